@@ -1,4 +1,4 @@
-"""How these tests call the command line: in this process, or as a process of its own."""
+"""How these tests call the command line: in this process, or in a separate one."""
 
 import io
 import itertools
@@ -33,7 +33,7 @@ def command(verb: str) -> click.Command:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call left behind."""
+    """A call's exit status and output."""
 
     status: int
     out: bytes
@@ -45,7 +45,7 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """The one JSON object on stdout, which is all that is there."""
+        """The JSON object on stdout, which has nothing else."""
         assert self.out.endswith(b"\n")
         found = json.loads(self.out)
         assert isinstance(found, dict)
@@ -59,13 +59,13 @@ def call(
     source = io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")
     err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace")
-    surroundings = {k: v for k, v in os.environ.items() if k != "DBQ_URL"} | dict(environment or {})
+    variables = {k: v for k, v in os.environ.items() if k != "DBQ_URL"} | dict(environment or {})
     with (
         mock.patch.multiple(sys, argv=["dbq-console", *arguments], stdin=source),
         mock.patch.multiple(sys, stdout=out, stderr=err),
-        mock.patch.dict(os.environ, surroundings, clear=True),
+        mock.patch.dict(os.environ, variables, clear=True),
     ):
-        forget_read()  # a call is a process, which reads this user's presets once
+        forget_read()  # a process reads its user's presets once
         try:
             main()
         except SystemExit as end:
@@ -106,7 +106,7 @@ class Console:
         unbuffered: bool = False,
         encoding: str = "utf-8",
     ) -> Iterator["Process"]:
-        """A process of its own, gone at the end however that comes."""
+        """A separate process, killed at the end in any case."""
         environment = {
             "PYTHONUNBUFFERED": "1" if unbuffered else "",
             "PYTHONIOENCODING": encoding,
@@ -118,13 +118,13 @@ class Console:
                 running.kill()
 
     def run(self, *arguments: str, stdin: bytes = b"") -> Answer:
-        """Call it as a process of its own."""
+        """Call it in a separate process."""
         with self.process(*arguments, stdin=subprocess.PIPE) as running:
             out, err = running.communicate(stdin, timeout=PATIENCE_SECONDS)
         return Answer(running.returncode, out, err.decode())
 
     def run_with_closed(self, stream: str, *arguments: str) -> Answer:
-        """Call it as a process of its own, without its stdin or stdout."""
+        """Call it in a separate process, without its stdin or stdout."""
         closing = {"stdin": "<&-", "stdout": ">&-"}[stream]
         done = subprocess.run(
             ["/bin/sh", "-c", f'exec "$@" {closing}', "sh", *COMMAND, *arguments],
@@ -143,7 +143,7 @@ class Console:
         return messages
 
     def drained(self, name: str) -> list[str]:
-        """The payloads of everything that can be popped now."""
+        """Pop everything that can be popped now; the payloads."""
         return [message["payload"] for message in self.popped(name, "--count", "1000000")]
 
     def status(self, name: str) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class Console:
 
 
 def profile(url: str, name: str, *lines: str) -> tuple[str, str]:
-    """Its table in a configuration, and its password, which has to be in the variable PW."""
+    """Its table in a configuration, and its password, which must be in the variable PW."""
     at = make_url(url)
     shown = at.set(password="PW").render_as_string(hide_password=False)
     shown = shown.replace(":PW@", ":${env:PW}@")
@@ -164,7 +164,7 @@ _numbers = itertools.count(1)
 
 
 class Process(Forked):
-    """A call that runs by itself, known to the server by a name of its own."""
+    """A call in a separate process, which the server knows by a unique name."""
 
     def __init__(
         self,
@@ -178,8 +178,8 @@ class Process(Forked):
         self.name = f"call {next(_numbers)}"
         self.url = url
         named = make_url(url).update_query_dict({"application_name": self.name})
-        surroundings = {"DBQ_URL": named.render_as_string(hide_password=False), **environment}
-        super().__init__(arguments, os.environ | surroundings, stdin=stdin, stdout=stdout)
+        variables = {"DBQ_URL": named.render_as_string(hide_password=False), **environment}
+        super().__init__(arguments, os.environ | variables, stdin=stdin, stdout=stdout)
 
     def sessions(self) -> int:
         """How many sessions it has on the server now."""
@@ -194,5 +194,5 @@ class Process(Forked):
         wait_until(lambda: self.sessions() > 0, "a session")
 
     def wait_for_no_session(self) -> None:
-        """Wait until the server has seen that it is gone."""
+        """Wait until the server has noticed its end."""
         wait_until(lambda: self.sessions() == 0, "no session any more")

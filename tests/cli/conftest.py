@@ -1,4 +1,4 @@
-"""Fixtures of the command line's tests: a database a module, a queue's name a test."""
+"""Fixtures of the command line's tests: a database per module, a queue name per test."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -19,13 +19,13 @@ def console(server: Server) -> Iterator[Console]:
 
 @pytest.fixture
 def empty(database_url: str) -> Console:
-    """The command line on a database that it has never seen."""
+    """The command line on a new database."""
     return Console(database_url)
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The configuration file of who has `tmp_path` for his XDG_CONFIG_HOME; it is not there yet."""
+    """The configuration file if XDG_CONFIG_HOME is `tmp_path`; it does not exist yet."""
     path = tmp_path / "dbq-console" / "config.toml"
     path.parent.mkdir()
     return path
@@ -38,7 +38,7 @@ Install = Callable[..., str]
 
 @pytest.fixture
 def install(console: Console) -> Install:
-    """Install a queue of a design with these `k=v` options; its name."""
+    """Installs a queue of a design with these `k=v` options; returns its name."""
 
     def make(design: str, *options: str) -> str:
         name = f"{design} {next(_numbers)}"

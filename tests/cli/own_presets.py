@@ -1,4 +1,4 @@
-"""A user with presets of his own, and the tables of a library that nobody else knows."""
+"""A user with own presets, and the tables of a library that no shipped preset covers."""
 
 import shutil
 from dataclasses import dataclass
@@ -50,13 +50,13 @@ IS_READY = "m.state = 'new'\n\n-- define: is_claimed"
 
 
 def ready_if(text: str) -> str:
-    """The preset with another predicate for what is ready."""
+    """The preset with another predicate for ready messages."""
     return PRESET.replace(IS_READY, f"{text}\n\n-- define: is_claimed")
 
 
 @dataclass(frozen=True)
 class User:
-    """Somebody with a configuration of his own, at a database that others have too."""
+    """A user with a separate configuration, on a shared database."""
 
     home: Path
     url: str

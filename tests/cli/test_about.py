@@ -34,7 +34,7 @@ from tests.warm import Forked
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z \d+ (\w+) console[\w.]*: (.*)")
 
 
-def test_version_tells_what_it_works_with() -> None:
+def test_version_lists_the_libraries_in_use() -> None:
     answer = call("--version")
     assert (answer.status, answer.err) == (0, "")
     found = dict(line.split(" ", 1) for line in answer.text.splitlines())
@@ -44,14 +44,14 @@ def test_version_tells_what_it_works_with() -> None:
     assert {"platform", "pyodbc", "SQLAlchemy", "Textual"} <= set(found)
 
 
-def test_the_commit_where_pip_has_it() -> None:
+def test_the_commit_is_known_if_pip_recorded_it() -> None:
     installed = {"url": "x", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
     assert _commit(json.dumps(installed)) == "abc123"
     editable = json.dumps({"url": "file:///x", "dir_info": {"editable": True}})
     assert {_commit(written) for written in (editable, None, "not json", "[]")} == {""}
 
 
-def test_completion_is_a_script_that_its_shell_takes(tmp_path: Path) -> None:
+def test_completion_prints_a_script_that_its_shell_accepts(tmp_path: Path) -> None:
     for shell in SHELLS:
         answer = call("completion", shell)
         assert answer.status == 0
@@ -68,7 +68,9 @@ def completed(*words: str) -> list[str]:
     return [one.value for one in shell.get_completions(list(words[:-1]), words[-1])]
 
 
-def test_what_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verbs_profiles_designs_and_options_are_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "config.toml"
     file.write_text('[profiles.orders]\nurl = "postgresql+psycopg://u@127.0.0.1:1/d"\n')
 
@@ -85,7 +87,7 @@ def test_what_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert completed("status", "or") == []
 
 
-def test_names_of_queues_are_completed_from_the_last_look_without_connecting(
+def test_queue_names_are_completed_from_the_last_status_without_connecting(
     console: Console, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -118,7 +120,7 @@ def lines(path: Path) -> list[tuple[str, str]]:
     return found
 
 
-def test_a_failure_is_logged_and_what_goes_well_only_on_request(
+def test_failures_are_logged_and_successes_only_on_request(
     tmp_path: Path, console: Console, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -142,7 +144,7 @@ def test_a_failure_is_logged_and_what_goes_well_only_on_request(
     assert "s3cr3t" not in path.read_text()
 
 
-def test_the_configuration_says_where_and_from_what_on(tmp_path: Path) -> None:
+def test_the_configuration_sets_the_log_file_and_its_level(tmp_path: Path) -> None:
     file, log = tmp_path / "config.toml", tmp_path / "own" / "x.log"
     environment = {"DBQ_CONFIG": str(file), "XDG_STATE_HOME": str(tmp_path / "state")}
     file.write_text(f"log_file = '{log}'\nlog_level = 'info'\n")
@@ -163,7 +165,7 @@ def test_the_configuration_says_where_and_from_what_on(tmp_path: Path) -> None:
     assert call("--log-level", "loud", "designs").status == 2
 
 
-def test_a_log_that_cannot_be_written_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_does_not_disturb_a_verb(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     log = {"DBQ_LOG_FILE": str(tmp_path / "file" / "x.log"), "DBQ_LOG_LEVEL": "debug"}
     answer = call("designs", "--json", environment=log)
@@ -194,16 +196,16 @@ def test_an_exception_is_logged_without_its_text(
     assert error_text(UsageError("'Pl4nted' is no duration.")) == "UsageError"
 
 
-def _write(path: Path, number: int, many: int, kept: int = 200) -> None:
+def _write(path: Path, number: int, count: int, kept: int = 200) -> None:
     handler = LogFile(path, most_bytes=2_000, kept=kept)
     logger = logging.Logger(f"console.{number}")
     logger.addHandler(handler)
-    for line in range(many):
+    for line in range(count):
         logger.warning("%d-%d %s", number, line, "x" * 40)
     handler.close()
 
 
-def test_processes_that_share_a_log_lose_no_line_and_no_more_files_are_kept_than_said(
+def test_processes_sharing_a_log_lose_no_line_and_keep_a_limited_number_of_files(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "x.log"
@@ -220,8 +222,8 @@ def test_processes_that_share_a_log_lose_no_line_and_no_more_files_are_kept_than
         if one.name.startswith("x.log") and not one.name.endswith(".lock")
     ]
     assert len(files) > 5
-    seen = [words.split()[0] for one in files for _, words in lines(one)]
-    assert sorted(seen) == sorted(f"{n}-{line}" for n in range(3) for line in range(150))
+    logged = [words.split()[0] for one in files for _, words in lines(one)]
+    assert sorted(logged) == sorted(f"{n}-{line}" for n in range(3) for line in range(150))
     assert all(one.stat().st_size < 4_000 for one in files)
     _write(tmp_path / "few.log", 0, 100, kept=2)
     few = {one.name for one in tmp_path.glob("few*")}
@@ -231,7 +233,7 @@ def test_processes_that_share_a_log_lose_no_line_and_no_more_files_are_kept_than
 NO_CONNECTION = {"DBQ_URL": "", "DBQ_PROFILE": ""}
 
 
-def test_help_lists_the_topics_and_prints_each_as_markdown_where_nobody_reads_it(
+def test_help_lists_the_topics_and_prints_each_as_markdown_without_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -254,7 +256,7 @@ def test_help_lists_the_topics_and_prints_each_as_markdown_where_nobody_reads_it
     assert found == {"topic": "designs", "summary": page.summary, "text": page.text}
 
 
-def test_an_unknown_topic_names_what_is_near_or_the_help_of_a_verb() -> None:
+def test_an_unknown_topic_suggests_similar_topics_or_the_help_of_a_verb() -> None:
     for name, suggested in (
         *(("connection", "connections"), ("desings", "designs"), ("xyzzy", "pipeline")),
         ("requeue", "dbq-console requeue --help"),
@@ -263,7 +265,7 @@ def test_an_unknown_topic_names_what_is_near_or_the_help_of_a_verb() -> None:
         assert (answer.status, answer.text, suggested in answer.err) == (2, "", True)
 
 
-def test_a_topic_is_laid_out_on_a_terminal() -> None:
+def test_a_topic_is_formatted_on_a_terminal() -> None:
     shown = on_a_terminal("help", "metrics")
     assert "\x1b[" in shown
     assert "```" not in shown
@@ -278,7 +280,7 @@ def on_a_terminal(*words: str) -> str:
     read = bytearray()
     with Forked(words, environment, stdout=theirs) as running, suppress(OSError):
         os.close(theirs)
-        while part := os.read(ours, 65_536):  # OSError: its end, on Linux
+        while part := os.read(ours, 65_536):  # OSError: its end on Linux
             read += part
     os.close(ours)
     assert running.returncode == 0
@@ -302,7 +304,7 @@ def test_topics_are_completed() -> None:
     assert done.output.split() == [f"plain,{topic}" for topic in expected]
 
 
-def test_the_page_of_a_design_has_all_that_code_says_of_it() -> None:
+def test_the_page_of_a_design_has_all_that_its_definition_says() -> None:
     for name, of in DESIGNS.items():
         answer = call("designs", name, environment=NO_CONNECTION)
         assert (answer.status, answer.err) == (0, "")
@@ -323,7 +325,7 @@ def test_the_page_of_a_design_has_all_that_code_says_of_it() -> None:
     assert (answer.status, answer.text, "fifo" in answer.err) == (2, "", True)
 
 
-def test_the_codes_are_printed_with_what_they_mean_and_what_repairs_them() -> None:
+def test_codes_are_printed_with_their_meanings_and_repairs() -> None:
     answer = call("doctor", "--codes", environment=NO_CONNECTION)
     assert (answer.status, answer.err) == (0, "")
     page = " ".join(answer.text.split())

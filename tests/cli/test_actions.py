@@ -25,8 +25,8 @@ def mail(console: Console, install: Install) -> str:
 
 
 def states(console: Console, name: str) -> tuple[int, int, int]:
-    seen = console.status(name)
-    return seen["ready"], seen["claimed"], seen["errors"]
+    status = console.status(name)
+    return status["ready"], status["claimed"], status["errors"]
 
 
 def only_planned(answer: Answer) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def only_planned(answer: Answer) -> dict[str, Any]:
     return plan
 
 
-def test_without_yes_it_is_only_a_plan(console: Console, mail: str) -> None:
+def test_without_yes_a_verb_only_plans(console: Console, mail: str) -> None:
     nothing = console.done("release", mail, "--json").json
     assert (nothing["plan"]["count"], nothing["done"]) == (0, False), "where nothing is needed"
     assert console.done("release", mail, "--yes", "--json").json["result"]["action_id"] is None
@@ -54,7 +54,7 @@ def test_without_yes_it_is_only_a_plan(console: Console, mail: str) -> None:
     assert states(console, mail) == (5, 0, 3)
 
 
-def test_a_few_rows_want_a_bare_yes_and_a_purge_the_name(console: Console, mail: str) -> None:
+def test_a_few_rows_need_a_bare_yes_and_a_purge_needs_the_name(console: Console, mail: str) -> None:
     done = console.done("requeue", mail, "--yes", "--filter", "limit=2", "--json").json
     result = done["result"]
     assert (result["verb"], result["outcome"], result["planned"]) == ("requeue", "done", 2)
@@ -70,7 +70,7 @@ def test_a_few_rows_want_a_bare_yes_and_a_purge_the_name(console: Console, mail:
     assert (nothing["done"], nothing["action_id"]) == (0, None)
 
 
-def test_a_production_database_wants_the_name(empty: Console) -> None:
+def test_a_production_database_requires_the_name(empty: Console) -> None:
     empty.done("install", "claim", "mail")
     empty.done("push", "mail", "a")
     empty.popped("mail", "--fail", "boom")
@@ -82,7 +82,9 @@ def test_a_production_database_wants_the_name(empty: Console) -> None:
     assert empty.done("requeue", "mail", "--yes", "mail", "--json").json["result"]["done"] == 1
 
 
-def test_what_a_verb_cannot_do_is_wrong_use(console: Console, mail: str, install: Install) -> None:
+def test_unsupported_filters_and_verbs_are_usage_errors(
+    console: Console, mail: str, install: Install
+) -> None:
     for verb, words, complaint in (
         ("purge", ["state=claimed"], "takes no messages in the state"),
         ("archive", ["state=ready"], "takes no messages in the state"),
@@ -100,7 +102,9 @@ def test_what_a_verb_cannot_do_is_wrong_use(console: Console, mail: str, install
     assert (answer.status, "has no verb requeue" in answer.err) == (2, True)
 
 
-def test_reading_rights_are_refused_and_noted(console: Console, mail: str, state: Path) -> None:
+def test_missing_rights_are_refused_and_the_refusals_recorded(
+    console: Console, mail: str, state: Path
+) -> None:
     answer = console("purge", mail, "--rights", "read-only", "--yes", mail)
     assert answer.status == 4
     assert "needs the right operator" in answer.err
@@ -109,9 +113,9 @@ def test_reading_rights_are_refused_and_noted(console: Console, mail: str, state
     assert "needs the right admin" in answer.err
     only_planned(console("purge", mail, "--json"))
     assert states(console, mail) == (5, 0, 3)
-    noted = [json.loads(line) for line in state.read_text().splitlines()]
-    assert [one["outcome"] for one in noted] == ["refused"] * 3
-    assert {one["verb"] for one in noted} == {"purge"}
+    recorded = [json.loads(line) for line in state.read_text().splitlines()]
+    assert [one["outcome"] for one in recorded] == ["refused"] * 3
+    assert {one["verb"] for one in recorded} == {"purge"}
 
 
 @pytest.fixture
@@ -120,18 +124,18 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "dbq-console" / "audit.jsonl"
 
 
-def test_the_audit_tells(console: Console, mail: str, state: Path) -> None:
+def test_the_audit_lists_the_newest_action_first(console: Console, mail: str, state: Path) -> None:
     console.done("requeue", mail, "--yes", "--filter", "error~time")
     console.done("purge", mail, "--yes", mail, "--reason", "ticket 1")
-    told = console.done("audit", mail, "--json").json["actions"]
-    assert told.pop()["verb"] == "install"
-    assert [(one["verb"], one["done"], one["outcome"]) for one in told] == [
+    actions = console.done("audit", mail, "--json").json["actions"]
+    assert actions.pop()["verb"] == "install"
+    assert [(one["verb"], one["done"], one["outcome"]) for one in actions] == [
         ("purge", 8, "done"),
         ("requeue", 3, "done"),
     ]
-    assert told[1]["filters"] == "error~time"
-    assert "ticket 1" in told[0]["detail"]
-    assert console.done("audit", mail, "--verb", "purge", "--json").json["actions"] == told[:1]
+    assert actions[1]["filters"] == "error~time"
+    assert "ticket 1" in actions[0]["detail"]
+    assert console.done("audit", mail, "--verb", "purge", "--json").json["actions"] == actions[:1]
     assert console.done("audit", mail, "--operator", "nobody", "--json").json["actions"] == []
     assert console.done("audit", mail, "--running", "--json").json["actions"] == []
     assert "requeue" in console.done("audit", mail, "--since", "1h").text
@@ -165,8 +169,10 @@ def test_ctrl_c_stops_after_the_batch_and_the_rest_can_be_done(
     assert rest["done"] == 300 - entry["done"]
 
 
-def test_a_ring_that_fills_up_meanwhile_is_no_interrupt(console: Console, install: Install) -> None:
-    """Its slots are taken by somebody else, between the plan and the batches."""
+def test_a_ring_that_fills_up_during_a_requeue_is_not_an_interrupt(
+    console: Console, install: Install
+) -> None:
+    """Another session takes its slots between the plan and the batches."""
     mail, ring = install("claim"), install("ring", "size=30")
     lines = b"".join(b"%d\n" % n for n in range(30))
     console.done("push", mail, "-", "--lines", stdin=lines)
@@ -190,7 +196,9 @@ def done_so_far(console: Console, name: str) -> object:
     )
 
 
-def test_release_by_evidence(console: Console, install: Install) -> None:
+def test_release_spares_claims_whose_owner_is_alive_unless_forced(
+    console: Console, install: Install
+) -> None:
     name = install("claim")
     console.done("push", name, "-", "--lines", stdin=b"a\nb\nc\nd\n")
     pop = f"SELECT id, attempts FROM \"{name}_pop\"('worker', bound => true)"
@@ -205,7 +213,7 @@ def test_release_by_evidence(console: Console, install: Install) -> None:
         assert console.done("release", name, "--yes", "--json").json["result"]["done"] == 1
         assert states(console, name) == (3, 1, 0)
 
-        # The other one works on it: it is skipped, and the plan says who and where that is.
+        # The owner of the other one is alive: it is skipped, and the plan names that session.
         refused = console.done("release", name, "--yes")
         assert "0 of 0 done" in refused.text
         assert "their owner is alive" in refused.err
@@ -218,7 +226,7 @@ def test_release_by_evidence(console: Console, install: Install) -> None:
 
 
 @pytest.mark.long
-def test_archive_goes_on_until_it_is_stopped(console: Console, install: Install) -> None:
+def test_archive_with_every_runs_until_it_is_stopped(console: Console, install: Install) -> None:
     name = install("status")
     every = ["archive", name, "--every", "100ms", "--older", "0.01ms", "--yes"]
     with console.process(*every) as running:
@@ -249,10 +257,10 @@ def test_archive_waits_while_the_queue_is_hot(console: Console, install: Install
         running.communicate(timeout=PATIENCE_SECONDS)
 
 
-def test_several_ids_are_those_and_no_others(console: Console, mail: str) -> None:
+def test_several_ids_select_exactly_those_messages(console: Console, mail: str) -> None:
     def ids(*filters: str) -> list[str]:
-        seen = console.done("messages", mail, "--json", *filters).json["messages"]
-        return [message["id"] for message in seen]
+        listed = console.done("messages", mail, "--json", *filters).json["messages"]
+        return [message["id"] for message in listed]
 
     chosen = [*ids("--state", "ready")[:2], *ids("--state", "error")[:1]]
     words = [word for one in (*chosen, chosen[0].upper()) for word in ("--filter", f"id={one}")]
@@ -272,7 +280,7 @@ def test_several_ids_are_those_and_no_others(console: Console, mail: str) -> Non
     assert len(paged.json["messages"]) == 1
 
 
-def test_a_canary_without_a_result_is_exit_4_and_says_how_to_go_on(
+def test_a_canary_without_a_result_is_exit_4_and_says_how_to_continue(
     console: Console, install: Install
 ) -> None:
     name = install("claim")
@@ -301,7 +309,7 @@ def four(console: Console, install: Install) -> str:
     return name
 
 
-def test_a_purge_comes_back(console: Console, four: str) -> None:
+def test_purged_messages_can_be_restored(console: Console, four: str) -> None:
     first = console.done("purge", four, "--filter", "limit=1", "--yes", four, "--json").json
     console.done("purge", four, "--yes", four)
     assert console("restore", four).status == 4
@@ -315,7 +323,9 @@ def test_a_purge_comes_back(console: Console, four: str) -> None:
     assert console.done("restore", four, "--yes", "--json").json["result"]["done"] == 0
 
 
-def test_errors_go_into_another_queue(console: Console, four: str, install: Install) -> None:
+def test_errors_are_requeued_into_another_queue(
+    console: Console, four: str, install: Install
+) -> None:
     bad = install("claim")
     console.done("push", bad, "x")
     console.popped(bad, "--fail", "boom")
@@ -325,7 +335,9 @@ def test_errors_go_into_another_queue(console: Console, four: str, install: Inst
     assert console.status(bad)["errors"] == 0
 
 
-def test_code_changed_by_hand_is_told_and_mended(console: Console, four: str) -> None:
+def test_code_changed_by_hand_is_reported_and_upgrade_replaces_it(
+    console: Console, four: str
+) -> None:
     with connect(console.url) as connection:
         connection.execute(
             f'CREATE OR REPLACE FUNCTION public."{four}_push"(payload text) RETURNS bigint '
@@ -340,18 +352,16 @@ def test_code_changed_by_hand_is_told_and_mended(console: Console, four: str) ->
     assert console.drained(four) == ["a", "b", "c", "d", "e"]
 
 
-def test_a_session_that_holds_rows_is_told_and_ended_and_no_other(
-    console: Console, four: str
-) -> None:
+def test_end_session_ends_only_a_session_that_holds_rows(console: Console, four: str) -> None:
     assert "No session holds rows" in console.done("release", four).text
     with closing(connect(console.url)) as holder, connect(console.url) as other:
         holder.execute("BEGIN")
         holder.execute(f'SELECT * FROM "{four}_pop"()'.encode())
         pid = holder.info.backend_pid
-        told = console("release", four)
-        assert told.status == 4
-        assert f"session {pid} " in told.text
-        assert f"end-session '{four}' {pid}" in told.err
+        answer = console("release", four)
+        assert answer.status == 4
+        assert f"session {pid} " in answer.text
+        assert f"end-session '{four}' {pid}" in answer.err
         assert console.status(four)["held_by"][0]["session"] == pid
         plan = console("end-session", four, str(pid), "--json")
         assert (plan.status, plan.json["plan"]["session"]) == (4, pid)

@@ -1,4 +1,4 @@
-"""check, the doctor and the report: exit statuses, figures, what is unknown; and of a fleet."""
+"""check, the doctor and the report: exit statuses, figures, unknown values; also for a fleet."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ PERFDATA = re.compile(r"'(?:[^'=]|'')+'=(?:U|-?\d+(?:\.\d+)?(?:s|%)?);[@:\d.]*;[
 
 
 def perfdata(line: str) -> dict[str, str]:
-    """What stands behind the one "|" of a summary, by its label."""
+    """The performance data after the only "|" of a summary, by label."""
     text, bar, data = line.partition(" | ")
     assert "|" not in text
     assert bool(bar) == bool(data)
@@ -33,7 +33,7 @@ def perfdata(line: str) -> dict[str, str]:
     }
 
 
-def test_within_limits_and_too_much(console: Console, install: Install) -> None:
+def test_check_compares_figures_with_the_given_limits(console: Console, install: Install) -> None:
     name = install("fifo")
     console.done("push", name, "-", "--lines", stdin=b"x\nx\nx\n")
     answer = console.done("check", name, "--max-depth", "3", "--max-age", "1h")
@@ -54,7 +54,7 @@ def test_within_limits_and_too_much(console: Console, install: Install) -> None:
         assert queue == f"CRITICAL {name}: 3 ready (critical from 3)"
 
 
-def test_errors_and_stuck_claims_are_a_warning_unless_a_limit_is_said(
+def test_errors_and_stuck_claims_are_a_warning_unless_a_limit_is_given(
     console: Console, install: Install
 ) -> None:
     name = install("claim")
@@ -83,7 +83,7 @@ def test_errors_and_stuck_claims_are_a_warning_unless_a_limit_is_said(
     assert console("check", name, "--max-stuck", "0", "--plugin").status == 2
 
 
-def test_what_is_not_known_is_no_zero(console: Console, install: Install) -> None:
+def test_an_unknown_age_is_not_taken_for_zero(console: Console, install: Install) -> None:
     name = install("heap")
     console.done("push", name, "-", "--lines", stdin=b"x\nx\nx\n")
     fine = console.done("check", name)
@@ -97,7 +97,7 @@ def test_what_is_not_known_is_no_zero(console: Console, install: Install) -> Non
     assert console("check", name, "--max-age", "1h", "--plugin").status == 3
 
 
-def test_what_cannot_be_read_is_unknown_and_no_queue_at_all_is_not_fine(empty: Console) -> None:
+def test_an_unreadable_queue_is_unknown_and_so_is_a_database_without_queues(empty: Console) -> None:
     assert empty("check").text == "DBQ UNKNOWN - there are no queues here\n"
     assert (empty("check").status, empty("check", "--plugin").status) == (1, 3)
     for name in ("sound", "gone"):
@@ -112,7 +112,7 @@ def test_what_cannot_be_read_is_unknown_and_no_queue_at_all_is_not_fine(empty: C
     assert {figure["value"] for figure in found["gone"]["figures"].values()} == {None}
 
 
-def test_no_connection() -> None:
+def test_check_without_a_connection_is_exit_3() -> None:
     answer = call("check", "--url", UNREACHABLE)
     assert (answer.status, answer.out) == (3, b"")
     plugin = call("check", "--plugin", "--url", UNREACHABLE)
@@ -122,13 +122,13 @@ def test_no_connection() -> None:
     assert call("check", "--plugin", "--json", "--url", UNREACHABLE).json["queues"] == []
 
 
-def test_wrong_use(console: Console) -> None:
+def test_wrong_use_of_check_is_exit_2(console: Console) -> None:
     for words in (["--max-depth", "-1"], ["--max-age", "soon"], ["none such"]):
         answer = console("check", *words)
         assert (answer.status, answer.out) == (2, b"")
 
 
-def test_a_name_cannot_spoil_the_performance_data(console: Console) -> None:
+def test_a_queue_name_cannot_break_the_performance_data(console: Console) -> None:
     name = "o'q = |\n50%"
     console.done("install", "fifo", name)
     answer = console.done("check", name)
@@ -137,7 +137,7 @@ def test_a_name_cannot_spoil_the_performance_data(console: Console) -> None:
     assert "o''q _ ¦" in first
 
 
-def test_a_ring_that_is_full(console: Console) -> None:
+def test_a_full_ring_is_critical(console: Console) -> None:
     console.done("install", "ring", "small", "--option", "size=4")
     console.done("push", "small", "-", "--lines", stdin=b"1\n2\n3\n4\n")
     answer = console("check", "small", "--plugin")
@@ -150,7 +150,7 @@ LIMITS = st.one_of(st.none(), st.integers(1, 50))
 
 
 @given(st.one_of(st.none(), st.integers(0, 60)), LIMITS, LIMITS)
-def test_what_a_reader_of_the_ranges_finds_is_the_severity(
+def test_the_ranges_of_the_performance_data_agree_with_the_severity(
     value: int | None, warning: int | None, critical: int | None
 ) -> None:
     one = Figure("depth", value, Limits(warning, critical))
@@ -174,11 +174,11 @@ BY_SEVERITY = {
     Severity.UNKNOWN: Figure("depth", None, Limits(1, 2)),
     Severity.OK: Figure("depth", 0, Limits(1, 2)),
 }
-"""The gravest first."""
+"""The most severe first."""
 
 
 @given(st.lists(st.sampled_from([*BY_SEVERITY])))
-def test_the_gravest_is_never_hidden(severities: list[Severity]) -> None:
+def test_a_queue_has_the_severity_of_its_most_severe_figure(severities: list[Severity]) -> None:
     figures = tuple(BY_SEVERITY[one] for one in severities)
     found = Checked("mail", "public", "fifo", figures).severity
     assert found is next((one for one in BY_SEVERITY if one in severities), Severity.OK)
@@ -192,7 +192,7 @@ KEYS += ["judgement", "estimated", "silenced"]
 
 @pytest.fixture
 def ring(console: Console, install: Install) -> str:
-    """A ring of which a pop was rolled back: one message is an orphan, two lie behind it."""
+    """A ring with a pop that was rolled back: one message is an orphan, two come after it."""
     name = install("ring", "size=50")
     console.done("push", name, "-", "--lines", stdin=b"a\nb\nc\n")
     with connect(console.url) as connection:
@@ -203,7 +203,7 @@ def ring(console: Console, install: Install) -> str:
 
 
 def findings(answer: Any) -> list[dict[str, Any]]:
-    """What was found; but that nobody pops, which is so where a test takes half a minute."""
+    """The findings, without consumer_stopped, which is true after half a minute."""
     (queue,) = answer.json["queues"]
     found = queue["findings"]
     assert isinstance(found, list)
@@ -211,7 +211,7 @@ def findings(answer: Any) -> list[dict[str, Any]]:
     return [one for one in found if one["code"] != "consumer_stopped"]
 
 
-def test_the_doctor_finds_nothing(console: Console, install: Install) -> None:
+def test_the_doctor_finds_nothing_in_a_new_queue(console: Console, install: Install) -> None:
     name = install("fifo")
     answer = console.done("doctor", name, "--json")
     (queue,) = answer.json["queues"]
@@ -219,7 +219,7 @@ def test_the_doctor_finds_nothing(console: Console, install: Install) -> None:
     assert "all clear" in console.done("doctor", name).text
 
 
-def test_an_orphan_is_proven_and_mended(console: Console, ring: str) -> None:
+def test_an_orphan_is_proven_and_repaired(console: Console, ring: str) -> None:
     (orphans,) = findings(console("doctor", ring, "--json"))
     assert list(orphans) == KEYS
     assert "orphan" in orphans["code"]
@@ -241,13 +241,13 @@ def test_an_orphan_is_proven_and_mended(console: Console, ring: str) -> None:
     assert findings(again) == [], "nothing to repair is an answer too"
 
 
-def test_fix_wants_one_queue(console: Console, ring: str) -> None:
+def test_fix_needs_one_queue_and_the_right(console: Console, ring: str) -> None:
     assert console("doctor", "--fix", "--yes", ring).status == 2
     assert console("doctor", ring, "--yes", ring).status == 2
     assert console("doctor", ring, "--fix", "--rights", "read-only").status == 4
 
 
-def test_the_report_is_markdown_and_data_is_no_markup(console: Console, install: Install) -> None:
+def test_the_report_is_markdown_with_escaped_data(console: Console, install: Install) -> None:
     name = install("claim")
     console.done("push", name, "secret payload")
     console.popped(name, "--fail", "<b>`# | boom`")
@@ -264,18 +264,18 @@ def test_the_report_is_markdown_and_data_is_no_markup(console: Console, install:
 
 
 def test_every_code_is_in_the_help() -> None:
-    told = call("doctor", "--help").text
+    text = call("doctor", "--help").text
     for code in CODES:
-        assert code.name in told
-        assert code.severity.word in told
+        assert code.name in text
+        assert code.severity.word in text
 
 
-# -- over a fleet: an answer for each connection, whatever becomes of the others
+# -- a fleet: one answer per connection, whatever happens to the others
 
 
 @pytest.fixture
 def fleet(console: Console, tmp_path: Path) -> dict[str, str]:
-    """The configuration of one: twice the same server, and a host where nobody listens."""
+    """A fleet's configuration: the same server twice, and a host where nothing listens."""
     at = make_url(console.url)
     url = f"postgresql+psycopg://{at.username}@{{host}}/{at.database}"
     hosts = [f"127.0.0.1:{at.port}", f"localhost:{at.port}", "127.0.0.1:1"]
@@ -284,7 +284,7 @@ def fleet(console: Console, tmp_path: Path) -> dict[str, str]:
     return {"DBQ_CONFIG": str(file), "PW": str(at.password)}
 
 
-def test_each_connection_is_answered_for(
+def test_a_fleet_has_an_answer_for_each_connection(
     console: Console, install: Install, fleet: dict[str, str]
 ) -> None:
     queue = install("claim")
@@ -313,23 +313,23 @@ def test_each_connection_is_answered_for(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("ring")
-def test_what_the_doctor_proposes_names_the_connection(
+def test_repairs_proposed_for_a_fleet_name_the_connection(
     console: Console, fleet: dict[str, str]
 ) -> None:
-    """Of one connection alone whoever asked has named it."""
+    """For a single connection the command line already names it."""
     words = ("doctor", "--idle-for", "0s", "--json")
     answer = call(*words, "--fleet", "shops", environment=fleet)
-    *asked, dead = answer.json["connections"]
-    for one in asked:
+    *reached, dead = answer.json["connections"]
+    for one in reached:
         found = [finding for queue in one["queues"] for finding in queue["findings"]]
-        told = [finding["repair"]["command"] for finding in found if finding["repair"]]
-        assert told
-        assert all(text.endswith(f" --profile {one['profile']}") for text in told), told
+        commands = [finding["repair"]["command"] for finding in found if finding["repair"]]
+        assert commands
+        assert all(text.endswith(f" --profile {one['profile']}") for text in commands), commands
     assert "error" in dead
     assert "--profile" not in console("doctor", "--idle-for", "0s").text
 
 
-def test_wrong_use_of_a_fleet(fleet: dict[str, str]) -> None:
+def test_wrong_use_of_a_fleet_is_exit_2(fleet: dict[str, str]) -> None:
     for words in (
         ("status", "--watch", "--fleet", "shops"),
         ("check", "--plugin", "--group", "shops"),

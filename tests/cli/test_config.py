@@ -1,4 +1,4 @@
-"""The verb `config`, profiles and filters that have a name, on the command line."""
+"""The verb `config`, profiles and saved filters on the command line."""
 
 import os
 from collections.abc import Callable
@@ -14,22 +14,22 @@ from tests.cli.conftest import Install
 
 SECRET = "hunter2"
 UNREACHABLE = "postgresql+psycopg://u@127.0.0.1:1/d"
-NAMED = "No database is named"
+NO_DATABASE = "No database is named"
 
-Asked = Callable[..., Answer]
+Run = Callable[..., Answer]
 
 
 @pytest.fixture
-def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Call with a configuration of the test's own and none of the developer's variables."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Call with the test's own configuration and none of the developer's variables."""
     for name in [name for name in os.environ if name.startswith("DBQ_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
-    def ask_it(*arguments: str, **environment: str) -> Answer:
+    def run_configured(*arguments: str, **environment: str) -> Answer:
         return call(*arguments, environment=environment)
 
-    return ask_it
+    return run_configured
 
 
 def refused(answer: Answer, status: int, *complaints: str) -> None:
@@ -41,24 +41,26 @@ def refused(answer: Answer, status: int, *complaints: str) -> None:
     assert "Traceback" not in answer.err
 
 
-def test_where_the_file_is_whether_it_is_there_and_valid(ask: Asked, file: Path) -> None:
-    answer = ask("config", "path")
+def test_config_says_where_the_file_is_whether_it_exists_and_whether_it_is_valid(
+    run: Run, file: Path
+) -> None:
+    answer = run("config", "path")
     assert (answer.status, answer.text, answer.err) == (0, f"{file}  (does not exist)\n", "")
-    assert ask("config", "path", "--json").json == {"path": str(file), "exists": False}
-    assert ask("config", "validate").text == f"{file}  (does not exist): valid; 0 profiles\n"
-    shown = ask("config", "show", "--json").json
+    assert run("config", "path", "--json").json == {"path": str(file), "exists": False}
+    assert run("config", "validate").text == f"{file}  (does not exist): valid; 0 profiles\n"
+    shown = run("config", "show", "--json").json
     assert (shown["path"], shown["exists"], shown["profiles"]) == (str(file), False, [])
-    refused(ask("config"), 2, "show")
-    refused(ask("config", "edit"), 2, "edit")
+    refused(run("config"), 2, "show")
+    refused(run("config", "edit"), 2, "edit")
     file.write_text("this is [wrong")
-    assert ask("config", "path").text == f"{file}\n"
-    found = ask("config", "path", "--json", DBQ_CONFIG="/x/y").json
+    assert run("config", "path").text == f"{file}\n"
+    found = run("config", "path", "--json", DBQ_CONFIG="/x/y").json
     assert found == {"path": "/x/y", "exists": False}
     file.write_text(f'[profiles.a]\nurl = "{UNREACHABLE}"\n')
-    answer = ask("config", "validate")
+    answer = run("config", "validate")
     assert (answer.status, answer.err) == (0, "")
     assert answer.text == f"{file}: valid; 1 profile\n"
-    assert ask("config", "validate", "--json").json == {
+    assert run("config", "validate", "--json").json == {
         "path": str(file),
         "exists": True,
         "profiles": ["a"],
@@ -66,7 +68,9 @@ def test_where_the_file_is_whether_it_is_there_and_valid(ask: Asked, file: Path)
     }
 
 
-def test_every_verb_that_reads_it_tells_every_mistake(ask: Asked, file: Path) -> None:
+def test_every_verb_that_reads_the_configuration_reports_every_mistake(
+    run: Run, file: Path
+) -> None:
     file.write_text(f'intervall = "1s"\n[profiles.a]\nurl = "postgresql://u:{SECRET}@h/d"\n')
     for arguments in (
         ["config", "validate"],
@@ -76,7 +80,7 @@ def test_every_verb_that_reads_it_tells_every_mistake(ask: Asked, file: Path) ->
         ["status", "--url", UNREACHABLE],
         ["push", "q", "x"],
     ):
-        answer = ask(*arguments, DBQ_RIGHTS="root")
+        answer = run(*arguments, DBQ_RIGHTS="root")
         refused(
             answer,
             2,
@@ -88,7 +92,7 @@ def test_every_verb_that_reads_it_tells_every_mistake(ask: Asked, file: Path) ->
         )
 
 
-def test_verbs_that_need_no_connection_need_no_configuration(ask: Asked, file: Path) -> None:
+def test_verbs_that_need_no_connection_need_no_configuration(run: Run, file: Path) -> None:
     file.write_text("this is [wrong")
     for arguments in (
         ["designs"],
@@ -98,22 +102,22 @@ def test_verbs_that_need_no_connection_need_no_configuration(ask: Asked, file: P
         ["config", "show", "--example"],
         ["config", "--help"],
     ):
-        assert ask(*arguments).status == 0
+        assert run(*arguments).status == 0
 
 
-def test_a_wrong_file_can_be_gone_round(ask: Asked, file: Path, empty: Console) -> None:
+def test_an_invalid_file_can_be_bypassed(run: Run, file: Path, empty: Console) -> None:
     file.write_text("this is [wrong")
-    assert ask("status", "--url", empty.url).status == 2
-    assert ask("status", "--url", empty.url, DBQ_CONFIG="/dev/null").status == 0
+    assert run("status", "--url", empty.url).status == 2
+    assert run("status", "--url", empty.url, DBQ_CONFIG="/dev/null").status == 0
 
 
-def test_the_example_can_be_used_as_it_is(ask: Asked, file: Path) -> None:
-    answer = ask("config", "show", "--example")
+def test_the_example_is_a_valid_configuration(run: Run, file: Path) -> None:
+    answer = run("config", "show", "--example")
     assert answer.status == 0
-    assert ask("config", "show", "--example", "--json").json == {"example": answer.text}
+    assert run("config", "show", "--example", "--json").json == {"example": answer.text}
     file.write_text(answer.text)
-    assert ask("config", "validate").status == 0
-    refused(ask("config", "path", "--example"), 2, "--example goes with show")
+    assert run("config", "validate").status == 0
+    refused(run("config", "path", "--example"), 2, "--example goes with show")
 
 
 TEXT = """\
@@ -138,9 +142,9 @@ def value(shown: Any, key: str) -> tuple[object, object, object, object]:
     return one["value"], one["source"], one["name"], one["line"]
 
 
-def test_show_has_every_value_with_its_origin_as_json_and_in_words(ask: Asked, file: Path) -> None:
+def test_show_has_every_value_with_its_origin_as_json_and_as_text(run: Run, file: Path) -> None:
     file.write_text(TEXT)
-    shown = ask("config", "show", "--json", PW=SECRET, DBQ_LOCK_TIMEOUT="1s").json
+    shown = run("config", "show", "--json", PW=SECRET, DBQ_LOCK_TIMEOUT="1s").json
     parts = {"path", "exists", "defaults", "profiles", "filters", "queue_filters"}
     assert set(shown) == {*parts, "notifications"}
     assert (shown["path"], shown["exists"]) == (str(file), True)
@@ -163,7 +167,7 @@ def test_show_has_every_value_with_its_origin_as_json_and_in_words(ask: Asked, f
     assert value(a["queues"]["q 1"], "depth.warning") == (3, "file", str(file), 8)
     assert value(b["settings"], "password") == ("***", "file", str(file), 12)
 
-    text = ask("config", "show", PW=SECRET).text
+    text = run("config", "show", PW=SECRET).text
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[0] == str(file)
     for line in (
@@ -175,27 +179,27 @@ def test_show_has_every_value_with_its_origin_as_json_and_in_words(ask: Asked, f
     assert SECRET not in text
 
 
-def test_show_of_the_connection_that_is_meant(ask: Asked, file: Path) -> None:
+def test_show_marks_the_connection_that_would_be_used(run: Run, file: Path) -> None:
     file.write_text(TEXT)
-    (only,) = ask("config", "show", "--json", "--profile", "b", "--rights", "admin").json[
+    (only,) = run("config", "show", "--json", "--profile", "b", "--rights", "admin").json[
         "profiles"
     ]
     assert (only["profile"], only["meant"]) == ("b", True)
     assert value(only["settings"], "rights") == ("admin", "command line", "--rights", None)
     url = f"postgresql://u:{SECRET}@h/d?sslpassword={SECRET}"
-    (only,) = ask("config", "show", "--json", "--url", url).json["profiles"]
+    (only,) = run("config", "show", "--json", "--url", url).json["profiles"]
     assert only["profile"] is None
     shown = "postgresql://u:***@h/d?sslpassword=***"
     assert value(only["settings"], "url") == (shown, "command line", "--url", None)
     assert value(only["settings"], "rights") == ("admin", "default", None, None)
-    found = ask("config", "show", "--json", DBQ_URL=url).json["profiles"]
+    found = run("config", "show", "--json", DBQ_URL=url).json["profiles"]
     assert [(one["profile"], one["meant"]) for one in found] == [
         (None, True),
         ("a", False),
         ("b", False),
     ]
     assert value(found[0]["settings"], "url") == (shown, "environment", "DBQ_URL", None)
-    found = ask("config", "show", "--json", DBQ_PROFILE="b").json["profiles"]
+    found = run("config", "show", "--json", DBQ_PROFILE="b").json["profiles"]
     assert [(one["profile"], one["meant"]) for one in found] == [("b", True), ("a", False)]
 
 
@@ -206,82 +210,82 @@ def configure(file: Path, url: str, *more: str, rights: str = "admin") -> None:
 
 
 @pytest.fixture(autouse=True)
-def _put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def _restore_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PW", "")
 
 
-def test_a_profile_before_the_verb_after_it_and_in_the_environment(
-    ask: Asked, file: Path, empty: Console
+def test_a_profile_is_named_before_the_verb_after_it_or_in_the_environment(
+    run: Run, file: Path, empty: Console
 ) -> None:
     configure(file, empty.url)
-    assert ask("install", "fifo", "q", "--profile", "p", "--json").json["connection"] == "p"
-    assert ask("--profile", "p", "push", "q", "x").status == 0
-    assert ask("pop", "q", DBQ_PROFILE="p").out == b"x\n"
-    assert ask("status", "--profile", "p", DBQ_URL=UNREACHABLE).status == 0
-    assert ask("--profile", "none", "status", "--profile", "p").status == 0
-    assert ask("status", "--url", empty.url, DBQ_PROFILE="none").status == 0
+    assert run("install", "fifo", "q", "--profile", "p", "--json").json["connection"] == "p"
+    assert run("--profile", "p", "push", "q", "x").status == 0
+    assert run("pop", "q", DBQ_PROFILE="p").out == b"x\n"
+    assert run("status", "--profile", "p", DBQ_URL=UNREACHABLE).status == 0
+    assert run("--profile", "none", "status", "--profile", "p").status == 0
+    assert run("status", "--url", empty.url, DBQ_PROFILE="none").status == 0
 
 
-def test_a_profile_and_a_url_at_once_are_refused(ask: Asked, file: Path) -> None:
+def test_a_profile_and_a_url_at_once_are_refused(run: Run, file: Path) -> None:
     configure(file, UNREACHABLE)
     for arguments in (
         ["status", "--url", UNREACHABLE, "--profile", "p"],
         ["--url", UNREACHABLE, "status", "--profile", "p"],
         ["--profile", "p", "status", "--url", UNREACHABLE],
     ):
-        refused(ask(*arguments), 2, "exclude each other")
-    refused(ask("status", DBQ_URL=UNREACHABLE, DBQ_PROFILE="p"), 2, "DBQ_URL and DBQ_PROFILE")
+        refused(run(*arguments), 2, "exclude each other")
+    refused(run("status", DBQ_URL=UNREACHABLE, DBQ_PROFILE="p"), 2, "DBQ_URL and DBQ_PROFILE")
 
 
-def test_without_a_database_the_profiles_are_named(ask: Asked, file: Path) -> None:
-    refused(ask("status"), 2, NAMED, "--profile, --url")
+def test_without_a_database_the_error_lists_the_profiles(run: Run, file: Path) -> None:
+    refused(run("status"), 2, NO_DATABASE, "--profile, --url")
     configure(file, UNREACHABLE)
-    refused(ask("status"), 2, NAMED, "--profile (p), --url")
-    refused(ask("status", "--profile", "pp"), 2, "'pp'", "Did you mean: p?")
+    refused(run("status"), 2, NO_DATABASE, "--profile (p), --url")
+    refused(run("status", "--profile", "pp"), 2, "'pp'", "Did you mean: p?")
 
 
-def test_a_profiles_rights_hold_and_can_be_overridden(
-    ask: Asked, file: Path, empty: Console
+def test_a_profiles_rights_apply_and_can_be_overridden(
+    run: Run, file: Path, empty: Console
 ) -> None:
     configure(file, empty.url, rights="operator")
-    answer = ask("install", "fifo", "q", "--profile", "p")
+    answer = run("install", "fifo", "q", "--profile", "p")
     refused(answer, 4, "needs the right admin", f"operator ({file}:3)")
-    assert ask("install", "fifo", "q", "--profile", "p", "--rights", "admin").status == 0
-    assert ask("push", "q", "x", "--profile", "p").status == 0
-    answer = ask("push", "q", "x", "--profile", "p", DBQ_RIGHTS="read-only")
+    assert run("install", "fifo", "q", "--profile", "p", "--rights", "admin").status == 0
+    assert run("push", "q", "x", "--profile", "p").status == 0
+    answer = run("push", "q", "x", "--profile", "p", DBQ_RIGHTS="read-only")
     refused(answer, 4, "read-only (environment DBQ_RIGHTS)")
     file.write_text(file.read_text().replace('rights = "operator"\n', ""))
-    refused(ask("push", "q", "x", "--profile", "p"), 4, "has read-only (default)")
-    assert ask("push", "q", "x", "--url", empty.url).status == 0
-    assert ask("status", "--profile", "p").status == 0
+    refused(run("push", "q", "x", "--profile", "p"), 4, "has read-only (default)")
+    assert run("push", "q", "x", "--url", empty.url).status == 0
+    assert run("status", "--profile", "p").status == 0
 
 
-def test_a_profile_that_cannot_be_reached(ask: Asked, file: Path) -> None:
+def test_a_profile_that_cannot_be_reached_is_exit_3(run: Run, file: Path) -> None:
     configure(file, UNREACHABLE)
-    refused(ask("status", "--profile", "p"), 3, "127.0.0.1")
+    refused(run("status", "--profile", "p"), 3, "127.0.0.1")
     file.write_text('[profiles.p]\nurl = "postgresql://u:${env:NOT_SET}@h/d"\n')
-    refused(ask("status", "--profile", "p"), 3, "NOT_SET is not set")
+    refused(run("status", "--profile", "p"), 3, "NOT_SET is not set")
     file.write_text('[profiles.p]\nurl = "postgresql://u@h/d"\npassword = "prompt"\n')
-    refused(ask("status", "--profile", "p"), 3, "there is no terminal")
+    refused(run("status", "--profile", "p"), 3, "there is no terminal")
     file.write_text('[profiles.p]\nurl = "${env:WHOLE}"\n')
-    refused(ask("status", "--profile", "p"), 3, "WHOLE is not set")
-    # It says the engine where nothing is connected.
-    assert ask("install", "fifo", "q", "--print", "--profile", "p", WHOLE=UNREACHABLE).status == 0
+    refused(run("status", "--profile", "p"), 3, "WHOLE is not set")
+    # Its URL names the engine even without a connection.
+    assert run("install", "fifo", "q", "--print", "--profile", "p", WHOLE=UNREACHABLE).status == 0
 
 
 def test_a_profile_marks_production_as_the_catalog_does(
-    ask: Asked, file: Path, empty: Console
+    run: Run, file: Path, empty: Console
 ) -> None:
     empty.done("install", "fifo", "q")
     empty.done("push", "q", "x")
     configure(file, empty.url, "production = true")
-    refused(ask("uninstall", "q", "--yes", "q", "--profile", "p"), 4, "--with-messages")
-    assert ask("uninstall", "q", "--dry-run", "--profile", "p", "--json").json["plan"]["production"]
-    gone = ask("uninstall", "q", "--with-messages", "--yes", "q", "--url", empty.url)
+    refused(run("uninstall", "q", "--yes", "q", "--profile", "p"), 4, "--with-messages")
+    assert run("uninstall", "q", "--dry-run", "--profile", "p", "--json").json["plan"]["production"]
+    gone = run("uninstall", "q", "--with-messages", "--yes", "q", "--url", empty.url)
     assert gone.status == 0
 
 
-# -- filters that have a name
+# -- saved filters
 
 FILTERS = """\
 [filters]
@@ -319,7 +323,7 @@ def states(answer: Answer) -> list[str]:
 
 
 @pytest.mark.usefixtures("saved")
-def test_a_saved_filter_stands_for_its_words(console: Console, name: str) -> None:
+def test_a_saved_filter_is_replaced_by_its_text(console: Console, name: str) -> None:
     assert states(console("messages", name, "--filter", "@failed", "--json")) == ["error"]
     profile = ("messages", name, "--json", "--profile", "p", "--filter")
     assert states(call(*profile, "@failed")) == ["ready", "ready"]
@@ -327,7 +331,7 @@ def test_a_saved_filter_stands_for_its_words(console: Console, name: str) -> Non
 
 
 @pytest.mark.usefixtures("saved")
-def test_a_plan_says_the_words_and_the_audit_has_them(console: Console, name: str) -> None:
+def test_plan_and_audit_have_the_text_of_a_saved_filter(console: Console, name: str) -> None:
     plan = console("purge", name, "--filter", "@one", "--dry-run")
     assert (plan.status, "error~no route" in plan.text, "@one" in plan.text) == (0, True, False)
     done = console.done("requeue", name, "--filter", "@one", "--yes", "--json").json
@@ -337,7 +341,9 @@ def test_a_plan_says_the_words_and_the_audit_has_them(console: Console, name: st
 
 
 @pytest.mark.usefixtures("saved")
-def test_one_that_is_not_there_is_told_before_anything_is_done(name: str, console: Console) -> None:
+def test_an_unknown_saved_filter_is_refused_before_anything_is_done(
+    name: str, console: Console
+) -> None:
     for verb in (["messages", name], ["purge", name, "--yes", name], ["archive", name, "--yes"]):
         answer = console(*verb, "--filter", "@faled")
         assert (answer.status, answer.out) == (2, b"")
@@ -347,7 +353,7 @@ def test_one_that_is_not_there_is_told_before_anything_is_done(name: str, consol
     assert "There are: failed, one." in answer.err
 
 
-def test_without_a_name_no_configuration_is_wanted(
+def test_an_invalid_file_is_refused_with_and_without_a_saved_filter(
     console: Console, name: str, saved: Path
 ) -> None:
     saved.write_text("this is [wrong")
@@ -358,10 +364,10 @@ def test_without_a_name_no_configuration_is_wanted(
         assert "not TOML" in answer.err
 
 
-def test_config_knows_them(saved: Path) -> None:
+def test_config_shows_and_validates_saved_filters(saved: Path) -> None:
     shown = call("config", "show", "--json").json
-    late = shown["filters"]["failed"]
-    assert late == {"value": "state=error", "source": "file", "name": str(saved), "line": 2}
+    failed = shown["filters"]["failed"]
+    assert failed == {"value": "state=error", "source": "file", "name": str(saved), "line": 2}
     assert shown["queue_filters"]["sick"]["value"] == "errors:>0"
     (profile,) = shown["profiles"]
     assert profile["filters"]["failed"]["value"] == "state=ready"
@@ -375,7 +381,7 @@ def test_config_knows_them(saved: Path) -> None:
     assert (found["filters"], found["queue_filters"]) == (["failed", "one"], ["sick"])
 
 
-MISTAKES_IN_FILTERS = [
+MISTAKES = [
     ("[filters]\nx = 'stat=1'", "2: filters.x is not a filter of messages"),
     ("[filters]\nx = 1", "2: filters.x must be a text"),
     ("[filters]\nx = '@y'", "2: filters.x must be written out"),
@@ -394,15 +400,15 @@ MISTAKES_IN_FILTERS = [
 ]
 
 
-def test_what_is_wrong_with_them_is_told_with_its_line(tmp_path: Path) -> None:
+def test_mistakes_in_filters_groups_and_colors_are_reported_with_their_line(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
-    for text, complaint in MISTAKES_IN_FILTERS:
+    for text, complaint in MISTAKES:
         path.write_text(text)
         answer = call("config", "validate", environment={"DBQ_CONFIG": str(path)})
         assert (answer.status, complaint in answer.err.replace(f"{path}:", "")) == (2, True), text
 
 
-def test_the_shell_completes_them(saved: Path) -> None:
+def test_the_shell_completes_saved_filters(saved: Path) -> None:
     begun = [complete_filters(None, None, begun) for begun in ("@", "st", "payl", "x")]  # type: ignore[arg-type]
     assert begun == [["@failed", "@one"], ["state="], ["payload."], []]
     saved.write_text("this is [wrong")

@@ -1,4 +1,4 @@
-"""The screens on what is configured, on a real terminal."""
+"""The screens for configured connections, on a real terminal."""
 
 import os
 import sys
@@ -22,11 +22,11 @@ Spawn = Callable[..., "pexpect.spawn[str]"]
 
 @pytest.fixture
 def spawn(tmp_path: Path) -> Spawn:
-    """The console on a terminal of its own, with the configuration of the test."""
+    """The console on its own terminal, with the configuration of the test."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("DBQ_", "PG"))}
     more = {"XDG_CONFIG_HOME": str(tmp_path), "TERM": "xterm-256color", "COLORTERM": ""}
 
-    def spawn_it(*arguments: str, **environment: str) -> "pexpect.spawn[str]":
+    def spawn_configured(*arguments: str, **environment: str) -> "pexpect.spawn[str]":
         return pexpect.spawn(
             sys.executable,
             [*COMMAND[1:], *arguments],
@@ -36,7 +36,7 @@ def spawn(tmp_path: Path) -> Spawn:
             timeout=PATIENCE_SECONDS,
         )
 
-    return spawn_it
+    return spawn_configured
 
 
 def quit_by_key(console: "pexpect.spawn[str]") -> str:
@@ -48,7 +48,7 @@ def quit_by_key(console: "pexpect.spawn[str]") -> str:
 
 
 def profile(url: str, password: str) -> str:
-    """A profile `prod` of that URL that asks for its password elsewhere."""
+    """A profile `prod` of that URL, with its password from elsewhere."""
     bare = make_url(url)
     shown = bare.set(password="").render_as_string(hide_password=False)
     return (
@@ -57,7 +57,7 @@ def profile(url: str, password: str) -> str:
     )
 
 
-def test_alone_it_opens_all_that_are_configured(
+def test_without_arguments_all_configured_connections_are_opened(
     spawn: Spawn, file: Path, empty: Console, tmp_path: Path
 ) -> None:
     empty.done("install", "fifo", "letters")
@@ -67,16 +67,18 @@ def test_alone_it_opens_all_that_are_configured(
     text = 'interval = "1500ms"\n' + profile(empty.url, f"command:cat {token}") + down
     file.write_text(text)
     console = spawn()
-    told = ""
+    shown_text = ""
     for words in ("prod", "PRODUCTION", "operator", "down", "PRODUCTION", "read-only", "letters"):
         console.expect(words)
-        told += str(console.before)
-    assert "every 1.5 s" in told
-    told += quit_by_key(console)
-    assert token.read_text() not in told
+        shown_text += str(console.before)
+    assert "every 1.5 s" in shown_text
+    shown_text += quit_by_key(console)
+    assert token.read_text() not in shown_text
 
 
-def test_a_profile_opens_no_other(spawn: Spawn, file: Path, empty: Console) -> None:
+def test_a_named_profile_is_the_only_connection_opened(
+    spawn: Spawn, file: Path, empty: Console
+) -> None:
     empty.done("install", "fifo", "letters")
     down = f"[profiles.down]\nurl = '{DOWN}'\nproduction = true\n"
     file.write_text(profile(empty.url, "prompt") + down)
@@ -86,7 +88,7 @@ def test_a_profile_opens_no_other(spawn: Spawn, file: Path, empty: Console) -> N
     quit_by_key(console)
 
 
-def test_a_url_alone_is_for_looking_unless_rights_are_given(
+def test_a_url_is_opened_read_only_unless_rights_are_given(
     spawn: Spawn, file: Path, empty: Console
 ) -> None:
     file.write_text(f"[profiles.down]\nurl = '{DOWN}'\n")
@@ -104,7 +106,7 @@ def test_a_url_alone_is_for_looking_unless_rights_are_given(
         quit_by_key(console)
 
 
-def test_a_dumb_terminal_is_told_so_in_one_line(spawn: Spawn) -> None:
+def test_a_dumb_terminal_is_refused_in_one_line(spawn: Spawn) -> None:
     for arguments in ([], ["demo"], ["--url", DOWN]):
         console = spawn(*arguments, TERM="dumb")
         console.expect(pexpect.EOF)
@@ -121,11 +123,13 @@ def test_a_password_is_asked_for_on_the_screen(spawn: Spawn, file: Path, empty: 
     console.expect("until it quits")
     console.send(str(make_url(empty.url).password) + "\r")
     console.expect("no queues here yet")
-    told = str(console.before) + quit_by_key(console)
-    assert str(make_url(empty.url).password) not in told
+    shown_text = str(console.before) + quit_by_key(console)
+    assert str(make_url(empty.url).password) not in shown_text
 
 
-def test_with_none_it_says_where_to_put_them(spawn: Spawn, file: Path) -> None:
+def test_without_connections_the_screen_says_where_to_configure_them(
+    spawn: Spawn, file: Path
+) -> None:
     console = spawn()
     console.expect("No connection is configured")
     console.expect("Connections are kept in")
@@ -133,13 +137,13 @@ def test_with_none_it_says_where_to_put_them(spawn: Spawn, file: Path) -> None:
     quit_by_key(console)
 
 
-def test_a_mistake_is_told_without_any_screen(spawn: Spawn, file: Path) -> None:
+def test_a_configuration_mistake_is_reported_without_a_screen(spawn: Spawn, file: Path) -> None:
     file.write_text(f'[profiles.p]\nurl = "postgresql://u:{SECRET}@h/d"\n')
     console = spawn()
     console.expect(pexpect.EOF)
     console.close()
-    told = str(console.before)
+    shown_text = str(console.before)
     assert console.exitstatus == 2
-    assert "profiles.p.url has a password in clear" in told
-    assert SECRET not in told
-    assert "\x1b[?1049h" not in told
+    assert "profiles.p.url has a password in clear" in shown_text
+    assert SECRET not in shown_text
+    assert "\x1b[?1049h" not in shown_text

@@ -11,7 +11,7 @@ from tests.servers import connect, value
 
 
 def only_planned(answer: Answer, *complaints: str) -> dict[str, Any]:
-    """Exit 4, the plan on stdout, why not on stderr; the plan."""
+    """Exit 4, the plan on stdout, the reason on stderr; returns the plan."""
     assert answer.status == 4, answer
     found = answer.json
     assert found["done"] == 0
@@ -36,13 +36,13 @@ def ring(console: Console, install: Install) -> str:
 
 
 def untouched(console: Console, ring: str) -> None:
-    seen = console.status(ring)
-    assert (seen["ready"], seen["capacity"]) == (3, 10)
+    status = console.status(ring)
+    assert (status["ready"], status["capacity"]) == (3, 10)
     assert console.drained(ring) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_nothing_but_the_name_is_enough(console: Console, ring: str, verb: str) -> None:
+def test_only_the_queues_name_confirms(console: Console, ring: str, verb: str) -> None:
     words = [verb, ring, *VERBS[verb]]
     plan = only_planned(console(*words, "--json"), f"--yes '{ring}'")
     assert plan["live"] == 3
@@ -51,14 +51,14 @@ def test_nothing_but_the_name_is_enough(console: Console, ring: str, verb: str) 
     for yes in ([], ["--yes"], ["--yes", ring], ["--yes", "other"]):
         dry = console.done(*words, "--dry-run", "--json", *yes)
         assert (dry.json["done"], dry.json["plan"]["live"], dry.err) == (0, 3, "")
-    # A bare one at the end of the line, or followed by an option.
+    # A bare --yes at the end of the line, or followed by an option.
     for line in (
         [*words, "--json", "--yes"],
         [*words, "--yes", "--json"],
         [verb, "--yes", "--json", ring, *VERBS[verb]],
     ):
         only_planned(console(*line), "needs the queue's name", f"--yes '{ring}'")
-    # The schema is no part of the name.
+    # The schema is not part of the name.
     for word in ("yes", "", "RING", "ring", "-", f"public.{ring}"):
         answer = console(*words, "--json", "--yes", word)
         only_planned(answer, f"{word!r} is not the queue's name")
@@ -67,7 +67,7 @@ def test_nothing_but_the_name_is_enough(console: Console, ring: str, verb: str) 
     untouched(console, ring)
 
 
-def test_yes_with_the_name_does_it(console: Console, ring: str) -> None:
+def test_yes_with_the_name_runs_the_verb(console: Console, ring: str) -> None:
     for arguments in (["--yes", ring], [f"--yes={ring}"]):
         done = console.done("relay", ring, "--json", *arguments)
         assert done.err == ""
@@ -87,13 +87,15 @@ def test_yes_with_the_name_does_it(console: Console, ring: str) -> None:
     assert console("status", ring).status == 2
 
 
-def test_a_name_that_looks_like_an_option(console: Console) -> None:
+def test_a_name_that_looks_like_an_option_can_be_confirmed(console: Console) -> None:
     console.done("install", "fifo", "--", "-x")
     only_planned(console("uninstall", "--yes", "--json", "--", "-x"), "--yes=-x")
     console.done("uninstall", "--yes=-x", "--", "-x")
 
 
-def test_shrinking_below_what_lives_says_how_many_to_drain(console: Console, ring: str) -> None:
+def test_shrinking_below_the_live_messages_says_how_many_to_drain(
+    console: Console, ring: str
+) -> None:
     for yes in ([], ["--yes"], ["--yes", ring]):
         answer = console("resize", ring, "2", *yes)
         assert answer.status == 4
@@ -114,7 +116,7 @@ def test_only_rings_are_relaid(console: Console, install: Install) -> None:
         assert "is not a ring" in answer.err
 
 
-def test_the_plan_of_a_relay_names_who_is_in_its_way(console: Console, ring: str) -> None:
+def test_the_plan_of_a_relay_names_the_blocking_sessions(console: Console, ring: str) -> None:
     with connect(console.url) as connection, connection.transaction():
         connection.execute(f'SELECT FROM public."{ring}"'.encode())
         pid = connection.info.backend_pid
@@ -123,7 +125,7 @@ def test_the_plan_of_a_relay_names_who_is_in_its_way(console: Console, ring: str
         assert f"pid {pid}" in console("relay", ring).text
 
 
-def test_messages_want_another_word_from_the_first_one_on(
+def test_uninstalling_even_one_message_needs_with_messages(
     console: Console, install: Install
 ) -> None:
     name = install("fifo")
@@ -142,7 +144,9 @@ def test_messages_want_another_word_from_the_first_one_on(
     assert done.json["plan"]["lost"] == 1
 
 
-def test_a_production_database_wants_it_for_a_single_message(empty: Console) -> None:
+def test_a_production_database_needs_with_messages_unless_the_queue_is_empty(
+    empty: Console,
+) -> None:
     empty.done("install", "fifo", "q")
     empty.done("install", "fifo", "drained")
     empty.done("push", "q", "x")
@@ -154,7 +158,7 @@ def test_a_production_database_wants_it_for_a_single_message(empty: Console) -> 
     empty.done("uninstall", "drained", "--yes", "drained")
 
 
-def test_what_is_archived_can_stay_and_is_listed_until_it_goes_too(
+def test_a_kept_archive_occupies_its_name_until_it_is_uninstalled_too(
     console: Console, install: Install
 ) -> None:
     name = install("fifo", "archive_at_pop=on")
@@ -177,7 +181,9 @@ def test_what_is_archived_can_stay_and_is_listed_until_it_goes_too(
     console.done("install", "fifo", name)
 
 
-def test_an_empty_ring_has_no_numbers(console: Console, install: Install) -> None:
+def test_the_relay_of_an_empty_ring_shows_no_range_of_numbers(
+    console: Console, install: Install
+) -> None:
     """Not "numbers 20,942 to 20,941"."""
     name = install("ring", "size=10")
     console.done("push", name, "x")

@@ -1,7 +1,7 @@
 """Calls that end early: a reader that goes away, a pop that is killed, a server that is silent.
 
 The pipe holds one page and the reader takes what is in it before it closes, so what was delivered
-is known to the byte: a message counts as delivered when its whole line was read.
+is known to the byte: a message counts as delivered when its complete line was read.
 """
 
 import fcntl
@@ -38,7 +38,7 @@ def payload(number: int) -> str:
 
 
 def numbers(delivered: bytes) -> list[int]:
-    """Which messages came whole, and intact."""
+    """The messages that were read completely and unchanged."""
     *lines, rest = delivered.decode().split("\n")
     found = [int(line[:5]) for line in lines]
     assert lines == [payload(number) for number in found]
@@ -48,7 +48,7 @@ def numbers(delivered: bytes) -> list[int]:
 
 @pytest.fixture
 def filled(console: Console, install: Install) -> Fill:
-    """Install a queue and push messages, all of them unless said."""
+    """Install a queue and push messages, TOTAL unless given."""
 
     def make(kind: str, count: int = TOTAL) -> str:
         design, *options = kind.split()
@@ -62,13 +62,13 @@ def filled(console: Console, install: Install) -> Fill:
 
 @dataclass
 class Reader:
-    """The end of a pipe, and what came out of it."""
+    """The reading end of a pipe, and the bytes read."""
 
     end: int
     got: bytes = b""
 
     def read(self, wanted: int) -> None:
-        """Wait for so many bytes more."""
+        """Wait for this many more bytes."""
         wanted += len(self.got)
         while len(self.got) < wanted:
             data = os.read(self.end, min(wanted - len(self.got), 4096))
@@ -106,7 +106,7 @@ def pop_into_a_pipe(
 
 
 def stop(process: Process) -> None:
-    """Freeze it, in the middle of a write or wherever it is."""
+    """Suspend it, in the middle of a write or anywhere else."""
     process.send_signal(signal.SIGSTOP)
     frozen = psutil.Process(process.pid)
     wait_until(lambda: frozen.status() == psutil.STATUS_STOPPED, "it is stopped")
@@ -115,7 +115,7 @@ def stop(process: Process) -> None:
 def break_pipe(
     console: Console, point: int, *arguments: str, unbuffered: bool = False
 ) -> list[int]:
-    """Close the pipe after so many bytes; what was delivered."""
+    """Close the pipe after this many bytes; returns what was delivered."""
     with pop_into_a_pipe(console, *arguments, unbuffered=unbuffered) as (popping, reader):
         reader.read(point)
         stop(popping)
@@ -129,7 +129,7 @@ def break_pipe(
 
 
 def kill(console: Console, point: int, *arguments: str) -> list[int]:
-    """Kill the pop after so many bytes; what was delivered."""
+    """Kill the pop after this many bytes; returns what was delivered."""
     with pop_into_a_pipe(console, *arguments) as (popping, reader):
         reader.read(point)
         popping.kill()
@@ -140,7 +140,7 @@ def kill(console: Console, point: int, *arguments: str) -> list[int]:
 
 
 def interrupt(console: Console, point: int, *arguments: str) -> list[int]:
-    """Ctrl-C after so many bytes; what was delivered."""
+    """Ctrl-C after this many bytes; returns what was delivered."""
     with pop_into_a_pipe(console, *arguments) as (popping, reader):
         reader.read(point)
         popping.send_signal(signal.SIGINT)
@@ -148,7 +148,7 @@ def interrupt(console: Console, point: int, *arguments: str) -> list[int]:
         reader.drain()
     *claimed, last = err.splitlines()
     assert (popping.returncode, last) == (128 + signal.SIGINT, b"Interrupted.")
-    # Of what stays claimed, and only of that, it says how it is finished.
+    # It says how to finish messages only if some stay claimed.
     kept = arguments[0].startswith("claim") and "--complete" not in arguments
     assert [b"stay claimed until they are finished" in line for line in claimed] == (
         [True, False] if kept else []
@@ -159,22 +159,22 @@ def interrupt(console: Console, point: int, *arguments: str) -> list[int]:
 End = Callable[..., list[int]]
 
 
-def ways(kinds: list[str], interrupted: list[str]) -> pytest.MarkDecorator:
-    """Every kind of queue with a pipe that breaks and with a kill, some with an interrupt."""
+def kinds_and_ends(kinds: list[str], interrupted: list[str]) -> pytest.MarkDecorator:
+    """Every kind of queue with a broken pipe and with a kill, some with an interrupt."""
     found: list[tuple[str, End]] = [(kind, end) for kind in kinds for end in (break_pipe, kill)]
     found += [(kind, interrupt) for kind in interrupted]
     # One of three in the short tier: pipes and kills in turn.
-    shown = [
+    parameters = [
         pytest.param(
             *one, id=f"{one[0]}-{one[1].__name__}", marks=pytest.mark.long if n % 3 else ()
         )
         for n, one in enumerate(found)
     ]
-    return pytest.mark.parametrize(("kind", "end"), shown)
+    return pytest.mark.parametrize(("kind", "end"), parameters)
 
 
-def somewhere() -> int:
-    """A point at which something came, and there is always more to come."""
+def random_point() -> int:
+    """After some bytes, and with more to come."""
     return random.randrange(1, LINE * (TOTAL - 100))
 
 
@@ -183,7 +183,7 @@ def left_ready(console: Console, name: str) -> list[int]:
 
 
 def check_deleted(console: Console, name: str, delivered: list[int]) -> None:
-    """Gone is only what was delivered; delivered and still there is at most one batch."""
+    """Only delivered messages are gone; at most one batch is delivered and still there."""
     left = left_ready(console, name)
     assert len(set(left)) == len(left)
     assert len(set(delivered)) == len(delivered)
@@ -194,14 +194,14 @@ def check_deleted(console: Console, name: str, delivered: list[int]) -> None:
 
 
 @pytest.mark.thinned(3)
-@ways(DELETING, ["fifo", "ring"])
-def test_a_design_that_deletes_keeps_what_was_not_delivered(
+@kinds_and_ends(DELETING, ["fifo", "ring"])
+def test_a_design_that_deletes_keeps_messages_that_were_not_delivered(
     console: Console, filled: Fill, kind: str, end: End
 ) -> None:
-    name, point = filled(kind), somewhere()
+    name, point = filled(kind), random_point()
     delivered = end(console, point, name)
     if end is kill and kind.startswith("ring"):
-        # Nobody could give the numbers back: its messages wait for a relay.
+        # The killed pop could not give its numbers back: its messages wait for a relay.
         console.done("relay", name, "--yes", name)
     check_deleted(console, name, delivered)
     if "archive_at_pop=on" in kind:
@@ -215,45 +215,47 @@ def test_a_design_that_deletes_keeps_what_was_not_delivered(
     ("kind", "point"),
     [("fifo", 1), ("ring", 0), ("ring", BATCH * LINE), ("ring", BATCH * LINE + 1)],
 )
-def test_closed_at_the_edges_of_lines_and_batches(
+def test_a_pipe_closed_at_the_edge_of_a_line_or_a_batch_loses_nothing(
     console: Console, filled: Fill, kind: str, point: int, unbuffered: bool
 ) -> None:
-    """Also where Python hands every write straight to the pipe, which takes a part of it."""
+    """Also with unbuffered writes, of which the pipe takes only a part."""
     name = filled(kind)
     check_deleted(console, name, break_pipe(console, point, name, unbuffered=unbuffered))
 
 
 @pytest.mark.long
-@ways(KEEPING, ["claim"])
-def test_what_is_kept_stays_claimed(console: Console, filled: Fill, kind: str, end: End) -> None:
-    name = filled(kind)
-    delivered = end(console, somewhere(), name)
-    if end is kill and kind.startswith("ring"):
-        console.done("relay", name, "--yes", name)
-    seen = console.status(name)
-    assert seen["ready"] + seen["claimed"] == TOTAL
-    left = left_ready(console, name)
-    assert len(set(left)) == len(left) == seen["ready"]
-    assert not set(left) & set(delivered)
-    assert seen["claimed"] == TOTAL or seen["claimed"] % BATCH == 0
-    assert 0 <= seen["claimed"] - len(delivered) <= BATCH
-
-
-@ways(["ring in_hand=on"], ["claim", "ring in_hand=on"])
-def test_only_what_was_delivered_is_completed(
+@kinds_and_ends(KEEPING, ["claim"])
+def test_a_design_that_keeps_messages_leaves_delivered_ones_claimed(
     console: Console, filled: Fill, kind: str, end: End
 ) -> None:
     name = filled(kind)
-    delivered = end(console, somewhere(), name, "--complete")
+    delivered = end(console, random_point(), name)
     if end is kill and kind.startswith("ring"):
         console.done("relay", name, "--yes", name)
-    seen = console.status(name)
-    completed = TOTAL - seen["ready"] - seen["claimed"]
+    status = console.status(name)
+    assert status["ready"] + status["claimed"] == TOTAL
+    left = left_ready(console, name)
+    assert len(set(left)) == len(left) == status["ready"]
+    assert not set(left) & set(delivered)
+    assert status["claimed"] == TOTAL or status["claimed"] % BATCH == 0
+    assert 0 <= status["claimed"] - len(delivered) <= BATCH
+
+
+@kinds_and_ends(["ring in_hand=on"], ["claim", "ring in_hand=on"])
+def test_only_delivered_messages_are_completed(
+    console: Console, filled: Fill, kind: str, end: End
+) -> None:
+    name = filled(kind)
+    delivered = end(console, random_point(), name, "--complete")
+    if end is kill and kind.startswith("ring"):
+        console.done("relay", name, "--yes", name)
+    status = console.status(name)
+    completed = TOTAL - status["ready"] - status["claimed"]
     assert completed % BATCH == 0
     assert completed <= len(delivered)
-    assert seen["claimed"] in {0, BATCH, TOTAL % BATCH}
+    assert status["claimed"] in {0, BATCH, TOTAL % BATCH}
     left = left_ready(console, name)
-    assert len(left) == seen["ready"]
+    assert len(left) == status["ready"]
     assert not set(left) & set(delivered)
 
 
@@ -263,7 +265,7 @@ def test_only_what_was_delivered_is_completed(
     [("fifo", []), ("ring", ["--json"])],
     ids=str,
 )
-def test_a_full_disk_is_told_and_loses_nothing(
+def test_a_full_disk_is_reported_and_loses_nothing(
     console: Console, filled: Fill, kind: str, options: list[str]
 ) -> None:
     name = filled(kind, 9)
@@ -277,7 +279,7 @@ def test_a_full_disk_is_told_and_loses_nothing(
     assert sorted(left_ready(console, name)) == list(range(9))
 
 
-def test_a_closed_stdout_is_told_and_loses_nothing(console: Console, filled: Fill) -> None:
+def test_a_closed_stdout_is_reported_and_loses_nothing(console: Console, filled: Fill) -> None:
     for kind in ("fifo", "ring", "claim"):
         name = filled(kind, 9)
         answer = console.run_with_closed("stdout", "pop", name)
@@ -287,7 +289,7 @@ def test_a_closed_stdout_is_told_and_loses_nothing(console: Console, filled: Fil
 
 
 @pytest.mark.long
-def test_a_closed_stdin_is_told(console: Console, install: Install) -> None:
+def test_a_closed_stdin_is_reported(console: Console, install: Install) -> None:
     name = install("fifo")
     for options in ([], ["--lines"]):
         answer = console.run_with_closed("stdin", "push", name, "-", *options)
@@ -295,7 +297,7 @@ def test_a_closed_stdin_is_told(console: Console, install: Install) -> None:
         assert "stdin is closed" in answer.err
 
 
-def test_a_reader_of_the_plan_that_goes_away(console: Console, install: Install) -> None:
+def test_a_plan_printed_into_a_closed_pipe_is_exit_141(console: Console, install: Install) -> None:
     name = install("fifo")
     end, stdout = os.pipe()
     os.close(end)
@@ -307,7 +309,7 @@ def test_a_reader_of_the_plan_that_goes_away(console: Console, install: Install)
     assert console.status(name)["ready"] == 0
 
 
-# -- interrupted while it loads, or where a server says nothing
+# -- interrupted while it loads; a server that never responds
 
 _INTERRUPTED_WHILE_LOADING = """
 import sys
@@ -332,9 +334,7 @@ main()
 
 
 @pytest.mark.parametrize("name", ["console.cli.verbs", "console.monitor.sampler"])
-def test_an_interrupt_while_a_dataclass_is_made_is_an_exit_status(
-    tmp_path: Path, name: str
-) -> None:
+def test_an_interrupt_while_a_dataclass_is_created_is_exit_130(tmp_path: Path, name: str) -> None:
     (tmp_path / "interrupted.py").write_text(_INTERRUPTED_IN_EXEC.format(name=name))
     done = subprocess.run(
         [sys.executable, "-m", "interrupted", "status", "--watch"],
@@ -345,15 +345,17 @@ def test_an_interrupt_while_a_dataclass_is_made_is_an_exit_status(
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Interrupted.\n")
 
 
-def test_an_interrupt_while_the_program_still_loads() -> None:
+def test_an_interrupt_while_the_program_loads_is_exit_130() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED_WHILE_LOADING], capture_output=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Interrupted.\n")
 
 
-def test_a_silent_server_ends_the_call_at_its_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes the connection and never says a word."""
+def test_a_silent_server_ends_the_call_at_the_connect_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It accepts the connection and never responds."""
     monkeypatch.setenv("DBQ_CONNECT_TIMEOUT", "2s")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"postgresql+psycopg://u:{PASSWORD}@127.0.0.1:{listener.getsockname()[1]}/x"

@@ -1,4 +1,4 @@
-"""`errors`: what kinds of errors a queue has, counted."""
+"""`errors`: a queue's errors in groups, counted."""
 
 from datetime import datetime
 
@@ -24,11 +24,11 @@ KINDS = {
         "format(E'item %s\\n\\tof batch %s is too heavy', n, n / 100)"
     ),
 }
-"""Each as SQL that makes a text of it with ids and times of its own."""
+"""For each wording, SQL that makes such a text with new ids and times."""
 
 
 def fill(console: Console, name: str, count: int) -> None:
-    """Put errors of all kinds into a queue `status`, as so many failed messages leave them."""
+    """Put errors of all kinds into a `status` queue, as failed messages do."""
     cases = " ".join(f"WHEN {at} THEN {text}" for at, text in enumerate(KINDS.values()))
     insert = (
         "INSERT INTO {} (id, queue_date_time, claimed_at, text_data, attempts, errors, done_at,"
@@ -41,7 +41,9 @@ def fill(console: Console, name: str, count: int) -> None:
         connection.execute(SQL(insert).format(Identifier("public", name), Literal(count)))
 
 
-def test_a_design_has_an_answer_or_says_why_not(console: Console, install: Install) -> None:
+def test_errors_has_an_answer_or_says_that_the_design_keeps_no_errors(
+    console: Console, install: Install
+) -> None:
     for design in ("fifo", "ring", "split"):
         name = install(design)
         answer = console("errors", name, "--json")
@@ -56,7 +58,9 @@ def test_a_design_has_an_answer_or_says_why_not(console: Console, install: Insta
             assert "keeps no errors" in answer.err
 
 
-def test_the_plain_answer(console: Console, install: Install) -> None:
+def test_plain_text_lists_the_groups_with_times_and_samples(
+    console: Console, install: Install
+) -> None:
     name = install("ring", "in_hand=on")
     texts = ["order 1 at 10:20:30 failed", "order 2 at 10:20:31 failed", "漢字\x1b[31m " * 30]
     console.done("push", name, "-", "--lines", stdin=b"1\n2\n3\n")
@@ -73,7 +77,7 @@ def test_the_plain_answer(console: Console, install: Install) -> None:
     assert "\x1b" not in "".join(lines)
 
 
-def test_errors_of_many_pages_and_what_was_not_counted(
+def test_errors_are_counted_over_many_pages_and_limits_are_reported(
     console: Console, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = install("status")
@@ -112,13 +116,13 @@ def test_errors_of_many_pages_and_what_was_not_counted(
 
     monkeypatch.undo()
     monkeypatch.setattr("console.monitor.errors._PAGE", 100)
-    with connect(console.url) as connection:  # they all failed at one moment
+    with connect(console.url) as connection:  # all failed at the same moment
         connection.execute(SQL("UPDATE {} SET done_at = now()").format(Identifier(name)))
     found = console.done("errors", name, "--json").json
     assert (found["counted"], len(found["groups"]), found["complete"]) == (600, 3, True)
 
 
-def test_a_kind_is_requeued_by_its_key(console: Console, install: Install) -> None:
+def test_an_error_group_is_requeued_by_its_key(console: Console, install: Install) -> None:
     name = install("claim")
     texts = ["HTTP 503 of\norder 1", "HTTP 503 of order 2", "HTTP 451 of order 1"]
     console.done("push", name, "-", "--lines", stdin=b"1\n2\n3\n")

@@ -1,4 +1,4 @@
-"""What may be said, where, and what the exit status answers to what may not."""
+"""Which verbs, options and names are accepted, and the exit statuses of those that are not."""
 
 import json
 import re
@@ -14,7 +14,15 @@ from console.cli.verbs import cli
 from console.designs import DESIGNS
 from tests.cli.calls import Console, call, command
 from tests.cli.conftest import Install
-from tests.cli.verbs import OF_A_QUEUE, PASSWORD, UNREACHABLE, WATCHED, of_queue, refused, verbs
+from tests.cli.verbs import (
+    FAIL_UNLESS_READ_ONLY,
+    OF_A_QUEUE,
+    PASSWORD,
+    UNREACHABLE,
+    of_queue,
+    refused,
+    verbs,
+)
 from tests.servers import connect
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +41,7 @@ def test_every_verb_takes_the_common_options() -> None:
     }
 
 
-def test_yes_is_taken_by_verbs_that_ask_and_only_by_those() -> None:
+def test_only_verbs_that_ask_for_confirmation_take_yes() -> None:
     asking = {
         name
         for name, verb in verbs()
@@ -49,7 +57,7 @@ def test_yes_is_taken_by_verbs_that_ask_and_only_by_those() -> None:
 
 
 def examples(verb: click.Command) -> list[list[str]]:
-    """The words of each call among a verb's examples, as a shell takes them."""
+    """The words of each call among a verb's examples, as a shell splits them."""
     _, found, after = (verb.help or "").partition("Examples:\n")
     assert found, verb.name
     block = after.partition("\n\n")[0].replace("\\\n", " ")
@@ -61,7 +69,7 @@ def examples(verb: click.Command) -> list[list[str]]:
 
 
 def calls_of(line: str) -> Iterator[list[str]]:
-    """What stands after `dbq-console` in a pipe's members."""
+    """The words after `dbq-console` in each command of a pipeline."""
     reader = shlex.shlex(line, posix=True, punctuation_chars=True)
     reader.whitespace_split = True
     words = list(reader)
@@ -71,8 +79,8 @@ def calls_of(line: str) -> Iterator[list[str]]:
         yield words[:end]
 
 
-def understood(words: list[str]) -> None:
-    """ClickException where click does not take the words. Nothing is run."""
+def parse(words: list[str]) -> None:
+    """Raise ClickException if click does not accept the words. Nothing is run."""
     context = cli.make_context("dbq-console", list(words))
     while left := [*context._protected_args, *context.args]:
         assert isinstance(context.command, click.Group), left
@@ -99,16 +107,16 @@ def test_every_verb_has_help_with_examples_that_can_be_called(
     found = examples(verb)
     assert found
     for words in found:
-        understood(words)
+        parse(words)
         assert words[: len(name.split())] == name.split()
 
 
-_STAND_FOR = {"VERB": "status", "TOPIC": "designs", "D": "fifo", "E": "mssql"}
+_EXAMPLES_OF = {"VERB": "status", "TOPIC": "designs", "D": "fifo", "E": "mssql"}
 
 
 def commands_of(document: Path) -> list[str]:
-    """The lines of a document that a reader may type: its blocks of code, and what is set as a
-    command in its text."""
+    """The commands of a document that a reader may type: in its blocks of code, and within its
+    text."""
     text = document.read_text()
     blocks = re.findall(r"^```(?:sh)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
@@ -118,24 +126,24 @@ def commands_of(document: Path) -> list[str]:
     return [line for line in lines if re.match(r"\w+ \d+ \| dbq|dbq-console ", line)]
 
 
-def test_every_command_of_the_documents_can_be_called_so() -> None:
+def test_every_command_in_the_documents_can_be_called() -> None:
     documents = [*ROOT.glob("*.md"), *ROOT.glob("[cqt]*/**/*.md")]
     assert len(documents) > 12
     found = [words for one in documents for line in commands_of(one) for words in calls_of(line)]
     assert len(found) > 80
     for words in found:
-        named = [_STAND_FOR.get(word, word) for word in words if word != "--help"]
-        understood(named)
+        named = [_EXAMPLES_OF.get(word, word) for word in words if word != "--help"]
+        parse(named)
 
 
-def test_an_example_that_cannot_be_called_is_found() -> None:
+def test_an_example_that_cannot_be_called_is_detected() -> None:
     for words in ("status --wach", "pop", "resize orders ten", "pipeline archve q"):
         with pytest.raises(click.ClickException):
-            understood(words.split())
+            parse(words.split())
 
 
-def test_the_url_before_the_verb_after_it_and_in_the_environment(console: Console) -> None:
-    """The one nearest to the verb's end counts."""
+def test_the_url_is_given_before_the_verb_after_it_or_in_the_environment(console: Console) -> None:
+    """After the verb takes precedence over before it, and that over the environment."""
     for used in (
         "environment",
         "before",
@@ -146,7 +154,8 @@ def test_the_url_before_the_verb_after_it_and_in_the_environment(console: Consol
         *others, nearest = used.split()
         urls = dict.fromkeys(others, UNREACHABLE) | {nearest: console.url}
         before, after = (
-            ["--url", urls[place]] if place in urls else [] for place in ("before", "after")
+            ["--url", urls[position]] if position in urls else []
+            for position in ("before", "after")
         )
         environment = {"DBQ_URL": urls["environment"]} if "environment" in urls else {}
         answer = call(*before, "status", "--json", *after, environment=environment)
@@ -154,10 +163,10 @@ def test_the_url_before_the_verb_after_it_and_in_the_environment(console: Consol
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql"])
-def test_a_url_as_other_tools_write_it_is_taken_everywhere(
+def test_a_url_without_a_driver_is_accepted_everywhere(
     console: Console, tmp_path: Path, scheme: str
 ) -> None:
-    """On the command line, in DBQ_URL, in a profile, and where a variable holds it whole."""
+    """On the command line, in DBQ_URL, in a profile, and in a variable that holds all of it."""
     url = console.url.replace("postgresql+psycopg://", f"{scheme}://")
     file = tmp_path / "config.toml"
     file.write_text('[profiles.p]\nurl = "${env:WHOLE}"\n')
@@ -172,7 +181,7 @@ def test_a_url_as_other_tools_write_it_is_taken_everywhere(
     assert only["settings"]["url"]["value"] == "postgresql://u@127.0.0.1:1/d"
 
 
-def test_a_profile_is_not_known() -> None:
+def test_an_unknown_profile_is_refused() -> None:
     for arguments in (["--profile", "p", "status"], ["status", "--profile", "p"]):
         refused(call(*arguments), 2, "'p'", "profile")
 
@@ -183,14 +192,14 @@ def test_without_a_database_every_verb_says_how_to_name_one() -> None:
     refused(call("status", environment={"DBQ_URL": ""}), 2, "No database is named", "--url")
 
 
-def test_a_wrong_password_and_a_database_that_is_not_there(console: Console) -> None:
+def test_a_wrong_password_or_a_missing_database_is_exit_3(console: Console) -> None:
     url = make_url(console.url)
     for wrong in (url.set(password=PASSWORD), url.set(database="no such database")):
         answer = call("status", "--url", wrong.render_as_string(hide_password=False))
         refused(answer, 3, "Could not read")
 
 
-def test_a_url_that_cannot_be_used_is_not_repeated() -> None:
+def test_an_unusable_url_is_refused_without_printing_it() -> None:
     for url, complaint in (
         (f"nonsense {PASSWORD}", "cannot be read"),
         (f"postgresql://u:{PASSWORD}@h:port/db", "cannot be read"),
@@ -261,7 +270,7 @@ def test_wrong_use_is_exit_2_and_says_what_is_wrong(console: Console) -> None:
     refused(call("install", "ring", "r", "--print"), 2, "No engine", "--engine", "postgresql")
 
 
-def test_an_unknown_queue_is_exit_2_and_names_those_that_are_near(
+def test_an_unknown_queue_is_exit_2_and_suggests_similar_names(
     console: Console, install: Install
 ) -> None:
     name = install("fifo")
@@ -276,14 +285,14 @@ def test_an_unknown_queue_is_exit_2_and_names_those_that_are_near(
         refused(console(*of_queue(words, "twice")), 2, "one, two", "--schema")
 
 
-def test_schema_says_which_of_several_is_meant(empty: Console) -> None:
+def test_schema_selects_one_of_several_queues_with_the_same_name(empty: Console) -> None:
     with connect(empty.url) as connection:
         for schema in ("one", "two"):
             connection.execute(f"CREATE SCHEMA {schema}".encode())
             empty.done("install", "fifo", "q", "--schema", schema)
             empty.done("push", "q", schema, "--schema", schema)
-    (seen,) = empty.done("status", "--json", "--schema", "two").json["queues"]
-    assert seen["schema"] == "two"
+    (queue,) = empty.done("status", "--json", "--schema", "two").json["queues"]
+    assert queue["schema"] == "two"
     assert [q["schema"] for q in empty.done("status", "--json").json["queues"]] == ["one", "two"]
     assert empty.done("pop", "q", "--schema", "two").out == b"two\n"
     empty.done("uninstall", "q", "--schema", "two", "--with-messages", "--yes", "q")
@@ -296,19 +305,19 @@ def test_an_empty_list_is_exit_0(empty: Console) -> None:
     assert "'none'" in empty.done("status", "--schema", "none").text
 
 
-def test_what_only_looks_runs_in_transactions_that_the_server_keeps_from_writing(
+def test_status_runs_in_read_only_transactions(
     empty: Console,
 ) -> None:
     empty.done("install", "fifo", "q")
     with connect(empty.url) as connection:
-        connection.execute(WATCHED.encode())
+        connection.execute(FAIL_UNLESS_READ_ONLY.encode())
     for rights in ([], ["--rights", "read-only"]):
         queues = empty.done("status", "--json", *rights).json["queues"]
         assert [queue["ready"] for queue in queues] == [1, 0]
         assert empty.status("looked_at")["ready"] == 1
 
 
-def test_designs_needs_no_database_and_lists_all_there_is_to_choose() -> None:
+def test_designs_needs_no_database_and_lists_every_design_and_option() -> None:
     answer = call("designs", "--json")
     assert (answer.status, answer.err) == (0, "")
     assert set(answer.json) == {"designs"}
@@ -324,10 +333,10 @@ def test_designs_needs_no_database_and_lists_all_there_is_to_choose() -> None:
         assert list(listed["options"]) == list(of.engines)
         for engine, options in listed["options"].items():
             defaults = {option["option"]: option["default"] for option in options}
-            # A ring without them has neither in its options.
+            # A ring that does not use them does not store them.
             none = {"content": "slot", "partitions": "8", "subscribers": "none"}
-            unsaid = none if name == "ring" else {}
-            assert defaults == of.complete_options({}, engine) | unsaid
+            implicit = none if name == "ring" else {}
+            assert defaults == of.complete_options({}, engine) | implicit
         assert listed["verbs"] == {engine: list(of.verbs) for engine in of.engines}
     plain = call("designs").text
     for name, of in DESIGNS.items():
@@ -335,14 +344,14 @@ def test_designs_needs_no_database_and_lists_all_there_is_to_choose() -> None:
         assert all(f"--option {option.name}={option.default}" in plain for option in of.options)
 
 
-def test_the_screens_want_a_terminal() -> None:
+def test_the_screens_need_a_terminal() -> None:
     for arguments in ([], ["--url", UNREACHABLE]):
         answer = Console(UNREACHABLE).run(*arguments)
         refused(answer, 2, "terminal")
         assert answer.err.count("\n") == 1
 
 
-def test_the_stable_objects_are_one_line_of_utf_8(empty: Console) -> None:
+def test_json_output_is_one_line_of_utf_8(empty: Console) -> None:
     name = "ü 😀"
     answer = empty.done("install", "fifo", name, "--json")
     assert name.encode() in answer.out

@@ -1,4 +1,4 @@
-"""history, its forecast, and what is made of the forecast."""
+"""history, forecasts, and what the doctor and status derive from them."""
 
 import csv
 import io
@@ -69,7 +69,7 @@ def recording(console: Console, folder: Path) -> Iterator[Forked]:
         try:
             yield process
         except BaseException:
-            process.send_signal(signal.SIGABRT)  # it prints what its threads do
+            process.send_signal(signal.SIGABRT)  # it prints the stacks of its threads
             process.wait()
             errors.seek(0)
             print(errors.read().decode())
@@ -79,7 +79,7 @@ def recording(console: Console, folder: Path) -> Iterator[Forked]:
 
 @contextmanager
 def sleeping(console: Console) -> Iterator[None]:
-    """A session that waits, for as long as this lasts."""
+    """A session that waits until the end of the block."""
     with connect(console.url) as connection, ThreadPoolExecutor(1) as pool:
         waits = pool.submit(connection.execute, "SELECT pg_sleep(600)")
         yield
@@ -88,13 +88,13 @@ def sleeping(console: Console) -> Iterator[None]:
 
 
 def rows(console: Console, folder: Path, kind: RecordKind) -> list[dict[str, object]]:
-    """Everything of a kind that is recorded."""
+    """All recorded rows of a kind."""
     now = datetime.now(UTC)
     span = TimeRange(now - timedelta(days=1), now + timedelta(days=1))
     return RecordReader(folder, open_database(console.url).label).rows(kind, span)
 
 
-def test_recorded_killed_recorded_again_and_shown(
+def test_history_shows_the_samples_of_a_killed_recorder_and_of_the_next_one(
     console: Console, install: Install, tmp_path: Path
 ) -> None:
     name = install("ring", "size=100")
@@ -138,7 +138,7 @@ def test_recorded_killed_recorded_again_and_shown(
     assert "\x1b" not in plot
 
 
-def test_history_without_a_record_says_where_one_would_come_from(
+def test_history_without_recordings_names_the_verb_that_records(
     console: Console, install: Install, tmp_path: Path
 ) -> None:
     name = install("fifo")
@@ -148,11 +148,11 @@ def test_history_without_a_record_says_where_one_would_come_from(
     assert console("history", name, "--csv", "--plot").status == 2
 
 
-def test_latencies_are_shown_where_they_were_known(tmp_path: Path) -> None:
+def test_history_shows_latencies_only_where_they_were_known(tmp_path: Path) -> None:
     taken = RecordedConnection(tmp_path)
-    told = Latency(Percentiles(0.1, 0.4, 2.0), Percentiles(unknown="complete deletes the message"))
+    known = Latency(Percentiles(0.1, 0.4, 2.0), Percentiles(unknown="complete deletes the message"))
     for second in range(20):
-        taken.sample(second, queue("mail", latency=told), queue("other"))
+        taken.sample(second, queue("mail", latency=known), queue("other"))
     taken.close()
     since = str(math.ceil((datetime.now(UTC) - BEGIN).total_seconds() / 86_400) + 1)
     where = ("--recordings", str(tmp_path), "--since", f"{since}d")
@@ -171,7 +171,7 @@ HOURS = forecast_files.HOURS
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder of the test's own, and an hour that does not end meanwhile."""
+    """A separate state folder, and an hour that does not end during the test."""
     now = datetime.now(UTC)
     monkeypatch.setattr(clock, "utc", lambda: now)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -184,37 +184,37 @@ def label(console: Console) -> str:
     return database.label
 
 
-def expect(console: Console, queue: str, pushes: float, pops: float) -> Lake:
-    """Four weeks of that, up to the last hour, and their forecast."""
+def write_forecast(console: Console, queue: str, pushes: float, pops: float) -> Lake:
+    """Write four weeks of these rates, up to the last hour, and their forecast."""
     lake, connection = Lake(rollup_files.default_lake()), label(console)
     begin = hour_of(clock.utc()) - timedelta(hours=4 * HOURS + 1)
     counts = (np.full(4 * HOURS, one) for one in (pushes, pops))
     table = weekly.hours(*counts, begin=begin, queue=queue)
     with lake.writing(f"{rollup_files.folder('hour', 'samples', connection)}/all.parquet") as file:
         pq.write_table(table, file)  # type: ignore[no-untyped-call]
-    made, told = forecast.table_of(table, "UTC")
+    made, queues = forecast.table_of(table, "UTC")
     folder = forecast_files.folder(connection)
     with lake.writing(f"{folder}/one.parquet") as file:
         pq.write_table(made, file)  # type: ignore[no-untyped-call]
-    manifest = {"at": begin.isoformat(), "zone": "UTC", "file": "one.parquet", "queues": told}
+    manifest = {"at": begin.isoformat(), "zone": "UTC", "file": "one.parquet", "queues": queues}
     lake.write_json(forecast_files.manifest(connection), manifest)
     return lake
 
 
-def recorded(console: Console, queue: str, pushes: float, minutes: int = 60) -> None:
-    """The last whole hour, or as much of it, at so many pushes an hour and as many pops."""
+def record_hour(console: Console, queue: str, pushes: float, minutes: int = 60) -> None:
+    """Record the last full hour, or its first minutes, with these pushes and as many pops."""
     at = (hour_of(clock.utc()) - timedelta(hours=1) - sample(0)["at"]).total_seconds()
     rates = {"push_per_second": pushes / 3600, "pop_per_second": pushes / 3600}
-    looks = [{**sample(at + 60 * n, **rates), "queue": queue} for n in range(minutes)]
-    write(recorder.folder(), SAMPLES, *looks, connection=label(console))
+    samples = [{**sample(at + 60 * n, **rates), "queue": queue} for n in range(minutes)]
+    write(recorder.folder(), SAMPLES, *samples, connection=label(console))
 
 
-def test_the_doctor_notes_an_hour_that_is_not_as_usual(console: Console, install: Install) -> None:
+def test_the_doctor_reports_an_unusual_hour_as_a_note(console: Console, install: Install) -> None:
     name = install("fifo")
-    expect(console, name, 1_000, 1_000)
-    recorded(console, name, 50_000, minutes=20)
+    write_forecast(console, name, 1_000, 1_000)
+    record_hour(console, name, 50_000, minutes=20)
     assert console("doctor", name, "--json").json["queues"][0]["verdict"] == "all clear"
-    recorded(console, name, 50_000)
+    record_hour(console, name, 50_000)
     found = console("doctor", name, "--json")
     assert found.status == 0  # a note
     (finding,) = found.json["queues"][0]["findings"]
@@ -235,31 +235,33 @@ def test_the_doctor_notes_an_hour_that_is_not_as_usual(console: Console, install
     assert codes["unusual"]["severity"] == "note"
 
 
-def test_status_says_when_a_ring_is_usually_full(console: Console, install: Install) -> None:
+def test_status_shows_when_a_ring_will_be_full_by_its_forecast(
+    console: Console, install: Install
+) -> None:
     name = install("ring", "size=100")
     assert console("status", name, "--json").json["queues"][0]["full_in_expected"] is None
-    expect(console, name, 150, 100)
-    (seen,) = console("status", name, "--json").json["queues"]
-    expected = seen["full_in_expected"]
+    write_forecast(console, name, 150, 100)
+    (row,) = console("status", name, "--json").json["queues"]
+    expected = row["full_in_expected"]
     assert expected["seconds"] == pytest.approx(7200, abs=1)
     assert f"{name}: full in at {expected['day']}'s rate: 02:00" in console("status", name).text
     console.done("push", name, "one")
-    (seen,) = console("status", name, "--json").json["queues"]
-    assert seen["full_in_expected"]["seconds"] == pytest.approx(7200 * 0.99, abs=1)
+    (row,) = console("status", name, "--json").json["queues"]
+    assert row["full_in_expected"]["seconds"] == pytest.approx(7200 * 0.99, abs=1)
 
 
-def test_a_queue_that_is_installed_anew_has_no_negative_rate() -> None:
-    """What is sampled while its numbers begin anew, rolled up and expected."""
+def test_a_queue_that_is_reinstalled_has_no_negative_rate() -> None:
+    """Samples of numbers that begin again, rolled up and forecast."""
     window, rates = RateWindow(Flow.NUMBERS), []
     for number in range(4 * HOURS * 2):
-        since = number % 100  # so often it is uninstalled and installed
-        seen = window.add(number * 1800.0, _ring(1 + 50 * since), counts_rows=True)
-        rates.append((seen.push, seen.pop))
+        since = number % 100  # reinstalled after 100 samples
+        rate = window.add(number * 1800.0, _ring(1 + 50 * since), counts_rows=True)
+        rates.append((rate.push, rate.pop))
     known = [np.array(of, float) for of in zip(*rates, strict=True)]  # None as NaN
     assert 0 < np.isnan(known[0]).sum() < 20
     hours = [np.where(np.isnan(of[::2]), of[1::2], of[::2]) * 3600 for of in known]
-    made, (told,) = forecast.table_of(weekly.hours(*hours), "UTC")
-    assert told["weeks"] == 4
+    made, (summary,) = forecast.table_of(weekly.hours(*hours), "UTC")
+    assert summary["weeks"] == 4
     for row in made.to_pylist():
         assert [row[f"pushes_{bound}"] for bound in forecast_files.BOUNDS] == [100, 100, 100]
         assert row["net_median"] == 0

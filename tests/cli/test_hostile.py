@@ -13,7 +13,7 @@ from console.cli.verbs import cli
 from console.monitor.snapshot import _FIGURES
 from tests.cli.calls import Answer, Console, call
 from tests.cli.conftest import Install
-from tests.cli.verbs import UNREACHABLE, refused, told_nothing_else
+from tests.cli.verbs import UNREACHABLE, assert_no_result, refused
 from tests.hostile import CANARY, TEXTS, control_characters, valid_texts
 from tests.servers import connect, value
 
@@ -25,7 +25,7 @@ NAMES = {
 }
 REST = ("markup", "sql", "formats")
 PAYLOADS = [text for text in TEXTS if "\0" not in text and "\ud800" not in text]
-LOOKS = [
+HARMLESS_CALLS = [
     ["status", "NAME"],
     ["status"],
     ["messages", "NAME", "--payload"],
@@ -53,7 +53,7 @@ LOOKS = [
 
 
 def harmless(answer: Answer) -> Answer:
-    """What came reaches no terminal as anything but signs, and no traceback is in it."""
+    """The output has no characters that a terminal would obey, and no traceback."""
     assert control_characters(answer.text) == [], answer
     assert control_characters(answer.err) == [], answer
     assert "Traceback" not in answer.err
@@ -65,7 +65,7 @@ def harmless(answer: Answer) -> Answer:
 
 @pytest.fixture(scope="module")
 def canary(console: Console) -> Iterator[Console]:
-    """A console on a database with something to lose, which is there at the end."""
+    """A console on a database with a table that must still be there at the end."""
     with connect(console.url) as connection:
         connection.execute(SQL("CREATE TABLE {} AS SELECT 1 AS n").format(Identifier(CANARY)))
     yield console
@@ -75,7 +75,7 @@ def canary(console: Console) -> Iterator[Console]:
 @pytest.mark.parametrize(
     "kind", ["terminal", *(pytest.param(n, marks=pytest.mark.long) for n in REST)]
 )
-def test_a_hostile_queue_is_looked_at_without_harm(canary: Console, kind: str) -> None:
+def test_a_hostile_queue_is_displayed_without_harm(canary: Console, kind: str) -> None:
     name = NAMES[kind]
     canary.done("install", "status", name)
     one_line = [payload for payload in PAYLOADS if "\n" not in payload]
@@ -85,10 +85,10 @@ def test_a_hostile_queue_is_looked_at_without_harm(canary: Console, kind: str) -
     for text in TEXTS[:3]:
         harmless(canary("pop", name, "--fail", text, "--json"))
     harmless(canary("pop", name, "--json"))
-    for look in LOOKS:
-        words = [word.replace("NAME", name) for word in look]
+    for template in HARMLESS_CALLS:
+        words = [word.replace("NAME", name) for word in template]
         harmless(canary(*words))
-        if look[:2] == [look[0], "NAME"]:
+        if template[:2] == [template[0], "NAME"]:
             answer = harmless(canary(*words, "--json"))
             assert not answer.out or answer.json
     shown = canary.done("messages", name, "--payload", "--json", "--payload-bytes", "9999").json
@@ -98,8 +98,8 @@ def test_a_hostile_queue_is_looked_at_without_harm(canary: Console, kind: str) -
     harmless(canary("uninstall", name, "--with-messages", "--yes", name))
 
 
-def test_what_a_server_says_of_a_hostile_payload_is_harmless(canary: Console) -> None:
-    """PostgreSQL repeats what it could not read."""
+def test_server_errors_about_a_hostile_payload_are_harmless(canary: Console) -> None:
+    """PostgreSQL repeats what it could not parse."""
     canary.done("install", "fifo", "json", "--option", "payload=json")
     for payload in PAYLOADS[::3]:
         answer = harmless(canary("push", "json", "-", stdin=payload.encode() + b"\n"))
@@ -116,8 +116,8 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def test_a_report_s_lines_are_its_own(canary: Console) -> None:
-    """No name makes a heading, a table's column or an end of the code."""
+def test_a_hostile_name_cannot_change_the_structure_of_a_report(canary: Console) -> None:
+    """No name adds a heading or a table column, or ends the code."""
     name = "x` | y\n# all clear ``"
     canary.done("install", "claim", name)
     canary.done("push", name, "x")
@@ -186,7 +186,7 @@ ODD = st.one_of(
 )
 
 
-# `record` and `serve-metrics` go on until they are ended, whether or not the database is there.
+# `record` and `serve-metrics` run until they are stopped, with or without the database.
 VERBS = st.sampled_from(sorted(cli.commands.keys() - {"demo", "smoke", "record", "serve-metrics"}))
 
 
@@ -195,7 +195,7 @@ def sane(answer: Answer) -> None:
     assert "Traceback" not in answer.err
     if answer.status in {2, 3}:
         assert answer.err.strip()
-        told_nothing_else(answer)
+        assert_no_result(answer)
 
 
 @settings(max_examples=100)
@@ -208,7 +208,7 @@ def test_no_argument_breaks_a_call_without_a_database(verb: str, arguments: list
 @settings(max_examples=50 if settings().derandomize else 500)
 @example(["messages", "mail", "--filter", "?"], [f"id=x'; DROP TABLE {CANARY}; --", "", ""])
 @given(template=st.sampled_from(TEMPLATES), fillings=st.lists(WORDS | ODD, min_size=3, max_size=3))
-def test_no_words_do_more_than_they_say(
+def test_hostile_words_have_no_side_effects(
     filled: Console, template: list[str], fillings: list[str]
 ) -> None:
     left = iter(fillings)
@@ -217,7 +217,9 @@ def test_no_words_do_more_than_they_say(
     assert filled.status("mail")["ready"] == 1
 
 
-def test_bytes_that_are_no_text_as_arguments(console: Console, install: Install) -> None:
+def test_arguments_that_are_not_text_are_refused_except_as_payload_of_bytes(
+    console: Console, install: Install
+) -> None:
     """As a shell in another encoding passes them."""
     text, raw = install("fifo"), install("fifo", "payload=bytes")
     bad = os.fsdecode(b"a\xff")
@@ -237,7 +239,7 @@ INSERT INTO dbq.queue (schema_name, queue_name, design, kind, options, roles, ve
 """
 
 
-def test_a_design_that_is_not_known_blinds_nothing_else(empty: Console) -> None:
+def test_an_unknown_design_does_not_affect_other_queues(empty: Console) -> None:
     empty.done("install", "fifo", "orders")
     empty.done("push", "orders", "x")
     with connect(empty.url) as connection:

@@ -22,7 +22,7 @@ HEAVY = {
     *("console.tui", "console.demo", "console.pipeline.spark", "console.doctor.diagnose"),
 }
 POSTGRESQL = {"asyncio", "psycopg", "sqlalchemy", "sqlalchemy.dialects.postgresql"}
-"""What comes with a connection; asyncio is psycopg's."""
+"""Imported with a connection; asyncio by psycopg."""
 
 CALLS = """
 import json, os, sys
@@ -49,7 +49,7 @@ def imported(
     status: int = 0,
     heavy: Collection[str] = HEAVY,
 ) -> list[set[str]]:
-    """Which of the heavy modules each call, one after the other in one process, has imported."""
+    """The heavy modules that each call has imported, one call after the other in one process."""
     done = subprocess.run(
         [sys.executable, "-c", CALLS, json.dumps([sorted(heavy), calls])],
         capture_output=True,
@@ -63,7 +63,7 @@ def imported(
 
 
 @pytest.mark.long
-def test_what_connects_to_nothing_imports_no_driver() -> None:
+def test_calls_without_a_connection_import_no_driver() -> None:
     calls: list[tuple[str, ...]] = [
         *[("--help",), ("completion", "bash"), ("designs",), ("designs", "ring"), ("help",)],
         *[("config", "show"), ("config", "path"), ("install", "--help"), ("pipeline", "--help")],
@@ -93,19 +93,19 @@ def test_completion_imports_nothing_heavy(line: str) -> None:
 
 
 @pytest.mark.long
-def test_a_verb_on_a_database_imports_its_driver_and_what_it_does(
+def test_a_verb_on_a_database_imports_its_driver_and_what_it_uses(
     console: Console, install: Install
 ) -> None:
-    place = ("--url", console.url)
+    connection = ("--url", console.url)
     name = install("fifo")
     found = imported(
-        ("status", *place),
-        ("check", *place),
-        ("push", name, "x", *place),
-        ("messages", name, *place),
-        ("purge", name, "--dry-run", *place),
-        ("pop", name, *place),
-        ("doctor", *place),
+        ("status", *connection),
+        ("check", *connection),
+        ("push", name, "x", *connection),
+        ("messages", name, *connection),
+        ("purge", name, "--dry-run", *connection),
+        ("pop", name, *connection),
+        ("doctor", *connection),
     )
     assert found == [POSTGRESQL, *[set()] * 5, {"console.doctor.diagnose"}]
 
@@ -116,10 +116,10 @@ def test_history_without_recordings_imports_no_driver_and_no_arrow(
     found = imported(
         ("history", "any", "--url", console.url, "--recordings", str(tmp_path)), status=1
     )
-    assert found == [{"sqlalchemy", "asyncio"}]  # of its URL
+    assert found == [{"sqlalchemy", "asyncio"}]  # for its URL
 
 
-def test_the_list_of_verbs_says_what_the_verbs_say() -> None:
+def test_the_list_of_verbs_has_the_summary_of_each_verb() -> None:
     for name, listed in cli.commands.items():
         line = listed.get_short_help_str(limit=1_000)
         verb = get_verb(name) if name in MODULES else None
@@ -131,7 +131,7 @@ def test_the_list_of_verbs_says_what_the_verbs_say() -> None:
 
 
 @pytest.mark.long
-def test_the_screens_that_open_first_import_nothing_of_the_others() -> None:
+def test_the_first_screens_import_nothing_of_the_others() -> None:
     absent = [
         *("sqlalchemy", "psycopg", "pyarrow", "plotext", "console.actions.execute"),
         *("console.doctor.diagnose", "console.verbs.messages", "console.tui.screens.help"),

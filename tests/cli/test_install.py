@@ -19,12 +19,12 @@ ODD = 'od"d; name'
 
 
 def objects(console: Console) -> set[str]:
-    """What lies in the database outside schema dbq."""
+    """The database's objects outside schema dbq."""
     with closing(open_database(console.url)) as database:
         return objects_of(database)
 
 
-def test_the_result_of_install_and_a_name_that_is_taken_by_a_function(console: Console) -> None:
+def test_install_describes_the_queue_and_refuses_the_name_of_a_function(console: Console) -> None:
     answer = console.done("install", "fifo", "result", "--option", "order=strict", "--json")
     url = make_url(console.url)
     assert answer.json == {
@@ -45,11 +45,11 @@ RICH = [
     [v for v in on("postgresql", ALL) if v.design is design and len(v.given) > 2][number % 3]
     for number, design in enumerate(designs_on("postgresql").values())
 ]
-"""Every design with as many options as go together, of one type of payload."""
+"""Every design with as many options as can be combined, with one type of payload."""
 
 
 def run_script(console: Console, script: bytes) -> None:
-    """As `psql` runs it; where there is none, as one string that the server takes apart."""
+    """Run it with `psql`; without psql, as one string that the server splits."""
     if psql := shutil.which("psql"):
         url = make_url(console.url).set(drivername="postgresql")
         subprocess.run(
@@ -83,7 +83,7 @@ def check_printed(console: Console, variant: Variant) -> None:
     assert objects(console) == before
 
 
-def test_the_printed_script_of_every_design_works_where_nothing_was_before(empty: Console) -> None:
+def test_the_printed_script_of_every_design_works_in_an_empty_database(empty: Console) -> None:
     for variant in on("postgresql", DEFAULTS):
         check_printed(empty, variant)
         with connect(empty.url) as connection:
@@ -108,8 +108,8 @@ def test_a_printed_script_is_all_or_nothing(console: Console) -> None:
     assert objects(console) == before
 
 
-def test_print_says_what_install_does() -> None:
-    """With --json it is one object; the engine may come from the URL; nothing is connected."""
+def test_print_shows_the_sql_of_install() -> None:
+    """With --json it is one object; the engine may come from the URL, without a connection."""
     words = ["install", "fifo", ODD, "--print", "--schema", "s"]
     plain = call(*words, "--engine", "postgresql")
     answer = call(*words, "--json", "--url", "postgresql+psycopg://u@127.0.0.1:1/x")
@@ -119,7 +119,7 @@ def test_print_says_what_install_does() -> None:
     assert '"s"."od""d; name_push"' in plain.text
 
 
-def test_the_story_of_an_adopted_table(empty: Console) -> None:
+def test_an_adopted_table_can_be_read_but_not_changed_and_be_forgotten(empty: Console) -> None:
     with connect(empty.url) as connection:
         connection.execute(
             "CREATE TABLE jobs (job_id int PRIMARY KEY, started timestamptz, body text);"
@@ -138,10 +138,10 @@ def test_the_story_of_an_adopted_table(empty: Console) -> None:
         "roles": roles,
         "connection": f"{url.host}:{url.port}/{url.database}",
     }
-    seen = empty.status("jobs")
-    assert (seen["ready"], seen["claimed"], seen["stuck"]) == (1, 2, 1)
-    assert (seen["errors"], seen["age_seconds"]) == (None, None)
-    assert {"errors", "age_seconds"} <= set(seen["unknown"])
+    status = empty.status("jobs")
+    assert (status["ready"], status["claimed"], status["stuck"]) == (1, 2, 1)
+    assert (status["errors"], status["age_seconds"]) == (None, None)
+    assert {"errors", "age_seconds"} <= set(status["unknown"])
     for words, why in (
         *((["push", "jobs", "x"], "adopted"), (["pop", "jobs"], "adopted")),
         (["uninstall", "jobs", "--yes", "jobs"], "adopted"),
@@ -154,7 +154,7 @@ def test_the_story_of_an_adopted_table(empty: Console) -> None:
     assert empty("status", "jobs").status == 2
 
 
-def test_without_a_database_it_is_the_roles_alone() -> None:
+def test_roles_without_a_database_only_creates_the_roles() -> None:
     answer = call("roles", "--engine", "postgresql")
     assert (answer.status, answer.err) == (0, "")
     assert set(re.findall(r"CREATE ROLE (\w+)", answer.text)) == {
@@ -169,7 +169,7 @@ def test_without_a_database_it_is_the_roles_alone() -> None:
     assert "--engine" in refused.err
 
 
-def test_with_a_database_it_has_the_rights_on_each_of_its_queues(empty: Console) -> None:
+def test_roles_with_a_database_grants_the_rights_on_each_queue(empty: Console) -> None:
     empty.done("install", "ring", "orders", "--option", "size=10")
     empty.done("install", "fifo", 'od"d')
     script = empty.done("roles").text

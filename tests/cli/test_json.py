@@ -1,4 +1,4 @@
-"""`--json`: one object, whatever becomes of the call; counts are counts and durations seconds."""
+"""`--json`: one object for every outcome; counts are integers and durations are seconds."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,14 +7,14 @@ import pytest
 
 from tests.cli.calls import Answer, Console, call
 from tests.cli.conftest import Install
-from tests.cli.verbs import LOOKING, PASSWORD, UNREACHABLE, WRITING, verbs
+from tests.cli.verbs import PASSWORD, READING, UNREACHABLE, WRITING, verbs
 from tests.servers import connect
 
 ERROR = ["what", "why", "next_step", "exit"]
 
 
 def failed(answer: Answer, status: int) -> dict[str, Any]:
-    """The error, which is all that is on stdout; stderr has it for people."""
+    """The error, the only object on stdout; stderr has it as text."""
     assert answer.status == status, answer
     assert list(answer.json) == ["error"]
     error = answer.json["error"]
@@ -39,15 +39,15 @@ def test_wrong_use_of_every_verb_is_one_object() -> None:
         failed(call(*words), 2)
 
 
-@pytest.mark.parametrize("words", [*LOOKING, *WRITING])
-def test_a_server_that_is_not_there_is_one_object(words: str) -> None:
+@pytest.mark.parametrize("words", [*READING, *WRITING])
+def test_an_unreachable_server_is_one_object(words: str) -> None:
     answer = call(*words.split(), "--json", "--url", UNREACHABLE)
     assert "127.0.0.1" in failed(answer, 3)["why"]
     assert answer.err.count("Could not") == 1
 
 
 @pytest.mark.parametrize("words", WRITING)
-def test_too_few_rights_are_one_object_before_anything_is_connected(words: str) -> None:
+def test_missing_rights_are_one_object_before_any_connection(words: str) -> None:
     for rights in ["read-only", *(["operator"] if WRITING[words] == "admin" else [])]:
         answer = call(*words.split(), "--json", "--rights", rights, "--url", UNREACHABLE)
         assert f"needs the right {WRITING[words]}" in failed(answer, 4)["what"]
@@ -55,7 +55,7 @@ def test_too_few_rights_are_one_object_before_anything_is_connected(words: str) 
 
 
 def keys(value: object) -> Iterator[tuple[str, object]]:
-    """All keys of all objects in it, with what stands there."""
+    """All keys of all objects in it, with their values."""
     if isinstance(value, dict):
         yield from value.items()
         for one in value.values():
@@ -78,7 +78,7 @@ def durations_are_seconds(found: object) -> None:
 
 @pytest.fixture(scope="module")
 def filled(console: Console) -> None:
-    """A queue in each state, for every verb that acts."""
+    """Queues with messages in each state, for every verb that acts."""
     for name, design in (("kept", "status"), ("numbered", "ring")):
         console.done("install", design, name)
         console.done("push", name, "-", "--lines", stdin=b"".join(b"%d\n" % n for n in range(12)))
@@ -103,10 +103,10 @@ ACTING = {
     "purge numbered": 12,
     "uninstall numbered --with-messages": 1,
 }
-"""Every verb that plans first, in an order in which each has something to do, and how many."""
+"""Every verb that plans first, in an order in which each has something to do, with its count."""
 
 
-def test_every_verb_that_plans_answers_in_one_shape(console: Console, filled: None) -> None:
+def test_every_verb_that_plans_has_the_same_json_shape(console: Console, filled: None) -> None:
     for words, done in ACTING.items():
         name = words.split()[1]
         planned = console(*words.split(), "--json")
@@ -130,7 +130,7 @@ def test_every_verb_that_plans_answers_in_one_shape(console: Console, filled: No
             durations_are_seconds(one)
 
 
-LOOKS = (
+READING_CALLS = (
     *("status", "messages mail", "errors mail", "waits --seconds 0", "doctor mail --idle-for 0s"),
     *("report mail", "check --max-age 1d", "audit", "smoke mail"),
 )
@@ -141,7 +141,7 @@ def test_durations_are_numbers_of_seconds(console: Console, install: Install) ->
     name = install("claim")
     console.done("push", name, "-", "--lines", stdin=b"a\nb\n")
     console.done("pop", name, "--fail", "boom")
-    for words in LOOKS:
+    for words in READING_CALLS:
         answer = console(*(name if word == "mail" else word for word in words.split()), "--json")
         assert answer.status in {0, 1}, answer
         durations_are_seconds(answer.json)

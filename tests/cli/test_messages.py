@@ -60,7 +60,7 @@ def test_payloads_are_encoded_as_pop_encodes_them(console: Console, install: Ins
     assert base64.b64decode(shown["payload"]) == ("é" * 3).encode()[:5]
 
 
-def test_states_and_filters(console: Console, install: Install) -> None:
+def test_messages_are_listed_by_state_and_by_filter(console: Console, install: Install) -> None:
     name = install("status", "payload=json")
     push(console, name, '{"n": 1}', '{"n": 2}', '{"n": 3}', '{"n": 4}')
     console.done("pop", name)
@@ -82,7 +82,7 @@ def test_states_and_filters(console: Console, install: Install) -> None:
 
 
 @pytest.mark.long
-def test_the_columns_fit_eighty_and_nothing_reaches_the_terminal(
+def test_columns_fit_80_characters_and_control_characters_are_escaped(
     console: Console, install: Install
 ) -> None:
     odd = "é 漢字 \x1b[31m \x07 line\u2028end " * 20
@@ -106,7 +106,9 @@ def width(line: str) -> int:
     return sum(2 if "\u2e80" <= sign <= "\u9fff" or sign > "\uffff" else 1 for sign in line)
 
 
-def test_the_plain_table(console: Console, install: Install) -> None:
+def test_the_plain_table_shows_claims_errors_and_payloads(
+    console: Console, install: Install
+) -> None:
     name = install("claim")
     push(console, name, "one", "two\tthree")
     console.done("pop", name, "--fail", "boom")
@@ -120,7 +122,7 @@ def test_the_plain_table(console: Console, install: Install) -> None:
     assert rest[3:] == ["    error boom", "    payload:", "        one"]
 
 
-def test_what_is_unknown_and_what_does_not_apply(empty: Console) -> None:
+def test_unknown_values_are_question_marks_and_inapplicable_ones_dots(empty: Console) -> None:
     empty.done("install", "split", "s")
     empty.done("install", "ring", "r", "--option", "in_hand=on")
     for name in ("s", "r"):
@@ -131,7 +133,7 @@ def test_what_is_unknown_and_what_does_not_apply(empty: Console) -> None:
         connection.execute("INSERT INTO public.theirs VALUES ('x')")
     empty.done("adopt", "theirs", "--design", "heap", "--map", "payload=body")
     head, split, *_ = empty.done("messages", "s").text.splitlines()
-    assert split.split()[head.split().index("bytes") + 1] == "?"  # an age has a blank
+    assert split.split()[head.split().index("bytes") + 1] == "?"  # an age contains a blank
     head, in_slot, in_hand, _ = empty.done("messages", "r").text.splitlines()
     heads = ["id", "number", "slot", "state", "age", "attempts", "bytes", "pushed", "UTC"]
     assert head.split() == heads
@@ -144,7 +146,9 @@ def test_what_is_unknown_and_what_does_not_apply(empty: Console) -> None:
     assert (shown["id"], shown["pushed_at"], shown["age_seconds"]) == (None, None, None)
 
 
-def test_the_stable_object_and_where_to_go_on(console: Console, install: Install) -> None:
+def test_the_json_object_has_the_position_at_which_to_continue(
+    console: Console, install: Install
+) -> None:
     name = install("fifo")
     none = console.done("messages", name, "--json")
     nothing: dict[str, Any] = {"messages": [], "next": None, "complete": True}
@@ -164,7 +168,7 @@ def test_the_stable_object_and_where_to_go_on(console: Console, install: Install
     assert console.done("messages", name, "--after", "ready,,3").text == "No messages.\n"
 
 
-def test_a_search_that_stopped_says_so_and_can_go_on(
+def test_a_search_that_stopped_early_says_so_and_can_be_continued(
     console: Console, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = install("fifo")
@@ -219,7 +223,7 @@ def test_wrong_use_is_exit_2(console: Console, install: Install) -> None:
         refused(console("messages", name, *mistake.split()), 2, complaint)
 
 
-def test_the_configured_masks_hide_what_payloads_and_errors_say(
+def test_configured_masks_hide_parts_of_payloads_and_errors_until_revealed(
     console: Console, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = install("claim")
@@ -247,7 +251,7 @@ def test_the_configured_masks_hide_what_payloads_and_errors_say(
     assert console("messages", name, "--reveal").status == 2
 
 
-def test_times_are_in_the_zone_that_is_configured_and_say_so(
+def test_times_are_in_the_configured_zone_and_show_its_offset(
     console: Console, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DBQ_DISPLAY_ZONE", "Asia/Kathmandu")
@@ -263,7 +267,7 @@ def test_times_are_in_the_zone_that_is_configured_and_say_so(
     assert datetime.fromisoformat(claimed.split(" by ")[0].removeprefix("    claimed ")) == at
 
 
-def test_where_the_clocks_were_changed_each_time_tells_its_offset(
+def test_times_with_different_offsets_show_one_each(
     console: Console, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DBQ_DISPLAY_ZONE", "Europe/Prague")
@@ -288,7 +292,7 @@ def numbers(file: Path) -> list[str]:
     return [json.loads(line)["payload"].strip("x") for line in file.read_text().splitlines()]
 
 
-def test_killed_in_the_middle_it_goes_on_to_each_message_once(
+def test_a_killed_export_is_resumed_and_has_each_message_once(
     console: Console, install: Install, tmp_path: Path
 ) -> None:
     name, file = install("fifo"), tmp_path / "all.jsonl"
@@ -319,7 +323,7 @@ def test_killed_in_the_middle_it_goes_on_to_each_message_once(
 
 
 @pytest.mark.long
-def test_no_room_is_said_and_it_goes_on_once_there_is(
+def test_an_export_without_disk_space_says_so_and_can_be_resumed(
     console: Console, install: Install, tmp_path: Path
 ) -> None:
     name, file = install("fifo"), tmp_path / "all.jsonl"
@@ -342,7 +346,7 @@ def test_no_room_is_said_and_it_goes_on_once_there_is(
     assert numbers(file) == [str(n) for n in range(700)]
 
 
-def test_it_says_what_does_not_go_together(
+def test_export_refuses_options_that_exclude_each_other_and_needs_a_right_for_payloads(
     console: Console, install: Install, tmp_path: Path
 ) -> None:
     name, file = install("fifo"), str(tmp_path / "x.jsonl")

@@ -33,7 +33,7 @@ from console.monitor.sampler import Reading
 from tests.cli.calls import Console, Process, call
 from tests.cli.conftest import Install
 from tests.cli.test_status import claimed_an_hour_ago
-from tests.cli.verbs import UNREACHABLE, WATCHED
+from tests.cli.verbs import FAIL_UNLESS_READ_ONLY, UNREACHABLE
 from tests.servers import PATIENCE_SECONDS, connect, wait_until
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
@@ -60,7 +60,7 @@ def scraped(url: str, accept: str = OPEN_METRICS) -> Found:
 
 
 def figures(found: Found, queue: str) -> dict[str, float]:
-    """Every figure of a queue that has no label of its own."""
+    """Every figure of a queue without further labels."""
     return {
         name: number
         for name, samples in found.items()
@@ -71,7 +71,7 @@ def figures(found: Found, queue: str) -> dict[str, float]:
 
 @contextmanager
 def serving(console: Console, *words: str) -> Iterator[tuple[str, Process]]:
-    """The address that is served while it is."""
+    """`serve-metrics` while it runs; its URL and process."""
     more = ("--listen", "127.0.0.1:0", "--interval", "200ms", *words, "--json")
     with console.process("serve-metrics", *more, unbuffered=True) as running:
         assert running.stdout is not None
@@ -81,14 +81,14 @@ def serving(console: Console, *words: str) -> Iterator[tuple[str, Process]]:
 
 
 def until(url: str, holds: Callable[[Found], bool], what: str) -> Found:
-    """The first scrape of which it holds."""
+    """The first scrape that meets the condition."""
     last: list[Found] = []
 
-    def look() -> bool:
+    def scrape() -> bool:
         last[:] = [scraped(url)]
         return holds(last[0])
 
-    wait_until(look, what)
+    wait_until(scrape, what)
     return last[0]
 
 
@@ -96,7 +96,9 @@ def is_up(found: Found) -> bool:
     return [number for _, number in found.get("dbq_up", [])] == [1.0]
 
 
-def test_figures_of_a_real_server_and_an_end_by_sigterm(console: Console, install: Install) -> None:
+def test_serve_metrics_exports_the_figures_of_a_real_server_until_sigterm(
+    console: Console, install: Install
+) -> None:
     claim, heap, ring = install("claim"), install("heap"), install("ring", "size=50")
     console.done("push", claim, "-", "--lines", stdin=b"1\n2\n")
     console.done("pop", claim, "--fail", "secret text")
@@ -130,12 +132,12 @@ def test_figures_of_a_real_server_and_an_end_by_sigterm(console: Console, instal
         }
         assert severities.keys() == {"critical", "warning", "note"}
         assert severities["warning"] >= 1
-        # What alerts ask for is there.
+        # All metrics that the alerts use are exported.
         text = "\n".join(alerts([Limited(None, DEFAULTS, {})], 5.0))
-        asked = {name for rule in rules(text) for name in re.findall(r"\bdbq_\w+", rule["expr"])}
-        assert asked <= set(found)
-        assert len(asked) >= 7
-        # Counters rise by what is pushed meanwhile.
+        used = {name for rule in rules(text) for name in re.findall(r"\bdbq_\w+", rule["expr"])}
+        assert used <= set(found)
+        assert len(used) >= 7
+        # Counters increase with each push.
         pushed = of_ring["dbq_queue_pushed_messages_total"]
         console.done("push", ring, "-", "--lines", stdin=b"x\n" * 7)
         later = until(
@@ -145,7 +147,7 @@ def test_figures_of_a_real_server_and_an_end_by_sigterm(console: Console, instal
         )
         assert figures(later, ring)["dbq_queue_pushed_messages_total"] == pushed + 7
         assert figures(later, ring)["dbq_queue_popped_messages_total"] == 0
-        # The other format is served to whoever asks for it.
+        # The other format is served on request.
         assert figures(scraped(url, "text/plain"), heap) == figures(scraped(url), heap)
         running.send_signal(signal.SIGTERM)
         out, err = running.communicate(timeout=PATIENCE_SECONDS)
@@ -156,13 +158,15 @@ def test_figures_of_a_real_server_and_an_end_by_sigterm(console: Console, instal
 
 
 @pytest.mark.long
-def test_what_cannot_be_read_has_no_figures_and_nothing_may_write(empty: Console) -> None:
+def test_an_unreadable_queue_has_no_figures_and_all_transactions_are_read_only(
+    empty: Console,
+) -> None:
     for name in ("sound", "gone"):
         empty.done("install", "fifo", name)
     with connect(empty.url) as connection:
         connection.execute(SQL("DROP TABLE {}").format(Identifier("public", "gone")))
-        # Whoever reads the catalog in a transaction that may write gets an error.
-        connection.execute(WATCHED.encode())
+        # Reading the catalog in a transaction that may write is an error.
+        connection.execute(FAIL_UNLESS_READ_ONLY.encode())
     with serving(empty) as (url, _):
         found = until(url, lambda f: is_up(f) and "dbq_queue_findings" in f, "looks")
     assert figures(found, "sound")["dbq_queue_ready_messages"] == 0
@@ -170,9 +174,9 @@ def test_what_cannot_be_read_has_no_figures_and_nothing_may_write(empty: Console
     assert unread == {"dbq_queue_up": 0}
 
 
-def test_consumers_are_counted_where_all_of_them_can_be_seen() -> None:
+def test_consumers_are_counted_only_if_all_of_them_are_visible() -> None:
     queue = installed_queue("public", "mail", design("fifo"), {})
-    seen = snapshot_of({"schema": "public", "queue": "mail"}, "here")
+    snapshot = snapshot_of({"schema": "public", "queue": "mail"}, "here")
     both, pusher, gone = (
         Consumer(name, does, None, None, None, sessions, *[None] * 5)  # type: ignore[arg-type]
         for name, does, sessions in (
@@ -181,14 +185,14 @@ def test_consumers_are_counted_where_all_of_them_can_be_seen() -> None:
             ("c", ("pop",), 0),
         )
     )
-    there = Consumers(queue, datetime.now(UTC), (both, pusher, gone))
-    hidden = replace(there, missing={"sessions": "no right"})
+    visible = Consumers(queue, datetime.now(UTC), (both, pusher, gone))
+    hidden = replace(visible, missing={"sessions": "no right"})
     counted = {}
-    for of in (there, hidden):
-        examined = Diagnosis(queue, (), figures=seen, consumers=of)
-        state = ConnectionState(Reading("here", (seen,)), 1.0, [examined], 1.0)
+    for of in (visible, hidden):
+        examined = Diagnosis(queue, (), figures=snapshot, consumers=of)
+        state = ConnectionState(Reading("here", (snapshot,)), 1.0, [examined], 1.0)
         samples = [one for family in families([state]) for one in family.samples]
-        counted[of is there] = {
+        counted[of is visible] = {
             (one.name.removeprefix("dbq_queue_"), one.labels["does"]): one.value
             for one in samples
             if "does" in one.labels
@@ -202,24 +206,23 @@ def test_consumers_are_counted_where_all_of_them_can_be_seen() -> None:
     assert counted[False] == {}, "a part of them would be a false figure"
 
 
-def test_what_was_not_read_has_no_figures_of_before() -> None:
-    """As a lost database leaves them, or a queue that is gone."""
-    seen = snapshot_of({"schema": "public", "queue": "mail", "ready": 7}, "here")
-    told = []
+def test_a_lost_database_or_queue_keeps_none_of_its_last_figures() -> None:
+    snapshot = snapshot_of({"schema": "public", "queue": "mail", "ready": 7}, "here")
+    exported = []
     for reading in (
-        Reading("here", (seen,)),
-        Reading("here", (seen,), error=ConnectionFailedError("lost")),
-        Reading("here", (replace(seen, problem="gone"),)),
+        Reading("here", (snapshot,)),
+        Reading("here", (snapshot,), error=ConnectionFailedError("lost")),
+        Reading("here", (replace(snapshot, problem="gone"),)),
     ):
         samples = [one for of in families([ConnectionState(reading, 1.0)]) for one in of.samples]
-        told.append({one.name: one.value for one in samples if "queue" in one.labels})
+        exported.append({one.name: one.value for one in samples if "queue" in one.labels})
         assert {one.value for one in samples if one.name == "dbq_up"} == {reading.error is None}
-    assert told[0]["dbq_queue_ready_messages"] == 7
-    assert told[1:] == [{"dbq_queue_up": 0}] * 2
+    assert exported[0]["dbq_queue_ready_messages"] == 7
+    assert exported[1:] == [{"dbq_queue_up": 0}] * 2
 
 
 @pytest.mark.long
-def test_a_database_that_is_not_there_is_down() -> None:
+def test_an_unreachable_database_is_down() -> None:
     with serving(Console(UNREACHABLE)) as (url, running):
         found = until(url, lambda f: "dbq_up" in f, "a scrape")
         assert [number for _, number in found["dbq_up"]] == [0.0]
@@ -232,14 +235,14 @@ def test_a_database_that_is_not_there_is_down() -> None:
 
 
 @pytest.mark.long
-def test_a_database_that_goes_away_takes_its_figures_along(empty: Console) -> None:
+def test_a_database_that_goes_down_has_no_figures_until_it_is_up_again(empty: Console) -> None:
     empty.done("install", "fifo", "q")
     with serving(empty) as (url, running):
         before = until(url, is_up, "a look")
         assert "dbq_queue_ready_messages" in figures(before, "q")
         name = make_url(empty.url).database or ""
-        with connect(_beside(empty.url)) as connection:
-            # Nobody gets in any more, and whoever is in goes.
+        with connect(_maintenance_url(empty.url)) as connection:
+            # New connections are refused, existing ones are terminated.
             allow = SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
             connection.execute(allow.format(Identifier(name), SQL("false")))
             connection.execute(
@@ -257,11 +260,11 @@ def test_a_database_that_goes_away_takes_its_figures_along(empty: Console) -> No
         until(url, is_up, "it is back")
 
 
-def _beside(url: str) -> str:
+def _maintenance_url(url: str) -> str:
     return make_url(url).set(database="postgres").render_as_string(hide_password=False)
 
 
-def test_another_address_than_loopback_wants_to_be_meant() -> None:
+def test_addresses_other_than_loopback_need_the_option_anywhere() -> None:
     for listen in ("0.0.0.0:0", "[::]:0", "example.invalid:9464"):
         answer = call("serve-metrics", "--listen", listen, "--url", UNREACHABLE)
         assert (answer.status, answer.out) == (4, b"")
@@ -272,7 +275,7 @@ def test_another_address_than_loopback_wants_to_be_meant() -> None:
     assert address("127.9.9.9:0", anywhere=False) == ("127.9.9.9", 0)
 
 
-def test_wrong_use() -> None:
+def test_wrong_use_of_serve_metrics_is_exit_2() -> None:
     for words in (
         *(["--listen", "9464"], ["--listen", "127.0.0.1:x"], ["--listen", "127.0.0.1:70000"]),
         *(["--interval", "1ms"], ["--rights", "admin"], ["--schema", "s"]),
@@ -344,7 +347,7 @@ def test_alerts_have_the_limits_of_the_configuration(tmp_path: Path) -> None:
     assert of_group.text == only.text
 
 
-def test_a_group_that_is_not_there(tmp_path: Path) -> None:
+def test_an_unknown_group_is_exit_2_and_lists_the_groups(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(CONFIGURATION)
     for verb in ("serve-metrics", "record"):
@@ -356,7 +359,7 @@ def test_a_group_that_is_not_there(tmp_path: Path) -> None:
         assert "--group" in both.err
 
 
-def test_default_alerts_wake_nobody_for_a_moment_or_for_one_error() -> None:
+def test_default_alerts_fire_after_five_minutes_and_not_for_single_errors() -> None:
     found = rules(call("serve-metrics", "--print-alerts", "--json").json["alerts"])
     assert {rule["for"] for rule in found} == {"5m"}
     assert not any("connection=" in rule["expr"] for rule in found), "they hold for all"

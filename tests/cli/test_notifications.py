@@ -1,4 +1,4 @@
-"""Recorders as processes that tell receivers of findings, and `notify test`; no secret is shown."""
+"""Recorder processes that notify receivers of findings, and `notify test`; no secret is shown."""
 
 import json
 import os
@@ -26,7 +26,7 @@ CODE = "claims_nobody"
 
 @pytest.fixture
 def claimed(console: Console, install: Install) -> str:
-    """A queue whose message was claimed an hour ago, by nobody who has a name; its name."""
+    """A queue whose message was claimed an hour ago by an unnamed consumer; its name."""
     name = install("claim")
     console.done("push", name, "PAYLOAD")
     console.done("pop", name)
@@ -43,7 +43,7 @@ def claim(console: Console, name: str, ago: str) -> None:
 
 
 def configured(tmp_path: Path, console: Console, receivers: str) -> dict[str, str]:
-    """The environment of a recorder that has these."""
+    """The environment of a recorder with these receivers."""
     file = tmp_path / "config.toml"
     text, password = profile(console.url, "orders", 'rights = "operator"')
     file.write_text(f'interval = "0.2s"\n{text}{receivers}', encoding="utf-8")
@@ -62,13 +62,13 @@ def hook(receiver: Receiver, name: str = "hook") -> str:
 
 @contextmanager
 def recording(folder: Path, environment: dict[str, str]) -> Iterator[Forked]:
-    """`dbq-console record` while it runs; what it says is in FOLDER/said."""
+    """`dbq-console record` while it runs; its stderr is in FOLDER/said."""
     folder.mkdir()
     words = ["--log-level", "info", "record", "--recordings", str(folder)]
     environment = {**os.environ, **environment}
     with (
-        (folder / "said").open("wb") as said,
-        Forked(words, environment, stdout=subprocess.DEVNULL, stderr=said.fileno()) as process,
+        (folder / "said").open("wb") as stderr,
+        Forked(words, environment, stdout=subprocess.DEVNULL, stderr=stderr.fileno()) as process,
     ):
         try:
             yield process
@@ -76,11 +76,11 @@ def recording(folder: Path, environment: dict[str, str]) -> Iterator[Forked]:
             process.terminate()
 
 
-def told(receiver: Receiver, queue: str) -> list[str]:
+def events_of(receiver: Receiver, queue: str) -> list[str]:
     return [one["event"] for one in receiver.events if (one["queue"], one["code"]) == (queue, CODE)]
 
 
-def test_a_recorder_tells_of_a_finding_and_the_next_one_of_its_end(
+def test_a_recorder_notifies_of_a_finding_and_the_next_recorder_of_its_end(
     console: Console, claimed: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -90,14 +90,14 @@ def test_a_recorder_tells_of_a_finding_and_the_next_one_of_its_end(
         with recording(tmp_path / "a", environment) as first:
             wait_until(lambda: "not sent" in (tmp_path / "a" / "said").read_text(), "it is said")
             receiver.status = 200
-            wait_until(lambda: told(receiver, claimed) == ["begun"], "it has come")
+            wait_until(lambda: events_of(receiver, claimed) == ["begun"], "it has come")
             wait_until(lambda: out.exists() and "HOME=" in out.read_text(), "the program ran")
             line = Path(f"/proc/{first.pid}/cmdline").read_bytes().decode()
             first.send_signal(signal.SIGTERM)
             assert first.wait(PATIENCE_SECONDS) == 0
         claim(console, claimed, "0 s")
         with recording(tmp_path / "b", environment):
-            wait_until(lambda: told(receiver, claimed) == ["begun", "ended"], "it has ended")
+            wait_until(lambda: events_of(receiver, claimed) == ["begun", "ended"], "it has ended")
     path, head, _ = receiver.requests[0]
     assert (path, head["Authorization"]) == ("/x", f"Bearer {SECRET}")
     begun, ended = (one for one in receiver.events if one["queue"] == claimed)
@@ -107,21 +107,21 @@ def test_a_recorder_tells_of_a_finding_and_the_next_one_of_its_end(
         "warning",
         None,
     )
-    said = [(tmp_path / it / "said").read_text() for it in ("a", "b")]
-    assert "orders: it sends the notifications to hook, page" in said[1]
-    assert "answered HTTP 500: no ***" in said[0]
+    outputs = [(tmp_path / it / "said").read_text() for it in ("a", "b")]
+    assert "orders: it sends the notifications to hook, page" in outputs[1]
+    assert "answered HTTP 500: no ***" in outputs[0]
     given = out.read_text()
     event, _ = json.JSONDecoder().raw_decode(given)
     assert event["notifications"]
     log = (tmp_path / "state" / "dbq-console" / "dbq-console.log").read_text()
     assert "notifications to hook" in log
-    for text in (*said, given, line, log):
+    for text in (*outputs, given, line, log):
         for secret in (SECRET, environment["PW"], "PAYLOAD"):
             assert secret not in text
 
 
 @pytest.mark.long
-def test_of_two_recorders_one_is_killed_and_nothing_is_lost_or_doubled(
+def test_killing_one_of_two_recorders_loses_or_repeats_no_notification(
     console: Console, claimed: str, tmp_path: Path
 ) -> None:
     with receiving(Receiver()) as receiver:
@@ -130,24 +130,26 @@ def test_of_two_recorders_one_is_killed_and_nothing_is_lost_or_doubled(
             recording(tmp_path / "a", environment) as first,
             recording(tmp_path / "b", environment) as second,
         ):
-            said = {it: tmp_path / it / "said" for it in ("a", "b")}
-            for path in said.values():
+            outputs = {it: tmp_path / it / "said" for it in ("a", "b")}
+            for path in outputs.values():
                 wait_until(lambda of=path: "notifications" in of.read_text(), "they agree")  # type: ignore[misc]
-            sending = [it for it, path in said.items() if "it sends" in path.read_text()]
-            wait_until(lambda: told(receiver, claimed) == ["begun"], "it has come")
+            sending = [it for it, path in outputs.items() if "it sends" in path.read_text()]
+            wait_until(lambda: events_of(receiver, claimed) == ["begun"], "it has come")
             assert len(sending) == 1
-            kept = f"SELECT count(sent_at) FROM dbq.notification WHERE queue_name = '{claimed}'"
-            wait_until(lambda: value(console.url, kept) == 1, "that is kept")
+            count_sent = (
+                f"SELECT count(sent_at) FROM dbq.notification WHERE queue_name = '{claimed}'"
+            )
+            wait_until(lambda: value(console.url, count_sent) == 1, "that is kept")
             (first if sending == ["a"] else second).kill()
             claim(console, claimed, "0 s")
-            wait_until(lambda: told(receiver, claimed) == ["begun", "ended"], "it has ended")
-            other = said["b" if sending == ["a"] else "a"]
+            wait_until(lambda: events_of(receiver, claimed) == ["begun", "ended"], "it has ended")
+            other = outputs["b" if sending == ["a"] else "a"]
             assert "by another recorder" in other.read_text()
             assert "it sends" in other.read_text()
 
 
-def asked(tmp_path: Path, receivers: str, *more: str, **environment: str) -> Answer:
-    """`notify test` of these."""
+def notify_test(tmp_path: Path, receivers: str, *more: str, **environment: str) -> Answer:
+    """`notify test` with these receivers."""
     file = tmp_path / "config.toml"
     file.write_text(receivers, encoding="utf-8")
     given = {"DBQ_CONFIG": str(file), "TOKEN": SECRET, **environment}
@@ -156,7 +158,7 @@ def asked(tmp_path: Path, receivers: str, *more: str, **environment: str) -> Ans
     return answer
 
 
-def test_a_test_is_taken_in_each_shape(tmp_path: Path) -> None:
+def test_a_test_notification_is_accepted_in_each_format(tmp_path: Path) -> None:
     with receiving(Receiver()) as receiver:
         at = f'to = "webhook:{receiver.url}/{{}}"\nsecret = "${{{{env:TOKEN}}}}"\n'
         tables = (
@@ -165,7 +167,7 @@ def test_a_test_is_taken_in_each_shape(tmp_path: Path) -> None:
             "[notifications.pager]\ntemplate = 'pagerduty'\n" + at.format("v2/enqueue"),
             "[notifications.bell]\nto = 'bell'\n",
         )
-        answer = asked(tmp_path, "".join(tables), "--json")
+        answer = notify_test(tmp_path, "".join(tables), "--json")
     assert answer.status == 0
     sent = {one["name"]: (one["sent"], one["answer"]) for one in answer.json["receivers"]}
     assert sent["json"] == sent["slack"] == sent["pager"] == (True, "HTTP 200")
@@ -183,31 +185,33 @@ def test_a_test_is_taken_in_each_shape(tmp_path: Path) -> None:
     assert {"summary", "source", "severity"} <= set(trigger["payload"])
 
 
-def test_a_test_that_is_not_taken_says_why(tmp_path: Path) -> None:
+def test_a_test_notification_that_is_not_accepted_says_why(tmp_path: Path) -> None:
     with receiving(Receiver(status=403, response_text=f"invalid token {SECRET}\n")) as receiver:
-        refused = asked(tmp_path, hook(receiver))
+        refused = notify_test(tmp_path, hook(receiver))
         gone = receiver.url
     assert refused.status == 1
     assert "not sent: answered HTTP 403: invalid token ***" in refused.text
-    down = asked(tmp_path, hook(Receiver(url=gone)))
+    down = notify_test(tmp_path, hook(Receiver(url=gone)))
     assert down.status == 3
     assert "cannot be reached: Connection refused" in down.text
     with receiving(Receiver(garbage=True)) as receiver:
-        assert "its answer is no HTTP" in asked(tmp_path, hook(receiver)).text
+        assert "its answer is no HTTP" in notify_test(tmp_path, hook(receiver)).text
     with receiving(Receiver(status=302, headers={"Location": receiver.url})) as receiver:
-        assert "answered HTTP 302" in asked(tmp_path, hook(receiver)).text
+        assert "answered HTTP 302" in notify_test(tmp_path, hook(receiver)).text
     for word, why in (("false", "exit status 1"), ("/no/such", "No such file")):
-        answer = asked(tmp_path, f"[notifications.p]\nto = 'exec:{word}'\n")
+        answer = notify_test(tmp_path, f"[notifications.p]\nto = 'exec:{word}'\n")
         assert why in answer.text
-    assert asked(tmp_path, "").status == 2
+    assert notify_test(tmp_path, "").status == 2
 
 
-def test_a_test_that_is_not_answered_is_given_up(
+def test_a_test_notification_without_a_response_times_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("console.notify.targets.SECONDS", 0.2)
     with receiving(Receiver(silent=threading.Event())) as receiver:
-        answer = asked(tmp_path, hook(receiver) + "[notifications.p]\nto = 'exec:sleep 600'\n")
+        answer = notify_test(
+            tmp_path, hook(receiver) + "[notifications.p]\nto = 'exec:sleep 600'\n"
+        )
     assert answer.status == 3
     assert "hook (webhook:" in answer.text
     assert "did not answer within 0.2 s" in answer.text
@@ -215,17 +219,17 @@ def test_a_test_that_is_not_answered_is_given_up(
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="it makes the certificate")
-def test_a_certificate_that_nobody_signed_is_not_trusted(tmp_path: Path) -> None:
+def test_a_self_signed_certificate_is_not_trusted_by_default(tmp_path: Path) -> None:
     certificate = tmp_path / "both.pem"
     words = "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost"
-    kept = ["-addext", "subjectAltName=DNS:localhost", "-keyout", "key.pem", "-out", "cert.pem"]
-    command = ["openssl", *words.split(), *kept]
+    files = ["-addext", "subjectAltName=DNS:localhost", "-keyout", "key.pem", "-out", "cert.pem"]
+    command = ["openssl", *words.split(), *files]
     subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
     certificate.write_text("".join((tmp_path / f"{it}.pem").read_text() for it in ("key", "cert")))
     with receiving(Receiver(), certificate=certificate) as receiver:
-        answer = asked(tmp_path, hook(receiver))
+        answer = notify_test(tmp_path, hook(receiver))
         assert answer.status == 3
         assert "its certificate is not trusted" in answer.text
         assert not receiver.requests
-        trusted = asked(tmp_path, hook(receiver), SSL_CERT_FILE=str(tmp_path / "cert.pem"))
+        trusted = notify_test(tmp_path, hook(receiver), SSL_CERT_FILE=str(tmp_path / "cert.pem"))
         assert trusted.status == 0

@@ -1,4 +1,4 @@
-"""`pop`: what is printed, how much is taken, and what becomes of it."""
+"""`pop`: what is printed, how much is taken, and the states afterwards."""
 
 import base64
 import json
@@ -24,11 +24,13 @@ def fill(console: Console, name: str, *payloads: str) -> None:
 
 
 def states(console: Console, name: str) -> dict[str, Any]:
-    seen = console.status(name)
-    return {state: seen[state] for state in ("ready", "claimed", "errors", "done")}
+    status = console.status(name)
+    return {state: status[state] for state in ("ready", "claimed", "errors", "done")}
 
 
-def test_payloads_are_printed_as_they_are_one_a_line(console: Console, install: Install) -> None:
+def test_payloads_are_printed_unchanged_each_with_a_newline(
+    console: Console, install: Install
+) -> None:
     name = install("fifo")
     payloads = [
         "",
@@ -46,14 +48,14 @@ def test_payloads_are_printed_as_they_are_one_a_line(console: Console, install: 
     assert answer.err == ""
 
 
-def test_bytes_are_printed_as_they_are(console: Console, install: Install) -> None:
+def test_bytes_are_printed_unchanged(console: Console, install: Install) -> None:
     name = install("fifo", "payload=bytes")
     for stdin in (b"\x00\xff", b"\n", b"\n\n"):
         console.done("push", name, "-", stdin=stdin)
     assert console.done("pop", name, "--count", "3").out == b"\x00\xff\n\n\n\n"
 
 
-def test_the_stable_object_of_json(console: Console, install: Install) -> None:
+def test_the_json_object_of_a_message_has_stable_keys(console: Console, install: Install) -> None:
     before = datetime.now(UTC) - timedelta(minutes=5)
     for kind, sent, payload, encoding in (
         ("fifo", b"[b]\xc3\xbc\n", "[b]ü", "text"),
@@ -89,7 +91,7 @@ def test_nothing_to_pop_is_exit_1(console: Console, install: Install) -> None:
             assert (found.status, found.json) == (1, {"messages": []})
 
 
-def test_count_takes_as_many_as_there_are_at_most(console: Console, install: Install) -> None:
+def test_count_is_the_maximum_of_messages_taken(console: Console, install: Install) -> None:
     name = install("fifo")
     fill(console, name, *"abcde")
     assert console.done("pop", name).out == b"a\n"
@@ -97,7 +99,7 @@ def test_count_takes_as_many_as_there_are_at_most(console: Console, install: Ins
     assert console.done("pop", name, "--count", "3000000000").out == b"d\ne\n"
 
 
-def test_count_over_a_thousand_goes_in_transactions_of_a_thousand(
+def test_a_count_over_1000_is_popped_in_transactions_of_1000(
     console: Console, install: Install
 ) -> None:
     name = install("fifo", "archive_at_pop=on")
@@ -114,7 +116,7 @@ def test_count_over_a_thousand_goes_in_transactions_of_a_thousand(
     assert console.drained(name) == numbers[2345:]
 
 
-def test_what_is_kept_stays_claimed_until_it_is_finished(
+def test_a_message_that_is_kept_stays_claimed_until_it_is_finished(
     console: Console, install: Install
 ) -> None:
     name = install("split")
@@ -136,7 +138,9 @@ def test_what_is_kept_stays_claimed_until_it_is_finished(
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["fifo", "fifo notify=on", "claim notify=on", "ring notify=on"])
-def test_wait_takes_the_first_that_comes(console: Console, install: Install, kind: str) -> None:
+def test_wait_takes_the_first_message_that_arrives(
+    console: Console, install: Install, kind: str
+) -> None:
     name = make(install, kind)
     with console.process("pop", name, "--wait", "60s", "--count", "5") as popping:
         popping.wait_for_session()
@@ -166,7 +170,7 @@ def test_an_interrupted_wait_leaves_nothing_behind(
         assert value(console.url, waiting) == 0
 
 
-def test_what_a_pop_leaves_claimed_is_told_and_can_be_finished(
+def test_messages_that_a_pop_leaves_claimed_are_reported_and_can_be_finished(
     console: Console, install: Install
 ) -> None:
     name = install("ring", "in_hand=on")
@@ -229,7 +233,7 @@ $$ BEGIN RAISE 'this row cannot be deleted'; END $$
 """
 
 
-def test_a_failure_on_the_way_leaves_what_came_before_readable(
+def test_a_failed_batch_leaves_the_output_of_the_batches_before_it_readable(
     console: Console, install: Install
 ) -> None:
     numbers = [f"{number}" for number in range(1, 2001)]
@@ -255,7 +259,7 @@ def test_a_failure_on_the_way_leaves_what_came_before_readable(
         assert value(console.url, f'SELECT count(*) FROM public."{name}"') == 1000
 
 
-def test_claims_that_were_lost_before_they_could_be_finished_are_told(
+def test_claims_lost_before_they_could_be_finished_are_reported(
     console: Console, install: Install
 ) -> None:
     name = install("claim")

@@ -1,4 +1,4 @@
-"""`preset list | show | check | trust`, and queues that are adopted by a preset of one's own."""
+"""`preset list | show | check | trust`, and queues adopted with a user's own preset."""
 
 import random
 import re
@@ -16,7 +16,7 @@ from tests.cli.own_presets import IS_READY, PRESET, TABLE, User, ready_if, run
 from tests.contract.test_every_statement import running
 from tests.servers import connect, fresh_database
 
-WHAT_WRITES = {
+REFUSED_EXPRESSIONS = {
     "wipe()": "a function that is VOLATILE (wipe): such a one may write",
     "CASE WHEN false THEN wipe() ELSE true END": "VOLATILE (wipe)",
     "m.wiped": "a function that is VOLATILE: such a one may write",
@@ -37,7 +37,7 @@ WHAT_WRITES = {
     "m.stat = 'new'": "column m.stat does not exist",
     "m.id": "must be type boolean",
 }
-BRACKETS = {
+REFUSED_TEXTS = {
     "1); DELETE FROM crates; --": "closes a bracket",
     "true; DELETE FROM crates": "a semicolon",
     "true -- x": "a comment",
@@ -66,7 +66,7 @@ def ann(url: str, tmp_path: Path) -> User:
 
 @pytest.fixture
 def bob(url: str, tmp_path: Path) -> User:
-    """Another operator, of the same login."""
+    """Another operator with the same login."""
     return User(tmp_path / "bob", url)
 
 
@@ -87,7 +87,7 @@ def problem(user: User) -> str:
     return str(found["problem"])
 
 
-def test_check_tells_what_holds(ann: User) -> None:
+def test_check_reports_types_states_and_costs(ann: User) -> None:
     run(ann.url, "INSERT INTO crates (lane, state, body) VALUES ('a', 'lost', 'x')")
     found = ann.trusts().done("preset", "check", str(ann.file), "--json").json
     assert (found["table"], found["trusted"], found["problems"]) == ("crates", True, [])
@@ -110,9 +110,9 @@ def test_check_tells_what_holds(ann: User) -> None:
     assert "ready: Seq Scan, 1 page for 2 rows" in ann.done("preset", "check", "crate").text
 
 
-def test_what_writes_is_found_before_it_runs(ann: User) -> None:
+def test_an_expression_that_could_write_is_refused_before_it_runs(ann: User) -> None:
     make_roles(ann)
-    for text, why in WHAT_WRITES.items():
+    for text, why in REFUSED_EXPRESSIONS.items():
         found = ann.writes(ready_if(text))("preset", "check", "crate")
         assert found.status in {1, 4}, text
         if "FOR UPDATE" not in text:
@@ -123,7 +123,7 @@ def test_what_writes_is_found_before_it_runs(ann: User) -> None:
         assert "It holds." not in found.text
         refused = ann("adopt", "crates", "--preset", "crate")
         assert (refused.status, why in refused.err) == (2, True), text
-    for text, why in BRACKETS.items():
+    for text, why in REFUSED_TEXTS.items():
         ann.writes(ready_if(text))
         for words in (["preset", "check", "crate"], ["preset", "trust", "crate"]):
             refused = ann(*words)
@@ -142,26 +142,26 @@ PIECES = (
 
 
 @pytest.mark.long
-def test_what_is_taken_stays_between_its_brackets(module_server: EmbeddedServer) -> None:
-    """Whatever a text is made of, the server sees it, if it takes it, as one value in its place."""
-    taken = 0
+def test_an_accepted_text_is_always_a_single_expression(module_server: EmbeddedServer) -> None:
+    """The server parses an accepted text, unless it refuses it, as one value in its place."""
+    accepted = 0
     with connect(module_server.url) as connection:
-        made = random.Random(4711)
+        generator = random.Random(4711)
         for _ in range(20_000):
-            text = "".join(made.choices(PIECES, k=made.randint(1, 7)))
+            text = "".join(generator.choices(PIECES, k=generator.randint(1, 7)))
             if own_file.wrong(text, set(), set()):
                 continue
             try:
                 rows = connection.execute(f"SELECT (\n{text}\n) AS first, 'last' AS last".encode())
                 assert [one.name for one in rows.description or ()] == ["first", "last"], text
                 assert rows.nextset() is None, text
-                taken += 1
+                accepted += 1
             except psycopg.Error:
                 continue
-    assert taken > 100
+    assert accepted > 100
 
 
-def test_what_does_not_fit_the_table_is_told(ann: User) -> None:
+def test_what_does_not_match_the_table_is_reported(ann: User) -> None:
     for line, why in {
         "problem = 7": "requeue: problem: CASE types text and integer cannot be matched",
         "probl = NULL": "requeue: probl: column m.probl does not exist",
@@ -175,10 +175,10 @@ def test_what_does_not_fit_the_table_is_told(ann: User) -> None:
     ann.writes(ready_if("m.state IN ('new', 'failed')")).trusts()
     found = ann("preset", "check", "crate")
     assert (found.status, "WRONG ready and error: 1, for example id 4" in found.text) == (1, True)
-    (told,) = ann("preset", "check", "crate", "--json").json["problems"]
-    assert told == "1 row in two states at once, ready and error, as that with the id 4"
+    (message,) = ann("preset", "check", "crate", "--json").json["problems"]
+    assert message == "1 row in two states at once, ready and error, as that with the id 4"
     refused = ann("adopt", "crates", "--preset", "crate")
-    assert (refused.status, told in refused.err) == (2, True)
+    assert (refused.status, message in refused.err) == (2, True)
 
     run(ann.url, "ALTER TABLE crates ALTER taken_at TYPE timestamp")
     found = ann.writes().trusts()("preset", "check", "crate")
@@ -197,7 +197,7 @@ def test_what_does_not_fit_the_table_is_told(ann: User) -> None:
     assert "public.boxes has them, by another name" in refused.err
 
 
-def test_a_file_that_others_may_write(ann: User) -> None:
+def test_a_file_that_others_may_write_is_refused(ann: User) -> None:
     ann.trusts().done("adopt", "crates", "--preset", "crate")
     ann.file.chmod(0o666)
     why = f"others may write it (its mode is 0666): chmod go-w {ann.file}"
@@ -212,13 +212,13 @@ def test_a_file_that_others_may_write(ann: User) -> None:
     assert figures(ann) == [2, 1, 1, 1]
 
 
-def test_what_is_not_trusted_is_looked_at_by_the_reader(ann: User, bob: User) -> None:
+def test_an_untrusted_preset_is_run_as_the_role_dbq_reader(ann: User, bob: User) -> None:
     shown = PRESET + "\n-- define: title\nCAST(current_user AS text)\n"
     ann.writes(shown).trusts().done("adopt", "crates", "--preset", "crate")
     (login,) = {one["title"] for one in messages(ann)}
     assert login != "dbq_reader"
     make_roles(ann)
-    # Which the reader has no right to: it is not in the way of other queues.
+    # The reader has no right to this table, which does not affect other queues.
     run(ann.url, "CREATE TABLE plain (id bigint, body text); INSERT INTO plain VALUES (1, 'x')")
     ann.done("adopt", "plain", "--design", "fifo", "--map", "id=id", "--map", "payload=body")
     bob.writes(shown)
@@ -247,7 +247,9 @@ def test_what_is_not_trusted_is_looked_at_by_the_reader(ann: User, bob: User) ->
     assert figures(bob) == [3, 1, 1, 0]
 
 
-def test_a_login_that_may_more_and_cannot_be_the_reader(ann: User, tmp_path: Path) -> None:
+def test_a_login_that_may_write_and_cannot_be_the_reader_needs_a_trusted_preset(
+    ann: User, tmp_path: Path
+) -> None:
     ann.trusts().done("adopt", "crates", "--preset", "crate")
     users = {}
     for name, rights in (("looks", "SELECT"), ("works", "SELECT, INSERT")):
@@ -278,20 +280,20 @@ def messages(user: User) -> list[dict[str, object]]:
     return found
 
 
-def test_two_operators_read_a_queue_by_the_same(ann: User, bob: User) -> None:
+def test_two_operators_need_the_same_preset_for_a_queue(ann: User, bob: User) -> None:
     ann.trusts().done("adopt", "crates", "--preset", "crate")
     (kept,) = run(ann.url, "SELECT options ->> 'sha256', installed_from FROM dbq.queue")
     assert "preset crate is not here" in problem(bob)
     bob.writes(ready_if("m.state IN ('new', 'lost')")).trusts()
-    for told in (
+    for text in (
         problem(bob),
         bob("messages", "crates").err,
         bob("requeue", "crates", "--yes").err,
     ):
-        assert "preset crate differs" in told
-        assert f"{kept[1]} (login " in told
-        assert f"adopted it by a file with SHA-256 {str(kept[0])[:12]}, yours has " in told
-        assert "get that file, or forget the queue and adopt it by yours" in told
+        assert "preset crate differs" in text
+        assert f"{kept[1]} (login " in text
+        assert f"adopted it by a file with SHA-256 {str(kept[0])[:12]}, yours has " in text
+        assert "get that file, or forget the queue and adopt it by yours" in text
     for words in ("messages crates", "errors crates", "requeue crates --yes", "sql requeue crates"):
         refused = bob(*words.split())
         assert (refused.status in {2, 4}, refused.out) == (True, b""), refused
@@ -304,7 +306,7 @@ def test_two_operators_read_a_queue_by_the_same(ann: User, bob: User) -> None:
     assert "preset crate differs" in problem(bob)
 
 
-def test_a_preset_that_is_not_here_blinds_nothing_else(ann: User) -> None:
+def test_a_missing_preset_does_not_affect_other_queues(ann: User) -> None:
     ann.trusts().done("adopt", "crates", "--preset", "crate")
     ann.done("install", "fifo", "orders")
     ann.done("push", "orders", "x")
@@ -318,12 +320,12 @@ def test_a_preset_that_is_not_here_blinds_nothing_else(ann: User) -> None:
     ann.done("forget", "crates")
 
 
-def test_requeue_and_release_set_the_columns(ann: User) -> None:
+def test_requeue_and_release_set_the_columns_named_by_the_preset(ann: User) -> None:
     ann.trusts().done("adopt", "crates", "--preset", "crate", "--queue", "a")
     assert figures(ann) == [1, 1, 1, 1]
     (found,) = ann.done("status", "crates", "--json").json["queues"]
-    told = found["latency"]["processing"]["unknown"]
-    assert told == "its preset does not say what is done"
+    reason = found["latency"]["processing"]["unknown"]
+    assert reason == "its preset does not say what is done"
     plan = ann.done("requeue", "crates", "--dry-run").text
     assert "by the columns that its preset sets" in plan
     ann.done("requeue", "crates", "--yes")
@@ -339,7 +341,7 @@ def test_requeue_and_release_set_the_columns(ann: User) -> None:
     refused = ann("purge", "crates", "--yes", "crates")
     assert (refused.status, "only it adds and deletes rows" in refused.err) == (4, True)
 
-    # One after which nothing is ready is undone.
+    # A requeue after which the row is not ready is rolled back.
     run(ann.url, "UPDATE crates SET state = 'failed', problem = 'no' WHERE id = 4")
     ann.done("forget", "crates")
     ann.writes(PRESET.replace("state = 'new'\nproblem", "state = 'odd'\nproblem")).trusts()
@@ -349,7 +351,7 @@ def test_requeue_and_release_set_the_columns(ann: User) -> None:
     assert run(ann.url, "SELECT state, problem FROM crates WHERE id = 4") == [("failed", "no")]
 
 
-def test_discover_names_them_and_adopts_them(ann: User) -> None:
+def test_discover_lists_and_adopts_queues_of_own_presets(ann: User) -> None:
     (found,) = ann.done("discover", "--json").json["found"]
     assert (found["preset"], found["queues"]) == ("crate", ["a", "b"])
     assert (found["file"], found["trusted"]) == (str(ann.file), False)
@@ -360,7 +362,7 @@ def test_discover_names_them_and_adopts_them(ann: User) -> None:
     assert figures(ann) == [2, 1, 1, 1]
 
 
-def test_show_and_trust(ann: User, bob: User) -> None:
+def test_show_describes_a_preset_and_trust_can_be_revoked(ann: User, bob: User) -> None:
     shown = ann.done("preset", "show", "crate").text
     assert "verbs: requeue, release, maintain, end-session" in shown
     assert "columns: body id lane problem state taken_at who" in shown
@@ -370,8 +372,8 @@ def test_show_and_trust(ann: User, bob: User) -> None:
     assert (river["own"], "is_ready" in river["definitions"]) == (None, True)
     assert "JobRescuer" in river["refused"]["release"]
     outside = bob.writes().file
-    told = ann.done("preset", "trust", str(outside)).text
-    assert "It is not among your presets" in told
+    text = ann.done("preset", "trust", str(outside)).text
+    assert "It is not among your presets" in text
     ann.trusts()
     assert "trusted, SHA-256" in ann.done("preset", "list").text
     ann.done("preset", "trust", "crate", "--revoke")
@@ -391,7 +393,7 @@ def test_every_statement_of_own_presets_is_run(ann: User, bob: User) -> None:
         bob.writes(ready_if("wipe()"))("preset", "check", "crate")
         bob.writes(PRESET.replace("error=problem", "error=no"))("preset", "check", "crate")
     every = {one.label for one in templates.statements("postgresql", "own").values()}
-    # These two go before and after another one, on its cursor.
+    # These two run before and after another statement, on its cursor.
     assert every - labels == {"own.be_reader", "own.be_oneself"}
 
 

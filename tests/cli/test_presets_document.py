@@ -1,4 +1,4 @@
-"""`dbq-console help presets`: its example does what it says, taken from its text word for word."""
+"""The example of `dbq-console help presets`, run exactly as its text has it."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from console.help import topic
 from tests.cli.calls import Answer, Console
 from tests.servers import Server, connect, fresh_database
 
-SOME = """
+ROWS = """
 INSERT INTO parcel_jobs (lane, state, body, tries, run_at, worker, taken_at, ended_at, last_error)
 VALUES
     ('mail', 'new', '{"kind": "hello"}', 0, NULL, NULL, NULL, NULL, NULL),
@@ -28,31 +28,31 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture
-def here(own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Console]:
-    """A user with a configuration of his own, on a server where the roles can be made."""
+def user(own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Console]:
+    """A user with a separate configuration, on a server where roles can be created."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with fresh_database(own_server.url) as url:
         yield Console(url)
 
 
-def test_the_example_does_what_the_page_says(here: Console, tmp_path: Path) -> None:
+def test_the_example_does_what_the_page_says(user: Console, tmp_path: Path) -> None:
     table, preset = blocks("sql")
     (calls,) = blocks("sh")
     folder = tmp_path / "dbq-console" / "presets"
     folder.mkdir(parents=True)
     (folder / "parcel.sql").write_text(preset)
     answers: dict[str, Answer] = {}
-    with connect(here.url) as connection:
+    with connect(user.url) as connection:
         connection.execute(table.encode())
-        connection.execute(SOME.encode())
+        connection.execute(ROWS.encode())
         for line in calls.splitlines():
             words = shlex.split(line)
             if words[0] == "psql":
                 connection.execute(words[words.index("-c") + 1].encode())
             elif "|" in words:
-                connection.execute(here.done(*words[1 : words.index("|")]).out)
+                connection.execute(user.done(*words[1 : words.index("|")]).out)
             else:
-                answers[" ".join(words[1:3])] = here.done(*words[1:])
+                answers[" ".join(words[1:3])] = user.done(*words[1:])
         left = connection.execute(
             "SELECT lane, tries, last_error FROM parcel_jobs WHERE state = 'new' ORDER BY id"
         ).fetchall()
@@ -65,13 +65,13 @@ def test_the_example_does_what_the_page_says(here: Console, tmp_path: Path) -> N
         "requeue sets: state, tries, run_at, last_error, ended_at" in answers["preset trust"].text
     )
     assert "adopt --preset parcel" in answers["discover"].text
-    found = here.done("status", "parcels", "--json").json["queues"][0]
+    found = user.done("status", "parcels", "--json").json["queues"][0]
     assert answers["messages parcels"].text.count("no host 7") == 1
     figures = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
     assert [found[one] for one in figures] == [3, 1, 1, 1, 0, 1]
     assert left == [("mail", 0, None), ("mail", 0, None), ("mail", 0, None), ("print", 0, None)]
     assert due == (2,)
-    mail = here.done("status", "mail", "--json").json["queues"][0]
+    mail = user.done("status", "mail", "--json").json["queues"][0]
     assert [mail[one] for one in figures] == [2, 1, 1, 1, 0, 0]
-    refused = here("release", "parcels", "--yes")
+    refused = user("release", "parcels", "--yes")
     assert (refused.status, "Parcel takes back" in refused.err) == (4, True)

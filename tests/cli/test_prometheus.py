@@ -1,4 +1,4 @@
-"""What is printed for Prometheus and Grafana, read by their own models, parsers and programs."""
+"""The output for Prometheus and Grafana, read by their own models, parsers and programs."""
 
 import json
 import re
@@ -28,7 +28,7 @@ from tests.servers import PATIENCE_SECONDS, wait_until
 VARIABLES = {"$__rate_interval": "1m", "$connection": ".*", "$schema": ".*", "$queue": ".*"}
 
 
-def printed() -> dict[str, Any]:
+def printed_dashboard() -> dict[str, Any]:
     answer = call("serve-metrics", "--print-dashboard")
     assert (answer.status, answer.err) == (0, "")
     model: dict[str, Any] = json.loads(answer.text)
@@ -52,23 +52,25 @@ def alert_rules() -> list[str]:
     return [rule["expr"] for rule in rules(call("serve-metrics", "--print-alerts").text)]
 
 
-def contains(whole: Any, part: Any) -> bool:
-    """Whether nothing of `part` was dropped or changed; `whole` may have defaults besides."""
+def contains(document: Any, part: Any) -> bool:
+    """Whether nothing of `part` was dropped or changed; `document` may also have defaults."""
     if isinstance(part, dict):
-        return all(key in whole and contains(whole[key], value) for key, value in part.items())
+        return all(
+            key in document and contains(document[key], value) for key, value in part.items()
+        )
     if isinstance(part, list):
-        return len(whole) == len(part) and all(map(contains, whole, part))
-    return bool(whole == part)
+        return len(document) == len(part) and all(map(contains, document, part))
+    return bool(document == part)
 
 
-def test_the_dashboard_is_of_grafana_s_model() -> None:
-    model = printed()
+def test_the_dashboard_conforms_to_grafanas_model() -> None:
+    model = printed_dashboard()
     register_default_plugins()
     read = Dashboard.from_json(model)
     assert read.schema_version == model["schemaVersion"] == Dashboard().schema_version
     again = json.loads(JSONEncoder().encode(read))
     for panel in again["panels"]:
-        # What the model writes where there is nothing.
+        # The model's defaults for what is not set.
         panel.setdefault("description", "")
         panel.setdefault("panels", [])
         for step in (
@@ -77,25 +79,25 @@ def test_the_dashboard_is_of_grafana_s_model() -> None:
             step.setdefault("value", None)
         panel.setdefault("fieldConfig", {}).setdefault("overrides", [])
     assert contains(again, model)
-    places = [panel["gridPos"] for panel in model["panels"]]
+    positions = [panel["gridPos"] for panel in model["panels"]]
     taken = [
         (x, y)
-        for at in places
+        for at in positions
         for x in range(at["x"], at["x"] + at["w"])
         for y in range(at["y"], at["y"] + at["h"])
     ]
     assert len(taken) == len(set(taken)), "panels lie on each other"
-    assert max(at["x"] + at["w"] for at in places) == 24
+    assert max(at["x"] + at["w"] for at in positions) == 24
 
 
-def test_every_expression_is_parsed_and_names_what_is_served() -> None:
+def test_every_expression_is_valid_and_uses_exported_metrics_and_labels() -> None:
     served = {
         f"{one.name}_total" if one.type == "counter" else one.name: set(
             one._labelnames  # type: ignore[attr-defined]  # its type does not tell
         )
         for one in families(())
     }
-    for expression in [*queries(printed()), *alert_rules()]:
+    for expression in [*queries(printed_dashboard()), *alert_rules()]:
         promql_parser.parse(expression)
         names = re.findall(r"\bdbq_\w+", expression)
         assert names, expression
@@ -151,7 +153,7 @@ tests:
 """
 
 
-def test_prometheus_own_tool_reads_and_runs_the_rules(tmp_path: Path) -> None:
+def test_promtool_accepts_the_rules_and_their_unit_tests_pass(tmp_path: Path) -> None:
     promtool = program("promtool")
     text = call("serve-metrics", "--print-alerts").text
     (tmp_path / "rules.yml").write_text(text)
@@ -182,20 +184,20 @@ def test_prometheus_own_tool_reads_and_runs_the_rules(tmp_path: Path) -> None:
 
 
 @contextmanager
-def prometheus(place: Path, scraped: str) -> Iterator[str]:
-    """A Prometheus that scrapes one address each second: its own address."""
+def prometheus(folder: Path, scraped: str) -> Iterator[str]:
+    """A Prometheus that scrapes one address each second; its own URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     config = {
         "global": {"scrape_interval": "1s"},
         "scrape_configs": [{"job_name": "dbq", "static_configs": [{"targets": [scraped]}]}],
     }
-    (place / "prometheus.yml").write_text(yaml.safe_dump(config))
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     with subprocess.Popen(
         [
             program("prometheus"),
-            f"--config.file={place / 'prometheus.yml'}",
-            f"--storage.tsdb.path={place / 'data'}",
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
             f"--web.listen-address={address}",
         ],
         stderr=subprocess.DEVNULL,
@@ -212,14 +214,14 @@ def prometheus(place: Path, scraped: str) -> Iterator[str]:
 def is_ready(address: str) -> bool:
     try:
         urlopen(f"{address}/-/ready", timeout=PATIENCE_SECONDS).close()  # noqa: S310  # it is http
-    except OSError:  # it does not listen yet, or says that it is not
+    except OSError:  # it does not listen yet, or is not ready
         return False
     return True
 
 
-def answered(address: str, expression: str) -> list[dict[str, Any]]:
-    asked = f"{address}/api/v1/query?{urlencode({'query': expression})}"
-    with urlopen(asked, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310  # it is http
+def run_query(address: str, expression: str) -> list[dict[str, Any]]:
+    url = f"{address}/api/v1/query?{urlencode({'query': expression})}"
+    with urlopen(url, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310  # it is http
         found = json.load(answer)
     assert found["status"] == "success"
     result: list[dict[str, Any]] = found["data"]["result"]
@@ -227,7 +229,7 @@ def answered(address: str, expression: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
-def test_a_real_prometheus_scrapes_and_answers_the_dashboard(
+def test_the_dashboards_queries_have_results_in_a_real_prometheus(
     console: Console, install: Install, tmp_path: Path
 ) -> None:
     program("prometheus")
@@ -238,19 +240,19 @@ def test_a_real_prometheus_scrapes_and_answers_the_dashboard(
         scraped = url.removeprefix("http://").removesuffix("/metrics")
         with prometheus(tmp_path, scraped) as address:
             wait_until(
-                lambda: bool(answered(address, "dbq_queue_findings == 0")),
+                lambda: bool(run_query(address, "dbq_queue_findings == 0")),
                 "Prometheus has the doctor's figures",
             )
             wait_until(
-                lambda: bool(answered(address, "rate(dbq_queue_pushed_messages_total[1m])")),
+                lambda: bool(run_query(address, "rate(dbq_queue_pushed_messages_total[1m])")),
                 "two samples were scraped",
             )
-            (depth,) = answered(address, "dbq_queue_ready_messages")
+            (depth,) = run_query(address, "dbq_queue_ready_messages")
             assert depth["metric"]["queue"] == queue
             assert depth["value"][1] == "1"
-            given = {one: answered(address, one) for one in queries(printed())}
-    silent = [one for one, result in given.items() if not result]
-    # Nothing is in error, waits for work, finds something, or fills.
-    for one in silent:
+            given = {one: run_query(address, one) for one in queries(printed_dashboard())}
+    without_result = [one for one, result in given.items() if not result]
+    # Nothing is in error, waiting for work or found, and nothing fills.
+    for one in without_result:
         assert re.search(r"> 0|processing|waiting|scheduled|claimed|stuck|done|error|consumer", one)
-    assert len(given) - len(silent) >= 12
+    assert len(given) - len(without_result) >= 12

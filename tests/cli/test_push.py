@@ -20,7 +20,7 @@ def ready(console: Console, name: str) -> object:
     return value(console.url, f'SELECT count(*) FROM public."{name}"')
 
 
-def test_the_id_is_the_result(console: Console, install: Install) -> None:
+def test_push_prints_the_id(console: Console, install: Install) -> None:
     name = install("fifo")
     assert [console.done("push", name, "x").out for _ in range(2)] == [b"1\n", b"2\n"]
     answer = console.done("push", name, "x", "--json")
@@ -47,7 +47,7 @@ def test_one_message_from_stdin_lacks_only_its_final_newline(
     assert console.drained(name) == list(messages.values())
 
 
-def test_payloads_are_taken_as_they_are(console: Console, install: Install) -> None:
+def test_payloads_are_stored_unchanged(console: Console, install: Install) -> None:
     name = install("fifo")
     payloads = ["", " ", "-x", "--json", "-- ", "[red]x[/]", "\x1b[31m", "{}", "%s :name", "a\tb"]
     for payload in payloads:
@@ -55,7 +55,9 @@ def test_payloads_are_taken_as_they_are(console: Console, install: Install) -> N
     assert console.drained(name) == payloads
 
 
-def test_lines_go_in_by_the_thousand_in_their_order(console: Console, install: Install) -> None:
+def test_lines_are_stored_in_order_in_transactions_of_1000(
+    console: Console, install: Install
+) -> None:
     name = install("fifo")
     lines = [f"{number}" for number in range(2500)]
     answer = console.done("push", name, "-", "--lines", "--json", stdin="\n".join(lines).encode())
@@ -66,17 +68,15 @@ def test_lines_go_in_by_the_thousand_in_their_order(console: Console, install: I
     assert console.drained(name) == lines
 
 
-def test_empty_lines_are_messages_of_no_bytes(console: Console, install: Install) -> None:
+def test_empty_lines_are_empty_messages(console: Console, install: Install) -> None:
     name = install("fifo")
     answer = console.done("push", name, "-", "--lines", stdin=b"\na\n\n\nb \r\nlast")
     assert answer.out == b"6 messages stored\n"
     assert console.drained(name) == ["", "a", "", "", "b \r", "last"]
 
 
-def test_an_empty_stdin_pushes_nothing_unless_that_is_meant(
-    console: Console, install: Install
-) -> None:
-    """`false | dbq-console push q -`: what should have written to it has failed."""
+def test_an_empty_stdin_pushes_nothing_unless_allowed(console: Console, install: Install) -> None:
+    """`false | dbq-console push q -`: the program that should have written has failed."""
     name = install("fifo")
     for lines in ([], ["--lines"]):
         answer = console("push", name, "-", *lines)
@@ -90,7 +90,9 @@ def test_an_empty_stdin_pushes_nothing_unless_that_is_meant(
     assert console.drained(name) == [""]
 
 
-def test_what_a_design_does_not_take_is_wrong_use(console: Console, install: Install) -> None:
+def test_options_that_a_design_does_not_have_are_usage_errors(
+    console: Console, install: Install
+) -> None:
     names = {design: install(design) for design in ("fifo", "pending", "status", "claim")}
     for option, whose in (
         *(("--due=1h", "pending"), ("--title=t", "status, split")),
@@ -104,15 +106,15 @@ def test_what_a_design_does_not_take_is_wrong_use(console: Console, install: Ins
     assert {console.status(name)["ready"] for name in names.values()} == {0}
 
 
-def test_due_title_and_id_for_designs_whose_push_takes_them(
+def test_due_title_and_id_are_stored_by_designs_that_have_them(
     console: Console, install: Install
 ) -> None:
     pending = install("pending")
     console.done("push", pending, "later", "--due", "1h")
     console.done("push", pending, "over", "--due", "2020-01-01T00:00Z")
     console.done("push", pending, "-", "--lines", "--due", "2h", stdin=b"a\nb\n")
-    seen = console.status(pending)
-    assert (seen["ready"], seen["scheduled"]) == (1, 3)
+    counts = console.status(pending)
+    assert (counts["ready"], counts["scheduled"]) == (1, 3)
     assert console.drained(pending) == ["over"]
     hours = f"SELECT count(*) FROM \"{pending}\" WHERE due_time > now() + interval '61 minutes'"
     assert value(console.url, hours) == 2
@@ -128,7 +130,7 @@ def test_due_title_and_id_for_designs_whose_push_takes_them(
     assert ready(console, claim) == 1
 
 
-def test_any_bytes_go_into_a_queue_of_bytes(console: Console, install: Install) -> None:
+def test_any_bytes_can_be_pushed_to_a_queue_of_bytes(console: Console, install: Install) -> None:
     name = install("fifo", "payload=bytes")
     console.done("push", name, "-", stdin=b"\x00\xff\n\n")
     console.done("push", name, "-", "--lines", stdin=b"\x00\n\xff\xfe\r\n\n\x80")
@@ -137,7 +139,9 @@ def test_any_bytes_go_into_a_queue_of_bytes(console: Console, install: Install) 
     )
 
 
-def test_what_the_payload_type_cannot_hold_is_wrong_use(console: Console, install: Install) -> None:
+def test_payloads_that_their_type_cannot_hold_are_usage_errors(
+    console: Console, install: Install
+) -> None:
     text, json, limited = install("fifo"), install("fifo", "payload=json"), install("naive")
     for name, stdin, complaint in (
         (text, b"secret\xff", "Byte 7 cannot be read as text"),
@@ -157,7 +161,9 @@ BAD_LINES = {"over the limit": b"x" * 9000, "not UTF-8": b"\xff", "not text": b"
 
 
 @pytest.mark.parametrize("bad", BAD_LINES)
-def test_a_bad_line_says_how_many_are_in(console: Console, install: Install, bad: str) -> None:
+def test_a_bad_line_reports_how_many_messages_were_stored(
+    console: Console, install: Install, bad: str
+) -> None:
     name = install("naive")
     lines = [b"x"] * 1500 + [BAD_LINES[bad]] + [b"x"] * 1000
     answer = console("push", name, "-", "--lines", "--json", stdin=b"\n".join(lines))
@@ -173,7 +179,7 @@ $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$
 
 
 @pytest.fixture
-def fuse(console: Console) -> str:
+def end_session(console: Console) -> str:
     """A trigger function that ends the session in which it runs."""
     execute(console, _ENDS_ITS_SESSION.replace("FUNCTION", "OR REPLACE FUNCTION"))
     return "EXECUTE FUNCTION end_session()"
@@ -182,11 +188,11 @@ def fuse(console: Console) -> str:
 LAST = "WHEN (new.payload = 'last')"
 
 
-def test_a_connection_lost_on_the_way_says_how_many_are_in(
-    console: Console, install: Install, fuse: str
+def test_a_connection_lost_before_a_commit_reports_how_many_messages_were_stored(
+    console: Console, install: Install, end_session: str
 ) -> None:
     name = install("fifo")
-    execute(console, f'CREATE TRIGGER t AFTER INSERT ON "{name}" FOR EACH ROW {LAST} {fuse}')
+    execute(console, f'CREATE TRIGGER t AFTER INSERT ON "{name}" FOR EACH ROW {LAST} {end_session}')
     answer = console("push", name, "-", "--lines", stdin=b"x\n" * 1500 + b"last\n")
     assert (answer.status, answer.out) == (3, b"")
     assert "1,000 messages stored, those before line 1,001." in answer.err
@@ -197,14 +203,14 @@ def test_a_connection_lost_on_the_way_says_how_many_are_in(
     assert "doubt" not in answer.err
 
 
-def test_a_connection_lost_in_a_commit_leaves_doubt(
-    console: Console, install: Install, fuse: str
+def test_a_connection_lost_during_a_commit_leaves_its_messages_in_doubt(
+    console: Console, install: Install, end_session: str
 ) -> None:
     name = install("fifo")
     execute(
         console,
         f'CREATE CONSTRAINT TRIGGER t AFTER INSERT ON "{name}" '
-        f"INITIALLY DEFERRED FOR EACH ROW {LAST} {fuse}",
+        f"INITIALLY DEFERRED FOR EACH ROW {LAST} {end_session}",
     )
     answer = console("push", name, "-", "--lines", stdin=b"x\n" * 1500 + b"last\n")
     assert (answer.status, answer.out) == (3, b"")
@@ -215,7 +221,9 @@ def test_a_connection_lost_in_a_commit_leaves_doubt(
     assert "In doubt: it may have been stored." in answer.err
 
 
-def test_a_full_ring_is_exit_1_and_says_what_is_in(console: Console, install: Install) -> None:
+def test_a_full_ring_is_exit_1_and_reports_how_many_messages_were_stored(
+    console: Console, install: Install
+) -> None:
     name = install("ring", "size=5")
     answer = console("push", name, "-", "--lines", "--json", stdin=b"a\nb\nc\nd\ne\nf\ng\n")
     assert (answer.status, answer.json) == (1, {"stored": 5, "full": True})
@@ -246,15 +254,15 @@ def test_wait_pushes_as_soon_as_there_is_room(
         pushing.stdin.write(b"last\n")
         pushing.stdin.close()
         pushing.wait_for_session()
-        # A push that met a pop half-way may have spent a number for nothing, which only a later
-        # pop clears away: so pop until it is in.
+        # A push during a pop may have consumed a number for nothing, which only a later pop
+        # drops: so pop until it is stored.
         taken: list[str] = []
 
-        def is_in() -> bool:
+        def is_stored() -> bool:
             taken.extend(console.drained(name))
             return pushing.poll() == 0
 
-        wait_until(is_in, "it is in")
+        wait_until(is_stored, "it is in")
     assert taken + console.drained(name) == ["a", "b", "last"]
 
 
@@ -262,7 +270,7 @@ def test_wait_pushes_as_soon_as_there_is_room(
     ("number", "status"),
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)],
 )
-def test_an_interrupt_says_how_many_are_in(
+def test_an_interrupt_reports_how_many_messages_were_stored(
     console: Console, install: Install, number: int, status: int
 ) -> None:
     name = install("fifo")

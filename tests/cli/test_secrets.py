@@ -1,7 +1,7 @@
-"""A hunt: a password is planted by each way that there is, and looked for in all that is left.
+"""A password is given in each possible way, and searched for in everything that is left.
 
-Every verb is called, well and badly, with all logging on. The password must be in nothing that is
-printed, logged or written to a file, and in no process's command line.
+Every verb is called, correctly and wrongly, with all logging on. The password must be in
+nothing that is printed, logged or written to a file, and in no process's command line.
 """
 
 import json
@@ -25,7 +25,7 @@ from tests.servers import PATIENCE_SECONDS, Server, connect, fresh_database
 
 CORE = "Pl4ntedC0re"
 SECRET = f"a@/:%7B{{{CORE}}};'\" $x\u2603"
-"""Whatever is done to the signs around it, the core stays."""
+"""However the characters around it are escaped, the core stays."""
 
 USER = "dbq planted"
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +58,7 @@ for call in calls:
     sys.stdout.flush()
     print(f"<{status}> {' '.join(call)}", file=sys.stderr)
 """
-"""Calls the verbs one after the other as the command does; after the whole list, the others too.
+"""Calls the verbs one after the other as the command does; after the full list, the others too.
 The command lines of the processes that it starts are printed."""
 
 CALLS = [
@@ -108,13 +108,13 @@ WRONG = [
 
 @dataclass
 class Planted:
-    """How the password gets to the console in one of the ways."""
+    """How the password reaches the console in one of the ways."""
 
     url: str
     password: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
-    """In the home directory: those that may hold it."""
+    """In the home directory: files that may contain it."""
 
     def profile(self, name: str) -> str:
         table = f"[profiles.{name}]\nurl = {_quoted(self.url)}\nrights = 'admin'\n"
@@ -126,9 +126,9 @@ def _quoted(text: str) -> str:
     return f"'{text}'"
 
 
-def _url(place: URL, text: str = "") -> str:
-    """The URL of the place without a password, or with this text for one."""
-    shown = place.set(password="PASSWORD").render_as_string(hide_password=False)
+def _url(base: URL, text: str = "") -> str:
+    """The URL without a password, or with this text as one."""
+    shown = base.set(password="PASSWORD").render_as_string(hide_password=False)
     return shown.replace(":PASSWORD@", f":{text}@" if text else "@")
 
 
@@ -139,8 +139,8 @@ def _keyring(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
 
-def _pgpass(place: URL) -> str:
-    parts = [place.host, place.port or 5432, place.database, place.username, SECRET]
+def _pgpass(base: URL) -> str:
+    parts = [base.host, base.port or 5432, base.database, base.username, SECRET]
     return ":".join(re.sub(r"([:\\])", r"\\\1", str(part)) for part in parts) + "\n"
 
 
@@ -150,25 +150,25 @@ def _file(folder: Path) -> str:
     return str(path)
 
 
-def _service(place: URL) -> tuple[str, str]:
+def _service(base: URL) -> tuple[str, str]:
     """The name and the text of a section of libpq's file of services."""
-    name = f"{place.port} {place.database} {place.username}".replace(" ", "_")
+    name = f"{base.port} {base.database} {base.username}".replace(" ", "_")
     return name, (
-        f"[{name}]\nhost={place.host}\nport={place.port or 5432}\ndbname={place.database}\n"
-        f"user={place.username}\npassword={SECRET}\n"
+        f"[{name}]\nhost={base.host}\nport={base.port or 5432}\ndbname={base.database}\n"
+        f"user={base.username}\npassword={SECRET}\n"
     )
 
 
-def _by_service(place: URL) -> Planted:
-    name, section = _service(place)
+def _by_service(base: URL) -> Planted:
+    name, section = _service(base)
     url = f"postgresql+psycopg:///?service={name}"
     return Planted(url, files={".pg_service.conf": section})
 
 
-def _by_whole_url(place: URL) -> Planted:
-    name = f"PLANTED_{place.port}_{place.database}_{place.username}".replace(" ", "_")
-    whole = place.set(password=SECRET).render_as_string(hide_password=False)
-    return Planted(f"${{env:{name}}}", environment={name: whole})
+def _by_complete_url(base: URL) -> Planted:
+    name = f"PLANTED_{base.port}_{base.database}_{base.username}".replace(" ", "_")
+    complete = base.set(password=SECRET).render_as_string(hide_password=False)
+    return Planted(f"${{env:{name}}}", environment={name: complete})
 
 
 _SET = {"PLANTED": SECRET}
@@ -177,7 +177,7 @@ WAYS: dict[str, Callable[[URL, Path], Planted]] = {
     "in the query": lambda at, _: Planted(
         f"{_url(at)}?password=${{env:PLANTED}}", environment=_SET
     ),
-    "the whole url": lambda at, _: _by_whole_url(at),
+    "the whole url": lambda at, _: _by_complete_url(at),
     "password": lambda at, _: Planted(_url(at), "${env:PLANTED}", _SET),
     "command": lambda at, folder: Planted(_url(at), f"command:cat {shlex.quote(_file(folder))}"),
     "keyring": lambda at, folder: Planted(_url(at), "keyring:x/y", _keyring(folder)),
@@ -187,7 +187,7 @@ WAYS: dict[str, Callable[[URL, Path], Planted]] = {
 
 
 @pytest.fixture(scope="module")
-def place(server: Server) -> Iterator[URL]:
+def base(server: Server) -> Iterator[URL]:
     """The URL of a database whose owner has the planted password; without it."""
     owner = Identifier(USER)
     with connect(server.url) as connection:
@@ -214,8 +214,8 @@ def place(server: Server) -> Iterator[URL]:
             connection.execute(SQL("DROP ROLE {}").format(owner))
 
 
-class Hunt:
-    """A home directory with profiles p0, p1... to run in, and everything that came out of it."""
+class LeakSearch:
+    """A home directory with profiles p0, p1... to run in, and all files and output of the runs."""
 
     def __init__(self, folder: Path, *planted: Planted) -> None:
         self.folder = folder
@@ -235,7 +235,7 @@ class Hunt:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Nothing of the developer's own, and no other password."""
+        """None of the developer's variables, and no other password."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("DBQ_", "PG", "XDG_"))}
         more = {"HOME": str(self.home), "TMPDIR": str(self.folder / "tmp")}
         more["DBQ_LOG_LEVEL"] = "debug"
@@ -250,7 +250,7 @@ class Hunt:
 
     def run(self, calls: list[list[str]], **environment: str) -> str:
         """Make the calls; what they printed and logged."""
-        with _watched_command_lines() as seen:
+        with _watched_command_lines() as leaks:
             done = subprocess.run(
                 self.command(calls),
                 env=self.environment | environment,
@@ -260,38 +260,38 @@ class Hunt:
                 timeout=300,
                 check=False,
             )
-        assert seen == set()
+        assert leaks == set()
         return (done.stdout + done.stderr).decode()
 
     def written(self) -> Iterator[tuple[Path, bytes]]:
-        """The files that are there now, without those that hold it by right."""
+        """The files that exist now, without those that may contain it."""
         for path in self.folder.rglob("*"):
             if path.is_file() and path.name not in {n for one in self.planted for n in one.files}:
                 yield path, path.read_bytes()
 
-    def is_clean(self, told: str) -> None:
-        assert CORE not in told, [line for line in told.splitlines() if CORE in line]
+    def assert_clean(self, output: str) -> None:
+        assert CORE not in output, [line for line in output.splitlines() if CORE in line]
         assert [path for path, data in self.written() if CORE.encode() in data] == []
 
 
 class _watched_command_lines:  # noqa: N801  # used as a statement
-    """Looks again and again at the command lines of all processes; those with the password."""
+    """Polls the command lines of all processes; collects those with the password."""
 
     def __init__(self, password: str = CORE) -> None:
         self._password = password
 
     def __enter__(self) -> set[str]:
-        self._seen: set[str] = set()
+        self._found: set[str] = set()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look)
+        self._thread = threading.Thread(target=self._poll)
         self._thread.start()
-        return self._seen
+        return self._found
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         while not self._stop.wait(0.05):
             for path in Path("/proc").glob("[0-9]*/cmdline"):
                 try:
@@ -299,7 +299,7 @@ class _watched_command_lines:  # noqa: N801  # used as a statement
                 except OSError:
                     continue
                 if self._password in line:
-                    self._seen.add(line)
+                    self._found.add(line)
 
 
 @pytest.fixture
@@ -308,25 +308,25 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _statuses(told: str) -> dict[str, list[str]]:
+def _statuses(output: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for status, words in re.findall(r"^<(\w+)> (.*)$", told, re.MULTILINE):
+    for status, words in re.findall(r"^<(\w+)> (.*)$", output, re.MULTILINE):
         found.setdefault(status, []).append(words)
     return found
 
 
-def test_the_hunter_sees_what_is_there(tmp_path: Path) -> None:
-    hunt = Hunt(tmp_path / "hunt", Planted("postgresql://u@h/d"))
-    hunt.is_clean("")
-    other = CORE[::-1]  # others may watch meanwhile
-    with _watched_command_lines(other) as seen:
+def test_a_leak_search_finds_a_password_in_output_files_and_command_lines(tmp_path: Path) -> None:
+    search = LeakSearch(tmp_path / "hunt", Planted("postgresql://u@h/d"))
+    search.assert_clean("")
+    other = CORE[::-1]  # other tests may be watching
+    with _watched_command_lines(other) as leaks:
         subprocess.run([sys.executable, "-c", f"import time; time.sleep(1) # {other}"], check=True)
-    assert len(seen) == 1
+    assert len(leaks) == 1
     with pytest.raises(AssertionError):
-        hunt.is_clean(f"x{CORE}x")
-    (hunt.home / "log").write_text(CORE)
+        search.assert_clean(f"x{CORE}x")
+    (search.home / "log").write_text(CORE)
     with pytest.raises(AssertionError):
-        hunt.is_clean("")
+        search.assert_clean("")
 
 
 ONE = "the whole url"
@@ -334,50 +334,54 @@ OTHERS = [pytest.param(way, marks=pytest.mark.long) for way in WAYS if way != ON
 
 
 @pytest.mark.parametrize("way", [ONE, *OTHERS])
-def test_no_verb_shows_a_password(way: str, place: URL, folder: Path) -> None:
-    planted = [WAYS[one](place, folder / "plant") for one in (way, *WAYS)]
-    hunt = Hunt(folder / "hunt", *planted)
+def test_no_verb_shows_a_password(way: str, base: URL, folder: Path) -> None:
+    planted = [WAYS[one](base, folder / "plant") for one in (way, *WAYS)]
+    search = LeakSearch(folder / "hunt", *planted)
     each = [["status", "--profile", f"p{number}"] for number in range(len(planted))]
-    told = hunt.run([*CALLS, *each], DBQ_PROFILE="p0")
-    hunt.is_clean(told)
-    assert "DEBUG:sqlalchemy" in told
-    assert "starts: ('cat'" in told
-    log = (hunt.home / ".local" / "state" / "dbq-console" / "dbq-console.log").read_text()
+    output = search.run([*CALLS, *each], DBQ_PROFILE="p0")
+    search.assert_clean(output)
+    assert "DEBUG:sqlalchemy" in output
+    assert "starts: ('cat'" in output
+    log = (search.home / ".local" / "state" / "dbq-console" / "dbq-console.log").read_text()
     assert "push begins" in log
     assert "INSERT" not in log
-    statuses = _statuses(told)
+    statuses = _statuses(output)
     assert set(statuses) == {"0", "1", "2", "4"}, statuses
     done = {"install fifo hunted", "push hunted x --json", "smoke hunted", *map(" ".join, each)}
     assert done <= set(statuses["0"])
     assert "uninstall slots --json" in statuses["4"]
-    hunt.run([["uninstall", "slots", "--with-messages", "--yes", "slots"]], DBQ_PROFILE="p0")
+    search.run([["uninstall", "slots", "--with-messages", "--yes", "slots"]], DBQ_PROFILE="p0")
 
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("way", WAYS)
-def test_no_failure_shows_a_password(way: str, place: URL, folder: Path) -> None:
-    """Nobody listens; no such database; no such user."""
-    wrong = place.set(port=1), place.set(database="none"), place.set(username="nobody at all")
+def test_no_failure_shows_a_password(way: str, base: URL, folder: Path) -> None:
+    """No server; no such database; no such user."""
+    wrong = (
+        base.set(port=1),
+        base.set(database="none"),
+        base.set(username="nobody at all"),
+    )
     planted = [WAYS[way](one, folder / "plant") for one in wrong]
-    hunt = Hunt(folder / "hunt", *planted)
+    search = LeakSearch(folder / "hunt", *planted)
     calls = [[*call, "--profile", f"p{number}"] for call in WRONG for number in range(len(wrong))]
-    told = hunt.run(calls)
-    hunt.is_clean(told)
-    failed = _statuses(told)["3"]
+    output = search.run(calls)
+    search.assert_clean(output)
+    failed = _statuses(output)["3"]
     assert set(failed) >= {" ".join(call) for call in calls if call[0] != "config"}
 
 
-def test_no_verb_shows_the_password_of_a_url(place: URL, folder: Path) -> None:
-    whole = place.set(password=SECRET).render_as_string(hide_password=False)
-    apart = place.update_query_dict({"password": SECRET}).render_as_string(hide_password=False)
-    hunt = Hunt(folder / "hunt", Planted(_url(place)))
-    told = hunt.run(FEW, DBQ_URL=whole)
-    hunt.is_clean(told)
-    assert "push hunted x --json" in _statuses(told)["0"]
-    calls = [["status", "--json"], ["status", "--url", _url(place, "${env:PLANTED}")]]
-    told = hunt.run(calls, DBQ_URL=apart, **_SET)
-    hunt.is_clean(told)
-    assert set(_statuses(told)["0"]) == {" ".join(call) for call in calls}
+def test_no_verb_shows_the_password_of_a_url(base: URL, folder: Path) -> None:
+    in_url = base.set(password=SECRET).render_as_string(hide_password=False)
+    in_query = base.update_query_dict({"password": SECRET}).render_as_string(hide_password=False)
+    search = LeakSearch(folder / "hunt", Planted(_url(base)))
+    output = search.run(FEW, DBQ_URL=in_url)
+    search.assert_clean(output)
+    assert "push hunted x --json" in _statuses(output)["0"]
+    calls = [["status", "--json"], ["status", "--url", _url(base, "${env:PLANTED}")]]
+    output = search.run(calls, DBQ_URL=in_query, **_SET)
+    search.assert_clean(output)
+    assert set(_statuses(output)["0"]) == {" ".join(call) for call in calls}
 
 
 MISTAKES = [
@@ -403,32 +407,32 @@ def test_no_mistake_in_the_file_shows_a_password(tmp_path: Path) -> None:
             assert CORE not in answer.err
 
 
-def test_a_password_that_is_typed_in(place: URL, folder: Path) -> None:
-    hunt = Hunt(folder / "hunt", Planted(_url(place), "prompt"))
+def test_a_password_typed_at_the_prompt_is_not_shown(base: URL, folder: Path) -> None:
+    search = LeakSearch(folder / "hunt", Planted(_url(base), "prompt"))
     calls = [
         *(["install", "fifo", "typed"], ["status"], ["push", "typed", "x"]),
         *(["config", "show"], ["uninstall", "typed", "--with-messages", "--yes", "typed"]),
     ]
-    command, *arguments = hunt.command(calls)
+    command, *arguments = search.command(calls)
     terminal = pexpect.spawn(
         command,
         arguments,
-        env=hunt.environment | {"DBQ_PROFILE": "p0"},
+        env=search.environment | {"DBQ_PROFILE": "p0"},
         cwd=str(folder / "hunt" / "work"),
         encoding="utf-8",
         timeout=PATIENCE_SECONDS,
         dimensions=(50, 200),
     )
-    told = ""
-    with _watched_command_lines() as seen:
+    output = ""
+    with _watched_command_lines() as leaks:
         while terminal.expect(["Password for p0: ", pexpect.EOF]) == 0:
-            told += str(terminal.before)
+            output += str(terminal.before)
             terminal.sendline(SECRET)
-        told += str(terminal.before)
+        output += str(terminal.before)
     terminal.close()
-    assert seen == set()
-    told = told.replace("\r\n", "\n")
-    hunt.is_clean(told)
-    statuses = _statuses(told)
-    assert "uninstall typed --with-messages --yes typed" in statuses["0"], told
+    assert leaks == set()
+    output = output.replace("\r\n", "\n")
+    search.assert_clean(output)
+    statuses = _statuses(output)
+    assert "uninstall typed --with-messages --yes typed" in statuses["0"], output
     assert "install fifo typed" in statuses["0"]

@@ -41,11 +41,11 @@ LOCK = ["queue", "schema", "object", "lock", "mode", "granted"]
 
 @contextmanager
 def sessions(console: Console, *names: str) -> Iterator[list[psycopg.Connection]]:
-    """One session for each name; what they did is undone at the end."""
+    """One session for each name; all are rolled back at the end."""
     words = make_url(console.url).translate_connect_args(username="user", database="dbname")
-    with ExitStack() as all_of_them:
+    with ExitStack() as stack:
         yield [
-            all_of_them.enter_context(closing(psycopg.connect(**words, application_name=name)))
+            stack.enter_context(closing(psycopg.connect(**words, application_name=name)))
             for name in names
         ]
 
@@ -56,7 +56,7 @@ def pop(connection: psycopg.Connection, name: str) -> None:
 
 @contextmanager
 def waiting(console: Console, name: str) -> Iterator[list[int]]:
-    """One holds the head of the queue, two stand behind it; their ids, the holder's first."""
+    """One session holds the head of the queue, two wait for it; their ids, the holder's first."""
     console.done("push", name, "-", "--lines", stdin=b"one\ntwo\nthree\n")
     with sessions(console, "night shift", "worker 1", "worker 2") as (holder, *workers):
         pop(holder, name)
@@ -80,7 +80,7 @@ def waiters(console: Console) -> object:
     return row and row[0]
 
 
-def test_the_tree_of_a_queue_whose_head_is_held_and_the_stable_object(
+def test_waits_shows_the_tree_of_sessions_that_wait_for_the_head_of_a_queue(
     console: Console, install: Install
 ) -> None:
     name = install("naive")
@@ -126,7 +126,7 @@ def test_the_tree_of_a_queue_whose_head_is_held_and_the_stable_object(
     assert {wait["queue"] for wait in found["waits"]} == {name, None}
 
 
-def test_without_a_name_it_is_about_all_queues_and_the_database(empty: Console) -> None:
+def test_waits_without_a_name_covers_all_queues_and_the_database(empty: Console) -> None:
     for design in ("naive", "fifo"):
         empty.done("install", design, f"the {design}")
     with waiting(empty, "the naive"):
@@ -135,12 +135,14 @@ def test_without_a_name_it_is_about_all_queues_and_the_database(empty: Console) 
     assert "Waits at the naive (naive):" in text
     assert "Waits at the fifo" not in text
     assert "Waits in the whole database:" in text
-    # What it means stands there once.
+    # Each meaning is printed once.
     assert text.count("Part of the design") == 1
     assert text.count("Waits until another transaction ends") == 1
 
 
-def test_who_is_skipped_is_told_though_nobody_waits(console: Console, install: Install) -> None:
+def test_waits_shows_a_session_whose_messages_others_skip(
+    console: Console, install: Install
+) -> None:
     name = install("heap")
     console.done("push", name, "x")
     with sessions(console, "night shift") as (holder,):
@@ -154,7 +156,7 @@ def test_who_is_skipped_is_told_though_nobody_waits(console: Console, install: I
     assert "Others skip the messages it popped" in words
 
 
-def test_a_database_without_queues_and_a_quiet_one_are_exit_0(empty: Console) -> None:
+def test_waits_without_queues_or_without_waiting_sessions_is_exit_0(empty: Console) -> None:
     assert empty.done("waits", "--seconds", "0").text.startswith("0 queues, 1 sample")
     assert empty.done("waits", "--seconds", "0", "--json").json["sessions"] == []
     empty.done("install", "fifo", "q")
@@ -165,13 +167,15 @@ def test_a_database_without_queues_and_a_quiet_one_are_exit_0(empty: Console) ->
         assert empty.done(*words, "--seconds", "0", "--json").json["tree"] == []
 
 
-def test_the_time_to_look_is_bounded(console: Console) -> None:
+def test_the_sampling_time_is_limited(console: Console) -> None:
     for seconds in ("-1", "x", "4000"):
         answer = console("waits", "--seconds", seconds)
         assert (answer.status, answer.out) == (2, b"")
 
 
-def test_no_payload_and_no_cursor_movement_comes_out(console: Console, install: Install) -> None:
+def test_waits_prints_no_payloads_and_no_control_characters(
+    console: Console, install: Install
+) -> None:
     name = install("fifo")
     with sessions(console, "evil \x1b[2J name") as (pusher,):
         pusher.execute(SQL("SELECT {}('secret payload')").format(Identifier(f"{name}_push")))
@@ -182,23 +186,23 @@ def test_no_payload_and_no_cursor_movement_comes_out(console: Console, install: 
             assert "\x1b" not in answer.text
 
 
-def test_ctrl_c_ends_the_looking_and_what_was_seen_is_shown(
+def test_ctrl_c_ends_the_sampling_and_its_result_is_shown(
     console: Console, install: Install
 ) -> None:
     name = install("naive")
     with (
         waiting(console, name) as (holder, *_),
-        console.process("waits", name, "--seconds", "3000") as looking,
+        console.process("waits", name, "--seconds", "3000") as sampling,
     ):
-        assert looking.stderr is not None
-        assert looking.stderr.readline() == b"Sampling for 50 min.\n"
-        looking.send_signal(signal.SIGINT)
-        out, err = looking.communicate(timeout=PATIENCE_SECONDS)
-    assert (looking.returncode, err) == (128 + signal.SIGINT, b"Interrupted.\n")
+        assert sampling.stderr is not None
+        assert sampling.stderr.readline() == b"Sampling for 50 min.\n"
+        sampling.send_signal(signal.SIGINT)
+        out, err = sampling.communicate(timeout=PATIENCE_SECONDS)
+    assert (sampling.returncode, err) == (128 + signal.SIGINT, b"Interrupted.\n")
     assert f"session {holder}  idle in transaction for " in out.decode()
 
 
-def test_what_was_seen_until_ctrl_c_is_one_object(
+def test_what_was_sampled_until_ctrl_c_is_one_json_object(
     console: Console, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = install("fifo")
@@ -215,7 +219,9 @@ CONSUMER_FIELDS = [
 ]
 
 
-def test_for_a_person_and_as_one_object(console: Console, install: Install, tmp_path: Path) -> None:
+def test_consumers_prints_text_or_one_json_object(
+    console: Console, install: Install, tmp_path: Path
+) -> None:
     here = ["--recordings", str(tmp_path)]
     with sessions(console, "shop\x1b") as (shop,):
         shop.autocommit = True
@@ -241,7 +247,7 @@ def test_for_a_person_and_as_one_object(console: Console, install: Install, tmp_
             assert (found["gone"], found["recorded"]) == ([], False)
 
 
-def test_who_has_left_comes_from_the_recording(
+def test_consumers_that_are_gone_come_from_the_recording(
     console: Console, install: Install, tmp_path: Path
 ) -> None:
     name, now = install("fifo"), datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""`sql VERB NAME`: what it prints is what the verb sends."""
+"""`sql VERB NAME` prints the statements that the verb sends."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ FILES = {"monitor", "actions", "common", "fifo", "ring", "split", "status", "cla
 
 
 def plain(text: str) -> str:
-    """Without comments, blanks and the driver's own words."""
+    """Without comments, extra blanks and the driver's syntax."""
     text = re.sub(r"/\*.*?\*/|--[^\n]*", "", text)
     text = re.sub(r"\s+", " ", _DRIVERS.sub(r":\1", text).replace("%%", "%")).strip(" ;")
     union_of_one = re.match(r"\( ?SELECT", text)
@@ -29,7 +29,7 @@ def plain(text: str) -> str:
 
 @contextmanager
 def sent() -> Iterator[dict[str, str]]:
-    """What reaches the server of these files meanwhile: plain text -> its name."""
+    """The statements of these files that are sent in the block: plain text -> name."""
     found: dict[str, str] = {}
 
     def before(_: Connection, __: object, statement: str, *rest: object) -> None:
@@ -57,24 +57,28 @@ ACTING = {
     "purge": (("--yes",), set[str]()),
     "restore": (("--yes",), {"restore_rows"}),
 }
-"""Verb -> its words, and what it sends only where it has to."""
+"""Verb -> its words, and the statements that it sends only if needed."""
 
 
 @pytest.mark.parametrize("design", ["fifo", "pending", "ring", "claim", "status", "split"])
-def test_what_is_printed_is_what_is_sent(console: Console, install: Install, design: str) -> None:
+def test_the_printed_statements_are_those_that_are_sent(
+    console: Console, install: Install, design: str
+) -> None:
     name = install(design)
-    for verb, (words, seldom) in ACTING.items():
+    for verb, (words, optional) in ACTING.items():
         console.done("push", name, "-", "--lines", stdin=b"one\ntwo\nthree\n")
         printed = {plain(one["sql"]): one["name"] for one in shown(console, verb, name)}
         with sent() as found:
             console.done(verb, name, *words, *([name] if words else []))
-        mine = {text: of for text, of in found.items() if of.partition(".")[2] not in BESIDE}
+        mine = {text: of for text, of in found.items() if of.partition(".")[2] not in NOT_PRINTED}
         assert [of for text, of in mine.items() if text not in printed] == []
         unsent = {of for text, of in printed.items() if text not in mine}
-        assert {of.partition(".")[2] for of in unsent} <= seldom
+        assert {of.partition(".")[2] for of in unsent} <= optional
 
 
-def test_requeue_and_release_too(console: Console, install: Install) -> None:
+def test_errors_and_requeue_send_what_is_printed_and_release_ends_with_its_update(
+    console: Console, install: Install
+) -> None:
     name = install("status")
     console.done("push", name, "-", "--lines", stdin=b"one\ntwo\n")
     console.done("pop", name, "--fail", "no")
@@ -82,17 +86,17 @@ def test_requeue_and_release_too(console: Console, install: Install) -> None:
         printed = {plain(one["sql"]) for one in shown(console, verb, name)}
         with sent() as found:
             console.done(verb, name, *(["--yes", name] if verb == "requeue" else []))
-        assert {t for t, of in found.items() if of.partition(".")[2] not in BESIDE} <= printed
+        assert {t for t, of in found.items() if of.partition(".")[2] not in NOT_PRINTED} <= printed
     names = [one["name"] for one in shown(console, "release", name)]
     assert names[-3:] == ["actions.live_sessions", "actions.lock_rows", "actions.make_ready"]
 
 
-BESIDE = {"server_time", "target_state", "archive_end", "archived_after"}
-"""What the plan's words and a canary look at."""
+NOT_PRINTED = {"server_time", "target_state", "archive_end", "archived_after"}
+"""Statements for the text of a plan and for a canary."""
 
 
-def test_it_can_be_run_as_it_is_printed(console: Console, install: Install) -> None:
-    """With its names in quotes, and psql's variables where it binds."""
+def test_printed_statements_can_be_run_unchanged(console: Console, install: Install) -> None:
+    """With quoted names, and psql's variables for bound values."""
     name = install("claim")
     text = console.done("sql", "status", name).text
     assert "-- monitor.status\n-- one row: counts" in text
@@ -101,11 +105,11 @@ def test_it_can_be_run_as_it_is_printed(console: Console, install: Install) -> N
             assert connection.execute(part.encode()).description
 
 
-def test_what_is_bound_has_its_name_and_type(console: Console, install: Install) -> None:
+def test_bound_parameters_have_their_names_and_types(console: Console, install: Install) -> None:
     name = install("pending")
-    (hold,) = [one for one in shown(console, "purge", name) if one["name"] == "actions.lock_rows"]
-    assert hold["returns"].startswith("a row for each chosen row")
-    assert {"name": "due", "type": "timestamptz[]", "value": None} in hold["parameters"]
+    (lock,) = [one for one in shown(console, "purge", name) if one["name"] == "actions.lock_rows"]
+    assert lock["returns"].startswith("a row for each chosen row")
+    assert {"name": "due", "type": "timestamptz[]", "value": None} in lock["parameters"]
     assert "-- binds :due timestamptz[]\n" in console.done("sql", "purge", name).text
 
 
@@ -113,8 +117,8 @@ def test_every_verb_is_shown_or_refused(console: Console, install: Install) -> N
     name = install("ring", "in_hand=on")
     for verb in VERBS:
         answer = console("sql", verb, name)
-        wanted = 2 if verb in {"forget", "reschedule"} else 0
-        assert answer.status == wanted, (verb, answer.err)
+        expected = 2 if verb in {"forget", "reschedule"} else 0
+        assert answer.status == expected, (verb, answer.err)
     assert console("sql", "reschedule", install("pending")).status == 0
     assert console("sql", "archive", install("fifo")).status == 2
     assert console("sql", "smoke", name).status == 2

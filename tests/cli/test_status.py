@@ -41,7 +41,7 @@ def counts(queue: dict[str, Any]) -> dict[str, Any]:
     return {field: queue[field] for field in [*FIELDS[2:8], "gap", "capacity"]}
 
 
-def test_the_stable_object_of_a_design_with_each_figure(empty: Console) -> None:
+def test_the_json_object_of_a_queue_has_the_figures_of_its_design(empty: Console) -> None:
     for design in ("heap", "pending", "ring", "status"):
         empty.done("install", design, design)
         empty.done("push", design, "-", "--lines", stdin=b"1\n2\n3\n4\n5\n6\n7\n8\n")
@@ -70,7 +70,7 @@ def test_the_stable_object_of_a_design_with_each_figure(empty: Console) -> None:
         assert (queue["age_seconds"] is None) == bool(age)
 
 
-def test_the_table_says_what_is_unknown_and_what_does_not_apply(empty: Console) -> None:
+def test_the_table_distinguishes_unknown_and_inapplicable_figures(empty: Console) -> None:
     empty.done("install", "heap", "h")
     empty.done("install", "ring", "r", "--option", "size=20000")
     empty.done("push", "h", "x")
@@ -83,7 +83,7 @@ def test_the_table_says_what_is_unknown_and_what_does_not_apply(empty: Console) 
     assert ring.split() == ["r", "ring", "0", "·", "?", "?", "0", *"·····"]
 
 
-def test_a_sick_queue_is_exit_0_and_only_itself_unknown(empty: Console) -> None:
+def test_an_unreadable_queue_is_exit_0_and_does_not_affect_others(empty: Console) -> None:
     for name in ("dropped", "sound"):
         empty.done("install", "claim", name)
     empty.done("push", "sound", "x")
@@ -108,7 +108,7 @@ def test_queues_are_chosen_by_name(console: Console, install: Install) -> None:
     assert [queue["queue"] for queue in found] == [second, first]
 
 
-def test_a_name_cannot_spoil_the_table(console: Console) -> None:
+def test_a_queue_name_cannot_break_the_table(console: Console) -> None:
     name = "line\nbreak \x1b[31m"
     console.done("install", "fifo", name)
     answer = console.done("status", name)
@@ -123,22 +123,22 @@ def test_watch_has_rates_and_ends_by_ctrl_c(console: Console, install: Install) 
     name = install("fifo")
     with console.process("status", name, "--watch", "--json") as watching:
         assert watching.stdout is not None
-        looks: list[dict[str, Any]] = []
-        while len(looks) < 2 or looks[-1]["push_per_second"] is None:
+        samples: list[dict[str, Any]] = []
+        while len(samples) < 2 or samples[-1]["push_per_second"] is None:
             line = watching.stdout.readline()
             assert line, "it ended by itself"
             (queue,) = json.loads(line)["queues"]
             assert queue["queue"] == name
-            looks.append(queue)
+            samples.append(queue)
         watching.send_signal(signal.SIGINT)
         _, err = watching.communicate(timeout=PATIENCE_SECONDS)
-    assert looks[0]["unknown"] == RATES
-    assert looks[-1]["unknown"] == []
+    assert samples[0]["unknown"] == RATES
+    assert samples[-1]["unknown"] == []
     assert (watching.returncode, err) == (128 + signal.SIGINT, b"Interrupted.\n")
 
 
 @pytest.mark.long
-def test_the_limits_of_each_queue(
+def test_each_queue_has_its_own_limits(
     console: Console, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strict, lenient = install("claim"), install("claim")
@@ -167,21 +167,21 @@ def test_the_limits_of_each_queue(
     assert any(line.startswith(f"{strict}: 5 ready (critical from 5)") for line in lines), lines
 
 
-def test_what_the_login_could_do_is_told_where_it_may_only_look(
+def test_a_read_only_connection_shows_what_its_login_could_do(
     console: Console, install: Install
 ) -> None:
     name = install("fifo")
-    looking = console.done("status", name, "--json", "--rights", "read-only").json["connection"]
-    assert (looking["rights"], looking["enforced"]) == ("read-only", False)
-    assert looking["can"][0] == "superuser"
+    read_only = console.done("status", name, "--json", "--rights", "read-only").json["connection"]
+    assert (read_only["rights"], read_only["enforced"]) == ("read-only", False)
+    assert read_only["can"][0] == "superuser"
     *_, last = console.done("status", name, "--rights", "read-only").text.splitlines()
     assert last == ("This connection: read-only by this session only; its login is a superuser.")
     connection = console.done("status", name, "--json").json["connection"]
-    assert connection == looking | {"rights": "admin", "enforced": None}
+    assert connection == read_only | {"rights": "admin", "enforced": None}
     assert "This connection" not in console.done("status", name).text
 
 
-def test_another_encoding_than_utf_8_gets_escapes(console: Console, install: Install) -> None:
+def test_an_encoding_other_than_utf_8_gets_escapes(console: Console, install: Install) -> None:
     install("fifo")
     with console.process("status", encoding="ascii") as running:
         out, err = running.communicate(timeout=PATIENCE_SECONDS)
@@ -189,8 +189,8 @@ def test_another_encoding_than_utf_8_gets_escapes(console: Console, install: Ins
     assert b"\\xb7" in out
 
 
-def test_the_output_is_nothing_but_the_result(console: Console, install: Install) -> None:
-    """As processes, with what Python itself might say."""
+def test_the_output_is_only_the_result(console: Console, install: Install) -> None:
+    """In separate processes, where Python itself might print something."""
     install("fifo")
     for arguments in (["status", "--json"], ["designs", "--json"]):
         answer = console.run(*arguments)
@@ -198,15 +198,15 @@ def test_the_output_is_nothing_but_the_result(console: Console, install: Install
         assert answer.json
 
 
-def test_a_look_that_would_do_more_is_refused_before_the_server_is_asked(
+def test_a_session_that_could_write_is_refused_to_a_read_only_connection(
     console: Console, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as a mistake of ours: nothing relies on the server's read-only transactions alone."""
+    """Even by our own mistake: nothing relies on the server's read-only transactions alone."""
     name = install("fifo")
-    looking = Database.session
+    session = Database.session
 
     def forgetful(self: Database, doing: str, *, read_only: bool = False) -> object:
-        return looking(self, doing)
+        return session(self, doing)
 
     monkeypatch.setattr(Database, "session", forgetful)
     answer = console("status", name, "--rights", "read-only")

@@ -31,7 +31,7 @@ def nothing_left(console: Console) -> bool:
     return all(value(console.url, q) == 0 for q in (SCRATCH, SCRATCH_FUNCTIONS, LISTED))
 
 
-def test_the_stable_object(console: Console, install: Install) -> None:
+def test_the_json_object_of_smoke_has_stable_keys(console: Console, install: Install) -> None:
     name = install("fifo", "order=strict")
     console.done("push", name, "stays")
     answer = console.done("smoke", name, "--json")
@@ -75,7 +75,7 @@ def test_small_and_unusual_queues_pass(console: Console, install: Install, kind:
 
 
 @pytest.mark.long
-def test_in_the_schema_that_is_named_in_words_for_a_person(console: Console) -> None:
+def test_smoke_runs_in_the_named_schema_and_prints_text(console: Console) -> None:
     with connect(console.url) as connection:
         connection.execute("CREATE SCHEMA elsewhere")
     text = console.done("smoke", "--design", "heap", "--schema", "elsewhere").text
@@ -108,19 +108,19 @@ EXECUTE FUNCTION public.attach()
 """
 
 
-def meddle(console: Console, body: str) -> None:
-    """Let every push to a scratch queue run this first."""
+def run_before_each_push(console: Console, body: str) -> None:
+    """Make every push to a scratch queue run this body first."""
     with connect(console.url) as connection:
         connection.execute(_TO_SCRATCH_TABLES.replace("{body}", body).encode())
 
 
 @pytest.mark.long
-def test_it_ends_where_nothing_moves_any_more(
+def test_smoke_ends_when_messages_are_no_longer_pushed_or_popped(
     empty: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what was pushed and popped, not by a clock that a busy server cannot keep up with."""
+    """Judged by pushes and pops, not by a clock that a busy server cannot keep up with."""
     empty.done("install", "heap", "other")
-    meddle(empty, "IF new.id > 60 THEN RETURN NULL; END IF;")
+    run_before_each_push(empty, "IF new.id > 60 THEN RETURN NULL; END IF;")
     monkeypatch.setattr("console.actions.smoke._STALLED_SECONDS", 0.1)
     with closing(open_database(empty.url)) as database:
         result = smoke_design(database, "public", DESIGNS["fifo"])
@@ -130,8 +130,8 @@ def test_it_ends_where_nothing_moves_any_more(
 
 
 @pytest.mark.long
-def test_a_slow_server_is_waited_for(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each message takes most of the time within which another one has to come."""
+def test_smoke_waits_for_a_slow_server(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each message takes most of the time allowed until the next one."""
     passed = 0.0
     popped = WorkerRound.popped
 
@@ -149,10 +149,10 @@ def test_a_slow_server_is_waited_for(database_url: str, monkeypatch: pytest.Monk
         assert smoke_design(database, "public", DESIGNS["fifo"]).ok
 
 
-def test_a_call_that_fails_is_not_healthy(empty: Console) -> None:
-    """Exit 1 and every error in the result; the scratch queue goes all the same."""
+def test_a_failed_push_is_exit_1_with_its_error(empty: Console) -> None:
+    """Every error is in the result; the scratch queue is removed nevertheless."""
     empty.done("install", "heap", "other")
-    meddle(empty, "IF new.id > 60 THEN RAISE 'no more of that'; END IF;")
+    run_before_each_push(empty, "IF new.id > 60 THEN RAISE 'no more of that'; END IF;")
     answer = empty("smoke", "--design", "fifo", "--json")
     assert (answer.status, answer.err) == (1, "")
     assert answer.json["ok"] is False
@@ -168,12 +168,12 @@ def test_a_call_that_fails_is_not_healthy(empty: Console) -> None:
 @pytest.mark.parametrize(
     ("number", "sessions"), [(signal.SIGINT, 1), (signal.SIGINT, 4), (signal.SIGTERM, 4)]
 )
-def test_an_interrupt_leaves_nothing_behind(
+def test_an_interrupted_smoke_leaves_nothing_behind(
     empty: Console, number: signal.Signals, sessions: int
 ) -> None:
-    """While one works (or the queue is still being made), and while several do."""
+    """While one session works (or the queue is still being created), and while several do."""
     empty.done("install", "heap", "other")
-    meddle(empty, "PERFORM pg_sleep(0.03);")
+    run_before_each_push(empty, "PERFORM pg_sleep(0.03);")
     with empty.process("smoke", "--design", "fifo") as running:
         wait_until(lambda: running.sessions() >= sessions, f"{sessions} sessions")
         running.send_signal(number)
@@ -189,12 +189,12 @@ LATE = Line("fifo", "it was late", Outcome.NOT_APPLICABLE, NOT_TRIED)
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine is no defect."""
+    """A slow machine is not a failure."""
     monkeypatch.setattr(run, "MOST_SECONDS", 3600.0)
 
 
 def proving(monkeypatch: pytest.MonkeyPatch, *lines: Line) -> None:
-    """Without a proof."""
+    """Replace the proof by these lines."""
 
     class Proof:
         def __init__(self, *_: object) -> None:
@@ -206,12 +206,12 @@ def proving(monkeypatch: pytest.MonkeyPatch, *lines: Line) -> None:
     monkeypatch.setattr(run, "Proof", Proof)
 
 
-def test_the_report_on_stdout_and_in_a_file(
+def test_the_report_of_prove_is_on_stdout_or_in_a_file(
     console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     proving(monkeypatch, PROVEN)
     answer = console.done("prove", "--designs", "heap")
-    head, _, counts, *_, last = whole = answer.text.splitlines()
+    head, _, counts, *_, last = lines = answer.text.splitlines()
     assert head.startswith("# What dbq-console ")
     assert " proves on PostgreSQL " in head
     assert " 0 failed, " in counts
@@ -219,16 +219,18 @@ def test_the_report_on_stdout_and_in_a_file(
     assert "heap: it holds: proven\n" in answer.err
     file = tmp_path / "proof.md"
     assert str(file) in console.done("prove", "--output", str(file)).text
-    assert file.read_text().splitlines()[-4:] == whole[-4:]
+    assert file.read_text().splitlines()[-4:] == lines[-4:]
     answer = console.done("prove", "--output", str(tmp_path / "none" / "proof.md"))
     assert "could not be written" in answer.err
-    assert answer.text.splitlines()[-4:] == whole[-4:]
+    assert answer.text.splitlines()[-4:] == lines[-4:]
 
 
-def test_the_stable_object_of_a_proof(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_json_object_of_prove_has_stable_keys(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
     proving(monkeypatch, PROVEN)
     found = console.done("prove", "--json").json
-    told = found.pop("markdown")
+    markdown = found.pop("markdown")
     assert [found.pop(name) for name in ("connection", "schema")][1] == "public"
     assert found.pop("server").startswith("PostgreSQL ")
     assert found.pop("began").endswith("+00:00")
@@ -249,11 +251,11 @@ def test_the_stable_object_of_a_proof(console: Console, monkeypatch: pytest.Monk
             }
         ],
     }
-    assert "| it holds | proven | a \\| b c |" in told
+    assert "| it holds | proven | a \\| b c |" in markdown
 
 
 @pytest.mark.parametrize("line", [FAILED, LATE], ids=["failed", "late"])
-def test_what_is_not_proven_is_exit_1(
+def test_a_claim_that_failed_or_was_not_tried_is_exit_1(
     console: Console, monkeypatch: pytest.MonkeyPatch, line: Line
 ) -> None:
     proving(monkeypatch, PROVEN, line)

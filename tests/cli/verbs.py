@@ -12,10 +12,10 @@ UNREACHABLE = f"postgresql+psycopg://somebody:{PASSWORD}@127.0.0.1:1/nowhere"
 
 
 def refused(answer: Answer, status: int, *complaints: str) -> None:
-    """On stderr every complaint, and neither a password nor a traceback; on stdout nothing, or
-    the error as one object."""
+    """On stderr are all complaints, but no password or traceback; on stdout nothing, or the
+    error as one object."""
     assert answer.status == status, answer
-    told_nothing_else(answer)
+    assert_no_result(answer)
     assert PASSWORD not in answer.text
     for complaint in complaints:
         assert complaint in answer.err
@@ -23,7 +23,7 @@ def refused(answer: Answer, status: int, *complaints: str) -> None:
     assert "Traceback" not in answer.err
 
 
-def told_nothing_else(answer: Answer) -> None:
+def assert_no_result(answer: Answer) -> None:
     """No result is on stdout; with --json, the error is."""
     if answer.out:
         assert set(answer.json) == {"error"}
@@ -31,7 +31,7 @@ def told_nothing_else(answer: Answer) -> None:
 
 
 def verbs() -> Iterator[tuple[str, click.Command]]:
-    """Every verb by its words; a group is none, its verbs are."""
+    """Every verb with its words; a group counts as its verbs."""
     for name in cli.commands:
         verb = command(name)
         if isinstance(verb, click.Group):
@@ -69,23 +69,23 @@ WRITING = {
     "resize q 5": "admin",
 }
 """Every verb that writes, and the right that it needs."""
-LOOKING = (
+READING = (
     *("status q", "messages q", "errors q", "waits q", "consumers q", "doctor q", "report q"),
     *("check q", "discover", "audit"),
 )
 OF_A_QUEUE = [
     words
-    for words in (*LOOKING, *WRITING)
+    for words in (*READING, *WRITING)
     if " q" in words and not words.startswith(("install", "adopt", "pipeline"))
 ]
-"""Verbs that look a queue up."""
+"""Verbs that look up a queue."""
 
 
 def of_queue(words: str, name: str) -> list[str]:
     return [name if word == "q" else word for word in words.split()]
 
 
-WATCHED = """
+FAIL_UNLESS_READ_ONLY = """
 CREATE FUNCTION dbq.must_be_read_only() RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF current_setting('transaction_read_only') <> 'on' THEN
