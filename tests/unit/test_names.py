@@ -1,4 +1,4 @@
-"""How long a queue's name may be, and which names its objects take."""
+"""How long a queue's name may be, and the names of its objects."""
 
 import pytest
 from hypothesis import given
@@ -22,12 +22,12 @@ def queue(of: Design, name: str, schema: str = "s") -> Queue:
     return installed_queue(schema, name, of, of.complete_options({}))
 
 
-def test_at_the_limit_the_longest_object_just_fits() -> None:
+def test_the_longest_object_name_just_fits_at_the_limit() -> None:
     for product, of in PAIRS:
         limit, suffix = object_names.limit(product, of.name, "s")
         longest = queue(of, "x" * limit)
         names = object_names.of(product, longest)
-        # What belongs to no schema has the schema's name before its own.
+        # The name of an object outside any schema begins with the schema's name.
         assert product.name_limit - max(map(product.name_length, names)) in {0, len("s.")}
         assert longest.name + suffix in names
         object_names.check(product, longest)
@@ -41,7 +41,7 @@ def test_at_the_limit_the_longest_object_just_fits() -> None:
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60))
-def test_the_limit_counts_what_the_engine_counts(name: str) -> None:
+def test_the_limit_is_in_the_engine_s_unit_of_length(name: str) -> None:
     for product, of in PAIRS:
         limit, _ = object_names.limit(product, of.name, "s")
         if product.name_length(name) <= limit:
@@ -63,14 +63,14 @@ def test_the_limit_counts_what_the_engine_counts(name: str) -> None:
         ("x" * 200, "q", "schema's name is too long"),
     ],
 )
-def test_what_is_no_name(schema: str, name: str, complaint: str) -> None:
+def test_invalid_names_are_refused(schema: str, name: str, complaint: str) -> None:
     for product, of in PAIRS:
         with pytest.raises(UsageError, match=complaint):
             object_names.check(product, queue(of, name, schema))
 
 
 @given(st.text(), st.text(), st.text(), st.text())
-def test_channels_are_short_plain_and_apart(a: str, b: str, c: str, d: str) -> None:
+def test_channels_are_short_alphanumeric_and_unique(a: str, b: str, c: str, d: str) -> None:
     of = DESIGNS["fifo"]
     first, second = queue(of, b, a).channel, queue(of, d, c).channel
     assert (first == second) == ((a, b) == (c, d))

@@ -1,4 +1,4 @@
-"""Notifications without a server: keys, what diagnoses make of them, shapes, configuration."""
+"""Notifications without a server: keys, effects of diagnoses, formats, configuration."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ from tests.contract.variants import Variant
 
 NOW = datetime(2026, 11, 23, 3, 4, 5, tzinfo=UTC)
 CODES = [Code(name, Severity.WARNING, "it is so") for name in ("a", "b", "c")]
-TOLD = (Target("x", Bell()), Target("y", Bell(), queues=("q1",)))
+TARGETS = (Target("x", Bell()), Target("y", Bell(), queues=("q1",)))
 texts = st.text(max_size=5)
 
 
@@ -39,7 +39,9 @@ texts = st.text(max_size=5)
     st.lists(texts, min_size=1, max_size=6),
     st.integers(0, 3),
 )
-def test_a_key_is_of_one_finding_and_its_begin(one: list[str], other: list[str], late: int) -> None:
+def test_a_key_identifies_a_finding_and_its_beginning(
+    one: list[str], other: list[str], late: int
+) -> None:
     at = NOW + timedelta(microseconds=late)
     assert key_of(one, NOW) == key_of(list(one), NOW)
     assert (key_of(one, NOW) == key_of(other, at)) == (one == other and not late)
@@ -51,14 +53,14 @@ def queue(name: str) -> object:
     return Variant(DESIGNS["fifo"], {}).queue("public", name, "postgresql")
 
 
-def seen(name: str, codes: set[int], unproven: set[int] = frozenset()) -> Diagnosis:  # type: ignore[assignment]
+def diagnosis_of(name: str, codes: set[int], unproven: set[int] = frozenset()) -> Diagnosis:  # type: ignore[assignment]
     findings = tuple(Finding(CODES[it], f"{it}") for it in sorted(codes))
     names = frozenset(CODES[it].name for it in unproven)
     return Diagnosis(queue(name), findings, unproven=names)  # type: ignore[arg-type]
 
 
 def applied(entries: dict[int, Entry], made: Changes) -> dict[int, Entry]:
-    """As the outbox keeps them."""
+    """The outbox's entries after these changes."""
     after = dict(entries)
     for one in made.ended:
         after[one.notification_id] = replace(after[one.notification_id], ended_at=NOW)
@@ -72,58 +74,60 @@ def applied(entries: dict[int, Entry], made: Changes) -> dict[int, Entry]:
 
 
 found = st.sets(st.integers(0, 2))
-samples = st.lists(st.tuples(st.sampled_from(["q1", "q2"]), found, found), max_size=12)
+diagnoses = st.lists(st.tuples(st.sampled_from(["q1", "q2"]), found, found), max_size=12)
 
 
-@given(samples)
-def test_whatever_is_seen_each_receiver_hears_of_each_finding_and_its_end_in_turns(
-    seen_by_doctor: list[tuple[str, set[int], set[int]]],
+@given(diagnoses)
+def test_each_receiver_gets_each_finding_and_its_end_in_turn_whatever_the_diagnoses(
+    diagnosed: list[tuple[str, set[int], set[int]]],
 ) -> None:
     entries: dict[int, Entry] = {}
-    for name, codes, unproven in seen_by_doctor:
-        sample = seen(name, codes, unproven)
-        entries = applied(entries, changes(tuple(entries.values()), TOLD, [sample], NOW))
-        assert not changes(tuple(entries.values()), TOLD, [sample], NOW)  # nothing is new
-        going_on = [it for it in entries.values() if it.ended_at is None]
-        for target in TOLD:
-            told = [it.code for it in going_on if (it.target, it.queue) == (target.name, name)]
-            assert len(told) == len(set(told))
-            wanted = (
+    for name, codes, unproven in diagnosed:
+        diagnosis = diagnosis_of(name, codes, unproven)
+        entries = applied(entries, changes(tuple(entries.values()), TARGETS, [diagnosis], NOW))
+        assert not changes(tuple(entries.values()), TARGETS, [diagnosis], NOW)  # nothing is new
+        ongoing = [it for it in entries.values() if it.ended_at is None]
+        for target in TARGETS:
+            reported = [it.code for it in ongoing if (it.target, it.queue) == (target.name, name)]
+            assert len(reported) == len(set(reported))
+            expected = (
                 {CODES[it].name for it in codes}
                 if target.accepts(name, Severity.WARNING)
                 else set()
             )
-            assert wanted <= set(told) <= wanted | {CODES[it].name for it in unproven}
+            assert expected <= set(reported) <= expected | {CODES[it].name for it in unproven}
     assert len({it.event_key for it in entries.values()}) == len(entries)
-    gone = applied(entries, endings_of_missing_queues(tuple(entries.values()), TOLD, set()))
+    gone = applied(entries, endings_of_missing_queues(tuple(entries.values()), TARGETS, set()))
     assert all(it.ended_at is not None for it in gone.values())
     for one in gone.values():
         assert [event.ended for event in one.events] == [False, True]
         assert {event.key for event in one.events} == {one.event_key}
 
 
-def test_another_recorders_receivers_are_left_alone() -> None:
-    (entry,) = applied({}, changes((), TOLD[1:], [seen("q1", {0})], NOW)).values()
-    assert not changes([entry], TOLD[:1], [seen("q1", set())], NOW)
-    assert not endings_of_missing_queues([entry], TOLD[:1], set())
+def test_entries_for_another_recorder_s_receivers_are_unchanged() -> None:
+    (entry,) = applied({}, changes((), TARGETS[1:], [diagnosis_of("q1", {0})], NOW)).values()
+    assert not changes([entry], TARGETS[:1], [diagnosis_of("q1", set())], NOW)
+    assert not endings_of_missing_queues([entry], TARGETS[:1], set())
 
 
-def test_texts_of_errors_and_what_is_below_its_level_are_told_to_nobody() -> None:
+def test_error_texts_and_findings_below_the_level_are_not_sent() -> None:
     quoting = Finding(CODES[0], "3 errors; the first: PAYLOAD", {"first_error": "PAYLOAD"})
     one = Diagnosis(queue("q1"), (quoting,))  # type: ignore[arg-type]
-    (begun,) = changes((), TOLD[:1], [one], NOW).begun
+    (begun,) = changes((), TARGETS[:1], [one], NOW).begun
     assert begun.summary == "3 errors"
-    assert not changes((), [replace(TOLD[0], level=Severity.CRITICAL)], [one], NOW)
+    assert not changes((), [replace(TARGETS[0], level=Severity.CRITICAL)], [one], NOW)
 
 
 @given(st.integers(1, 10_000))
-def test_it_is_tried_less_and_less_often_and_never_never(failures: int) -> None:
+def test_retries_become_rarer_but_never_stop(failures: int) -> None:
     assert 1.0 <= back_off(failures) <= 300.0
     assert back_off(failures + 3) > back_off(failures) or back_off(failures) > 200.0
 
 
 @given(st.text(max_size=2000), st.sampled_from(Severity))
-def test_every_shape_keeps_to_what_its_receiver_takes(summary: str, severity: Severity) -> None:
+def test_every_template_stays_within_its_receiver_s_limits(
+    summary: str, severity: Severity
+) -> None:
     begun, ended = example_events(("orders", "x"), NOW)
     events: list[Event] = [replace(begun, summary=summary, severity=severity), ended]
     source = Source("orders <!channel>", "shop", production=True)
@@ -164,17 +168,19 @@ secret = "${env:PAGE}"
 """
 
 
-def of(tmp_path: Path, text: str, **environment: str) -> object:
+def configuration_of(tmp_path: Path, text: str, **environment: str) -> object:
     file = tmp_path / "config.toml"
     file.write_text(text, encoding="utf-8")
     return load({"DBQ_CONFIG": str(file), **environment})
 
 
-def test_who_is_told_of_a_connection_its_group_or_all(tmp_path: Path) -> None:
-    whole = load_right = of(tmp_path, RIGHT, PW="1", PAGE="2", HOME="/h", DBQ_URL="3")
-    a, b = whole.profiles()  # type: ignore[attr-defined]
-    assert targets(whole, a) == ()  # type: ignore[arg-type]
-    hook, page = targets(load_right, b)  # type: ignore[arg-type]
+def test_a_profile_s_targets_are_those_of_its_group_or_all(tmp_path: Path) -> None:
+    loaded = configuration = configuration_of(
+        tmp_path, RIGHT, PW="1", PAGE="2", HOME="/h", DBQ_URL="3"
+    )
+    a, b = loaded.profiles()  # type: ignore[attr-defined]
+    assert targets(loaded, a) == ()  # type: ignore[arg-type]
+    hook, page = targets(configuration, b)  # type: ignore[arg-type]
     assert (hook.level, hook.within_seconds) == (Severity.CRITICAL, 60.0)
     assert hook.accepts("invoices", Severity.CRITICAL)
     assert not hook.accepts("orders", Severity.CRITICAL)
@@ -210,11 +216,11 @@ def test_who_is_told_of_a_connection_its_group_or_all(tmp_path: Path) -> None:
         ('to = "bell"\n[profiles.p]\nurl = "sqlite://"\nnotify = ["z"]', "there is no [notif"),
     ],
 )
-def test_each_mistake_is_told_with_its_line_and_without_what_may_be_secret(
+def test_each_mistake_is_reported_with_its_line_and_without_possible_secrets(
     lines: str, why: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError) as error:
-        of(tmp_path, f"[notifications.x]\n{lines}\n")
+        configuration_of(tmp_path, f"[notifications.x]\n{lines}\n")
     assert why in str(error.value)
     assert "config.toml:" in str(error.value)
     assert "hunter2" not in str(error.value)
@@ -231,5 +237,5 @@ def test_each_mistake_is_told_with_its_line_and_without_what_may_be_secret(
         ("${env:WHOLE}/hunter2", "${env:WHOLE}/***"),
     ],
 )
-def test_of_an_address_no_more_than_its_host_is_shown(written: str, shown: str) -> None:
+def test_only_the_host_of_an_address_is_shown(written: str, shown: str) -> None:
     assert Webhook(written, str).shown == f"webhook:{shown}"

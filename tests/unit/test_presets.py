@@ -1,4 +1,4 @@
-"""What a preset's file may hold and becomes, a user's and the console's; whose it must be."""
+"""Preset files, shipped and a user's own: contents, the resulting design, ownership."""
 
 import os
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def only() -> own.OwnPreset:
+def own_preset() -> own.OwnPreset:
     own.forget_read()
     (found,) = own.every()
     return found
@@ -40,8 +40,8 @@ def test_a_head_may_end_without_remarks() -> None:
         assert own_file.parse(short.format(end)).head["preset"] == "A"
 
 
-def test_a_file_is_a_design(file: Path) -> None:
-    crate = only()
+def test_a_preset_file_becomes_a_design(file: Path) -> None:
+    crate = own_preset()
     assert (crate.name, crate.path, crate.problem) == ("crate", file, "")
     assert crate.meant is not None
     assert crate.meant.verbs == ("requeue", "release", "maintain", "end-session")
@@ -88,10 +88,10 @@ def test_a_file_is_a_design(file: Path) -> None:
         ("true\n\n-- define: done_at\nnow()", "done_at: it needs a column too"),
     ],
 )
-def test_nothing_gets_out_of_its_brackets(text: str, why: str) -> None:
-    with pytest.raises(own_file.NotAPresetError) as told:
+def test_an_expression_cannot_escape_its_brackets(text: str, why: str) -> None:
+    with pytest.raises(own_file.NotAPresetError) as error:
         own_file.parse(ready_if(text))
-    assert why in str(told.value)
+    assert why in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -112,18 +112,18 @@ def test_nothing_gets_out_of_its_brackets(text: str, why: str) -> None:
         ("-- preset: Crate 2", "-- preset: Crate 2\n-- engine: mssql", ""),
     ],
 )
-def test_a_head_and_sets_that_are_none(line: str, other: str, why: str, file: Path) -> None:
+def test_invalid_heads_and_sets_are_reported(line: str, other: str, why: str, file: Path) -> None:
     assert line in PRESET
     file.write_text(PRESET.replace(line, other))
-    found = only()
+    found = own_preset()
     assert found.design is None
     assert (why or "such a table is adopted by the design") in found.problem
 
 
-def test_who_else_could_have_written_it(file: Path) -> None:
+def test_a_file_that_others_could_write_is_refused(file: Path) -> None:
     for mode in (0o666, 0o620, 0o602):
         file.chmod(mode)
-        found = only()
+        found = own_preset()
         assert found.design is None
         assert found.problem == (f"others may write it (its mode is {mode:04o}): chmod go-w {file}")
         with pytest.raises(RefusedError, match="chmod go-w"):
@@ -131,53 +131,53 @@ def test_who_else_could_have_written_it(file: Path) -> None:
     file.chmod(0o600)
     file.parent.chmod(0o777)
     assert f"others may write its folder (its mode is 0777): chmod go-w {file.parent}" in (
-        only().problem
+        own_preset().problem
     )
     file.parent.chmod(0o700)
-    assert not only().problem
+    assert not own_preset().problem
     if os.geteuid() == 0:
         os.chown(file, 12345, 0)
-        assert "it belongs to another user (uid 12345)" in only().problem
+        assert "it belongs to another user (uid 12345)" in own_preset().problem
 
 
-def test_a_file_is_trusted_as_it_is(file: Path) -> None:
-    assert (only().untrusted, own.trusted_place()) == (
+def test_a_file_is_trusted_only_until_it_changes(file: Path) -> None:
+    assert (own_preset().untrusted, own.trusted_place()) == (
         "You have not trusted it",
         file.parents[1] / "trusted-presets",
     )
-    design = only().design
+    design = own_preset().design
     assert design is not None
     assert (design.verbs, design.trusted) == ((), False)
     assert all("preset trust" in why for why in design.refusals.values())
-    own.trust(only())
-    design = only().design
+    own.trust(own_preset())
+    design = own_preset().design
     assert design is not None
     assert (design.trusted, design.verbs[:2]) == (True, ("requeue", "release"))
-    place = own.trusted_place()
-    assert place is not None
-    assert place.stat().st_mode & 0o777 == 0o600
-    place.chmod(0o644)
-    assert f"chmod 600 {place}" in only().untrusted
+    path = own.trusted_place()
+    assert path is not None
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    assert f"chmod 600 {path}" in own_preset().untrusted
     with pytest.raises(RefusedError, match="chmod 600"):
-        own.trust(only())
-    place.chmod(0o600)
+        own.trust(own_preset())
+    path.chmod(0o600)
     file.write_text(PRESET + "\n")
-    assert only().untrusted == "It has changed since you trusted it"
+    assert own_preset().untrusted == "It has changed since you trusted it"
     own.distrust(file)
-    assert (only().untrusted, place.read_text()) == ("You have not trusted it", "")
+    assert (own_preset().untrusted, path.read_text()) == ("You have not trusted it", "")
 
 
 @pytest.mark.usefixtures("file")
-def test_on_sql_server_they_are_refused_before_anything_is_asked() -> None:
+def test_own_presets_are_refused_on_sql_server_without_connecting() -> None:
     """What, why, and what to do instead; there is no server at that address."""
-    crate = only()
+    crate = own_preset()
     database = open_database("mssql+pyodbc://nobody:x@127.0.0.1:1/nothing")
-    tries: list[Callable[[], object]] = [
+    attempts: list[Callable[[], object]] = [
         lambda: libraries.preset("crate", "mssql"),
         lambda: check(database, crate),
         lambda: adopt.adopt_library(database, crate.require(), "crates"),
     ]
-    for attempt in tries:
+    for attempt in attempts:
         with pytest.raises(UsageError) as raised:
             attempt()
         error = raised.value
@@ -187,7 +187,9 @@ def test_on_sql_server_they_are_refused_before_anything_is_asked() -> None:
     assert "crate" not in presets("mssql")
 
 
-def test_a_name_belongs_to_one(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preset_name_belongs_to_one_file(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     team = tmp_path / "team"
     team.mkdir()
     (team / "crate.sql").write_text(PRESET)
@@ -235,14 +237,14 @@ SELECT 'a'
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of an engine whose name nothing else has, for what is read of files is kept."""
+    """Of an engine with a unique name, because what is read from files is cached."""
     engine = tmp_path / tmp_path.name
     engine.mkdir()
     monkeypatch.setattr(templates, "queries_folder", lambda: tmp_path)
     return engine
 
 
-def test_a_head_is_the_design(folder: Path) -> None:
+def test_the_head_of_a_shipped_file_becomes_the_design(folder: Path) -> None:
     (folder / "crate.sql").write_text(HEAD)
     (folder / "others.sql").write_text("-- What all have.\n")
     (crate,) = shipped.every()
@@ -264,7 +266,9 @@ def test_a_head_is_the_design(folder: Path) -> None:
         ("-- verbs: requeue\n", "-- verbs: requeue\nDROP TABLE x;\n"),
     ],
 )
-def test_a_head_that_is_none_fails_by_name(folder: Path, line: str, other: str) -> None:
+def test_an_invalid_head_fails_with_the_name_of_its_file(
+    folder: Path, line: str, other: str
+) -> None:
     (folder / "crate.sql").write_text(HEAD.replace(line, other))
     with pytest.raises(ValueError, match=r"crate\.sql"):
         shipped.every()

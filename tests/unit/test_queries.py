@@ -12,15 +12,15 @@ from console.sql import templates
 from tests.contract.variants import ALL, Variant
 from tests.statements import MORE, library_queues
 
-HOUSE = (
+SHARED_FILES = (
     *("activity", "bench", "catalog", "common", "maintenance", "prove"),
     *("replay", "roles", "server", "sessions", "upgrade"),
 )
 """The files that belong to no design."""
-LIBRARIES_OF = [
+LIBRARY_QUEUES = [
     (product, queue) for product in PRODUCTS.values() for queue in library_queues(product)
 ]
-PRODUCTS_OF = [
+PRODUCT_DESIGNS = [
     (product, of)
     for product in PRODUCTS.values()
     for of in DESIGNS.values()
@@ -29,7 +29,7 @@ PRODUCTS_OF = [
 
 
 def check(product: Product, queue: Queue, statement: sql.Statement) -> None:
-    """It says what it returns, and nothing of the template is left in it."""
+    """It has a comment, and its text contains no part of the template language."""
     assert statement.comment.strip()
     scope = queue.scope_of(statement.name, product, **MORE)
     sql.query(statement, product.dialect, scope)
@@ -40,22 +40,24 @@ def check(product: Product, queue: Queue, statement: sql.Statement) -> None:
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("variant", ALL, ids=str)
-def test_of_an_installed_queue(variant: Variant) -> None:
+def test_statements_of_an_installed_queue_are_rendered(variant: Variant) -> None:
     for product in PRODUCTS.values():
         if product.name in variant.engines:
             own = templates.statements_of(product.name, variant.design.name)
-            house = (templates.statements(product.name, file) for file in HOUSE)
-            # What a design says for itself is not asked as the others' is.
-            shared = [it for file in house for name, it in file.items() if name not in own]
+            files = (templates.statements(product.name, file) for file in SHARED_FILES)
+            # A design's own statement replaces the shared one.
+            shared = [it for file in files for name, it in file.items() if name not in own]
             for statement in (*own.values(), *shared):
                 check(product, variant.queue("s", "q", product.name), statement)
 
 
 @pytest.mark.parametrize(
-    ("product", "of"), PRODUCTS_OF, ids=[f"{product.name}-{of.name}" for product, of in PRODUCTS_OF]
+    ("product", "of"),
+    PRODUCT_DESIGNS,
+    ids=[f"{product.name}-{of.name}" for product, of in PRODUCT_DESIGNS],
 )
-def test_of_an_adopted_table(product: Product, of: Design) -> None:
-    """With every role that the design has, with each of the others left out, and with none."""
+def test_statements_of_an_adopted_table_are_rendered(product: Product, of: Design) -> None:
+    """With all roles of the design, without each optional one, and without all of these."""
     size = {"size": "5"} if "slot" in of.needed_roles else {}
     needed = dict.fromkeys(of.needed_roles, "column") | size
     full = dict.fromkeys(of.roles, "column") | needed
@@ -66,8 +68,8 @@ def test_of_an_adopted_table(product: Product, of: Design) -> None:
 
 
 @pytest.mark.parametrize(
-    ("product", "queue"), LIBRARIES_OF, ids=[queue.design.name for _, queue in LIBRARIES_OF]
+    ("product", "queue"), LIBRARY_QUEUES, ids=[queue.design.name for _, queue in LIBRARY_QUEUES]
 )
-def test_of_what_a_library_keeps(product: Product, queue: Queue) -> None:
+def test_statements_of_a_library_s_tables_are_rendered(product: Product, queue: Queue) -> None:
     for statement in templates.statements_of(product.name, queue.design.name).values():
         check(product, queue, statement)

@@ -1,4 +1,4 @@
-"""Segments and the recorder: what is written is read again, whatever is cut off in between."""
+"""Segments and the recorder: what was written can be read, whatever was cut off."""
 
 import json
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def some_rows(draw: st.DrawFn) -> tuple[RecordKind, list[dict[str, Any]]]:
 
 @COSTLY
 @given(st.lists(some_rows(), max_size=4), st.text(min_size=1, max_size=20), st.booleans())
-def test_what_is_written_is_read_again_open_or_closed(
+def test_rows_of_open_and_closed_segments_can_be_read(
     tmp_path_factory: pytest.TempPathFactory,
     batches: list[tuple[RecordKind, list[dict[str, Any]]]],
     connection: str,
@@ -86,7 +86,7 @@ def test_what_is_written_is_read_again_open_or_closed(
 
 
 @given(st.integers(0, 400))
-def test_a_torn_segment_keeps_every_whole_line(
+def test_a_torn_segment_keeps_every_complete_line(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
     root = tmp_path_factory.mktemp("recordings")
@@ -95,20 +95,20 @@ def test_a_torn_segment_keeps_every_whole_line(
     segment.write(LINKS, rows)
     data = segment.path.read_bytes()
     segment.path.write_bytes(data[: min(cut, len(data))])
-    whole = data[:cut].count(b"\n")
+    complete = data[:cut].count(b"\n")
     lines = segment.close()
-    assert len(lines.rows) == whole
+    assert len(lines.rows) == complete
     assert lines.torn == (0 if data[:cut].endswith(b"\n") or not data[:cut] else 1)
     read = RecordReader(root, "prod").rows(LINKS, ALWAYS)
-    assert [one["queues"] for one in read] == list(range(whole))
+    assert [one["queues"] for one in read] == list(range(complete))
 
 
-def test_a_crash_between_the_steps_of_closing_doubles_nothing(tmp_path: Path) -> None:
+def test_a_crash_while_a_segment_is_closed_duplicates_no_rows(tmp_path: Path) -> None:
     segment = segments.Segment(tmp_path, "prod", NOW)
     segment.write(LINKS, [{"at": NOW, "queues": 1}])
     copy = segment.path.read_bytes()
     segment.close()
-    segment.path.write_bytes(copy)  # as if the last step, removing it, had not come
+    segment.path.write_bytes(copy)  # as if its removal, the last step, had not happened
     assert len(RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
     Recorder(tmp_path, "prod", now=lambda: NOW).close()
     assert not segments.open_segments(tmp_path, "prod")
@@ -140,7 +140,7 @@ def test_a_segment_over_midnight_goes_to_both_days(tmp_path: Path) -> None:
     assert days == ["2026-03-29", "2026-03-30"]
 
 
-def test_an_older_file_lacks_a_column_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_an_older_file_that_lacks_a_column_can_be_read(tmp_path: Path) -> None:
     segment = segments.Segment(tmp_path, "prod", NOW)
     segment.write(LINKS, [{"at": NOW, "queues": 3}])
     segment.close()
@@ -151,7 +151,7 @@ def test_an_older_file_lacks_a_column_and_the_rest_is_read(tmp_path: Path) -> No
     assert (read["queues"], read["error"]) == (3, None)
 
 
-def test_the_recorder_writes_looks_and_failures(tmp_path: Path) -> None:
+def test_the_recorder_writes_samples_and_failures(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, "prod")
     recorder.reading(Reading("prod", tuple(nine_queues()), latency_seconds=0.004))
     error = ConnectionFailedError("Could not sample the queues.", why="password=secret")
@@ -160,13 +160,13 @@ def test_the_recorder_writes_looks_and_failures(tmp_path: Path) -> None:
     reader = RecordReader(tmp_path, "prod")
     links = reader.rows(LINKS, ALWAYS)
     assert [one["error"] for one in links] == [None, "Could not sample the queues."]
-    seen = [segments.snapshot_of(one, "") for one in reader.rows(SAMPLES, ALWAYS)]
-    kept = [replace(one, claims=None, held_by=(), slow=()) for one in nine_queues()]
-    assert seen == kept
+    recorded = [segments.snapshot_of(one, "") for one in reader.rows(SAMPLES, ALWAYS)]
+    expected = [replace(one, claims=None, held_by=(), slow=()) for one in nine_queues()]
+    assert recorded == expected
     assert recorder.problem == ""
 
 
-def test_one_recorder_a_connection(tmp_path: Path) -> None:
+def test_a_connection_has_at_most_one_recorder(tmp_path: Path) -> None:
     first = Recorder(tmp_path, "prod")
     other = Recorder(tmp_path, "stage")
     with pytest.raises(RefusedError, match="recorded already"):
@@ -176,11 +176,11 @@ def test_one_recorder_a_connection(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    place = tmp_path / "file"
-    place.write_text("no folder")
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("no folder")
     with pytest.raises(Exception, match="Could not record"):
-        Recorder(place, "prod")
+        Recorder(path, "prod")
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), TypeError("No space left")])
@@ -247,7 +247,7 @@ def test_a_write_that_fails_in_the_middle_leaves_no_half_line(tmp_path: Path) ->
     assert [one["queues"] for _, one in segment.close().rows] == [1, 3]
 
 
-def test_the_oldest_goes_first_within_days_and_bytes(tmp_path: Path) -> None:
+def test_the_oldest_files_are_pruned_first_by_age_and_size(tmp_path: Path) -> None:
     for days in range(6):
         at = NOW - timedelta(days=days)
         segment = segments.Segment(tmp_path, "prod", at)
@@ -267,13 +267,13 @@ def test_the_oldest_goes_first_within_days_and_bytes(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*/connection=prod/date=2026-03-24"))
 
 
-def test_no_kind_has_room_for_payloads() -> None:
+def test_no_record_kind_has_a_column_for_payloads() -> None:
     columns = {name for kind in KINDS.values() for name in kind.columns}
     assert not columns & {"payload", "title", "filters", "detail", "claimed_by", "error_text"}
     assert set(ACTIONS.columns) >= {"verb", "outcome", "done"}
 
 
-def test_records_are_for_their_owner_only(tmp_path: Path) -> None:
+def test_recordings_are_private_to_their_owner(tmp_path: Path) -> None:
     root = tmp_path / "new"
     segment = segments.Segment(root, "prod", NOW)
     segment.write(LINKS, [{"at": NOW}])
@@ -281,11 +281,11 @@ def test_records_are_for_their_owner_only(tmp_path: Path) -> None:
     segment.close()
 
 
-def test_an_hour_of_a_day_does_not_read_the_day(tmp_path: Path) -> None:
-    """By the names of segments; what a suspended machine went on writing to is read too."""
+def test_reading_an_hour_does_not_open_the_whole_day(tmp_path: Path) -> None:
+    """Segments are chosen by name, also one that a suspended machine wrote to for hours."""
     midnight = datetime(2026, 3, 28, tzinfo=UTC)
     begins = [midnight + timedelta(minutes=5 * number) for number in range(5 * 12)]
-    asleep = begins[16]  # nothing began for three hours: this one has what came then
+    asleep = begins[16]  # no other one began for three hours: this one has their rows
     for at in begins:
         if asleep < at < asleep + timedelta(hours=3):
             continue
@@ -300,11 +300,11 @@ def test_an_hour_of_a_day_does_not_read_the_day(tmp_path: Path) -> None:
             opened.append(path.stem)
             return super()._closed(kind, path, *more)
 
-    whole = RecordReader(tmp_path, "prod").rows(segments.SAMPLES, segments.ALWAYS, ["at"])
+    all_rows = RecordReader(tmp_path, "prod").rows(segments.SAMPLES, segments.ALWAYS, ["at"])
     for hour in range(5):
         begin = midnight + timedelta(hours=hour)
         span = segments.TimeRange(begin, begin + timedelta(hours=1))
         opened.clear()
         rows = Counting(tmp_path, "prod").rows(segments.SAMPLES, span, ["at"])
-        assert rows == [row for row in whole if row["at"] in span]
+        assert rows == [row for row in all_rows if row["at"] in span]
         assert len(opened) <= 18

@@ -1,4 +1,4 @@
-"""What a connection may do, what its login could do, and what is told of both."""
+"""What a connection may do, what its login could do, and how both are reported."""
 
 from contextlib import closing
 from dataclasses import fields
@@ -24,7 +24,7 @@ def opened(rights: str) -> Database:
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Login)])
-def test_each_thing_that_a_login_can_do_is_told(field: str) -> None:
+def test_each_permission_of_a_login_is_reported(field: str) -> None:
     login = Login(*[one.name == field for one in fields(Login)])
     assert len(login.can) == 1
     assert ConnectionRights(Rights.READ_ONLY, login).enforced is False
@@ -43,13 +43,13 @@ def test_each_thing_that_a_login_can_do_is_told(field: str) -> None:
         (Rights.ADMIN, NOTHING, True, "admin, but the login can only read", None),
     ],
 )
-def test_who_enforces_the_rights(
+def test_the_words_say_whether_the_server_enforces_the_rights(
     rights: Rights, login: Login | None, transactions: bool, words: str, enforced: bool | None
 ) -> None:
-    standing = ConnectionRights(rights, login, transactions=transactions)
-    assert (standing.words, standing.enforced) == (words, enforced)
+    actual = ConnectionRights(rights, login, transactions=transactions)
+    assert (actual.words, actual.enforced) == (words, enforced)
     can = None if login is None else list(login.can)
-    assert standing.as_json("c") == {
+    assert actual.as_json("c") == {
         "name": "c",
         "rights": rights.word,
         "enforced": enforced,
@@ -57,16 +57,16 @@ def test_who_enforces_the_rights(
     }
 
 
-@pytest.mark.parametrize("way", ["transaction", "session", "autocommit"])
-def test_a_read_only_connection_is_opened_for_nothing_but_looking(way: str) -> None:
+@pytest.mark.parametrize("method", ["transaction", "session", "autocommit"])
+def test_a_read_only_connection_refuses_all_work_but_reading(method: str) -> None:
     """A read-only transaction would let VACUUM's kin, NOTIFY and pg_terminate_backend through."""
     with closing(opened("read-only")) as database:
-        work = getattr(database, way)
+        work = getattr(database, method)
         with pytest.raises(RefusedError, match="end a session"), work("end a session"):
             pass
         with pytest.raises(ConnectionFailedError), work("look", read_only=True):
             pass
     with closing(opened("operator")) as database:
-        work = getattr(database, way)
+        work = getattr(database, method)
         with pytest.raises(ConnectionFailedError), work("end a session"):
             pass

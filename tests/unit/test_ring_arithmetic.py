@@ -1,4 +1,4 @@
-"""The ring's numbers, without a database: slots, gap, relay, and sessions that run in turns.
+"""The ring's numbers, without a database: slots, gap, relay, and interleaved sessions.
 
 The model is PostgreSQL's; SQL Server's procedures run as they are written, in tests/microsoft.
 """
@@ -20,7 +20,7 @@ SIZES = st.integers(min_value=1, max_value=7)
 def test_messages_between_pop_and_push_have_slots_of_their_own(
     size: int, next_pop: int, live: int
 ) -> None:
-    """As many as the ring has slots, wherever the numbers stand: so a gap below size is room."""
+    """Up to the number of slots, for any numbers: so a gap below the size means there is room."""
     numbers = range(next_pop, next_pop + min(size, live))
     assert len({number % size for number in numbers}) == len(numbers)
     assert all(0 <= number % size < size for number in numbers)
@@ -32,10 +32,10 @@ def test_messages_between_pop_and_push_have_slots_of_their_own(
     next_pop=st.integers(1, 600),
     spare=st.integers(-40, 40),
 )
-def test_a_relay_keeps_the_order_fits_and_raises_every_number(
+def test_a_relay_keeps_the_order_fits_the_new_size_and_raises_every_number(
     numbers: set[int], next_push: int, next_pop: int, spare: int
 ) -> None:
-    """Whatever lives where: lapped slots, orphans, numbers far behind or ahead."""
+    """With lapped slots, orphans, and numbers far behind or ahead."""
     first = max([next_push, *(number + 1 for number in numbers)])
     store = Store(size=1000, next_push=first, next_pop=next_pop)
     store.slots = {number % 1000: Live(number, number, str(number)) for number in numbers}
@@ -49,19 +49,17 @@ def test_a_relay_keeps_the_order_fits_and_raises_every_number(
     if not fits:
         assert (store.next_push, store.next_pop, store.slots, store.parked) == before
         return
-    laid = sorted(store.slots.items(), key=lambda item: item[1].message_id)
-    assert [live.first_id for _, live in laid] == sorted(numbers)
-    assert [live.message_id for _, live in laid] == list(range(store.next_pop, store.next_push))
-    assert all(slot == live.message_id % new_size for slot, live in laid)
+    relaid = sorted(store.slots.items(), key=lambda item: item[1].message_id)
+    assert [live.first_id for _, live in relaid] == sorted(numbers)
+    assert [live.message_id for _, live in relaid] == list(range(store.next_pop, store.next_push))
+    assert all(slot == live.message_id % new_size for slot, live in relaid)
     assert store.next_pop == store.base == max(before[0], before[1])
     assert store.next_push >= before[0]
     assert not store.parked
 
 
 @given(size=SIZES, choices=st.lists(st.integers(0, 9), max_size=60))
-def test_alone_everything_comes_once_in_the_order_of_the_pushes(
-    size: int, choices: list[int]
-) -> None:
+def test_a_single_session_pops_everything_once_in_push_order(size: int, choices: list[int]) -> None:
     """One session without rollbacks: full at `size` messages exactly, empty at none."""
     store = Store(size)
     waiting: list[str] = []
@@ -84,10 +82,8 @@ def test_alone_everything_comes_once_in_the_order_of_the_pushes(
 
 
 @given(size=SIZES, holes=st.integers(0, 12), orphans=st.integers(0, 12))
-def test_numbers_given_up_on_either_side_never_stop_the_ring(
-    size: int, holes: int, orphans: int
-) -> None:
-    """Sequences that skipped, as a crash makes them: a relay brings all messages back."""
+def test_lost_push_and_pop_numbers_never_stop_the_ring(size: int, holes: int, orphans: int) -> None:
+    """Sequences skip numbers, as after a crash; a relay makes all messages reachable again."""
     store = Store(size)
     stored = _push_until_full(store, "before")
     for _ in range(holes):
@@ -106,8 +102,8 @@ def test_numbers_given_up_on_either_side_never_stop_the_ring(
 
 
 @given(size=SIZES)
-def test_a_number_both_parked_and_void_is_finished(size: int) -> None:
-    """The push that could not use it and the pop that came early each leave a row; both go."""
+def test_a_number_both_parked_and_void_is_removed(size: int) -> None:
+    """The push that could not use it and the early pop each leave a row; both are deleted."""
     store = Store(size)
     pairs = {(number, void) for number in range(1, 4) for void in (False, True)}
     store.parked = pairs | {(9, False), (8, True)}
@@ -127,7 +123,7 @@ _KINDS = ("push", "pop", "push_many", "pop_many")
 def check_interleaving(seed: int) -> None:
     """Statement by statement, with rollbacks and relays: what was committed is popped once.
 
-    Relays run where no transaction's lock would make them wait.
+    Relays run only when no transaction's lock would block them.
     """
     chance = Random(seed)
     store = Store(chance.randint(1, 7), chance=chance)
@@ -226,8 +222,8 @@ def drain(store: Store) -> list[str]:
             return popped
 
 
-def test_sessions_in_any_turns_lose_and_double_nothing(long: bool) -> None:
-    """Every step of every session between any two of another's, and relays among them."""
+def test_interleaved_sessions_lose_and_duplicate_nothing(long: bool) -> None:
+    """Their steps interleave at random, with relays in between."""
     for seed in range(100_000 if long else 1500):
         check_interleaving(seed)
 
@@ -249,16 +245,16 @@ def _push_until_full(store: Store, prefix: str) -> list[str]:
     first_turn=st.integers(0, 2**50),
     chance=st.randoms(use_true_random=False),
 )
-def test_each_chunk_of_parked_has_its_turn_while_the_table_grows_and_shrinks(
+def test_each_chunk_of_parked_rows_gets_its_turn_while_the_table_grows_and_shrinks(
     sizes: list[int], first_turn: int, chance: Random
 ) -> None:
-    """PostgreSQL: within the proven number of calls, whatever the table's size is at each."""
+    """PostgreSQL: within the proven number of calls, whatever the table's size at each."""
     most = max(map(ring_model.most_turns, sizes))
-    met = {
+    visited = {
         ring_model.chunk_of(turn, chance.choice(sizes))
         for turn in range(first_turn, first_turn + most)
     }
-    assert met >= set(range(min(sizes)))
+    assert visited >= set(range(min(sizes)))
 
 
 @given(
@@ -267,14 +263,14 @@ def test_each_chunk_of_parked_has_its_turn_while_the_table_grows_and_shrinks(
     first_turn=st.integers(0, 2**50),
     chance=st.randoms(use_true_random=False),
 )
-def test_a_row_of_parked_has_its_turn_whatever_comes_and_goes_around_it(
+def test_a_parked_row_gets_its_turn_whatever_rows_come_and_go_around_it(
     row: int, around: list[tuple[int, int]], first_turn: int, chance: Random
 ) -> None:
-    """SQL Server: first and last stretch change, the row's own does not."""
+    """SQL Server: the first and the last chunk change, the row's own does not."""
     ranges = [(max(0, row - before), row + behind) for before, behind in around]
     most = max(ring_model.most_turns(last - first + 1) for first, last in ranges)
-    met = {
+    visited = {
         ring_model.chunk_between(turn, *chance.choice(ranges))
         for turn in range(first_turn, first_turn + most)
     }
-    assert row in met
+    assert row in visited

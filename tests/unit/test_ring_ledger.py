@@ -21,7 +21,7 @@ def work(
 
 
 @pytest.mark.parametrize("after", [work(UNDONE), work(BEFORE, "b"), None])
-def test_what_was_in_doubt_stays_so_whatever_comes_after(
+def test_a_call_in_doubt_stays_in_doubt_whatever_follows(
     tmp_path: Path, after: dict[str, object] | None
 ) -> None:
     events: list[dict[str, object]] = [work(BEFORE, "a"), {"kind": LOST}]
@@ -31,8 +31,8 @@ def test_what_was_in_doubt_stays_so_whatever_comes_after(
     assert not ledger.acknowledged
 
 
-@pytest.mark.parametrize("left", [True, False])
-def test_a_mark_decides_what_was_in_doubt(tmp_path: Path, *, left: bool) -> None:
+@pytest.mark.parametrize("mark_exists", [True, False])
+def test_a_mark_resolves_a_call_in_doubt(tmp_path: Path, *, mark_exists: bool) -> None:
     events: list[dict[str, object]] = [
         work(BEFORE, "a", mark="m 1"),
         work(DONE, "a", mark="m 1"),
@@ -40,8 +40,10 @@ def test_a_mark_decides_what_was_in_doubt(tmp_path: Path, *, left: bool) -> None
         {"kind": LOST},
         work(UNDONE, "d"),
     ]
-    ledger = Ledger.read(written(tmp_path / "log", *events), {"m 1", *(["m 2"] if left else [])})
-    assert ledger.acknowledged == ({"a", "b"} if left else {"a"})
-    assert ledger.numbers == ([("a", 7), ("b", 7)] if left else [("a", 7)])
-    assert set(ledger.popped) == ({"c"} if left else set())
+    ledger = Ledger.read(
+        written(tmp_path / "log", *events), {"m 1", *(["m 2"] if mark_exists else [])}
+    )
+    assert ledger.acknowledged == ({"a", "b"} if mark_exists else {"a"})
+    assert ledger.numbers == ([("a", 7), ("b", 7)] if mark_exists else [("a", 7)])
+    assert set(ledger.popped) == ({"c"} if mark_exists else set())
     assert (ledger.marked, ledger.doubtful.total(), ledger.popped_in_doubt.total()) == (2, 0, 0)
