@@ -1,4 +1,4 @@
-"""The sampler's pauses and readings, with samples made to measure; the limit of work at a time."""
+"""The sampler's pauses and readings, with fake samples; the limit of concurrent work."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ from tests.unit.test_snapshot import NOTHING, queue
 
 FIFO = QueueSample(queue("fifo"), NOTHING, holders=())
 LONG = 60.0
-NOBODY = Login(*[False] * 7)
+NO_PERMISSIONS = Login(*[False] * 7)
 
 
 def sample(at: float, *queues: QueueSample, life: str = "one") -> DatabaseSample:
@@ -39,21 +39,21 @@ def sample(at: float, *queues: QueueSample, life: str = "one") -> DatabaseSample
 
 
 class FakeSamples:
-    """Stands in for a database: gives what it is told to."""
+    """Stands in for a database: returns or raises `next`."""
 
     def __init__(self) -> None:
         self.next: DatabaseSample | Exception = sample(0.0, FIFO)
-        self.together = 0
-        self.most_together = 0
+        self.concurrent = 0
+        self.most_concurrent = 0
         self.seconds = 0.0
-        self.asked: dict[str, object] = {}
+        self.options: dict[str, object] = {}
 
-    def __call__(self, *_: object, **asked: object) -> DatabaseSample:
-        self.asked = asked
-        self.together += 1
-        self.most_together = max(self.most_together, self.together)
+    def __call__(self, *_: object, **options: object) -> DatabaseSample:
+        self.options = options
+        self.concurrent += 1
+        self.most_concurrent = max(self.most_concurrent, self.concurrent)
         time.sleep(self.seconds)
-        self.together -= 1
+        self.concurrent -= 1
         if isinstance(self.next, Exception):
             raise self.next
         return self.next
@@ -114,7 +114,7 @@ def test_a_request_ends_the_long_pauses(fake: FakeSamples, database: Database) -
     assert not watching.running
 
 
-def test_an_error_hands_on_what_was_known_with_its_age(
+def test_a_failed_sample_keeps_the_last_figures_with_their_time(
     fake: FakeSamples, database: Database
 ) -> None:
     watching = Sampler(database)
@@ -137,12 +137,14 @@ def test_an_error_hands_on_what_was_known_with_its_age(
     fake.next = sample(200.0, FIFO)
     assert watching.sample().error is None
     fake.next = ValueError("a mistake of ours")
-    told = watching.sample().error
-    assert told is not None
-    assert "ValueError: a mistake of ours" in told.why
+    reported = watching.sample().error
+    assert reported is not None
+    assert "ValueError: a mistake of ours" in reported.why
 
 
-def test_rates_do_not_cross_a_gap_or_another_life(fake: FakeSamples, database: Database) -> None:
+def test_rates_do_not_span_a_failed_sample_or_a_server_restart(
+    fake: FakeSamples, database: Database
+) -> None:
     watching = Sampler(database)
 
     def rate(at: float, inserted: int, life: str) -> float | None:
@@ -161,42 +163,44 @@ def test_rates_do_not_cross_a_gap_or_another_life(fake: FakeSamples, database: D
 
 def test_only_the_named_queues_are_sampled(fake: FakeSamples, database: Database) -> None:
     Sampler(database).sample()
-    assert fake.asked["only"] is None
+    assert fake.options["only"] is None
     Sampler(database, only=[FIFO.queue]).sample()
-    assert fake.asked["only"] == [FIFO.queue]
+    assert fake.options["only"] == [FIFO.queue]
 
 
-def test_what_the_login_can_do_is_asked_once_for_the_same_server_and_queues(
+def test_permissions_are_probed_once_while_server_and_queues_stay_the_same(
     fake: FakeSamples, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    probed: list[int] = []
 
     def probe(_: Database, queues: Sequence[Queue]) -> Login:
-        asked.append(len(queues))
-        return NOBODY
+        probed.append(len(queues))
+        return NO_PERMISSIONS
 
     monkeypatch.setattr(sampler, "probe", probe)
     watching = Sampler(database)
-    assert [watching.sample().login for _ in range(3)] == [NOBODY] * 3
-    assert asked == [1]
+    assert [watching.sample().login for _ in range(3)] == [NO_PERMISSIONS] * 3
+    assert probed == [1]
     fake.next = sample(1.0, FIFO, replace(FIFO, queue=replace(FIFO.queue, name="another")))
     watching.sample()
     watching.sample()
-    assert asked == [1, 2]
+    assert probed == [1, 2]
     fake.next = replace(fake.next, life="two")
     watching.sample()
-    assert asked == [1, 2, 2]
+    assert probed == [1, 2, 2]
     fake.next = ConnectionFailedError("Could not sample.", why="refused")
-    assert watching.sample().login == NOBODY
+    assert watching.sample().login == NO_PERMISSIONS
 
 
-def test_each_queue_is_timed_by_its_own_statement(fake: FakeSamples, database: Database) -> None:
+def test_rates_use_the_time_of_each_queue_s_own_statement(
+    fake: FakeSamples, database: Database
+) -> None:
     watching = Sampler(database)
     for at, own, inserted in ((10.0, 5.0, 0), (11.0, 9.0, 8)):
         row = replace(NOTHING, inserted=inserted)
         fake.next = sample(at, replace(FIFO, row=row, taken_at=own))
-        (seen,) = watching.sample().queues
-    assert seen.push_per_second == 2.0
+        (snapshot,) = watching.sample().queues
+    assert snapshot.push_per_second == 2.0
 
 
 def test_samples_never_overlap_and_stop_ends_them(fake: FakeSamples, database: Database) -> None:
@@ -209,7 +213,7 @@ def test_samples_never_overlap_and_stop_ends_them(fake: FakeSamples, database: D
         readings.get(timeout=PATIENCE_SECONDS)
     watching.stop(10)
     assert not watching.running
-    assert fake.most_together == 1
+    assert fake.most_concurrent == 1
     assert not [t for t in threading.enumerate() if t.name.startswith("sampler")]
 
 
@@ -221,7 +225,7 @@ def never() -> bool:
 
 
 class Others:
-    """Threads that want a turn each, and what became of them."""
+    """Threads that each request a turn, and those that got one."""
 
     def __init__(self, turns: WorkLimiter) -> None:
         self._turns = turns
@@ -229,7 +233,7 @@ class Others:
         self._leave = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def want(self, why: int = ROUTINE) -> None:
+    def request(self, why: int = ROUTINE) -> None:
         def work() -> None:
             with self._turns.turn(why, self._leave.is_set):
                 self.came.append(why)
@@ -258,44 +262,44 @@ def waiting(turns: WorkLimiter, number: int) -> bool:
     return turns._waiting.total() == number
 
 
-def test_no_more_than_so_many_at_a_time() -> None:
+def test_no_more_than_the_limit_work_at_a_time() -> None:
     turns = WorkLimiter(2, LEASE)
     with others(turns) as found:
         for _ in range(5):
-            found.want()
+            found.request()
         wait_until(lambda: len(found.came) == 2 and waiting(turns, 3), "two work, three wait")
-        with turns.turn(REQUESTED, lambda: True):  # given up: it does not wait
+        with turns.turn(REQUESTED, lambda: True):  # cancelled: it does not wait
             assert len(found.came) == 2
 
 
-def test_who_works_longer_than_the_lease_keeps_nobody_waiting() -> None:
+def test_work_longer_than_its_lease_does_not_block_others() -> None:
     turns = WorkLimiter(1, 0.0)
     with others(turns) as found:
         for _ in range(5):
-            found.want()
+            found.request()
         wait_until(lambda: len(found.came) == 5, "none waits for another")
 
 
-def test_what_is_asked_goes_first_then_what_figures_call_for() -> None:
+def test_requested_work_goes_first() -> None:
     turns = WorkLimiter(1, LEASE)
     with others(turns) as found:
         with ExitStack() as mine:
             mine.enter_context(turns.turn(ROUTINE, never))
             for number, why in enumerate((ROUTINE, SOON, REQUESTED), 1):
-                found.want(why)
+                found.request(why)
                 wait_until(partial(waiting, turns, number), "it waits")
             assert found.came == []
         wait_until(lambda: bool(found.came), "one had its turn")
         assert found.came == [REQUESTED]
 
 
-def test_after_work_there_is_a_rest_but_for_what_is_asked() -> None:
+def test_routine_work_rests_after_work_but_requested_work_does_not() -> None:
     turns = WorkLimiter(1, LEASE, rest=1e9)
     with turns.turn(ROUTINE, never):
         sum(range(100_000))
     with others(turns) as found:
-        found.want(ROUTINE)
+        found.request(ROUTINE)
         wait_until(lambda: waiting(turns, 1), "it rests")
         assert found.came == []
-        found.want(REQUESTED)
+        found.request(REQUESTED)
         wait_until(lambda: found.came == [REQUESTED], "what is asked does not rest")

@@ -1,4 +1,4 @@
-"""Walks: which a queue has, keys as words, and the stretches of a ring and of a heap."""
+"""Scans: those of a queue, their keys as text, and the chunks of a ring and of a heap."""
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ from console.monitor.scans import (
 from tests.contract.variants import ALL
 
 NUMBERS = Scan("numbers", By.NUMBER, "ready")
-PLACES = Scan("ready", By.LOCATION, "ready")
+LOCATIONS = Scan("ready", By.LOCATION, "ready")
 
 
 def test_the_scans_of_a_queue_show_all_its_states() -> None:
@@ -41,7 +41,7 @@ def adopted(name: str, *roles: str) -> Queue:
     return Queue("s", "t", of, {}, columns, kind=Kind.ADOPTED)
 
 
-def test_a_state_that_nothing_tells_has_no_scan() -> None:
+def test_a_state_that_no_column_shows_has_no_scan() -> None:
     assert [scan.state for scan in scans_of(adopted("claim"))] == ["ready", "claimed"]
     assert "error" in [scan.state for scan in scans_of(adopted("claim", "error"))]
     assert "error" in [scan.state for scan in scans_of(adopted("status"))]
@@ -60,7 +60,7 @@ TIMED = (
     Scan("ready", By.ID, "ready"),
     Scan("error", By.TIME, "error"),
     Scan("error", By.ID, "error", dated=False),
-    PLACES,
+    LOCATIONS,
 )
 
 KEYS = {
@@ -92,7 +92,7 @@ def test_keys_are_read(text: str) -> None:
         *("error,2026-11-21T19:07,", "done,,17", "error,2026-11-21 19:07:45' OR 1=1,17"),
     ],
 )
-def test_what_is_no_key_is_refused(text: str) -> None:
+def test_invalid_keys_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a position in this list"):
         read_key(text, TIMED)
 
@@ -121,7 +121,7 @@ def chunks(scan: Scan, extent: Extent, room: int, *, down: bool) -> list[tuple[i
 @given(
     st.integers(1, 50), st.integers(-5, 200), st.integers(1, 70), st.integers(1, 30), st.booleans()
 )
-def test_chunks_of_numbers_are_all_numbers_once_and_each_of_one_lap(
+def test_chunks_contain_each_number_once_and_none_spans_two_laps(
     first: int, length: int, slots: int, room: int, down: bool
 ) -> None:
     extent = Extent(first, first + length - 1, slots)
@@ -135,20 +135,20 @@ def test_chunks_of_numbers_are_all_numbers_once_and_each_of_one_lap(
 
 
 @given(st.integers(0, 200), st.integers(1, 30), st.booleans())
-def test_chunks_of_pages_leave_none_out(last: int, room: int, down: bool) -> None:
-    found = chunks(PLACES, Extent(0, last, None), room, down=down)
+def test_chunks_of_pages_contain_every_page(last: int, room: int, down: bool) -> None:
+    found = chunks(LOCATIONS, Extent(0, last, None), room, down=down)
     pages = {page for low, high in found for page in range(low, high + 1)}
     assert pages == set(range(last + 1))
     assert all(high - low < room for low, high in found)
 
 
 @pytest.mark.parametrize("down", [False, True])
-def test_the_page_of_the_key_is_read_again_for_what_comes_after_it(down: bool) -> None:
+def test_the_key_s_page_is_read_again_for_the_rows_after_the_key(down: bool) -> None:
     extent = Extent(0, 9, None)
-    chunk = next_chunk(PLACES, extent, ScanKey("ready", id="(5,7)"), down=down, room=100)
+    chunk = next_chunk(LOCATIONS, extent, ScanKey("ready", id="(5,7)"), down=down, room=100)
     assert chunk == ((0, 5) if down else (5, 9))
 
 
-def test_going_down_a_heap_ends() -> None:
-    assert chunks(PLACES, Extent(0, 0, None), 10, down=True) == [(0, 0)]
-    assert chunks(PLACES, Extent(0, -1, None), 10, down=False) == []
+def test_a_heap_of_one_page_has_one_chunk_and_an_empty_one_none() -> None:
+    assert chunks(LOCATIONS, Extent(0, 0, None), 10, down=True) == [(0, 0)]
+    assert chunks(LOCATIONS, Extent(0, -1, None), 10, down=False) == []

@@ -1,4 +1,4 @@
-"""SelectionCriteria where nothing gives an order: each message once, however many there are."""
+"""Selection from a queue without an order: each message once, however many there are."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from console.monitor.scan_query import MessageSource
 
 HEAP = DESIGNS["heap"]
 QUEUE = installed_queue("dbo", "q", HEAP, HEAP.complete_options({}, "mssql"))
-THEIRS = Queue("dbo", "q", HEAP, {}, {"payload": "p"}, kind=Kind.ADOPTED)
+ADOPTED_QUEUE = Queue("dbo", "q", HEAP, {}, {"payload": "p"}, kind=Kind.ADOPTED)
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 
 
@@ -34,7 +34,7 @@ class Scan:
 
     present: tuple[str | None, ...] = ()
     most = 0
-    """Rows that it reads at most."""
+    """The most rows that it reads."""
 
     def __init__(self, source: MessageSource, wanted: MessageQuery, after: str | None) -> None:
         del source
@@ -61,7 +61,7 @@ class _Source(MessageSource):
         """No time-outs to set."""
 
 
-def choice(queue: Queue = QUEUE) -> rows.QueueSelection:
+def selection(queue: Queue = QUEUE) -> rows.QueueSelection:
     source = _Source(PRODUCT, queue, "text", "bigint")
     anything: Any = _Session()
     of = rows.SelectionCriteria(anything, anything, NOTHING, ["ready"], AT)
@@ -78,10 +78,10 @@ def scan(monkeypatch: pytest.MonkeyPatch) -> type[Scan]:
 
 
 @given(st.integers(0, 60), st.integers(1, 9), st.integers(0, 70), st.data())
-def test_each_once_whether_they_stay_or_go(
+def test_each_message_is_selected_once_whether_it_stays_or_goes(
     count: int, most: int, bound: int, data: st.DataObject
 ) -> None:
-    """A plan leaves them there; what acts takes each, or leaves it to others."""
+    """A plan leaves them in the queue; its execution removes or skips each."""
     with pytest.MonkeyPatch.context() as patch:
 
         class Here(Scan):
@@ -89,17 +89,17 @@ def test_each_once_whether_they_stay_or_go(
 
         Here.most = max(most, bound)
         patch.setattr(rows, "Search", Here)
-        chosen, met = choice(), []
+        chosen, selected = selection(), []
         while found := chosen.next(most):
             ids = [one.id for one in found]
-            met += ids
+            selected += ids
             gone = {id_ for id_ in ids if data.draw(st.booleans())}
             Here.present = tuple(id_ for id_ in Here.present if id_ not in gone)
-        assert len(set(met)) == len(met)
-        assert {str(n) for n in range(min(count, Here.most))} <= set(met)
+        assert len(set(selected)) == len(selected)
+        assert {str(n) for n in range(min(count, Here.most))} <= set(selected)
 
 
-def test_what_cannot_be_told_apart_is_refused(scan: type[Scan]) -> None:
+def test_indistinguishable_messages_are_refused(scan: type[Scan]) -> None:
     scan.present, scan.most = (None, None), 10
     with pytest.raises(UsageError, match="told apart"):
-        choice(THEIRS).next(5)
+        selection(ADOPTED_QUEUE).next(5)

@@ -1,4 +1,4 @@
-"""What is shipped, read from the scripts: all of it, as each engine keeps it."""
+"""Shipped code and columns, read from the scripts: all of them, as each engine stores them."""
 
 import itertools
 import re
@@ -18,7 +18,7 @@ NAMES = ("orders", 'a "b" -- c', "x] [y.z", "it's {queue}")
 
 
 def queues() -> Iterator[tuple[Product, Queue, str]]:
-    """Of each variant, called by one name after the other, and its scripts."""
+    """A queue of each variant, with its scripts; the names take turns."""
     cases = [(engine, variant) for variant in ALL for engine in variant.engines]
     for (engine, variant), name in zip(cases, itertools.cycle(NAMES), strict=False):
         product, queue = PRODUCTS[engine], variant.queue("sales", name, engine)
@@ -47,15 +47,15 @@ def test_every_function_and_column_is_found_whatever_the_queue_is_called() -> No
 
 
 @pytest.mark.parametrize("engine", PRODUCTS)
-def test_the_catalog_has_its_tables(engine: str) -> None:
+def test_all_tables_of_the_catalog_are_found(engine: str) -> None:
     columns = shipped.catalog_columns(PRODUCTS[engine])
     decisions = {"pause", "protection", "silence", "note", "lease", "notification"}
     assert {column.table for column in columns} == {"queue", "setting", "action"} | decisions
     assert {"action_id", "detail", "cutoff"} <= {c.name for c in columns if c.table == "action"}
 
 
-def test_how_a_procedure_was_made_is_no_difference() -> None:
-    """SQL Server keeps the batch that made it, with our comment, as a CREATE."""
+def test_the_header_of_a_procedure_is_no_difference() -> None:
+    """SQL Server stores the batch that created it, with our comment, as a CREATE."""
     product = PRODUCTS["mssql"]
     body = "[s].[q_pop]\n    @n int\nAS\nBEGIN\n    SELECT 1;\nEND;"
     made = {
@@ -75,7 +75,7 @@ def test_how_a_procedure_was_made_is_no_difference() -> None:
     assert other not in made
 
 
-def test_the_keys_of_a_difference_stay() -> None:
+def test_the_json_keys_of_a_difference_are_stable() -> None:
     content = Difference("column", "orders.id", How.MISSING, repairable=False).as_json()
     assert list(content) == ["kind", "name", "how", "installed", "shipped", "mendable"]
     assert content["mendable"] is False

@@ -1,4 +1,4 @@
-"""What the smoke test says of logs that no sound queue would give: nothing passes unseen."""
+"""The smoke test's verdict on logs that no sound queue would produce: no fault is missed."""
 
 import random
 from dataclasses import dataclass, field
@@ -23,8 +23,8 @@ def queue(design: str = "fifo", **options: str) -> Queue:
 
 
 @dataclass
-class Seen:
-    """What the threads saw: (consumer, id, payload) of each pop, in their order."""
+class Observed:
+    """What the threads observed: (consumer, id, payload) of each pop, in their order."""
 
     popped: list[tuple[int, int, bytes]] = field(default_factory=list)
     pushed: bool = True
@@ -37,34 +37,34 @@ def payload(of: Queue, number: int) -> bytes:
     return found if isinstance(found, bytes) else found.encode()
 
 
-def sound(of: Queue) -> Seen:
-    """What a sound queue gives: everything once, in order, the consumers taking turns."""
+def sound(of: Queue) -> Observed:
+    """The log of a sound queue: everything once, in order, the consumers taking turns."""
     numbers = [*range(EXPECTED)]
     if of.design.order_with(of.options) is Order.LIFO:
         numbers[: smoke._SEQUENTIAL] = numbers[: smoke._SEQUENTIAL][::-1]
-    seen = Seen()
+    observed = Observed()
     for at, number in enumerate(numbers):
         consumer = 0 if at < smoke._SEQUENTIAL else 1 + at % smoke._CONSUMERS
-        seen.popped.append((consumer, at + 1, payload(of, number)))
-    return seen
+        observed.popped.append((consumer, at + 1, payload(of, number)))
+    return observed
 
 
-def judged(of: Queue, seen: Seen) -> SmokeResult:
-    log = CallLog(unfinished=seen.unfinished, errors=seen.errors)
-    if seen.pushed:
+def judged(of: Queue, observed: Observed) -> SmokeResult:
+    log = CallLog(unfinished=observed.unfinished, errors=observed.errors)
+    if observed.pushed:
         log.pushes.add(1, 0, smoke._SEQUENTIAL, 1)
         for producer in range(smoke._PRODUCERS):
             log.pushes.add(1, producer + 1, smoke._MESSAGES_EACH, 1)
     messages = smoke._Messages(of)
-    for consumer, _, sent in seen.popped:
+    for consumer, _, sent in observed.popped:
         log.pops.add(1, consumer, 1, 1)
         log.heads += messages.head_of(sent)
-    ids = [str(id_) for consumer, id_, _ in seen.popped if consumer]
+    ids = [str(id_) for consumer, id_, _ in observed.popped if consumer]
     return smoke.judge_round(of, "name", log, ids)
 
 
 def faults(result: SmokeResult) -> dict[str, int]:
-    """What it found, without what is 0."""
+    """The faults that it counted."""
     return {name: getattr(result, name) for name in CLEAN if getattr(result, name)}
 
 
@@ -74,8 +74,8 @@ KINDS = [
 ]
 
 
-def swapped(of: Queue, first: int, second: int) -> Seen:
-    """Two messages the wrong way round; the consumers as they were."""
+def swapped(of: Queue, first: int, second: int) -> Observed:
+    """Two messages swapped; the consumers unchanged."""
     log = sound(of)
     (a, *one), (b, *other) = log.popped[first], log.popped[second]
     log.popped[first], log.popped[second] = (a, *other), (b, *one)  # type: ignore[assignment]
@@ -83,7 +83,7 @@ def swapped(of: Queue, first: int, second: int) -> Seen:
 
 
 @pytest.mark.parametrize("of", KINDS, ids=lambda of: f"{of.design.name} {of.options}")
-def test_each_fault_is_seen_and_a_sound_log_passes(of: Queue) -> None:
+def test_each_fault_is_detected_and_a_sound_log_passes(of: Queue) -> None:
     result = judged(of, sound(of))
     assert (result.ok, faults(result)) == (True, {})
     assert (result.queue, result.design, result.messages) == ("name", of.design.name, EXPECTED)
@@ -96,17 +96,17 @@ def test_each_fault_is_seen_and_a_sound_log_passes(of: Queue) -> None:
     log.popped.append(log.popped[-1])
     result = judged(of, log)
     assert (result.ok, result.doubled) == (False, 1)
-    whole = payload(of, 100)
-    for damaged in (whole[:-1], whole + b"0", whole[:0]):
+    intact = payload(of, 100)
+    for damaged in (intact[:-1], intact + b"0", intact[:0]):
         log = sound(of)
-        at = next(at for at, one in enumerate(log.popped) if one[2] == whole)
+        at = next(at for at, one in enumerate(log.popped) if one[2] == intact)
         log.popped[at] = (*log.popped[at][:2], damaged)
-        # One that is short enough may pass for another message, which then came twice.
+        # A truncated payload may equal another message's, which is then doubled.
         assert faults(judged(of, log)) in ({"damaged": 1}, {"lost": 1, "doubled": 1})
     log = sound(of)  # and one that nobody pushed
     log.popped.append((1, EXPECTED + 1, payload(of, EXPECTED)))
     assert faults(judged(of, log))["damaged"] == 1
-    # Two messages of one producer that one consumer got the wrong way round.
+    # Two messages of one producer that one consumer got in the wrong order.
     at = smoke._SEQUENTIAL + 10
     promises = of.design.order_with(of.options) in {Order.LAX, Order.STRICT, Order.DUE}
     result = judged(of, swapped(of, at, at + smoke._CONSUMERS))
@@ -114,7 +114,7 @@ def test_each_fault_is_seen_and_a_sound_log_passes(of: Queue) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "json", "bytes"])
-def test_payloads_are_different_fit_and_are_known_again(kind: str) -> None:
+def test_payloads_are_distinct_fit_the_limit_and_can_be_identified(kind: str) -> None:
     for one in KINDS:
         of = queue(one.design.name, **{**one.options, "payload": kind})
         payloads = [payload_of(number, of) for number in range(EXPECTED)]
@@ -133,7 +133,7 @@ def test_a_strict_order_holds_across_consumers_a_lax_one_does_not() -> None:
     assert judged(lax, swapped(lax, at, at + 1)).ok
 
 
-def test_the_order_of_different_producers_is_free_where_it_is_lax() -> None:
+def test_a_lax_order_allows_any_order_of_different_producers() -> None:
     lax = queue()
     log = sound(lax)
     middle = [one for one in log.popped if one[0] == 1]
@@ -144,14 +144,14 @@ def test_the_order_of_different_producers_is_free_where_it_is_lax() -> None:
         return int(smoke._Messages(lax).head_of(one[2])[8:12])
 
     assert len({producer(one) for one in middle[half:]}) == 2
-    # Only of the producer whose messages lie on both sides of the cut do some come too late.
+    # Only the producer with messages on both sides of the cut has some that come too late.
     cut = min(producer(one) for one in middle[half:])
     late = [one for one in middle[:half] if producer(one) == cut]
     assert faults(judged(lax, log)) == {"out_of_order": len(late)}
 
 
 @pytest.mark.parametrize("design", ["heap", "ring", "fifo", "naive"])
-def test_what_the_sequential_part_saw_counts(design: str) -> None:
+def test_disorder_in_the_sequential_part_counts(design: str) -> None:
     of = queue(design)
     promises = of.design.order_with(of.options) is not Order.NONE
     assert bool(judged(of, swapped(of, 3, 4)).out_of_order) == promises
@@ -168,9 +168,9 @@ def test_lost_claims_and_failed_calls_are_not_ok() -> None:
     assert (result.ok, result.errors) == (False, ("Could not push.",))
 
 
-def test_nothing_at_all_is_all_lost() -> None:
-    assert faults(judged(queue(), Seen())) == {"lost": EXPECTED}
-    assert faults(judged(queue(), Seen(pushed=False))) == {"lost": EXPECTED}
+def test_an_empty_log_means_all_messages_are_lost() -> None:
+    assert faults(judged(queue(), Observed())) == {"lost": EXPECTED}
+    assert faults(judged(queue(), Observed(pushed=False))) == {"lost": EXPECTED}
 
 
 @given(st.integers(0, 2**32), st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
@@ -187,7 +187,7 @@ def test_every_fault_is_counted(seed: int, lost: int, doubled: int, damaged: int
 
 
 @given(st.lists(st.integers(0, 10_000_000), min_size=2, max_size=200))
-def test_latencies_rise_and_lie_between_the_least_and_the_most(microseconds: list[int]) -> None:
+def test_latency_percentiles_rise_between_minimum_and_maximum(microseconds: list[int]) -> None:
     found = latency_of(microseconds)
     assert min(microseconds) / 1000 - 0.01 <= found.p50 <= found.p95 <= found.p99
     assert found.p99 <= max(microseconds) / 1000 + 0.01

@@ -1,4 +1,4 @@
-"""From samples to figures: what is estimated, unknown or not there, and rates that never lie."""
+"""From samples to figures: estimated, unknown and absent ones, and rates that are never wrong."""
 
 import json
 from dataclasses import replace
@@ -41,14 +41,14 @@ def queue(design: str, **options: str) -> Queue:
     return installed_queue("public", "q", of, of.complete_options(options))
 
 
-def test_a_field_that_the_design_has_not_is_null_and_not_unknown() -> None:
+def test_a_field_that_the_design_lacks_is_null_but_not_unknown() -> None:
     seen = snapshot(QueueSample(queue("fifo"), replace(NOTHING, ready=3, age_seconds=1.0)), "c")
     assert (seen.claimed, seen.stuck, seen.gap, seen.capacity) == (None, None, None, None)
     assert set(seen.unknown) == {"push_per_second", "pop_per_second", "holders"}
 
 
 @pytest.mark.parametrize("design", DESIGNS)
-def test_what_could_not_be_seen_is_unknown_and_never_zero(design: str) -> None:
+def test_unreadable_figures_are_unknown_and_never_zero(design: str) -> None:
     seen = snapshot(QueueSample(queue(design), None, "no right to read it"), "c")
     figures = {name: value for name, value in seen.as_json().items() if name in seen.unknown}
     assert "ready" in figures
@@ -56,13 +56,13 @@ def test_what_could_not_be_seen_is_unknown_and_never_zero(design: str) -> None:
     assert seen.problem == "no right to read it"
 
 
-def test_an_empty_queue_has_no_age_and_a_heap_never_tells_it() -> None:
+def test_an_empty_queue_has_no_age_and_a_heap_s_age_is_unknown() -> None:
     assert "age_seconds" not in snapshot(QueueSample(queue("fifo"), NOTHING), "c").unknown
     heap = replace(NOTHING, ready=1)
     assert "age_seconds" in snapshot(QueueSample(queue("heap"), heap), "c").unknown
 
 
-def test_above_the_bounded_count_it_is_an_estimate_and_never_less_than_the_bound() -> None:
+def test_above_the_counting_bound_depth_is_an_estimate_of_at_least_the_bound() -> None:
     many = replace(NOTHING, ready=COUNTED + 1, rows_estimated=2_000_000)
     seen = snapshot(QueueSample(queue("fifo"), many), "c")
     assert (seen.ready, seen.estimated) == (2_000_000, ("ready",))
@@ -72,7 +72,7 @@ def test_above_the_bounded_count_it_is_an_estimate_and_never_less_than_the_bound
     assert snapshot(QueueSample(queue("fifo"), exact), "c").estimated == ()
 
 
-def test_an_estimate_leaves_out_what_was_counted_in_other_states() -> None:
+def test_an_estimate_excludes_rows_counted_in_other_states() -> None:
     row = replace(
         NOTHING,
         ready=5,
@@ -141,7 +141,7 @@ def a_ring(**figures: object) -> QueueSnapshot:
     return replace(seen, **figures)  # type: ignore[arg-type]
 
 
-def test_time_to_full_and_what_a_resize_would_buy() -> None:
+def test_time_to_full_and_the_time_gained_by_a_resize() -> None:
     seen = a_ring(filling_per_second=(10.0, 40.0))
     assert seen.full_in_seconds == 200.0
     assert seen.full_in_range_seconds == (100.0, 400.0)
@@ -155,14 +155,14 @@ def test_time_to_full_and_what_a_resize_would_buy() -> None:
     "figures",
     [{"push_per_second": None}, {"pop_per_second": 50.0}, {"pop_per_second": 60.0}, {"gap": None}],
 )
-def test_a_ring_that_does_not_fill_or_is_not_known_has_no_time_to_full(
+def test_a_ring_that_does_not_fill_or_has_unknown_figures_has_no_time_to_full(
     figures: dict[str, object],
 ) -> None:
     seen = a_ring(**figures)
     assert (seen.full_in_seconds, seen.resize_buys_seconds(10_000)) == (None, None)
 
 
-def test_the_range_of_a_ring_s_filling_holds_its_mean() -> None:
+def test_the_range_of_a_ring_s_fill_rate_contains_its_mean() -> None:
     window = RateWindow(Flow.NUMBERS)
     for at, pushed in enumerate([0, 100, 220, 300, 420]):
         found = window.add(
@@ -187,7 +187,7 @@ def test_rows_that_came_or_went_uncounted_make_a_rate_unknown_and_not_zero() -> 
     assert moved.push == 0.0
 
 
-def test_a_holder_is_counted_though_the_queue_cannot_be_looked_at() -> None:
+def test_holders_are_counted_even_if_the_queue_cannot_be_read() -> None:
     holders = tuple(
         Holder(pid, None, None, None, seconds, None, seconds)
         for pid, seconds in ((7, 40.0), (8, None))
@@ -202,24 +202,24 @@ def test_several_deep_states_without_an_estimate_are_unknown() -> None:
     seen = snapshot(QueueSample(queue("status"), row), "c")
     assert (seen.ready, seen.done, seen.estimated) == (None, None, ())
     assert {"ready", "done"} <= set(seen.unknown)
-    told = QueueSample(queue("status"), row, estimates={"ready": 25_000.4, "done": 9.0})
-    seen = snapshot(told, "c")
+    estimated = QueueSample(queue("status"), row, estimates={"ready": 25_000.4, "done": 9.0})
+    seen = snapshot(estimated, "c")
     assert (seen.ready, seen.done) == (25_000, COUNTED)
     assert seen.estimated == ("ready", "done")
 
 
-def test_stuck_ones_that_are_too_many_to_count_are_as_many_as_are_claimed() -> None:
+def test_too_many_stuck_claims_to_count_are_estimated_as_all_claims() -> None:
     row = replace(NOTHING, ready=0, claimed=COUNTED + 1, stuck=COUNTED + 1, errors=0)
     seen = snapshot(QueueSample(queue("claim"), row, estimates={"claimed": 70_000.0}), "c")
     assert (seen.claimed, seen.stuck, seen.estimated) == (70_000, 70_000, ("claimed", "stuck"))
 
 
-def test_the_stable_object_is_plain_data() -> None:
+def test_the_json_object_is_plain_data() -> None:
     claim = Claim("7", 3.0, "pid=1 start=x", 1, "pid=1 start=x", owner=Evidence.ALIVE)
     sample = QueueSample(queue("claim"), replace(NOTHING, claimed=1), claims=(claim,), holders=())
-    told = json.loads(json.dumps(snapshot(sample, "c").as_json()))
-    assert told["claims"][0]["owner"] == "alive"
-    assert told["held_by"] == []
+    content = json.loads(json.dumps(snapshot(sample, "c").as_json()))
+    assert content["claims"][0]["owner"] == "alive"
+    assert content["held_by"] == []
 
 
 SECONDS = 10.0
@@ -239,14 +239,14 @@ def row(flow: Flow, pushes: int, pops: int, base: int) -> StatusRow:
 
 
 def unreadable(flow: Flow) -> StatusRow:
-    """The queue was seen, its counters were not."""
+    """The queue was sampled, its counters could not be read."""
     if flow is Flow.NUMBERS:
         return replace(RING, next_push=None, next_pop=None)
     return replace(NOTHING, inserted=None, updated=None, deleted=None)
 
 
 @given(st.sampled_from([Flow.DELETED, Flow.NUMBERS]), st.lists(STEP, max_size=30))
-def test_rates_tell_the_flow_of_one_life_of_the_counters(
+def test_rates_are_computed_between_two_resets_of_the_counters(
     flow: Flow, steps: list[tuple[float, str, int, int]]
 ) -> None:
     window = RateWindow(flow, SECONDS)
@@ -263,7 +263,7 @@ def test_rates_tell_the_flow_of_one_life_of_the_counters(
             life = []
             continue
         if event == "reset" and (flow is Flow.NUMBERS or pushes or pops):
-            # Numbers are moved up by a relay; an engine's counters begin at nothing.
+            # Numbers are moved up by a relay; an engine's counters restart at zero.
             base += 1
             pushes, pops = (pushes + 7, pops + 7) if flow is Flow.NUMBERS else (0, 0)
             life = []
@@ -286,15 +286,15 @@ def test_rates_tell_the_flow_of_one_life_of_the_counters(
         life.append((now, pushes, pops))
 
 
-def test_a_counter_that_was_not_readable_before_begins_a_new_life() -> None:
+def test_rates_restart_when_a_counter_becomes_readable() -> None:
     window = RateWindow(Flow.DELETED)
-    unseen = replace(NOTHING, updated=None)
-    assert window.add(0.0, unseen, counts_rows=True) == UNKNOWN
+    incomplete = replace(NOTHING, updated=None)
+    assert window.add(0.0, incomplete, counts_rows=True) == UNKNOWN
     assert window.add(1.0, NOTHING, counts_rows=True) == UNKNOWN
     assert window.add(2.0, replace(NOTHING, inserted=3), counts_rows=True) == Rates(3.0, 0.0)
 
 
-def test_two_looks_at_the_same_moment_have_no_rates() -> None:
+def test_two_samples_at_the_same_moment_have_no_rates() -> None:
     window = RateWindow(Flow.NUMBERS)
     window.add(1.0, RING, counts_rows=True)
     assert window.add(1.0, replace(RING, next_push=9), counts_rows=True) == UNKNOWN
@@ -304,7 +304,7 @@ STEPS = st.lists(st.one_of(st.integers(0, 50), st.sampled_from(["reset", "missed
 
 
 @given(STEPS)
-def test_a_total_has_every_push_that_was_seen_and_never_falls(steps: list[int | str]) -> None:
+def test_a_total_counts_every_observed_push_and_never_falls(steps: list[int | str]) -> None:
     window = RateWindow(Flow.NUMBERS)
     base, number, expected = 1, 1, 0
     last: float | None = None
@@ -327,7 +327,7 @@ def test_a_total_has_every_push_that_was_seen_and_never_falls(steps: list[int | 
         last = found if found is not None else last
 
 
-def test_a_count_that_trails_is_not_counted_twice() -> None:
+def test_a_count_that_falls_back_is_not_counted_twice() -> None:
     total = _Total()
     counts = [10.0, 12.0, 11.5, 12.0, 13.0, None, 14.0]
     assert [total.add(count, restarted=False) for count in counts] == [0, 2, 2, 2, 3, None, 4]

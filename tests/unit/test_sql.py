@@ -49,7 +49,7 @@ def test_any_name_is_one_identifier_in_brackets(name: str) -> None:
     assert unquoted(text, "]") == f"{name}_push"
 
 
-def test_placeholders_in_names_and_comments_are_left_alone() -> None:
+def test_placeholders_in_names_and_comments_are_not_replaced() -> None:
     assert rendered('"{queue}" -- {queue}', queue="{schema}") == '"{schema}" -- {queue}'
 
 
@@ -69,7 +69,9 @@ def test_a_placeholder_without_a_value_fails() -> None:
         ({}, {"id": "i"}, "x no id? y"),
     ],
 )
-def test_conditions(options: dict[str, str], roles: dict[str, str], expected: str) -> None:
+def test_lines_are_kept_where_their_conditions_hold(
+    options: dict[str, str], roles: dict[str, str], expected: str
+) -> None:
     template = """x
 -- when a=1
 -- when b=1
@@ -100,7 +102,7 @@ y"""
         ({"a": "3"}, {"id": "i"}, "(\n    y\n    z\n)"),
     ],
 )
-def test_a_condition_at_the_end_of_its_line(
+def test_a_condition_at_the_end_of_a_line_applies_to_that_line(
     options: dict[str, str], roles: dict[str, str], expected: str
 ) -> None:
     template = """(
@@ -115,13 +117,13 @@ def test_a_condition_at_the_end_of_its_line(
     assert text == expected
 
 
-def test_one_that_cannot_be_read_fails() -> None:
+def test_a_malformed_condition_at_the_end_of_a_line_fails() -> None:
     with pytest.raises(ValueError, match="cannot be read: x -- when a = 1"):
         rendered("x -- when a = 1")
 
 
 @pytest.mark.parametrize("partitions", [0, 1, 3])
-def test_lines_for_each_partition(partitions: int) -> None:
+def test_lines_are_repeated_for_each_partition(partitions: int) -> None:
     template = """x
 -- each partition
 "{queue}_{partition}" {partition}
@@ -135,7 +137,7 @@ y"""
     assert sql.script(statement(template), DIALECT, scope).split("\n") == ["x", *each, "y"]
 
 
-def test_lines_for_each_subscriber() -> None:
+def test_lines_are_repeated_for_each_subscriber() -> None:
     template = """x
 -- each subscriber
 "{queue}_pop_seq_{subscriber_number}" '{subscriber}'
@@ -162,7 +164,7 @@ def test_a_condition_without_end_fails() -> None:
         ("2", "2", ["two", "part", "0", "part", "1"]),
     ],
 )
-def test_what_stays_where_a_condition_does_not_hold(
+def test_else_lines_are_kept_where_a_condition_does_not_hold(
     partitions: str, option: str, kept: list[str]
 ) -> None:
     template = """-- when a=1
@@ -186,7 +188,7 @@ none
 @pytest.mark.parametrize(
     "line", ["-- end", "-- else", "-- when a = 1", "-- when role", "-- when a=1 b=2"]
 )
-def test_an_end_without_a_condition_that_can_be_read_fails(line: str) -> None:
+def test_an_end_without_a_valid_condition_fails(line: str) -> None:
     with pytest.raises(ValueError, match="has no '-- when'"):
         rendered(f"{line}\nx\n-- end")
 
@@ -233,11 +235,11 @@ SELECT
     {is_claimed};
 """,
 }
-"""A few designs, the one like the other, and what they share."""
+"""A few designs that derive from each other, and what they share."""
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def query_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "postgresql").mkdir()
     for file, text in FILES.items():
         (tmp_path / "postgresql" / f"{file}.sql").write_text(text)
@@ -261,7 +263,7 @@ def counted(design: str, **roles: str) -> list[str]:
     return sql.script(f"{design}.counted", DIALECT, scope).split("\n")
 
 
-def test_a_definition_is_what_the_design_means_by_it(made: Path) -> None:
+def test_a_definition_is_replaced_by_the_design_s_text(query_files: Path) -> None:
     assert counted("fifo", error="e") == [
         "SELECT",
         "    CASE",
@@ -273,33 +275,35 @@ def test_a_definition_is_what_the_design_means_by_it(made: Path) -> None:
     ]
 
 
-def test_a_definition_of_which_nothing_is_left_is_none(made: Path) -> None:
+def test_a_definition_that_becomes_empty_is_undefined(query_files: Path) -> None:
     assert "    NULL AS error, -- {is_error}" in counted("fifo")
 
 
-def test_a_design_has_what_the_one_has_that_it_is_like(made: Path) -> None:
-    """Statements and definitions, and by those what all designs share."""
+def test_a_design_inherits_from_the_one_that_it_is_like(query_files: Path) -> None:
+    """Statements, definitions, and thereby the shared statements."""
     for design in ("stack", "heap"):
         assert sql.statement("postgresql", f"{design}.own").label == "fifo.own"
         assert counted(design)[-1] == "FROM t WHERE m.a = '5' -- why;"
     assert set(templates.statements_of("postgresql", "heap")) == {"own", "counted"}
 
 
-def test_what_is_shared_is_a_design_s_that_defines_what_it_is_made_of(made: Path) -> None:
+def test_a_design_has_the_shared_statements_whose_definitions_it_has(query_files: Path) -> None:
     assert sql.statement("postgresql", "fifo.counted").label == "monitor.counted"
     with pytest.raises(KeyError):
         sql.statement("postgresql", "fifo.claims")
-    (made / "postgresql" / "claim.sql").write_text("-- define: is_claimed\nx\n")
+    (query_files / "postgresql" / "claim.sql").write_text("-- define: is_claimed\nx\n")
     assert sql.statement("postgresql", "claim.claims").label == "monitor.claims"
 
 
-def test_a_line_of_which_nothing_is_left_is_no_line(made: Path) -> None:
-    (made / "postgresql" / "naive.sql").write_text("-- name: a\n-- one row\nx\n  {is_error}\ny\n")
+def test_a_line_that_becomes_empty_is_dropped(query_files: Path) -> None:
+    (query_files / "postgresql" / "naive.sql").write_text(
+        "-- name: a\n-- one row\nx\n  {is_error}\ny\n"
+    )
     scope = sql.Scope({"design": "fifo"})
     assert sql.script("naive.a", DIALECT, scope) == "x\ny"
 
 
-def test_what_nobody_defines_fails_with_its_name(made: Path) -> None:
+def test_an_undefined_definition_fails_with_its_name(query_files: Path) -> None:
     with pytest.raises(KeyError, match="is_claimed"):
         sql.script("monitor.claims", DIALECT, sql.Scope({"design": "fifo"}))
 
@@ -310,15 +314,15 @@ class _Row:
     name: str
 
 
-def test_a_column_that_drifted_fails_with_its_name() -> None:
+def test_a_column_that_differs_from_the_row_type_fails_with_its_name() -> None:
     assert sql.rows_of(["id", "name"], [(1, "a")], _Row, "x.y") == [_Row(1, "a")]
     with pytest.raises(TypeError, match="title"):
         sql.rows_of(["id", "title"], [(1, "a")], _Row, "x.y")
 
 
 @pytest.mark.parametrize("engine", PRODUCTS)
-def test_every_condition_asks_for_something_that_can_be(engine: str) -> None:
-    """A misspelt option would silently leave its lines out for ever."""
+def test_every_condition_tests_an_existing_option_and_value(engine: str) -> None:
+    """A misspelt option would silently omit its lines."""
     product = PRODUCTS[engine]
     flags = ("installed", "limited", "finishes", "counters", "keeps_history", "subscribed")
     known: dict[str, set[str]] = {name: {"yes", "no"} for name in flags}
@@ -332,30 +336,39 @@ def test_every_condition_asks_for_something_that_can_be(engine: str) -> None:
             for found in templates.statements(engine, file).values():
                 for name, values in re.findall(r"-- when (\w+)=([\w|]+)", found.template):
                     assert set(values.split("|")) <= known[name], (found.label, name)
-                    may_be_asked = {*scope.options, *CONDITIONS}
-                    assert name in may_be_asked or file != design.name, (found.label, name)
+                    testable = {*scope.options, *CONDITIONS}
+                    assert name in testable or file != design.name, (found.label, name)
 
 
 @pytest.mark.parametrize("engine", PRODUCTS)
-def test_no_shared_statement_asks_which_design_it_is_for(engine: str) -> None:
-    """What differs from design to design stands in its own file, under `-- define:`."""
+def test_no_shared_statement_depends_on_the_design_s_name(engine: str) -> None:
+    """What differs between designs is in their files, under `-- define:`."""
     for path in (Path(str(templates.queries_folder())) / engine).glob("*.sql"):
         assert "-- when design=" not in path.read_text(), path.name
 
 
-def test_every_file_is_listed_by_engine() -> None:
+def test_query_files_are_those_of_designs_presets_and_shared_ones() -> None:
     folder = Path(str(templates.queries_folder()))
     assert {path.name for path in folder.iterdir()} == {*PRODUCTS, "README.md"}
     for engine in PRODUCTS:
         files = {path.stem for path in (folder / engine).glob("*.sql")}
-        house = {"actions", "activity", "bench", "catalog", "common", "maintenance"}
-        house |= {"doctor", "pipeline", "prove", "replay", "roles", "server", "sessions", "upgrade"}
-        house |= {"monitor", "notify", "pause", "preset"}
-        house |= {"partitions", "own"} if engine == "postgresql" else set()
-        assert files == set(designs_on(engine)) | set(presets(engine)) | house
+        shared = {"actions", "activity", "bench", "catalog", "common", "maintenance"}
+        shared |= {
+            "doctor",
+            "pipeline",
+            "prove",
+            "replay",
+            "roles",
+            "server",
+            "sessions",
+            "upgrade",
+        }
+        shared |= {"monitor", "notify", "pause", "preset"}
+        shared |= {"partitions", "own"} if engine == "postgresql" else set()
+        assert files == set(designs_on(engine)) | set(presets(engine)) | shared
 
 
-def test_a_name_twice_and_a_missing_comment_fail(
+def test_duplicate_names_missing_comments_and_missing_files_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "made").mkdir()

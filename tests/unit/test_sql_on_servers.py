@@ -56,11 +56,11 @@ def statement(template: str) -> sql.Statement:
     return sql.Statement("postgresql", "made", "up", "one row", template)
 
 
-TWO_WAYS = statement(
-    """SELECT {way} AS value -- of '{queue}' and "{queue}" :nothing
+TEMPLATE = statement(
+    """SELECT {usage} AS value -- of '{queue}' and "{queue}" :nothing
     /* :nothing '{queue}' */"""
 )
-WAYS = {
+USAGES = {
     "a literal": "CAST('{queue}' AS text)",
     "an identifier": """(SELECT CAST(k.key AS text) FROM (SELECT 1 AS "{queue}") AS named,
         jsonb_object_keys(to_jsonb(named)) AS k (key))""",
@@ -69,13 +69,13 @@ WAYS = {
 }
 
 
-def asked(database: Database, way: str, name: str) -> list[str]:
-    """The name as a query and as a script hand it to the server and back."""
-    template = TWO_WAYS.template.replace("{way}", WAYS[way])
+def round_trip(database: Database, usage: str, name: str) -> list[str]:
+    """The name after a round trip to the server, by a query and by a script."""
+    template = TEMPLATE.template.replace("{usage}", USAGES[usage])
     scope = sql.Scope({"queue": name})
     found = []
     with database.transaction("ask") as connection:
-        values = {"word": name} if way == "a bound value" else {}
+        values = {"word": name} if usage == "a bound value" else {}
         rows = sql.rows(connection, _Value, statement(template), scope, **values)
         found += [row.value for row in rows]
         if not values:
@@ -86,14 +86,14 @@ def asked(database: Database, way: str, name: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("usage", USAGES)
 @given(name=NAMES | st.sampled_from(ODD))
-def test_every_name_comes_back_as_it_went(database: Database, way: str, name: str) -> None:
-    assert set(asked(database, way, name)) == {name}
+def test_every_name_survives_a_round_trip(database: Database, usage: str, name: str) -> None:
+    assert set(round_trip(database, usage, name)) == {name}
 
 
 @given(first=NAMES, second=NAMES)
-def test_a_script_with_bodies_runs_whatever_stands_in_its_names(
+def test_a_script_with_function_bodies_runs_whatever_its_names_contain(
     database: Database, first: str, second: str
 ) -> None:
     first, second = f"{first}$dbq$", f"$dbq1$ {second}"
@@ -108,13 +108,15 @@ def test_a_script_with_bodies_runs_whatever_stands_in_its_names(
         if max(len(name.encode()) for name in (first, second)) > 60:
             return
         sql.run(connection, made, scope)
-        asked_for = statement('SELECT t.value AS value FROM "{schema}" AS t')
-        row = sql.row(connection, _Value, asked_for, scope)
+        query = statement('SELECT t.value AS value FROM "{schema}" AS t')
+        row = sql.row(connection, _Value, query, scope)
         connection.rollback()
     assert row.value == second + first
 
 
-def test_a_column_that_drifted_fails_even_without_rows(database: Database) -> None:
+def test_a_column_that_differs_from_the_row_type_fails_even_without_rows(
+    database: Database,
+) -> None:
     with (
         pytest.raises(TypeError, match="other"),
         database.transaction("ask") as connection,
@@ -122,7 +124,7 @@ def test_a_column_that_drifted_fails_even_without_rows(database: Database) -> No
         sql.rows(connection, _Other, statement("SELECT 'x' AS value WHERE false"))
 
 
-def test_one_value_of_one_column_needs_no_row_type(database: Database) -> None:
+def test_a_single_column_needs_no_row_type(database: Database) -> None:
     one = statement("SELECT CAST('{queue}' AS text) WHERE :times > 0")
     scope = sql.Scope({"queue": "orders"})
     two = statement("SELECT 1 AS a, 2 AS b WHERE false")
@@ -141,7 +143,7 @@ def test_a_time_without_a_zone_is_utc(database: Database) -> None:
         assert sql.value(connection, datetime, moment) == datetime(2026, 3, 29, 1, tzinfo=UTC)
 
 
-def test_the_connection_tells_of_which_engine_a_statement_is(database: Database) -> None:
+def test_the_connection_decides_which_engine_s_statement_is_used(database: Database) -> None:
     with database.transaction("ask") as connection:
         assert sql.has(connection, "catalog.exists")
         assert sql.has(connection, "partitions.default_partition")
@@ -151,12 +153,12 @@ def test_the_connection_tells_of_which_engine_a_statement_is(database: Database)
             sql.value(connection, int, "broker.tables")
 
 
-def test_a_text_that_is_no_unicode_is_wrong_use(database: Database) -> None:
+def test_text_that_is_not_unicode_is_a_usage_error(database: Database) -> None:
     with pytest.raises(UsageError, match="Unicode"), database.transaction("ask") as connection:
         sql.rows(connection, _Value, statement("SELECT :word AS value"), word="\udcff")
 
 
-def test_a_union_runs_parts_with_names_of_their_own(database: Database) -> None:
+def test_a_union_runs_parts_with_different_names(database: Database) -> None:
     one = statement("SELECT CAST('{queue}' AS text) AS value -- the name")
     names = [*ODD, "plain"]
     with database.transaction("ask") as connection:

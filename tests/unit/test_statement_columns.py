@@ -1,7 +1,7 @@
 """The doctor's and the pipeline's statements return the columns that their row types need, on both
 engines.
 
-PostgreSQL's are run on a server and fill their row types; so what has the same columns would, too.
+PostgreSQL's are run on a server and fill their row types; so do statements with the same columns.
 """
 
 import dataclasses
@@ -26,16 +26,16 @@ from tests.statements import pipeline_statements
 RING = {"next_numbers", "lost", "structure", "broken_slots", "missing_slots", "sequence_settings"}
 RING |= {"life", "park_orphans", "drop_holes", "void_holes", "park_spent", "drop_voids"}
 RING |= {"add_slots", "empty_slots", "raise_numbers", "repair_slots", "slot_map"}
-ONLY_HERE = {"postgresql": {"drawing_transactions", "disable_jit", "pop_plan"}, "mssql": set[str]()}
-"""What one engine alone is asked: who has drawn from a ring, which the other tells by two looks;
-and the way of a pop to its row."""
+ONLY_ON = {"postgresql": {"drawing_transactions", "disable_jit", "pop_plan"}, "mssql": set[str]()}
+"""Statements of one engine alone: who has drawn from a ring, which the other derives from two
+samples; and a pop's plan."""
 ROW_TYPES = {
     "conversations": broker._States,
     "undelivered": broker.Undelivered,
     "activation": broker.Activation,
     "ghosts": sessions._Ghosts,
 }
-"""Of statements that SQL Server alone has."""
+"""Of statements that only SQL Server has."""
 
 _TOKEN = re.compile(
     r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\[(?:[^\]\n]|\]\])*\]|[(),;]|@?\w+",
@@ -46,7 +46,7 @@ _ENDS = {"FROM", "INTO", "ORDER", "OPTION", "WHERE", ";"}
 
 
 def columns(text: str) -> list[str]:
-    """The names of the last list of columns that stands in no brackets and has names."""
+    """The names in the last named list of columns outside brackets."""
     found: list[str] = []
     depth, listing, head, last = 0, False, "", ""
     for token in _TOKEN.findall(text):
@@ -64,24 +64,24 @@ def columns(text: str) -> list[str]:
     return [*found, last.strip('"[]')] if listing else found
 
 
-def asked(product: Product, queue: Queue) -> Iterator[tuple[str, list[str]]]:
-    """What the doctor asks of that queue, by its name, and the columns."""
+def columns_of_doctor(product: Product, queue: Queue) -> Iterator[tuple[str, list[str]]]:
+    """The name and the columns of each of the doctor's statements for that queue."""
     ring = queue.design.name == "ring"
     of_ring = [sql.statement(product.name, f"ring.{name}") for name in sorted(RING)] if ring else []
     for statement in (*of_ring, *of_the_doctor(product, queue.design.name)):
         scope = queue.scope_of(statement.name, product)
         text = sql.script(statement, product.dialect, scope)
-        # Of some designs nothing is asked.
-        if (found := columns(text)) and statement.name not in ONLY_HERE[product.name]:
+        # For some designs a statement is empty.
+        if (found := columns(text)) and statement.name not in ONLY_ON[product.name]:
             yield statement.name, found
 
 
 def of_the_doctor(product: Product, design: str) -> list[sql.Statement]:
-    """All of the doctor's that such a design has, wherever they stand."""
+    """All of the doctor's statements that such a design has, in any file."""
     names = {name for engine in PRODUCTS for name in templates.statements(engine, "doctor")}
     names |= ROW_TYPES.keys()
-    there = sorted(name for name in names if sql.has(product, f"{design}.{name}"))
-    return [sql.statement(product.name, f"{design}.{name}") for name in there]
+    available = sorted(name for name in names if sql.has(product, f"{design}.{name}"))
+    return [sql.statement(product.name, f"{design}.{name}") for name in available]
 
 
 ARCHIVING = [
@@ -92,9 +92,9 @@ ARCHIVING = [
 
 
 @pytest.mark.parametrize("variant", on("postgresql", [*DEFAULTS, *ARCHIVING]), ids=str)
-def test_both_engines_return_the_same(variant: Variant) -> None:
+def test_both_engines_return_the_same_columns(variant: Variant) -> None:
     here, there = (
-        dict(asked(product, variant.queue("s", "q", product.name)))
+        dict(columns_of_doctor(product, variant.queue("s", "q", product.name)))
         for product in (PRODUCTS["postgresql"], PRODUCTS["mssql"])
     )
     assert {name: there.get(name) for name in here} == here
@@ -102,21 +102,21 @@ def test_both_engines_return_the_same(variant: Variant) -> None:
 
 
 def test_both_engines_have_the_same_statements() -> None:
-    """Of a ring, and of the doctor: on PostgreSQL what one design alone is asked is in its file."""
+    """A ring's and the doctor's; on PostgreSQL a statement for only one design is in its file."""
     names = {engine: set(templates.statements(engine, "ring")) for engine in PRODUCTS}
     for product in PRODUCTS.values():
         designs = designs_on("postgresql")
         found = (one.name for design in designs for one in of_the_doctor(product, design))
         names[product.name].update(found)
-    here, there = (names[e] - ONLY_HERE[e] for e in ("postgresql", "mssql"))
+    here, there = (names[e] - ONLY_ON[e] for e in ("postgresql", "mssql"))
     assert here - {"target_state", "contents"} <= there
     assert there - here <= ROW_TYPES.keys()
 
 
-def test_statements_of_sql_server_alone_fill_their_row_types() -> None:
+def test_statements_only_on_sql_server_fill_their_row_types() -> None:
     product = PRODUCTS["mssql"]
     (variant,) = (one for one in DEFAULTS if one.design.name == "broker")
-    found = dict(asked(product, variant.queue("s", "q", "mssql")))
+    found = dict(columns_of_doctor(product, variant.queue("s", "q", "mssql")))
     for name, row_type in ROW_TYPES.items():
         assert found[name] == [field.name for field in dataclasses.fields(row_type)]
 
@@ -126,7 +126,7 @@ SCANNED |= {"retried": messages.AttemptsRow}
 
 
 def scanned(product: Product, queue: Queue) -> Iterator[tuple[str, str, str]]:
-    """(statement, where, SQL) of all that the doctor asks of walks."""
+    """(statement, scan, SQL) of all the doctor's scans."""
     source = MessageSource(
         product, queue, "text", product.id_types[queue.design.id_type or "bigint"]
     )
@@ -147,12 +147,12 @@ KEEPING += [Variant(DESIGNS["ring"], {"in_hand": "on", "size": "10"})]
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
 def test_scan_statements_fill_their_row_types(variant: Variant) -> None:
-    asked = {
+    queries = {
         engine: list(scanned(product, variant.queue("s", "q", engine)))
         for engine, product in PRODUCTS.items()
     }
-    assert {name for name, _, _ in asked["mssql"]} >= {"claimed", "retried"}
-    for name, where, text in (one for some in asked.values() for one in some):
+    assert {name for name, _, _ in queries["mssql"]} >= {"claimed", "retried"}
+    for name, where, text in (one for some in queries.values() for one in some):
         assert columns(text) == [f.name for f in dataclasses.fields(SCANNED[name])], where
 
 
@@ -183,15 +183,15 @@ def test_the_explained_plan_is_that_of_a_pop() -> None:
             f"SELECT {found['keys']}, head.ctid FROM {found['from']} LIMIT 1"
             for found in _CHOICE.finditer(plain)
         }
-        asked = sql.query("doctor.pop_plan", product.dialect, scope)
-        text = re.sub(r"\s+", " ", asked.text.partition("*/")[2]).strip(" ;")
+        explained = sql.query("doctor.pop_plan", product.dialect, scope)
+        text = re.sub(r"\s+", " ", explained.text.partition("*/")[2]).strip(" ;")
         text = text.replace("statement_timestamp()", "now_due").replace(" WHERE true", "")
         text = re.sub(r'\bm\.(?:"(\w+)"|(\w+))', r"head.\1\2", text).replace(" AS m ", " AS head ")
         expected = {f"EXPLAIN (SETTINGS, FORMAT JSON) {choice}" for choice in choices}
         assert {text} == expected, variant
 
 
-def test_a_pop_and_the_doctor_plan_under_the_same_settings() -> None:
+def test_a_pop_and_the_doctor_use_the_same_planner_settings() -> None:
     careful = templates.statements("postgresql", "server")["careful"].template
     for design in ("naive", "fifo", "stack", "pending", "claim", "status", "split"):
         functions = sql.statement("postgresql", f"{design}.functions").template
@@ -216,10 +216,10 @@ PIPELINE_VALUES = {
 
 
 ALWAYS_NULL = {"done": {"archive_id", "reason", "due_at", "archived_at"}, "archive": set()}
-"""Columns of the lake's files that no row of such a source has: they are not asked for."""
+"""Columns of the lake's files that no row of such a source has: they are not selected."""
 
 
-def wanted_by_pipeline(name: str, queue: Queue, scope: templates.Scope) -> list[str]:
+def columns_of_pipeline(name: str, queue: Queue, scope: templates.Scope) -> list[str]:
     if name == "rows":
         lacked = set(ALWAYS_NULL[scope.options["source"]])
         lacked |= {"due_at"} - set(scope.roles)
@@ -231,12 +231,12 @@ def wanted_by_pipeline(name: str, queue: Queue, scope: templates.Scope) -> list[
     return [field.name for field in dataclasses.fields(PIPELINE_TYPES[name])]
 
 
-def test_each_of_the_pipeline_fills_its_row_type() -> None:
+def test_each_statement_of_the_pipeline_fills_its_row_type() -> None:
     for engine, variant in [(name, one) for one in ALL for name in one.engines]:
         product, queue = PRODUCTS[engine], variant.queue("s", "q", engine)
-        met = set()
+        rendered = set()
         for statement, scope in pipeline_statements(product, queue):
-            met.add(statement.name)
+            rendered.add(statement.name)
             text = sql.script(statement, product.dialect, scope)
-            assert columns(text) == wanted_by_pipeline(statement.name, queue, scope), text
-        assert met == templates.statements(product.name, "pipeline").keys()
+            assert columns(text) == columns_of_pipeline(statement.name, queue, scope), text
+        assert rendered == templates.statements(product.name, "pipeline").keys()

@@ -1,4 +1,4 @@
-"""What is made of subscribers' figures: who is slowest, in words, in recordings, in metrics."""
+"""Subscribers' figures: the slowest one, in texts, in recordings, in metrics."""
 
 import json
 from dataclasses import replace
@@ -19,27 +19,27 @@ from tests.tui.feeds import queue
 AT = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
 BILLING = SubscriberSnapshot("billing", 3, 3, 1.5, 40.0, 0, None, popped=70.0)
 SEARCH = SubscriberSnapshot("search", 95, 90, 7.25, 0.0, 2, 12.5, popped=0.0)
-SEEN = queue("events", "ring", gap=95, capacity=100, subscribers=(BILLING, SEARCH))
+RING = queue("events", "ring", gap=95, capacity=100, subscribers=(BILLING, SEARCH))
 
 
-def test_the_limit_of_a_ring_names_the_slowest() -> None:
-    (found,) = judge(SEEN, DEFAULTS)
+def test_the_limit_of_a_ring_names_its_slowest_subscriber() -> None:
+    (found,) = judge(RING, DEFAULTS)
     assert found.text == "95 % full, search is slowest"
-    checked = check(SEEN, DEFAULTS, Maximums())
+    checked = check(RING, DEFAULTS, Maximums())
     assert "95 % full, search is slowest" in checked.words
     assert checked.as_json()["figures"]["gap_share"]["subscriber"] == "search"  # type: ignore[index]
-    alone = replace(SEEN, subscribers=None)
+    alone = replace(RING, subscribers=None)
     assert [one.text for one in judge(alone, DEFAULTS)] == ["95 % full"]
 
 
-def test_where_one_is_not_known_nobody_is_slowest() -> None:
-    assert replace(SEEN, subscribers=(BILLING, replace(SEARCH, gap=None))).slowest is None
+def test_no_subscriber_is_slowest_while_a_gap_is_unknown() -> None:
+    assert replace(RING, subscribers=(BILLING, replace(SEARCH, gap=None))).slowest is None
 
 
-def test_metrics_have_a_series_for_each_that_is_known() -> None:
+def test_metrics_have_a_series_for_each_known_figure_of_a_subscriber() -> None:
     idle = replace(BILLING, age_seconds=None, ready=0)
-    seen = replace(SEEN, subscribers=(idle, SEARCH))
-    state = ConnectionState(Reading("prod", (seen,)), sampled_at=1.0)
+    snapshot = replace(RING, subscribers=(idle, SEARCH))
+    state = ConnectionState(Reading("prod", (snapshot,)), sampled_at=1.0)
     found = {
         (sample.name, sample.labels["subscriber"]): sample.value
         for family in families([state])
@@ -59,26 +59,26 @@ def test_metrics_have_a_series_for_each_that_is_known() -> None:
     }
 
 
-def test_a_recording_has_them_again_and_an_older_one_none(tmp_path: Path) -> None:
-    reading = Reading("prod", (SEEN,), latency_seconds=0.1, next_seconds=1.0)
-    slower = replace(SEEN, subscribers=(BILLING, replace(SEARCH, gap=7)))
+def test_a_recording_keeps_subscribers_and_an_older_one_has_none(tmp_path: Path) -> None:
+    reading = Reading("prod", (RING,), latency_seconds=0.1, next_seconds=1.0)
+    slower = replace(RING, subscribers=(BILLING, replace(SEARCH, gap=7)))
     segment = segments.Segment(tmp_path, "prod", AT)
-    for seen in (reading, replace(reading, queues=(slower,))):
-        segment.write(segments.SAMPLES, segments.samples(seen, AT))
+    for sample in (reading, replace(reading, queues=(slower,))):
+        segment.write(segments.SAMPLES, segments.samples(sample, AT))
     segment.close()
     found = history(tmp_path, "prod", "events", since(AT, 60.0))
     (point,) = found.points
     assert point.subscribers == {"billing": 3, "search": 95}
     assert point.slowest == "search"
     (row,) = segments.samples(reading, AT)
-    assert segments.snapshot_of(row, "prod").subscribers == SEEN.subscribers
+    assert segments.snapshot_of(row, "prod").subscribers == RING.subscribers
     older = {name: value for name, value in row.items() if name != "subscribers"}
     assert segments.snapshot_of(older, "prod").subscribers is None
     rows = [{**dict.fromkeys(segments.SAMPLES.columns), **one} for one in (dict(row), older)]
     assert points(rows, 60) == points(thinned(rows, 60), 60)
 
 
-def test_who_fills_the_ring_now_is_said_so_once() -> None:
+def test_the_text_of_a_full_subscriber_says_full_once() -> None:
     found = replace(SEARCH, full_in_seconds=0.0)
     assert found.text.endswith(", full")
     assert "full in" not in found.text
@@ -93,5 +93,5 @@ def test_who_fills_the_ring_now_is_said_so_once() -> None:
         to_text([BILLING]).replace("40.0", "NaN"),
     ],
 )
-def test_what_is_no_record_of_subscribers_is_none(text: str) -> None:
+def test_an_invalid_record_of_subscribers_is_none(text: str) -> None:
     assert from_text(text) is None
