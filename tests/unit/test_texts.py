@@ -28,15 +28,15 @@ PRIVATE = re.compile(
     r"asks? (the|a|no) database|database is asked|wants?|(stands?|lies?) (in|at|there)|"
     r"None|1 [a-z]+ (messages|claims)|1 messages)\b"
 )
-"""Words that were ours alone, and what Python writes."""
+"""Words of a private language, and what Python prints."""
 
 
 def _commands(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
     yield f"{name} --help", command.help or ""
     for option in command.params:
         yield f"{name} {option.name}", getattr(option, "help", None) or ""
-    for below in getattr(command, "commands", {}).values():
-        yield from _commands(below, f"{name} {below.name}")
+    for subcommand in getattr(command, "commands", {}).values():
+        yield from _commands(subcommand, f"{name} {subcommand.name}")
 
 
 def _keys() -> Iterator[tuple[str, str]]:
@@ -64,9 +64,9 @@ def _texts() -> Iterator[tuple[str, str]]:
         yield design.name, f"{design.summary} {design.advice} {design.details}"
 
 
-def test_no_private_word_stands_in_a_text_that_operators_read() -> None:
+def test_no_text_for_operators_contains_a_private_word() -> None:
     found = [
-        f"{place}: {hit.group()}" for place, text in _texts() for hit in PRIVATE.finditer(text)
+        f"{source}: {hit.group()}" for source, text in _texts() for hit in PRIVATE.finditer(text)
     ]
     assert not found
 

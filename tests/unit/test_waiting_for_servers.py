@@ -1,4 +1,4 @@
-"""Connecting one at a time, how long a thread waits for a silent server, what is run again."""
+"""Connecting one at a time, time limits for silent servers, retries."""
 
 import threading
 import time
@@ -12,48 +12,48 @@ from tests.servers import PATIENCE_SECONDS
 
 
 class Server:
-    """Connects when it is let; how often it was tried, and by how many at once."""
+    """Connects when `go_on` is set; counts the attempts, and how many were concurrent."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
-        self.tries = 0
-        self.together = 0
-        self.most_together = 0
-        self.tried = threading.Event()
+        self.attempts = 0
+        self.concurrent = 0
+        self.most_concurrent = 0
+        self.attempted = threading.Event()
         self.go_on = threading.Event()
 
     def __call__(self) -> int:
-        self.tries += 1
-        self.together += 1
-        self.most_together = max(self.most_together, self.together)
-        self.tried.set()
+        self.attempts += 1
+        self.concurrent += 1
+        self.most_concurrent = max(self.most_concurrent, self.concurrent)
+        self.attempted.set()
         assert self.go_on.wait(30)
-        self.together -= 1
+        self.concurrent -= 1
         if self.error is not None:
             raise self.error
-        return self.tries
+        return self.attempts
 
 
-def all_at_once(turns: ConnectLock, server: Server, count: int) -> list[object]:
-    """What each of so many threads gets that wait while the first one tries."""
+def all_at_once(lock: ConnectLock, server: Server, count: int) -> list[object]:
+    """The result of each of `count` threads; the others wait while the first one tries."""
     found: list[object] = []
     waiting = threading.Semaphore(0)
 
     def one() -> None:
         waiting.release()
         try:
-            found.append(turns.connect(server))
+            found.append(lock.connect(server))
         except OSError as error:
             found.append(error)
 
     threads = [threading.Thread(target=one) for _ in range(count)]
     threads[0].start()
-    assert server.tried.wait(30)
+    assert server.attempted.wait(30)
     for thread in threads[1:]:
         thread.start()
     for _ in threads:
         assert waiting.acquire(timeout=PATIENCE_SECONDS)
-    # They may not have come to the lock yet; where none fails, that changes nothing.
+    # They may not have reached the lock yet; if none fails, that changes nothing.
     threads[-1].join(0.2)
     server.go_on.set()
     for thread in threads:
@@ -61,32 +61,32 @@ def all_at_once(turns: ConnectLock, server: Server, count: int) -> list[object]:
     return found
 
 
-def test_where_it_goes_well_each_gets_its_own_one_after_the_other() -> None:
+def test_successful_connects_run_one_after_the_other() -> None:
     server = Server()
     assert set(all_at_once(ConnectLock(), server, 6)) == {1, 2, 3, 4, 5, 6}
-    assert server.most_together == 1
+    assert server.most_concurrent == 1
 
 
-def test_where_one_fails_those_who_waited_do_not_try() -> None:
+def test_threads_that_waited_for_a_failed_connect_do_not_try() -> None:
     error = OSError("nobody there")
     error.add_note("a note")
     server = Server(error)
-    turns = ConnectLock()
-    found = all_at_once(turns, server, 6)
-    assert server.tries == 1
+    lock = ConnectLock()
+    found = all_at_once(lock, server, 6)
+    assert server.attempts == 1
     assert len({id(one) for one in found}) == 6
     for one in found:
         assert isinstance(one, OSError)
         assert (one.args, one.__notes__) == (("nobody there",), ["a note"])
-    # Whoever comes later tries for himself.
+    # A later caller tries again.
     with pytest.raises(OSError, match="nobody there"):
-        turns.connect(server)
+        lock.connect(server)
     server.error = None
-    assert turns.connect(server) == 3
+    assert lock.connect(server) == 3
 
 
 def test_a_thread_that_ran_out_of_time_does_not_fail_the_others() -> None:
-    turns, server = ConnectLock(), Server()
+    lock, server = ConnectLock(), Server()
     server.go_on.set()
 
     def impatient() -> int:
@@ -97,7 +97,7 @@ def test_a_thread_that_ran_out_of_time_does_not_fail_the_others() -> None:
 
     def other() -> None:
         waits.set()
-        found.append(turns.connect(server))
+        found.append(lock.connect(server))
 
     thread = threading.Thread(target=other)
 
@@ -108,31 +108,31 @@ def test_a_thread_that_ran_out_of_time_does_not_fail_the_others() -> None:
         return impatient()
 
     with pytest.raises(OSError, match="too slow"), time_limit(0.0):
-        turns.connect(with_another_behind)
+        lock.connect(with_another_behind)
     thread.join(30)
     assert found == [1]
 
 
 def test_a_thread_out_of_time_does_not_wait_for_another_s_connect() -> None:
-    turns, server = ConnectLock(), Server()
-    first = threading.Thread(target=turns.connect, args=(server,))
+    lock, server = ConnectLock(), Server()
+    first = threading.Thread(target=lock.connect, args=(server,))
     first.start()
-    assert server.tried.wait(30)
+    assert server.attempted.wait(30)
 
     def refuse() -> int:
         raise OSError("the driver checks the limit itself")
 
     with pytest.raises(OSError, match="checks the limit"), time_limit(0.1):
-        turns.connect(refuse)
+        lock.connect(refuse)
     server.go_on.set()
     first.join(30)
 
 
-def test_without_a_limit_there_is_no_end() -> None:
+def test_there_is_no_reason_to_stop_without_a_limit() -> None:
     assert reason_to_stop() == ""
 
 
-def test_the_limit_ends_by_itself_and_holds_inside_only() -> None:
+def test_a_time_limit_expires_and_applies_only_inside_its_block() -> None:
     with time_limit(0.05):
         assert reason_to_stop() == ""
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -142,7 +142,7 @@ def test_the_limit_ends_by_itself_and_holds_inside_only() -> None:
     assert reason_to_stop() == ""
 
 
-def test_cancelling_ends_it() -> None:
+def test_cancelling_is_a_reason_to_stop() -> None:
     cancelled = threading.Event()
     with time_limit(100.0, cancelled.is_set):
         assert reason_to_stop() == ""
@@ -164,25 +164,25 @@ def test_cancelling_an_outer_limit_ends_an_inner_one() -> None:
         assert reason_to_stop() != ""
 
 
-def test_it_is_the_thread_s_own() -> None:
-    told: list[str] = []
+def test_a_time_limit_applies_only_to_its_own_thread() -> None:
+    reasons: list[str] = []
     with time_limit(0.0):
-        other = threading.Thread(target=lambda: told.append(reason_to_stop()))
+        other = threading.Thread(target=lambda: reasons.append(reason_to_stop()))
         other.start()
         other.join()
-    assert told == [""]
+    assert reasons == [""]
 
 
 @pytest.fixture
 def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that were made, none of which took time."""
+    """The pauses that were requested; none takes time."""
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
     return pauses
 
 
 class Work:
-    """Fails so many times."""
+    """Fails `failures` times."""
 
     def __init__(self, failures: int, error: type[Exception] = TransientError) -> None:
         self.calls = 0
@@ -197,13 +197,13 @@ class Work:
 
 
 @pytest.mark.parametrize("failures", range(6))
-def test_it_is_run_until_it_succeeds(failures: int, paused: list[float]) -> None:
+def test_transient_failures_are_retried_until_success(failures: int, paused: list[float]) -> None:
     assert retry_transient(Work(failures)) == failures + 1
     assert len(paused) == failures
     assert all(0 < pause <= 0.8 for pause in paused)
 
 
-def test_six_failures_are_the_callers(paused: list[float]) -> None:
+def test_the_sixth_failure_is_raised(paused: list[float]) -> None:
     work = Work(99)
     with pytest.raises(TransientError, match="failure 6"):
         retry_transient(work)
@@ -211,14 +211,14 @@ def test_six_failures_are_the_callers(paused: list[float]) -> None:
 
 
 @pytest.mark.parametrize("error", [BusyError, ValueError])
-def test_no_other_error_is_tried_again(error: type[Exception], paused: list[float]) -> None:
+def test_other_errors_are_not_retried(error: type[Exception], paused: list[float]) -> None:
     work = Work(1, error)
     with pytest.raises(error):
         retry_transient(work)
     assert (work.calls, paused) == (1, [])
 
 
-def test_what_went_too_far_is_not_run_again(paused: list[float]) -> None:
+def test_a_failure_is_not_retried_once_the_condition_is_false(paused: list[float]) -> None:
     work = Work(99)
     with pytest.raises(TransientError, match="failure 2"):
         retry_transient(work, while_true=lambda: work.calls < 2)

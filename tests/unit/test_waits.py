@@ -81,7 +81,7 @@ def shares(window: WaitWindow) -> dict[tuple[str | None, str | None], tuple[obje
     }
 
 
-def test_shares_of_the_looks_for_each_queue_and_for_the_database() -> None:
+def test_waits_have_shares_of_the_samples_for_each_queue_and_the_database() -> None:
     holder = session(1, "running", "orders")
     waiters = [session(n, "transactionid", "orders", blocked_by=[1]) for n in (2, 3)]
     other = session(4, "running")
@@ -103,12 +103,12 @@ def test_a_wait_for_a_lock_of_one_queue_does_not_count_for_another() -> None:
     assert [key for key, _ in shares(window_of([both]))] == ["orders", None]
 
 
-def test_a_queue_that_nobody_asked_for_and_other_databases_do_not_count() -> None:
+def test_queues_not_requested_and_other_databases_do_not_count() -> None:
     elsewhere = replace(session(1, "running", "orders"), database="other")
     assert shares(window_of([elsewhere], queues=[MAILS])) == {}
 
 
-def test_what_is_hidden_counts_as_unknown_and_not_as_no_wait() -> None:
+def test_a_hidden_wait_counts_as_unknown_and_not_as_no_wait() -> None:
     (wait,) = window_of([HIDDEN], [HIDDEN]).waits()
     assert (wait.queue, wait.kind, wait.wait, wait.share) == (ORDERS, None, None, 1.0)
     assert wait.meaning is None
@@ -126,7 +126,7 @@ def test_every_wait_has_its_meaning_for_the_design() -> None:
     assert for_all not in {for_orders, for_mails}
 
 
-def test_the_moment_that_is_kept_is_the_last_with_most_waiters() -> None:
+def test_the_worst_sample_is_the_last_with_most_waiters() -> None:
     holder = session(1, "running", "orders")
     first, second = (session(n, "transactionid", "orders", blocked_by=[1]) for n in (2, 3))
     window = window_of([holder], [holder, first], [holder, second], [holder], [])
@@ -134,15 +134,15 @@ def test_the_moment_that_is_kept_is_the_last_with_most_waiters() -> None:
     assert (window.worst_at_sample, window.samples_with_waiters) == (3, 2)
 
 
-def test_without_waiters_the_last_look_is_kept() -> None:
+def test_without_waiters_the_last_sample_is_kept() -> None:
     window = window_of([session(1, "running", "orders")], [session(2, "running", "orders")])
     assert [s.key for s in window.worst.relevant_sessions] == [2]
     assert (window.worst_at_sample, window.samples_with_waiters) == (2, 0)
 
 
-def test_concerned_are_those_at_the_queue_and_all_bound_to_them_by_waiting() -> None:
+def test_relevant_sessions_are_those_using_the_queue_and_all_linked_by_waits() -> None:
     """5 waits for 4, which has nothing to do with the queue; 6 only works in the database."""
-    seen = [
+    sessions = [
         session(1),
         session(2, "transactionid", "orders", blocked_by=[1]),
         session(3, "relation", blocked_by=[2, 7]),
@@ -150,7 +150,7 @@ def test_concerned_are_those_at_the_queue_and_all_bound_to_them_by_waiting() -> 
         session(5, "relation", blocked_by=[4]),
         session(6),
     ]
-    activity = Activity(tuple(seen))
+    activity = Activity(tuple(sessions))
     assert {s.key for s in activity.relevant_sessions} == {1, 2, 3, 7}
     assert activity.by_key[7] == Session(7)
     assert {(tree.key, tree.size) for tree in activity.trees} == {(1, 2), (7, 2)}
@@ -173,7 +173,7 @@ def counter(
     return CounterRow(id_, kind, wait, count, ms)
 
 
-def test_counters_become_what_was_added_between_two_readings() -> None:
+def test_counted_waits_are_differences_between_two_readings() -> None:
     before = [counter(1, "row lock", 5, 100), counter(None, "WRITELOG", 10, 50, None)]
     after = [
         counter(1, "row lock", 7, 130),
@@ -192,11 +192,11 @@ def test_counters_become_what_was_added_between_two_readings() -> None:
 
 
 @pytest.mark.parametrize("after", [counter(1, "row lock", 4, 200), counter(1, "row lock", 6, 90)])
-def test_a_counter_that_fell_tells_nothing(after: CounterRow) -> None:
+def test_a_counter_that_fell_is_ignored(after: CounterRow) -> None:
     assert differences([counter(1, "row lock", 5, 100)], [after], OBJECTS, "mssql") == []
 
 
-def test_a_counter_that_is_gone_tells_nothing() -> None:
+def test_a_counter_that_disappeared_is_ignored() -> None:
     assert differences([counter(1, "row lock", 5, 100)], [], OBJECTS, "mssql") == []
 
 
@@ -246,9 +246,7 @@ def report(activity: Activity, name: str = "orders", **more: object) -> WaitRepo
 
 @COSTLY
 @given(st.lists(SESSIONS, max_size=12), st.text(min_size=1, max_size=63))
-def test_whatever_stands_in_it_fits_80_columns_and_moves_no_cursor(
-    sessions: list[Session], name: str
-) -> None:
+def test_any_report_fits_80_columns_and_moves_no_cursor(sessions: list[Session], name: str) -> None:
     found = report(Activity(tuple(sessions)), name)
     for everything in (False, True):
         for line in lines(found, [queue(name)], everything=everything):
@@ -265,7 +263,7 @@ def test_wide_letters_take_two_columns() -> None:
     assert "注文" * 12 in found[0]
 
 
-def test_a_waiter_that_ended_meanwhile_and_what_is_hidden_are_said() -> None:
+def test_disconnected_and_hidden_sessions_are_reported_as_such() -> None:
     activity = Activity((session(1, "transactionid", "orders", blocked_by=[2]), HIDDEN))
     text = "\n".join(lines(report(activity), [ORDERS], everything=False))
     assert "session 2  ? (its state is not known)\n│ disconnected meanwhile" in text
@@ -274,7 +272,7 @@ def test_a_waiter_that_ended_meanwhile_and_what_is_hidden_are_said() -> None:
     assert "Not visible: orders is no member" in text
 
 
-def test_a_server_without_such_views_is_not_asked_and_that_is_told() -> None:
+def test_a_server_without_wait_views_is_not_queried_and_this_is_reported() -> None:
     missing = {"waits": "this is no such server", "rates": "nor has it those"}
     capabilities = SimpleNamespace(missing=missing, database=DATABASE, counts_rows=True)
     product = PRODUCTS["mssql"]
@@ -287,7 +285,7 @@ def test_a_server_without_such_views_is_not_asked_and_that_is_told() -> None:
     assert others == ["Not visible: this is no such server"]
 
 
-def test_many_are_counted_instead_of_shown() -> None:
+def test_many_waiters_are_counted_instead_of_shown() -> None:
     waiting = [session(n, "tuple", "orders", blocked_by=[1]) for n in range(2, 40)]
     activity = Activity((session(1, "running", "orders"), *waiting))
     text = "\n".join(lines(report(activity), [ORDERS], everything=False))
@@ -295,7 +293,7 @@ def test_many_are_counted_instead_of_shown() -> None:
     assert text.count("waits for 1.0 s for ShareLock") == 8
 
 
-def test_a_long_line_stays_within_the_columns() -> None:
+def test_a_long_chain_of_waits_stays_within_80_columns() -> None:
     row = [session(n, "transactionid", "orders", blocked_by=[n - 1]) for n in range(2, 400)]
     activity = Activity((session(1, "running", "orders"), *row))
     found = list(lines(report(activity), [ORDERS], everything=False))
@@ -303,7 +301,7 @@ def test_a_long_line_stays_within_the_columns() -> None:
     assert any("└─ and 384 sessions more" in line for line in found)
 
 
-def test_a_deadlock_is_named() -> None:
+def test_a_deadlock_is_reported() -> None:
     pair = [session(n, "transactionid", "orders", blocked_by=[3 - n]) for n in (1, 2)]
     text = "\n".join(lines(report(Activity(tuple(pair))), [ORDERS], everything=False))
     assert "session 1  in a DEADLOCK: waits for 1.0 s for ShareLock on transactionid" in text

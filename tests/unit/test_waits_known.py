@@ -1,4 +1,4 @@
-"""The data on known waits: complete, about designs that exist, and found by what servers say."""
+"""The data on known waits: complete, about designs that exist, and found by the servers' names."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def queue(design: str, **options: str) -> Queue:
     return installed_queue("public", "q", of, of.complete_options(options))
 
 
-def test_an_entry_says_what_it_is_and_what_it_means() -> None:
+def test_an_entry_has_short_texts_and_is_found_by_its_wait() -> None:
     for engine, known in ENTRIES:
         texts = [known.description, known.meaning, *known.by_design.values()]
         assert all(text.strip() == text and text.endswith(".") for text in texts), known
@@ -24,7 +24,7 @@ def test_an_entry_says_what_it_is_and_what_it_means() -> None:
         assert explain(engine, known.kind, known.wait.replace("*", "x"), None), known
 
 
-def test_an_entry_is_about_designs_and_options_that_there_are() -> None:
+def test_entries_refer_to_existing_designs_and_options() -> None:
     for engine, known in ENTRIES:
         for words, text in known.by_design.items():
             name, *options = words.split()
@@ -35,14 +35,14 @@ def test_an_entry_is_about_designs_and_options_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("engine", PRODUCTS)
-def test_the_waits_that_the_designs_themselves_make_are_told_for_each(engine: str) -> None:
-    """Who holds rows and does nothing is the most usual cause of all."""
+def test_idle_in_transaction_is_explained_for_every_design(engine: str) -> None:
+    """A session that holds rows and does nothing is the most common cause."""
     (idle,) = [known for known in known_waits(engine) if known.wait == "idle in transaction"]
     here = {name for name, design in DESIGNS.items() if engine in design.engines}
     assert {words.split()[0] for words in idle.by_design} == here
 
 
-def test_a_design_with_an_option_goes_before_the_design() -> None:
+def test_an_explanation_for_an_option_precedes_the_design_s() -> None:
     lax, strict = (
         explain("postgresql", "Client", "idle in transaction", queue("fifo", order=order))
         for order in ("lax", "strict")
@@ -62,14 +62,14 @@ def test_the_spelling_of_other_versions_is_known(kind: str, wait: str) -> None:
     assert "log" in found
 
 
-def test_what_has_no_entry_of_its_own_is_told_by_its_kind() -> None:
+def test_a_wait_without_an_entry_is_explained_by_its_kind() -> None:
     own = explain("postgresql", "IO", "DataFileRead", None)
     other = explain("postgresql", "IO", "SomethingNew", None)
     assert other
     assert own != other
 
 
-def test_what_nobody_knows_has_no_meaning() -> None:
+def test_an_unknown_wait_has_no_meaning() -> None:
     assert explain("postgresql", "NewKind", "Something", None) is None
     assert explain("postgresql", None, None, queue("fifo")) is None
 
@@ -98,7 +98,7 @@ def test_sql_server_s_waits_get_the_categories_of_query_store(
     assert wait_kind_of("mssql", wait) == kind
 
 
-def test_each_engine_has_its_entries_each_of_another_wait() -> None:
+def test_each_engine_has_entries_for_distinct_waits() -> None:
     for engine in PRODUCTS:
         names = [(known.kind.lower(), known.wait.lower()) for known in known_waits(engine)]
         assert len(set(names)) == len(names) > 30

@@ -45,11 +45,11 @@ def test_a_statement_keeps_its_shape(text: str, shown: str) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        # As the server cuts it off.
+        # Truncated by the server.
         ("INSERT INTO t VALUES ('unfinished", "INSERT INTO t VALUES (…"),
         ("SELECT $x$ unfinished $X$", "SELECT …"),
         ("SELECT 1 /* unfinished", "SELECT ?"),
-        # Whether a backslash hides the quote behind it is a setting.
+        # Whether a backslash escapes the quote after it is a setting.
         (r"SELECT 'a\' , secret, '", "SELECT …"),
         ("SELECT ARRAY['a']", "SELECT ARRAY…"),
         ("SELECT [it's]", "SELECT …"),
@@ -61,7 +61,7 @@ def test_a_statement_keeps_its_shape(text: str, shown: str) -> None:
         ("{call orders_push('x')}", "…"),
     ],
 )
-def test_where_it_is_not_certain_the_rest_is_left_out(text: str, shown: str) -> None:
+def test_uncertain_text_is_left_out_to_its_end(text: str, shown: str) -> None:
     assert masked(text, KNOWN) == shown
 
 

@@ -30,15 +30,15 @@ def a_queue(name: str) -> Queue:
     return installed_queue("public", name, fifo, fifo.complete_options({}))
 
 
-class Surgery(Doctor):
-    """A doctor whose diagnoses the test sees and can hold up."""
+class ObservedDoctor(Doctor):
+    """A doctor whose diagnoses the test observes and can delay."""
 
     def __init__(self, names: Sequence[str], **options: Any) -> None:
         super().__init__(open_database("postgresql+psycopg://nobody@127.0.0.1:1/none"))
         self.names = list(names)
         self.found: tuple[Finding, ...] = ()
-        self.looks: list[list[str]] = []
-        self.told: list[DoctorUpdate] = []
+        self.diagnosed: list[list[str]] = []
+        self.updates: list[DoctorUpdate] = []
         self.readings: list[Reading] = []
         self.errors: list[Exception] = []
         self.changed = threading.Condition()
@@ -49,12 +49,12 @@ class Surgery(Doctor):
             self.feed,
             self,
             on_reading=self.readings.append,
-            on_update=self._hear,
+            on_update=self._on_update,
             **{"every_seconds": 3600.0, "rest": 0.0, **options},
         )
         self.watcher.start()
 
-    def __enter__(self) -> "Surgery":
+    def __enter__(self) -> "ObservedDoctor":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,16 +72,16 @@ class Surgery(Doctor):
     ) -> list[Diagnosis]:
         names = [one.name for one in queues]
         with self.changed:
-            self.looks.append(names)
+            self.diagnosed.append(names)
             self.changed.notify_all()
         assert self.go_on.wait(20)
         if self.errors:
             raise self.errors.pop(0)
         return [Diagnosis(one, self.found) for one in queues]
 
-    def _hear(self, told: DoctorUpdate) -> None:
+    def _on_update(self, update: DoctorUpdate) -> None:
         with self.changed:
-            self.told.append(told)
+            self.updates.append(update)
             self.changed.notify_all()
 
     def wait(self, what: str, count: int) -> None:
@@ -89,126 +89,126 @@ class Surgery(Doctor):
         with self.changed:
             assert self.changed.wait_for(lambda: len(getattr(self, what)) >= count, 20), what
 
-    def see(self, *snapshots: QueueSnapshot) -> None:
+    def deliver_reading(self, *snapshots: QueueSnapshot) -> None:
         """The sampler has a reading."""
         self.feed.deliver(Reading("here", snapshots))
 
 
-def test_it_starts_with_the_first_reading_and_the_worst_queues() -> None:
-    with Surgery(["a", "b", "c"]) as surgery:
-        surgery.feed.deliver(Reading("here", error=LOST))
-        surgery.watcher.request_diagnosis()
-        assert surgery.looks == []
-        surgery.see(queue("a"), queue("b"), queue("c", errors=1))
-        surgery.wait("told", 2)
-        assert surgery.looks == [["c", "a", "b"]]
-        assert [len(one.diagnoses) for one in surgery.told] == [3, 0]
-        assert surgery.told[1].next_seconds is not None
-        assert surgery.told[1].next_seconds > 3000
-        assert [one.whole_round for one in surgery.told] == [False, True]
-        assert [len(one.queues) for one in surgery.readings] == [0, 3]
+def test_the_first_round_starts_with_the_first_reading_and_the_worst_queues() -> None:
+    with ObservedDoctor(["a", "b", "c"]) as doctor:
+        doctor.feed.deliver(Reading("here", error=LOST))
+        doctor.watcher.request_diagnosis()
+        assert doctor.diagnosed == []
+        doctor.deliver_reading(queue("a"), queue("b"), queue("c", errors=1))
+        doctor.wait("updates", 2)
+        assert doctor.diagnosed == [["c", "a", "b"]]
+        assert [len(one.diagnoses) for one in doctor.updates] == [3, 0]
+        assert doctor.updates[1].next_seconds is not None
+        assert doctor.updates[1].next_seconds > 3000
+        assert [one.whole_round for one in doctor.updates] == [False, True]
+        assert [len(one.queues) for one in doctor.readings] == [0, 3]
 
 
-def test_many_queues_come_chunk_by_chunk_and_requests_go_first() -> None:
+def test_many_queues_are_diagnosed_in_chunks_and_requests_go_first() -> None:
     names = [f"q{number:03}" for number in range(CHUNK * 3)]
-    with Surgery(names) as surgery:
-        surgery.go_on.clear()
-        surgery.see()
-        surgery.wait("looks", 1)
-        surgery.watcher.request_diagnosis(("public", names[-1]))
-        surgery.go_on.set()
-        surgery.wait("told", 5)
-        assert surgery.looks[1] == [names[-1]]
-        assert [len(one) for one in surgery.looks] == [CHUNK, 1, CHUNK, CHUNK]
+    with ObservedDoctor(names) as doctor:
+        doctor.go_on.clear()
+        doctor.deliver_reading()
+        doctor.wait("diagnosed", 1)
+        doctor.watcher.request_diagnosis(("public", names[-1]))
+        doctor.go_on.set()
+        doctor.wait("updates", 5)
+        assert doctor.diagnosed[1] == [names[-1]]
+        assert [len(one) for one in doctor.diagnosed] == [CHUNK, 1, CHUNK, CHUNK]
 
 
-def test_one_diagnosis_at_a_time_however_many_requests() -> None:
-    with Surgery(["a", "b"]) as surgery:
-        surgery.go_on.clear()
-        surgery.see()
-        surgery.wait("looks", 1)
+def test_diagnoses_run_one_at_a_time_however_many_requests() -> None:
+    with ObservedDoctor(["a", "b"]) as doctor:
+        doctor.go_on.clear()
+        doctor.deliver_reading()
+        doctor.wait("diagnosed", 1)
         for _ in range(5):
-            surgery.watcher.request_diagnosis(("public", "b"))
-            surgery.watcher.request_diagnosis()
-        surgery.go_on.set()
-        surgery.wait("told", 5)
-        assert surgery.looks[1:] in ([["b"], ["a", "b"]], [["a", "b"]])
+            doctor.watcher.request_diagnosis(("public", "b"))
+            doctor.watcher.request_diagnosis()
+        doctor.go_on.set()
+        doctor.wait("updates", 5)
+        assert doctor.diagnosed[1:] in ([["b"], ["a", "b"]], [["a", "b"]])
 
 
 def test_prioritized_queues_are_diagnosed_before_the_next_round() -> None:
-    with Surgery(["a", "b"]) as surgery:
-        surgery.see()
-        surgery.wait("told", 2)
-        surgery.watcher.prioritize([("public", "b")])
-        surgery.wait("looks", 2)
-        assert surgery.looks[1] == ["b"]
+    with ObservedDoctor(["a", "b"]) as doctor:
+        doctor.deliver_reading()
+        doctor.wait("updates", 2)
+        doctor.watcher.prioritize([("public", "b")])
+        doctor.wait("diagnosed", 2)
+        assert doctor.diagnosed[1] == ["b"]
 
 
 def test_only_the_sampler_reconnects_and_then_a_new_round_starts() -> None:
-    with Surgery(["a", "b"]) as surgery:
-        surgery.see()
-        surgery.wait("told", 2)
-        surgery.feed.deliver(Reading("here", error=LOST))
-        surgery.watcher.request_diagnosis(("public", "a"))
-        surgery.watcher.request_diagnosis()
-        assert len(surgery.looks) == 1
-        surgery.see()
-        surgery.wait("looks", 2)
-        assert surgery.looks[1] == ["a", "b"]
+    with ObservedDoctor(["a", "b"]) as doctor:
+        doctor.deliver_reading()
+        doctor.wait("updates", 2)
+        doctor.feed.deliver(Reading("here", error=LOST))
+        doctor.watcher.request_diagnosis(("public", "a"))
+        doctor.watcher.request_diagnosis()
+        assert len(doctor.diagnosed) == 1
+        doctor.deliver_reading()
+        doctor.wait("diagnosed", 2)
+        assert doctor.diagnosed[1] == ["a", "b"]
 
 
 def test_a_failed_diagnosis_is_reported_and_retried() -> None:
-    with Surgery(["a"]) as surgery:
-        surgery.errors = [BusyError("Could not look.", why="too slow"), RuntimeError("a mistake")]
-        surgery.see()
-        surgery.wait("told", 1)
-        assert isinstance(surgery.told[0].error, BusyError)
-        surgery.watcher.request_diagnosis()
-        surgery.wait("told", 2)
-        assert surgery.told[1].error is not None
-        assert "a mistake" in surgery.told[1].error.why
-        surgery.watcher.request_diagnosis()
-        surgery.wait("told", 3)
-        assert surgery.told[2].error is None
+    with ObservedDoctor(["a"]) as doctor:
+        doctor.errors = [BusyError("Could not look.", why="too slow"), RuntimeError("a mistake")]
+        doctor.deliver_reading()
+        doctor.wait("updates", 1)
+        assert isinstance(doctor.updates[0].error, BusyError)
+        doctor.watcher.request_diagnosis()
+        doctor.wait("updates", 2)
+        assert doctor.updates[1].error is not None
+        assert "a mistake" in doctor.updates[1].error.why
+        doctor.watcher.request_diagnosis()
+        doctor.wait("updates", 3)
+        assert doctor.updates[2].error is None
 
 
 def test_quoted_errors_are_masked_as_configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     masks = [re.compile(r"\w+@x\.org")]
-    seen: dict[str, object] = {}
+    passed: dict[str, object] = {}
 
     def nothing(*_: object, **options: object) -> list[Diagnosis]:
-        seen.update(options)
+        passed.update(options)
         return []
 
     monkeypatch.setattr(diagnose, "diagnose", nothing)
-    with Surgery(["a"]) as surgery:
-        Doctor(surgery.database, masks=masks).diagnose(surgery.queues(), ())
-    assert seen["masks"] == masks
+    with ObservedDoctor(["a"]) as doctor:
+        Doctor(doctor.database, masks=masks).diagnose(doctor.queues(), ())
+    assert passed["masks"] == masks
 
 
-def test_a_round_that_failed_after_long_rests_as_one_that_went_well() -> None:
-    with Surgery(["a"], rest=1e9) as surgery:
-        surgery.errors = [BusyError("Could not look.", why="too slow")]
-        surgery.see()
-        surgery.wait("told", 1)
+def test_a_failed_round_is_followed_by_the_same_rest_as_a_successful_one() -> None:
+    with ObservedDoctor(["a"], rest=1e9) as doctor:
+        doctor.errors = [BusyError("Could not look.", why="too slow")]
+        doctor.deliver_reading()
+        doctor.wait("updates", 1)
         # A request does not wait.
-        surgery.watcher.request_diagnosis()
-        surgery.wait("told", 3)
-        assert len(surgery.looks) == 2
+        doctor.watcher.request_diagnosis()
+        doctor.wait("updates", 3)
+        assert len(doctor.diagnosed) == 2
 
 
 def test_after_stop_nothing_is_delivered() -> None:
     with ExitStack() as stack:
-        surgery = stack.enter_context(Surgery(["a"]))
-        surgery.go_on.clear()
-        surgery.see()
-        surgery.wait("looks", 1)
-        surgery.watcher.stop()
-        surgery.go_on.set()
-        surgery.watcher.stop(timeout_seconds=20)
-        assert surgery.told == []
+        doctor = stack.enter_context(ObservedDoctor(["a"]))
+        doctor.go_on.clear()
+        doctor.deliver_reading()
+        doctor.wait("diagnosed", 1)
+        doctor.watcher.stop()
+        doctor.go_on.set()
+        doctor.watcher.stop(timeout_seconds=20)
+        assert doctor.updates == []
 
 
 def a_torn_ring(url: str) -> None:
@@ -234,14 +234,14 @@ class _LostError(Exception):
     """A caller that rolls back."""
 
 
-def test_two_doctors_at_one_ring_do_not_disturb_each_others_proofs(database_url: str) -> None:
+def test_two_doctors_of_one_ring_do_not_disturb_each_other_s_proofs(database_url: str) -> None:
     a_torn_ring(database_url)
-    told: list[DoctorUpdate] = []
+    updates: list[DoctorUpdate] = []
     enough = threading.Event()
 
-    def hear(one: DoctorUpdate) -> None:
-        told.append(one)
-        if sum(bool(it.diagnoses) for it in told) >= 6:
+    def on_update(one: DoctorUpdate) -> None:
+        updates.append(one)
+        if sum(bool(it.diagnoses) for it in updates) >= 6:
             enough.set()
 
     feeds = [FakeFeed(), FakeFeed()]
@@ -251,7 +251,7 @@ def test_two_doctors_at_one_ring_do_not_disturb_each_others_proofs(database_url:
             feed,
             Doctor(database),
             on_reading=lambda _: None,
-            on_update=hear,
+            on_update=on_update,
             every_seconds=0.0,
             rest=0.0,
         )
@@ -263,9 +263,9 @@ def test_two_doctors_at_one_ring_do_not_disturb_each_others_proofs(database_url:
     assert enough.wait(60)
     for watcher in watchers:
         watcher.stop(timeout_seconds=20)
-    for diagnosis in (it for one in told for it in one.diagnoses):
+    for diagnosis in (it for one in updates for it in one.diagnoses):
         assert diagnosis.unseen == ()
         assert [it.code.name for it in diagnosis.findings][:1] == ["orphan"]
-    assert not any(one.error for one in told)
+    assert not any(one.error for one in updates)
     for database in databases:
         database.close()

@@ -1,4 +1,4 @@
-"""The wording of an error's text: values go, words stay, and texts of one kind fall together."""
+"""The wording of an error: values are replaced, words stay, texts of one kind have one wording."""
 
 import time
 from datetime import datetime
@@ -92,7 +92,7 @@ def test_the_wording_of_a_wording_is_itself(text: str) -> None:
 
 WORDS = st.text("ghijklmnopqrstuvwxyz", min_size=1, max_size=8)
 IDS = st.integers(0, 10**18).map(str) | st.text("0123456789abcdef", min_size=8, max_size=40).filter(
-    # Eight letters and more are taken for one as well; fewer, without a digit, are a word.
+    # Eight letters and more are taken for an id as well; fewer, without a digit, are a word.
     lambda text: not text.isalpha() or len(text) >= 8
 )
 VALUES = {
@@ -107,7 +107,7 @@ KINDS = st.lists(WORDS | st.sampled_from(sorted(VALUES)).map(lambda name: f"<{na
 
 
 @given(KINDS, st.data())
-def test_texts_that_differ_only_in_their_values_fall_together(
+def test_texts_that_differ_only_in_their_values_have_one_wording(
     kind: list[str], data: st.DataObject
 ) -> None:
     def text() -> str:
@@ -118,7 +118,9 @@ def test_texts_that_differ_only_in_their_values_fall_together(
 
 
 @given(st.lists(WORDS, min_size=1), st.lists(WORDS, min_size=1))
-def test_other_words_are_another_kind(one: list[str], other: list[str]) -> None:
+def test_texts_with_different_words_have_different_wordings(
+    one: list[str], other: list[str]
+) -> None:
     assert (wording(" ".join(one)) == wording(" ".join(other))) == (one == other)
 
 
@@ -131,11 +133,11 @@ def test_a_word_beside_values_still_counts(
 
 
 @given(st.text(st.sampled_from("gh 15:'\"`.,-+()[]<>n/xTZ_\\\n"), max_size=60))
-def test_no_digit_is_left_but_in_codes_and_types(text: str) -> None:
+def test_digits_are_left_only_in_codes_and_types(text: str) -> None:
     assert not any(sign.isdecimal() for sign in wording(text))
 
 
-def test_codes_and_types_are_kinds_of_their_own() -> None:
+def test_errors_with_different_codes_or_types_are_different_groups() -> None:
     texts = [
         "HTTP 503 of order 7",
         "HTTP 451 of order 7",
@@ -146,19 +148,19 @@ def test_codes_and_types_are_kinds_of_their_own() -> None:
     assert group_key("HTTP 503  of\norder 8") == group_key(texts[0])
 
 
-def test_another_rule_is_another_version() -> None:
-    """Who changes the rules raises RULES, and writes down here what the keys are then."""
+def test_the_keys_of_the_current_rules_are_unchanged() -> None:
+    """Whoever changes the rules raises RULES, and records the new keys' hash here."""
     every = "".join(group_key(text) for text in WORDINGS)
     assert (RULES, sha256(every.encode()).hexdigest()[:16]) == (1, "0a34befba06c3ded")
 
 
 @pytest.mark.parametrize("key", ["", "1", "1-xyz", "17", f"{RULES}-{'g' * 16}", f"0-{'a' * 16}"])
-def test_what_is_no_key_is_said(key: str) -> None:
+def test_invalid_keys_are_refused(key: str) -> None:
     with pytest.raises(UsageError, match="is not the key of an error group"):
         require_key(key)
 
 
-def test_a_key_of_other_rules_is_said_to_be_one() -> None:
+def test_a_key_of_another_version_of_the_rules_is_refused_as_such() -> None:
     with pytest.raises(UsageError, match=f"these are version {RULES}"):
         require_key(f"{RULES + 1}-{'a' * 16}")
     assert require_key(group_key("x")) == group_key("x")
