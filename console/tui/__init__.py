@@ -111,13 +111,13 @@ def run(
     _run(ConsoleApp(feeds, setup))
 
 
-def run_profiles(profiles: Sequence[Profile], **how: Any) -> None:
+def run_profiles(profiles: Sequence[Profile], **options: Any) -> None:
     """Open the console on these connections, as `app_on` says, and return when the operator quits.
 
     UsageError without a terminal, and what `app_on` raises.
     """
     require_terminal()
-    _run(app_on(profiles, **how))
+    _run(app_on(profiles, **options))
 
 
 def app_on(
@@ -132,7 +132,7 @@ def app_on(
     """The console on these connections; without any it shows how to add one.
 
     `zone`: for the clock, if the profiles have several; `by_group`: start with one line per
-    connection. UsageError; ConnectionFailedError if a profile does not tell its engine.
+    connection. UsageError; ConnectionFailedError if a profile does not name its engine.
     """
     opened: list[PendingConnection] = []
     turns = WorkLimiter(_AT_ONCE, _TURN_SECONDS)
@@ -180,7 +180,7 @@ def _run(app: ConsoleApp) -> None:
     threading.excepthook = _log_thread
     app.run()
     with contextlib.suppress(KeyboardInterrupt):
-        app.context.action_runs.wait(_narrate)
+        app.context.action_runs.wait(_print_to_stderr)
         if app.context.recordings is not None:
             app.context.recordings.wait()
     if app.return_code:
@@ -192,7 +192,7 @@ def _log_thread(args: threading.ExceptHookArgs) -> None:
         _LOG.error("a thread has failed", exc_info=args.exc_value)
 
 
-def _narrate(line: str) -> None:
+def _print_to_stderr(line: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
 

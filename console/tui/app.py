@@ -62,8 +62,8 @@ def _palette() -> type[Provider]:
 class ConsoleApp(Navigator):
     """The whole console. Feeds, clock and terminal size are its only inputs.
 
-    The text styles are component classes of the app: as those of every widget they were looked up
-    at each restyling, a third of the cost of opening a queue.
+    The text styles are component classes of the app: with those of every widget they would be
+    looked up at each restyling, a third of the cost of opening a queue.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"text--{name}" for name in STYLE_NAMES}
@@ -96,13 +96,15 @@ class ConsoleApp(Navigator):
         Binding("ctrl+q", "quit", "quit", priority=True, tooltip="quit, from anywhere, at once"),
     ]
 
-    _tones: Mapping[str, Style] = MappingProxyType({})
+    _text_styles: Mapping[str, Style] = MappingProxyType({})
     _prepared = False
 
     def __init__(self, feeds: Sequence[Feed] = (), setup: Setup | None = None) -> None:
         setup = setup or Setup()
         if not os.environ.get("NO_COLOR", "?"):
-            del os.environ["NO_COLOR"]  # empty it means nothing by its own rule, but not to Textual
+            del os.environ[
+                "NO_COLOR"
+            ]  # if empty it has no effect by its specification, but in Textual
         # No greys either: they are colours too.
         super().__init__(
             driver_class=TerminalDriver, ansi_color=True if "NO_COLOR" in os.environ else None
@@ -147,16 +149,16 @@ class ConsoleApp(Navigator):
     # Computed once for the whole application, so that a repaint is cheap.
 
     def notify_style_update(self) -> None:
-        self._tones = {}
+        self._text_styles = {}
         super().notify_style_update()
 
     def style_named(self, name: str) -> Style:
         if not self._component_styles:
             self.stylesheet.apply(self)  # its first widgets are styled before it is
-        if name not in self._tones:
+        if name not in self._text_styles:
             style = self.get_component_styles(f"text--{name}").partial_rich_style
-            self._tones = {**self._tones, name: style}
-        return self._tones[name]
+            self._text_styles = {**self._text_styles, name: style}
+        return self._text_styles[name]
 
     @property
     def _background_screens(self) -> list[Screen[Any]]:
@@ -219,8 +221,8 @@ class ConsoleApp(Navigator):
             feed.start(receive)
             return
         doctor = Doctor(conn.database, conn.thresholds_of, conn.masks, rights=conn.rights)
-        hear = self._on_examined(feed.name)
-        watcher = Watcher(feed, doctor, on_reading=receive, on_update=hear, turns=self._turns)
+        on_update = self._on_examined(feed.name)
+        watcher = Watcher(feed, doctor, on_reading=receive, on_update=on_update, turns=self._turns)
         self._watchers[feed.name] = watcher
         watcher.start()
 
@@ -248,14 +250,14 @@ class ConsoleApp(Navigator):
         """The watcher's callback, in the doctor's thread: records and posts."""
         recording = self._recording(name)
 
-        def hear(examined: DoctorUpdate) -> None:
+        def on_update(update: DoctorUpdate) -> None:
             if recording is not None:
-                recording.add_diagnoses(examined.diagnoses)
+                recording.add_diagnoses(update.diagnoses)
             with contextlib.suppress(RuntimeError):
                 clock = self.context.clock
-                self.post_message(NewDiagnoses(name, examined, clock.monotonic(), clock.utc()))
+                self.post_message(NewDiagnoses(name, update, clock.monotonic(), clock.utc()))
 
-        return hear
+        return on_update
 
     def on_new_reading(self, message: NewReading) -> None:
         store = self.context.store
@@ -291,15 +293,15 @@ class ConsoleApp(Navigator):
         of the first sample and of the doctor's first examination do not count as new."""
         conn, new = self.context.connections.get(name), False
         for row in self.context.store.rows(name) if conn is not None and conn.bell else ():
-            found = {
+            critical = {
                 one.key
                 for one in row.findings
                 if one.level is Severity.CRITICAL and one.silenced is None
             }
-            examined, before = self._critical.get(row.key, (None, found))
+            examined, before = self._critical.get(row.key, (None, critical))
             if examined is (row.examined is not None):
-                new = new or bool(found - before)
-            self._critical[row.key] = (row.examined is not None, found)
+                new = new or bool(critical - before)
+            self._critical[row.key] = (row.examined is not None, critical)
         return new
 
     def on_job_finished(self, message: JobFinished) -> None:
@@ -322,12 +324,12 @@ class ConsoleApp(Navigator):
         namespaces: Mapping[str, DOMNode] | None = None,
     ) -> bool:
         """A key typed ahead waits until its screen has widgets."""
-        while default_namespace is self.screen and not self.screen.is_mounted:  # noqa: ASYNC110  # no event tells it
+        while default_namespace is self.screen and not self.screen.is_mounted:  # noqa: ASYNC110  # no event reports it
             await asyncio.sleep(_MOUNTING_SECONDS)
         return await super().run_action(action, default_namespace, namespaces)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """In a field a colon is a colon, and dialogs come first."""
+        """In a field a colon is text, and dialogs have no command line."""
         if action == "command_line":
             return not (isinstance(self.focused, Input) or self.screen.is_modal)
         return super().check_action(action, parameters)
@@ -378,8 +380,8 @@ class ConsoleApp(Navigator):
     def choose_theme(self, name: str) -> None:
         self.theme = name
 
-    def notify_plain(self, words: str) -> None:
-        self.notify(plain(words), markup=False)
+    def notify_plain(self, text: str) -> None:
+        self.notify(plain(text), markup=False)
 
     def examine(self, key: QueueKey | None = None) -> None:
         """Have the doctor examine one queue, or all, now."""
@@ -403,6 +405,6 @@ class ConsoleApp(Navigator):
 def _prepare() -> None:
     import console.tui.screens.queue  # noqa: F401, PLC0415  # not before the first figures
 
-    # Imported objects are no garbage; scanning them takes the collector 60 ms, in which no key
-    # is painted.
+    # Imported objects never become garbage; scanning them takes the collector 60 ms, in which no
+    # key is painted.
     gc.freeze()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _BETWEEN_ROUNDS_SECONDS = 1.5
-"""Making a queue, weighing the messages, dropping it: until a round has shown how long."""
+"""To make a queue, measure its messages and drop it, until a round has been measured."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class BenchPreview:
     """Its estimated duration."""
 
 
-def preview_bench(conn: OpenConnection, who: BenchRequest, load: Load) -> BenchPreview:
-    """Query the database which candidates can take part. Blocks; ConsoleError."""
+def preview_bench(conn: OpenConnection, request: BenchRequest, load: Load) -> BenchPreview:
+    """Ask the database which candidates can take part. Blocks; ConsoleError."""
     database, left_out = conn.database, list[str]()
     plan = BenchPlan(database, database.product.default_schema, load, left_out.append)
-    entrants = [entrant.candidate for entrant in plan.entrants(who)]
+    entrants = [entrant.candidate for entrant in plan.entrants(request)]
     with database.transaction("read the catalog", read_only=True) as connection:
         marked = catalog.is_production(connection)
     return BenchPreview(
@@ -72,9 +72,9 @@ Points = tuple[tuple[float, float], ...]
 class BenchRun:
     """A bench that is running or finished. Written by its thread; screens only read."""
 
-    def __init__(self, wanted: BenchRequest, load: Load, clock: Callable[[], float]) -> None:
+    def __init__(self, request: BenchRequest, load: Load, clock: Callable[[], float]) -> None:
         """`clock`: the context's."""
-        self.request = wanted
+        self.request = request
         self.load = load
         self.environment: Environment | None = None
         """None until the first round is prepared."""
@@ -89,24 +89,24 @@ class BenchRun:
         self._clock = clock
         self._rounds: dict[Candidate, list[RoundFigures]] = {}
         self._points: list[list[tuple[float, float]]] = []
-        self._of: tuple[Candidate, int] | None = None
+        self._current_round: tuple[Candidate, int] | None = None
         self.began_at = self._last_at = clock()
 
     def on_event(self, event: BenchEvent) -> None:
         now = self._clock()
         match event:
-            case BenchStarted(about, candidates):
+            case BenchStarted(environment, candidates):
                 self._rounds = {one: [] for one in candidates}
                 self.began_at = self._last_at = now
-                self.environment = about
+                self.environment = environment
             case RoundProgress():
-                if self._of != (event.candidate, event.round):
-                    self._of = (event.candidate, event.round)
+                if self._current_round != (event.candidate, event.round):
+                    self._current_round = (event.candidate, event.round)
                     self._points.append([])
                 self._points[-1].append((now, event.messages_per_second))
                 self.live = event
             case RoundFinished(candidate, one):
-                if self._of != (candidate, one.number):  # it was over before a second was
+                if self._current_round != (candidate, one.number):  # it took less than a second
                     self._points.append([(now, one.messages_per_second)])
                 self._rounds[candidate].append(one)
                 self._last_at, self.live = now, None
@@ -123,8 +123,8 @@ class BenchRun:
 
     @property
     def results(self) -> tuple[CandidateResult, ...]:
-        found = [(one, tuple(rounds)) for one, rounds in [*self._rounds.items()]]
-        return tuple(CandidateResult(one, rounds) for one, rounds in found if rounds)
+        pairs = [(one, tuple(rounds)) for one, rounds in [*self._rounds.items()]]
+        return tuple(CandidateResult(one, rounds) for one, rounds in pairs if rounds)
 
     @property
     def total(self) -> int:
@@ -152,8 +152,8 @@ class BenchRun:
         if self.environment is None:
             return None
         done = self.done
-        a_round = (self._last_at - self.began_at) / done if done else _of_a_round(self.load)
-        return max(0.0, a_round * (self.total - done) - (self._clock() - self._last_at))
+        round_seconds = (self._last_at - self.began_at) / done if done else _of_a_round(self.load)
+        return max(0.0, round_seconds * (self.total - done) - (self._clock() - self._last_at))
 
     def work(self, conn: OpenConnection) -> "BenchWork":
         """The bench as an action run."""
@@ -172,11 +172,11 @@ class BenchRun:
                 self.complete = measure(task, control, on_event)
             finally:
                 self.live, self.ended_at = None, self._clock()
-            return self._ended()
+            return self._result()
 
         return BenchWork(self, run)
 
-    def _ended(self) -> verbs.Result:
+    def _result(self) -> verbs.Result:
         rounds = numbered(self.done, "round")
         if not self.complete:
             return verbs.Result(
@@ -224,19 +224,21 @@ class BenchRow:
 
 
 def lines_of(bench_run: BenchRun) -> dict[str, BenchRow]:
-    """All who take part, in turn."""
+    """The rows of all candidates, in order."""
     results = {result.candidate: result for result in bench_run.results}
     rates = [result.messages_per_second.median for result in bench_run.results]
     rates += [bench_run.live.messages_per_second] if bench_run.live else []
-    whose = None if bench_run.finished or bench_run.next_round is None else bench_run.next_round[0]
+    current = (
+        None if bench_run.finished or bench_run.next_round is None else bench_run.next_round[0]
+    )
     return {
         label(one): BenchRow(
             one,
             bench_run.load.rounds,
             max(rates, default=0.0),
-            whose == one,
+            current == one,
             results.get(one),
-            bench_run.live if whose == one else None,
+            bench_run.live if current == one else None,
         )
         for one in bench_run.candidates
     }
@@ -252,7 +254,7 @@ def _mark(line: BenchRow) -> str:
     return "✖" if wrong else "▶" if line.running else ""
 
 
-def _mark_tone(line: BenchRow) -> str:
+def _mark_style(line: BenchRow) -> str:
     return "critical" if line.result is not None and not line.result.ok else "good"
 
 
@@ -279,21 +281,21 @@ def _of_result(
     least: int,
     most: int,
 ) -> Column[BenchRow]:
-    """What is known as soon as a round is over."""
+    """A figure that is known once a round is over."""
     return Column(
         name, title, lambda x: or_unknown(x.result, value, ""), style, least, most, align_right=True
     )
 
 
 def _latency(name: str, cut: str, title: str) -> Column[BenchRow]:
-    """Milliseconds; of pops those of now, before the first round is over."""
+    """Milliseconds; for pops the current ones, before the first round is over."""
 
     def value(line: BenchRow) -> str:
         if line.result is not None:
-            found = line.result.latency(f"{name}_ms")
+            percentiles = line.result.latency(f"{name}_ms")
         else:
-            found = line.live.pop_ms if line.live and name == "pop" else None
-        return "" if found is None else ms(getattr(found, cut))
+            percentiles = line.live.pop_ms if line.live and name == "pop" else None
+        return "" if percentiles is None else ms(getattr(percentiles, cut))
 
     least, most = (8, 8) if cut == "p50" else (6, 7)
 
@@ -312,7 +314,7 @@ def _log_bytes(result: CandidateResult) -> str:
 
 
 COLUMNS: tuple[Column[BenchRow], ...] = (
-    Column("mark", "", _mark, _mark_tone, max_width=1),
+    Column("mark", "", _mark, _mark_style, max_width=1),
     Column("name", "", lambda line: label(line.candidate), "strong", 8, 32),
     Column(
         "rate", "msgs/s", _rate, lambda line: "trend" if line.live else "", 7, 9, align_right=True
@@ -347,5 +349,5 @@ DROP_ORDER = (
 
 
 def ms(value: float) -> str:
-    """Milliseconds, three digits of them or more."""
+    """Milliseconds, with three digits or more."""
     return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f}"

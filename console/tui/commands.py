@@ -1,4 +1,4 @@
-"""What can be typed behind `:`: read, and answered in words where it is wrong.
+"""The commands that can be typed after `:`; an error says what was expected.
 
 A command opens a screen, or a form with its fields filled in. None changes data by itself.
 """
@@ -120,12 +120,12 @@ def command_named(name: str) -> Command:
 def queue_named(ctx: CommandContext, name: str) -> QueueKey:
     """The queue of this name, schema.name or connection/schema.name. UsageError."""
     keys = ctx.keys
-    found = [key for key in keys if name in names_of(key)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(plain("/".join((key[0], f"{key[1]}.{key[2]}"))) for key in found[:5])
-        raise UsageError(f"There are {len(found)} queues {plain(name)!r}.", next_step=f"{names}")
+    matches = [key for key in keys if name in names_of(key)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        names = ", ".join(plain("/".join((key[0], f"{key[1]}.{key[2]}"))) for key in matches[:5])
+        raise UsageError(f"There are {len(matches)} queues {plain(name)!r}.", next_step=f"{names}")
     near = difflib.get_close_matches(name, [key[2] for key in keys], n=3, cutoff=0.5)
     raise UsageError(
         f"There is no queue {plain(name)!r} here.",
@@ -157,7 +157,7 @@ def _is_option(word: str) -> bool:
     return word.startswith("--") or (not word.startswith(MARK) and is_filter(word))
 
 
-def _nothing_else(words: Sequence[str]) -> None:
+def _refuse_more(words: Sequence[str]) -> None:
     if words:
         raise UsageError(f"{plain(words[0])!r} is not understood here.")
 
@@ -177,13 +177,13 @@ def _queue(ctx: CommandContext, words: list[str]) -> None:
         raise UsageError(
             f"A queue has no tab {plain(tab)!r}.", next_step=f"Tabs: {', '.join(TABS)}"
         )
-    _nothing_else(rest[1:])
+    _refuse_more(rest[1:])
     ctx.app.open_queue(key, tab)
 
 
 def _errors(ctx: CommandContext, words: list[str]) -> None:
     key, rest = _queue_and_rest(ctx, words)
-    _nothing_else(rest)
+    _refuse_more(rest)
     ctx.app.open_queue(key, "errors")
 
 
@@ -194,9 +194,9 @@ def _actions(ctx: CommandContext, words: list[str]) -> None:
 
 def _filters(ctx: CommandContext, key: QueueKey, words: list[str]) -> list[str]:
     given = (word for word in words if word != "--filter")
-    found = [*expand(given, ctx.context.filters(key))]
-    filtering.parse(found)
-    return found
+    filters = [*expand(given, ctx.context.filters(key))]
+    filtering.parse(filters)
+    return filters
 
 
 def _verb(verb: Verb) -> Handler:
@@ -255,11 +255,11 @@ def _doctor(ctx: CommandContext, words: list[str]) -> None:
     ctx.app.examine(queue_named(ctx, words[0]) if words else None)
 
 
-def _at_connection(way: Callable[["ConsoleApp"], Callable[[str], None]]) -> Handler:
+def _on_connection(method_of: Callable[["ConsoleApp"], Callable[[str], None]]) -> Handler:
     def do(ctx: CommandContext, words: list[str]) -> None:
         name = _connection(ctx, words[:1])
-        _nothing_else(words[1:])
-        way(ctx.app)(name)
+        _refuse_more(words[1:])
+        method_of(ctx.app)(name)
 
     return do
 
@@ -282,7 +282,7 @@ def _bench(ctx: CommandContext, words: list[str]) -> None:
     ctx.app.open_bench(name, **texts_from_words(BENCH, words[len(named) :]))
 
 
-def _of_a_new_queue(verb: Verb, way: Callable[["ConsoleApp"], Callable[..., None]]) -> Handler:
+def _for_new_queue(verb: Verb, method_of: Callable[["ConsoleApp"], Callable[..., None]]) -> Handler:
     """An optional connection, then the initial values of the form."""
 
     def do(ctx: CommandContext, words: list[str]) -> None:
@@ -290,7 +290,7 @@ def _of_a_new_queue(verb: Verb, way: Callable[["ConsoleApp"], Callable[..., None
         given = texts_from_words(verb, words[len(named) :])
         if "design" in given:
             design(given["design"])
-        way(ctx.app)(*named or [ctx.connection], **given)
+        method_of(ctx.app)(*named or [ctx.connection], **given)
 
     return do
 
@@ -298,16 +298,16 @@ def _of_a_new_queue(verb: Verb, way: Callable[["ConsoleApp"], Callable[..., None
 def _theme(ctx: CommandContext, words: list[str]) -> None:
     if not words or words[0] not in ctx.themes:
         raise UsageError("Which theme?", next_step=f"There are: {', '.join(ctx.themes)}")
-    keep = words[1:2] == ["--save"]
-    _nothing_else(words[2:] if keep else words[1:])
+    save = words[1:2] == ["--save"]
+    _refuse_more(words[2:] if save else words[1:])
     ctx.app.choose_theme(words[0])
-    if keep:
-        path = _file(ctx)
+    if save:
+        path = _config_file(ctx)
         file_writer.save_theme(path, words[0])
         ctx.app.notify_plain(f"The theme is {words[0]} from now on, as saved in {path}.")
 
 
-def _file(ctx: CommandContext) -> Path:
+def _config_file(ctx: CommandContext) -> Path:
     """The configuration file. UsageError if this console has none."""
     if ctx.context.config_path is None:
         raise UsageError(
@@ -319,8 +319,8 @@ def _file(ctx: CommandContext) -> Path:
 def _save(ctx: CommandContext, words: list[str]) -> None:
     if not words:
         raise UsageError("Under which name?", next_step="Example: :save late")
-    _nothing_else(words[1:])
-    name, one, path = words[0].removeprefix(MARK), ctx.visible_filter, _file(ctx)
+    _refuse_more(words[1:])
+    name, one, path = words[0].removeprefix(MARK), ctx.visible_filter, _config_file(ctx)
     if one is None:
         raise UsageError(
             "There is no filter here.",
@@ -337,10 +337,10 @@ def _save(ctx: CommandContext, words: list[str]) -> None:
     ctx.app.notify_plain(f"Saved in {path}: {MARK}{name} behind / {where}.")
 
 
-def _simply(way: Callable[["ConsoleApp"], Callable[[], None]]) -> Handler:
+def _without_arguments(method_of: Callable[["ConsoleApp"], Callable[[], None]]) -> Handler:
     def do(ctx: CommandContext, words: list[str]) -> None:
-        _nothing_else(words)
-        way(ctx.app)()
+        _refuse_more(words)
+        method_of(ctx.app)()
 
     return do
 
@@ -370,10 +370,11 @@ COMMANDS: tuple[Command, ...] = (
             in_palette=True),
     Command(
         "waits", "[CONNECTION]", "what the sessions wait for",
-        _at_connection(lambda app: app.open_waits), "connection", in_palette=True,
+        _on_connection(lambda app: app.open_waits), "connection", in_palette=True,
     ),
     Command(
-        "runs", "", "the runs of the pipeline", _simply(lambda app: app.open_runs), in_palette=True,
+        "runs", "", "the runs of the pipeline", _without_arguments(lambda app: app.open_runs),
+        in_palette=True,
     ),
     Command(
         "pipeline", "JOB [QUEUE] ...", f"the form: {', '.join(jobs.BY_NAME)}", _pipeline, "job"
@@ -385,25 +386,27 @@ COMMANDS: tuple[Command, ...] = (
     Command("audit", "[QUEUE | CONNECTION]", "who did what", _audit, "both", in_palette=True),
     Command(
         "install", "[CONNECTION] [DESIGN NAME] ...", INSTALL.summary,
-        _of_a_new_queue(INSTALL, lambda app: app.open_install), "connection", in_palette=True,
+        _for_new_queue(INSTALL, lambda app: app.open_install), "connection", in_palette=True,
     ),
     Command(
         "adopt", "[CONNECTION] [NAME] ...", ADOPT.summary,
-        _of_a_new_queue(ADOPT, lambda app: app.open_adopt), "connection", in_palette=True,
+        _for_new_queue(ADOPT, lambda app: app.open_adopt), "connection", in_palette=True,
     ),
     Command(
         "connections", "", "their state; add a new one",
-        _simply(lambda app: app.open_connections), in_palette=True,
+        _without_arguments(lambda app: app.open_connections), in_palette=True,
     ),
     Command(
-        "running", "", "actions running here", _simply(lambda app: app.open_running),
+        "running", "", "actions running here", _without_arguments(lambda app: app.open_running),
         in_palette=True,
     ),
     Command("save", "NAME", "save the current filter, for / and --filter: @NAME", _save),
     Command("theme", "NAME [--save]", "change the colours, for now or for good", _theme, "theme"),
-    Command("help", "", "the keys", _simply(lambda app: app.action_help), in_palette=True),
     Command(
-        "quit", "", "quit the console", _simply(lambda app: app.exit), aliases=("q!",),
+        "help", "", "the keys", _without_arguments(lambda app: app.action_help), in_palette=True,
+    ),
+    Command(
+        "quit", "", "quit the console", _without_arguments(lambda app: app.exit), aliases=("q!",),
         in_palette=True,
     ),
 )  # fmt: skip

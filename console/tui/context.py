@@ -1,4 +1,4 @@
-"""What every screen is and works with: closable; store, connections, feeds, clock, navigator."""
+"""What all screens share: store, connections, feeds, clock, navigator; and how they close."""
 
 from __future__ import annotations
 
@@ -189,8 +189,8 @@ class Context:
         for feed in self.feeds:
             longer = [s for s in INTERVALS if s > feed.interval_seconds]
             shorter = [s for s in INTERVALS if s < feed.interval_seconds]
-            found = longer[:1] if step > 0 else shorter[-1:]
-            feed.interval_seconds = found[0] if found else feed.interval_seconds
+            nearest = longer[:1] if step > 0 else shorter[-1:]
+            feed.interval_seconds = nearest[0] if nearest else feed.interval_seconds
             self.store.intervals[feed.name] = feed.interval_seconds
             if step < 0:
                 feed.sample_now()

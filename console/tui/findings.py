@@ -53,7 +53,7 @@ _OF_A_PAUSE = {"pause_overdue", "pause_undone"}
 _OLD_SECONDS = 2.0
 """An older figure is shown with its age."""
 _ERRORS = (LIMIT, "errors")
-_TELLING = ("figure", "session")
+_DISTINGUISHING = ("figure", "session")
 """The evidence that distinguishes several findings of one code."""
 
 
@@ -154,15 +154,20 @@ def queue_findings(
     `judged`: the limits that its figures have reached.
     """
     exceeded = {one.figure: one for one in judged}
-    told = [] if diagnosis is None else list(_from_doctor(key, diagnosis, snapshot, exceeded))
-    named = {view.code for view in told}
-    figures = {view.key[4] for view in told if view.code == LIMIT}
-    untold = [*_from_figures(key, snapshot, exceeded, named, figures)]
+    diagnosed = [] if diagnosis is None else list(_from_doctor(key, diagnosis, snapshot, exceeded))
+    named = {view.code for view in diagnosed}
+    figures = {view.key[4] for view in diagnosed if view.code == LIMIT}
+    undiagnosed = [*_from_figures(key, snapshot, exceeded, named, figures)]
     if _BURST in named:
         # It includes the number of errors.
-        untold = [one for one in untold if one.key[3:] != _ERRORS or one.level is Severity.CRITICAL]
-    found = [replace(one, silenced=_silenced(one, snapshot, exceeded)) for one in (*told, *untold)]
-    return tuple(sorted(found, key=lambda view: (view.silenced is not None, -view.level)))
+        undiagnosed = [
+            one for one in undiagnosed if one.key[3:] != _ERRORS or one.level is Severity.CRITICAL
+        ]
+    views = [
+        replace(one, silenced=_silenced(one, snapshot, exceeded))
+        for one in (*diagnosed, *undiagnosed)
+    ]
+    return tuple(sorted(views, key=lambda view: (view.silenced is not None, -view.level)))
 
 
 def _silenced(
@@ -184,15 +189,17 @@ def _from_doctor(
     exceeded: Mapping[str, Exceeded],
 ) -> Iterator[FindingView]:
     """The doctor's findings, without those that the current figures disprove."""
-    seen: dict[FindingKey, int] = {}
+    counts: dict[FindingKey, int] = {}
     for finding in diagnosis.findings:
         name, evidence = finding.code.name, finding.evidence
-        which = next((str(evidence[it]) for it in _TELLING if it in evidence), "")
-        full = (*key, LIMIT if name in _LIMITS else name, which)
-        seen[full] = seen.get(full, 0) + 1
-        if seen[full] > 1:
-            full = (*full[:4], f"{which}#{seen[full]}")
-        view = FindingView(full, finding.code.severity, first_line(finding.summary))
+        which = next(
+            (str(evidence[figure]) for figure in _DISTINGUISHING if figure in evidence), ""
+        )
+        finding_key = (*key, LIMIT if name in _LIMITS else name, which)
+        counts[finding_key] = counts.get(finding_key, 0) + 1
+        if counts[finding_key] > 1:
+            finding_key = (*finding_key[:4], f"{which}#{counts[finding_key]}")
+        view = FindingView(finding_key, finding.code.severity, first_line(finding.summary))
         view = replace(view, finding=finding)
         if name in _LIMITS:
             if (now := exceeded.get(which)) is not None:
@@ -204,14 +211,14 @@ def _from_doctor(
 
 def _of_limit(view: FindingView, finding: Finding, now: Exceeded) -> FindingView:
     """The doctor's finding, with the current figure."""
-    told = replace(finding, summary=now.reason, evidence=now.as_json(), since=None)
+    current = replace(finding, summary=now.reason, evidence=now.as_json(), since=None)
     since = now.value if now.figure == "age" else None
     return replace(
         view,
         level=now.level,
         summary=first_line(now.reason),
         since_seconds=since,
-        finding=told,
+        finding=current,
         live=True,
     )
 
@@ -241,8 +248,8 @@ def _from_figures(
 ) -> Iterator[FindingView]:
     """Findings that only the figures show."""
     if snapshot.problem:
-        words = first_line(snapshot.problem)
-        yield FindingView((*key, PROBLEM, ""), Severity.WARNING, f"cannot be sampled: {words}")
+        problem = first_line(snapshot.problem)
+        yield FindingView((*key, PROBLEM, ""), Severity.WARNING, f"cannot be sampled: {problem}")
         return
     if snapshot.stuck and not named & _OF_CLAIMS:
         yield FindingView((*key, STUCK, ""), Severity.WARNING, stuck_text(snapshot))
@@ -254,10 +261,10 @@ def _from_figures(
 
 
 def sort_findings(
-    found: Iterable[tuple[FindingView, tuple[float, bool]]],
+    findings: Iterable[tuple[FindingView, tuple[float, bool]]],
 ) -> tuple[tuple[FindingView, ...], tuple[tuple[float, bool], ...]]:
     """Sort (finding, (since when by our clock, at least)) pairs for display, and unzip them."""
-    ordered = sorted(found, key=lambda one: _order(one[0], one[1][0]))
+    ordered = sorted(findings, key=lambda one: _order(one[0], one[1][0]))
     return tuple(view for view, _ in ordered), tuple(since for _, since in ordered)
 
 

@@ -151,7 +151,7 @@ def _control() -> Control:
 
 @dataclass
 class ActionRun:
-    """One action. Its thread writes `told`, `ended` and `error`; screens only read them."""
+    """One action. Its thread writes `progress`, `result` and `error`; screens only read them."""
 
     number: int
     key: QueueKey
@@ -165,8 +165,8 @@ class ActionRun:
     result: Result | None = None
     error: ConsoleError | None = None
     finished: threading.Event = field(default_factory=threading.Event)
-    seen: bool = False
-    """Whether its result was seen by the operator."""
+    result_shown: bool = False
+    """Whether its result has been shown."""
 
     @property
     def active(self) -> bool:
@@ -206,8 +206,8 @@ class ActionRuns:
 
     @property
     def all(self) -> tuple[ActionRun, ...]:
-        """Those that are running, and those whose result was not seen yet."""
-        return tuple(one for one in self._all if one.active or not one.seen)
+        """Those that are running, and those whose result has not been shown yet."""
+        return tuple(one for one in self._all if one.active or not one.result_shown)
 
     @property
     def active(self) -> tuple[ActionRun, ...]:
@@ -251,18 +251,18 @@ class ActionRuns:
             running.control.stop()
 
     def wait(self, on_line: Callable[[str], None]) -> None:
-        """Until all have finished. On Ctrl-C the server rolls the current batches back."""
+        """Wait until all have finished. On Ctrl-C the server rolls the current batches back."""
         for running in self.active:
             on_line(f"{running.summary}. Ctrl-C interrupts it.")
         for running in self.active:
             running.finished.wait()
         for running in self._all:
             if running.control.stopped:
-                for line in _end(running):
+                for line in _result_lines(running):
                     on_line(line)
 
 
-def _end(running: ActionRun) -> tuple[str, ...]:
+def _result_lines(running: ActionRun) -> tuple[str, ...]:
     if running.error is not None:
         return tuple(plain(line) for line in str(running.error).splitlines())
     return () if running.result is None else tuple(map(plain, running.result.lines))

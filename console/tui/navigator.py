@@ -27,25 +27,25 @@ class Navigator(App[None]):
         self.open_queue(key, "messages")
         screen = self.screen
 
-        def narrow(tries: int = 40) -> None:
-            # The tabs come once the queue's first figures have been drawn.
-            found = [pane for pane in screen.query(MessagesTab) if pane.is_mounted]
-            if found:
-                found[0].open(words)
+        def apply_filter(tries: int = 40) -> None:
+            # The tabs are mounted once the queue's first figures have been drawn.
+            panes = [pane for pane in screen.query(MessagesTab) if pane.is_mounted]
+            if panes:
+                panes[0].open(words)
             elif tries and screen.is_attached:
-                screen.set_timer(0.05, lambda: narrow(tries - 1))
+                screen.set_timer(0.05, lambda: apply_filter(tries - 1))
 
         if words:
-            screen.call_after_refresh(narrow)
+            screen.call_after_refresh(apply_filter)
 
     def open_queue(self, key: QueueKey, tab: str = "") -> None:
         """A queue's screen, on one of its tabs."""
         from console.tui.screens.queue import QueueScreen  # noqa: PLC0415
 
-        below = self.screen
-        if isinstance(below, QueueScreen) and below.key == key:
-            # As from a finding of that queue: Escape must not lead through it twice.
-            below.show_tab(tab)
+        current = self.screen
+        if isinstance(current, QueueScreen) and current.key == key:
+            # Opened from one of its findings, for example: Escape must not lead through it twice.
+            current.show_tab(tab)
         else:
             self.push_screen(QueueScreen(self.context, key, tab))
 
@@ -92,13 +92,13 @@ class Navigator(App[None]):
     def open_running(self, number: int = 0) -> None:
         """A running action; 0: the only one, or a choice of several."""
         runs = self.context.action_runs.all
-        found = (
+        running = (
             self.context.action_runs.get(number) if number else runs[0] if len(runs) == 1 else None
         )
-        if found is not None and found.verb == "bench":
-            self.open_bench(found.key[0])
-        elif found is not None:
-            self.push_screen(self._screen_of_run(found))
+        if running is not None and running.verb == "bench":
+            self.open_bench(running.key[0])
+        elif running is not None:
+            self.push_screen(self._screen_of_run(running))
         elif runs:
             self.push_screen(RunningDialog(self.context))
         else:
@@ -149,7 +149,7 @@ class Navigator(App[None]):
         from console.tui.screens.runs import RunsScreen  # noqa: PLC0415
 
         if isinstance(self.screen, RunsScreen):
-            # As from the form of a rollup: Escape must not lead through it twice.
+            # Opened from the form of a rollup, for example: Escape must not lead through it twice.
             self.pop_screen()
         self.push_screen(RunsScreen(self.context, id_))
 

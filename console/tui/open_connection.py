@@ -140,7 +140,7 @@ class PendingConnection:
 def open_profile(
     profile: Profile, taken: Collection[str] = (), turns: WorkLimiter | None = None
 ) -> PendingConnection:
-    """Nothing is connected and no secret looked up yet; if a password has to be typed, the console
+    """Connects to nothing and looks up no secret yet; if a password has to be typed, the console
     asks for it. `taken`: names in use; `turns`: shared with others. UsageError,
     ConnectionFailedError.
     """
@@ -194,28 +194,28 @@ class ConnectionRecorder:
         *,
         slower: float = 1.0,
     ) -> None:
-        """`slower`: by this factor everything costlier than samples is done less often."""
+        """`slower`: the factor by which everything costlier than samples is done less often."""
         self._root = root
         self._conn = conn
         self._slower = slower
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._ended = False
+        self._stopped = False
         self._recorder: Recorder | None = None
-        self._beside: WaitsAndActions | None = None
+        self._waits_and_actions: WaitsAndActions | None = None
         self._why_not = ""
-        self._elsewhere = False
+        self._recorded_elsewhere = False
         self._retry_at = 0.0
 
     # In the threads of the feed and the doctor.
 
     def on_reading(self, reading: Reading) -> None:
         with self._lock:
-            if not self._ended and self._recorder is None and self._monotonic() >= self._retry_at:
+            if not self._stopped and self._recorder is None and self._monotonic() >= self._retry_at:
                 self._open()
-            beside = self._beside
-        if beside is not None:
-            beside.sampled(reading)
+            waits_and_actions = self._waits_and_actions
+        if waits_and_actions is not None:
+            waits_and_actions.sampled(reading)
 
     def add_diagnoses(self, diagnoses: Sequence[Diagnosis]) -> None:
         """Record findings and consumers."""
@@ -237,22 +237,22 @@ class ConnectionRecorder:
             bounds = Bounds(segment_seconds=SEGMENT_SECONDS * self._slower)
             recorder = Recorder(self._root, conn.name, bounds, apart=True)
         except RefusedError:
-            self._elsewhere, self._why_not = True, ""
+            self._recorded_elsewhere, self._why_not = True, ""
             return
         except ConsoleError as error:
             # The cause first: of a long path the end is cut off.
-            where, _, why = (error.why or error.what).rpartition(": ")
-            self._elsewhere, self._why_not = False, f"not recorded: {why}: {where}"
+            path_text, _, why = (error.why or error.what).rpartition(": ")
+            self._recorded_elsewhere, self._why_not = False, f"not recorded: {why}: {path_text}"
             return
-        self._elsewhere, self._why_not = False, ""
-        # The readings, and what the doctor finds, come from the console's watcher.
-        beside = WaitsAndActions(conn.database, recorder, slower=self._slower)
-        beside.start()
-        self._recorder, self._beside = recorder, beside
-        if self._ended:
+        self._recorded_elsewhere, self._why_not = False, ""
+        # Readings and findings come from the console's watcher.
+        waits_and_actions = WaitsAndActions(conn.database, recorder, slower=self._slower)
+        waits_and_actions.start()
+        self._recorder, self._waits_and_actions = recorder, waits_and_actions
+        if self._stopped:
             self.stop()
 
-    # Anywhere.
+    # In any thread.
 
     @property
     def problem(self) -> str:
@@ -263,24 +263,24 @@ class ConnectionRecorder:
     @property
     def status(self) -> str:
         """For display; safe to show."""
-        if self._elsewhere:
+        if self._recorded_elsewhere:
             return "recorded by another console"
         if self.problem:
             return self.problem
         return "not recorded yet" if self._recorder is None else f"recorded to {self._root}"
 
     def stop(self) -> None:
-        """Record nothing more, without waiting."""
+        """Stop recording, without waiting."""
         # Not even for the lock: its holder may be waiting for a disk.
-        self._ended = True
-        beside, recorder = self._beside, self._recorder
-        if beside is not None:
-            beside.stop()
+        self._stopped = True
+        waits_and_actions, recorder = self._waits_and_actions, self._recorder
+        if waits_and_actions is not None:
+            waits_and_actions.stop()
         if recorder is not None:
             recorder.end()
 
     def wait(self, until: float) -> None:
-        """Until its segment is closed, or that moment; the next recorder closes what is left."""
+        """Wait until its segment is closed, or until then; the next recorder closes the rest."""
         recorder = self._recorder
         if recorder is not None:
             recorder.close(max(0.0, until - time.monotonic()))
@@ -292,36 +292,36 @@ class Recordings:
     def __init__(self, root: Path, *, slower: float = 1.0) -> None:
         self.root = root
         self._slower = slower
-        self._of: dict[str, ConnectionRecorder] = {}
+        self._by_name: dict[str, ConnectionRecorder] = {}
 
     def add(self, conn: OpenConnection) -> ConnectionRecorder | None:
         """Add a connection; None: it is configured not to be recorded."""
         if not conn.record:
             return None
-        self._of[conn.name] = ConnectionRecorder(self.root, conn, slower=self._slower)
-        return self._of[conn.name]
+        self._by_name[conn.name] = ConnectionRecorder(self.root, conn, slower=self._slower)
+        return self._by_name[conn.name]
 
     def get(self, name: str) -> ConnectionRecorder | None:
-        return self._of.get(name)
+        return self._by_name.get(name)
 
     def status(self, name: str) -> str:
-        found = self.get(name)
-        return "not recorded: record = false" if found is None else found.status
+        recorder = self.get(name)
+        return "not recorded: record = false" if recorder is None else recorder.status
 
     @property
     def problem(self) -> str:
         """The first connection that is not recorded although it should be, and why."""
-        for name, one in self._of.items():
+        for name, one in self._by_name.items():
             if one.problem:
                 return f"{first_line(name)}: {one.problem}"
         return ""
 
     def stop(self) -> None:
-        for one in self._of.values():
+        for one in self._by_name.values():
             one.stop()
 
     def wait(self, seconds: float = _SECONDS_AT_THE_END) -> None:
-        """Give all segments together a moment to be closed."""
+        """Wait a moment for all segments to be closed."""
         until = time.monotonic() + seconds
-        for one in self._of.values():
+        for one in self._by_name.values():
             one.wait(until)

@@ -30,7 +30,7 @@ _TOKEN = re.compile(
 )
 _BLANK = re.compile(r"[ \t\r\n]*")
 _ESCAPES = re.compile(r"\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4})")
-_WANTED = {
+_EXPECTED = {
     "value": "a value",
     "key": "a key",
     "colon": "a colon",
@@ -63,7 +63,7 @@ class _Layout:
         self._open: list[tuple[str, int]] = []
         """The closing bracket, and the line of the opening one."""
         self._line = ""
-        self._wants = "value"
+        self._expected = "value"
         """What must come next: value, key, colon, comma (or a closing bracket), nothing."""
         self._may_close = False
         """Just after an opening bracket."""
@@ -85,7 +85,7 @@ class _Layout:
             self._fail(rest, f"{self._text[rest : rest + 12]!r} is not valid there")
         elif rest < end:
             self._line += self._text[rest:]
-        elif self._wants != "nothing" and not self._cut:
+        elif self._expected != "nothing" and not self._cut:
             self._fail(end, "it ends too soon" if self._text.strip() else "it is empty")
         self._end_line()
 
@@ -107,30 +107,30 @@ class _Layout:
         if match["sign"] is not None:
             return self._take_sign(token, at)
         if match["string"] is not None:
-            whole = match["closed"] is not None
-            if not whole and not self._cut:
+            closed = match["closed"] is not None
+            if not closed and not self._cut:
                 self._fail(at, "a string is not closed")
                 return False
-            if whole and (why := _bad_string(token)):
+            if closed and (why := _bad_string(token)):
                 self._fail(at, why)
                 return False
-            if self._wants == "key":
+            if self._expected == "key":
                 self._line += token
-                self._wants, self._may_close = "colon", False
+                self._expected, self._may_close = "colon", False
                 return True
-        if self._wants != "value":
-            self._fail(at, f"{token[:12]!r} stands where {_WANTED[self._wants]} should")
+        if self._expected != "value":
+            self._fail(at, f"{token[:12]!r} stands where {_EXPECTED[self._expected]} should")
             return False
         self._line += token
-        self._value_ended()
+        self._end_value()
         return True
 
     def _take_sign(self, sign: str, at: int) -> bool:
-        if sign in "{[" and self._wants == "value":
+        if sign in "{[" and self._expected == "value":
             self._line += sign
             self._open.append(("}" if sign == "{" else "]", len(self.tree.lines)))
             self._end_line(depth=len(self._open) - 1)
-            self._wants, self._may_close = ("key" if sign == "{" else "value"), True
+            self._expected, self._may_close = ("key" if sign == "{" else "value"), True
         elif sign in "}]" and self._open and self._closes(sign):
             _, opened = self._open.pop()
             if self._may_close:  # empty: it stays on one line
@@ -140,24 +140,24 @@ class _Layout:
                 self._end_line(depth=len(self._open) + 1)
                 self.tree.ends[opened] = len(self.tree.lines)
                 self._line = sign
-            self._value_ended()
-        elif sign == ":" and self._wants == "colon":
+            self._end_value()
+        elif sign == ":" and self._expected == "colon":
             self._line += ": "
-            self._wants = "value"
-        elif sign == "," and self._wants == "comma" and self._open:
+            self._expected = "value"
+        elif sign == "," and self._expected == "comma" and self._open:
             self._line += ","
             self._end_line()
-            self._wants = "key" if self._open[-1][0] == "}" else "value"
+            self._expected = "key" if self._open[-1][0] == "}" else "value"
         else:
-            self._fail(at, f"{sign!r} stands where {_WANTED[self._wants]} should")
+            self._fail(at, f"{sign!r} stands where {_EXPECTED[self._expected]} should")
             return False
         return True
 
     def _closes(self, sign: str) -> bool:
-        return sign == self._open[-1][0] and (self._wants == "comma" or self._may_close)
+        return sign == self._open[-1][0] and (self._expected == "comma" or self._may_close)
 
-    def _value_ended(self) -> None:
-        self._wants, self._may_close = ("comma" if self._open else "nothing"), False
+    def _end_value(self) -> None:
+        self._expected, self._may_close = ("comma" if self._open else "nothing"), False
 
     def _end_line(self, depth: int | None = None) -> None:
         if self._line:
@@ -172,7 +172,7 @@ def _bad_string(token: str) -> str:
     return ""
 
 
-_UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
+_UNSAFE_CHARS = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def folder() -> Path:
@@ -181,9 +181,9 @@ def folder() -> Path:
     return downloads if downloads.is_dir() else local_file().parent / "payloads"
 
 
-def suggested_path(queue: str, message: str, ending: str) -> Path:
-    name = _UNFIT.sub("_", f"{queue}-{message}")[:100].strip("._") or "payload"
-    return folder() / f"{name}.{ending}"
+def suggested_path(queue: str, message: str, extension: str) -> Path:
+    name = _UNSAFE_CHARS.sub("_", f"{queue}-{message}")[:100].strip("._") or "payload"
+    return folder() / f"{name}.{extension}"
 
 
 def save(path: Path, payload: str | bytes) -> int:
@@ -244,7 +244,7 @@ class PayloadLayout:
 
 
 def best_form(payload: str | bytes) -> PayloadForm:
-    """JSON if it looks like it, else text, else hex."""
+    """JSON if it looks like JSON, else text, else hex."""
     text = payload if isinstance(payload, str) else _as_text(payload)
     if text is None:
         return PayloadForm.HEX
@@ -380,7 +380,7 @@ def _json_rows(tree: JsonLines, width: int, closed: frozenset[int]) -> list[Payl
         indent = _INDENT * min(depth, _DEEPEST_INDENT)
         indent = min(indent, width // 2)
         folded = _folded(safe(text), max(_LEAST_WIDTH, width - indent - len(mark)), _INDENT)
-        for place, piece in enumerate(folded):
-            rows.append(PayloadRow(" " * indent + (mark if place == 0 else "  ") + piece, line))
+        for index, piece in enumerate(folded):
+            rows.append(PayloadRow(" " * indent + (mark if index == 0 else "  ") + piece, line))
         at += 1
     return rows or [PayloadRow("", 0)]

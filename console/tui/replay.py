@@ -72,11 +72,11 @@ class Player:
 
     @property
     def target(self) -> datetime | None:
-        """Where to seek to; None: play on."""
+        """The position to seek to; None: play on."""
         return self._target
 
     @property
-    def ended(self) -> bool:
+    def at_end(self) -> bool:
         return self._at >= self.last
 
     @property
@@ -86,8 +86,8 @@ class Player:
             self._read_at = self._monotonic()
             if not self._playing:
                 return self._at
-            ran = min(self._read_at - self._since, _LONGEST_STEP_SECONDS) * self._speed
-            return min(self._at + timedelta(seconds=ran), self.last)
+            seconds = min(self._read_at - self._since, _LONGEST_STEP_SECONDS) * self._speed
+            return min(self._at + timedelta(seconds=seconds), self.last)
 
     def advance_to(self, at: datetime) -> None:
         with self._lock:
@@ -106,8 +106,8 @@ class Player:
 
     def change_speed(self, step: int) -> None:
         with self._lock:
-            place = SPEEDS.index(self._speed) + step
-            self._speed = SPEEDS[max(0, min(place, len(SPEEDS) - 1))]
+            index = SPEEDS.index(self._speed) + step
+            self._speed = SPEEDS[max(0, min(index, len(SPEEDS) - 1))]
 
     def seek(self, at: datetime) -> None:
         """Go to a moment, within the recording."""
@@ -120,7 +120,7 @@ class Player:
 
     @property
     def clock(self) -> Clock:
-        """The replay's time as the console's clock, so that ages are those of then."""
+        """The replay's time as the console's clock, so that ages are as they were then."""
         return Clock(monotonic=lambda: self.at.timestamp(), utc=lambda: self.at)  # noqa: PLW0108
 
 
@@ -135,7 +135,7 @@ class Replay:
     def corner_text(self, zone: tzinfo | None) -> str:
         """`REPLAY ▶ 1x · 2026-03-29 03:00:05 UTC`."""
         player = self.player
-        mark = "■ end" if player.ended else "▶" if player.playing else "‖"
+        mark = "■ end" if player.at_end else "▶" if player.playing else "‖"
         return f"REPLAY {mark} {player.speed:g}x · {moment(player.at, zone)}"
 
     def line(self, zone: tzinfo | None, width: int) -> str:
@@ -150,9 +150,9 @@ class Replay:
         cells = width - len(begin) - len(end) - len(keys) - 2
         if cells < 8:
             return f"{begin} to {end}"
-        whole = (player.last - player.first).total_seconds() or 1.0
-        place = round((player.at - player.first).total_seconds() / whole * (cells - 1))
-        bar = "─" * place + "●" + "─" * (cells - 1 - place)
+        total = (player.last - player.first).total_seconds() or 1.0
+        position = round((player.at - player.first).total_seconds() / total * (cells - 1))
+        bar = "─" * position + "●" + "─" * (cells - 1 - position)
         return f"{begin} {bar} {end}{keys}"
 
 
@@ -183,7 +183,7 @@ def open_replay(
 def moment_of(text: str, first: datetime, last: datetime, zone: tzinfo | None) -> datetime:
     """Parse `03:00` or `2026-03-29T03:00`; without an offset it is in the zone.
 
-    A time of day is the last recorded one. UsageError if it is not a time; NothingRecordedError if
+    A time of day means its last occurrence. UsageError if it is not a time; NothingRecordedError if
     it was not recorded.
     """
     word = text.strip()
@@ -191,29 +191,29 @@ def moment_of(text: str, first: datetime, last: datetime, zone: tzinfo | None) -
         if ":" in word[:3] and "-" not in word and "T" not in word:
             day = last.astimezone(zone).date()
             of_day = time.fromisoformat(word if word[1] != ":" else f"0{word}")
-            found = _in(datetime.combine(day, of_day), zone)
-            before = _in(datetime.combine(day - timedelta(days=1), of_day), zone)
-            found = before if found > last and before >= first else found
+            parsed = _in_zone(datetime.combine(day, of_day), zone)
+            before = _in_zone(datetime.combine(day - timedelta(days=1), of_day), zone)
+            parsed = before if parsed > last and before >= first else parsed
         else:
-            found = _in(datetime.fromisoformat(word), zone)
+            parsed = _in_zone(datetime.fromisoformat(word), zone)
     except ValueError:
         raise UsageError(
             f"{text!r} is not a time.",
             next_step="Use 03:00, 03:00:30, 2026-03-29T03:00 or 2026-03-29T03:00+02:00.",
         ) from None
     # A time given in seconds means the whole second.
-    if found < first < found + timedelta(seconds=1):
-        found = first
-    if not first <= found <= last:
+    if parsed < first < parsed + timedelta(seconds=1):
+        parsed = first
+    if not first <= parsed <= last:
         raise NothingRecordedError(
-            f"Nothing is recorded at {moment(found, zone)}.",
+            f"Nothing is recorded at {moment(parsed, zone)}.",
             why=f"The recording goes from {moment(first, zone)} to {moment(last, zone)}.",
         )
-    return found
+    return parsed
 
 
-def _in(at: datetime, zone: tzinfo | None) -> datetime:
-    """Without an offset, in the zone (None: the machine's own)."""
+def _in_zone(at: datetime, zone: tzinfo | None) -> datetime:
+    """A time without an offset is in the zone (None: the machine's own)."""
     if at.tzinfo is not None:
         return at
     return at.astimezone() if zone is None else at.replace(tzinfo=zone)
@@ -225,7 +225,7 @@ def first_and_last(root: Path, connection: str) -> tuple[datetime, datetime] | N
 
 
 _RIGHTS = "a recording"
-_NOTHING = "A recording: nothing can be done from here."
+_NOT_POSSIBLE = "A recording: nothing can be done from here."
 
 
 class _NoFeed:
@@ -257,8 +257,8 @@ def _fleets(names: Sequence[str]) -> dict[str, str]:
     """Connection -> fleet. Recordings name connections FLEET/HOST; the fleet may not be configured
     here."""
     fleets = {name: name.partition("/")[0] for name in names if "/" in name}
-    several = Counter(fleets.values())
-    return {name: fleet for name, fleet in fleets.items() if several[fleet] > 1}
+    sizes = Counter(fleets.values())
+    return {name: fleet for name, fleet in fleets.items() if sizes[fleet] > 1}
 
 
 class ReplayApp(ConsoleApp):
@@ -338,26 +338,26 @@ class ReplayApp(ConsoleApp):
         self._draw()
 
     def action_seek(self) -> None:
-        self.push_screen(SeekDialog(self._where), self._go)
+        self.push_screen(SeekDialog(self._parse_moment), self._seek)
 
-    def _where(self, text: str) -> datetime:
+    def _parse_moment(self, text: str) -> datetime:
         player = self._replay.player
         return moment_of(text, player.first, player.last, self.context.zone)
 
-    def _go(self, moment: datetime | None) -> None:
+    def _seek(self, moment: datetime | None) -> None:
         if moment is not None:
             self._replay.player.seek(moment)
 
     # What is not available in a recording.
 
-    def _refuse(self, words: str) -> None:
-        self.notify(plain(words), severity="warning", markup=False, timeout=4)
+    def _refuse(self, text: str) -> None:
+        self.notify(plain(text), severity="warning", markup=False, timeout=4)
 
-    def _nothing(self, *_: object, **__: object) -> None:
-        self._refuse(_NOTHING)
+    def _refuse_all(self, *_: object, **__: object) -> None:
+        self._refuse(_NOT_POSSIBLE)
 
-    add_connection = open_actions = open_install = open_adopt = _nothing
-    open_smoke = open_bench = _nothing
+    add_connection = open_actions = open_install = open_adopt = _refuse_all
+    open_smoke = open_bench = _refuse_all
 
     def open_message(self, *_: object, **__: object) -> None:
         self._refuse("A recording has no messages: payloads are never recorded.")
@@ -378,7 +378,7 @@ class ReplayApp(ConsoleApp):
         /,
         **options: str,  # noqa: ARG002
     ) -> None:
-        self._refuse(f"{verb}: {_NOTHING[0].lower()}{_NOTHING[1:]}")
+        self._refuse(f"{verb}: {_NOT_POSSIBLE[0].lower()}{_NOT_POSSIBLE[1:]}")
 
     def open_audit(self, *_: object, **__: object) -> None:
         """Actions are marks in a queue's history."""
@@ -388,7 +388,7 @@ class ReplayApp(ConsoleApp):
         self._refuse("A recording has no runs; dbq-console pipeline runs lists this machine's.")
 
     def open_pipeline(self, verb: str, *_: object, **__: object) -> None:
-        self._refuse(f"pipeline {verb}: {_NOTHING[0].lower()}{_NOTHING[1:]}")
+        self._refuse(f"pipeline {verb}: {_NOT_POSSIBLE[0].lower()}{_NOT_POSSIBLE[1:]}")
 
     def examine(self, key: QueueKey | None = None) -> None:  # noqa: ARG002
         self._refuse(

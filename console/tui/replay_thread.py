@@ -65,14 +65,14 @@ class ConnectionRecording:
 
     def between(self, after: datetime, until: datetime) -> list[Frame]:
         """The frames after a moment, up to and including another."""
-        found: list[Frame] = []
+        frames: list[Frame] = []
         while self._span is None or until >= self._span.end:
             if self._span is not None:
-                found += self._frames[bisect_right(self._times, after) :]
+                frames += self._frames[bisect_right(self._times, after) :]
                 after = max(after, self._span.end - timedelta(microseconds=1))
             self._load(after if self._span is None else self._span.end, back=False)
         begin, end = (bisect_right(self._times, at) for at in (after, until))
-        return found + self._frames[begin:end]
+        return frames + self._frames[begin:end]
 
     def _load(self, moment: datetime, *, back: bool) -> None:
         begin = moment - BACK if back else moment
@@ -87,8 +87,8 @@ class ConnectionRecording:
             Frame(link["at"], self.connection, self._reading(link, following, samples))
             for link, following in zip_longest(links, links[1:])
         ]
-        told_from = min(span.begin, moment - _FINDINGS_BACK) if back else span.begin
-        frames += self._diagnoses(self._reader.rows(FINDINGS, TimeRange(told_from, span.end)))
+        findings_from = min(span.begin, moment - _FINDINGS_BACK) if back else span.begin
+        frames += self._diagnoses(self._reader.rows(FINDINGS, TimeRange(findings_from, span.end)))
         frames.sort(key=lambda frame: (frame.at, frame.reading is None))
         self._span, self._frames = span, frames
         self._times = [frame.at for frame in frames]
@@ -119,8 +119,10 @@ class ConnectionRecording:
             queues = by_frame.setdefault(row["at"], {})
             queues.setdefault((row["schema"], row["queue"]), []).append(row)
         for at, queues in by_frame.items():
-            told = tuple(self._diagnosis(pair, found, at) for pair, found in queues.items())
-            yield Frame(at, self.connection, diagnoses=told)
+            diagnoses = tuple(
+                self._diagnosis(pair, found_rows, at) for pair, found_rows in queues.items()
+            )
+            yield Frame(at, self.connection, diagnoses=diagnoses)
 
     def _diagnosis(
         self, pair: tuple[str, str], rows: Sequence[RecordRow], at: datetime
@@ -140,8 +142,8 @@ class ConnectionRecording:
         )
         name = self._designs.get(pair, "")
         design = presets().get(name) or DESIGNS.get(name) or DESIGNS["fifo"]
-        unseen = rows[0]["verdict"] == "unknown"
-        why = ("not everything was examined then",) if unseen else ()
+        is_incomplete = rows[0]["verdict"] == "unknown"
+        why = ("not everything was examined then",) if is_incomplete else ()
         return Diagnosis(Queue(*pair, design, {}, {}), findings, why)
 
 
@@ -185,7 +187,7 @@ _MOST_AT_ONCE = 3_000
 
 
 class Position(NamedTuple):
-    """A position that was sought, with its store."""
+    """The position of a seek, with its store."""
 
     at: datetime
     store: Store
@@ -202,7 +204,7 @@ ReplayStep = Position | FramesUntil
 
 
 class ReplayThread:
-    """`show` is called in its thread, and again only after `mark_shown`."""
+    """`show` is called in this thread, and not again before `mark_shown`."""
 
     def __init__(
         self,
@@ -215,38 +217,38 @@ class ReplayThread:
         self._show = show
         self._recordings = [ConnectionRecording(replay.root, name) for name in replay.connections]
         self._stop = threading.Event()
-        self._free = threading.Event()
+        self._step_shown = threading.Event()
         self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def mark_shown(self) -> None:
-        self._free.set()
+        self._step_shown.set()
 
     def stop(self) -> None:
         self._stop.set()
-        self._free.set()
+        self._step_shown.set()
 
     def _run(self) -> None:
         player = self._replay.player
         while not self._stop.wait(_TICK_SECONDS):
-            if (wanted := player.target) is not None:
-                position = self._position(wanted)
-                if position is not None and player.target == wanted:
+            if (target := player.target) is not None:
+                position = self._position(target)
+                if position is not None and player.target == target:
                     self._deliver(position)
                 continue
             following = player.next_at
             if following > player.at:
                 self._deliver(FramesUntil(following, self._frames(player.at, following)))
 
-    def _deliver(self, found: ReplayStep) -> None:
-        self._free.clear()
-        self._show(found)
-        self._free.wait()
+    def _deliver(self, step: ReplayStep) -> None:
+        self._step_shown.clear()
+        self._show(step)
+        self._step_shown.wait()
 
     def _position(self, moment: datetime) -> Position | None:
-        """The store as if the console had been open then; None: stopped meanwhile."""
+        """The store as if the console had been open then; None: it was stopped."""
         store = self._new_store(moment)
         for recording in self._recordings:
             frames = recording.before(moment)
@@ -258,13 +260,13 @@ class ReplayThread:
                     store.add_past_reading(
                         recording.connection, frame.reading, frame.at.timestamp()
                     )
-            _take_last(store, readings)
+            _apply_last(store, readings)
             for frame in _latest([frame for frame in frames if frame.reading is None]):
                 apply_frame(store, frame)
         return Position(moment, store)
 
     def _frames(self, after: datetime, until: datetime) -> list[Frame]:
-        found: list[Frame] = []
+        all_frames: list[Frame] = []
         for recording in self._recordings:
             frames = recording.between(after, until)
             queues = max(
@@ -272,8 +274,8 @@ class ReplayThread:
             )
             most = max(1, _MOST_AT_ONCE // max(1, queues))
             readings = downsample([frame for frame in frames if frame.reading is not None], most)
-            found += [*readings, *(frame for frame in frames if frame.reading is None)]
-        return sorted(found, key=lambda frame: frame.at)
+            all_frames += [*readings, *(frame for frame in frames if frame.reading is None)]
+        return sorted(all_frames, key=lambda frame: frame.at)
 
 
 def apply_frame(store: Store, frame: Frame) -> None:
@@ -284,8 +286,8 @@ def apply_frame(store: Store, frame: Frame) -> None:
         store.add_diagnoses(frame.connection, frame.diagnoses, at, frame.at)
 
 
-def _take_last(store: Store, readings: Sequence[Frame]) -> None:
-    """The last sample, and before it the last successful one if it failed."""
+def _apply_last(store: Store, readings: Sequence[Frame]) -> None:
+    """Apply the last sample; if it failed, first the last successful one."""
     if not readings:
         return
     good = [frame for frame in readings if frame.reading and frame.reading.error is None]

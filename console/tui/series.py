@@ -114,7 +114,7 @@ class _Samples:
 
     def until(self, cell: int) -> Iterator[tuple[int, int]]:
         """Those of the span that ends with this cell."""
-        return (look for look in self._reaches if cell - self._size < look[0] <= cell)
+        return (sample for sample in self._reaches if cell - self._size < sample[0] <= cell)
 
 
 class _FigureHistory:
@@ -125,9 +125,9 @@ class _FigureHistory:
     def __init__(self, *, mean: bool) -> None:
         self.spans = tuple(_Cells(span, mean=mean) for span in SPANS)
 
-    def add(self, places: Sequence[int], value: float) -> None:
-        """`places`: the number of the cell in each span."""
-        for cell, cells in zip(places, self.spans, strict=True):
+    def add(self, positions: Sequence[int], value: float) -> None:
+        """`positions`: the number of the cell in each span."""
+        for cell, cells in zip(positions, self.spans, strict=True):
             cells.add(cell, value)
 
 
@@ -146,26 +146,26 @@ class Series:
         """Add a reading that arrived at `at`. The pause after it may exceed the interval."""
         samples = self._samples.setdefault(connection, tuple(map(_Samples, SPANS)))
         if reading.error is not None:
-            for each in samples:
-                each.fail()
+            for span_samples in samples:
+                span_samples.fail()
             return
         pause = max(interval_seconds, reading.next_seconds or 0.0)
         reach = at + pause * _LATE_PAUSES + _LATE_SECONDS
-        places = [span.cell(at) for span in SPANS]
-        for span, place, each in zip(SPANS, places, samples, strict=True):
-            each.add(place, span.cell(reach))
+        positions = [span.cell(at) for span in SPANS]
+        for span, position, span_samples in zip(SPANS, positions, samples, strict=True):
+            span_samples.add(position, span.cell(reach))
         if reading.latency_seconds is not None:
-            course = self._latencies.setdefault(connection, _FigureHistory(mean=False))
-            course.add(places, reading.latency_seconds)
+            history = self._latencies.setdefault(connection, _FigureHistory(mean=False))
+            history.add(positions, reading.latency_seconds)
         current = set()
         for snapshot in reading.queues:
             key = (connection, snapshot.schema, snapshot.queue)
             current.add(key)
-            self._add_queue(key, snapshot, at, places)
+            self._add_queue(key, snapshot, at, positions)
         self._forget({key for key in self._queues if key[0] == connection} - current)
 
     def _add_queue(
-        self, key: Key, snapshot: QueueSnapshot, at: float, places: Sequence[int]
+        self, key: Key, snapshot: QueueSnapshot, at: float, positions: Sequence[int]
     ) -> None:
         self._sampled_at[key] = at
         self._removed.pop(key, None)
@@ -177,7 +177,7 @@ class Series:
             if value is not None:
                 if name not in figures:
                     figures[name] = _FigureHistory(mean=name in _RATES)
-                figures[name].add(places, value)
+                figures[name].add(positions, value)
 
     def _forget(self, missing: set[Key]) -> None:
         for key in sorted(missing - self._removed.keys()):
@@ -197,12 +197,12 @@ class Series:
         return self._runs(self._latencies.get(connection), connection, span, now)
 
     def _runs(
-        self, course: _FigureHistory | None, connection: str, span: ChartSpan, now: float
+        self, history: _FigureHistory | None, connection: str, span: ChartSpan, now: float
     ) -> tuple[Run, ...]:
-        if course is None:
+        if history is None:
             return ()
-        place = SPANS.index(span)
-        cells, samples = course.spans[place], self._samples[connection][place]
+        index = SPANS.index(span)
+        cells, samples = history.spans[index], self._samples[connection][index]
         runs: list[Run] = []
         run: list[Point] = []
         reaches = -1

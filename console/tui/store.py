@@ -110,7 +110,7 @@ class _Connection:
     trends: dict[QueueKey, Trend] = field(default_factory=dict)
     rows: tuple[_Row, ...] = ()
     examined: dict[QueueKey, _Diagnosed] = field(default_factory=dict)
-    seen: dict[FindingKey, tuple[float, bool]] = field(default_factory=dict)
+    first_seen: dict[FindingKey, tuple[float, bool]] = field(default_factory=dict)
     """Finding -> when it was first seen, and whether that was at the very first sample."""
     has_doctor: bool = False
     doctor_due_at: float | None = None
@@ -202,12 +202,12 @@ class Store:
         connection = self._connections[name]
         connection.has_doctor = True
         connection.doctor_error = error
-        found = {(name, one.queue.schema, one.queue.name): one for one in diagnoses}
-        over = error is not None or (next_seconds is not None and not diagnoses)
-        connection.examining = set() if over else connection.examining - found.keys()
+        by_key = {(name, one.queue.schema, one.queue.name): one for one in diagnoses}
+        is_finished = error is not None or (next_seconds is not None and not diagnoses)
+        connection.examining = set() if is_finished else connection.examining - by_key.keys()
         connection.doctor_due_at = None if next_seconds is None else at + next_seconds
-        firsts = found.keys() - connection.examined.keys()
-        connection.examined |= {key: _Diagnosed(one, at, moment) for key, one in found.items()}
+        firsts = by_key.keys() - connection.examined.keys()
+        connection.examined |= {key: _Diagnosed(one, at, moment) for key, one in by_key.items()}
         if diagnoses:
             self._judge(connection, at, first=False, first_of=firsts)
 
@@ -219,29 +219,32 @@ class Store:
             return
         names = Counter(snapshot.queue for snapshot in one.reading.queues)
         rows = []
-        seen: dict[FindingKey, tuple[float, bool]] = {}
+        first_seen: dict[FindingKey, tuple[float, bool]] = {}
         before = {row.key: row for row in one.rows}
         for snapshot in one.reading.queues:
             key = _key(one.name, snapshot)
             examined = one.examined.get(key)
-            twice = names[snapshot.queue] > 1
-            label = plain(f"{snapshot.schema}.{snapshot.queue}" if twice else snapshot.queue)
+            is_ambiguous = names[snapshot.queue] > 1
+            label = plain(f"{snapshot.schema}.{snapshot.queue}" if is_ambiguous else snapshot.queue)
             row = before.get(key)
             if row is not None and row.is_unchanged(label, snapshot, examined):
                 rows.append(row)
                 continue
             judged = judge(snapshot, one.traits.thresholds(snapshot.queue))
             diagnosis = None if examined is None else examined.diagnosis
-            found = queue_findings(key, snapshot, judged, diagnosis)
-            for view in found:
-                seen[view.key] = one.seen.get(view.key) or (at, first or key in first_of)
-            found, since = sort_findings(
-                (view, _since(view, examined, at, seen[view.key])) for view in found
+            views = queue_findings(key, snapshot, judged, diagnosis)
+            for view in views:
+                first_seen[view.key] = one.first_seen.get(view.key) or (
+                    at,
+                    first or key in first_of,
+                )
+            views, since = sort_findings(
+                (view, _since(view, examined, at, first_seen[view.key])) for view in views
             )
-            told = _expecting(snapshot, examined, at)
-            full_in = full_in_seconds(told)
-            rows.append(_Row(key, label, told, full_in, found, since, examined))
-        one.rows, one.seen = tuple(rows), seen
+            expected = _with_forecast(snapshot, examined, at)
+            full_in = full_in_seconds(expected)
+            rows.append(_Row(key, label, expected, full_in, views, since, examined))
+        one.rows, one.first_seen = tuple(rows), first_seen
 
     # Output.
 
@@ -298,7 +301,7 @@ class Store:
             return Link.ALIVE
         return Link.UNRECORDED if self._recorded else Link.SILENT
 
-    def _where(self, one: _Connection, now: float) -> tuple[Link, str, float | None]:
+    def _link_and_age(self, one: _Connection, now: float) -> tuple[Link, str, float | None]:
         """Its link; its name, if there are several; the age of figures that may be old."""
         link = self._link(one, now)
         name = plain(one.name) if len(self._connections) > 1 else ""
@@ -313,15 +316,15 @@ class Store:
     def queue(self, key: QueueKey, now: float) -> QueueView | None:
         """One queue; None: it does not exist."""
         one = self._connections.get(key[0])
-        found = [] if one is None else self._queues_of(one, now, key)
-        return found[0] if found else None
+        views = [] if one is None else self._queues_of(one, now, key)
+        return views[0] if views else None
 
     def _queues_of(
         self, one: _Connection, now: float, only: QueueKey | None = None
     ) -> list[QueueView]:
         if one.reading is None:
             return []
-        link, place, stale = self._where(one, now)
+        link, connection_label, stale = self._link_and_age(one, now)
         return [
             QueueView(
                 key=row.key,
@@ -329,14 +332,14 @@ class Store:
                 snapshot=row.snapshot,
                 full_in_seconds=row.full_in_seconds,
                 trend=one.trends[row.key].cells(now),
-                connection_label=place,
+                connection_label=connection_label,
                 color=one.traits.color,
                 stale_seconds=stale,
                 link=link,
                 diagnosis=examined.diagnosis if examined else None,
                 examined_seconds=max(0.0, now - examined.at) if examined else None,
                 examining=row.key in one.examining,
-                findings=_dated(row, place, stale, now) if row.findings else (),
+                findings=_dated(row, connection_label, stale, now) if row.findings else (),
             )
             for row, examined in ((row, one.examined.get(row.key)) for row in one.rows)
             if only is None or row.key == only
@@ -345,23 +348,26 @@ class Store:
     def findings(self, now: float) -> tuple[FindingView, ...]:
         """All findings but notes: the most severe first, then those with a repair, then the
         oldest."""
-        found = [
+        views = [
             view
             for one in self._connections.values()
             for view in self._findings_of(one, now)
             if view.level > Severity.NOTE
         ]
-        return tuple(sorted(found, key=sort_key))
+        return tuple(sorted(views, key=sort_key))
 
     def _findings_of(self, one: _Connection, now: float) -> list[FindingView]:
-        _, place, stale = self._where(one, now)
-        found = [
-            view for row in one.rows if row.findings for view in _dated(row, place, stale, now)
+        _, connection_label, stale = self._link_and_age(one, now)
+        views = [
+            view
+            for row in one.rows
+            if row.findings
+            for view in _dated(row, connection_label, stale, now)
         ]
         connection = self._connection(one, now)
         if connection.level > Severity.NOTE:
-            found.append(connection_finding(one.name, connection))
-        return found
+            views.append(connection_finding(one.name, connection))
+        return views
 
     def all_clear(self, now: float) -> AllClear:
         """The text for an overview without findings."""
@@ -387,20 +393,20 @@ class Store:
         if one.doctor_error is not None:
             why = first_line(one.doctor_error.why or one.doctor_error.what)
             return _BLIND, f"the doctor failed{on}: {why}"
-        unseen = [
+        unexamined = [
             (row.label, examined.diagnosis.unseen[0])
             for row in one.rows
             if (examined := one.examined.get(row.key)) and examined.diagnosis.unseen
         ]
-        if unseen:
-            label, why = unseen[0]
+        if unexamined:
+            label, why = unexamined[0]
             label = f"{plain(one.name)} {label}" if len(self._connections) > 1 else label
-            more = f" (+{len(unseen) - 1} more)" if len(unseen) > 1 else ""
+            more = f" (+{len(unexamined) - 1} more)" if len(unexamined) > 1 else ""
             return 1, f"not examined: {label}: {first_line(why)}{more}"
         if any(row.key not in one.examined for row in one.rows):
             return 2, f"{figures}; the doctor is at work ..."
         if one.doctor_due_at is not None and now > one.doctor_due_at + LATE_SECONDS:
-            late = whole_seconds(now - min(it.at for it in one.examined.values()))
+            late = whole_seconds(now - min(result.at for result in one.examined.values()))
             return _BLIND, f"the doctor has not run{on} for {late}"
         return None
 
@@ -409,7 +415,9 @@ def _key(connection: str, snapshot: QueueSnapshot) -> QueueKey:
     return (connection, snapshot.schema, snapshot.queue)
 
 
-def _expecting(snapshot: QueueSnapshot, examined: _Diagnosed | None, at: float) -> QueueSnapshot:
+def _with_forecast(
+    snapshot: QueueSnapshot, examined: _Diagnosed | None, at: float
+) -> QueueSnapshot:
     """With the time to full by the usual traffic of these hours, if the doctor has a forecast."""
     if examined is None or examined.diagnosis.forecast is None:
         return snapshot
@@ -418,7 +426,7 @@ def _expecting(snapshot: QueueSnapshot, examined: _Diagnosed | None, at: float) 
 
 
 def _since(
-    view: FindingView, examined: _Diagnosed | None, at: float, seen: tuple[float, bool]
+    view: FindingView, examined: _Diagnosed | None, at: float, first_seen: tuple[float, bool]
 ) -> tuple[float, bool]:
     """Since when by our clock, and whether it may be older."""
     if view.since_seconds is not None:
@@ -427,10 +435,12 @@ def _since(
         now = examined.moment + examined.diagnosis.clock_ahead
         ago = (now - view.finding.since).total_seconds()
         return examined.at - max(0.0, ago), False
-    return seen
+    return first_seen
 
 
-def _dated(row: _Row, place: str, stale: float | None, now: float) -> tuple[FindingView, ...]:
+def _dated(
+    row: _Row, connection_label: str, stale: float | None, now: float
+) -> tuple[FindingView, ...]:
     """A queue's findings as of now."""
     return tuple(
         replace(
@@ -438,7 +448,7 @@ def _dated(row: _Row, place: str, stale: float | None, now: float) -> tuple[Find
             since_seconds=max(0.0, now - since),
             at_least=longer,
             label=row.label,
-            connection_label=place,
+            connection_label=connection_label,
             stale_seconds=stale,
             diagnosed_seconds_ago=None
             if view.finding is None or view.live or row.examined is None

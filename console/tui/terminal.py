@@ -107,17 +107,17 @@ class ControlCharFilter(LineFilter):
         if all(segment.text.isprintable() for segment in segments):
             return segments
         return [
-            Segment(_OBEYED.sub(_instead, text), style, control)
+            Segment(_CONTROL_CHARS.sub(_replacement, text), style, control)
             for text, style, control in segments
         ]
 
 
-_OBEYED = re.compile(
+_CONTROL_CHARS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
-def _instead(sign: re.Match[str]) -> str:
+def _replacement(sign: re.Match[str]) -> str:
     """Nothing, as its width is 0; surrogates, which cannot be written, become U+FFFD."""
     return "\ufffd" if sign[0] >= "\ud800" else ""
 
@@ -127,21 +127,21 @@ class TerminalDriver(LinuxDriver):
 
     def __init__(self, app: App[Any], **given: Any) -> None:
         super().__init__(app, **given)
-        self._file: Any = GuardedFile(self._file, self._gone)
+        self._file: Any = GuardedFile(self._file, self._exit_app)
 
-    def _gone(self) -> None:
+    def _exit_app(self) -> None:
         # A closed event loop means that it has exited already.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._app.exit)
 
 
 class GuardedFile:
-    """Calls `gone` at the first failed write; later writes are dropped."""
+    """Calls `on_failure` at the first failed write; later writes are dropped."""
 
-    def __init__(self, file: TextIO, gone: Callable[[], None]) -> None:
+    def __init__(self, file: TextIO, on_failure: Callable[[], None]) -> None:
         self._file = file
-        self._tell = gone
-        self._gone = False
+        self._on_failure = on_failure
+        self._failed = False
 
     def fileno(self) -> int:
         return self._file.fileno()
@@ -153,10 +153,10 @@ class GuardedFile:
         self._try(self._file.flush)
 
     def _try(self, work: Callable[[], object]) -> None:
-        if self._gone:
+        if self._failed:
             return
         try:
             work()
         except OSError:
-            self._gone = True
-            self._tell()
+            self._failed = True
+            self._on_failure()

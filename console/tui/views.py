@@ -59,8 +59,8 @@ class ConnectionView:
         return Severity.WARNING if self.link is Link.SILENT else Severity.CRITICAL
 
 
-def link_text(view: ConnectionView, *, again: bool = True) -> str:
-    """How long a connection has not answered; `again`: and when the next attempt is."""
+def link_text(view: ConnectionView, *, with_retry: bool = True) -> str:
+    """How long a connection has not answered; `with_retry`: and when the next attempt is."""
     since = whole_seconds(view.since_seconds)
     if view.link is Link.OPENING:
         return "connecting" if view.since_seconds < 1 else f"connecting {since}"
@@ -69,7 +69,7 @@ def link_text(view: ConnectionView, *, again: bool = True) -> str:
     if view.link is Link.UNRECORDED:
         return f"not recorded for {since}" if view.ever_answered else "not recorded yet"
     words = f"{_failing(view)} {since}"
-    return f"{words}, again {_retry(view)}" if again else words
+    return f"{words}, again {_retry(view)}" if with_retry else words
 
 
 def connection_finding(name: str, view: ConnectionView) -> FindingView:
@@ -151,26 +151,26 @@ class Trend:
     """The highest number of ready messages per bucket of time."""
 
     def __init__(self) -> None:
-        self._seen: deque[int | None] = deque(maxlen=TREND_CELLS)
+        self._counts: deque[int | None] = deque(maxlen=TREND_CELLS)
         self._newest = 0
         """The number of the last bucket."""
 
     def add(self, at: float, ready: int | None) -> None:
         bucket = int(at // BUCKET_SECONDS)
-        if self._seen and bucket == self._newest:
-            before = self._seen.pop()
+        if self._counts and bucket == self._newest:
+            before = self._counts.pop()
             known = [count for count in (before, ready) if count is not None]
             ready = max(known, default=None)
-        elif self._seen:
-            self._seen.extend([None] * min(bucket - self._newest - 1, TREND_CELLS))
-        self._seen.append(ready)
+        elif self._counts:
+            self._counts.extend([None] * min(bucket - self._newest - 1, TREND_CELLS))
+        self._counts.append(ready)
         self._newest = bucket
 
     def cells(self, now: float) -> tuple[int | None, ...]:
         """The last TREND_CELLS buckets, up to the current one."""
         passed = max(0, min(int(now // BUCKET_SECONDS) - self._newest, TREND_CELLS))
-        found = (*self._seen, *[None] * passed)[-TREND_CELLS:]
-        return (*[None] * (TREND_CELLS - len(found)), *found)
+        cells = (*self._counts, *[None] * passed)[-TREND_CELLS:]
+        return (*[None] * (TREND_CELLS - len(cells)), *cells)
 
 
 # The filter of the queue table: words and `field:value`, all of which must match.
@@ -234,19 +234,19 @@ class Filter:
 
 def parse(text: str, saved: Mapping[str, str] | None = None) -> Filter:
     """Parse a filter. There are no errors: an unknown field is taken as a word."""
-    meant = expand_saved(text, saved or {})
-    return Filter(text.strip(), tuple(_test(match) for match in _WORD.finditer(meant)))
+    expanded = expand_saved(text, saved or {})
+    return Filter(text.strip(), tuple(_test(match) for match in _WORD.finditer(expanded)))
 
 
 def expand_saved(text: str, saved: Mapping[str, str]) -> str:
     """The line with saved filters filled in."""
 
-    def meant(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
         word = match["bare"] or ""
         named = not match["field"] and word.startswith(MARK)
         return saved.get(word.removeprefix(MARK), match[0]) if named else match[0]
 
-    return _WORD.sub(meant, text).strip()
+    return _WORD.sub(replacement, text).strip()
 
 
 def _test(match: re.Match[str]) -> Test:

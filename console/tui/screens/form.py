@@ -170,7 +170,7 @@ class FormScreen(LiveScreen):
             return
         if not run.active:
             if self.stage is not Stage.RESULT:
-                run.seen = True
+                run.result_shown = True
                 self.show_outcome(run)
         elif self.stage is Stage.RUNNING:
             self.draw()

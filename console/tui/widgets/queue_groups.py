@@ -134,7 +134,7 @@ class Group:
             (one,) = self.connections
             if one.link is Link.ALIVE:
                 return queues, ""
-            told = link_text(one, again=False)
+            told = link_text(one, with_retry=False)
             why = f": {one.why}" if one.why else ""
             return link_text(one) + why, told + why, told
         of = len(self.connections)
