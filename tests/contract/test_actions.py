@@ -68,7 +68,7 @@ def having() -> Iterator[tuple[Variant, str]]:
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(("variant", "verb"), having(), ids=str)
-def test_a_plan_is_what_execute_does(client: Client, verb: str) -> None:
+def test_execute_does_what_the_plan_says(client: Client, verb: str) -> None:
     filled = fill(client)
     before = contents(client)
     action = action_for(client, verb)
@@ -92,7 +92,7 @@ def test_a_plan_is_what_execute_does(client: Client, verb: str) -> None:
 
 
 @pytest.mark.parametrize("variant", [v for v in BEHAVIOURS_AND_PAYLOADS if v.finishes], ids=str)
-def test_a_plan_with_a_limit_is_of_what_it_would_do_and_of_nothing_else(client: Client) -> None:
+def test_a_plan_with_a_limit_describes_only_the_selected_messages(client: Client) -> None:
     client.push_many(client.payloads(*range(9)))
     for taken in client.pop_many(9):
         assert client.fail(taken, "no route")
@@ -120,7 +120,7 @@ def test_a_plan_with_a_limit_is_of_what_it_would_do_and_of_nothing_else(client: 
 @pytest.mark.parametrize(
     "variant", [v for v in BEHAVIOURS_AND_PAYLOADS if v.design.name in {"fifo", "status"}], ids=str
 )
-def test_what_a_limit_leaves_uncounted_is_told_as_a_sample_tells_it(client: Client) -> None:
+def test_the_total_in_a_plan_with_a_limit_equals_that_of_a_sample(client: Client) -> None:
     deep = COUNTED + 50
     client.push_many(client.payloads(*range(deep)))
     (sample,) = take_sample(client.database, only=[client.queue]).queues
@@ -144,7 +144,7 @@ def senders(client: Client) -> list[Sender]:
 
 
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
-def test_nothing_is_lost_doubled_or_too_new_under_traffic(client: Client) -> None:
+def test_actions_under_traffic_lose_nothing_and_respect_the_cut_off(client: Client) -> None:
     traffic = Traffic(client, per_producer=PUSHED // 2, failed=0.3, pause_seconds=0.0)
     verbs = [v for v in ("purge", "requeue", "archive") if v in client.queue.verbs]
     acted = Counter[str]()
@@ -181,7 +181,7 @@ def act_on_seven(client: Client, verb: str) -> int:
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
-def test_two_operators_never_do_a_thing_twice(client: Client) -> None:
+def test_two_concurrent_purges_archive_each_message_once(client: Client) -> None:
     payloads = [str(payload) for payload in client.payloads(*range(120))]
     assert None not in client.push_many(payloads)
     actions = [action_for(client, "purge") for _ in range(2)]

@@ -77,7 +77,9 @@ def states(database: Database, table: str) -> Counter[str]:
 
 
 @pytest.mark.parametrize("type_", TYPES)
-def test_a_claim_queue_with_ids_of_any_type(postgresql: Database, type_: str) -> None:
+def test_actions_work_on_claim_queues_with_ids_of_any_type(
+    postgresql: Database, type_: str
+) -> None:
     value, table = TYPES[type_], f"jobs by {type_}"
     run(
         postgresql,
@@ -105,7 +107,7 @@ def test_a_claim_queue_with_ids_of_any_type(postgresql: Database, type_: str) ->
     assert states(postgresql, table) == {}
 
 
-def test_a_table_of_which_little_is_known(new_database: Database) -> None:
+def test_a_table_with_only_a_payload_column_can_be_purged(new_database: Database) -> None:
     run(
         new_database,
         "CREATE TABLE public.mail (body text)",
@@ -130,7 +132,7 @@ def client(use_postgresql: Use) -> Client:
     return made
 
 
-def test_an_imbalance_undoes_the_batch_and_stops(client: Client) -> None:
+def test_an_imbalance_rolls_back_the_batch_and_stops_the_action(client: Client) -> None:
     """Somebody's trigger swallows every tenth row on its way into the archive."""
     archive = f'public."{client.queue.name}_archive"'
     run(
@@ -154,7 +156,7 @@ def test_an_imbalance_undoes_the_batch_and_stops(client: Client) -> None:
     assert "BALANCE" in told.detail
 
 
-def test_a_table_that_is_locked_is_waited_for_and_given_up(client: Client) -> None:
+def test_an_action_on_a_locked_table_waits_until_it_is_stopped(client: Client) -> None:
     url = client.url
     hasty = open_database(url, timeouts=Timeouts(lock_seconds=0.05))
     impatient = Client(hasty, client.queue)
@@ -172,7 +174,7 @@ def test_a_table_that_is_locked_is_waited_for_and_given_up(client: Client) -> No
     hasty.close()
 
 
-def test_another_error_in_its_place_is_not_of_the_kind(client: Client) -> None:
+def test_a_message_whose_error_text_changed_is_no_longer_in_the_error_group(client: Client) -> None:
     """Whoever writes an error by hand leaves the attempts as they were: the text tells."""
     for number, taken in enumerate(client.pop_many(3)):
         client.fail(taken, f"no route to host {number}")
@@ -191,7 +193,7 @@ def test_another_error_in_its_place_is_not_of_the_kind(client: Client) -> None:
     ]
 
 
-def test_what_others_hold_is_skipped(client: Client) -> None:
+def test_rows_locked_by_other_sessions_are_skipped(client: Client) -> None:
     action = action_for(client, "purge")
     made = plan.make(client.database, action)
     with client.database.transaction("hold") as connection:
@@ -203,7 +205,7 @@ def test_what_others_hold_is_skipped(client: Client) -> None:
     assert contents(client) == Counter(ready=7, archived=MESSAGES - 7)
 
 
-def test_a_cut_connection_ends_it_and_the_same_again_finishes_it(client: Client) -> None:
+def test_an_action_that_lost_its_connection_can_be_repeated_to_finish(client: Client) -> None:
     with Proxy(client.url) as proxy:
         far = open_database(proxy.url)
         distant = Client(far, client.queue)
@@ -227,7 +229,7 @@ def test_a_cut_connection_ends_it_and_the_same_again_finishes_it(client: Client)
     assert contents(client) == Counter(archived=MESSAGES)
 
 
-def test_an_action_that_somebody_ended_in_the_audit_stops(client: Client) -> None:
+def test_an_action_that_is_ended_in_the_audit_table_stops(client: Client) -> None:
     action = action_for(client, "purge")
     made = plan.make(client.database, action)
 
@@ -249,9 +251,7 @@ SMALL_OR_KEPT = [
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", SMALL_OR_KEPT, ids=str)
-def test_a_batch_reads_its_rows_and_no_more(
-    use_postgresql: Use, variant: Variant, long: bool
-) -> None:
+def test_a_batch_reads_only_its_own_rows(use_postgresql: Use, variant: Variant, long: bool) -> None:
     client = use_postgresql(variant)
     queue = client.queue
     deep = 1_000_000 if long else 9_000

@@ -82,7 +82,7 @@ def push_some(client: Client) -> None:
 
 @pytest.mark.usefixtures("requires_session_views")
 @pytest.mark.parametrize("variant", WAITING, ids=str)
-def test_who_holds_the_head_is_the_root_and_the_others_wait_below(client: Client) -> None:
+def test_the_holder_of_the_head_is_the_root_and_waiters_are_below_it(client: Client) -> None:
     push_some(client)
     with ExitStack() as consumers, held(client):
         consumers.enter_context(popping(client, 3))
@@ -112,7 +112,7 @@ def test_who_holds_the_head_is_the_root_and_the_others_wait_below(client: Client
 @pytest.mark.usefixtures("requires_session_views")
 @pytest.mark.long
 @pytest.mark.parametrize("variant", long_except(DEFAULTS, SKIPPING), ids=str)
-def test_where_locked_rows_are_skipped_the_holder_is_seen_and_nobody_waits(client: Client) -> None:
+def test_where_locked_rows_are_skipped_the_holder_is_listed_without_waiters(client: Client) -> None:
     push_some(client)
     objects = find_objects(client.database, [client.queue])
     assert not sample_activity(client.database, objects).relevant_sessions, "between transactions"
@@ -129,9 +129,7 @@ def test_where_locked_rows_are_skipped_the_holder_is_seen_and_nobody_waits(clien
 
 @pytest.mark.usefixtures("requires_session_views")
 @pytest.mark.parametrize("variant", SKIPPING[:1] + WAITING[:1], ids=str)
-def test_a_session_counts_for_the_queues_that_it_touches_and_no_others(
-    use: Use, variant: Variant
-) -> None:
+def test_a_session_counts_only_for_the_queues_that_it_uses(use: Use, variant: Variant) -> None:
     touched, other = use(variant), use(variant)
     push_some(touched)
     with held(touched):
@@ -180,7 +178,7 @@ def waiting(connection: psycopg.Connection, statement: str, *names: str) -> Iter
     assert not thread.is_alive()
 
 
-def test_a_strict_queue_waits_for_its_own_two_locks(use_postgresql: Use) -> None:
+def test_waits_for_the_advisory_locks_of_a_strict_queue_are_named(use_postgresql: Use) -> None:
     """Who waits for those has no lock on the table yet."""
     client = use_postgresql(STRICT)
     name = client.queue.name
@@ -205,7 +203,7 @@ def popping_behind(client: Client, holder: psycopg.Connection) -> Iterator[Activ
         holder.rollback()
 
 
-def test_a_table_that_is_locked_exclusively_holds_up_no_look(use_postgresql: Use) -> None:
+def test_an_exclusively_locked_table_delays_no_sample(use_postgresql: Use) -> None:
     """A relay in an open transaction keeps all of a ring, and its rows in the catalog."""
     client = use_postgresql(RING)
     name = client.queue.name
@@ -227,7 +225,7 @@ def test_a_table_that_is_locked_exclusively_holds_up_no_look(use_postgresql: Use
     assert "A relay runs" in str(at(client, report.waits)["relation"].meaning)
 
 
-def test_all_stand_behind_one_who_only_wants_the_table(use_postgresql: Use) -> None:
+def test_sessions_wait_behind_one_that_waits_for_an_exclusive_lock(use_postgresql: Use) -> None:
     client = use_postgresql(FIFO)
     push_some(client)
     with session(client, "reader") as reader, session(client, "ddl") as ddl, ExitStack() as waiters:
@@ -243,7 +241,7 @@ def test_all_stand_behind_one_who_only_wants_the_table(use_postgresql: Use) -> N
     assert len(second.waiters) == 2
 
 
-def test_a_deadlock_is_a_tree_cut_open(use_postgresql: Use) -> None:
+def test_a_deadlock_is_a_wait_tree_that_is_cut(use_postgresql: Use) -> None:
     client = use_postgresql(NAIVE)
     name = client.queue.name
     push_some(client)
@@ -261,7 +259,7 @@ def test_a_deadlock_is_a_tree_cut_open(use_postgresql: Use) -> None:
     assert {of(activity, "one").key, of(activity, "two").key} == {tree.key, tree.waiters[0].key}
 
 
-def test_of_an_adopted_table_its_locks_are_seen(use_postgresql: Use) -> None:
+def test_locks_of_an_adopted_table_are_listed(use_postgresql: Use) -> None:
     database = use_postgresql(FIFO).database
     with database.transaction("make a table") as connection:
         connection.execute(text("CREATE TABLE theirs (number bigserial PRIMARY KEY, body text)"))
@@ -277,7 +275,7 @@ def test_of_an_adopted_table_its_locks_are_seen(use_postgresql: Use) -> None:
     assert seen_now.query == "UPDATE theirs SET body = ?"
 
 
-def test_a_prepared_transaction_is_a_root_through_a_restart_too(own_server: EmbeddedServer) -> None:
+def test_a_prepared_transaction_is_a_root_even_after_a_restart(own_server: EmbeddedServer) -> None:
     database = open_database(own_server.create_database("prepared"))
     client = installed(database, NAIVE)
     push_some(client)
@@ -305,7 +303,7 @@ def test_a_prepared_transaction_is_a_root_through_a_restart_too(own_server: Embe
     database.close()
 
 
-def test_what_the_login_may_not_see_is_unknown_and_never_no_wait(use_postgresql: Use) -> None:
+def test_sessions_that_the_login_may_not_see_have_unknown_waits(use_postgresql: Use) -> None:
     """Locks are seen by everybody, what sessions do is not."""
     client = use_postgresql(NAIVE)
     push_some(client)
@@ -330,7 +328,7 @@ def test_what_the_login_may_not_see_is_unknown_and_never_no_wait(use_postgresql:
 
 
 @pytest.mark.long
-def test_dead_rows_and_who_keeps_them(use_postgresql: Use) -> None:
+def test_dead_rows_and_the_session_that_keeps_them_are_reported(use_postgresql: Use) -> None:
     client = use_postgresql(FIFO)
     push_some(client)
     with session(client, "old") as old:
@@ -354,7 +352,7 @@ def test_dead_rows_and_who_keeps_them(use_postgresql: Use) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", long_except([FIFO, RING], DEFAULTS), ids=str)
-def test_a_look_reads_no_queue_and_locks_nothing_of_it(
+def test_a_sample_of_sessions_neither_reads_nor_locks_a_queue(
     use_postgresql: Use, variant: Variant
 ) -> None:
     client = use_postgresql(variant)
@@ -400,7 +398,7 @@ def test_more_queues_need_no_more_statements(use_postgresql: Use) -> None:
     assert counts[0] == counts[1]
 
 
-def test_pauses_keep_dear_looks_apart(use_postgresql: Use) -> None:
+def test_an_expensive_sample_is_followed_by_a_long_pause(use_postgresql: Use) -> None:
     """A long sample is followed by a pause of nineteen times as long."""
     client = use_postgresql(FIFO)
     pauses: list[float] = []
@@ -412,7 +410,7 @@ def test_pauses_keep_dear_looks_apart(use_postgresql: Use) -> None:
     assert all(pause > 5 * spent for pause in pauses[:-1])
 
 
-def test_every_wait_of_the_data_is_one_that_the_server_knows(postgresql: Database) -> None:
+def test_every_wait_that_we_explain_exists_on_the_server(postgresql: Database) -> None:
     if postgresql.capabilities.version_number < 180000:
         pytest.skip("an older server knows fewer waits, or does not list them")
     with postgresql.transaction("read") as connection:
@@ -429,7 +427,7 @@ def test_every_wait_of_the_data_is_one_that_the_server_knows(postgresql: Databas
 
 
 @pytest.mark.long
-def test_a_name_with_quotes_finds_its_locks(new_database: Database) -> None:
+def test_locks_of_a_queue_with_quotes_in_its_name_are_found(new_database: Database) -> None:
     client = installed(new_database, STRICT, "odd \"' name")
     queue = client.queue
     push_some(client)

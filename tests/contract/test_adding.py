@@ -32,14 +32,14 @@ def add_design(copy: Copy, name: str) -> None:
 
 
 @pytest.mark.long
-def test_a_design_like_another(copy: Copy, database_url: str) -> None:
+def test_a_design_like_another_can_be_added(copy: Copy, database_url: str) -> None:
     add_design(copy, "lanes")
     copy.add(OWN / "lanes.sql", f"{QUERIES}/lanes.sql")
     copy.use("use_lanes", database_url)
     assert copy.touched == ["console/designs/lanes.py", DESIGNS, f"{QUERIES}/lanes.sql"]
 
 
-def test_a_design_unlike_the_others(copy: Copy, database_url: str) -> None:
+def test_a_design_unlike_the_others_can_be_added(copy: Copy, database_url: str) -> None:
     """It has the tables of `status`, but is not told to be like it.
 
     Of SQL Server the text alone can be had: no shared T-SQL file is edited, and what is rendered is
@@ -55,7 +55,7 @@ def test_a_design_unlike_the_others(copy: Copy, database_url: str) -> None:
     assert copy.touched == ["console/designs/marked.py", DESIGNS, *added]
 
 
-def test_an_engine(copy: Copy, database_url: str) -> None:
+def test_an_engine_can_be_added(copy: Copy, database_url: str) -> None:
     copy.add(OWN / "otherpg.py", "console/engines/otherpg.py")
     copy.edit(
         "console/engines/__init__.py",
@@ -77,7 +77,7 @@ def test_an_engine(copy: Copy, database_url: str) -> None:
     ]
 
 
-def test_a_verb(copy: Copy, database_url: str) -> None:
+def test_a_verb_can_be_added(copy: Copy, database_url: str) -> None:
     copy.add(OWN / "tell.py", "console/verbs/tell.py")
     copy.edit(
         "console/verbs/__init__.py",
@@ -109,7 +109,7 @@ def _names(site: CommandContext, words: list[str]) -> None:
 COMMANDS: tuple"""
 
 
-def test_a_screen(copy: Copy) -> None:
+def test_a_screen_can_be_added(copy: Copy) -> None:
     copy.add(OWN / "names.py", "console/tui/screens/names.py")
     copy.edit(
         "console/tui/commands.py",
@@ -124,7 +124,7 @@ def test_a_screen(copy: Copy) -> None:
     assert copy.touched == ["console/tui/screens/names.py", "console/tui/commands.py"]
 
 
-def test_a_preset(copy: Copy, database_url: str) -> None:
+def test_a_preset_can_be_added(copy: Copy, database_url: str) -> None:
     copy.add(
         copy.folder / QUERIES / "pgmq.sql",
         f"{QUERIES}/mine.sql",

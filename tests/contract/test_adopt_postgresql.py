@@ -184,7 +184,7 @@ def check_figures(seen: QueueSnapshot, expected: Mapping[str, int | None]) -> No
     assert seen.estimated == ()
 
 
-def test_every_design_is_here() -> None:
+def test_every_design_is_covered() -> None:
     assert set(TABLES) == {d.name for d in DESIGNS.values() if "postgresql" in d.engines}
 
 
@@ -193,7 +193,7 @@ def rows_of(database: Database) -> list[tuple[object, ...]]:
         return connection.execute(SQL('SELECT * FROM "Their Queue" ORDER BY 1')).fetchall()
 
 
-def test_an_adopted_table_is_looked_at_truly_and_never_touched(
+def test_an_adopted_table_is_monitored_correctly_and_never_changed(
     new_database: Database, name: str
 ) -> None:
     roles = TABLES[name].roles
@@ -249,7 +249,7 @@ def test_roles_are_checked(new_database: Database, name: str) -> None:
         adopt(new_database, "nowhere", "Their Queue", DESIGNS[name], theirs.roles)
 
 
-def test_a_ring_s_size_is_its_number_of_slots_its_sequences_are_sequences_and_its_numbers_stay(
+def test_size_and_sequences_of_a_ring_are_checked_and_its_numbers_stay(
     new_database: Database,
 ) -> None:
     theirs = TABLES["ring"]
@@ -272,7 +272,7 @@ def test_a_ring_s_size_is_its_number_of_slots_its_sequences_are_sequences_and_it
     assert rows_of(new_database) == contents
 
 
-def test_neither_an_adopted_queue_nor_one_of_ours_is_adopted(new_database: Database) -> None:
+def test_an_adopted_or_installed_queue_cannot_be_adopted(new_database: Database) -> None:
     make(new_database, "fifo")
     with pytest.raises(UsageError, match="already a queue named 'Their Queue'"):
         adopt(new_database, "public", "Their Queue", design("heap"), {"payload": "Payload"})
@@ -281,7 +281,7 @@ def test_neither_an_adopted_queue_nor_one_of_ours_is_adopted(new_database: Datab
         adopt(new_database, "public", "ours", design("fifo"), {"id": "id", "payload": "payload"})
 
 
-def test_a_name_that_the_server_would_cut_off_is_not_there(new_database: Database) -> None:
+def test_a_name_that_the_server_would_truncate_is_not_found(new_database: Database) -> None:
     longest = "t" * new_database.product.name_limit
     run(new_database, f'CREATE SCHEMA {longest}; CREATE TABLE {longest}.{longest} ("b" text)')
     of, roles = design("heap"), {"payload": "b"}
@@ -293,7 +293,7 @@ def test_a_name_that_the_server_would_cut_off_is_not_there(new_database: Databas
     assert adopt(new_database, longest, longest, of, roles).name == longest
 
 
-def test_a_view_may_be_a_queue(new_database: Database) -> None:
+def test_a_view_can_be_adopted(new_database: Database) -> None:
     run(new_database, TABLES["status"].script + 'CREATE VIEW v AS SELECT * FROM "Their Queue"')
     view = adopt(new_database, "public", "v", DESIGNS["status"], TABLES["status"].roles)
     seen = look(new_database)
@@ -302,7 +302,7 @@ def test_a_view_may_be_a_queue(new_database: Database) -> None:
     assert view.scope(new_database.product).options["counters"] == "no"
 
 
-def test_one_table_that_is_gone_hides_no_other_queue(new_database: Database) -> None:
+def test_a_missing_table_hides_no_other_queue(new_database: Database) -> None:
     make(new_database, "fifo")
     installed(new_database, default("ring"), "ours")
     run(new_database, 'DROP TABLE "Their Queue"')

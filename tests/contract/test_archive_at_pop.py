@@ -16,7 +16,7 @@ ARCHIVING = [v for v in ALL if v.options.get("archive_at_pop") == "on"]
 
 
 @pytest.mark.parametrize("variant", ARCHIVING, ids=str)
-def test_what_was_popped_is_in_the_archive_and_what_was_rolled_back_is_not(
+def test_committed_pops_are_archived_and_rolled_back_pops_are_not(
     client: Client, variant: Variant
 ) -> None:
     """By its caller, or since the reader could not keep what came."""
@@ -52,7 +52,7 @@ ARCHIVED_LATE = [v for v in ARCHIVING if "relay" in v.design.verbs]
 
 
 @pytest.mark.parametrize("variant", ARCHIVED_LATE, ids=str)
-def test_a_ring_s_parked_number_is_archived_too(client: Client) -> None:
+def test_messages_popped_with_a_parked_number_are_archived(client: Client) -> None:
     for take in (client.pop, lambda: next(iter(client.pop_many(3)), None)):
         with client.database.transaction("push") as late:
             push.push(late, client.queue, client.payload(0))

@@ -31,7 +31,7 @@ def lines() -> list[dict[str, object]]:
     return [json.loads(line) for line in audit.local_file().read_text().splitlines()]
 
 
-def test_each_verb_leaves_its_row_and_the_row_outlives_the_queue(new_database: Database) -> None:
+def test_each_verb_is_audited_and_its_row_outlives_the_queue(new_database: Database) -> None:
     client = installed(new_database, RING, "ring")
     client.push_many(client.payloads(0, 1, 2))
     relay(new_database, client.queue, None)
@@ -57,7 +57,7 @@ def test_each_verb_leaves_its_row_and_the_row_outlives_the_queue(new_database: D
     assert [line["action_id"] for line in ours] == [entry.action_id for entry in found]
 
 
-def test_what_was_undone_is_not_in_the_database(new_database: Database) -> None:
+def test_refused_verbs_are_in_the_local_log_but_not_in_the_database(new_database: Database) -> None:
     client = installed(new_database, RING, "ring")
     client.push_many(client.payloads(*range(5)))
     with pytest.raises(RefusedError, match="Drain 3 messages"):
@@ -69,7 +69,7 @@ def test_what_was_undone_is_not_in_the_database(new_database: Database) -> None:
     assert (last["verb"], last["outcome"]) == ("resize", "refused")
 
 
-def test_a_relay_that_does_not_balance_is_undone(new_database: Database) -> None:
+def test_a_relay_that_does_not_balance_is_rolled_back(new_database: Database) -> None:
     """A trigger that swallows one message on its way to the new slot."""
     client = installed(new_database, RING, "ring")
     client.push_many(client.payloads(*range(5)))
@@ -91,7 +91,9 @@ def test_a_relay_that_does_not_balance_is_undone(new_database: Database) -> None
 
 
 @pytest.mark.parametrize("audited", [True, False])
-def test_a_login_that_cannot_be_audited_is_told_how(new_database: Database, audited: bool) -> None:
+def test_a_login_that_cannot_write_the_audit_is_refused_with_advice(
+    new_database: Database, audited: bool
+) -> None:
     """Somebody else's catalog: without the right to write the audit, or without one at all."""
     client = installed(new_database, FIFO, "theirs")
     if not audited:

@@ -78,7 +78,7 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return begun
 
 
-def test_what_succeeds_lets_the_others_follow(client: Client, followed: list[int]) -> None:
+def test_a_successful_canary_lets_the_rest_follow(client: Client, followed: list[int]) -> None:
     with worker(client, client.complete):
         done = requeued(client)
     assert (done.outcome, done.verdict) == (Outcome.DONE, CanaryVerdict.PASSED)
@@ -87,7 +87,7 @@ def test_what_succeeds_lets_the_others_follow(client: Client, followed: list[int
     assert not done.stopped_by_canary
 
 
-def test_one_that_fails_again_stops_it(client: Client, followed: list[int]) -> None:
+def test_a_canary_that_fails_again_stops_the_requeue(client: Client, followed: list[int]) -> None:
     with worker(client, lambda taken: client.fail(taken, "still no route")):
         done = requeued(client)
     assert (done.outcome, done.verdict) == (Outcome.STOPPED, CanaryVerdict.FAILED)
@@ -105,7 +105,7 @@ def test_one_that_fails_again_stops_it(client: Client, followed: list[int]) -> N
     assert (done.ledger.out, followed) == (MESSAGES, [1]), "without a canary none is followed"
 
 
-def test_some_may_fail(client: Client) -> None:
+def test_a_given_share_of_canaries_may_fail(client: Client) -> None:
     seen: list[str] = []
 
     def third_fails(taken: PoppedMessage) -> bool:
@@ -118,7 +118,7 @@ def test_some_may_fail(client: Client) -> None:
     assert (len(done.canary_results.done), done.canary_results.failed) == (10, (seen[2],))
 
 
-def test_without_a_result_it_is_unknown_and_stops(client: Client) -> None:
+def test_a_canary_without_a_result_is_unknown_and_stops_the_requeue(client: Client) -> None:
     done = requeued(client, wait=0)
     assert (done.outcome, done.verdict) == (Outcome.STOPPED, CanaryVerdict.UNKNOWN)
     assert (done.ledger.out, len(done.canary_results.waiting)) == (1, 1)
@@ -138,7 +138,7 @@ def _popped(client: Client, now: Progress) -> None:
         assert len(client.pop_many(1)) == 1
 
 
-def test_a_failure_that_was_archived_is_a_failure(client: Client) -> None:
+def test_a_failed_canary_that_was_archived_counts_as_failed(client: Client) -> None:
     """What is gone is done, unless it went where errors go."""
 
     def fails_and_goes(now: Progress) -> None:
@@ -154,7 +154,7 @@ def test_a_failure_that_was_archived_is_a_failure(client: Client) -> None:
     assert (done.verdict, len(done.canary_results.failed)) == (CanaryVerdict.FAILED, 1)
 
 
-def test_what_was_purged_is_not_known(client: Client) -> None:
+def test_the_result_of_a_purged_canary_is_unknown(client: Client) -> None:
     def goes(now: Progress) -> None:
         if not now.waiting_for:
             action = action_for(client, "purge")

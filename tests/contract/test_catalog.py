@@ -29,7 +29,7 @@ from tests.contract.variants import (
 
 
 @pytest.mark.parametrize("engine", PRODUCTS)
-def test_the_contract_is_run_on(engine: str) -> None:
+def test_the_contract_is_run_on_the_engine(engine: str) -> None:
     if engine not in ENGINES_UNDER_TEST:
         pytest.skip(f"DBQ_TEST_{engine.upper()}_URL names no server: nothing was run on {engine}")
 
@@ -47,7 +47,7 @@ def make_table(database: Database, name: str) -> Table:
 
 
 @pytest.mark.parametrize("variant", long_except(BEHAVIOURS_AND_PAYLOADS), ids=str)
-def test_the_catalog_knows_what_was_installed_and_uninstall_leaves_nothing(
+def test_the_catalog_lists_an_installed_queue_and_uninstall_leaves_nothing(
     database: Database, use: Use, variant: Variant
 ) -> None:
     before = objects_of(database)
@@ -77,7 +77,7 @@ def test_the_catalog_knows_what_was_installed_and_uninstall_leaves_nothing(
 
 
 @pytest.mark.parametrize("suffix", ["", "_archive", "_parked", "_meta", "_push_seq", "_waiting"])
-def test_a_name_that_is_taken_by_a_table(database: Database, suffix: str) -> None:
+def test_a_name_that_a_table_has_is_refused(database: Database, suffix: str) -> None:
     name = f"a table for{suffix}"
     table = make_table(database, name + suffix)
     with database.transaction("fill") as connection:
@@ -117,7 +117,7 @@ def test_two_queues_never_share_an_object(database: Database, of: Design) -> Non
         uninstall(database, first, keep_archive=False, with_messages=True)
 
 
-def test_a_schema_that_is_not_there(database: Database) -> None:
+def test_a_missing_schema_is_refused(database: Database) -> None:
     before = objects_of(database)
     for of in all_designs(database):
         queue = installed_queue("nowhere", "q", of, of.complete_options({}))
@@ -126,7 +126,7 @@ def test_a_schema_that_is_not_there(database: Database) -> None:
     assert objects_of(database) == before
 
 
-def test_the_console_s_own_schema_has_no_room_for_its_catalog_s_name(database: Database) -> None:
+def test_a_queue_cannot_have_the_name_of_a_catalog_table(database: Database) -> None:
     of = design("fifo")
     if database.product.name not in of.engines:
         pytest.skip("not on this engine")
@@ -136,7 +136,9 @@ def test_the_console_s_own_schema_has_no_room_for_its_catalog_s_name(database: D
 
 
 @pytest.mark.parametrize("of", DESIGNS.values(), ids=lambda of: of.name)
-def test_two_installs_of_one_name_at_once(database: Database, of: Design) -> None:
+def test_only_one_of_several_concurrent_installs_of_a_name_succeeds(
+    database: Database, of: Design
+) -> None:
     queue = default_of(database, of, f"race {of.name}")
     outcomes = run_concurrently(*[lambda: install(database, queue)] * 4)
     assert outcomes.count(None) == 1
@@ -154,7 +156,7 @@ def test_two_installs_of_one_name_at_once(database: Database, of: Design) -> Non
 
 
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
-def test_messages_go_only_if_the_operator_says_so(client: Client) -> None:
+def test_uninstall_drops_messages_only_if_the_operator_says_so(client: Client) -> None:
     """From the first one on, though it came after the plan; and nobody's open pop is cut off."""
     database, queue = client.database, client.queue
     assert not plan(database, queue, keep_archive=False).wants_with_messages
@@ -183,7 +185,7 @@ def test_messages_go_only_if_the_operator_says_so(client: Client) -> None:
 
 
 @pytest.mark.parametrize("variant", ARCHIVING, ids=str)
-def test_the_archive_may_stay(client: Client) -> None:
+def test_the_archive_can_be_kept(client: Client) -> None:
     database, queue = client.database, client.queue
     client.push_many(client.payloads(0, 1, 2))
     client.pop_many(2)
@@ -222,7 +224,7 @@ def refuses_everything(database: Database, left: Queue) -> None:
             relay.relay(database, left, None)
 
 
-def test_names_are_found_whatever_the_schema_or_clearly_not(database: Database) -> None:
+def test_a_queue_is_found_by_name_with_or_without_its_schema(database: Database) -> None:
     of = all_designs(database)[0]
     queue = default_of(database, of, "findable")
     install(database, queue)
@@ -235,7 +237,7 @@ def test_names_are_found_whatever_the_schema_or_clearly_not(database: Database) 
         assert catalog.find(connection, "findable", queue.schema).label == queue.label
 
 
-def test_the_first_installs_of_a_database_all_at_once(new_database: Database) -> None:
+def test_concurrent_first_installs_of_a_database_all_succeed(new_database: Database) -> None:
     queues = [default_of(new_database, of, of.name) for of in all_designs(new_database)[:6]]
     patient = waiting_for_locks(new_database, 120)
     outcomes = run_concurrently(*[lambda queue=queue: install(patient, queue) for queue in queues])
@@ -250,7 +252,7 @@ def waiting_for_locks(database: Database, seconds: float) -> Database:
     return open_database(url, timeouts=Timeouts(lock_seconds=seconds))
 
 
-def test_who_waits_too_long_for_another_installer_is_told_so(new_database: Database) -> None:
+def test_waiting_too_long_for_another_installer_is_an_error(new_database: Database) -> None:
     """Nothing is said of rights to the audit, which nobody lacks."""
     hasty = waiting_for_locks(new_database, 0.05)
     with new_database.transaction("be the installer") as connection:
@@ -293,7 +295,7 @@ def test_an_install_that_fails_late_leaves_nothing(
         assert catalogued(new_database, queue) is None
 
 
-def test_in_production_the_plan_says_so(new_database: Database) -> None:
+def test_an_uninstall_plan_says_that_the_database_is_production(new_database: Database) -> None:
     queue = default_of(new_database, all_designs(new_database)[0], "q")
     install(new_database, queue)
     with new_database.transaction("mark") as connection:
@@ -301,7 +303,7 @@ def test_in_production_the_plan_says_so(new_database: Database) -> None:
     assert "  PRODUCTION database" in plan(new_database, queue, keep_archive=False).lines()
 
 
-def test_a_database_without_a_catalog(new_database: Database) -> None:
+def test_a_database_without_a_catalog_has_no_queues(new_database: Database) -> None:
     with new_database.transaction("look") as connection:
         assert not catalog.has_catalog(connection)
         assert catalog.queues(connection) == []
@@ -310,7 +312,7 @@ def test_a_database_without_a_catalog(new_database: Database) -> None:
             catalog.find(connection, "q")
 
 
-def test_a_queue_that_somebody_dropped_by_hand_can_be_forgotten(new_database: Database) -> None:
+def test_a_queue_that_was_dropped_by_hand_can_be_forgotten(new_database: Database) -> None:
     of = all_designs(new_database)[0]
     queue = installed_queue("other", "q", of, of.complete_options({}))
     with new_database.transaction("make a schema") as connection:

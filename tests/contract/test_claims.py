@@ -51,7 +51,7 @@ def release(client: Client) -> None:
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_complete_and_fail_act_once_and_the_row_says_whose_it_was(client: Client) -> None:
+def test_complete_and_fail_act_once_and_the_row_names_the_consumer(client: Client) -> None:
     client.push_many(client.payloads(*range(4)))
     completed, failed, failed_silently = client.pop_many(3)
     (left,) = client.pop_many(1, consumer="worker 7; DROP \N{SNOWMAN}")
@@ -96,7 +96,9 @@ def test_only_a_claim_can_be_finished(client: Client, variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("variant", [v for v in ALL if v.finishes], ids=str)
-def test_what_was_released_comes_first_and_who_had_it_cannot_finish_it(client: Client) -> None:
+def test_released_messages_are_popped_first_and_the_former_owner_cannot_finish_them(
+    client: Client,
+) -> None:
     client.push_many(client.payloads(0, 1, 2, 3))
     dead, other = client.pop_many(2)
     assert dead.attempts == 1

@@ -54,7 +54,7 @@ def named(found: Consumers, name: str) -> Consumer:
 
 @pytest.mark.usefixtures("requires_session_views")
 @pytest.mark.parametrize("variant", CLAIMING, ids=str)
-def test_a_claim_tells_who_popped_when_and_how_fast(use: Use, variant: Variant) -> None:
+def test_consumers_with_claims_have_names_last_pops_and_rates(use: Use, variant: Variant) -> None:
     client, watch = use(variant), None
     client.push_many(client.payloads(*range(4)))
     with program(client, "worker program") as worker, program(client, "another") as other:
@@ -98,7 +98,7 @@ def test_a_claim_tells_who_popped_when_and_how_fast(use: Use, variant: Variant) 
 @pytest.mark.usefixtures("requires_session_views")
 @pytest.mark.long
 @pytest.mark.parametrize("variant", ENDING, ids=str)
-def test_where_no_claim_names_it_its_last_pop_is_unknown_with_the_reason(client: Client) -> None:
+def test_the_last_pop_of_a_consumer_without_claims_is_unknown_with_a_reason(client: Client) -> None:
     client.push_many(client.payloads(*range(4)))
     with program(client, "taker") as taker, program(client, "giver") as giver:
         watch = ConsumerWatch(client.database)
@@ -121,7 +121,7 @@ def test_where_no_claim_names_it_its_last_pop_is_unknown_with_the_reason(client:
 
 
 @pytest.mark.usefixtures("requires_session_views")
-def test_of_two_queues_whose_names_begin_alike_each_has_its_own(use: Use) -> None:
+def test_queues_whose_names_begin_alike_have_separate_consumers(use: Use) -> None:
     first, second = use(default("fifo")), use(default("fifo"))
     assert second.queue.name.startswith("queue")
     both = [first.queue, second.queue]
@@ -134,7 +134,7 @@ def test_of_two_queues_whose_names_begin_alike_each_has_its_own(use: Use) -> Non
 
 
 @pytest.mark.usefixtures("requires_session_views")
-def test_what_it_costs_does_not_grow_with_the_queue(use: Use) -> None:
+def test_the_cost_of_sampling_consumers_does_not_grow_with_the_queue(use: Use) -> None:
     client = use(default("claim"))
     watch = ConsumerWatch(client.database)
     sampled(client, watch)
@@ -151,7 +151,9 @@ def test_what_it_costs_does_not_grow_with_the_queue(use: Use) -> None:
 ROLES = {"id": "id", "claimed_at": "started", "claimed_by": "worker", "payload": "body"}
 
 
-def test_an_adopted_table_by_its_column_and_its_statements(new_database: Database) -> None:
+def test_consumers_of_an_adopted_table_are_known_by_claims_and_statements(
+    new_database: Database,
+) -> None:
     with new_database.transaction("prepare") as connection:
         connection.execute(
             text("CREATE TABLE jobs (id int, started timestamptz, worker text, body text)")
@@ -177,7 +179,7 @@ def test_an_adopted_table_by_its_column_and_its_statements(new_database: Databas
     assert None not in (seven.last_pop, seven.messages_per_second, eight.last_pop)
 
 
-def test_without_a_column_for_it_the_reason_is_told(new_database: Database) -> None:
+def test_without_a_column_for_consumers_a_reason_is_shown(new_database: Database) -> None:
     with new_database.transaction("prepare") as connection:
         connection.execute(text("CREATE TABLE jobs (id int, started timestamptz, body text)"))
     roles = {role: column for role, column in ROLES.items() if role != "claimed_by"}
@@ -190,7 +192,7 @@ def test_without_a_column_for_it_the_reason_is_told(new_database: Database) -> N
     assert "no column is mapped" in one.unknown["last_pop"]
 
 
-def test_where_the_server_refuses_its_views_claims_are_told_all_the_same(
+def test_claims_are_shown_even_if_the_server_refuses_its_session_views(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = use(Variant(design("claim"), {}))
@@ -223,7 +225,7 @@ def test_where_the_server_refuses_its_views_claims_are_told_all_the_same(
         (None, set()),
     ],
 )
-def test_what_a_statement_tells(statement: str | None, does: set[str]) -> None:
+def test_a_statement_is_recognised_as_a_push_or_pop(statement: str | None, does: set[str]) -> None:
     product = PRODUCTS["postgresql"]
     queue = installed_queue("public", "mail", design("fifo"), {"payload": "text"})
     found = call_pattern(product, queue)

@@ -102,7 +102,7 @@ def filled(client: Client, depth: int) -> None:
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("vacuumed", [False, True])
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
-def test_a_look_does_not_cost_more_the_deeper_the_queue(
+def test_the_cost_of_a_sample_does_not_grow_with_the_depth(
     use_patiently: Use, variant: Variant, depths: tuple[int, ...], vacuumed: bool
 ) -> None:
     costs: dict[int, tuple[int, int]] = {}
@@ -128,7 +128,7 @@ def test_a_look_does_not_cost_more_the_deeper_the_queue(
 @pytest.mark.long
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("variant", [v for v in LOOKED_AT if v.finishes], ids=str)
-def test_what_is_done_in_error_and_claimed_costs_no_more_either(
+def test_the_cost_of_a_sample_does_not_grow_with_claims_errors_and_done(
     use_postgresql: Use, variant: Variant, depths: tuple[int, ...]
 ) -> None:
     states = {"claimed": "claimed", "error": "errors", "done": "done"}
@@ -153,7 +153,7 @@ def test_what_is_done_in_error_and_claimed_costs_no_more_either(
 
 
 @pytest.mark.usefixtures("auto_explain")
-def test_how_long_messages_waited_costs_the_same_however_full_the_archive(
+def test_the_cost_of_waiting_times_does_not_grow_with_the_archive(
     use_postgresql: Use, depths: tuple[int, ...]
 ) -> None:
     client = use_postgresql(default("fifo", archive_at_pop="on"))
@@ -169,7 +169,7 @@ def test_how_long_messages_waited_costs_the_same_however_full_the_archive(
         assert 0 < sampled_pages(client.queue, Memory(), ".archive_times */") <= 10
 
 
-def test_a_new_connection_asks_nothing_of_its_own(
+def test_a_new_connection_sends_no_statement_of_its_own(
     postgresql: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What SQLAlchemy wants to know of a server, libpq was told at the login."""
@@ -251,7 +251,7 @@ def dead_head(use_postgresql: Use) -> Iterator[Client]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("auto_explain")
-def test_dead_rows_at_the_head_cost_nothing_once_known_and_stall_nobody(
+def test_known_dead_rows_at_the_head_cost_nothing_and_hide_no_other_queue(
     dead_head: Client, use_postgresql: Use
 ) -> None:
     memory = Memory(lambda: 0.0)
@@ -387,7 +387,7 @@ def test_nearly_all_updates_of_slots_are_hot_from_the_first_lap(
     [w if w in TURNED else pytest.param(w, marks=pytest.mark.long) for w in WIDTHS],
 )
 @pytest.mark.parametrize("ring", RINGS, ids=str)
-def test_so_are_those_of_a_ring_that_was_laid_anew(
+def test_nearly_all_updates_of_slots_are_hot_after_a_resize(
     use_postgresql: Use, ring: Variant, width: int
 ) -> None:
     given = {"size": str(SIZE // 2), "max_bytes": str(width)}
@@ -411,7 +411,7 @@ def subscribed(use: Use, names: str, size: int) -> Client:
 
 
 @pytest.mark.parametrize("names", ["a", "a,b,c"])
-def test_nearly_all_updates_of_what_was_popped_are_hot(use_postgresql: Use, names: str) -> None:
+def test_nearly_all_updates_of_the_popped_table_are_hot(use_postgresql: Use, names: str) -> None:
     client = subscribed(use_postgresql, names, SIZE)
     fill_and_empty(client, ["x"] * SIZE)
     client.database.close()
@@ -422,7 +422,7 @@ def test_nearly_all_updates_of_what_was_popped_are_hot(use_postgresql: Use, name
     assert hot / everything >= 0.95
 
 
-def test_a_batch_looks_up_no_slot_by_itself(use_postgresql: Use) -> None:
+def test_a_batch_does_not_look_up_each_slot_separately(use_postgresql: Use) -> None:
     """Eight pages a message: four by key and four by place. Each slot by its key took twelve."""
     client = subscribed(use_postgresql, "a,b,c", 1000)
     client.push_many(["x" * 300] * 1000)

@@ -229,7 +229,7 @@ def test_delayed_job(console: Console) -> None:
 
 
 @pytest.mark.long
-def test_what_a_killed_worker_of_delayed_job_left_is_run_once_under_others(
+def test_jobs_of_a_killed_delayed_job_worker_are_run_once_by_others(
     console: Console,
 ) -> None:
     theirs = delayed_job(console.url)
@@ -295,7 +295,7 @@ def test_laravel(console: Console) -> None:
 
 
 @pytest.mark.long
-def test_what_a_killed_worker_of_laravel_left_is_run_once_under_others(console: Console) -> None:
+def test_jobs_of_a_killed_laravel_worker_are_run_once_by_others(console: Console) -> None:
     theirs = laravel(console.url)
     theirs.need()
     theirs.run("CREATE TABLE public.ran (n integer)")
@@ -319,7 +319,7 @@ def test_what_a_killed_worker_of_laravel_left_is_run_once_under_others(console: 
 
 
 @pytest.mark.long
-def test_what_a_killed_worker_of_symfony_left_comes_back_by_itself(console: Console) -> None:
+def test_the_message_of_a_killed_symfony_worker_is_redelivered_by_symfony(console: Console) -> None:
     theirs = symfony(console.url)
     theirs.need()
     theirs.run("CREATE TABLE public.ran (n integer)")

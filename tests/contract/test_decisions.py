@@ -39,7 +39,7 @@ def orders(new_database: Database) -> Client:
     return installed(new_database, default("fifo"), "orders")
 
 
-def test_a_note_is_kept_and_audited_and_in_the_report(orders: Client) -> None:
+def test_a_note_is_stored_audited_and_reported(orders: Client) -> None:
     """Of the whole database, or of one queue; an empty one is none; a reader may keep none."""
     here = Console(orders.url)
     said = here("note", "deployed 1.4", "--json").json
@@ -105,7 +105,7 @@ def ring(new_database: Database) -> Client:
     return client
 
 
-def test_what_is_protected_is_not_lost(ring: Client) -> None:
+def test_verbs_that_lose_messages_are_refused_on_a_protected_queue(ring: Client) -> None:
     """Refused in the plan and where it is done, by the command line of anybody; pops go on."""
     here = Console(ring.url)
     because = ("--reason", "evidence of incident 4711")
@@ -125,7 +125,7 @@ def test_what_is_protected_is_not_lost(ring: Client) -> None:
     assert here("unprotect", "r", "--yes", "r").status == 2
 
 
-def test_a_plan_made_before_is_refused_where_it_is_done(ring: Client) -> None:
+def test_a_plan_made_before_the_protection_is_refused_when_executed(ring: Client) -> None:
     """Another console protects between the plan and its confirmation."""
     target = Target(ring.database, ring.queue, Rights.ADMIN)
     planned = get_verb("purge").plan(
@@ -142,7 +142,7 @@ def test_a_plan_made_before_is_refused_where_it_is_done(ring: Client) -> None:
     assert len(ring.drain()) == 3
 
 
-def test_whoever_may_not_read_decisions_still_samples(ring: Client) -> None:
+def test_a_login_that_may_not_read_decisions_can_read_the_catalog(ring: Client) -> None:
     """A login that was granted what an older console needed."""
     get_verb("protect").plan(
         Target(ring.database, ring.queue, Rights.ADMIN), {"reason": None}
@@ -188,7 +188,7 @@ def examined(
     return found
 
 
-def test_a_silenced_finding_is_told_with_who_and_why_and_is_no_problem(claims: Client) -> None:
+def test_a_silenced_finding_is_shown_with_its_reason_and_is_no_problem(claims: Client) -> None:
     """By doctor, report, check and metrics; until it is taken back, which leaves a trace."""
     here = Console(claims.url)
     quick = ("--idle-for", "0s")
@@ -236,7 +236,7 @@ def test_a_silenced_finding_is_told_with_who_and_why_and_is_no_problem(claims: C
     assert verbs[:2] == ["unsilence", "silence"]
 
 
-def test_of_every_queue_and_until_its_time(claims: Client) -> None:
+def test_a_silence_can_apply_to_every_queue_and_expires(claims: Client) -> None:
     here = Console(claims.url)
     assert here("silence", "claims_nobody").status == 0
     (found,) = (one for one in examined(claims).findings if one.code.name == "claims_nobody")
@@ -255,7 +255,9 @@ def test_of_every_queue_and_until_its_time(claims: Client) -> None:
     assert ended[1] != ""
 
 
-def test_what_is_critical_wants_a_reason_and_a_code_has_to_be_one(claims: Client) -> None:
+def test_silencing_a_critical_finding_requires_a_reason_and_an_existing_code(
+    claims: Client,
+) -> None:
     here = Console(claims.url)
     for verb in ("silence", "ack"):
         refused = here(verb, "limit_critical", "orders")
@@ -268,7 +270,9 @@ def test_what_is_critical_wants_a_reason_and_a_code_has_to_be_one(claims: Client
     assert here("silence", "bloat", "orders", "--rights", "read-only").status == 4
 
 
-def test_an_acknowledgement_ends_with_its_finding_by_whoever_may_write(claims: Client) -> None:
+def test_an_acknowledgement_is_ended_with_its_finding_by_a_console_with_rights(
+    claims: Client,
+) -> None:
     here = Console(claims.url)
     assert here("ack", "claims_nobody").status == 0
     assert examined(claims).healthy
@@ -299,7 +303,7 @@ def test_an_acknowledgement_ends_when_its_finding_worsens(claims: Client) -> Non
     assert [row["ended_by"] for row in kept(claims)] == ["", "worsened"]
 
 
-def test_what_was_acknowledged_as_less_grave_is_not_acknowledged(claims: Client) -> None:
+def test_an_acknowledgement_of_a_lower_severity_does_not_apply(claims: Client) -> None:
     """Severity of the same code: by another version's console, or as the screens have it."""
     assert Console(claims.url)("ack", "claims_nobody", "orders").status == 0
     with connect(claims.url) as connection:

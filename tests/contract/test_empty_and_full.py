@@ -25,7 +25,7 @@ LIMITED = [
 @pytest.mark.parametrize(
     "variant", with_subscribed_rings(BEHAVIOURS_AND_PAYLOADS, BEHAVIOURS_AND_PAYLOADS), ids=str
 )
-def test_an_empty_queue_gives_no_row_and_nothing_is_pushed_or_popped(client: Client) -> None:
+def test_an_empty_queue_returns_no_row_and_consumes_no_number(client: Client) -> None:
     before = client.status()
 
     assert client.pop() is None
@@ -49,7 +49,7 @@ def filled(client: Client) -> int:
 
 
 @pytest.mark.parametrize("variant", LIMITED, ids=str)
-def test_a_full_ring_stores_what_fits_spends_no_number_for_the_rest_and_goes_round(
+def test_a_full_ring_stores_what_fits_and_consumes_no_number_for_the_rest(
     client: Client,
 ) -> None:
     size = filled(client)
@@ -90,7 +90,7 @@ LONG_PAYLOADS_REFUSED = [v for v in ALL if v.limit == int(SMALL_NUMBER) and "siz
 
 
 @pytest.mark.parametrize("variant", LONG_PAYLOADS_REFUSED, ids=str)
-def test_pushing_many_says_how_many_are_in(client: Client) -> None:
+def test_a_push_that_fails_half_way_says_how_many_are_stored(client: Client) -> None:
     good = client.payloads(*range(push.BATCH + 5))
     too_long = client.payload(0) * 100
 

@@ -60,7 +60,7 @@ def planned(client: Client, name: object) -> EndPlan:
 
 
 @pytest.mark.parametrize("variant", long_except([FIFO], DELETING), ids=str)
-def test_a_session_that_holds_rows_is_ended_and_they_come_back(
+def test_ending_a_session_that_holds_rows_makes_them_available_again(
     use_postgresql: Use, variant: Variant
 ) -> None:
     client = use_postgresql(variant)
@@ -90,7 +90,7 @@ def test_a_session_that_holds_rows_is_ended_and_they_come_back(
     assert (entry.outcome, str(pid) in entry.detail) == ("done", True)
 
 
-def test_another_transaction_of_the_session_is_left_alone_and_one_that_ended(
+def test_a_session_whose_transaction_or_connection_ended_is_skipped(
     use_postgresql: Use,
 ) -> None:
     client = use_postgresql(FIFO)
@@ -117,7 +117,7 @@ def test_another_transaction_of_the_session_is_left_alone_and_one_that_ended(
     assert len(client.drain()) == 2
 
 
-def test_who_is_not_at_the_queue_is_refused(use_postgresql: Use) -> None:
+def test_ending_a_session_unrelated_to_the_queue_is_refused(use_postgresql: Use) -> None:
     client = use_postgresql(FIFO)
     other = use_postgresql(FIFO)
     other.push_many(other.payloads(*range(5)))
@@ -130,7 +130,7 @@ def test_who_is_not_at_the_queue_is_refused(use_postgresql: Use) -> None:
             planned(client, name)
 
 
-def test_who_blocks_one_at_the_queue_may_be_ended(use_postgresql: Use) -> None:
+def test_a_session_that_blocks_a_session_of_the_queue_can_be_ended(use_postgresql: Use) -> None:
     """It holds nothing of the queue, but a row that somebody who is at the queue waits for."""
     client = use_postgresql(FIFO)
     client.push_many(client.payloads(*range(5)))
@@ -156,7 +156,7 @@ def test_who_blocks_one_at_the_queue_may_be_ended(use_postgresql: Use) -> None:
         assert end_session(client.database, seen[-1]).disconnected
 
 
-def test_a_console_at_work_is_stopped_there(use_postgresql: Use) -> None:
+def test_ending_the_session_of_a_running_console_is_refused(use_postgresql: Use) -> None:
     client = use_postgresql(FIFO)
     client.push_many(client.payloads(*range(5)))
     subject = audit.Subject.of(client.database, client.queue, "purge")
@@ -174,7 +174,7 @@ def test_a_console_at_work_is_stopped_there(use_postgresql: Use) -> None:
     theirs.close()
 
 
-def test_a_prepared_transaction_is_undone(use_postgresql: Use) -> None:
+def test_a_prepared_transaction_is_rolled_back(use_postgresql: Use) -> None:
     """Whatever its name; and another one of that name is skipped."""
     client, gid = use_postgresql(FIFO), "left 'behind' \"4711\" {session}"
     if value(client.url, "SHOW max_prepared_transactions") == "0":
@@ -276,7 +276,7 @@ def shown(snapshot: QueueSnapshot, diagnosis: Diagnosis) -> list[str]:
 
 @pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", HOLDING, ids=str)
-def test_only_the_root_holds_rows_by_all_who_tell_of_it(
+def test_only_the_root_blocker_is_reported_as_holding_rows(
     use_postgresql: Use, variant: Variant
 ) -> None:
     client = use_postgresql(variant)
@@ -293,7 +293,7 @@ def test_only_the_root_holds_rows_by_all_who_tell_of_it(
         assert plan(client.database, client.queue, str(there.pid)).holds
 
 
-def test_a_holder_that_waits_elsewhere_is_one(use_postgresql: Use) -> None:
+def test_a_row_holder_that_waits_for_another_table_is_still_a_holder(use_postgresql: Use) -> None:
     """What it waits for is none of the queue's, nor is who has that at the queue."""
     client = use_postgresql(FIFO)
     client.push_many(client.payloads(*range(5)))
@@ -312,7 +312,7 @@ def test_a_holder_that_waits_elsewhere_is_one(use_postgresql: Use) -> None:
         assert [one.session for one in client.snapshot().held_by] == [pid]
 
 
-def test_for_how_long_rows_are_held(use_postgresql: Use) -> None:
+def test_the_time_rows_are_held_has_a_minimum_and_a_maximum(use_postgresql: Use) -> None:
     """Not for as long as the transaction is open: at the most so long, at the least while idle."""
     client = use_postgresql(FIFO)
     client.push_many(client.payloads(*range(5)))

@@ -59,7 +59,7 @@ def key_of(client: Client, words: str) -> str:
 
 
 @pytest.mark.parametrize("variant", KEPT, ids=str)
-def test_a_kind_is_listed_requeued_archived_and_restored_alone(client: Client) -> None:
+def test_an_error_group_can_be_listed_requeued_archived_and_restored_alone(client: Client) -> None:
     texts = failed(client, [*REFUSED, *BLOCKED])
     key = key_of(client, "HTTP 503 of order")
     mine = {id_ for id_, text in texts.items() if text in REFUSED}
@@ -97,7 +97,7 @@ def test_a_kind_is_listed_requeued_archived_and_restored_alone(client: Client) -
 
 
 @pytest.mark.parametrize("variant", KEPT[:1], ids=str)
-def test_a_search_that_was_cut_short_says_so(
+def test_a_plan_says_if_the_search_for_an_error_group_is_incomplete(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed(client, [*BLOCKED, *REFUSED])

@@ -349,7 +349,7 @@ def test_every_statement_runs_and_fills_its_row_type(
     assert len(filled) >= 10
 
 
-def test_every_file_belongs_to_a_design_or_to_the_house(database: Database) -> None:
+def test_every_file_belongs_to_a_design_a_preset_or_the_console(database: Database) -> None:
     engine = database.product.name
     house = {"actions", "activity", "bench", "catalog", "common", "maintenance"}
     house |= {"pause", "pipeline", "prove", "replay", "roles", "server", "sessions", "upgrade"}
@@ -359,7 +359,7 @@ def test_every_file_belongs_to_a_design_or_to_the_house(database: Database) -> N
     assert set(files(engine)) == set(designs_on(engine)) | set(presets(engine)) | house
 
 
-def test_every_statement_says_what_it_returns(database: Database) -> None:
+def test_every_statement_has_a_comment(database: Database) -> None:
     engine = database.product.name
     for file in files(engine):
         for statement in templates.statements(engine, file).values():

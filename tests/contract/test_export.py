@@ -51,7 +51,9 @@ def cut_off(client: Client, wanted: ExportRequest, pages: int) -> None:
 
 
 @pytest.mark.parametrize("variant", long_except(ONE_OF_EACH_FLOW, BEHAVIOURS), ids=str)
-def test_all_are_in_it_as_they_were_at_its_beginning(client: Client, tmp_path: Path) -> None:
+def test_an_export_has_all_messages_as_they_were_when_it_began(
+    client: Client, tmp_path: Path
+) -> None:
     fill(client)
     if not can_be_paged(client):
         pytest.skip("a heap has no order in which pages could follow each other here")
@@ -76,7 +78,7 @@ def test_all_are_in_it_as_they_were_at_its_beginning(client: Client, tmp_path: P
     assert stat.S_IMODE(wanted.path.stat().st_mode) == 0o600
 
 
-def test_what_is_there_is_never_overwritten(use: Use, tmp_path: Path) -> None:
+def test_an_export_never_overwrites_a_file(use: Use, tmp_path: Path) -> None:
     client = use(default("naive"))
     client.push_many(client.payloads(*range(9)))
     wanted = request(client, tmp_path / "x.jsonl", "older=0s")
@@ -101,7 +103,9 @@ def test_what_is_there_is_never_overwritten(use: Use, tmp_path: Path) -> None:
     assert export(client.database, wanted, on_progress=told).progress.messages == 9
 
 
-def test_no_cell_is_a_formula_and_payloads_are_in_the_audit(use: Use, tmp_path: Path) -> None:
+def test_no_csv_cell_is_a_formula_and_exports_of_payloads_are_audited(
+    use: Use, tmp_path: Path
+) -> None:
     client = use(default("fifo"))
     payloads = ["=1+1", "+1", "-1", "@x", "\tx", 'a "b",\nc', "plain", "x" * 30]
     client.push_many(payloads)
@@ -124,7 +128,7 @@ def test_no_cell_is_a_formula_and_payloads_are_in_the_audit(use: Use, tmp_path: 
     assert "payload" not in rows(tmp_path / "y.jsonl")[0]
 
 
-def test_several_ids_one_after_the_other(use: Use, tmp_path: Path) -> None:
+def test_an_export_of_several_ids_can_be_continued(use: Use, tmp_path: Path) -> None:
     client = use(default("status"))
     ids = [str(one) for one in client.push_many(client.payloads(*range(5)))]
     wanted = request(client, tmp_path / "x.jsonl", f"id={ids[3]}", f"id={ids[1]}")

@@ -104,7 +104,7 @@ def console(graphile: GraphileApp) -> Console:
 
 
 @pytest.mark.long
-def test_its_jobs_are_found_and_told_as_they_are(console: Console, graphile: GraphileApp) -> None:
+def test_jobs_are_discovered_and_counted(console: Console, graphile: GraphileApp) -> None:
     graphile.add("send")
     graphile.add("send", '{"fails": true, "n": 8}', max_attempts="1")
     graphile.add("send", '{"fails": true, "n": 9}')
@@ -144,7 +144,7 @@ def test_its_jobs_are_found_and_told_as_they_are(console: Console, graphile: Gra
 
 
 @pytest.mark.long
-def test_what_failed_is_rescheduled_once_each_under_its_workers(
+def test_failed_jobs_are_rescheduled_once_each_while_workers_run(
     console: Console, graphile: GraphileApp
 ) -> None:
     for n in range(40):
@@ -189,7 +189,7 @@ def test_a_job_that_the_library_retired_by_its_key_is_not_run_again(
     assert value(console.url, left) is True
 
 
-def test_what_a_killed_worker_leaves_and_what_is_tried_for_days_are_findings(
+def test_locked_queues_and_jobs_retried_for_days_are_findings(
     console: Console, graphile: GraphileApp
 ) -> None:
     graphile.add("hang", queue_name="'articles'")
@@ -216,7 +216,7 @@ def test_what_a_killed_worker_leaves_and_what_is_tried_for_days_are_findings(
     assert found["claims_unknown"]["repair"] is None
 
 
-def test_rows_that_row_security_hides_are_not_told_as_none(
+def test_figures_that_row_security_hides_are_unknown_and_not_zero(
     console: Console, graphile: GraphileApp
 ) -> None:
     graphile.add("send")

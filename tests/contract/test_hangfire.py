@@ -91,7 +91,7 @@ def queued(queue: str = "mail", ago: float = 7200) -> tuple[str, float, dict[str
     return ("Enqueued", ago, {"Queue": queue})
 
 
-def test_its_jobs_are_told_as_it_tells_them(console: Console, theirs: Theirs) -> None:
+def test_jobs_are_shown_as_hangfire_counts_them(console: Console, theirs: Theirs) -> None:
     for number, queue in ((1, "mail"), (2, "mail"), (3, "report")):
         theirs.job(number, queued(queue))
     theirs.job(4, ("Scheduled", 3600, {"EnqueueAt": "2100-01-01T00:00:00.0000000Z"}))
@@ -141,9 +141,7 @@ def test_its_jobs_are_told_as_it_tells_them(console: Console, theirs: Theirs) ->
         assert (answer.status, words in answer.err) == (4, True)
 
 
-def test_what_is_processed_waited_since_it_was_enqueued_last(
-    console: Console, theirs: Theirs
-) -> None:
+def test_waiting_starts_when_a_job_was_last_enqueued(console: Console, theirs: Theirs) -> None:
     for number in range(1, 22):
         taken = ("Processing", 5, {"ServerId": "s"})
         theirs.job(number, queued(ago=9000), queued(ago=3605), taken)

@@ -46,7 +46,7 @@ def failed(client: Client, error: str) -> Message:
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_the_last_ends_are_kept_with_whose_they_were(client: Client) -> None:
+def test_the_last_attempts_are_kept_with_error_and_consumer(client: Client) -> None:
     client.push(client.payload(1))
     first = failed(client, "e1")
     assert first.history is not None
@@ -78,7 +78,7 @@ def test_the_last_ends_are_kept_with_whose_they_were(client: Client) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_without_it_nothing_is_kept_and_nothing_is_asked(use: Use, variant: Variant) -> None:
+def test_without_the_option_there_is_no_history(use: Use, variant: Variant) -> None:
     given = {name: value for name, value in variant.given.items() if name != "history"}
     client = use(replace(variant, given=given))
     client.push(client.payload(1))
@@ -87,6 +87,6 @@ def test_without_it_nothing_is_kept_and_nothing_is_asked(use: Use, variant: Vari
     assert "history" not in found.as_json(with_payload=False)
 
 
-def test_a_ring_keeps_it_only_with_what_is_in_hand() -> None:
+def test_history_of_a_ring_requires_in_hand() -> None:
     with pytest.raises(UsageError, match="history requires in_hand=on"):
         DESIGNS["ring"].complete_options({"history": "5"})

@@ -47,7 +47,7 @@ def payloads(rows: Sequence[tuple[Any, ...]]) -> list[str]:
 @pytest.mark.parametrize(
     "variant", with_subscribed_rings(BEHAVIOURS_AND_PAYLOADS, BEHAVIOURS_AND_PAYLOADS), ids=str
 )
-def test_the_functions_that_a_queue_has_and_the_type_of_its_payload(
+def test_a_queue_has_the_documented_functions_and_payload_type(
     use_postgresql: Use, variant: Variant
 ) -> None:
     client = use_postgresql(variant)
@@ -78,7 +78,7 @@ def test_the_functions_that_a_queue_has_and_the_type_of_its_payload(
 
 
 @pytest.mark.parametrize("variant", with_subscribed_rings(CORE, BEHAVIOURS), ids=str)
-def test_a_life_through_named_arguments(use_postgresql: Use, variant: Variant) -> None:
+def test_every_function_works_with_named_arguments(use_postgresql: Use, variant: Variant) -> None:
     client = use_postgresql(variant)
     ((first,),) = call(client, "push", payload="a")
     others = [row[0] for row in call(client, "push_many", payloads=["b", "c", "d"])]
@@ -140,7 +140,7 @@ def test_several_calls_in_one_statement_keep_their_order(
     assert came == list("1234567")
 
 
-def test_claim_takes_the_caller_s_id_and_times(use_postgresql: Use) -> None:
+def test_the_design_claim_accepts_the_caller_s_ids_and_times(use_postgresql: Use) -> None:
     client = use_postgresql(default("claim"))
     mine = uuid4()
     assert call(client, "push", payload="new", id=mine, created_at=THEN) == [(mine,)]
@@ -175,7 +175,9 @@ def test_claim_takes_the_caller_s_id_and_times(use_postgresql: Use) -> None:
 @pytest.mark.parametrize(
     "variant", [default("status"), default("split"), default("split", dequeue="two_step")]
 )
-def test_titles_and_times_of_zabir_s_designs(use_postgresql: Use, variant: Variant) -> None:
+def test_status_and_split_accept_titles_and_queue_times(
+    use_postgresql: Use, variant: Variant
+) -> None:
     client = use_postgresql(variant)
     late, early = THEN + timedelta(days=1), THEN - timedelta(days=1)
     call(client, "push", payload="now")

@@ -87,7 +87,7 @@ def near(found: Percentiles, seconds: Sequence[float], of: int = MESSAGES) -> bo
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_claims_tell_how_long_they_waited_and_ended_ones_how_long_work_took(client: Client) -> None:
+def test_claims_have_waiting_times_and_finished_ones_processing_times(client: Client) -> None:
     client.push_many(client.payloads(*range(MESSAGES)))
     messages = client.pop_many(MESSAGES)
     date(client, rows_in_work(client), 60.0, ends=False)
@@ -112,7 +112,7 @@ def test_claims_tell_how_long_they_waited_and_ended_ones_how_long_work_took(clie
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", ARCHIVING, ids=str)
-def test_an_archive_at_pop_tells_how_long_messages_waited(use: Use, variant: Variant) -> None:
+def test_messages_archived_at_pop_have_waiting_times(use: Use, variant: Variant) -> None:
     client = popped(use, variant)
     columns: list[Column[object]] = [Column(name) for name in ("id", "pushed_at", "archived_at")]
     if "due_at" in client.queue.roles:  # it waited from when it was due
@@ -133,7 +133,7 @@ def test_an_archive_at_pop_tells_how_long_messages_waited(use: Use, variant: Var
 
 
 @pytest.mark.parametrize("variant", TELLING_NOTHING, ids=str)
-def test_what_a_pop_takes_away_is_unknown_and_says_why(use: Use, variant: Variant) -> None:
+def test_latency_is_unknown_with_a_reason_where_a_pop_deletes(use: Use, variant: Variant) -> None:
     client = popped(use, variant)
     found = latency(client)
     for of in (found.waiting, found.processing):
@@ -145,7 +145,7 @@ def test_what_a_pop_takes_away_is_unknown_and_says_why(use: Use, variant: Varian
 STATUS = default("status")
 
 
-def test_a_few_messages_and_old_ones_are_no_sample(use: Use) -> None:
+def test_too_few_or_too_old_messages_give_no_percentiles(use: Use) -> None:
     client = popped(use, STATUS, FEWEST - 1)
     found = latency(client).waiting
     assert (found.p99, found.messages) == (None, FEWEST - 1)
@@ -157,7 +157,7 @@ def test_a_few_messages_and_old_ones_are_no_sample(use: Use) -> None:
     assert latency(client).waiting.messages == 0
 
 
-def test_only_the_first_pop_ends_waiting_and_a_callers_future_is_no_time(use: Use) -> None:
+def test_later_attempts_and_push_times_in_the_future_are_ignored(use: Use) -> None:
     client = popped(use, STATUS)
     table = rows_in_work(client)
     date(client, table, 60.0, ends=False)
@@ -175,7 +175,7 @@ def test_only_the_first_pop_ends_waiting_and_a_callers_future_is_no_time(use: Us
 @pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
 @pytest.mark.parametrize("ends", [False, True])
-def test_of_more_than_a_look_reads_the_latest_are_read(client: Client, *, ends: bool) -> None:
+def test_only_the_latest_messages_are_sampled(client: Client, *, ends: bool) -> None:
     client.push_many(client.payloads(*range(120)))
     for message in client.pop_many(120):
         assert not ends or client.fail(message, "no")
@@ -192,7 +192,7 @@ def test_of_more_than_a_look_reads_the_latest_are_read(client: Client, *, ends: 
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=60))
-def test_percentiles_are_those_of_the_server(postgresql: Database, seconds: list[float]) -> None:
+def test_percentiles_equal_those_of_the_server(postgresql: Database, seconds: list[float]) -> None:
     with postgresql.transaction("ask", read_only=True) as connection:
         told = connection.execute(
             text(
@@ -204,7 +204,7 @@ def test_percentiles_are_those_of_the_server(postgresql: Database, seconds: list
     assert cuts(seconds) == pytest.approx(tuple(told), rel=1e-9, abs=1e-9)
 
 
-def test_of_an_adopted_table_the_claims_tell(new_database: Database) -> None:
+def test_claims_of_an_adopted_table_have_waiting_times(new_database: Database) -> None:
     roles = {"id": "id", "status": "state", "payload": "body", "pushed_at": "made"}
     mapped = {"jobs": roles | {"claimed_at": "taken"}, "tasks": roles}
     for name, of in mapped.items():
@@ -225,7 +225,9 @@ def test_of_an_adopted_table_the_claims_tell(new_database: Database) -> None:
     assert seen["tasks"].waiting.unknown == "no column is claimed_at"
 
 
-def test_what_cannot_be_read_in_time_is_unknown_and_asked_less_often(use_postgresql: Use) -> None:
+def test_latency_that_cannot_be_read_in_time_is_unknown_and_read_less_often(
+    use_postgresql: Use,
+) -> None:
     client = popped(use_postgresql, ARCHIVING[0])
     archive = SQL("LOCK TABLE {}").format(
         Identifier(client.queue.schema, f"{client.queue.name}_archive")

@@ -73,7 +73,7 @@ def refused(answer: Answer, *words: str) -> None:
         assert word in answer.err
 
 
-def test_both_are_found_at_work_and_their_figures_are_their_own(
+def test_both_libraries_are_discovered_and_figures_equal_their_own(
     console: Console, procrastinate: ProcrastinateApp, pgqueuer: PgQueuerApp
 ) -> None:
     procrastinate.defer("send", 5)
@@ -137,7 +137,7 @@ def test_both_are_found_at_work_and_their_figures_are_their_own(
     assert "adopted as app.mail, only mail" in told
 
 
-def test_what_failed_is_retried_by_procrastinates_own_function(
+def test_failed_jobs_are_retried_by_procrastinates_own_function(
     console: Console, procrastinate: ProcrastinateApp
 ) -> None:
     failing = procrastinate.defer("send", 3, fails=True)
@@ -169,7 +169,7 @@ def test_what_failed_is_retried_by_procrastinates_own_function(
 
 
 @pytest.mark.long
-def test_what_failed_is_retried_once_each_under_their_workers(
+def test_failed_jobs_are_retried_once_each_while_workers_run(
     console: Console, procrastinate: ProcrastinateApp, pgqueuer: PgQueuerApp
 ) -> None:
     """None twice, none lost: by their own events and log."""
@@ -199,7 +199,7 @@ def test_what_failed_is_retried_once_each_under_their_workers(
         assert (told.count("picked"), told.count("successful")) == (2, 1)
 
 
-def test_a_job_that_a_worker_left_is_released_and_no_other(
+def test_only_the_job_of_a_dead_worker_is_released(
     console: Console, procrastinate: ProcrastinateApp
 ) -> None:
     procrastinate.defer("report", 2)
@@ -218,7 +218,7 @@ def test_a_job_that_a_worker_left_is_released_and_no_other(
     assert console("doctor", "jobs", "--json").json["queues"][0]["unseen"] == []
 
 
-def test_what_a_killed_worker_of_procrastinate_left_is_run_once_under_others(
+def test_jobs_of_a_killed_procrastinate_worker_are_run_once_by_others(
     console: Console, procrastinate: ProcrastinateApp
 ) -> None:
     jobs = procrastinate.defer("report", 12)
@@ -238,7 +238,7 @@ def test_what_a_killed_worker_of_procrastinate_left_is_run_once_under_others(
 
 
 @pytest.mark.long
-def test_what_a_killed_manager_of_pgqueuer_left_is_its_others_to_take(
+def test_jobs_of_a_killed_pgqueuer_manager_are_taken_by_other_managers(
     console: Console, pgqueuer: PgQueuerApp
 ) -> None:
     jobs = pgqueuer.enqueue("mail", 6)
@@ -257,7 +257,7 @@ def test_what_a_killed_manager_of_pgqueuer_left_is_its_others_to_take(
 
 
 @pytest.mark.long
-def test_release_goes_by_the_threshold_that_status_goes_by(
+def test_release_uses_the_same_stuck_threshold_as_status(
     console: Console, procrastinate: ProcrastinateApp, pgqueuer: PgQueuerApp, tmp_path: Path
 ) -> None:
     """A worker without a heartbeat for longer than 300 s of an hour, or 40 s of 300, is no other
@@ -299,9 +299,7 @@ def test_release_goes_by_the_threshold_that_status_goes_by(
 
 
 @pytest.mark.long
-def test_what_is_held_is_requeued_as_pgqueuer_does_it(
-    console: Console, pgqueuer: PgQueuerApp
-) -> None:
+def test_held_jobs_are_requeued_as_pgqueuer_does(console: Console, pgqueuer: PgQueuerApp) -> None:
     held = pgqueuer.enqueue("mail", 2)
     pgqueuer.work(works=False)
     (keyed,) = pgqueuer.enqueue("mail", key="one")
@@ -324,7 +322,7 @@ def test_what_is_held_is_requeued_as_pgqueuer_does_it(
 
 
 @pytest.mark.long
-def test_what_procrastinate_tries_again_for_days_is_a_finding(
+def test_procrastinate_jobs_retried_for_days_are_a_finding(
     console: Console, procrastinate: ProcrastinateApp
 ) -> None:
     (job, _) = procrastinate.defer("send_again", 2)
@@ -344,7 +342,7 @@ def test_what_procrastinate_tries_again_for_days_is_a_finding(
 
 
 @pytest.mark.long
-def test_what_pgqueuer_tries_again_for_days_is_a_finding(
+def test_pgqueuer_jobs_retried_for_days_are_a_finding(
     console: Console, pgqueuer: PgQueuerApp
 ) -> None:
     pgqueuer.enqueue("mail", 2)
@@ -361,7 +359,7 @@ def test_what_pgqueuer_tries_again_for_days_is_a_finding(
     assert "jobs_retrying" not in findings(console, "report")
 
 
-def test_what_is_not_allowed_says_why(
+def test_verbs_that_a_library_does_not_allow_say_why(
     console: Console, procrastinate: ProcrastinateApp, pgqueuer: PgQueuerApp
 ) -> None:
     del procrastinate
@@ -389,7 +387,7 @@ def _letters(words: str) -> str:
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_every_verb_is_there_or_has_its_reason(name: str) -> None:
+def test_every_verb_is_available_or_has_a_reason(name: str) -> None:
     of = LIBRARIES[name]
     queue = Queue("s", "q", of, {"table": "t"}, dict(of.roles), kind=Kind.ADOPTED)
     for verb in ("requeue", "release", "purge", "archive", "restore", "pause", "resume"):
@@ -405,7 +403,7 @@ def test_every_verb_is_there_or_has_its_reason(name: str) -> None:
             libraries.preset(name, "mssql")
 
 
-def test_adopting_what_is_not_there_or_not_one(
+def test_adopting_a_missing_or_ambiguous_table_is_refused(
     console: Console, procrastinate: ProcrastinateApp
 ) -> None:
     for words, complaint in {

@@ -81,7 +81,7 @@ def holding(url: str, *statements: str) -> Iterator[psycopg.Connection]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", on("postgresql", DEFAULTS), ids=str)
-def test_of_every_design_all_tables_are_measured(use_postgresql: Use, variant: Variant) -> None:
+def test_all_tables_of_every_design_are_measured(use_postgresql: Use, variant: Variant) -> None:
     """And where nothing is needed, that is what it says."""
     client = use_postgresql(variant)
     planned = plan(client.database, client.queue)
@@ -94,7 +94,7 @@ def test_of_every_design_all_tables_are_measured(use_postgresql: Use, variant: V
     assert (done.outcome, done.done, done.action_id) == (audit.Outcome.DONE, (), None)
 
 
-def test_dead_rows_and_a_bloated_index_are_mended(use_postgresql: Use) -> None:
+def test_dead_rows_and_a_bloated_index_are_repaired(use_postgresql: Use) -> None:
     client = use_postgresql(FIFO)
     filled(client, 20_000)
     deleted(client, 50)
@@ -127,7 +127,7 @@ def test_dead_rows_and_a_bloated_index_are_mended(use_postgresql: Use) -> None:
     assert index.name in entry.detail
 
 
-def test_an_estimate_is_near_what_a_fresh_index_is(use_postgresql: Use) -> None:
+def test_the_estimated_size_of_an_index_is_near_that_of_a_rebuilt_one(use_postgresql: Use) -> None:
     client = use_postgresql(FIFO)
     filled(client, 30_000)
     with connect(client.url) as connection:
@@ -138,7 +138,7 @@ def test_an_estimate_is_near_what_a_fresh_index_is(use_postgresql: Use) -> None:
     assert index.pages * 0.8 <= needed <= index.pages * 1.3
 
 
-def test_who_keeps_dead_rows_is_named(use_postgresql: Use) -> None:
+def test_the_session_that_keeps_dead_rows_is_named(use_postgresql: Use) -> None:
     client = use_postgresql(FIFO)
     filled(client, 2_000)
     with holding(client.url) as holder:
@@ -159,7 +159,7 @@ def test_who_keeps_dead_rows_is_named(use_postgresql: Use) -> None:
     assert [step.what for step in after.steps] == ["VACUUM"]
 
 
-def test_what_was_stopped_or_interrupted_goes_on(use_postgresql: Use) -> None:
+def test_stopped_or_interrupted_maintenance_can_be_continued(use_postgresql: Use) -> None:
     """Between two steps by its operator; and a reindex that waits for an older transaction longer
     than locks may be waited for, and so leaves an index."""
     client = use_postgresql(FIFO)
@@ -193,7 +193,7 @@ def test_what_was_stopped_or_interrupted_goes_on(use_postgresql: Use) -> None:
     hasty.close()
 
 
-def test_its_time_out_is_only_off_while_it_works(use_postgresql: Use) -> None:
+def test_the_statement_timeout_is_off_only_during_maintenance(use_postgresql: Use) -> None:
     """The connection goes back to the pool as it was."""
     client = use_postgresql(FIFO)
     filled(client, 2_000)

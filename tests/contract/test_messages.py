@@ -70,7 +70,7 @@ def test_pages_show_every_message_once_and_each_is_found_by_its_key(client: Clie
 
 
 @pytest.mark.parametrize("variant", long_except(CORE, BEHAVIOURS), ids=str)
-def test_a_message_is_shown_as_it_is(client: Client) -> None:
+def test_a_message_has_the_fields_of_its_state(client: Client) -> None:
     fill(client)
     queue = client.queue
     for shown in read_messages(client, limit=100).messages:
@@ -98,7 +98,7 @@ def test_a_message_is_shown_as_it_is(client: Client) -> None:
 
 
 @pytest.mark.parametrize("variant", long_except(CORE), ids=str)
-def test_payloads_on_demand_are_cut_and_whole_as_a_pop_returns_them_and_in_its_order(
+def test_payloads_can_be_cut_and_complete_ones_equal_what_pops_return(
     client: Client, variant: Variant
 ) -> None:
     fill(client)
@@ -124,7 +124,7 @@ def test_payloads_on_demand_are_cut_and_whole_as_a_pop_returns_them_and_in_its_o
 
 
 @pytest.mark.long
-def test_sizes_are_told_without_the_payload_where_that_costs_nothing(use: Use) -> None:
+def test_sizes_are_shown_without_the_payload(use: Use) -> None:
     for payload in ("text", "bytes"):
         for of in ("fifo", "heap", "claim", "status", "ring"):
             client = use(default(of, payload=payload))
@@ -134,7 +134,7 @@ def test_sizes_are_told_without_the_payload_where_that_costs_nothing(use: Use) -
 
 
 @pytest.mark.parametrize("variant", [v for v in DEFAULTS if v.design.flow is Flow.NUMBERS], ids=str)
-def test_a_ring_shows_what_pops_will_take_over_laps_holes_and_parked_numbers(
+def test_a_ring_lists_what_pops_will_return_after_laps_and_lost_numbers(
     use: Use, variant: Variant
 ) -> None:
     client = use(Variant(variant.design, {**variant.given, "size": "10"}))
@@ -154,7 +154,7 @@ def test_a_ring_shows_what_pops_will_take_over_laps_holes_and_parked_numbers(
 
 
 @pytest.mark.parametrize("variant", KEPT, ids=str)
-def test_masks_hide_in_payloads_errors_and_their_kinds(use: Use, variant: Variant) -> None:
+def test_masks_apply_to_payloads_errors_and_error_groups(use: Use, variant: Variant) -> None:
     secret = "4111 1111 1111 1111"
     masks = (re.compile(r"\d{4}( \d{4}){3}"),)
     client = use(variant)
@@ -171,7 +171,7 @@ def test_masks_hide_in_payloads_errors_and_their_kinds(use: Use, variant: Varian
     assert (group.wording, group.sample) == ("card *** refused", "card *** refused")
 
 
-def test_a_long_error_is_cut_in_a_list_and_whole_where_it_is_asked_for(use: Use) -> None:
+def test_a_long_error_is_cut_in_a_list_and_complete_by_id(use: Use) -> None:
     client = use(default("status"))
     client.push(client.payload(1))
     (taken,) = client.pop_many(1)

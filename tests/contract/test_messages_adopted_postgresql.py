@@ -57,9 +57,7 @@ def needed(name: str) -> Mapping[str, str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
-def test_its_messages_as_they_are_by_state_and_page_by_page(
-    new_database: Database, name: str
-) -> None:
+def test_messages_are_listed_by_state_and_page_by_page(new_database: Database, name: str) -> None:
     queue = make(new_database, name)
     for state, ids in STATES[name].items():
         assert [m.id for m in shown(new_database, queue, f"state={state}")] == ids
@@ -95,7 +93,7 @@ def test_its_messages_as_they_are_by_state_and_page_by_page(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_missing_role_would_tell_is_not_told(new_database: Database, name: str) -> None:
+def test_fields_of_unmapped_roles_are_unknown(new_database: Database, name: str) -> None:
     queue = make(new_database, name, needed(name))
     check_figures(look(new_database), {**TABLES[name].figures, **TABLES[name].without_roles})
     told = queue.roles
@@ -124,7 +122,9 @@ def test_a_claim_queue_without_errors_shows_failed_claims_as_claims(new_database
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["claim", "status", "split"])
-def test_its_ages_owners_and_errors_by_wording(new_database: Database, name: str) -> None:
+def test_messages_are_filtered_by_age_owner_and_error_group(
+    new_database: Database, name: str
+) -> None:
     queue = make(new_database, name)
 
     def ids(*words: str) -> list[str | None]:
@@ -160,7 +160,7 @@ TYPES = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("type_", TYPES)
-def test_a_payload_of_any_type(postgresql: Database, type_: str) -> None:
+def test_payloads_of_any_type_are_shown(postgresql: Database, type_: str) -> None:
     written, expected = TYPES[type_]
     table = f"payloads of {type_}"
     rows = f'CREATE TABLE "{table}" AS SELECT 1 AS id, CAST({written} AS {type_}) AS body'
@@ -188,7 +188,9 @@ def test_a_payload_of_any_type(postgresql: Database, type_: str) -> None:
         ("date", ["2026-11-21", "2026-11-22"]),
     ],
 )
-def test_ids_of_any_type(postgresql: Database, type_: str, ids: list[str]) -> None:
+def test_messages_with_ids_of_any_type_can_be_paged_and_found(
+    postgresql: Database, type_: str, ids: list[str]
+) -> None:
     rows = ", ".join(f"('{id_.replace(chr(39), chr(39) * 2)}', 'x')" for id_ in ids)
     table = f"ids of {type_}"
     made = f'CREATE TABLE "{table}" (id {type_}, body text); INSERT INTO "{table}" VALUES {rows}'
@@ -206,7 +208,7 @@ def test_ids_of_any_type(postgresql: Database, type_: str, ids: list[str]) -> No
                 shown(postgresql, queue, f"id={no_id}")
 
 
-def test_a_due_time_may_be_never(new_database: Database) -> None:
+def test_a_due_time_can_be_infinity(new_database: Database) -> None:
     run(new_database, "CREATE TABLE t (due timestamptz, body text)")
     run(new_database, "INSERT INTO t SELECT 'infinity', n FROM generate_series(1, 5) AS n")
     roles = {"due_at": "due", "payload": "body"}
@@ -219,7 +221,7 @@ def test_a_due_time_may_be_never(new_database: Database) -> None:
     assert len(read_page(new_database, queue, after=first.next.text).messages) == 3
 
 
-def test_a_view_has_no_places_to_page_by(new_database: Database) -> None:
+def test_an_adopted_view_without_an_order_cannot_be_paged(new_database: Database) -> None:
     run(
         new_database, "CREATE VIEW t AS SELECT n AS id, 'x' AS body FROM generate_series(1, 5) AS n"
     )
@@ -237,7 +239,7 @@ def test_a_view_has_no_places_to_page_by(new_database: Database) -> None:
     assert read_page(new_database, ordered, limit=3).next is not None
 
 
-def test_what_no_index_serves_ends_at_the_time_out_with_advice(
+def test_a_list_that_no_index_serves_times_out_with_advice(
     new_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scan_query, "STATEMENT_SECONDS", 0.5)
@@ -253,7 +255,7 @@ def test_what_no_index_serves_ends_at_the_time_out_with_advice(
     assert "found by an index" in slow.value.next_step
 
 
-def test_a_table_that_is_gone_is_told(new_database: Database) -> None:
+def test_a_missing_table_is_an_error(new_database: Database) -> None:
     queue = make(new_database, "fifo")
     run(new_database, 'DROP TABLE "Their Queue"')
     with pytest.raises(UsageError, match="Could not read the messages of 'Their Queue'"):

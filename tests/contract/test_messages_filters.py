@@ -24,7 +24,7 @@ pytestmark = pytest.mark.thinned(3)
 
 
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
-def test_filters(client: Client) -> None:
+def test_filters_match_the_right_messages(client: Client) -> None:
     filled = fill(client)
     everything = Counter(filled.all)
 
@@ -87,7 +87,7 @@ MATCHES = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", JSON_VARIANTS, ids=str)
-def test_filters_by_what_json_payloads_say(client: Client) -> None:
+def test_json_payloads_are_filtered_by_path(client: Client) -> None:
     documents = [json.dumps(DOCUMENT), "17", '"text"', "[1, [2]]", "null", '{"order": 5}']
     ids = [str(id_) for id_ in client.push_many(documents)]
     for word, expected in MATCHES.items():
@@ -106,7 +106,7 @@ CANNOT = {
 
 
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
-def test_what_a_queue_cannot_have_is_refused_with_its_reason(
+def test_filters_that_a_queue_does_not_support_are_refused_with_a_reason(
     client: Client, variant: Variant
 ) -> None:
     cannot = dict(CANNOT)
@@ -128,7 +128,7 @@ def test_what_a_queue_cannot_have_is_refused_with_its_reason(
 
 
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
-def test_a_filter_that_matches_little_stops_and_says_where_to_go_on(
+def test_a_filter_with_few_matches_stops_and_returns_where_to_continue(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bounded, and in the end complete: each call reads a little and the next goes on there."""
@@ -190,7 +190,7 @@ def odd(database: Database) -> Filled:
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(form=st.sampled_from(FORMS), value=ODD, key=ODD)
-def test_odd_values_are_values(odd: Filled, form: str, value: str, key: str) -> None:
+def test_odd_values_are_only_values(odd: Filled, form: str, value: str, key: str) -> None:
     name, sign, _ = re.split("([=~])", form)
     word = f"{name}{sign}{value}"
     if name == "payload.PATH":

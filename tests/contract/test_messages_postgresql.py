@@ -59,7 +59,7 @@ def by_hand(client: Client, template: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", KEPT, ids=str)
-def test_states_that_were_set_by_hand_lack_their_time_and_are_shown(
+def test_messages_whose_state_was_set_by_hand_are_shown_without_its_time(
     use_postgresql: Use, variant: Variant
 ) -> None:
     client = use_postgresql(variant)
@@ -90,7 +90,9 @@ def test_states_that_were_set_by_hand_lack_their_time_and_are_shown(
         assert [m.state for m in read_messages(client, f"id={taken.id}").messages] == ["archived"]
 
 
-def test_a_running_relay_is_waited_for_shortly_and_told(use_postgresql: Use) -> None:
+def test_listing_messages_during_a_relay_is_an_error_after_a_short_wait(
+    use_postgresql: Use,
+) -> None:
     client = use_postgresql(RING)
     client.push("x")
     with client.database.transaction("relay") as relay:
@@ -103,7 +105,7 @@ def test_a_running_relay_is_waited_for_shortly_and_told(use_postgresql: Use) -> 
 @pytest.mark.long
 @pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", LISTED, ids=str)
-def test_looking_waits_for_no_row_and_locks_none(use_postgresql: Use, variant: Variant) -> None:
+def test_listing_messages_waits_for_no_row_lock(use_postgresql: Use, variant: Variant) -> None:
     client = use_postgresql(variant)
     client.push_many(["x"] * 3)
     with client.database.transaction("hold") as held:
@@ -252,7 +254,7 @@ def test_a_filter_that_matches_nothing_reads_no_more_than_its_bound(
 @pytest.mark.thinned(3)
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("variant", [v for v in LISTED if v.design.name != "ring"], ids=str)
-def test_large_payloads_cost_nothing_unless_they_are_asked_for(
+def test_large_payloads_cost_nothing_unless_requested(
     use_postgresql: Use, variant: Variant
 ) -> None:
     options = {"max_bytes": "1000000"} if variant.limit is not None else {}
@@ -271,13 +273,13 @@ def test_large_payloads_cost_nothing_unless_they_are_asked_for(
     assert asked.buffers <= 60 + 20 * 15
 
 
-def test_a_key_of_a_payload_may_be_empty(use_postgresql: Use) -> None:
+def test_a_filter_can_name_an_empty_json_key(use_postgresql: Use) -> None:
     client = use_postgresql(default("fifo", payload="json"))
     client.push('{"": "empty"}')
     assert len(read_messages(client, 'payload.""=empty').messages) == 1
 
 
-def test_a_database_that_is_read_only_can_be_looked_at(
+def test_messages_of_a_read_only_database_can_be_listed(
     use_postgresql: Use, postgresql: Database
 ) -> None:
     client = use_postgresql(RING)

@@ -86,7 +86,7 @@ def live(client: Client) -> None:
 @pytest.mark.long
 @pytest.mark.thinned(12)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_life_under_that_name_in_a_schema_of_that_name(database: Database, name: str) -> None:
+def test_every_verb_works_on_a_queue_and_schema_of_any_name(database: Database, name: str) -> None:
     make_schema(database, name)
     before = objects_of(database)
     for variant in richest(database):
@@ -116,7 +116,7 @@ def filler(product: Product, length: int, start: str) -> str:
 
 @pytest.mark.parametrize("start", ["a", '"; --'])
 @pytest.mark.parametrize("design", DESIGNS.values(), ids=lambda design: design.name)
-def test_a_name_at_the_limit_and_one_over_it(
+def test_a_name_at_the_length_limit_is_accepted_and_a_longer_one_refused(
     database: Database, design: Design, start: str
 ) -> None:
     product = database.product
@@ -140,7 +140,7 @@ def test_a_name_at_the_limit_and_one_over_it(
     assert objects_of(database) == before
 
 
-def test_a_schema_s_name_that_the_server_would_cut_off(database: Database) -> None:
+def test_a_schema_name_that_the_server_would_truncate_is_refused(database: Database) -> None:
     product = database.product
     schema = filler(product, product.name_limit, "cut")
     make_schema(database, schema)
@@ -162,7 +162,9 @@ def test_a_schema_s_name_that_the_server_would_cut_off(database: Database) -> No
         ("\ud83d", "q", "not valid Unicode"),
     ],
 )
-def test_what_is_no_name(database: Database, schema: str | None, name: str, complaint: str) -> None:
+def test_invalid_names_are_refused(
+    database: Database, schema: str | None, name: str, complaint: str
+) -> None:
     before = objects_of(database, with_own=True)
     for variant in richest(database):
         queue = variant.queue(database.product.default_schema if schema is None else schema, name)
@@ -172,7 +174,7 @@ def test_what_is_no_name(database: Database, schema: str | None, name: str, comp
 
 
 @pytest.mark.long
-def test_namesakes_in_two_schemas_are_two_queues(database: Database) -> None:
+def test_queues_of_the_same_name_in_two_schemas_are_separate(database: Database) -> None:
     make_schema(database, "first")
     make_schema(database, "second")
     for variant in richest(database):
@@ -190,7 +192,7 @@ def test_namesakes_in_two_schemas_are_two_queues(database: Database) -> None:
         assert [m.payload for m in second.drain()] == second.payloads(2)
 
 
-def test_names_that_differ_in_capitals_are_two_queues_or_the_second_is_refused(
+def test_names_that_differ_in_case_are_two_queues_or_the_second_is_refused(
     database: Database,
 ) -> None:
     product = database.product

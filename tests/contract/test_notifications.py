@@ -96,7 +96,7 @@ def unfinished(database: Database) -> list[outbox.Entry]:
     return list(Outbox(database).unfinished().values())
 
 
-def test_a_finding_and_its_end_arrive_once_each_and_restarts_change_nothing(
+def test_a_finding_and_its_end_arrive_once_each_despite_restarts(
     database: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And every statement of notifications fills its row type."""
@@ -130,7 +130,7 @@ def test_a_finding_and_its_end_arrive_once_each_and_restarts_change_nothing(
 
 
 @pytest.mark.parametrize("fault", ["down", "error", "garbage", "refused"])
-def test_what_a_receiver_does_not_take_is_sent_until_it_does(
+def test_a_notification_is_sent_until_its_receiver_accepts_it(
     database: Database, queue: Queue, fault: str
 ) -> None:
     receiver = Receiver()
@@ -159,7 +159,7 @@ def test_what_a_receiver_does_not_take_is_sent_until_it_does(
     assert sum("are not sent" in words for words in a.said) == 1
 
 
-def test_a_receiver_that_does_not_answer_holds_nobody_up(database: Database, queue: Queue) -> None:
+def test_a_receiver_that_does_not_answer_delays_no_other(database: Database, queue: Queue) -> None:
     slow = Receiver(silent=threading.Event())
     with (
         receiving(Receiver()) as other,
@@ -176,7 +176,9 @@ def test_a_receiver_that_does_not_answer_holds_nobody_up(database: Database, que
         wait_until(arrived(slow, *told), "each has come once in the end")
 
 
-def test_what_comes_within_the_time_comes_together(database: Database, queue: Queue) -> None:
+def test_findings_within_the_interval_arrive_in_one_notification(
+    database: Database, queue: Queue
+) -> None:
     with receiving(Receiver()) as receiver, recorder(database, target(receiver, within=HOUR)) as a:
         for codes in ((STOPPED,), (STOPPED, FULL)):
             a.sees(queue, *codes)
@@ -187,7 +189,7 @@ def test_what_comes_within_the_time_comes_together(database: Database, queue: Qu
         assert len(receiver.bodies) == 1
 
 
-def test_the_lease_is_one_recorders_until_it_ends(database: Database, queue: Queue) -> None:
+def test_one_recorder_holds_the_lease_until_it_expires(database: Database, queue: Queue) -> None:
     assert queue
     first, second = Outbox(database), Outbox(database)
     assert first.hold()
@@ -204,7 +206,9 @@ def test_the_lease_is_one_recorders_until_it_ends(database: Database, queue: Que
     wait_until(first.hold, "it was given back")
 
 
-def test_of_two_recorders_one_sends_and_the_other_goes_on(database: Database, queue: Queue) -> None:
+def test_one_of_two_recorders_sends_and_the_other_takes_over(
+    database: Database, queue: Queue
+) -> None:
     with receiving(Receiver()) as receiver:
         first = Recorder(database, target(receiver))
         first.notifier.start()
@@ -222,7 +226,7 @@ def test_of_two_recorders_one_sends_and_the_other_goes_on(database: Database, qu
             wait_until(arrived(receiver, *told), "it ends")
 
 
-def test_what_has_arrived_and_was_not_kept_comes_again_with_its_key(
+def test_an_event_that_was_not_recorded_as_sent_arrives_again_with_its_key(
     database: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The recorder died, or lost its connection, between the answer and its commit."""
@@ -243,7 +247,7 @@ def test_what_has_arrived_and_was_not_kept_comes_again_with_its_key(
     assert first == second
 
 
-def test_what_is_silenced_is_not_sent(database: Database, queue: Queue) -> None:
+def test_silenced_findings_are_not_sent(database: Database, queue: Queue) -> None:
     """Not even what was to be sent; of what was sent the end comes."""
     by = ("ann@etl01", "ann", "known", utc(), None, False, "")
     silence = Decision("silence", STOPPED.name, "", "", *by)
@@ -278,7 +282,7 @@ def test_a_connection_that_may_not_write_says_so_and_sends_nothing(
         assert not unfinished(database)
 
 
-def test_a_catalog_of_an_older_console_grows(database: Database, queue: Queue) -> None:
+def test_the_outbox_is_added_to_an_older_catalog(database: Database, queue: Queue) -> None:
     with database.transaction("as it was") as connection:
         connection.exec_driver_sql("DROP TABLE dbq.notification")
     with receiving(Receiver()) as receiver, recorder(database, target(receiver)) as one:

@@ -62,7 +62,7 @@ def waiting(client: Client) -> list[int]:
 
 @pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", NOTIFYING, ids=str)
-def test_a_push_notifies_while_somebody_is_registered(
+def test_a_push_notifies_while_a_consumer_is_registered(
     use_postgresql: Use, variant: Variant
 ) -> None:
     client = use_postgresql(variant)
@@ -87,7 +87,9 @@ def test_a_push_notifies_while_somebody_is_registered(
 
 
 @pytest.mark.parametrize("variant", [v for v in NOTIFYING if "size" in v.options], ids=str)
-def test_a_push_that_stores_nothing_wakes_nobody(use_postgresql: Use, variant: Variant) -> None:
+def test_a_push_that_stores_nothing_sends_no_notification(
+    use_postgresql: Use, variant: Variant
+) -> None:
     client = use_postgresql(variant)
     client.push_many(client.payloads(*range(int(variant.options["size"]))))
     with listening(client) as listener, closing(connect(client.url)) as waiter:
@@ -143,7 +145,7 @@ def test_registrations_of_sessions_that_died_are_removed_by_the_next_one(
 
 
 @pytest.mark.parametrize("variant", SILENT, ids=str)
-def test_without_the_option_there_is_nothing_to_register_at(
+def test_without_the_option_there_is_neither_registration_nor_notification(
     use_postgresql: Use, variant: Variant
 ) -> None:
     client = use_postgresql(variant)

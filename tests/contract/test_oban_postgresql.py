@@ -152,7 +152,7 @@ def filled(oban: ObanApp) -> None:
 
 
 @pytest.mark.long
-def test_its_jobs_are_told_as_it_counts_them(console: Console, oban: ObanApp) -> None:
+def test_job_counts_equal_those_of_oban(console: Console, oban: ObanApp) -> None:
     oban.install()
     filled(oban)
     assert discovered(console, "oban")["queues"] == ["mail", "report"]
@@ -184,7 +184,7 @@ def test_its_jobs_are_told_as_it_counts_them(console: Console, oban: ObanApp) ->
 
 
 @pytest.mark.long
-def test_what_was_discarded_is_retried_once_each_under_its_workers(
+def test_discarded_jobs_are_retried_once_each_while_workers_run(
     console: Console, oban: ObanApp
 ) -> None:
     oban.install()
@@ -202,7 +202,7 @@ def test_what_was_discarded_is_retried_once_each_under_its_workers(
     assert value(console.url, f"SELECT max(attempt) FROM {JOBS}") == 2
 
 
-def test_what_a_dead_producer_left_is_rescued_and_no_other(console: Console, oban: ObanApp) -> None:
+def test_only_jobs_of_a_dead_producer_are_rescued(console: Console, oban: ObanApp) -> None:
     oban.install()
     oban.insert("mail", 6)
     oban.run("UPDATE oban_jobs SET max_attempts = 5 WHERE id % 3 > 0")
@@ -225,9 +225,7 @@ def test_what_a_dead_producer_left_is_rescued_and_no_other(console: Console, oba
 
 
 @pytest.mark.long
-def test_what_a_killed_producer_left_is_run_once_under_others(
-    console: Console, oban: ObanApp
-) -> None:
+def test_jobs_of_a_killed_producer_are_run_once_by_others(console: Console, oban: ObanApp) -> None:
     oban.install()
     jobs = oban.insert("mail", 40)
     oban.run("UPDATE oban_jobs SET max_attempts = 5")
@@ -252,7 +250,7 @@ def test_what_a_killed_producer_left_is_run_once_under_others(
 
 
 @pytest.mark.long
-def test_elixirs_tables_are_told_and_acted_on_too(console: Console, oban: ObanApp) -> None:
+def test_elixirs_tables_are_monitored_and_acted_on(console: Console, oban: ObanApp) -> None:
     oban.install(elixir=True)
     oban.insert("mail", 3)
     oban.run(

@@ -103,7 +103,7 @@ def test_a_filled_queue_is_emptied_in_its_order(
 
 
 @pytest.mark.parametrize("variant", long_except([*CORE, ALONE], [*BEHAVIOURS, ALONE]), ids=str)
-def test_a_pop_beside_an_open_pop_skips_or_waits_and_never_doubles(
+def test_a_pop_during_an_open_pop_skips_or_waits_and_never_duplicates(
     client: Client, impatient: Database, variant: Variant
 ) -> None:
     client.push_many(client.payloads(0, 1, 2))
@@ -126,7 +126,7 @@ def test_a_pop_beside_an_open_pop_skips_or_waits_and_never_doubles(
 
 
 @pytest.mark.parametrize("variant", STRICT, ids=str)
-def test_strict_neither_a_late_commit_nor_a_rolled_back_pop_is_overtaken(
+def test_strict_order_is_kept_by_a_late_commit_and_a_rolled_back_pop(
     client: Client, impatient: Database, variant: Variant
 ) -> None:
     """It holds the next push, or else the next pop."""
@@ -182,9 +182,7 @@ def test_a_late_commit_is_overtaken_or_waited_for_and_not_lost(
 
 @pytest.mark.parametrize("batch", [0, 1, 4])
 @pytest.mark.parametrize("variant", NUMBERED, ids=str)
-def test_ring_a_late_commit_is_popped_late_and_before_later_numbers(
-    client: Client, batch: int
-) -> None:
+def test_a_late_commit_to_a_ring_is_popped_before_later_numbers(client: Client, batch: int) -> None:
     def next_one() -> Payload | None:
         message = client.pop() if batch == 0 else next(iter(client.pop_many(batch)), None)
         return None if message is None else message.payload

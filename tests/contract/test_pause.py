@@ -58,7 +58,9 @@ def stop(client: Client, seconds: float | None = None, *, push: bool = False) ->
     pause.pause(client.database, client.queue, reason="bad release", seconds=seconds, push=push)
 
 
-def test_pops_find_nothing_and_resume_puts_back_every_byte(new_database: Database) -> None:
+def test_pops_of_a_paused_queue_are_empty_and_resume_restores_the_code(
+    new_database: Database,
+) -> None:
     for design in sorted(DESIGNS.keys() - {"broker"}):
         client = made(new_database, design, name=design, **default(design).given)
         before = code(client)
@@ -81,7 +83,7 @@ def test_pops_find_nothing_and_resume_puts_back_every_byte(new_database: Databas
             pause.resume(new_database, client.queue)
 
 
-def test_a_ring_can_be_paused_at_its_push(new_database: Database) -> None:
+def test_pushes_to_a_ring_can_be_paused(new_database: Database) -> None:
     client = made(new_database, "ring", size="10")
     before = code(client)
     stop(client, push=True)
@@ -98,7 +100,7 @@ def test_a_ring_can_be_paused_at_its_push(new_database: Database) -> None:
         )
 
 
-def test_an_upgrade_keeps_the_pause_whatever_was_done_under_it(new_database: Database) -> None:
+def test_an_upgrade_keeps_the_pause_whatever_was_changed_meanwhile(new_database: Database) -> None:
     """Resume puts back the shipped code: of what was modified locally before, of what somebody
     replaced meanwhile, which it does not overwrite by itself, and of what somebody dropped."""
     client = made(new_database, "fifo")
@@ -129,7 +131,7 @@ def test_an_upgrade_keeps_the_pause_whatever_was_done_under_it(new_database: Dat
     assert client.pop() is not None
 
 
-def test_what_brings_messages_is_refused(new_database: Database) -> None:
+def test_verbs_that_add_messages_are_refused_while_paused(new_database: Database) -> None:
     client = made(new_database, "fifo")
     url = client.url
     client.push(client.payload(0))
@@ -150,7 +152,9 @@ def test_what_brings_messages_is_refused(new_database: Database) -> None:
 @pytest.mark.parametrize(
     "design", [pytest.param(name, marks=[pytest.mark.long] * (name != "ring")) for name in HOW]
 )
-def test_callers_at_work_meet_no_error(new_database: Database, design: str, long: bool) -> None:
+def test_pauses_under_traffic_cause_no_error_and_lose_no_message(
+    new_database: Database, design: str, long: bool
+) -> None:
     """Paused and resumed again and again under producers that ignore what push returns, consumers,
     transactions that stay open, upgrades, and consoles killed somewhere in the exchange."""
     client = made(new_database, design)
@@ -226,7 +230,7 @@ def _killed_somewhere(client: Client, dice: random.Random) -> None:
         pause.resume(client.database, client.queue)
 
 
-def test_a_console_killed_in_the_midst_has_paused_nothing(new_database: Database) -> None:
+def test_a_console_killed_while_pausing_has_changed_nothing(new_database: Database) -> None:
     """The exchange is one transaction: cut off before its commit, nothing of it is there."""
     client = made(new_database, "fifo")
     before = code(client)
@@ -258,7 +262,7 @@ def examined(orders: Client) -> Diagnosis:
     return found
 
 
-def test_a_sample_says_who_decided_what_of_a_queue(orders: Client) -> None:
+def test_a_sample_contains_the_decisions_about_a_queue(orders: Client) -> None:
     """Short and whole words, and JSON; nothing of it once it is taken back."""
     stop(orders, 7200.0)
     get_verb("protect").plan(
@@ -289,7 +293,7 @@ def _paused(seen: QueueSnapshot) -> list[str]:
     return [one.labels["queue"] for one in found.samples]
 
 
-def test_status_and_report_say_it(orders: Client) -> None:
+def test_status_and_report_show_the_pause(orders: Client) -> None:
     stop(orders)
     found = call("status", "--url", orders.url).out
     assert b"orders: PAUSED by" in found
@@ -305,7 +309,7 @@ def test_status_and_report_say_it(orders: Client) -> None:
     assert b"**PAUSED by" in text
 
 
-def test_a_pause_that_lasts_too_long_is_a_finding_and_no_stopped_consumer(orders: Client) -> None:
+def test_an_overdue_pause_is_a_finding_and_not_a_stopped_consumer(orders: Client) -> None:
     stop(orders, 3600.0)
     watch = ConsumptionHistory(0.0, waits=False)
     for _ in range(2):
@@ -323,7 +327,7 @@ def test_a_pause_that_lasts_too_long_is_a_finding_and_no_stopped_consumer(orders
     assert len(orders.drain()) == 3
 
 
-def test_a_limit_that_a_pause_brings_says_so(orders: Client) -> None:
+def test_a_limit_reached_during_a_pause_names_the_pause_as_the_cause(orders: Client) -> None:
     stop(orders)
     (found,) = diagnose(
         orders.database,
@@ -336,7 +340,7 @@ def test_a_limit_that_a_pause_brings_says_so(orders: Client) -> None:
     assert "resume orders" in one.judgement
 
 
-def test_a_function_replaced_under_the_pause_is_a_finding_that_upgrade_repairs(
+def test_a_function_replaced_during_a_pause_is_a_finding_that_upgrade_repairs(
     orders: Client,
 ) -> None:
     """Though somebody put the very code back that is shipped: it pops, and resume refused."""

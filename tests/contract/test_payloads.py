@@ -95,7 +95,9 @@ def numbers(client: Client) -> tuple[int | None, int | None, int | None]:
 
 @pytest.mark.parametrize("many", [False, True], ids=["push", "push_many"])
 @pytest.mark.parametrize("variant", TYPED, ids=str)
-def test_what_goes_in_comes_out(client: Client, variant: Variant, many: bool) -> None:
+def test_payloads_are_popped_as_they_were_pushed(
+    client: Client, variant: Variant, many: bool
+) -> None:
     kind = variant.payload
     sent = PAYLOADS[kind]
 
@@ -117,7 +119,7 @@ def test_what_goes_in_comes_out(client: Client, variant: Variant, many: bool) ->
 @pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("variant", UNLIMITED, ids=str)
-def test_a_megabyte(client: Client) -> None:
+def test_a_payload_of_a_megabyte_is_popped_unchanged(client: Client) -> None:
     large = of_length(client, MEGABYTE)
     assert client.size_of(large) == MEGABYTE
     client.push(large)
@@ -129,7 +131,7 @@ def test_a_megabyte(client: Client) -> None:
 
 
 @pytest.mark.parametrize("variant", LIMITED, ids=str)
-def test_the_limit_is_in_bytes_and_takes_what_is_just_as_long(client: Client) -> None:
+def test_the_size_limit_counts_bytes_and_is_inclusive(client: Client) -> None:
     fits = of_length(client, LIMIT)
     too_long = of_length(client, LIMIT + 1)
     assert client.size_of(fits) == LIMIT < client.size_of(too_long) <= LIMIT + 2
@@ -147,7 +149,7 @@ def test_the_limit_is_in_bytes_and_takes_what_is_just_as_long(client: Client) ->
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", [v for v in DEFAULTS if v.limit], ids=str)
-def test_the_limit_that_a_design_has_without_options(client: Client, variant: Variant) -> None:
+def test_the_default_size_limit_of_a_design_is_enforced(client: Client, variant: Variant) -> None:
     limit = variant.limit or 0
     with pytest.raises(UsageError, match="over the limit"):
         client.push(of_length(client, limit + 1))
@@ -160,7 +162,7 @@ RINGS = [v for v in TYPED if "size" in v.options]
 
 
 @pytest.mark.parametrize("variant", RINGS, ids=str)
-def test_a_ring_of_the_widest_slots_goes_round(use: Use, variant: Variant) -> None:
+def test_a_ring_with_the_widest_slots_works_for_several_laps(use: Use, variant: Variant) -> None:
     widest = variant.design.option("max_bytes").maximum
     client = use(Variant(variant.design, {**variant.given, "max_bytes": str(widest), "size": "5"}))
     full = of_length(client, widest)
@@ -178,7 +180,9 @@ INVALID = ("", " ", "{", "{'a': 1}", '{"a": 01}', "NaN", '"x" "y"')
 
 
 @pytest.mark.parametrize("variant", TYPED, ids=str)
-def test_what_is_no_payload_is_refused_whole(client: Client, variant: Variant) -> None:
+def test_an_invalid_payload_is_refused_with_its_whole_batch(
+    client: Client, variant: Variant
+) -> None:
     refused: list[tuple[Any, str]] = [(None, "payload")]
     if variant.payload == "json":
         refused += [(payload, "Could not push") for payload in INVALID]

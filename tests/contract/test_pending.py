@@ -48,7 +48,7 @@ def rows(client: Client, query: str, table: str = "") -> list[tuple[Any, ...]]:
     "batch", [0, 3, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 100))]
 )
 @pytest.mark.parametrize("variant", DUE, ids=str)
-def test_what_is_due_comes_by_due_time_and_the_rest_does_not(
+def test_due_messages_are_popped_by_due_time_and_the_others_stay(
     use_postgresql: Use, variant: Variant, batch: int
 ) -> None:
     client = use_postgresql(variant)
@@ -85,7 +85,7 @@ def test_a_message_becomes_due(use_postgresql: Use) -> None:
     assert [message.payload for message in client.pop_many(5)] == ["later"]
 
 
-def test_what_becomes_due_while_a_consumer_pops_comes_by_due_time_and_never_early(
+def test_messages_that_become_due_during_pops_are_popped_by_due_time_and_never_early(
     use_postgresql: Use,
 ) -> None:
     client = use_postgresql(ARCHIVED)
@@ -131,7 +131,7 @@ def due_of(client: Client) -> Counter[datetime | None]:
 
 
 @pytest.mark.parametrize("variant", DUE, ids=str)
-def test_the_chosen_ones_are_due_then_and_no_others(client: Client) -> None:
+def test_reschedule_changes_the_selected_messages_only(client: Client) -> None:
     push(client, *range(10))
     push(client, *range(10, 17), due=LATER - timedelta(days=1))
     push(client, *range(17, 20), due=LATER + timedelta(days=1))
@@ -155,7 +155,7 @@ def test_the_chosen_ones_are_due_then_and_no_others(client: Client) -> None:
     assert len(client.drain(100)) == 10
 
 
-def test_what_is_due_in_the_past_comes_at_once(use: Use) -> None:
+def test_messages_rescheduled_to_the_past_are_due_at_once(use: Use) -> None:
     client = use(Variant(DESIGNS["pending"], {}))
     push(client, 1, 2, due=LATER)
     push(client, 3)
@@ -167,7 +167,7 @@ def test_what_is_due_in_the_past_comes_at_once(use: Use) -> None:
     assert [m.payload for m in client.drain(10)] == [*client.payloads(1, 2, 3)]
 
 
-def test_a_time_of_its_own_is_a_whole_second_after_the_cut_off(use: Use) -> None:
+def test_a_relative_due_time_starts_at_the_cut_off_and_is_a_whole_second(use: Use) -> None:
     client = use(Variant(DESIGNS["pending"], {}))
     push(client, 1, 2)
     action = Reschedule(source_of(client), in_seconds=3600)
@@ -179,7 +179,7 @@ def test_a_time_of_its_own_is_a_whole_second_after_the_cut_off(use: Use) -> None
     assert client.pop() is None
 
 
-def test_what_changed_since_it_was_chosen_is_skipped(use: Use) -> None:
+def test_messages_changed_since_their_selection_are_skipped(use: Use) -> None:
     client = use(Variant(DESIGNS["pending"], {}))
     push(client, 1, 2, 3, due=LATER)
     other = Reschedule(source_of(client), at=LATER + timedelta(hours=1))
@@ -201,7 +201,7 @@ def test_what_changed_since_it_was_chosen_is_skipped(use: Use) -> None:
 
 
 @pytest.mark.parametrize("variant", long_except(DUE[:1], DUE), ids=str)
-def test_under_traffic_each_message_is_popped_once(client: Client) -> None:
+def test_rescheduling_under_traffic_pops_each_message_once(client: Client) -> None:
     """Forth and back, while producers and consumers are at work."""
     traffic = Traffic(client, per_producer=PUSHED // 2, pause_seconds=0.0)
     traffic.push([(9, number) for number in range(30)])
@@ -217,7 +217,7 @@ def test_under_traffic_each_message_is_popped_once(client: Client) -> None:
     traffic.balance(traffic.finished + rest)
 
 
-def test_it_says_what_it_cannot(use: Use) -> None:
+def test_impossible_reschedules_are_refused(use: Use) -> None:
     client, fifo = use(Variant(DESIGNS["pending"], {})), use(Variant(DESIGNS["fifo"], {}))
     source = source_of(client)
     with pytest.raises(UsageError, match="has no verb reschedule"):

@@ -113,7 +113,7 @@ def theirs(boss: PgBossApp, *queues: str) -> list[dict[str, int]]:
 
 
 @pytest.mark.long
-def test_its_jobs_are_found_told_as_they_are_and_a_killed_workers_released(
+def test_jobs_are_discovered_and_counted_and_those_of_a_killed_worker_released(
     console: Console, boss: PgBossApp
 ) -> None:
     boss.do(_MADE)
@@ -147,7 +147,7 @@ def test_its_jobs_are_found_told_as_they_are_and_a_killed_workers_released(
 
 
 @pytest.mark.long
-def test_what_failed_is_retried_once_each_under_its_workers(
+def test_failed_jobs_are_retried_once_each_while_workers_run(
     console: Console, boss: PgBossApp
 ) -> None:
     boss.do(

@@ -37,7 +37,7 @@ def console(database_url: str) -> Console:
 
 
 @pytest.mark.long
-def test_its_queues_are_found_and_told_as_they_are(console: Console) -> None:
+def test_queues_are_discovered_and_counted(console: Console) -> None:
     pgmq.run(
         console.url,
         """
@@ -65,7 +65,7 @@ def test_its_queues_are_found_and_told_as_they_are(console: Console) -> None:
     assert value(console.url, "SELECT count(*) FROM pgmq.read('orders', 0, 9)") == 3
 
 
-def test_discover_tells_the_version_of_the_extension(server: Server) -> None:
+def test_discover_shows_the_version_of_the_extension(server: Server) -> None:
     with fresh_database(server.url) as url:
         if int(str(value(url, "SHOW server_version_num"))) < 180000 or EXTERNAL_URL:
             pytest.skip("it takes an extension of a server's own folders only")
@@ -80,7 +80,7 @@ def test_discover_tells_the_version_of_the_extension(server: Server) -> None:
 
 
 @pytest.mark.long
-def test_what_a_killed_consumer_left_is_read_once_by_others(console: Console) -> None:
+def test_messages_of_a_killed_consumer_are_read_once_by_others(console: Console) -> None:
     pgmq.run(
         console.url,
         """
@@ -109,7 +109,7 @@ def test_what_a_killed_consumer_left_is_read_once_by_others(console: Console) ->
     assert Counter(ran) == Counter(range(1, 61))
 
 
-def test_what_is_being_read_tells_how_long_it_waited(console: Console) -> None:
+def test_messages_being_read_have_waiting_times(console: Console) -> None:
     pgmq.run(
         console.url,
         """
@@ -132,7 +132,7 @@ def test_what_is_being_read_tells_how_long_it_waited(console: Console) -> None:
     assert "orders: processing ? (no index by the end is known)" in lines
 
 
-def test_what_was_read_and_comes_back_by_itself_is_never_stuck(console: Console) -> None:
+def test_a_message_that_becomes_visible_by_itself_is_never_stuck(console: Console) -> None:
     pgmq.run(console.url, "SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{}')")
     pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 7200, 1)")
     pgmq.run(console.url, "UPDATE pgmq.q_orders SET last_read_at = now() - interval '1 h'")
@@ -217,7 +217,7 @@ def archived(console: Console) -> tuple[Any, bool, bool]:
     return found["done"], "done" in found["estimated"], "done" in found["unknown"]
 
 
-def test_what_was_archived_is_done(console: Console) -> None:
+def test_archived_messages_are_done(console: Console) -> None:
     pgmq.run(console.url, "SELECT pgmq.create('orders')")
     console.done("adopt", "orders", "--preset", "pgmq")
     assert archived(console) == (0, False, False)
@@ -276,7 +276,7 @@ def test_a_partitioned_archive_is_estimated_by_its_partitions(console: Console) 
     assert [one["id"] for one in listed(console, "orders", "--state", "done")] == ["3", "1"]
 
 
-def test_rows_of_two_partitions_at_one_place_are_told_apart(console: Console) -> None:
+def test_rows_of_two_partitions_with_the_same_ctid_are_distinguished(console: Console) -> None:
     """And some in the default partition are a finding."""
     pgmq.run(console.url, pgmq.PARTITIONED)
     insert = "INSERT INTO pgmq.q_parts (msg_id, vt, message) VALUES ({}, now(), '{{}}')"

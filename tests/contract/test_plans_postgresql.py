@@ -174,7 +174,9 @@ def leave_some(client: Client, count: int) -> None:
 
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
-def test_plans_of_a_deep_queue(use_postgresql: Use, variant: Variant, depth: int) -> None:
+def test_calls_on_a_deep_queue_use_an_index_and_read_few_pages(
+    use_postgresql: Use, variant: Variant, depth: int
+) -> None:
     """Of a session that knew it empty, of a new one before any statistics, and with them."""
     client = use_postgresql(roomy(variant, depth))
     without_autovacuum(client)
@@ -191,7 +193,7 @@ def test_plans_of_a_deep_queue(use_postgresql: Use, variant: Variant, depth: int
 @pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", [v for v in PLANNED if v.finishes], ids=str)
-def test_plans_that_were_made_while_few_were_claimed(
+def test_plans_made_while_few_were_claimed_stay_cheap(
     use_postgresql: Use, variant: Variant, depth: int
 ) -> None:
     """An index that only holds claims was the smallest one then; now it holds most of the rows."""
@@ -224,7 +226,7 @@ def sampled(client: Client) -> Iterator[Callable[[], Statement]]:
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("left", [0, pytest.param(10, marks=pytest.mark.long)])
 @pytest.mark.parametrize("variant", PLANNED, ids=str)
-def test_plans_that_were_made_while_the_queue_was_short(
+def test_plans_made_while_the_queue_was_short_stay_cheap(
     use_postgresql: Use, variant: Variant, depth: int, left: int
 ) -> None:
     """The worst for a planner: statistics say, rightly, that the table has one page or none."""
@@ -247,7 +249,7 @@ RINGS = [v for v in PLANNED if "relay" in v.design.verbs]
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", RINGS, ids=str)
-def test_plans_that_were_made_while_the_ring_was_small(
+def test_plans_made_while_the_ring_was_small_stay_cheap(
     use_postgresql: Use, variant: Variant, depth: int
 ) -> None:
     given = {**variant.given, "size": "800", "max_bytes": "32"}
@@ -264,7 +266,7 @@ def test_plans_that_were_made_while_the_ring_was_small(
 @pytest.mark.long
 @pytest.mark.parametrize("void", [False, True])
 @pytest.mark.parametrize("variant", RINGS, ids=str)
-def test_plans_of_a_ring_with_many_numbers_that_were_lost(
+def test_calls_on_a_ring_with_many_lost_numbers_stay_cheap(
     use_postgresql: Use, variant: Variant, depth: int, void: bool
 ) -> None:
     """As many as a crash with large gaps leaves: a pop still looks at 64 of them."""
@@ -311,7 +313,7 @@ def swept_by_place(calls: list[Call], queue: Queue, *, sweeps: bool) -> None:
         assert all(node["Actual Rows"] <= 40 for node in reads)
 
 
-def test_what_a_heap_costs(use_postgresql: Use) -> None:
+def test_pops_of_a_heap_cost_the_dead_pages_in_front(use_postgresql: Use) -> None:
     """It has no index: cheap while its front is short, else as dear as the pages in front.
 
     Vacuum frees those pages for new messages, but until these come a pop still looks at them.

@@ -68,7 +68,7 @@ def check_order_of_each_producer(outcome: Outcome) -> None:
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("variant", long_except(CORE), ids=str)
-def test_two_producers_and_two_consumers(
+def test_two_producers_and_two_consumers_deliver_each_message_once(
     client: Client, worker_pool: WorkerPool, variant: Variant, count: int, share: float
 ) -> None:
     url, queue = client.url, client.queue
@@ -121,7 +121,7 @@ NUMBERED = [v for v in BEHAVIOURS if v.order in {Order.NUMBERS, Order.STRICT}]
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("batch", [0, 5])
 @pytest.mark.parametrize("variant", NUMBERED, ids=str)
-def test_each_of_several_consumers_empties_a_filled_queue_in_the_order_of_numbers(
+def test_each_of_several_consumers_gets_its_messages_in_order_of_their_numbers(
     client: Client, worker_pool: WorkerPool, batch: int
 ) -> None:
     url, queue = client.url, client.queue
@@ -166,7 +166,7 @@ def pop_beside(client: Client, batch: int, *, commits: bool) -> list[PoppedMessa
 
 
 @pytest.mark.parametrize("variant", WAITING, ids=str)
-def test_a_pop_that_waited_sees_what_came_meanwhile_or_was_rolled_back(
+def test_a_pop_that_waited_gets_messages_pushed_or_rolled_back_meanwhile(
     use_postgresql: Use, variant: Variant, long: bool
 ) -> None:
     """Where everything that it saw was taken it looks once more before it says empty."""

@@ -84,7 +84,7 @@ def of_both(line: Line) -> bool:
     return line.evidence.startswith("a: ") and "; b: " in line.evidence
 
 
-def test_a_claim_is_put_to_each_subscriber_in_turn(use: Use) -> None:
+def test_a_claim_is_tested_for_each_subscriber(use: Use) -> None:
     client = use(Variant(DESIGNS["ring"], {"subscribers": "a,b", "size": "100"}))
     with client.database.transaction("look") as connection:
         queue = catalog.find(connection, client.queue.name, client.queue.schema)
@@ -93,7 +93,7 @@ def test_a_claim_is_put_to_each_subscriber_in_turn(use: Use) -> None:
         assert (line.outcome, of_both(line)) == (Outcome.PROVEN, True), line
 
 
-def test_of_each_claim_some_design_is_proven(database: Database) -> None:
+def test_each_claim_applies_to_some_design(database: Database) -> None:
     """Which of them apply is known without a proof."""
     queues = [
         Variant(DESIGNS[name], dict(option.split("=") for option in options)).queue("s", "q")
@@ -104,14 +104,16 @@ def test_of_each_claim_some_design_is_proven(database: Database) -> None:
         assert any(not claim.lacks(queue) for queue in queues), claim.text
 
 
-def test_time_that_is_over_is_told_and_nothing_is_left(database: Database) -> None:
+def test_claims_without_time_left_are_reported_and_nothing_is_left_behind(
+    database: Database,
+) -> None:
     proof = Proof(database, database.product.default_schema, print, most_seconds=-1.0)
     *untried, last = proof.run("fifo")
     assert [line.evidence for line in untried] == [NOT_TRIED] * len(untried)
     assert last.outcome is Outcome.PROVEN
 
 
-def test_a_design_that_there_is_not(database: Database) -> None:
+def test_an_unknown_design_is_refused(database: Database) -> None:
     proof = Proof(database, database.product.default_schema, print)
     with pytest.raises(UsageError, match="fiof"):
         next(proof.run("fiof"))
@@ -263,7 +265,7 @@ ANSWERS: dict[str, list[tuple[str, object, Outcome, str]]] = {
 
 
 @pytest.mark.parametrize("design", ANSWERS)
-def test_what_an_engine_answers_to_a_question(use_postgresql: Use, design: str) -> None:
+def test_the_answer_of_an_engine_decides_the_outcome(use_postgresql: Use, design: str) -> None:
     """PostgreSQL is asked none: the answer is put into its mouth."""
     on_trial = trial_of(use_postgresql, design)
     for name, answer, outcome, words in ANSWERS[design]:
@@ -303,7 +305,9 @@ def answered(monkeypatch: pytest.MonkeyPatch, statement: str, answer: object) ->
         answered(monkeypatch, "prove.become", None)
 
 
-def test_a_queue_that_is_not_as_printed_or_stays_disproves_that(postgresql: Database) -> None:
+def test_a_queue_that_differs_from_the_printed_sql_or_stays_disproves_a_claim(
+    postgresql: Database,
+) -> None:
     kept: list[Queue] = []
 
     @contextmanager
@@ -321,7 +325,7 @@ def test_a_queue_that_is_not_as_printed_or_stays_disproves_that(postgresql: Data
     remove(postgresql, kept[0])
 
 
-def test_after_a_failure_the_next_claim_has_a_queue_of_its_own(postgresql: Database) -> None:
+def test_after_a_failure_the_next_claim_has_a_new_queue(postgresql: Database) -> None:
     """Only the first scratch queue is defective."""
     made: list[Queue] = []
 
@@ -343,7 +347,7 @@ def test_after_a_failure_the_next_claim_has_a_queue_of_its_own(postgresql: Datab
     assert len(made) == 2
 
 
-def test_what_a_killed_one_left_the_next_one_drops(database_url: str) -> None:
+def test_a_proof_drops_the_queue_that_a_killed_proof_left(database_url: str) -> None:
     console = Console(database_url)
     listed = f"SELECT string_agg(queue_name, ' ') FROM dbq.queue WHERE queue_name LIKE '{PREFIX}%'"
     sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dbq-prove %'"
@@ -382,7 +386,7 @@ def test_an_interrupt_leaves_nothing(database_url: str, sent: signal.Signals) ->
     assert value(database_url, there) == 0
 
 
-def test_what_an_interrupt_broke_off_is_no_answer(postgresql: Database) -> None:
+def test_an_error_caused_by_an_interrupt_is_no_outcome(postgresql: Database) -> None:
     """A driver that is cut off in a call tells of an error of its own."""
 
     def cut_off(_: object) -> str:
@@ -396,7 +400,7 @@ def test_what_an_interrupt_broke_off_is_no_answer(postgresql: Database) -> None:
         prove_claim("fifo", Claim("it is cut off", cut_off), Trial(postgresql, queue))
 
 
-def test_one_that_runs_is_left_alone(postgresql: Database) -> None:
+def test_the_queue_of_a_running_proof_is_not_dropped(postgresql: Database) -> None:
     told: list[str] = []
     running = Proof(postgresql, "public", print).run("fifo")
     assert next(running).claim == INSTALLS

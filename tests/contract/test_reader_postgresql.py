@@ -226,7 +226,7 @@ def contents(url: str) -> str:
     return repr((tables, functions, rows))
 
 
-def test_every_verb_is_here() -> None:
+def test_every_verb_is_covered() -> None:
     known = {name for name, _ in verbs()}
     written = {" ".join(w for w in name.split() if not w.startswith("--")) for name in REFUSED}
     assert written | {"pipeline replay"} | LOOKING.keys() | ELSEWHERE == known
@@ -240,7 +240,9 @@ def test_every_verb_is_here() -> None:
     assert asking - {"pipeline replay", "discover"} <= written
 
 
-def test_a_reader_may_look(conn: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_can_run_every_verb_that_only_reads(
+    conn: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DBQ_RIGHTS", "read-only")
     for verb, words in LOOKING.items():
         answer = conn.call(words)
@@ -356,7 +358,7 @@ async def test_every_screen_works_for_a_reader(
 
 
 @pytest.mark.long
-async def test_what_a_reader_begins_on_a_screen_the_server_refuses(conn: Place) -> None:
+async def test_the_server_refuses_a_verb_started_on_a_screen(conn: Place) -> None:
     before = contents(conn.owner)
     with unchecked(), database_at(conn.logins["scribe"].url) as database:
         async with acting(database, "letters", size=(110, 40)) as console:

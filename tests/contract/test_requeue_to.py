@@ -94,7 +94,7 @@ def test_errors_become_messages_of_the_other_queue(
     assert len(came) == 10
 
 
-def test_titles_go_along_and_the_script_is_what_a_dba_reads(use: Use) -> None:
+def test_titles_are_kept_and_the_plan_shows_the_push(use: Use) -> None:
     client, other = use(default("split")), use(default("status"))
     fill(client)
     set_titles(client)
@@ -110,7 +110,7 @@ def test_titles_go_along_and_the_script_is_what_a_dba_reads(use: Use) -> None:
 @pytest.mark.parametrize(
     ("here", "there"), [("json", "text"), ("json", "json"), ("bytes", "bytes")]
 )
-def test_payloads_of_kinds_that_go_together(use: Use, here: str, there: str) -> None:
+def test_payloads_of_compatible_types_are_moved_unchanged(use: Use, here: str, there: str) -> None:
     client, other = use(default("claim", payload=here)), use(default("fifo", payload=there))
     failed(client, *client.payloads(*range(5)))
     errors = in_state(client, "error")
@@ -121,7 +121,9 @@ def test_payloads_of_kinds_that_go_together(use: Use, here: str, there: str) -> 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("target", [default("fifo"), default("ring")], ids=str)
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_of_text_only_json_goes_into_json(use: Use, client: Client, target: Variant) -> None:
+def test_only_valid_json_goes_from_text_into_json(
+    use: Use, client: Client, target: Variant
+) -> None:
     other = use(replace(target, given={**target.given, "payload": "json"}))
     good = ['{"a": 1}', "17", '"x"', "[]", '{"ü": "\\u00e9"}']
     bad = ["{", "", "{'a': 1}", "[1,]", "NaN", "1 2"]
@@ -143,7 +145,7 @@ def test_of_text_only_json_goes_into_json(use: Use, client: Client, target: Vari
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_what_is_over_the_other_limit_stays(use: Use, client: Client) -> None:
+def test_messages_over_the_size_limit_of_the_target_stay(use: Use, client: Client) -> None:
     limit = str(client.size_of("x" * 10))
     other = use(default("ring", max_bytes=limit))
     failed(client, "short", "ü" * 11, "x" * 10, "x" * 11)
@@ -159,7 +161,9 @@ def test_what_is_over_the_other_limit_stays(use: Use, client: Client) -> None:
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_a_ring_that_is_too_full(use: Use, variant: Variant) -> None:
+def test_requeue_stops_when_the_target_ring_is_full_and_can_be_continued(
+    use: Use, variant: Variant
+) -> None:
     client, other = use(variant), use(default("ring"))
     size = int(other.queue.options["size"])
     failed(client, *client.payloads(*range(12)))
@@ -187,7 +191,7 @@ def test_a_ring_that_is_too_full(use: Use, variant: Variant) -> None:
     assert requeue(client, other).ledger.out == 3
 
 
-def test_a_push_that_fails_undoes_its_batch(use_postgresql: Use) -> None:
+def test_a_failed_push_rolls_back_its_batch(use_postgresql: Use) -> None:
     """The other queue turns out to take less than the catalog says."""
     client, other = (
         use_postgresql(default("status")),
@@ -204,7 +208,7 @@ def test_a_push_that_fails_undoes_its_batch(use_postgresql: Use) -> None:
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_two_operators_at_once(use: Use, variant: Variant) -> None:
+def test_two_concurrent_requeues_move_each_message_once(use: Use, variant: Variant) -> None:
     client, other = use(variant), use(default("fifo"))
     payloads = client.payloads(*range(60))
     failed(client, *payloads)
@@ -217,7 +221,9 @@ def test_two_operators_at_once(use: Use, variant: Variant) -> None:
     assert in_state(other, "ready") == Counter(payloads)
 
 
-def test_somebody_else_s_table(use_postgresql: Use) -> None:
+def test_errors_of_an_adopted_queue_can_be_moved_but_it_cannot_be_a_target(
+    use_postgresql: Use,
+) -> None:
     """An adopted queue's errors can go into one of ours, and never the other way."""
     client, other = use_postgresql(default("status")), use_postgresql(default("ring"))
     failed(client, *client.payloads(*range(3)))
@@ -228,7 +234,7 @@ def test_somebody_else_s_table(use_postgresql: Use) -> None:
         to(use_postgresql(default("claim")), theirs)
 
 
-def test_queues_that_cannot_take_them(use: Use) -> None:
+def test_incompatible_sources_and_targets_are_refused(use: Use) -> None:
     client, same = use(default("claim")), use(default("claim", payload="bytes"))
     with pytest.raises(UsageError, match="same queue"):
         to(client, client)

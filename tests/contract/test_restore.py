@@ -63,7 +63,7 @@ def keeps(client: Client, message: Message) -> bool:
 
 
 @pytest.mark.parametrize("variant", long_except([v for v in HERE if v in CORE], HERE), ids=str)
-def test_what_was_purged_comes_back(client: Client, variant: Variant) -> None:
+def test_purged_messages_are_restored(client: Client, variant: Variant) -> None:
     fill(client)
     set_titles(client)
     if variant.order is Order.DUE:
@@ -98,7 +98,7 @@ def test_what_was_purged_comes_back(client: Client, variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("variant", SMALL, ids=str)
-def test_the_old_order_is_kept(client: Client, variant: Variant) -> None:
+def test_restore_keeps_the_order(client: Client, variant: Variant) -> None:
     client.push_many(client.payloads(*range(10)))
     purge(client)
     restore(client)
@@ -109,7 +109,7 @@ def test_the_old_order_is_kept(client: Client, variant: Variant) -> None:
     assert came == (expected[::-1] if variant.order is Order.LIFO else expected)
 
 
-def test_the_old_order_is_kept_wherever_the_rows_lie(use_postgresql: Use) -> None:
+def test_restore_keeps_the_order_whatever_the_physical_order_of_rows(use_postgresql: Use) -> None:
     """Rows that came late lie before the others, where vacuum has made room."""
     client = use_postgresql(default("fifo"))
     client.push_many(client.payloads(*range(8)))
@@ -172,7 +172,7 @@ def ids_of_all(client: Client) -> set[str | None]:
     return set(ids)
 
 
-def test_done_ones_come_back_done(use: Use) -> None:
+def test_done_messages_are_restored_as_done(use: Use) -> None:
     client = use(default("split"))
     fill(client)
     before = [stable_fields(message) for message in all_messages(client)]
@@ -183,7 +183,7 @@ def test_done_ones_come_back_done(use: Use) -> None:
     assert sorted(map(str, map(stable_fields, all_messages(client)))) == sorted(map(str, before))
 
 
-def test_a_ring_that_is_too_full(use: Use) -> None:
+def test_restore_stops_when_the_ring_is_full_and_can_be_continued(use: Use) -> None:
     client = use(default("ring"))
     size = int(client.queue.options["size"])
     client.push_many(client.payloads(*range(20)))
@@ -220,7 +220,7 @@ def test_a_ring_that_is_too_full(use: Use) -> None:
     assert [m.payload for m in client.drain()] == client.payloads(*range(13, 20))
 
 
-def test_a_ring_that_is_full_of_purged_numbers(use: Use) -> None:
+def test_a_ring_full_of_purged_numbers_can_be_restored_after_a_relay(use: Use) -> None:
     """The plan names the remedy, and it is one."""
     client = use(default("ring"))
     size = int(client.queue.options["size"])
@@ -237,7 +237,7 @@ def test_a_ring_that_is_full_of_purged_numbers(use: Use) -> None:
     assert [message.payload for message in client.drain()] == [payloads[-1], *payloads[:-1]]
 
 
-def test_what_was_ready_again_in_hand_comes_back_there(use: Use) -> None:
+def test_released_claims_of_a_ring_are_restored_as_released_claims(use: Use) -> None:
     client = use(default("ring", in_hand="on"))
     client.push_many(client.payloads(*range(6)))
     client.pop_many(3, "worker-1")
@@ -252,7 +252,7 @@ def test_what_was_ready_again_in_hand_comes_back_there(use: Use) -> None:
     assert [message.payload for message in client.drain()] == client.payloads(*range(6))
 
 
-def test_what_is_never_due_is_never_due_again(use_postgresql: Use) -> None:
+def test_a_message_that_is_never_due_is_restored_as_never_due(use_postgresql: Use) -> None:
     client = use_postgresql(default("pending"))
     call(client, "push", payload="never", due_time="infinity")
     call(client, "push", payload="long ago", due_time="2001-02-03T04:05:06Z")
@@ -266,7 +266,7 @@ def test_what_is_never_due_is_never_due_again(use_postgresql: Use) -> None:
 
 
 @pytest.mark.parametrize("variant", [default("fifo"), default("claim"), default("ring")], ids=str)
-def test_what_is_over_the_limit_by_now_stays(client: Client) -> None:
+def test_messages_over_a_lowered_size_limit_stay_in_the_archive(client: Client) -> None:
     sizes = [client.size_of(payload) for payload in client.payloads(*range(3))]
     client.push_many(client.payloads(*range(3)))
     purge(client)
@@ -286,7 +286,7 @@ def test_what_is_over_the_limit_by_now_stays(client: Client) -> None:
 
 
 @pytest.mark.parametrize("variant", [default("fifo"), default("split"), default("ring")], ids=str)
-def test_two_operators_at_once(client: Client) -> None:
+def test_two_concurrent_restores_restore_each_message_once(client: Client) -> None:
     client.push_many(client.payloads(*range(60)))
     before = all_payloads(client)
     purge(client)
@@ -299,7 +299,7 @@ def test_two_operators_at_once(client: Client) -> None:
     assert all_payloads(client) == before
 
 
-def test_a_row_in_other_hands_is_skipped(use: Use) -> None:
+def test_an_archive_row_locked_by_another_session_is_skipped(use: Use) -> None:
     client = use(default("fifo"))
     client.push_many(client.payloads(*range(4)))
     purge(client)
@@ -314,7 +314,7 @@ def test_a_row_in_other_hands_is_skipped(use: Use) -> None:
     assert len(archived(client)) == 1
 
 
-def test_a_batch_that_fails_leaves_all_in_the_archive(
+def test_messages_of_an_interrupted_batch_stay_in_the_archive(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever it is cut off: what was done is done and audited, the rest untouched."""
@@ -357,7 +357,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.parametrize("variant", SMALL, ids=str)
-def test_no_sequence_loses_or_doubles_anything(client: Client) -> None:
+def test_no_sequence_of_purges_and_restores_loses_or_duplicates_a_message(client: Client) -> None:
     fill(client)
     before = all_payloads(client)
 

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.thinned(3)
         ("ring", "goes behind 7 messages"),
     ],
 )
-def test_a_plan_says_where_they_come(use: Use, name: str, line: str) -> None:
+def test_a_plan_says_where_restored_messages_are_placed(use: Use, name: str, line: str) -> None:
     client = use(default(name))
     client.push_many(client.payloads(*range(5)))
     purge(client)
@@ -57,7 +57,7 @@ def test_a_plan_says_where_they_come(use: Use, name: str, line: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["naive", "heap", "fifo", "stack", "pending", "ring"])
-def test_what_was_popped_was_delivered(use: Use, name: str) -> None:
+def test_popped_messages_are_restored_only_on_request(use: Use, name: str) -> None:
     client = use(default(name, archive_at_pop="on"))
     client.push_many(client.payloads(*range(6)))
     popped = client.pop_many(2)
@@ -79,7 +79,9 @@ def archive_four(client: Client) -> None:
     assert run(client, Archive(source_of(client))).ledger.out == 4
 
 
-def test_the_last_purge_is_what_is_meant(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restore_selects_the_last_purge_by_default(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However the archive is read: a few rows at a time."""
     monkeypatch.setattr(archive, "_READ_AT_ONCE", 4)
     monkeypatch.setattr(archive, "_PURGES_AT_ONCE", 3)
@@ -124,7 +126,7 @@ def test_a_later_purge_is_not_in_the_plan(use: Use) -> None:
     assert len(archived(client)) == 3
 
 
-def test_filters_on_the_archive(use: Use) -> None:
+def test_filters_apply_to_the_archive(use: Use) -> None:
     client = use(default("claim", payload="json"))
     fill(client)
     purge(client)
@@ -159,7 +161,7 @@ def test_filters_on_the_archive(use: Use) -> None:
         count("state=lost")
 
 
-def test_where_nothing_can_be_restored(use_postgresql: Use) -> None:
+def test_impossible_restores_are_refused(use_postgresql: Use) -> None:
     client = use_postgresql(default("fifo"))
     product = client.database.product
     for action in (Restore(source_of(client)), Purge(source_of(client))):

@@ -96,11 +96,11 @@ def can(place: Place, login: str, *names: str) -> tuple[str, ...]:
     return found.can
 
 
-def test_a_login_without_queues_is_asked_about_too(place: Place) -> None:
+def test_rights_are_probed_without_any_queue(place: Place) -> None:
     assert (can(place, "reader"), can(place, "operator")) == ((), ("end sessions",))
 
 
-def test_execute_alone_moves_nothing(module_server: EmbeddedServer) -> None:
+def test_execute_without_rights_to_the_tables_permits_no_pop(module_server: EmbeddedServer) -> None:
     """Everybody may call a function that nobody took away; its tables are closed all the same."""
     with closing(open_database(module_server.create_database("public execute"))) as owner:
         queue = _install(owner, next(iter(QUEUES)))
@@ -181,7 +181,7 @@ def _writes(queue: Queue) -> Iterator[str]:
     yield "CREATE TABLE public.mine (x int)"
 
 
-def test_a_reader_does_no_maintenance(place: Place) -> None:
+def test_a_reader_cannot_vacuum_or_reindex(place: Place) -> None:
     """VACUUM of somebody else's table only warns and does nothing; REINDEX fails."""
     reader = place.by["reader"]
     notices: list[str] = []
@@ -195,7 +195,7 @@ def test_a_reader_does_no_maintenance(place: Place) -> None:
         connection.exec_driver_sql('REINDEX TABLE public."0 naive"')
 
 
-def test_a_step_that_the_server_skips_is_not_told_as_done(place: Place) -> None:
+def test_a_maintenance_step_that_the_server_skips_is_reported_as_failed(place: Place) -> None:
     """VACUUM and ANALYZE of a table that one may not maintain end without an error."""
     name = next(iter(QUEUES))
     for who, outcome in {"operator": Outcome.FAILED, "owner": Outcome.DONE}.items():
@@ -213,7 +213,7 @@ def test_a_step_that_the_server_skips_is_not_told_as_done(place: Place) -> None:
 
 
 @EACH
-def test_an_operator_works_with_messages_and_owns_nothing(place: Place, name: str) -> None:
+def test_an_operator_can_move_messages_but_not_relay_or_uninstall(place: Place, name: str) -> None:
     client = place.client("operator", name)
     maintains = ("maintain",) if may_be_let_maintain(place) else ()
     works = ("write", "push and pop", "end sessions", *maintains)
@@ -255,7 +255,7 @@ def maintained(client: Client) -> None:
 
 @pytest.mark.thinned(3)
 @EACH
-def test_a_reader_plans_what_an_operator_does(place: Place, name: str) -> None:
+def test_a_reader_can_plan_what_only_an_operator_can_execute(place: Place, name: str) -> None:
     """Past the console's own checks: the server refuses the statements of the actions."""
     owners, client = place.client("owner", name), place.client("reader", name)
     operator = place.client("operator", name)

@@ -48,7 +48,9 @@ def same(variant: Variant, messages: Sequence[PoppedMessage], expected: Sequence
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("variant", with_subscribed_rings(CORE, BEHAVIOURS), ids=str)
-def test_a_pop_that_is_rolled_back(client: Client, variant: Variant, n: int) -> None:
+def test_messages_of_a_rolled_back_pop_are_popped_again(
+    client: Client, variant: Variant, n: int
+) -> None:
     ids = client.push_many(client.payloads(*range(5)))
     before = client.status()
     with client.database.transaction("pop") as connection:
@@ -68,7 +70,7 @@ def test_a_pop_that_is_rolled_back(client: Client, variant: Variant, n: int) -> 
 
 
 @pytest.mark.parametrize("variant", with_subscribed_rings(CORE, BEHAVIOURS), ids=str)
-def test_a_push_that_is_rolled_back(client: Client) -> None:
+def test_messages_of_a_rolled_back_push_are_never_popped(client: Client) -> None:
     client.push(client.payload(0))
     with client.database.transaction("push") as connection:
         push.push(connection, client.queue, client.payload(1))
@@ -83,7 +85,7 @@ def test_a_push_that_is_rolled_back(client: Client) -> None:
 
 
 @pytest.mark.parametrize("variant", DELETING, ids=str)
-def test_what_the_reader_could_not_keep_or_finish_is_popped_again(
+def test_messages_that_the_reader_could_not_store_are_popped_again(
     client: Client, variant: Variant
 ) -> None:
     client.push_many(client.payloads(*range(5)))
@@ -104,7 +106,7 @@ def test_what_the_reader_could_not_keep_or_finish_is_popped_again(
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_what_the_reader_could_not_keep_stays_claimed(client: Client) -> None:
+def test_messages_that_the_reader_could_not_store_stay_claimed(client: Client) -> None:
     client.push_many(client.payloads(*range(5)))
     seen: list[PoppedMessage] = []
 
@@ -121,9 +123,7 @@ def test_what_the_reader_could_not_keep_stays_claimed(client: Client) -> None:
 
 
 @pytest.mark.parametrize("variant", with_subscribed_rings(CORE, BEHAVIOURS), ids=str)
-def test_the_console_pops_until_it_has_enough_or_nothing_is_left(
-    client: Client, variant: Variant
-) -> None:
+def test_pop_ends_with_its_count_or_with_the_queue(client: Client, variant: Variant) -> None:
     client.push_many(client.payloads(*range(5)))
     kept: list[PoppedMessage] = []
     finish = Finish.COMPLETE if variant.finishes else Finish.NOTHING
@@ -140,7 +140,7 @@ def test_the_console_pops_until_it_has_enough_or_nothing_is_left(
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", long_except(DEFAULTS, KILLED), ids=str)
-def test_a_client_that_is_killed_in_mid_transaction(client: Client) -> None:
+def test_messages_of_a_client_killed_in_mid_transaction_are_popped_again(client: Client) -> None:
     ids = client.push_many(client.payloads(*range(5)))
 
     held = killed_client(client.url, client.queue, commit=False, n=3)
@@ -186,7 +186,9 @@ def test_a_consumer_that_is_killed_after_its_commit_leaves_its_claims(client: Cl
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", [v for v in DEFAULTS if not v.finishes], ids=str)
-def test_a_consumer_that_is_killed_after_its_commit_has_its_messages(client: Client) -> None:
+def test_messages_of_a_consumer_killed_after_its_commit_are_not_popped_again(
+    client: Client,
+) -> None:
     client.push_many(client.payloads(*range(3)))
 
     held = killed_client(client.url, client.queue, commit=True, n=3)

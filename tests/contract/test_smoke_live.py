@@ -15,7 +15,7 @@ from tests.servers import value
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
-def test_it_leaves_a_drained_queue_as_it_was(client: Client, variant: Variant) -> None:
+def test_a_smoke_test_leaves_a_drained_queue_unchanged(client: Client, variant: Variant) -> None:
     assert client.push(client.payload(1)) is not None
     for message in client.drain():
         assert not variant.finishes or client.complete(message)
@@ -49,14 +49,14 @@ def test_each_subscriber_pops_each_message(use: Use, in_hand: str) -> None:
     assert states(client) == []
 
 
-def test_who_did_not_get_them_is_named(use_postgresql: Use) -> None:
+def test_a_subscriber_that_missed_a_message_is_named(use_postgresql: Use) -> None:
     client = use_postgresql(default("ring", subscribers="a,b"))
     value(client.url, f"""SELECT nextval('"{client.queue.name}_pop_seq_2"')""")
     result = smoke_live(client.database, whole(client))
     assert (result.lost, result.errors) == (1, ("b: 1 lost",))  # then it is level with the pushes
 
 
-def test_what_comes_meanwhile_is_put_back_for_each_subscriber(
+def test_a_message_pushed_meanwhile_is_kept_for_each_subscriber(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = use(default("ring", subscribers="a,b"))

@@ -66,7 +66,9 @@ def river(console: Console, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.mark.long
-def test_what_its_own_client_inserts_is_told_as_it_tells_it(console: Console, river: Any) -> None:
+def test_jobs_of_rivers_own_client_are_shown_as_it_reports_them(
+    console: Console, river: Any
+) -> None:
     mail, report = river.InsertOpts(queue="mail"), river.InsertOpts(queue="report")
     later = river.InsertOpts(queue="mail", scheduled_at=datetime.now(UTC) + timedelta(hours=1))
     jobs = [river.client.insert(Send(n), insert_opts=mail).job for n in range(3)]
@@ -190,7 +192,9 @@ def test_solid_queue(console: Console, theirs: StandIn) -> None:
     assert [job for (job,) in ready] == [1, 2, 4, 7, 9]
 
 
-def test_all_that_is_found_is_adopted_after_the_plan(console: Console, theirs: StandIn) -> None:
+def test_discover_adopts_all_that_it_found_after_the_plan(
+    console: Console, theirs: StandIn
+) -> None:
     theirs.create(RIVER + SOLID_QUEUE + HANGFIRE)
     planned = console("discover", "--adopt")
     assert planned.status == 4
@@ -207,7 +211,7 @@ def test_all_that_is_found_is_adopted_after_the_plan(console: Console, theirs: S
 
 
 @pytest.mark.long
-def test_what_failed_or_was_left_by_a_killed_process_is_run_once_each_by_others(
+def test_failed_jobs_and_those_of_a_killed_process_are_run_once_by_others(
     console: Console, theirs: StandIn
 ) -> None:
     theirs.create(SOLID_QUEUE)
@@ -264,7 +268,9 @@ def database(server: Server) -> Iterator[Database]:
         yield database
 
 
-def test_one_pass_over_the_catalog_finds_all_that_lack_no_column(database: Database) -> None:
+def test_one_pass_over_the_catalog_finds_all_tables_with_the_columns_of_a_preset(
+    database: Database,
+) -> None:
     url = database.url.render_as_string(hide_password=False)
     theirs = StandIn(url, "Theirs")
     theirs.create(RIVER + SOLID_QUEUE + HANGFIRE)
@@ -343,7 +349,9 @@ def add_river(theirs: StandIn, queue: str, number: int) -> None:
 
 
 @pytest.mark.long
-def test_clients_of_river_are_told_and_wait(console: Console, theirs: StandIn) -> None:
+def test_clients_of_river_are_notified_of_a_pause_and_wait(
+    console: Console, theirs: StandIn
+) -> None:
     theirs.create(RIVER)
     theirs.run("INSERT INTO river_queue (name) VALUES ('mail'), ('report')")
     for name in ("mail", "report"):
@@ -417,7 +425,7 @@ def test_workers_of_solid_queue_take_nothing_of_a_paused_queue(
         wait_until(lambda: len(ran) == 10, "it goes on")
 
 
-def test_what_its_own_tools_do_is_seen(console: Console, theirs: StandIn) -> None:
+def test_a_pause_by_the_librarys_own_tools_is_a_finding(console: Console, theirs: StandIn) -> None:
     theirs.create(SOLID_QUEUE)
     console.done("adopt", "mail", "--preset", "solid-queue", "--queue", "mail")
     assert not findings(console, "mail").keys() & {"paused_elsewhere", "pause_undone"}

@@ -57,7 +57,7 @@ def told(seen: QueueSnapshot) -> dict[str, tuple[int | None, int | None, int | N
 
 
 @pytest.mark.parametrize("content", ["slot", "apart"])
-def test_each_has_figures_of_its_own_and_the_queue_those_of_the_slowest(
+def test_each_subscriber_has_figures_and_the_queue_has_those_of_the_slowest(
     use: Use, content: str
 ) -> None:
     client = made(use, content=content)
@@ -82,7 +82,7 @@ def test_each_has_figures_of_its_own_and_the_queue_those_of_the_slowest(
     assert (seen.full_in_seconds, seen.slowest and seen.slowest.full_in_seconds) == (0.0, 0.0)
 
 
-def test_a_parked_pop_is_its_own_and_its_message_counts(use: Use) -> None:
+def test_a_parked_pop_counts_for_its_subscriber_only(use: Use) -> None:
     client = made(use)
     with client.database.transaction("push") as held:
         push.push(held, client.queue, client.payload(1))
@@ -93,7 +93,7 @@ def test_a_parked_pop_is_its_own_and_its_message_counts(use: Use) -> None:
     assert told(client.snapshot()) == {"billing": (1, 1, 0), "search": (0, 1, 1)}
 
 
-def test_what_is_ready_again_in_its_hand_is_ready_to_it_alone(use: Use) -> None:
+def test_a_released_claim_is_ready_for_its_subscriber_only(use: Use) -> None:
     client = made(use, in_hand="on")
     client.push_many(client.payloads(1, 2))
     popped(client, "billing", 1)
@@ -108,7 +108,7 @@ def test_what_is_ready_again_in_its_hand_is_ready_to_it_alone(use: Use) -> None:
     assert told(client.snapshot()) == {"billing": (1, 2, 0), "search": (0, 0, 0)}
 
 
-def test_rings_without_subscribers_are_asked_nothing_more(use: Use) -> None:
+def test_rings_without_subscribers_need_no_further_query(use: Use) -> None:
     plain = use(Variant(RING, {"size": "16"}))
     for client, asked in ((plain, 0), (made(use, subscribers="billing,search,audit"), 1)):
         with statements_sent() as sent:
@@ -118,7 +118,9 @@ def test_rings_without_subscribers_are_asked_nothing_more(use: Use) -> None:
         assert "subscribers" not in seen.unknown
 
 
-def test_smoke_judges_what_each_got(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smoke_checks_what_each_subscriber_received(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(smoke, "_MESSAGES_EACH", 40)
     client = made(use, in_hand="on")
     queue = client.queue
@@ -139,7 +141,7 @@ def test_smoke_judges_what_each_got(use: Use, monkeypatch: pytest.MonkeyPatch) -
     assert not any(error.startswith("billing") for error in bad.errors)
 
 
-def test_rates_are_each_ones_own(use: Use) -> None:
+def test_each_subscriber_has_its_own_rates(use: Use) -> None:
     client = made(use)
     sampler = Sampler(client.database, only=[client.queue])
     sampler.sample()
@@ -156,9 +158,7 @@ def test_rates_are_each_ones_own(use: Use) -> None:
 
 
 @pytest.mark.parametrize("state", ["claimed", "error", "ready"])
-def test_pages_of_the_whole_ring_have_each_claim_of_each_subscriber_once(
-    use: Use, state: str
-) -> None:
+def test_pages_of_a_ring_list_each_claim_of_each_subscriber_once(use: Use, state: str) -> None:
     client = made(use, in_hand="on")
     client.push_many(client.payloads(0, 1, 2))
     for name in ("billing", "search"):
@@ -222,7 +222,7 @@ def both(use: Use) -> tuple[Client, list[str]]:
     return client, ids
 
 
-def test_a_verb_acts_on_what_its_subscriber_has_in_hand(both: tuple[Client, list[str]]) -> None:
+def test_a_verb_acts_only_on_the_claims_of_its_subscriber(both: tuple[Client, list[str]]) -> None:
     client, (one, two, three) = both
     planned(client, "release", "search", force="yes", filter=f"id={one}").run_to_end()
     untouched = dict.fromkeys((one, two, three), "claimed")
@@ -254,7 +254,7 @@ def test_a_verb_acts_on_what_its_subscriber_has_in_hand(both: tuple[Client, list
     assert popped(client, "billing") == []
 
 
-def test_whose_has_to_be_said(both: tuple[Client, list[str]]) -> None:
+def test_verbs_on_claims_require_a_subscriber(both: tuple[Client, list[str]]) -> None:
     client, (one, *_) = both
     for verb in ("complete", "fail", "release", "requeue", "archive"):
         texts = {"id": one, "error": "no"} if verb in {"complete", "fail"} else {}
@@ -274,7 +274,7 @@ def texts_of(found: list[PoppedMessage]) -> list[object]:
     [{"in_hand": "on"}, {"content": "apart", "partitions": "2", "archive_at_pop": "on"}],
     ids=["in_hand", "apart"],
 )
-def test_a_purge_lets_go_for_all_and_a_restore_is_for_all(use: Use, more: dict[str, str]) -> None:
+def test_purge_and_restore_apply_to_all_subscribers(use: Use, more: dict[str, str]) -> None:
     client = made(use, **more)
     payloads = client.payloads(1, 2, 3, 4)
     with client.database.transaction("push") as late:
@@ -319,7 +319,7 @@ def pushing(client: Client, pushed: list[object], full: threading.Event) -> Iter
 
 
 @pytest.mark.long  # it purges until 200 messages were found
-def test_a_purge_in_traffic_leaves_nobody_without_a_message(use: Use) -> None:
+def test_a_purge_under_traffic_loses_no_message_of_any_subscriber(use: Use) -> None:
     # So many slots that a purge finds some that nobody has popped since it was planned.
     client = made(use, size="128")
     pushed: list[object] = []

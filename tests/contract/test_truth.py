@@ -81,7 +81,7 @@ def test_every_state_of_a_quiet_queue_is_counted_exactly(
 
 @pytest.mark.parametrize("count", [10_000, 10_001])
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
-def test_up_to_ten_thousand_is_exact_and_above_it_is_marked(
+def test_counts_up_to_ten_thousand_are_exact_and_higher_ones_marked_as_estimates(
     use_postgresql: Use, variant: Variant, count: int
 ) -> None:
     client = use_postgresql(large(variant))
@@ -103,7 +103,7 @@ def near(estimate: int | None, truth: int) -> None:
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("analyzed", [False, True])
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
-def test_several_deep_states_are_told_apart(
+def test_several_deep_states_are_estimated_separately(
     use_postgresql: Use, variant: Variant, analyzed: bool
 ) -> None:
     """An incident: the ready ones pile up in front of all that was done."""
@@ -120,9 +120,7 @@ def test_several_deep_states_are_told_apart(
 
 
 @pytest.mark.parametrize("variant", DELETING, ids=str)
-def test_a_backlog_that_drains_is_not_taken_for_less_than_it_is(
-    use_postgresql: Use, variant: Variant
-) -> None:
+def test_a_draining_backlog_is_not_underestimated(use_postgresql: Use, variant: Variant) -> None:
     """Vacuum's own count goes wrong here: the pages that it skips are the full ones."""
     client = use_postgresql(variant)
     filled(client, ready=80_000)
@@ -151,7 +149,7 @@ def drop_oldest(connection: psycopg.Connection, queue: Queue, left: int) -> None
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
-def test_a_deep_queue_is_followed_while_it_is_not_counted(
+def test_the_estimate_of_a_deep_queue_follows_pushes_between_counts(
     use_postgresql: Use, postgresql: Database, variant: Variant
 ) -> None:
     """Between two counts the estimate moves with what the engine counts anyway."""
@@ -195,7 +193,7 @@ def test_a_deep_queue_that_is_emptied_is_counted_at_once(
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
-def test_under_traffic_a_count_is_of_one_moment_of_the_look(
+def test_a_count_under_traffic_is_correct_for_one_moment_of_the_sample(
     use_postgresql: Use, variant: Variant
 ) -> None:
     client = use_postgresql(large(variant, 10_000, max_bytes=300))
@@ -214,7 +212,7 @@ def test_under_traffic_a_count_is_of_one_moment_of_the_look(
 
 
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
-def test_rates_are_those_of_what_was_pushed_and_popped(
+def test_rates_equal_what_was_pushed_and_popped(
     use_postgresql: Use, postgresql: Database, variant: Variant
 ) -> None:
     """Until all counters are in, a rate is too low or unknown, but no zero and never negative."""
@@ -252,7 +250,9 @@ def own(sampler: Sampler, client: Client) -> QueueSnapshot:
     return seen
 
 
-def test_counters_that_are_reset_are_a_gap(use_postgresql: Use, postgresql: Database) -> None:
+def test_rates_are_unknown_after_a_reset_of_the_counters(
+    use_postgresql: Use, postgresql: Database
+) -> None:
     """All at once, or only those of the queue's table."""
     client = use_postgresql(default("fifo"))
     client.push_many(["x"] * 100)
@@ -274,7 +274,7 @@ def test_counters_that_are_reset_are_a_gap(use_postgresql: Use, postgresql: Data
             client.database.close()
 
 
-def test_a_deep_queue_whose_counters_are_lost_is_still_deep(use_postgresql: Use) -> None:
+def test_a_deep_queue_is_estimated_correctly_without_its_counters(use_postgresql: Use) -> None:
     client = use_postgresql(default("fifo"))
     filled(client, ready=50_000)
     with connect(client.url) as connection:
@@ -347,7 +347,7 @@ def test_claims_have_owners(client: Client) -> None:
 
 
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
-def test_who_holds_rows_in_an_open_transaction(client: Client) -> None:
+def test_the_session_that_holds_rows_is_reported(client: Client) -> None:
     client.push_many(client.payloads(0, 1))
     if "sessions" in client.database.capabilities.missing:
         pytest.skip(client.database.capabilities.missing["sessions"])
@@ -381,7 +381,7 @@ def test_a_ring_of_many_slots_is_counted_while_its_gap_is_small(use: Use) -> Non
 
 
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
-def test_what_is_left_out_costs_nothing_and_is_nothing(client: Client, variant: Variant) -> None:
+def test_figures_that_are_left_out_are_zero_or_unknown(client: Client, variant: Variant) -> None:
     client.push_many(client.payloads(0, 1, 2))
     client.pop_many(1)
     product = client.database.product

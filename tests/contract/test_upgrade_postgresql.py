@@ -41,7 +41,7 @@ def found(client: Client) -> dict[str, How]:
 
 
 @pytest.mark.parametrize("variant", on("postgresql", DEFAULTS), ids=str)
-def test_an_older_queue_becomes_alike_and_keeps_its_messages(
+def test_an_older_queue_is_upgraded_and_keeps_its_messages(
     use_postgresql: Use, variant: Variant
 ) -> None:
     client = use_postgresql(variant)
@@ -86,7 +86,7 @@ def _id(client: Client) -> str:
     return "uuid" if client.queue.design.id_type == "uuid" else "bigint"
 
 
-def test_a_column_comes_back_with_the_indexes_that_it_was_in(use_postgresql: Use) -> None:
+def test_a_missing_column_is_restored_with_its_indexes(use_postgresql: Use) -> None:
     client = use_postgresql(CLAIM)
     fill(client)
     name = client.queue.name
@@ -104,7 +104,7 @@ def test_a_column_comes_back_with_the_indexes_that_it_was_in(use_postgresql: Use
     client.drain()
 
 
-def test_a_column_that_nothing_can_fill_is_refused(use_postgresql: Use) -> None:
+def test_an_upgrade_is_refused_if_a_missing_column_cannot_be_filled(use_postgresql: Use) -> None:
     client = use_postgresql(FIFO)
     fill(client)
     name = client.queue.name
@@ -117,7 +117,9 @@ def test_a_column_that_nothing_can_fill_is_refused(use_postgresql: Use) -> None:
     assert found(client)[f"{name}_pop"] is How.OTHER, "all of it or nothing"
 
 
-def test_a_function_that_is_called_otherwise_keeps_who_may_call_it(use_postgresql: Use) -> None:
+def test_a_function_with_another_signature_is_replaced_and_keeps_its_rights(
+    use_postgresql: Use,
+) -> None:
     """An overload of an older version goes; rights that somebody gave stay."""
     client = use_postgresql(FIFO)
     name = client.queue.name
@@ -143,7 +145,7 @@ def test_a_function_that_is_called_otherwise_keeps_who_may_call_it(use_postgresq
         assert rights == [(True, False)]
 
 
-def test_a_ring_of_the_first_version_gets_the_turns_of_its_parked_numbers(
+def test_a_ring_of_version_1_gets_the_turn_sequence_with_its_rights(
     use_postgresql: Use,
 ) -> None:
     """The sequence, with the rights that pop's has: else a consumer's pop would be refused."""
@@ -171,7 +173,7 @@ def test_a_ring_of_the_first_version_gets_the_turns_of_its_parked_numbers(
         uninstall(client.database, known(client), keep_archive=False, with_messages=True)
 
 
-def test_traffic_goes_on_meanwhile_and_nothing_is_lost(use_postgresql: Use) -> None:
+def test_upgrades_under_traffic_lose_no_message(use_postgresql: Use) -> None:
     """Code replaced and a column added, again and again, beside producers and consumers."""
     client = use_postgresql(CLAIM)
     name = client.queue.name
@@ -187,7 +189,7 @@ def test_traffic_goes_on_meanwhile_and_nothing_is_lost(use_postgresql: Use) -> N
     traffic.settle()
 
 
-def test_a_catalog_of_an_older_console_gets_its_audit(new_database: Database) -> None:
+def test_an_older_catalog_gets_its_audit_table(new_database: Database) -> None:
     client = installed(new_database, FIFO)
     with sql_of(client) as connection:
         connection.execute("DROP TABLE dbq.action")
@@ -198,7 +200,7 @@ def test_a_catalog_of_an_older_console_gets_its_audit(new_database: Database) ->
     assert "dbq.action" in entry.detail
 
 
-def test_what_is_newer_or_somebody_elses_is_left_alone(use_postgresql: Use) -> None:
+def test_newer_and_adopted_queues_cannot_be_upgraded(use_postgresql: Use) -> None:
     client = use_postgresql(FIFO)
     newer = replace(client.queue, version=catalog.INTERFACE_VERSION + 1)
     with pytest.raises(RefusedError, match="newer"):

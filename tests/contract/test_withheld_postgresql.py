@@ -30,7 +30,7 @@ def sampling(postgresql: Database) -> Iterator[Database]:
         yield database
 
 
-def test_a_ring_without_its_configuration_spoils_no_other_queue(
+def test_a_ring_without_its_configuration_affects_no_other_queue(
     use_postgresql: Use, sampling: Database
 ) -> None:
     ring, fifo = use_postgresql(default("ring")), use_postgresql(default("fifo"))
@@ -46,7 +46,7 @@ def test_a_ring_without_its_configuration_spoils_no_other_queue(
     assert (sound.ready, sound.problem) == (1, "")
 
 
-def test_what_the_login_may_not_see_is_unknown(use_postgresql: Use) -> None:
+def test_figures_that_the_login_may_not_read_are_unknown(use_postgresql: Use) -> None:
     seen_one, hidden = use_postgresql(default("claim")), use_postgresql(default("fifo"))
     for client in (seen_one, hidden):
         client.push_many(["a", "b"])
@@ -68,7 +68,7 @@ def test_what_the_login_may_not_see_is_unknown(use_postgresql: Use) -> None:
     assert {"ready", "age_seconds", "push_per_second"} <= set(no.unknown)
 
 
-def test_a_relay_hides_its_own_ring_alone_and_stalls_nobody(
+def test_a_relay_hides_only_its_own_ring_and_delays_no_sample(
     use_postgresql: Use, sampling: Database
 ) -> None:
     ring, fifo = use_postgresql(default("ring")), use_postgresql(default("fifo"))
@@ -92,7 +92,7 @@ def test_a_relay_hides_its_own_ring_alone_and_stalls_nobody(
     assert [seen.ready for seen in both] == [2, 2]
 
 
-def test_a_relay_at_work_never_shows_a_false_figure(
+def test_samples_during_relays_never_have_wrong_figures(
     use_postgresql: Use, sampling: Database
 ) -> None:
     client = use_postgresql(default("ring"))
@@ -137,7 +137,7 @@ def sick_queue(client: Client, suffix: str = "") -> Queue:
     return Queue("public", name, DESIGNS["status"], {}, roles, Kind.ADOPTED)
 
 
-def test_a_figure_that_is_slow_is_unknown_and_stalls_nothing(
+def test_a_slow_figure_is_unknown_and_delays_nothing(
     use_postgresql: Use, sampling: Database
 ) -> None:
     """And it is skipped for a while, then tried again by itself."""
@@ -167,9 +167,7 @@ def test_a_figure_that_is_slow_is_unknown_and_stalls_nothing(
     assert known.slow == ()
 
 
-def test_many_slow_queues_leave_room_for_the_others(
-    use_postgresql: Use, sampling: Database
-) -> None:
+def test_many_slow_queues_do_not_hide_the_others(use_postgresql: Use, sampling: Database) -> None:
     client = use_postgresql(default("fifo"))
     client.push_many(["a", "b"])
     sick = [sick_queue(client, f"s{i}") for i in range(6)]
