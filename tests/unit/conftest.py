@@ -1,11 +1,11 @@
-"""What several tests of SQL Server's engine begin with."""
+"""Fixtures for tests of SQL Server's engine."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from console.engines import Database
-from tests.unit.mssql_tools import Odbc, opened, stand_in_for_pyodbc
+from tests.unit.mssql_tools import Odbc, open_mssql, stand_in_for_pyodbc
 
 
 @pytest.fixture
@@ -17,6 +17,6 @@ def odbc(monkeypatch: pytest.MonkeyPatch) -> Odbc:
 def mssql(odbc: Odbc) -> Iterator[Database]:
     """A database of the stand-in."""
     del odbc
-    database = opened()
+    database = open_mssql()
     yield database
     database.close()

@@ -1,4 +1,4 @@
-"""A stand-in for pyodbc: what the engine `mssql` asks of it, without a driver or a server."""
+"""A stand-in for pyodbc: what the engine `mssql` uses of it, without a driver or a server."""
 
 import re
 import sys
@@ -37,7 +37,7 @@ ENTERPRISE = Probe(
     encoding="UTF-16",
     compatibility_level=160,
 )
-"""A server that lacks nothing."""
+"""A server with all capabilities."""
 
 Answer = Callable[[str], Sequence[Any]]
 """A batch -> its results: None without rows, else the columns' names and the rows; or an error."""
@@ -106,11 +106,11 @@ class Cursor:
         self.connection.odbc.cancelled.set()
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
 
 class Connection:
-    """One that `Odbc.connect` made."""
+    """A connection made by `Odbc.connect`."""
 
     def __init__(self, odbc: "Odbc") -> None:
         self.odbc = odbc
@@ -126,10 +126,10 @@ class Connection:
         self.closed = True
 
     def setdecoding(self, kind: int, **how: Any) -> None:
-        """Not looked at."""
+        """Ignored."""
 
     def add_output_converter(self, kind: int, converter: Any) -> None:
-        """Not looked at."""
+        """Ignored."""
 
     def getinfo(self, kind: int) -> str:
         if kind not in self.odbc.info:
@@ -158,7 +158,7 @@ class Odbc:
         self.info = {17: "Some Server", 18: "12.00.2000", 16: "orders", 47: "somebody"}
         self.sent: list[str] = []
         self.cancelled = threading.Event()
-        """Set once a cursor was told to stop."""
+        """Set when a cursor is cancelled."""
         self.bound: list[list[tuple[Any, Any]]] = []
         self.connections: list[Connection] = []
         self.opened: list[tuple[str, dict[str, Any]]] = []
@@ -181,13 +181,13 @@ class Odbc:
 
 
 def stand_in_for_pyodbc(monkeypatch: pytest.MonkeyPatch) -> Odbc:
-    """What `import pyodbc` finds, for this test."""
+    """Replaces pyodbc for this test."""
     stand_in = Odbc()
     monkeypatch.setitem(sys.modules, "pyodbc", stand_in)
     return stand_in
 
 
-def opened(url: str = f"mssql+pyodbc://somebody:{SECRET}@db.example/orders") -> Database:
+def open_mssql(url: str = f"mssql+pyodbc://somebody:{SECRET}@db.example/orders") -> Database:
     """The database at that URL, of the engine `mssql`."""
     return Database(
         PRODUCT,

@@ -1,4 +1,4 @@
-"""The laws of ledgers, plans and paces, for any numbers."""
+"""Properties of ledgers, plans and batch sizes, for any numbers."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ def balanced(draw: st.DrawFn) -> Ledger:
 
 
 @given(st.lists(balanced()))
-def test_what_balances_batch_by_batch_balances_as_a_whole(ledgers: list[Ledger]) -> None:
+def test_a_sum_of_balanced_ledgers_is_balanced(ledgers: list[Ledger]) -> None:
     total = sum(ledgers, Ledger())
     assert total.require_balance() is total
     assert total.selected == sum(ledger.selected for ledger in ledgers)
@@ -40,7 +40,7 @@ def test_what_balances_batch_by_batch_balances_as_a_whole(ledgers: list[Ledger])
     st.sampled_from(["selected", "out", "into"]),
     st.integers(-1000, 1000).filter(bool),
 )
-def test_whatever_is_missing_or_too_much_is_seen(
+def test_any_wrong_count_in_a_ledger_is_detected(
     ledger: Ledger, name: str, difference: int
 ) -> None:
     wrong = replace(ledger, **{name: getattr(ledger, name) + difference})
@@ -76,37 +76,39 @@ def plan_of(count: int, *, production: bool = False) -> Plan:
 @given(count=st.integers(0, 10**6), production=st.booleans())
 @example(count=1_000, production=False)
 @example(count=1_001, production=False)
-def test_many_messages_and_production_want_the_name(count: int, production: bool) -> None:
+def test_plans_for_many_messages_or_in_production_require_the_queue_name(
+    count: int, production: bool
+) -> None:
     plan = plan_of(count, production=production)
     assert plan.requires_queue_name == (production or count > 1_000)
     assert plan.subject.planned == count
 
 
-def met(number: int) -> Message:
-    """One of a queue, in the order in which an action takes them: the oldest first."""
-    told = dict.fromkeys(Message.__dataclass_fields__)
-    some = {"id": str(number), "state": "error", "age_seconds": 1e4 - number, "payload_bytes": 1}
-    return Message(**{**told, **some})  # type: ignore[arg-type]
+def numbered_message(number: int) -> Message:
+    """The message at this position of a queue; actions take the oldest first."""
+    empty = dict.fromkeys(Message.__dataclass_fields__)
+    values = {"id": str(number), "state": "error", "age_seconds": 1e4 - number, "payload_bytes": 1}
+    return Message(**{**empty, **values})  # type: ignore[arg-type]
 
 
 @given(
     matching=st.integers(0, 300),
-    leave=st.integers(2, 9),
+    excluded_every=st.integers(2, 9),
     limit=st.none() | st.integers(1, 300),
     keep=st.none() | st.integers(1, 300),
     at_once=st.integers(1, 50),
 )
 def test_a_plan_counts_exactly_what_would_be_done(
-    matching: int, leave: int, limit: int | None, keep: int | None, at_once: int
+    matching: int, excluded_every: int, limit: int | None, keep: int | None, at_once: int
 ) -> None:
-    every = [met(number) for number in range(matching)]
+    every = [numbered_message(number) for number in range(matching)]
     counted = _Count(Filters(limit=limit, keep_newest=keep))
     at = 0
     while (most := counted.examine_next) and (chosen := every[at : at + min(most, at_once)]):
-        counted.add(chosen, {"why": [m for m in chosen if int(m.id or 0) % leave == 0]})
+        counted.add(chosen, {"why": [m for m in chosen if int(m.id or 0) % excluded_every == 0]})
         at += len(chosen)
-    worth = [m for m in every if int(m.id or 0) % leave]
-    done = worth[: max(0, len(worth) - (keep or 0))][:limit]
+    eligible = [m for m in every if int(m.id or 0) % excluded_every]
+    done = eligible[: max(0, len(eligible) - (keep or 0))][:limit]
     assert counted.by_state.total() == len(done) == counted.payload_bytes
     if done:
         assert (counted.oldest, counted.newest) == (done[0].age_seconds, done[-1].age_seconds)
@@ -121,7 +123,7 @@ def test_a_plan_counts_exactly_what_would_be_done(
     canary=st.booleans(),
     done=st.integers(0, 100),
 )
-def test_a_batch_is_never_larger_than_was_said(
+def test_a_batch_is_never_larger_than_requested(
     batch: int, rate: float | None, canary: bool, done: int
 ) -> None:
     size = Batching(batch, rate, canary).sizes(done)
@@ -134,12 +136,12 @@ def test_a_batch_is_never_larger_than_was_said(
 
 
 @pytest.mark.parametrize(("batch", "rate"), [(0, None), (MOST_BATCH + 1, None), (1, 0.0), (1, -1)])
-def test_a_pace_that_cannot_be(batch: int, rate: float | None) -> None:
+def test_invalid_batch_sizes_and_rates_are_refused(batch: int, rate: float | None) -> None:
     with pytest.raises(UsageError):
         Batching(batch, rate)
 
 
-def test_a_paused_action_hears_stop() -> None:
+def test_a_paused_action_can_be_stopped() -> None:
     control = Control()
     control.pause()
     assert control.paused

@@ -1,4 +1,4 @@
-"""What is made of Service Broker's figures without a server: words for operators, findings."""
+"""Service Broker's figures without a server: texts for operators, findings."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -44,12 +44,14 @@ def codes(found: Iterable[Finding]) -> list[str]:
 
 
 def test_only_broker_queues_are_checked() -> None:
-    asked = {name for name, design in DESIGNS.items() if broker.CHECKS.applies(of(design.name))}
-    assert asked == {"broker"}
+    checked = {
+        name for name, design in DESIGNS.items() if broker.CHECKS.applies(queue_of(design.name))
+    }
+    assert checked == {"broker"}
     assert broker.CHECKS in CHECK_GROUPS
 
 
-def of(design: str) -> Queue:
+def queue_of(design: str) -> Queue:
     return installed_queue("dbo", "orders", DESIGNS[design], {})
 
 
@@ -59,16 +61,16 @@ def of(design: str) -> Queue:
         (ON, []),
         (replace(ON, is_receive_enabled=False), ["broker_queue_off"]),
         (replace(ON, is_enqueue_enabled=False), ["broker_queue_off"]),
-        # With the database's switch off, the queue's own says nothing.
+        # With the database's switch off, the queue's own is irrelevant.
         (replace(ON, broker_enabled=False, is_receive_enabled=False), ["broker_off"]),
     ],
 )
-def test_switches(health: BrokerHealth, code: list[str]) -> None:
+def test_disabled_switches_are_findings(health: BrokerHealth, code: list[str]) -> None:
     assert codes(check_state(QUEUE, health)) == code
 
 
-def test_a_queue_that_is_off_is_switched_on_by_somebody() -> None:
-    """The poison message is at its head still."""
+def test_enabling_a_disabled_queue_is_never_unattended() -> None:
+    """The poison message is still at its head."""
     off = replace(ON, is_receive_enabled=False, transmission=3)
     (found,) = check_state(QUEUE, off)
     assert found.repair == enable_queue(QUEUE)
@@ -80,7 +82,7 @@ def test_a_queue_that_is_off_is_switched_on_by_somebody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "reported"),
     [
         (Undelivered(0, None, None), False),
         (Undelivered(4, 0.2, None), False),  # on their way
@@ -89,10 +91,10 @@ def test_a_queue_that_is_off_is_switched_on_by_somebody() -> None:
         (Undelivered(4, LIMIT, None), True),
     ],
 )
-def test_a_message_in_delivery_is_not_stuck(row: Undelivered, *, told: bool) -> None:
+def test_only_failed_or_late_deliveries_are_reported(row: Undelivered, *, reported: bool) -> None:
     found = list(check_undelivered(row, LIMIT))
-    assert codes(found) == ["broker_undelivered"] * told
-    if told:
+    assert codes(found) == ["broker_undelivered"] * reported
+    if reported:
         assert (row.status or "no reason") in found[0].summary
 
 
@@ -102,7 +104,7 @@ STATES = st.dictionaries(
 
 
 @given(STATES, st.none() | st.integers(0, 5_000))
-def test_conversations_leak_where_messages_do_not_account_for_them(
+def test_more_open_conversations_than_messages_explain_are_a_leak(
     states: dict[str, int], ready: int | None
 ) -> None:
     still_open = sum(n for state, n in states.items() if state != "CD")
@@ -116,14 +118,14 @@ def test_conversations_leak_where_messages_do_not_account_for_them(
         assert finding.repair is None
 
 
-def test_ended_ones_are_the_engines_own_up_to_a_bound() -> None:
+def test_ended_conversations_are_reported_above_10_000_only() -> None:
     assert codes(check_leak(QUEUE, {"CD": 10_000}, 0)) == []
     (found,) = check_leak(QUEUE, {"CD": 10_001}, 0)
     assert found.summary == "more than 10,000 conversations ended and not removed yet"
     assert found.repair is None
 
 
-def test_many_are_ended_by_name_only() -> None:
+def test_ending_many_conversations_requires_the_queue_name() -> None:
     few, many = end_conversations(QUEUE, 3), end_conversations(QUEUE, 5_000)
     assert (few.requires_name, many.requires_name) == (False, True)
     assert few.command == "dbq-console release orders"
@@ -144,13 +146,15 @@ STARTED = Activation("[dbo].[orders_activated]", True, True, "RECEIVES_OCCURRING
         (replace(STARTED, state="NOTIFIED", activated_seconds=1.0), 7, []),
         (replace(STARTED, state="NOTIFIED", activated_seconds=None), 7, []),
         (replace(STARTED, enabled=False, state=None), 7, ["broker_activation_off"]),
-        # Nobody waits for anything, or nobody knows whether.
+        # Nothing is ready or activated, or that is unknown.
         (replace(STARTED, state=None), 0, []),
         (replace(STARTED, enabled=False), None, []),
         (replace(STARTED, activated=None, state=None), 7, []),
     ],
 )
-def test_activation(row: Activation, ready: int | None, code: list[str]) -> None:
+def test_broken_activation_is_reported_while_messages_are_ready(
+    row: Activation, ready: int | None, code: list[str]
+) -> None:
     assert codes(check_activation(row, ready, LIMIT)) == code
 
 
@@ -178,18 +182,18 @@ def database(mssql: Database) -> Iterator[Database]:
         yield mssql
 
 
-def looked_at(database: Database) -> tuple[list[Finding], list[str]]:
+def run_checks(database: Database) -> tuple[list[Finding], list[str]]:
     with check_context(database, QUEUE) as context:
         return list(broker.CHECKS.run(context)), context.unseen
 
 
-def test_all_statements_together(odbc: Odbc, database: Database) -> None:
+def test_all_checks_run_each_in_its_own_transaction(odbc: Odbc, database: Database) -> None:
     def answer(statement: str) -> list[Any]:
         label = LABEL.match(statement)
         return [tuple(ANSWERS[label[1]])] if label else []
 
     odbc.answer = answer
-    found, unseen = looked_at(database)
+    found, unseen = run_checks(database)
     expected = ["broker_queue_off", "broker_undelivered", "broker_conversations"]
     assert codes(found) == expected
     assert found[2].repair == end_conversations(QUEUE, 1_500)
@@ -206,7 +210,7 @@ def test_denied_checks_are_unseen_and_the_others_run(odbc: Odbc, database: Datab
         return [DENIED if label[1] == "broker.conversations" else tuple(ANSWERS[label[1]])]
 
     odbc.answer = answer
-    found, unseen = looked_at(database)
+    found, unseen = run_checks(database)
     assert codes(found) == ["broker_queue_off", "broker_undelivered"]
     assert unseen[0].startswith("conversations: ")
     assert "denied" in unseen[0]
@@ -226,7 +230,7 @@ def test_every_code_can_be_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "expected"),
     [
         ({"broker_enabled": False, "is_receive_enabled": False}, "ENABLE_BROKER"),
         ({"is_receive_enabled": False}, "poison message"),
@@ -236,21 +240,21 @@ def test_every_code_can_be_found() -> None:
         ({"conversations": 1_101}, "1,101 conversations are open"),
     ],
 )
-def test_what_is_wrong_is_said(changed: dict[str, object], said: str) -> None:
-    told = replace(ON, **changed)  # type: ignore[arg-type]  # fields by name
-    assert re.search(said, told.problem(ready=50))
+def test_each_problem_has_a_text(changed: dict[str, object], expected: str) -> None:
+    health = replace(ON, **changed)  # type: ignore[arg-type]  # fields by name
+    assert re.search(expected, health.problem(ready=50))
 
 
-def test_a_sound_queue_has_no_problem_and_a_deep_one_many_conversations() -> None:
+def test_many_conversations_are_no_problem_in_a_deep_queue() -> None:
     assert ON.problem(ready=0) == ""
     assert replace(ON, conversations=9_000).problem(ready=5_000) == ""
     assert replace(ON, conversations=9_000).problem(ready=None) != ""
 
 
-def test_a_queue_that_is_switched_off_still_has_its_figures() -> None:
+def test_a_disabled_queue_still_has_its_figures() -> None:
     of = DESIGNS["broker"]
     queue = installed_queue("dbo", "mail", of, of.complete_options({}, "mssql"))
     figures = dict.fromkeys(StatusRow.__dataclass_fields__)
     row = StatusRow(**figures | {"schema": "dbo", "queue": "mail", "ready": 7})  # type: ignore[arg-type]
-    seen = snapshot(QueueSample(queue, row, "The queue is disabled"), "c")
-    assert (seen.ready, seen.problem) == (7, "The queue is disabled")
+    sampled = snapshot(QueueSample(queue, row, "The queue is disabled"), "c")
+    assert (sampled.ready, sampled.problem) == (7, "The queue is disabled")

@@ -1,4 +1,4 @@
-"""What holds for a connection, where it comes from, and how the connection is opened."""
+"""A connection's settings, their sources, and how the connection is opened."""
 
 from collections.abc import Callable
 from datetime import UTC
@@ -60,21 +60,23 @@ Loading = Callable[..., Configuration]
 
 @pytest.fixture
 def loaded(tmp_path: Path) -> Loading:
-    def load_it(text: str = TEXT, **environment: str) -> Configuration:
+    def load_text(text: str = TEXT, **environment: str) -> Configuration:
         path = tmp_path / "config.toml"
         path.write_text(text)
         return load({"DBQ_CONFIG": str(path), **environment})
 
-    return load_it
+    return load_text
 
 
-def chosen(configuration: Configuration, **said: str) -> Profile:
-    profile = configuration.selected_profile(CommandLineValues(**said), url_rights=Rights.ADMIN)
+def chosen(configuration: Configuration, **arguments: str) -> Profile:
+    profile = configuration.selected_profile(
+        CommandLineValues(**arguments), url_rights=Rights.ADMIN
+    )
     assert profile is not None
     return profile
 
 
-def test_what_is_not_said_is_the_default(loaded: Loading) -> None:
+def test_defaults_apply_where_nothing_is_configured(loaded: Loading) -> None:
     profile = chosen(loaded(""), url="postgresql://u@h/d")
     assert profile.rights is Rights.ADMIN
     assert not profile.production
@@ -82,19 +84,24 @@ def test_what_is_not_said_is_the_default(loaded: Loading) -> None:
     assert profile.display_zone is UTC
     assert profile.masks == ()
     assert profile.timeouts == Timeouts()
-    nothing: Limits[int] = Limits(None, None)
+    no_limits: Limits[int] = Limits(None, None)
     assert (
         profile.thresholds()
         == profile.thresholds("any")
         == Thresholds(
-            STUCK_AFTER_SECONDS, nothing, Limits(None, None), Limits(0.9, 1.0), nothing, Limits(0.1)
+            STUCK_AFTER_SECONDS,
+            no_limits,
+            Limits(None, None),
+            Limits(0.9, 1.0),
+            no_limits,
+            Limits(0.1),
         )
     )
     origins = {str(profile.settings.value(key).origin) for key in KEYS.values()}
     assert origins == {"default", "command line --url"}
 
 
-def test_what_a_profile_says(loaded: Loading) -> None:
+def test_a_profile_sets_rights_interval_zone_masks_and_timeouts(loaded: Loading) -> None:
     profile = chosen(loaded(), profile="full")
     assert profile.rights is Rights.OPERATOR
     assert profile.production
@@ -114,7 +121,7 @@ def test_what_a_profile_says(loaded: Loading) -> None:
     assert [one.rights for one in profiles] == [Rights.READ_ONLY, Rights.OPERATOR]
 
 
-def test_a_queues_own_thresholds(loaded: Loading) -> None:
+def test_a_queue_can_have_its_own_thresholds(loaded: Loading) -> None:
     profile = chosen(loaded(), profile="full")
     assert profile.thresholds("a.b c") == Thresholds(
         3600.0, Limits(10, 20), Limits(60.0, 600.0), Limits(0.5, 1.0), Limits(None, None)
@@ -123,7 +130,9 @@ def test_a_queues_own_thresholds(loaded: Loading) -> None:
     assert profile.thresholds().stuck_after_seconds == 60.0
 
 
-def test_a_later_source_wins_and_is_named(loaded: Loading, tmp_path: Path) -> None:
+def test_command_line_beats_environment_beats_file_and_the_origin_is_shown(
+    loaded: Loading, tmp_path: Path
+) -> None:
     file = str(tmp_path / "config.toml")
     environment = {"DBQ_RIGHTS": "admin", "DBQ_INTERVAL": "5s", "DBQ_APPLICATION_NAME": "env"}
 
@@ -137,9 +146,9 @@ def test_a_later_source_wins_and_is_named(loaded: Loading, tmp_path: Path) -> No
         Origin(ValueSource.FILE, file, 10),
         Origin(ValueSource.DEFAULT),
     ]
-    over = chosen(loaded(**environment), profile="full", rights="read-only")
-    assert (over.rights, over.interval_seconds) == (Rights.READ_ONLY, 5.0)
-    assert list(map(str, origins(over, "rights", "interval", "application_name"))) == [
+    overridden = chosen(loaded(**environment), profile="full", rights="read-only")
+    assert (overridden.rights, overridden.interval_seconds) == (Rights.READ_ONLY, 5.0)
+    assert list(map(str, origins(overridden, "rights", "interval", "application_name"))) == [
         "command line --rights",
         "environment DBQ_INTERVAL",
         "environment DBQ_APPLICATION_NAME",
@@ -149,13 +158,15 @@ def test_a_later_source_wins_and_is_named(loaded: Loading, tmp_path: Path) -> No
     assert chosen(loaded(DBQ_INTERVAL=""), profile="plain").interval_seconds == 2.0
 
 
-def test_the_url_of_a_call_has_the_rights_that_its_caller_gives_it(loaded: Loading) -> None:
-    said = CommandLineValues(url="postgresql://h/d")
+def test_a_url_without_a_profile_has_the_callers_rights_unless_dbq_rights_is_set(
+    loaded: Loading,
+) -> None:
+    values = CommandLineValues(url="postgresql://h/d")
     for given in Rights:
-        profile = loaded().selected_profile(said, url_rights=given)
+        profile = loaded().selected_profile(values, url_rights=given)
         assert profile is not None
         assert profile.rights is given
-    profile = loaded(DBQ_RIGHTS="operator").selected_profile(said, url_rights=Rights.READ_ONLY)
+    profile = loaded(DBQ_RIGHTS="operator").selected_profile(values, url_rights=Rights.READ_ONLY)
     assert profile is not None
     assert profile.rights is Rights.OPERATOR
 
@@ -164,7 +175,7 @@ URL = "postgresql://h/d"
 
 
 @pytest.mark.parametrize(
-    ("said", "environment", "meant"),
+    ("values", "environment", "label"),
     [
         (CommandLineValues(), {}, None),
         (CommandLineValues("", "", ""), {"DBQ_URL": "", "DBQ_PROFILE": ""}, None),
@@ -178,14 +189,14 @@ URL = "postgresql://h/d"
         (CommandLineValues(), {"DBQ_URL": URL}, "h/d"),
     ],
 )
-def test_which_connection_is_meant(
-    loaded: Loading, said: CommandLineValues, environment: dict[str, str], meant: str | None
+def test_the_command_line_then_the_environment_selects_the_connection(
+    loaded: Loading, values: CommandLineValues, environment: dict[str, str], label: str | None
 ) -> None:
-    profile = loaded(**environment).selected_profile(said, url_rights=Rights.ADMIN)
-    assert (None if profile is None else profile.open().label) == meant
+    profile = loaded(**environment).selected_profile(values, url_rights=Rights.ADMIN)
+    assert (None if profile is None else profile.open().label) == label
 
 
-def test_two_at_once_are_refused(loaded: Loading) -> None:
+def test_url_and_profile_together_are_refused(loaded: Loading) -> None:
     with pytest.raises(UsageError, match="exclude each other"):
         loaded().selected_profile(CommandLineValues(URL, "plain"), url_rights=Rights.ADMIN)
     configuration = loaded(DBQ_URL=URL, DBQ_PROFILE="plain")
@@ -193,7 +204,7 @@ def test_two_at_once_are_refused(loaded: Loading) -> None:
         configuration.selected_profile(CommandLineValues(), url_rights=Rights.ADMIN)
 
 
-def test_a_profile_that_is_not_there(loaded: Loading) -> None:
+def test_an_unknown_profile_is_refused_with_suggestions(loaded: Loading) -> None:
     for name, complaint in (
         ("ful", "Did you mean: full"),
         ("zzz", "plain, full"),
@@ -208,7 +219,7 @@ def test_a_profile_that_is_not_there(loaded: Loading) -> None:
         )
 
 
-def test_nothing_is_looked_up_before_it_is_wanted(loaded: Loading) -> None:
+def test_variables_and_passwords_are_looked_up_only_when_needed(loaded: Loading) -> None:
     text = """
 [profiles.a]
 url = "postgresql://${env:U}@${env:H}/d"
@@ -229,15 +240,23 @@ url = "${env:WHOLE}"
         b.open()
 
 
-def test_nothing_that_is_kept_shows_a_secret(loaded: Loading) -> None:
+def test_no_configuration_object_shows_a_secret(loaded: Loading) -> None:
     url = f"postgresql+psycopg://u:{SECRET}@127.0.0.1:1/d?sslpassword={SECRET}"
     configuration = loaded("", DBQ_URL=url)
     profile = chosen(configuration)
     database = profile.open()
-    said = CommandLineValues(url=url)
-    told = [profile, configuration, said, profile.settings, database, database.url, database.label]
-    told += [vars(database), *(profile.settings.value(key) for key in KEYS.values())]
-    assert SECRET not in "".join(map(repr, told))
+    values = CommandLineValues(url=url)
+    objects = [
+        profile,
+        configuration,
+        values,
+        profile.settings,
+        database,
+        database.url,
+        database.label,
+    ]
+    objects += [vars(database), *(profile.settings.value(key) for key in KEYS.values())]
+    assert SECRET not in "".join(map(repr, objects))
     assert SECRET not in database.url.render_as_string(hide_password=False)
     with (
         pytest.raises(ConnectionFailedError) as failed,
@@ -247,8 +266,7 @@ def test_nothing_that_is_kept_shows_a_secret(loaded: Loading) -> None:
     assert SECRET not in str(failed.value) + repr(vars(database))
 
 
-def test_a_connection_by_each_part_of_the_configuration(loaded: Loading, server: Server) -> None:
-    """The application's name and the time-outs arrive at the server."""
+def test_application_name_and_timeouts_reach_the_server(loaded: Loading, server: Server) -> None:
     text = """
 application_name = "the console"
 statement_timeout = "7s"
@@ -269,10 +287,10 @@ lock_timeout = "3s"
     assert tuple(found) == ("the console", "7s", "3s")
 
 
-def test_a_password_that_has_changed_is_looked_up_again(
+def test_a_changed_password_is_looked_up_again(
     loaded: Loading, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A token expires; the connections that it opened are gone; the next ones take the new one."""
+    """When a token has expired, new connections use the new one."""
     token = tmp_path / "token"
     token.write_text("wrong")
     url = make_url(server.url)
@@ -294,8 +312,10 @@ password = "command:cat '{token}'"
         database.close()
 
 
-def test_a_share_of_errors_is_the_limit_where_nothing_is_said_of_them(loaded: Loading) -> None:
-    """Whoever said something of errors keeps what was said, and no more."""
+def test_the_default_limit_of_the_errors_share_applies_only_without_error_limits(
+    loaded: Loading,
+) -> None:
+    """A configured limit of errors replaces the default share."""
 
     def of(text: str) -> tuple[Limits[int], Limits[float]]:
         found = chosen(loaded(text), url="postgresql://u@h/d").thresholds()

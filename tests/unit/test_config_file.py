@@ -1,4 +1,4 @@
-"""The configuration file: what it may say, and every mistake in it told at once."""
+"""The configuration file: what is valid, and every mistake reported at once."""
 
 import re
 import tomllib
@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def mistakes(file: Path, text: str, **environment: str) -> list[str]:
-    """What is wrong with the text, a line each, without the file's path."""
+    """The text's mistakes, one per line, without the file's path."""
     file.write_text(text)
     with pytest.raises(ConfigurationError) as refused:
         load({"DBQ_CONFIG": str(file), **environment})
@@ -39,12 +39,12 @@ def mistakes(file: Path, text: str, **environment: str) -> list[str]:
     return found
 
 
-def right(file: Path, text: str) -> None:
+def assert_valid(file: Path, text: str) -> None:
     file.write_text(text)
     load({"DBQ_CONFIG": str(file)})
 
 
-def test_every_mistake_is_told_at_once_with_its_line(file: Path) -> None:
+def test_all_mistakes_are_reported_at_once_with_their_lines(file: Path) -> None:
     text = f"""\
 intervall = "1s"
 rights = "admin"
@@ -131,13 +131,15 @@ url = "postgresql://u:{SECRET}@h/d"
         (f"{PROFILE}password = 1", "in quotes"),
     ],
 )
-def test_what_a_value_cannot_be(file: Path, text: str, complaint: str) -> None:
+def test_invalid_values_are_reported_with_their_lines(
+    file: Path, text: str, complaint: str
+) -> None:
     (found,) = mistakes(file, text)
     assert complaint in found
     assert re.match(r"[0-9]+: ", found)
 
 
-def test_what_is_no_toml_is_told_with_its_line(file: Path) -> None:
+def test_invalid_toml_is_reported_with_its_line(file: Path) -> None:
     for text in ("[a", f'password = "{SECRET}', "a = 1\na = 2"):
         (found,) = mistakes(file, text)
         assert "not TOML: " in found
@@ -157,14 +159,14 @@ def test_what_is_no_toml_is_told_with_its_line(file: Path) -> None:
         ('age = { warning = "1h", critical = "59m" }', "1: age.critical = 59m is below"),
     ],
 )
-def test_limits_cannot_be_upside_down_wherever_they_stand(
+def test_a_critical_limit_below_the_warning_limit_is_an_error_at_every_level(
     file: Path, text: str, complaint: str
 ) -> None:
     (found,) = mistakes(file, text)
     assert complaint in found.replace(f"({file}:", "(")
 
 
-def test_what_may_be_said(file: Path) -> None:
+def test_valid_configurations_are_accepted(file: Path) -> None:
     for text in (
         "",
         "# nothing",
@@ -177,10 +179,10 @@ def test_what_may_be_said(file: Path) -> None:
         '[profiles.a]\nurl = "${env:NOT_SET}"',
         '[profiles.a]\nurl = "postgresql://${env:U}:${env:P}@h/d?sslpassword=${env:S}"',
     ):
-        right(file, text)
+        assert_valid(file, text)
 
 
-def test_bytes_that_are_no_text_and_files_that_cannot_be_read(file: Path) -> None:
+def test_undecodable_and_unreadable_files_are_errors(file: Path) -> None:
     file.write_bytes(b"# \xff")
     for path, complaint in (
         (file, "Byte 3 is not UTF-8"),
@@ -193,20 +195,20 @@ def test_bytes_that_are_no_text_and_files_that_cannot_be_read(file: Path) -> Non
         assert str(path) in refused.value.what
 
 
-def test_no_file_is_no_mistake_unless_it_is_named(tmp_path: Path) -> None:
+def test_a_missing_default_file_is_no_error(tmp_path: Path) -> None:
     found = load({"XDG_CONFIG_HOME": str(tmp_path)})
     assert not found.exists
     assert found.names == []
     assert load({"DBQ_CONFIG": "/dev/null"}).exists
 
 
-def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_of_the_file_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"DBQ_CONFIG": "/c/x.toml", "XDG_CONFIG_HOME": "/x", "HOME": "/h"}
     assert file_path(given) == Path("/c/x.toml")
     assert file_path(given | {"DBQ_CONFIG": ""}) == Path("/x/dbq-console/config.toml")
     for ignored in ("", "relative"):
-        surroundings = {"XDG_CONFIG_HOME": ignored, "HOME": "/h"}
-        assert file_path(surroundings) == Path("/h/.config/dbq-console/config.toml")
+        environment = {"XDG_CONFIG_HOME": ignored, "HOME": "/h"}
+        assert file_path(environment) == Path("/h/.config/dbq-console/config.toml")
 
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -216,17 +218,17 @@ def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load({}).names == []
 
 
-def test_the_example_is_right_with_and_without_what_is_commented_out(file: Path) -> None:
+def test_the_example_is_valid_with_and_without_its_commented_out_keys(file: Path) -> None:
     example = resources.files("console.config").joinpath("example.toml").read_text("utf-8")
-    right(file, example)
+    assert_valid(file, example)
     shown = load({"DBQ_CONFIG": str(file)})
     assert shown.names == ["orders", "billing", "shops/db1", "shops/db2:5433"]
-    # One password at most; the rest stands as it is.
-    ways = re.findall(r"^#(password = .*)$", example, re.MULTILINE)
+    # At most one password, with all other keys.
+    password_lines = re.findall(r"^#(password = .*)$", example, re.MULTILINE)
     everything = re.sub(r"^#(?!password)(\w+ = )", r"\1", example, flags=re.MULTILINE)
-    for way in ways:
-        right(file, everything.replace(f"#{way}", way))
-    assert len(ways) == 4
+    for password_line in password_lines:
+        assert_valid(file, everything.replace(f"#{password_line}", password_line))
+    assert len(password_lines) == 4
     for key in KEYS.values():
         assert key.name.partition(".")[0] in example
 
@@ -234,13 +236,13 @@ def test_the_example_is_right_with_and_without_what_is_commented_out(file: Path)
 def test_the_commented_out_defaults_of_the_example_are_the_defaults(file: Path) -> None:
     example = resources.files("console.config").joinpath("example.toml").read_text("utf-8")
     top = example.partition("\n[")[0]
-    right(file, re.sub(r"^#(\w+ = )", r"\1", top, flags=re.MULTILINE))
-    said = load({"DBQ_CONFIG": str(file)})
+    assert_valid(file, re.sub(r"^#(\w+ = )", r"\1", top, flags=re.MULTILINE))
+    uncommented = load({"DBQ_CONFIG": str(file)})
     default = load({"DBQ_CONFIG": "/dev/null"})
     for name, key in KEYS.items():
         if KeyLevel.TOP in key.levels and name not in {"masks", "log_file"}:
-            assert said.defaults.value(key).origin.line is not None
-            assert said.defaults.value(key).written == default.defaults.value(key).written
+            assert uncommented.defaults.value(key).origin.line is not None
+            assert uncommented.defaults.value(key).written == default.defaults.value(key).written
 
 
 TEXT = '''\
@@ -290,7 +292,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_every_value_has_the_line_on_which_it_begins(newline: str) -> None:
+def test_every_value_has_the_line_where_it_begins(newline: str) -> None:
     text = TEXT.replace("\n", newline)
     assert lines(text) == EXPECTED
     known = set(lines(text))
@@ -306,6 +308,6 @@ def _paths(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> set[tuple[s
     return found
 
 
-def test_nothing_has_no_lines_and_a_last_line_needs_no_end() -> None:
+def test_an_empty_file_has_no_lines_and_the_last_line_needs_no_newline() -> None:
     assert lines("") == lines("\n# x\n\n") == {}
     assert lines("a = 1\nb = 2") == {("a",): 1, ("b",): 2}

@@ -1,4 +1,4 @@
-"""Fleets in the configuration: a profile a host."""
+"""Fleets in the configuration: one profile per host."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def fleet(tmp_path: Path, hosts: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     "hosts", ['["db1", "[::1]:5433"]', '"file:hosts"', "\"command:printf 'db1\\n[::1]:5433\\n'\""]
 )
-def test_each_host_has_a_profile_with_all_that_the_fleet_says(tmp_path: Path, hosts: str) -> None:
+def test_each_host_has_a_profile_with_the_settings_of_its_fleet(tmp_path: Path, hosts: str) -> None:
     (tmp_path / "hosts").write_text("# shops\ndb1\n\n[::1]:5433  # by tunnel\n")
     found = load(fleet(tmp_path, hosts))
     assert found.names == ["a", "shops/db1", "shops/[::1]:5433"]
@@ -46,7 +46,7 @@ def test_each_host_has_a_profile_with_all_that_the_fleet_says(tmp_path: Path, ho
         assert (one.production, one.color, one.thresholds().depth.warning) == (True, "red", 7)
 
 
-def test_hosts_are_looked_up_only_where_they_are_wanted(tmp_path: Path) -> None:
+def test_hosts_are_looked_up_only_when_needed(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     found = load(fleet(tmp_path, f'"command:touch {ran}"'))
     chosen = found.selected_profile(CommandLineValues(profile="a"), url_rights=Rights.ADMIN)
@@ -57,7 +57,7 @@ def test_hosts_are_looked_up_only_where_they_are_wanted(tmp_path: Path) -> None:
     assert ran.exists()
 
 
-def test_hosts_of_the_one_fleet_that_is_wanted_are_looked_up_once(tmp_path: Path) -> None:
+def test_only_the_hosts_of_the_selected_fleet_are_looked_up_and_only_once(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     program = tmp_path / "hosts.sh"
     program.write_text(f"echo $1 >> {ran}; echo db1")
@@ -83,7 +83,9 @@ def test_hosts_of_the_one_fleet_that_is_wanted_are_looked_up_once(tmp_path: Path
         ("\"command:printf 'a\\na\\n'\"", "twice"),
     ],
 )
-def test_hosts_that_are_not_to_be_had_are_told(tmp_path: Path, hosts: str, why: str) -> None:
+def test_unavailable_and_invalid_lists_of_hosts_are_reported(
+    tmp_path: Path, hosts: str, why: str
+) -> None:
     found = load(fleet(tmp_path, hosts))
     with pytest.raises(UsageError) as refused:
         found.in_fleet("shops")
@@ -95,12 +97,12 @@ def test_hosts_that_are_not_to_be_had_are_told(tmp_path: Path, hosts: str, why: 
 @pytest.mark.parametrize(
     "hosts", [7, [], ["a", 1], ["a/b"], ["a", "a"], "db1", "file:", "command:", "command:'"]
 )
-def test_wrong_hosts(hosts: object) -> None:
+def test_invalid_hosts_are_refused(hosts: object) -> None:
     with pytest.raises(WrongValueError):
         read_hosts(hosts)
 
 
-def test_mistakes_are_told_with_their_lines(tmp_path: Path) -> None:
+def test_mistakes_are_reported_with_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(
         '[fleets."a/b"]\nurl = "postgresql://u@{host}/d"\nhosts = ["x"]\n'
@@ -109,9 +111,9 @@ def test_mistakes_are_told_with_their_lines(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigurationError) as refused:
         load({"DBQ_CONFIG": str(file)})
-    told = refused.value.why.replace(f"{file}:", "").split("\n")
-    assert [line.partition(":")[0] for line in told] == ["1", "4", "5", "6", "7", "8"]
-    assert "without /" in told[0]
-    assert "has no hosts" in told[1]
-    assert "needs {host}" in told[2]
-    assert "has no url" in told[3]
+    reported = refused.value.why.replace(f"{file}:", "").split("\n")
+    assert [line.partition(":")[0] for line in reported] == ["1", "4", "5", "6", "7", "8"]
+    assert "without /" in reported[0]
+    assert "has no hosts" in reported[1]
+    assert "needs {host}" in reported[2]
+    assert "has no url" in reported[3]

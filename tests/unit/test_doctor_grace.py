@@ -29,7 +29,7 @@ from console.doctor.number_proof import (
 from console.doctor.ring import _Settings, _Stranded
 from console.doctor.slot_map import Structure
 from console.engines import PRODUCTS
-from tests.unit.mssql_tools import LABEL, opened, stand_in_for_pyodbc
+from tests.unit.mssql_tools import LABEL, open_mssql, stand_in_for_pyodbc
 
 AT = datetime(2026, 11, 21, 1, 58, 11, tzinfo=UTC)
 HIDDEN = Blocker(None, None, None, None, None, None, None)
@@ -261,7 +261,7 @@ def test_a_crash_of_sql_server_explains_what_it_lost(monkeypatch: pytest.MonkeyP
         return told[label[1]]
 
     odbc.answer = answer
-    database = opened()
+    database = open_mssql()
     with check_context(database, Fake("mssql", []).queue, patience_seconds=0.02) as context:
         found = {finding.code.name: finding for finding in ring.CHECKS.run(context)}
     database.close()

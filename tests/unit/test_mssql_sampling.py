@@ -23,7 +23,7 @@ from console.monitor.sample import EstimateRow, take_sample
 from console.monitor.sample_queries import limit_transaction
 from tests.contract.variants import ALL, on
 from tests.lint_sql import variants
-from tests.unit.mssql_tools import ENTERPRISE, LABEL, Error, Odbc, opened
+from tests.unit.mssql_tools import ENTERPRISE, LABEL, Error, Odbc, open_mssql
 
 ROLLBACK = "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"
 QUICK = Timeouts(statement_seconds=0.01, lock_seconds=0.04)
@@ -236,7 +236,7 @@ def looked_at(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any, list[s
         monitor_status=[STATUS, tuple(SEEN.values())],
         monitor_estimate=[tuple(EstimateRow.__dataclass_fields__), estimate],
     )
-    database = opened()
+    database = open_mssql()
     # A limit that a busy machine does not reach: what is too slow is unknown, and asked no further.
     no_timeout = Timeouts(connect_seconds=7, statement_seconds=600.0, lock_seconds=0.02)
     sample = take_sample(database, timeouts=no_timeout)

@@ -18,7 +18,7 @@ from tests.unit.mssql_tools import (
     Odbc,
     OperationalError,
     ProgrammingError,
-    opened,
+    open_mssql,
 )
 
 ORIGIN = "[Microsoft][ODBC Driver 18 for SQL Server]"
@@ -46,7 +46,7 @@ def answers(odbc: Odbc, **given: Any) -> None:
 
 
 def test_a_session_is_set_up_in_one_round_trip(odbc: Odbc) -> None:
-    database = opened()
+    database = open_mssql()
     with database.transaction("look") as connection:
         connection.execute(text("SELECT 2"))
     set_up, *rest = odbc.sent

@@ -10,7 +10,7 @@ from sqlalchemy import URL, make_url
 from console.engines.mssql import PRODUCT, odbc
 from console.engines.mssql.odbc import Driver, connection_string, label, read, target
 from console.errors import UsageError
-from tests.unit.mssql_tools import SECRET, opened, stand_in_for_pyodbc
+from tests.unit.mssql_tools import SECRET, open_mssql, stand_in_for_pyodbc
 
 MICROSOFT = Driver("ODBC Driver 18 for SQL Server")
 FREETDS = Driver("FreeTDS")
@@ -245,7 +245,7 @@ def test_no_label_and_no_refusal_shows_a_password(
 
 def test_the_engine_itself_knows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     odbc = stand_in_for_pyodbc(monkeypatch)
-    database = opened(f"{SERVER}?Encrypt=strict")
+    database = open_mssql(f"{SERVER}?Encrypt=strict")
     assert SECRET not in repr(database._engine) + str(database._engine.url)
     with database.autocommit("try it"):
         pass
@@ -259,7 +259,7 @@ def test_a_data_source_s_driver_is_known_from_the_machine(monkeypatch: pytest.Mo
     odbc = stand_in_for_pyodbc(monkeypatch)
     odbc.installed = []
     odbc.sources = {"Orders": "FreeTDS"}
-    database = opened("mssql+pyodbc://u:p@orders")
+    database = open_mssql("mssql+pyodbc://u:p@orders")
     with database.autocommit("try it"):
         pass
     assert dict(read(odbc.opened[0][0])) == {
