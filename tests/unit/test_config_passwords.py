@@ -1,4 +1,4 @@
-"""Where passwords come from, and that nothing shows them."""
+"""The sources of passwords, and that nothing shows them."""
 
 import copy
 import getpass
@@ -44,59 +44,63 @@ def python(code: str) -> str:
     return f"command:{shlex.join([sys.executable, '-c', code])}"
 
 
-def missing(text: str, *complaints: str, **environment: str) -> None:
-    """Looking it up fails with all complaints, and without the secret in whatever is left."""
+def assert_lookup_fails(text: str, *complaints: str, **environment: str) -> None:
+    """The lookup fails with all complaints, and its traceback has no secret."""
     with pytest.raises(ConnectionFailedError) as failed:
         source(text).look_up("orders", environment)
     assert failed.value.what == "There is no password for orders."
     for complaint in complaints:
         assert complaint in str(failed.value)
-    told = "".join(traceback.format_exception(failed.value, chain=True))
-    assert SECRET not in told + repr(failed.value.__context__)
+    shown = "".join(traceback.format_exception(failed.value, chain=True))
+    assert SECRET not in shown + repr(failed.value.__context__)
 
 
-def test_a_secret_shows_nothing_and_stays_here() -> None:
+def test_a_secret_is_masked_and_cannot_be_copied_or_pickled() -> None:
     secret = Secret(SECRET)
     assert f"{secret} {secret!r} {[secret]}" == "*** *** [***]"
     assert secret.reveal() == SECRET
-    for leave in (pickle.dumps, copy.copy, copy.deepcopy):
+    for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="stays in its process"):
-            leave(secret)
+            duplicate(secret)
 
 
-def test_variables() -> None:
+def test_variables_are_substituted_once() -> None:
     found = source("a${env:ONE}${env:TWO}").look_up("orders", {"ONE": "1${env:TWO}", "TWO": "2"})
     assert found.reveal() == "a1${env:TWO}2"
-    missing("${env:ONE}${env:TWO}", "TWO is not set", ONE=SECRET)
+    assert_lookup_fails("${env:ONE}${env:TWO}", "TWO is not set", ONE=SECRET)
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\nuser: app\nurl: x\n"])
-def test_a_commands_first_line(end: str) -> None:
+def test_the_first_line_of_a_commands_output_is_the_password(end: str) -> None:
     code = f"import sys; sys.stdout.buffer.write({(SECRET + end).encode()!r})"
     assert source(python(code)).look_up("orders", os.environ).reveal() == SECRET
 
 
-def test_a_command_is_no_shells_and_gets_no_input() -> None:
+def test_a_command_runs_without_a_shell_and_without_input() -> None:
     code = "import sys; print(sys.argv[1:], repr(sys.stdin.read()))"
     found = source(python(code) + " '$HOME' ; x").look_up("orders", os.environ)
     assert found.reveal() == "['$HOME', ';', 'x'] ''"
-    told = source(python("import os; print(os.environ['X'])")).look_up("orders", {"X": "y"})
-    assert told.reveal() == "y"
+    password = source(python("import os; print(os.environ['X'])")).look_up("orders", {"X": "y"})
+    assert password.reveal() == "y"
 
 
-def test_what_a_command_says_in_a_failure_is_not_told(
+def test_the_output_of_a_failed_command_is_not_shown(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    said = f"import sys; print({SECRET!r}); print({SECRET!r}, file=sys.stderr);"
-    missing(python(f"{said} sys.exit(3)"), sys.executable, "exit status 3", "by hand")
-    missing(python(f"print(); {said}"), "nothing on its first line")
-    missing(python("import sys; sys.stdout.buffer.write(b'\\xff\\n')"), "not UTF-8")
-    missing("command:/no/such/program x", "'/no/such/program' cannot be run: No such file")
-    missing(f"command:{tmp_path}", "cannot be run: Permission denied")
+    print_secret = f"import sys; print({SECRET!r}); print({SECRET!r}, file=sys.stderr);"
+    assert_lookup_fails(
+        python(f"{print_secret} sys.exit(3)"), sys.executable, "exit status 3", "by hand"
+    )
+    assert_lookup_fails(python(f"print(); {print_secret}"), "nothing on its first line")
+    assert_lookup_fails(python("import sys; sys.stdout.buffer.write(b'\\xff\\n')"), "not UTF-8")
+    assert_lookup_fails(
+        "command:/no/such/program x", "'/no/such/program' cannot be run: No such file"
+    )
+    assert_lookup_fails(f"command:{tmp_path}", "cannot be run: Permission denied")
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_command_that_does_not_end_is_ended_with_all_that_it_started(
+def test_a_hanging_command_is_killed_with_its_children(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(passwords, "COMMAND_SECONDS", 1.0)
@@ -109,46 +113,46 @@ def test_a_command_that_does_not_end_is_ended_with_all_that_it_started(
         "time.sleep(60)"
     )
     before = time.monotonic()
-    missing(python(code), "did not end within 1 s")
+    assert_lookup_fails(python(code), "did not end within 1 s")
     assert time.monotonic() - before < 20
     command, child = map(int, pids.read_text().split())
     wait_until(lambda: _gone(command) and _gone(child), "both are gone")
 
 
 def _gone(pid: int) -> bool:
-    """Not there, or a zombie that its new parent has yet to look after."""
+    """No such process, or a zombie that is not reaped yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
 
 
-def test_the_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_passwords_are_looked_up_in_the_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
+    requested = []
 
     def get_password(service: str, user: str) -> str | None:
-        asked.append((service, user))
+        requested.append((service, user))
         return SECRET if user == "app" else None
 
     fake: Any = types.ModuleType("keyring")
     fake.get_password = get_password
     monkeypatch.setitem(sys.modules, "keyring", fake)
     assert source("keyring:https://db/x/app").look_up("orders", {}).reveal() == SECRET
-    assert asked == [("https://db/x", "app")]
-    missing("keyring:db/other", "nothing for 'db' and 'other'", "keyring set db other")
+    assert requested == [("https://db/x", "app")]
+    assert_lookup_fails("keyring:db/other", "nothing for 'db' and 'other'", "keyring set db other")
 
     def locked(*_: str) -> str:
         raise RuntimeError("it is locked\nand more")
 
     fake.get_password = locked
-    missing("keyring:db/app", "it is locked", "Unlock")
+    assert_lookup_fails("keyring:db/app", "it is locked", "Unlock")
 
 
-def test_without_the_package_the_keyring_says_what_to_install(
+def test_a_missing_keyring_package_is_an_error_that_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)
-    missing("keyring:db/app", "not installed", "pip install 'dbq-console[keyring]'")
+    assert_lookup_fails("keyring:db/app", "not installed", "pip install 'dbq-console[keyring]'")
 
 
 class _Terminal:
@@ -161,41 +165,43 @@ Typing = Callable[[Callable[[], str]], list[str]]
 
 @pytest.fixture
 def typing(monkeypatch: pytest.MonkeyPatch) -> Typing:
-    """A terminal at which this is typed; the questions that were asked there."""
+    """Simulates a terminal with this input; returns its prompts."""
 
     def at_terminal(typed: Callable[[], str]) -> list[str]:
-        questions: list[str] = []
+        prompts: list[str] = []
 
-        def ask(question: str) -> str:
-            questions.append(question)
+        def get_password(prompt: str) -> str:
+            prompts.append(prompt)
             return typed()
 
         monkeypatch.setattr(sys, "stderr", _Terminal())
-        monkeypatch.setattr(getpass, "getpass", ask)
-        return questions
+        monkeypatch.setattr(getpass, "getpass", get_password)
+        return prompts
 
     return at_terminal
 
 
-def given_up() -> str:
+def no_input() -> str:
     raise EOFError
 
 
-def in_sight() -> str:
+def echoed() -> str:
     warnings.warn("it would be seen", getpass.GetPassWarning, stacklevel=2)
     return SECRET
 
 
-def test_a_prompt(typing: Typing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_is_prompted_for_on_a_terminal_only(
+    typing: Typing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    missing("prompt", "no terminal")
-    asked = typing(lambda: SECRET)
+    assert_lookup_fails("prompt", "no terminal")
+    prompts = typing(lambda: SECRET)
     assert source("prompt").look_up("orders", {}).reveal() == SECRET
-    assert asked == ["Password for orders: "]
-    typing(given_up)
-    missing("prompt", "None was entered")
-    typing(in_sight)
-    missing("prompt", "no terminal")
+    assert prompts == ["Password for orders: "]
+    typing(no_input)
+    assert_lookup_fails("prompt", "None was entered")
+    typing(echoed)
+    assert_lookup_fails("prompt", "no terminal")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +221,7 @@ def test_a_prompt(typing: Typing, monkeypatch: pytest.MonkeyPatch) -> None:
         ("${env:A B}", "name"),
     ],
 )
-def test_what_is_no_source_is_refused_and_not_repeated(value: object, complaint: str) -> None:
+def test_an_invalid_source_is_refused_without_repeating_it(value: object, complaint: str) -> None:
     with pytest.raises(WrongValueError, match=complaint) as refused:
         passwords.read_source(value)
     assert SECRET not in str(refused.value)
@@ -226,7 +232,7 @@ def test_a_sources_repr_has_no_secret(text: str) -> None:
     assert SECRET not in repr(source(text))
 
 
-def test_what_can_be_said_of_a_source() -> None:
+def test_each_source_has_its_kind() -> None:
     kinds = {text: source(text).kind for text in ("${env:X}", "command:x", "keyring:x/y", "prompt")}
     assert list(kinds.values()) == ["environment", "command", "keyring", "prompt"]
     assert isinstance(source("command:x"), PasswordCommand)
@@ -234,28 +240,28 @@ def test_what_can_be_said_of_a_source() -> None:
 
 
 class _Counted:
-    """A source that counts how often it is asked."""
+    """A source that counts its lookups."""
 
     kind = "counted"
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.lookups = 0
         self.fails = False
 
     def look_up(self, label: str, environment: object) -> Secret:  # noqa: ARG002
-        self.asked += 1
+        self.lookups += 1
         if self.fails:
             raise ConnectionFailedError(f"no password for {label}")
-        return Secret(f"{SECRET}{self.asked}")
+        return Secret(f"{SECRET}{self.lookups}")
 
 
-def test_credentials_are_looked_up_late_and_again_when_they_are_old(
+def test_credentials_are_looked_up_on_first_use_and_again_when_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted = _Counted()
     credentials = Credentials("orders", ConnectionUrl.read("postgresql://u@h/d"), counted, {})
     credentials.prompt()
-    assert counted.asked == 0
+    assert counted.lookups == 0
     assert credentials().password == credentials().password == f"{SECRET}1"
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 3600)
@@ -263,7 +269,7 @@ def test_credentials_are_looked_up_late_and_again_when_they_are_old(
     assert SECRET not in repr(credentials)
 
 
-def test_a_failure_is_tried_again() -> None:
+def test_a_failed_lookup_is_retried() -> None:
     counted = _Counted()
     counted.fails = True
     credentials = Credentials("orders", ConnectionUrl.read("postgresql://u@h/d"), counted, {})
@@ -274,35 +280,35 @@ def test_a_failure_is_tried_again() -> None:
     assert credentials().password == f"{SECRET}3"
 
 
-def test_a_person_is_asked_once_and_at_once(
+def test_a_user_is_prompted_once_and_in_advance(
     typing: Typing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = typing(lambda: SECRET)
+    prompts = typing(lambda: SECRET)
     credentials = Credentials("orders", ConnectionUrl.read("postgresql://u@h/d"), Prompt(), {})
     credentials.prompt()
-    assert len(asked) == 1
+    assert len(prompts) == 1
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 36_000)
     assert credentials().password == SECRET
-    assert len(asked) == 1
+    assert len(prompts) == 1
 
 
-def test_a_person_who_gives_none_is_not_asked_again(typing: Typing) -> None:
-    asked = typing(given_up)
+def test_a_cancelled_prompt_is_not_repeated(typing: Typing) -> None:
+    prompts = typing(no_input)
     credentials = Credentials("orders", ConnectionUrl.read("postgresql://u@h/d"), Prompt(), {})
     credentials.prompt()
     for _ in range(2):
         with pytest.raises(ConnectionFailedError, match="None was entered"):
             credentials()
-    assert len(asked) == 1
+    assert len(prompts) == 1
 
 
-def test_without_a_source_the_url_is_all_there_is() -> None:
+def test_without_a_source_the_password_of_the_url_is_used() -> None:
     url = ConnectionUrl.read(f"postgresql://u:{'x' * 5}@h/d")
     assert Credentials("orders", url, None, {})().password == "x" * 5
 
 
-def test_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     url = ConnectionUrl.read("postgresql://u:${env:PW}@h/d")
     assert Credentials("orders", url, None, {"PW": SECRET})().password == SECRET

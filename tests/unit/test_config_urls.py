@@ -1,4 +1,4 @@
-"""URLs with their secrets apart."""
+"""URLs and their secrets."""
 
 import pytest
 from hypothesis import example, given
@@ -33,7 +33,7 @@ EDGE = {"USER": "u", "PW": "p@/:?#}{%40;x", "HOST": "db", "PORT": "5433", "DB": 
         ("${env:WHOLE}", "${env:WHOLE}", ""),
     ],
 )
-def test_what_is_shown(text: str, shown: str, label: str) -> None:
+def test_a_shown_url_has_masked_secrets(text: str, shown: str, label: str) -> None:
     url = ConnectionUrl.read(text)
     assert url.shown == shown
     assert repr(url) == f"ConnectionUrl({shown})"
@@ -45,7 +45,7 @@ def test_what_is_shown(text: str, shown: str, label: str) -> None:
 
 @given(secret=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1))
 @example("}{;=@:/?#%40${env:X}***")
-def test_any_secret_reaches_the_driver_and_nobody_else(secret: str) -> None:
+def test_any_secret_reaches_the_driver_only(secret: str) -> None:
     marked = f"<{secret}\u2603>"
     for text in (
         "postgresql://u:${env:PW}@h/d",
@@ -54,15 +54,15 @@ def test_any_secret_reaches_the_driver_and_nobody_else(secret: str) -> None:
     ):
         url = ConnectionUrl.read(text)
         assert not url.contains_secret
-        whole = url.complete({"PW": marked})
-        assert marked in {whole.password, str(whole.query.get("sslpassword"))[1:]}
-        for told in (url.shown, repr(url), url.public.render_as_string(hide_password=False)):
-            assert "\u2603" not in told
-    given_apart = ConnectionUrl.read("postgresql://u@h/d").complete({}, marked)
-    assert given_apart.password == marked
+        complete_url = url.complete({"PW": marked})
+        assert marked in {complete_url.password, str(complete_url.query.get("sslpassword"))[1:]}
+        for shown in (url.shown, repr(url), url.public.render_as_string(hide_password=False)):
+            assert "\u2603" not in shown
+    separate = ConnectionUrl.read("postgresql://u@h/d").complete({}, marked)
+    assert separate.password == marked
 
 
-def test_a_variable_may_stand_in_every_part() -> None:
+def test_every_part_of_a_url_may_have_a_variable() -> None:
     text = (
         "postgresql://${env:USER}:${env:PW}@${env:HOST}:${env:PORT}/${env:DB}?a${env:DB}=${env:DB}b"
     )
@@ -85,7 +85,7 @@ def test_the_whole_url_may_be_one_variable() -> None:
         assert SECRET not in str(refused.value)
 
 
-def test_a_variable_that_is_not_set_is_named_when_it_is_needed() -> None:
+def test_an_unset_variable_is_reported_by_name_when_used() -> None:
     url = ConnectionUrl.read("postgresql://u:${env:NOT_THERE}@h/d")
     with pytest.raises(ConnectionFailedError, match="NOT_THERE is not set"):
         url.complete({})
@@ -106,7 +106,9 @@ def test_a_variable_that_is_not_set_is_named_when_it_is_needed() -> None:
         (f"nonsense {SECRET}", "cannot be read"),
     ],
 )
-def test_a_url_that_cannot_be_used_is_not_repeated(text: str, complaint: str) -> None:
+def test_an_error_about_an_invalid_url_does_not_repeat_its_secret(
+    text: str, complaint: str
+) -> None:
     with pytest.raises(UsageError) as refused:
         ConnectionUrl.read(text)
     assert complaint in str(refused.value)
@@ -114,7 +116,7 @@ def test_a_url_that_cannot_be_used_is_not_repeated(text: str, complaint: str) ->
 
 
 @pytest.mark.parametrize("bad", ["a\0b", "a\udcffb"])
-def test_what_no_driver_takes_is_refused_before_it(bad: str) -> None:
+def test_passwords_that_no_driver_accepts_are_refused_before_connecting(bad: str) -> None:
     with pytest.raises(UsageError, match="cannot be used") as refused:
         ConnectionUrl.read("postgresql://u:${env:PW}@h/d").complete({"PW": f"{SECRET}{bad}"})
     assert SECRET not in str(refused.value)
@@ -123,14 +125,14 @@ def test_what_no_driver_takes_is_refused_before_it(bad: str) -> None:
         ConnectionUrl.read("postgresql://u@h/d").complete({}, bad)
 
 
-def test_a_port_that_is_no_number() -> None:
+def test_a_port_variable_that_is_not_a_number_is_an_error() -> None:
     url = ConnectionUrl.read("postgresql://u@h:${env:PORT}/d")
     with pytest.raises(ConnectionFailedError, match="port is not a number"):
         url.complete({"PORT": "5432x"})
 
 
 @pytest.mark.parametrize(
-    ("text", "tells"),
+    ("text", "has_secret"),
     [
         (f"postgresql://u:{SECRET}@h/d", True),
         ("postgresql://u:${env:X}@h/d", False),
@@ -145,22 +147,24 @@ def test_a_port_that_is_no_number() -> None:
         ("postgresql:///?odbc_connect=SERVER=h;PWD=${env:X};UID=u", False),
     ],
 )
-def test_whether_a_secret_stands_in_it_in_clear(text: str, tells: bool) -> None:
-    assert ConnectionUrl.read(text).contains_secret is tells
+def test_secrets_in_clear_text_are_detected(text: str, has_secret: bool) -> None:
+    assert ConnectionUrl.read(text).contains_secret is has_secret
 
 
 ODBC = "postgresql:///?odbc_connect=DRIVER%3D%7BODBC Driver 18%7D%3BSERVER%3Dh%2C1433%3BUID%3Du"
-"""The dialect plays no part in it."""
+"""The dialect is irrelevant here."""
 
 
-def test_odbc_connect_keeps_its_secrets_too() -> None:
+def test_secrets_in_odbc_connect_are_masked() -> None:
     url = ConnectionUrl.read(f"{ODBC}%3BPwd%3D{SECRET}%3BEncrypt%3Dyes")
     assert "Pwd%3D***%3BEncrypt" in url.shown
     assert SECRET not in url.shown
-    given = url.public.query["odbc_connect"]
-    assert given == "DRIVER={ODBC Driver 18};SERVER=h,1433;UID=u;Encrypt=yes"
-    whole = url.complete({}).query["odbc_connect"]
-    assert whole == f"DRIVER={{ODBC Driver 18}};SERVER=h,1433;UID=u;Pwd={SECRET};Encrypt=yes"
+    public = url.public.query["odbc_connect"]
+    assert public == "DRIVER={ODBC Driver 18};SERVER=h,1433;UID=u;Encrypt=yes"
+    complete_text = url.complete({}).query["odbc_connect"]
+    assert (
+        complete_text == f"DRIVER={{ODBC Driver 18}};SERVER=h,1433;UID=u;Pwd={SECRET};Encrypt=yes"
+    )
 
 
 @pytest.mark.parametrize("written", ["${env:PW}", "{${env:PW}}", "{a;${env:PW}}"])
@@ -176,25 +180,25 @@ def test_a_variable_in_odbc_connect_stays_one_value(written: str) -> None:
     assert [value for keyword, value in words if keyword == "SERVER"] == ["h,1433"]
 
 
-def test_a_password_from_elsewhere_goes_into_odbc_connect() -> None:
-    for there in ("", "%3BPWD%3Dold"):
-        whole = ConnectionUrl.read(ODBC + there).complete({}, "a;b}c")
-        assert str(whole.query["odbc_connect"]).endswith(";UID=u;PWD={a;b}}c}")
-        assert whole.password is None
+def test_a_separate_password_goes_into_odbc_connect() -> None:
+    for existing in ("", "%3BPWD%3Dold"):
+        complete_url = ConnectionUrl.read(ODBC + existing).complete({}, "a;b}c")
+        assert str(complete_url.query["odbc_connect"]).endswith(";UID=u;PWD={a;b}}c}")
+        assert complete_url.password is None
 
 
 @pytest.mark.parametrize("text", ["PWD={x", "PWD=a;b", "PWD", "=x", "A=1;{}", "A={x}y;B=1"])
-def test_a_connection_string_that_cannot_be_read_whole(text: str) -> None:
+def test_a_malformed_connection_string_is_not_parsed(text: str) -> None:
     assert urls.odbc_words(text) is None
 
 
-def test_a_connection_string() -> None:
+def test_a_connection_string_is_parsed() -> None:
     assert urls.odbc_words(" A = 1 ; B={x;}}y};C=;D=a b;") == [
         *(("A", "1"), ("B", "{x;}}y}"), ("C", ""), ("D", "a b")),
     ]
 
 
-def test_what_the_url_says_stays_as_it_is() -> None:
+def test_a_url_without_variables_is_unchanged() -> None:
     for text in (
         "postgresql+psycopg://u:p%40q@h:5432/d?options=-c%20a%3Db&application_name=x",
         "postgresql:///d?host=/run&host=/tmp",

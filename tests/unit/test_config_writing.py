@@ -1,4 +1,4 @@
-"""A profile written to the file: what was there stays, no password is written, all or nothing."""
+"""Writing a profile: existing text is kept, no password is written, all or nothing."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ stuck_after = "2h"\
 
 
 @pytest.mark.parametrize("before", ["", "# only a comment\n", COMMENTED, COMMENTED + "\n"])
-def test_what_was_there_stays_byte_for_byte(tmp_path: Path, before: str) -> None:
+def test_existing_text_is_kept_byte_for_byte(tmp_path: Path, before: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(before)
     path.chmod(0o640)
@@ -37,14 +37,14 @@ def test_what_was_there_stays_byte_for_byte(tmp_path: Path, before: str) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_windows_line_ends_stay(tmp_path: Path) -> None:
+def test_windows_line_ends_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(b'interval = "2s"\r\n')
     add_profile(path, "new", {"url": URL})
     assert b"\n" not in path.read_bytes().replace(b"\r\n", b"")
 
 
-def test_a_new_file_is_its_owners_alone_and_a_link_stays_one(tmp_path: Path) -> None:
+def test_a_new_file_is_private_and_a_symbolic_link_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "sub" / "config.toml"
     add_profile(path, "new", {"url": URL})
     assert path.stat().st_mode & 0o777 == 0o600
@@ -64,7 +64,7 @@ def test_a_new_file_is_its_owners_alone_and_a_link_stays_one(tmp_path: Path) -> 
         ({"url": URL, "no": "1"}, "no"),
     ],
 )
-def test_what_a_key_does_not_take_is_not_written(
+def test_invalid_values_are_not_written(
     tmp_path: Path, values: dict[str, object], key: str
 ) -> None:
     path = tmp_path / "config.toml"
@@ -76,7 +76,7 @@ def test_what_a_key_does_not_take_is_not_written(
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "postgresql://x", "a b"])
-def test_a_name_that_cannot_be_or_is_taken(tmp_path: Path, name: str) -> None:
+def test_invalid_and_duplicate_profile_names_are_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(COMMENTED)
     with pytest.raises(WrongFieldError) as caught:
@@ -86,7 +86,7 @@ def test_a_name_that_cannot_be_or_is_taken(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("before", ["not toml", "intervall = 1\n", "profiles = { a = 1 }\n"])
-def test_a_file_with_mistakes_is_left_alone(tmp_path: Path, before: str) -> None:
+def test_a_file_with_mistakes_is_left_unchanged(tmp_path: Path, before: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(before)
     with pytest.raises(UsageError):
@@ -105,11 +105,11 @@ def test_an_inline_table_of_profiles_cannot_be_added_to(tmp_path: Path) -> None:
 
 
 @given(st.text(min_size=1).filter(lambda text: text.isprintable() and bool(text.strip())))
-def test_any_name_that_can_be_seen_is_read_back(name: str) -> None:
+def test_any_printable_profile_name_is_read_back(name: str) -> None:
     found = read(Path("x"), table(name, {"url": URL}))
     assert list(found.profiles) == [name]
     assert not found.mistakes
 
 
-def test_a_whole_url_in_a_variable_is_fine() -> None:
+def test_a_url_that_is_one_variable_is_accepted() -> None:
     check({"url": "${env:X}", "password": "keyring:s/u"})

@@ -1,4 +1,4 @@
-"""What a design says of itself: options and their values, states, verbs."""
+"""A design's options and their values, states and verbs."""
 
 import itertools
 
@@ -19,7 +19,7 @@ EACH_OPTION = pytest.mark.parametrize(
 
 
 def defaults(**changed: str) -> dict[str, str]:
-    """The options that DESIGN section 4 gives every queue."""
+    """The options of most designs."""
     return {"payload": "text", "max_bytes": "unlimited", "notify": "off"} | changed
 
 
@@ -51,8 +51,8 @@ DEFAULTS = {
 }
 
 
-def one_in_hand(of: Design, option: Option) -> bool:
-    """Whether the option wants that a ring keeps what is popped."""
+def needs_in_hand(of: Design, option: Option) -> bool:
+    """Whether the option requires `in_hand=on`."""
     return of.order is Order.NUMBERS and option.name == "history"
 
 
@@ -65,22 +65,22 @@ def test_the_defaults_are_those_of_the_documentation(of: Design) -> None:
         assert ("notify" in here) == (engine == "postgresql")
 
 
-def test_an_option_that_an_engine_lacks_says_where_it_is() -> None:
+def test_an_option_missing_on_an_engine_is_refused_with_the_engines_that_have_it() -> None:
     with pytest.raises(UsageError, match="no option 'notify' on mssql") as refused:
         DESIGNS["fifo"].complete_options({"notify": "off"}, "mssql")
     assert "postgresql" in refused.value.why
 
 
 @EACH_OPTION
-def test_every_value_of_an_option_is_taken_and_no_other(of: Design, option: Option) -> None:
+def test_an_option_accepts_its_values_and_no_others(of: Design, option: Option) -> None:
     edges = [] if option.choices else [str(option.minimum), str(option.maximum)]
     if option.names:
         edges = ["billing", "billing,search:3", "a" * 31]
     for value in (*option.choices, *option.words, *edges, option.default):
         apart = {"content": "apart"} if option.name == "partitions" else {}
-        held = {"in_hand": "on"} if one_in_hand(of, option) else {}
+        held = {"in_hand": "on"} if needs_in_hand(of, option) else {}
         complete = of.complete_options({**apart, **held, option.name: value})
-        # Where messages lie in the slots, nothing is said of it: as before there was another way.
+        # Some options of a ring are omitted if they have their defaults.
         assert complete.get(option.name, option.default) == value
     outside = [] if option.choices else [str(option.minimum - 1), str(option.maximum + 1)]
     if option.names:
@@ -97,14 +97,16 @@ def test_every_value_of_an_option_is_taken_and_no_other(of: Design, option: Opti
 
 
 @EACH
-def test_an_unknown_option_names_those_that_there_are(of: Design) -> None:
+def test_an_unknown_option_is_refused_with_the_known_ones(of: Design) -> None:
     with pytest.raises(UsageError, match="'nope'") as refused:
         of.complete_options({"nope": "1"})
     assert all(option.name in refused.value.next_step for option in of.options)
 
 
 @EACH
-def test_all_values_of_all_options_go_together_but_two(of: Design) -> None:
+def test_all_combinations_of_options_are_valid_except_in_hand_with_archive_at_pop(
+    of: Design,
+) -> None:
     choices = [[(o.name, value) for value in o.choices] for o in of.options if o.choices]
     for chosen in itertools.product(*choices):
         given_options = dict(chosen)
@@ -115,12 +117,12 @@ def test_all_values_of_all_options_go_together_but_two(of: Design) -> None:
         else:
             complete = of.complete_options(given_options)
             apart = given_options.get("content") == "apart"
-            unsaid = {"subscribers"} if apart else {"content", "partitions", "subscribers"}
-            assert list(complete) == [o.name for o in of.options if o.name not in unsaid]
+            omitted = {"subscribers"} if apart else {"content", "partitions", "subscribers"}
+            assert list(complete) == [o.name for o in of.options if o.name not in omitted]
             assert of.complete_options(complete) == complete
 
 
-def test_contents_apart_have_no_limit_but_one_that_is_given() -> None:
+def test_content_apart_has_no_size_limit_unless_one_is_given() -> None:
     of = DESIGNS["ring"]
     apart = of.complete_options({"content": "apart"})
     assert (apart["max_bytes"], apart["partitions"]) == ("unlimited", "8")
@@ -132,7 +134,7 @@ def test_contents_apart_have_no_limit_but_one_that_is_given() -> None:
 
 
 @EACH
-def test_who_keeps_rows_has_verbs_and_states_for_them(of: Design) -> None:
+def test_verbs_states_and_order_follow_from_the_options(of: Design) -> None:
     choices = [[(o.name, value) for value in o.choices] for o in of.options if o.choices]
     for chosen in itertools.product(*choices):
         options = dict(chosen)
@@ -148,7 +150,7 @@ def test_who_keeps_rows_has_verbs_and_states_for_them(of: Design) -> None:
 
 
 @EACH
-def test_the_columns_of_an_installed_queue_play_the_roles_that_it_needs(of: Design) -> None:
+def test_an_installed_queue_has_a_column_for_each_needed_role(of: Design) -> None:
     queue = installed_queue("s", "q", of, of.complete_options({}))
     assert set(of.needed_roles) <= set(queue.roles)
     sequences = {role: name for role, name in queue.roles.items() if role.endswith("_sequence")}
@@ -157,7 +159,7 @@ def test_the_columns_of_an_installed_queue_play_the_roles_that_it_needs(of: Desi
 
 
 @given(st.text())
-def test_no_other_name_is_a_design(name: str) -> None:
+def test_an_unknown_design_is_refused_with_the_known_ones(name: str) -> None:
     if name in DESIGNS:
         assert design(name, DESIGNS[name].engines[0]).name == name
     else:
@@ -166,7 +168,7 @@ def test_no_other_name_is_a_design(name: str) -> None:
         assert "ring" in refused.value.next_step
 
 
-def test_a_design_that_an_engine_lacks_says_where_it_is() -> None:
+def test_a_design_missing_on_an_engine_is_refused_with_the_engines_that_have_it() -> None:
     with pytest.raises(UsageError, match="postgresql has no design 'broker'") as refused:
         design("broker", "postgresql")
     assert "mssql" in refused.value.why

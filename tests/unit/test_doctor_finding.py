@@ -56,7 +56,7 @@ FINDINGS = st.builds(
 
 
 @given(st.lists(FINDINGS, max_size=4), st.lists(st.text(min_size=1), max_size=2))
-def test_the_verdict_is_the_most_severe_and_all_clear_needs_everything_seen(
+def test_the_verdict_is_the_highest_severity_and_all_clear_needs_every_check(
     findings: list[Finding], unseen: list[str]
 ) -> None:
     one = Diagnosis(QUEUE, tuple(findings), tuple(unseen))
@@ -70,19 +70,19 @@ def test_the_verdict_is_the_most_severe_and_all_clear_needs_everything_seen(
 
 @given(FINDINGS)
 def test_json_output_can_be_read_back(finding: Finding) -> None:
-    told = json.loads(json.dumps(finding.as_json()))
-    assert set(told) == {
+    parsed = json.loads(json.dumps(finding.as_json()))
+    assert set(parsed) == {
         *("code", "severity", "since", "summary", "evidence", "cause", "consequence", "repair"),
         *("judgement", "estimated", "silenced"),
     }
-    assert told["severity"] in {"critical", "warning", "note"}
-    assert (told["repair"] is None) == (finding.repair is None)
-    assert told["judgement"].startswith("needs your judgement: ") == (finding.repair is None)
-    if told["since"] is not None:
-        assert datetime.fromisoformat(told["since"]) == finding.since
+    assert parsed["severity"] in {"critical", "warning", "note"}
+    assert (parsed["repair"] is None) == (finding.repair is None)
+    assert parsed["judgement"].startswith("needs your judgement: ") == (finding.repair is None)
+    if parsed["since"] is not None:
+        assert datetime.fromisoformat(parsed["since"]) == finding.since
 
 
-def test_codes_are_stable_distinct_and_say_what_repairs_them_or_why_nothing_does() -> None:
+def test_codes_are_sorted_and_distinct_and_have_a_repair_or_advice() -> None:
     assert [-code.severity for code in CODES] == sorted(-code.severity for code in CODES)
     assert len({code.name for code in CODES}) == len(CODES)
     for code in CODES:
@@ -94,13 +94,13 @@ def test_codes_are_stable_distinct_and_say_what_repairs_them_or_why_nothing_does
         assert not code.repair or re.split(r"[ ,:]", code.repair)[0] in cli.commands, code
 
 
-# ---------------------------------------------------------------------------------- what is seen
+# --------------------------------------------------------------------------------- unseen checks
 
 
 def new_context() -> CheckContext:
-    nobody: Session = None  # type: ignore[assignment]
-    nowhere: Database = None  # type: ignore[assignment]
-    return CheckContext(nowhere, nobody, QUEUE)
+    no_session: Session = None  # type: ignore[assignment]
+    no_database: Database = None  # type: ignore[assignment]
+    return CheckContext(no_database, no_session, QUEUE)
 
 
 def test_a_refused_check_is_unseen_and_keeps_its_findings() -> None:
@@ -115,7 +115,7 @@ def test_a_refused_check_is_unseen_and_keeps_its_findings() -> None:
     assert context.unseen == ["the moon: permission denied"]
 
 
-def test_a_lost_connection_is_no_finding() -> None:
+def test_a_lost_connection_is_raised_and_is_no_finding() -> None:
     def check(context: CheckContext) -> Iterator[Finding]:
         yield Finding(CODES[0], "something")
         raise ConnectionFailedError("Gone.")
@@ -124,7 +124,7 @@ def test_a_lost_connection_is_no_finding() -> None:
         list(run_check(new_context(), "the moon", check))
 
 
-def test_a_command_is_what_could_be_typed() -> None:
+def test_a_command_is_quoted_for_the_shell() -> None:
     assert command(QUEUE, "upgrade") == "dbq-console upgrade q"
     odd = replace(QUEUE, name="it's -- mine", schema="sales")
     assert command(odd, "release", "--force") == (
@@ -135,7 +135,7 @@ def test_a_command_is_what_could_be_typed() -> None:
 @pytest.mark.parametrize(
     ("number", "words"), [(1, "1 row"), (2, "2 rows"), (10_000, "10,000 rows")]
 )
-def test_a_count_that_was_cut_off_says_so(number: int, words: str) -> None:
+def test_a_capped_count_is_shown_as_more_than_its_cap(number: int, words: str) -> None:
     assert counted(number, "row") == words
     assert counted(10_001, "row") == "more than 10,000 rows"
 
@@ -144,7 +144,7 @@ def test_each_engine_has_its_own_terms() -> None:
     """How a key is created, and what removes dead rows."""
     assert PRODUCTS["postgresql"].cleaner == "vacuum"
     assert PRODUCTS["mssql"].cleaner == "ghost cleanup"
-    assert PRODUCTS["postgresql"].key_by_hand == ""  # there the doctor makes it
+    assert PRODUCTS["postgresql"].key_by_hand == ""  # there the doctor creates it
     assert "ONLINE = ON" in PRODUCTS["mssql"].key_by_hand
     assert not [code.name for code in CODES if "vacuum" in code.meaning]
 
@@ -154,16 +154,16 @@ def test_each_engine_has_its_own_terms() -> None:
 
 def ring(gap: int, push: float, pop: float, net: tuple[float, float] | None) -> QueueSnapshot:
     row = replace(RING, next_push=1 + gap, next_pop=1, capacity=10_000)
-    seen = snapshot(QueueSample(queue("ring"), row), "c")
-    return replace(seen, push_per_second=push, pop_per_second=pop, filling_per_second=net)
+    sampled = snapshot(QueueSample(queue("ring"), row), "c")
+    return replace(sampled, push_per_second=push, pop_per_second=pop, filling_per_second=net)
 
 
-def codes_of(seen: QueueSnapshot) -> list[str]:
-    return [finding.code.name for finding in general.check_full(seen, RING_QUEUE)]
+def codes_of(sampled: QueueSnapshot) -> list[str]:
+    return [finding.code.name for finding in general.check_full(sampled, RING_QUEUE)]
 
 
 @pytest.mark.parametrize(
-    ("seen", "codes"),
+    ("sampled", "codes"),
     [
         (ring(9_000, 100.0, 50.0, (45.0, 55.0)), ["full_soon"]),
         (ring(6_000, 10.0, 5.0, (4.0, 6.0)), ["full_within_hour"]),
@@ -177,13 +177,13 @@ def codes_of(seen: QueueSnapshot) -> list[str]:
     ],
     ids=[
         *("in minutes", "in half an hour", "in days", "perhaps", "by chance"),
-        *("it empties", "a burst", "it is full", "nobody knows"),
+        *("it empties", "a burst", "it is full", "unknown"),
     ],
 )
-def test_a_ring_fills_only_if_the_whole_range_says_so(
-    seen: QueueSnapshot, codes: list[str]
+def test_a_ring_fills_only_if_the_entire_range_of_its_rate_says_so(
+    sampled: QueueSnapshot, codes: list[str]
 ) -> None:
-    assert codes_of(seen) == codes
+    assert codes_of(sampled) == codes
 
 
 @given(
@@ -192,7 +192,7 @@ def test_a_ring_fills_only_if_the_whole_range_says_so(
     st.floats(0, 1e4),
     st.none() | st.tuples(st.floats(-1e4, 1e4), st.floats(-1e4, 1e4)),
 )
-def test_no_ring_is_said_to_be_full_soon_that_may_never_be(
+def test_a_ring_that_may_never_fill_is_not_reported(
     gap: int, push: float, pop: float, net: tuple[float, float] | None
 ) -> None:
     ordered = None if net is None else (min(net), max(net))
@@ -209,13 +209,13 @@ def test_no_ring_is_said_to_be_full_soon_that_may_never_be(
 
 
 def errors(
-    recent: int, before: int, span: float = 80_000.0, lately: float = 599.0
+    recent: int, before: int, before_seconds: float = 80_000.0, recent_seconds: float = 599.0
 ) -> general.Errors:
-    return general.Errors(recent, lately, "1", "no", before, span)
+    return general.Errors(recent, recent_seconds, "1", "no", before, before_seconds)
 
 
 @pytest.mark.parametrize(
-    ("seen", "is_burst"),
+    ("figures", "is_burst"),
     [
         (errors(0, 0), False),
         (errors(9, 9), False),
@@ -229,19 +229,21 @@ def errors(
         (errors(10_001, 10_001, 0.0), False),
     ],
 )
-def test_a_burst_is_many_and_many_more_than_usual(seen: general.Errors, is_burst: bool) -> None:
-    assert seen.is_burst == is_burst
+def test_a_burst_is_many_errors_and_far_more_than_usual(
+    figures: general.Errors, is_burst: bool
+) -> None:
+    assert figures.is_burst == is_burst
 
 
 @given(st.integers(0, 50))
-def test_errors_that_come_evenly_are_no_burst(in_ten_minutes: int) -> None:
+def test_errors_at_a_steady_rate_are_no_burst(in_ten_minutes: int) -> None:
     assert not errors(in_ten_minutes, 143 * in_ten_minutes).is_burst
 
 
-# --------------------------------------------------------------------------------- what engines say
+# ------------------------------------------------------------------------------ values of engines
 
 
-def test_an_array_is_a_list_or_its_json() -> None:
+def test_arrays_are_read_from_lists_and_from_json() -> None:
     assert texts(["1", "2"]) == texts('[{"id": "1"}, {"id": "2"}]') == ["1", "2"]
     assert texts(None) == []
 
@@ -257,11 +259,13 @@ def test_an_array_is_a_list_or_its_json() -> None:
         (None, False),
     ],
 )
-def test_since_when_a_message_is_due(next_: str | None, overdue: bool) -> None:
+def test_overdue_seconds_are_read_from_each_format_of_a_time(
+    next_: str | None, overdue: bool
+) -> None:
     assert (Position(NOW, None, next_, 0, 1.0).overdue_seconds > 86_400) == overdue
 
 
-# ------------------------------------------------------------------------------- which families
+# -------------------------------------------------------------------------------- which designs
 
 
 @pytest.mark.parametrize("design", DESIGNS)
@@ -271,7 +275,7 @@ def test_claims_are_checked_wherever_messages_can_be_claimed(design: str) -> Non
     assert claims.CHECKS.applies(queue("ring", in_hand="on"))
 
 
-def test_the_rates_of_an_empty_ring_are_not_measured() -> None:
+def test_rates_are_measured_only_of_a_ring_that_may_fill() -> None:
     assert not diagnose.may_fill(ring(100, 1.0, 1.0, None))
     unrated = replace(ring(9_000, 0.0, 0.0, None), push_per_second=None)
     assert diagnose.may_fill(unrated)
