@@ -1,4 +1,4 @@
-"""Which indexes a queue wants, read from the scripts that make them, in either engine's words."""
+"""A queue's indexes, read from its scripts, and compared in each engine's notation."""
 
 import re
 from dataclasses import replace
@@ -14,7 +14,7 @@ from tests.unit.test_snapshot import queue
 
 INDEX = re.compile(r"CREATE (?:NONCLUSTERED )?INDEX\b")
 ODD = 'or]d"ers'
-"""A name with the signs that quote one."""
+"""A name with quote characters."""
 
 
 def test_every_index_of_the_script_is_expected() -> None:
@@ -27,12 +27,12 @@ def test_every_index_of_the_script_is_expected() -> None:
                 for batch in sql.batches(script, product.dialect, queue.scope(product))
             )
             found = shipped_indexes(product, queue)
-            made = [one for one in found if not one.is_key]
-            assert len(made) == len(INDEX.findall(text))
+            created = [one for one in found if not one.is_key]
+            assert len(created) == len(INDEX.findall(text))
             assert all(one.table.startswith(ODD) and one.columns for one in found)
-            assert all(one.statement in text for one in made)
+            assert all(one.statement in text for one in created)
             keys = re.findall(r"(?:PRIMARY KEY|UNIQUE)\b", text)
-            assert len(found) - len(made) == len(keys)
+            assert len(found) - len(created) == len(keys)
 
 
 def test_the_keys_of_every_design_are_read_from_its_script() -> None:
@@ -49,15 +49,15 @@ def test_the_keys_of_every_design_are_read_from_its_script() -> None:
         assert bool(keys) == (design != "heap")
 
 
-def test_an_index_is_known_however_postgresql_writes_it() -> None:
+def test_an_index_is_recognized_as_postgresql_writes_it() -> None:
     named = replace(queue("claim"), name='odd "name')
     (ready, *_) = [one for one in shipped_indexes(PRODUCTS["postgresql"], named) if not one.is_key]
     condition = "(processing_started_at IS NULL)"
-    there = Index('odd "name', "any", ["created_at", "id"], condition, False, True, False)
-    assert there.matches(ready)
-    assert not replace(there, condition=None).matches(ready)
-    assert not replace(there, columns=["id", "created_at"]).matches(ready)
-    assert not replace(there, table_name="other").matches(ready)
+    existing = Index('odd "name', "any", ["created_at", "id"], condition, False, True, False)
+    assert existing.matches(ready)
+    assert not replace(existing, condition=None).matches(ready)
+    assert not replace(existing, columns=["id", "created_at"]).matches(ready)
+    assert not replace(existing, table_name="other").matches(ready)
 
 
 def claimed(condition: str) -> Index:
@@ -66,7 +66,7 @@ def claimed(condition: str) -> Index:
     )
 
 
-def test_sql_servers_own_words_for_a_condition() -> None:
+def test_an_index_is_recognized_as_sql_server_writes_it() -> None:
     status = installed_queue("dbo", "orders", DESIGNS["status"], {})
     by_condition = {one.condition: one for one in shipped_indexes(PRODUCTS["mssql"], status)}
     of_claims: ShippedIndex = by_condition["status = 1"]

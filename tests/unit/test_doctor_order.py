@@ -1,4 +1,4 @@
-"""The order verifier: inversions are counted, and judged by what the design promises."""
+"""The order verifier: inversions are counted, and judged by the design's order."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,7 @@ from console.designs.order import Pop, judge
 NOW = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
 NUMBERS = st.lists(st.integers(0, 1000), unique=True)
 PUSHES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)))
-"""Numbers, which may come twice, and the seconds of their pushes."""
+"""Numbers, possibly repeated, and the seconds of their pushes."""
 
 
 def second(after: float) -> datetime:
@@ -34,7 +34,7 @@ def test_inversions_are_those_found_by_comparing_all_pairs(pushes: list[tuple[in
 
 
 @given(NUMBERS)
-def test_without_times_the_numbers_alone_tell(numbers: list[int]) -> None:
+def test_without_times_the_numbers_decide(numbers: list[int]) -> None:
     assert judge([Pop(n) for n in numbers], Order.STRICT).kept == (numbers == sorted(numbers))
 
 
@@ -48,7 +48,7 @@ def test_overtaking_is_no_breach_of_a_lax_order(numbers: list[int]) -> None:
         assert judge(log, order).overtaken == ()
 
 
-def test_a_numbering_that_began_again_is_no_inversion() -> None:
+def test_a_restarted_numbering_is_no_inversion() -> None:
     old = [Pop(n, second(n)) for n in range(100, 110)]
     new = [Pop(n, second(200 + n)) for n in range(10)]
     assert judge([*old, *new], Order.STRICT).kept
@@ -56,18 +56,16 @@ def test_a_numbering_that_began_again_is_no_inversion() -> None:
     assert not judge([*old[1:], *new, old[0]], Order.STRICT).kept
 
 
-def test_how_late_one_came() -> None:
+def test_an_overtaken_message_is_late_since_its_first_overtaker() -> None:
     log = [Pop(5, popped_at=second(1)), Pop(6, popped_at=second(2)), Pop(4, popped_at=second(9))]
     (one,) = judge(log, Order.LAX).overtaken
     assert (one.pop.number, one.by, one.first.number, one.late_seconds) == (4, 2, 5, 8.0)
-    (untold,) = judge([Pop(5), Pop(4)], Order.LAX).overtaken
-    assert untold.late_seconds == 0
+    (undated,) = judge([Pop(5), Pop(4)], Order.LAX).overtaken
+    assert undated.late_seconds == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(-100, 100))), st.integers(0, 50))
-def test_a_message_is_never_popped_before_it_is_due(
-    pops: list[tuple[int, int]], tolerance: int
-) -> None:
+def test_pops_before_the_due_time_are_early(pops: list[tuple[int, int]], tolerance: int) -> None:
     log = [Pop(n, None, NOW, second(late)) for n, late in pops]
     verdict = judge(log, Order.DUE, timedelta(seconds=tolerance))
     assert len(verdict.early) == sum(late > tolerance for _, late in pops)

@@ -1,4 +1,4 @@
-"""Repairs that are verbs: each is a verb's name and its words, and runs as the verb does."""
+"""Repairs that are verbs: each is a verb with arguments, and runs as the verb does."""
 
 import shlex
 from dataclasses import replace
@@ -14,19 +14,19 @@ from console.doctor.repairs import VerbRepair
 from console.engines import open_database
 from console.rights import Rights
 from console.verbs import MODULES, get_verb
-from console.verbs import verb as line
+from console.verbs import verb as verb_module
 from console.verbs.verb import OnProgress, Params, Plan, Result, Target
 
 SECONDS = 120.0
 
 
-def a_queue(design: str, name: str = "mail") -> Queue:
+def queue_of(design: str, name: str = "mail") -> Queue:
     found = DESIGNS[design]
     return installed_queue("public", name, found, found.complete_options({}))
 
 
-CLAIM, RING = a_queue("claim"), a_queue("ring", "--size")
-EVERY: list[tuple[VerbRepair, str, dict[str, object]]] = [
+CLAIM, RING = queue_of("claim"), queue_of("ring", "--size")
+REPAIRS: list[tuple[VerbRepair, str, dict[str, object]]] = [
     (repairs.release_claims(CLAIM, 3, SECONDS), "release", {}),
     (repairs.release_claims(CLAIM, 3, SECONDS, "unknown"), "release", {"unknown": True}),
     (
@@ -46,15 +46,15 @@ EVERY: list[tuple[VerbRepair, str, dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(
-    ("repair", "verb", "said"), EVERY, ids=lambda one: getattr(one, "verb", "")
+    ("repair", "verb", "arguments"), REPAIRS, ids=lambda one: getattr(one, "verb", "")
 )
 def test_a_repair_is_the_verb_that_its_command_line_names(
-    repair: VerbRepair, verb: str, said: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    repair: VerbRepair, verb: str, arguments: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[Target, Params]] = []
+    calls: list[tuple[Target, Params]] = []
 
     def plan(target: Target, values: Params) -> Plan:
-        seen.append((target, values))
+        calls.append((target, values))
         subject = Subject.of(target.database, target.queue, verb)
         lines = ("planned",)
         return Plan(subject, target.queue, lines, requires_name=False, run=run)
@@ -70,9 +70,11 @@ def test_a_repair_is_the_verb_that_its_command_line_names(
     monkeypatch.setattr(Target, "protection", None)
     database = open_database("postgresql://nobody@127.0.0.1:1/nothing")
     assert repair.plan(database) == ("planned",)
-    ((target, values),) = seen
-    default = line.values_from_texts(of, {one.name: "x" for one in of.parameters if one.required})
-    assert values == {**default, **said}
+    ((target, values),) = calls
+    default = verb_module.values_from_texts(
+        of, {one.name: "x" for one in of.parameters if one.required}
+    )
+    assert values == {**default, **arguments}
     assert (target.queue, target.rights) == (repair.queue, repair.rights)
     assert target.thresholds_of("mail").stuck_after_seconds == repair.stuck_after_seconds
     words = shlex.split(repair.command)

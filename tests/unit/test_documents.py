@@ -1,4 +1,4 @@
-"""The documents: short where it was promised, true about the tree, and each thing said once."""
+"""The documents: a short README, valid references, no repeated sentences."""
 
 import re
 from collections import defaultdict
@@ -22,10 +22,10 @@ TOPICS = {
     *("history", "metrics", "notifications", "pipeline", "presets", "safety"),
 }
 WORDS = 8
-"""A sentence of fewer may stand in two places."""
+"""Shorter sentences may be repeated."""
 
 
-def test_the_readme_is_a_door() -> None:
+def test_the_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= 260
 
 
@@ -36,31 +36,31 @@ def test_every_topic_has_its_page_and_the_readme_names_it() -> None:
         assert f"| `dbq-console help {one.name}` | {one.summary} |\n" in README.read_text()
 
 
-def test_every_design_has_its_line_and_its_row() -> None:
+def test_every_design_is_listed_in_the_readme_and_in_the_help() -> None:
     for document in (README, ROOT / "console" / "help" / "designs.md"):
         rows = re.findall(r"^\| `([a-z]+)` \|", document.read_text(), re.MULTILINE)
         assert [name for name in rows if name in DESIGNS] == list(DESIGNS), document
 
 
-def test_nothing_is_said_twice() -> None:
-    said: dict[str, set[str]] = defaultdict(set)
+def test_no_long_sentence_is_repeated() -> None:
+    locations: dict[str, set[str]] = defaultdict(set)
     for document in DOCUMENTS:
         for sentence in sentences(document.read_text()):
-            said[sentence].add(document.relative_to(ROOT).as_posix())
+            locations[sentence].add(document.relative_to(ROOT).as_posix())
     for design in DESIGNS.values():
         for sentence in sentences("\n\n".join((design.summary, design.advice, design.details))):
-            said[sentence].add(f"the design {design.name}")
-    assert {sentence: where for sentence, where in said.items() if len(where) > 1} == {}
+            locations[sentence].add(f"the design {design.name}")
+    assert {sentence: where for sentence, where in locations.items() if len(where) > 1} == {}
 
 
 def sentences(text: str) -> set[str]:
-    """The longer ones, without what is set as code and without titles."""
+    """The longer ones, without code blocks and titles."""
     prose = re.sub(r"^```.*?^```$|^# [^\n]*$", "\n", text, flags=re.MULTILINE | re.DOTALL)
     parts = re.split(r"(?<=[.!?:])\s+|\n\s*\n|\n(?=[-|#\d])|\s\|\s", prose)
     return {" ".join(part.split()) for part in parts if len(part.split()) >= WORDS}
 
 
-def test_what_the_documents_link_and_name_is_there() -> None:
+def test_links_and_paths_in_the_documents_exist() -> None:
     for document in DOCUMENTS:
         text = document.read_text()
         for link in re.findall(r"\]\(([^)#]+)\)", text):
@@ -70,13 +70,13 @@ def test_what_the_documents_link_and_name_is_there() -> None:
                 assert (ROOT / path).exists(), (document, path)
 
 
-def test_the_house_names_every_package() -> None:
-    house = (ROOT / "console" / "README.md").read_text()
+def test_the_architecture_document_names_every_package() -> None:
+    architecture = (ROOT / "console" / "README.md").read_text()
     packages = [
         path.name
         for path in (ROOT / "console").iterdir()
         if (path / "__init__.py").is_file() and path.name != "queries"
     ]
     modules = [path.name for path in (ROOT / "console").glob("[a-z]*.py")]
-    assert [name for name in packages if f"`{name}/`" not in house] == []
-    assert [name for name in modules if f"`{name}`" not in house] == []
+    assert [name for name in packages if f"`{name}/`" not in architecture] == []
+    assert [name for name in modules if f"`{name}`" not in architecture] == []

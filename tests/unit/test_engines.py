@@ -1,4 +1,4 @@
-"""Connections by URL, what a driver is asked for, and what becomes of an engine's errors."""
+"""Connections by URL, a driver's arguments, and the translation of an engine's errors."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -43,7 +43,7 @@ SECRET = "hunter2"
     ),
     st.sampled_from(["", "@h/db", "@h:x/db", "@[::1/db", "/db", "?a=", "?password=", " "]),
 )
-def test_a_url_that_cannot_be_used_never_shows_its_secret(
+def test_an_error_about_an_invalid_url_never_shows_its_secret(
     noise: str, before: str, after: str
 ) -> None:
     try:
@@ -74,7 +74,7 @@ def test_a_label_has_neither_user_nor_password(url: str, label: str) -> None:
     database.close()
 
 
-def test_engines_are_known_by_name() -> None:
+def test_products_are_found_by_the_name_of_their_engine() -> None:
     assert all(product(name).name == name for name in PRODUCTS)
     with pytest.raises(UsageError, match="'oracle'") as refused:
         product("oracle")
@@ -89,7 +89,7 @@ def database(server: Server) -> Iterator[Database]:
 
 
 def raised(database: Database, state: str) -> ConsoleError:
-    """What becomes of an error with that state, raised by the server itself."""
+    """The translation of an error with that state, raised by the server itself."""
     raising = SQL(
         "DO $$ BEGIN RAISE EXCEPTION 'the message' "
         "USING ERRCODE = {}, DETAIL = 'the detail', HINT = 'the hint'; END $$"
@@ -107,7 +107,7 @@ STATES: dict[str, type[ConsoleError]] = {
     "53300": ConnectionFailedError,  # too many connections
     "57P01": ConnectionFailedError,  # the server is stopped
     "57P02": ConnectionFailedError,  # it crashed
-    "57P03": ConnectionFailedError,  # it still starts
+    "57P03": ConnectionFailedError,  # it is starting
     "42501": RefusedError,  # no grant
     "25006": RefusedError,  # a read-only transaction
     "55P03": BusyError,  # a lock time-out
@@ -120,12 +120,12 @@ STATES: dict[str, type[ConsoleError]] = {
     "42723": UsageError,  # a function of that name
     "3F000": UsageError,  # no such schema
     "23502": UsageError,  # null
-    "23505": UsageError,  # that id is there
+    "23505": UsageError,  # a duplicate key
     "22P02": UsageError,  # no valid JSON
     "22P05": UsageError,  # a character that cannot be stored
     "22021": UsageError,  # NUL
     "53100": ConsoleError,  # the disk is full
-    "XX000": ConsoleError,  # what the server did not foresee
+    "XX000": ConsoleError,  # an internal error
     "P0001": ConsoleError,  # somebody's trigger
 }
 STATUSES = {
@@ -141,9 +141,7 @@ DATA_IN_DETAIL = {"23502", "23505", "22P02"}
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_every_state_is_the_error_that_the_operator_can_act_on(
-    database: Database, state: str
-) -> None:
+def test_every_sqlstate_is_translated_to_the_right_error(database: Database, state: str) -> None:
     error = raised(database, state)
     assert type(error) is STATES[state]
     assert error.exit_status == STATUSES[type(error)]
@@ -156,7 +154,7 @@ def test_every_state_is_the_error_that_the_operator_can_act_on(
     assert isinstance(error.__cause__, DBAPIError)
 
 
-def test_what_our_own_functions_raise_is_told_in_their_words(database: Database) -> None:
+def test_errors_raised_by_our_own_functions_keep_their_texts(database: Database) -> None:
     error = raised(database, "DBQ02")
     assert (type(error), error.exit_status) == (UsageError, 2)
     assert error.what == "Could not do it. the message"
@@ -168,7 +166,7 @@ def translated(original: Exception) -> ConsoleError:
     return PRODUCTS["postgresql"].translate(error, "do it")
 
 
-def test_a_driver_s_own_errors_have_no_state() -> None:
+def test_errors_of_the_driver_without_sqlstate_are_translated() -> None:
     lost = translated(psycopg.OperationalError("the connection is lost"))
     assert type(lost) is ConnectionFailedError
     assert (lost.why, lost.exit_status) == ("the connection is lost", 3)
@@ -181,19 +179,19 @@ def test_a_driver_s_own_errors_have_no_state() -> None:
 
 
 @pytest.mark.parametrize("state", ["08006", "57P01", "42501", "40P01", "23505"])
-def test_recorded_errors_without_a_server_s_message(state: str) -> None:
-    """As they come when the connection dies before the message is whole."""
+def test_errors_without_a_message_of_the_server_keep_the_drivers_text(state: str) -> None:
+    """As they come when the connection dies before the message is complete."""
     error = translated(psycopg.errors.lookup(state)("what the driver says"))
     assert type(error) is STATES[state]
     assert error.why == "what the driver says"
 
 
 def limits(options: str, seconds: float = 30.0) -> float | None:
-    told = Connection.__new__(Connection)  # of no server
-    told.pgconn = SimpleNamespace(status=ConnStatus.BAD)  # type: ignore[assignment]
-    told.limit(Timeouts(connect_seconds=3, statement_seconds=seconds), options)
-    assert told.ping_seconds == 3
-    return told.answer_seconds
+    connection = Connection.__new__(Connection)  # of no server
+    connection.pgconn = SimpleNamespace(status=ConnStatus.BAD)  # type: ignore[assignment]
+    connection.limit(Timeouts(connect_seconds=3, statement_seconds=seconds), options)
+    assert connection.ping_seconds == 3
+    return connection.answer_seconds
 
 
 @pytest.mark.parametrize(
@@ -209,18 +207,18 @@ def limits(options: str, seconds: float = 30.0) -> float | None:
         ("-c statement_timeout=60000 -c statement_timeout=0", None),
     ],
 )
-def test_an_answer_has_as_long_as_the_server_was_told_and_a_little_more(
+def test_an_answer_may_take_the_statement_timeout_and_a_little_more(
     options: str, seconds: float | None
 ) -> None:
     assert limits(options) == seconds
 
 
-def test_without_a_statement_time_out_there_is_no_end() -> None:
+def test_without_a_statement_timeout_answers_have_no_limit() -> None:
     assert limits("", 0.0) is None
 
 
-def asked(url: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """What a connection by that URL would be asked for."""
+def connect_arguments(url: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """The arguments of a connection by that URL."""
     found: dict[str, object] = {}
 
     def connect(*_: object, **names: object) -> Connection:
@@ -234,12 +232,14 @@ def asked(url: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     return found
 
 
-def test_a_socket_looks_whether_somebody_is_there_unless_the_url_says_otherwise(
+def test_sockets_have_keepalives_unless_the_url_overrides_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = asked("postgresql+psycopg://u@h/d", monkeypatch)
+    found = connect_arguments("postgresql+psycopg://u@h/d", monkeypatch)
     assert SOCKET.items() <= found.items()
-    found = asked("postgresql+psycopg://u@h/d?keepalives_idle=99&keepalives=0", monkeypatch)
+    found = connect_arguments(
+        "postgresql+psycopg://u@h/d?keepalives_idle=99&keepalives=0", monkeypatch
+    )
     assert (found["keepalives_idle"], found["keepalives"]) == ("99", "0")
     assert found["tcp_user_timeout"] == SOCKET["tcp_user_timeout"]
 
@@ -263,7 +263,7 @@ def test_a_socket_looks_whether_somebody_is_there_unless_the_url_says_otherwise(
     ],
 )
 def test_a_refused_login_says_what_to_do(words: str, next_step: str) -> None:
-    """libpq hands on the server's words and no SQLSTATE."""
+    """libpq passes on the server's text and no SQLSTATE."""
     original = psycopg.OperationalError(f"connection failed: FATAL:  {words}")
     error = PRODUCTS["postgresql"].translate(OperationalError(None, None, original), "look")
     assert type(error) is ConnectionFailedError

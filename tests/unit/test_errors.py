@@ -1,4 +1,4 @@
-"""The one family of errors: three parts, one exit status, whole on the other side of a process."""
+"""The console's errors: three parts, one exit status, complete in another process."""
 
 import pickle
 
@@ -28,7 +28,7 @@ STATUSES: dict[type[ConsoleError], int] = {
 
 
 @pytest.mark.parametrize("kind", STATUSES)
-def test_exit_status_and_words(kind: type[ConsoleError]) -> None:
+def test_each_error_has_its_exit_status_and_text(kind: type[ConsoleError]) -> None:
     error = kind("What.", why="Why.", next_step="Next.")
     assert error.exit_status == STATUSES[kind]
     assert str(error) == "What.\nWhy.\nNext."
@@ -37,12 +37,12 @@ def test_exit_status_and_words(kind: type[ConsoleError]) -> None:
 
 
 @pytest.mark.parametrize("kind", STATUSES)
-def test_whole_after_pickling(kind: type[ConsoleError]) -> None:
+def test_errors_are_complete_after_pickling(kind: type[ConsoleError]) -> None:
     error = kind("What ü.", why="Why.", next_step="Next.")
     error.exit_status = 77
     error.add_note("a note")
-    again = pickle.loads(pickle.dumps(error))  # noqa: S301
-    assert type(again) is kind
-    assert (again.what, again.why, again.next_step) == ("What ü.", "Why.", "Next.")
-    assert (str(again), again.exit_status) == (str(error), 77)
-    assert again.__notes__ == ["a note"]
+    unpickled = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert type(unpickled) is kind
+    assert (unpickled.what, unpickled.why, unpickled.next_step) == ("What ü.", "Why.", "Next.")
+    assert (str(unpickled), unpickled.exit_status) == (str(error), 77)
+    assert unpickled.__notes__ == ["a note"]
