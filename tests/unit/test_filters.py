@@ -1,4 +1,4 @@
-"""The filter language: what it reads, what it refuses, and that a value says itself."""
+"""The filter language: what it accepts, what it refuses, and round trips."""
 
 import json
 
@@ -66,24 +66,24 @@ REFUSED = {
 }
 
 
-def test_what_is_read() -> None:
+def test_valid_filters_are_parsed() -> None:
     assert {word: parse([word]) for word in READ} == READ
 
 
-def test_what_is_refused_says_why() -> None:
+def test_invalid_filters_are_refused_with_a_reason() -> None:
     for word, why in REFUSED.items():
         with pytest.raises(UsageError) as refused:
             parse([word])
         assert why in str(refused.value), word
 
 
-def test_nothing_is_said_by_nothing() -> None:
+def test_no_words_are_an_empty_filter() -> None:
     assert parse([]) == NOTHING
     assert NOTHING.words == ()
     assert not NOTHING.narrowing
 
 
-def test_several_hold_together() -> None:
+def test_several_filters_are_combined() -> None:
     words = ["older=1h", "older=10m", "newer=3h", "newer=2h", "limit=5", "limit=3"]
     words += ["keep-newest=1", "keep-newest=2", "error~a", "error~b", "error~a"]
     words += ["payload.a=1", "payload.b=2", "payload.a=1", "state=error", "state=error"]
@@ -107,13 +107,13 @@ def test_several_hold_together() -> None:
         (["older=1h", "newer=1h"], "None is older"),
     ],
 )
-def test_what_no_message_can_meet_is_refused(words: list[str], why: str) -> None:
+def test_contradictory_filters_are_refused(words: list[str], why: str) -> None:
     with pytest.raises(UsageError, match="No message can match") as refused:
         parse(words)
     assert why in str(refused.value)
 
 
-def test_of_several_ids_any_is_meant() -> None:
+def test_several_ids_match_any_of_them() -> None:
     several = parse(["id=2", "state=error", "id=1", "id=2"])
     assert several == Filters(state="error", ids=("2", "1"))
     assert several.id is None
@@ -123,21 +123,21 @@ def test_of_several_ids_any_is_meant() -> None:
     assert parse(["id=1"]).id == "1"
 
 
-def test_there_are_no_more_payload_filters_than_statements_have_room_for() -> None:
+def test_more_than_four_payload_filters_are_refused() -> None:
     words = [f"payload.a{number}=1" for number in range(4)]
     assert len(parse(words).payload) == 4
     with pytest.raises(UsageError, match="at most 4"):
         parse([*words, "payload.b=1"])
 
 
-def test_what_narrows_and_what_does_not() -> None:
+def test_state_limit_and_keep_newest_do_not_narrow_but_other_filters_do() -> None:
     for word in ("state=error", "limit=1", "keep-newest=1"):
         assert not parse([word]).narrowing
     for word in ("older=0s", "newer=1s", "error~x", "id=1", "claimed_by=x", "payload.a=1"):
         assert parse([word]).narrowing
 
 
-def test_what_does_not_apply_somewhere_is_refused_by_name() -> None:
+def test_a_filter_that_does_not_apply_is_refused_by_name() -> None:
     reasons = {"limit": "use --limit", "keep_newest": "nothing goes"}
     assert parse(["id=1"]).without("looking", **reasons) == Filters(ids=("1",))
     for word, why in (("limit=1", "use --limit"), ("keep-newest=1", "nothing goes")):
@@ -148,7 +148,7 @@ def test_what_does_not_apply_somewhere_is_refused_by_name() -> None:
         parse(["error~x"]).without("looking", errors="no errors")
 
 
-def test_the_path_as_sql_has_it() -> None:
+def test_a_payload_path_is_converted_to_an_sql_json_path() -> None:
     (equals,) = parse([r'payload.a[3]."b\"c.d".é=x']).payload
     assert equals.json_path == '$."a"[3]."b\\"c.d"."\\u00e9"'
 
@@ -172,13 +172,13 @@ VALUES = st.builds(
 
 
 @given(VALUES)
-def test_a_value_says_itself(filters: Filters) -> None:
+def test_filters_are_parsed_back_from_their_words(filters: Filters) -> None:
     assert parse(filters.words) == filters
     assert parse([*filters.words, *filters.words]) == filters
 
 
 @given(KEYS)
-def test_a_path_survives_json(path: tuple[str | int, ...]) -> None:
+def test_keys_of_a_payload_path_are_quoted_as_json(path: tuple[str | int, ...]) -> None:
     keys = PayloadEquals(path, "").json_path
     assert keys.startswith("$")
     assert all(json.dumps(key) in keys for key in path if isinstance(key, str))

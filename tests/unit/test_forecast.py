@@ -1,4 +1,4 @@
-"""What is expected of hours: when a ring is full by it, what the lake says, what is unusual."""
+"""Forecasts: when a ring is full, the bands of charts, what is unusual."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ growths = st.lists(st.tuples(st.floats(1, 7200), st.floats(-1e6, 1e6)), max_size
 
 
 def levels(gap: float, of: Sequence[tuple[float, float]]) -> list[float]:
-    """After each hour, what is drained below empty not being owed."""
+    """The level after each hour, never below empty."""
     found = []
     for seconds, growth in of:
         gap = max(0.0, gap + growth * seconds / HOUR_SECONDS)
@@ -36,7 +36,7 @@ def levels(gap: float, of: Sequence[tuple[float, float]]) -> list[float]:
 
 
 @given(st.floats(1, 1e6), st.floats(0, 1), growths)
-def test_it_is_full_when_its_level_first_is(
+def test_a_ring_is_full_when_its_level_first_reaches_its_capacity(
     capacity: float, share: float, of: list[tuple[float, float]]
 ) -> None:
     gap = share * capacity * 0.999
@@ -53,7 +53,7 @@ def test_it_is_full_when_its_level_first_is(
 
 
 @given(st.floats(1, 1e6), growths, st.floats(0, 0.9), st.floats(0, 0.09))
-def test_who_has_less_room_is_full_no_later(
+def test_a_ring_with_less_room_is_full_no_later(
     capacity: float, of: list[tuple[float, float]], share: float, more: float
 ) -> None:
     one, other = (full_after(capacity, capacity * part, of) for part in (share, share + more))
@@ -63,12 +63,12 @@ def test_who_has_less_room_is_full_no_later(
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6))
-def test_at_one_rate_it_is_as_by_the_present_one(capacity: int, growth: int) -> None:
+def test_a_constant_rate_gives_the_same_time_as_a_present_rate(capacity: int, growth: int) -> None:
     hours = [(3600.0, float(growth))] * (capacity // growth + 1)
     assert full_after(capacity, 0, hours) == pytest.approx(capacity / growth * 3600)
 
 
-def test_an_hour_that_is_not_known_ends_what_can_be_told() -> None:
+def test_an_unknown_hour_ends_the_forecast() -> None:
     assert full_after(100, 0, [(3600, 50.0), (3600, None), (3600, 50.0)]) is None
     assert full_after(100, 60, [(3600, 50.0), (3600, None)]) == pytest.approx(0.8 * 3600)
 
@@ -87,7 +87,7 @@ def expected(by_hour: dict[int, Expected], rest: Expected) -> Forecast:
 
 
 EVEN = hour(1_000, 1_000)
-# From 10 to 14 on Mondays 500 an hour more come than go.
+# On Mondays from 10 to 14 it grows by 500 an hour.
 MONDAYS = expected(dict.fromkeys(range(10, 14), hour(1_500, 1_000)), EVEN)
 
 
@@ -96,7 +96,7 @@ def ring(gap: int = 0, capacity: int = 1_000, **figures: Any) -> QueueSnapshot:
     return replace(snapshot(QueueSample(queue("ring"), row), "prod"), **figures)
 
 
-def test_full_in_at_mondays_rate() -> None:
+def test_full_in_is_calculated_at_mondays_rate() -> None:
     found = MONDAYS.filling(ring(), NOW)
     assert found is not None
     # 40 minutes to ten o'clock, then two hours at 500 an hour.
@@ -105,10 +105,10 @@ def test_full_in_at_mondays_rate() -> None:
     later = MONDAYS.filling(ring(), NOW + timedelta(days=1))
     assert later is not None
     assert later.text == "at Monday's rate: 6 d 02:40"
-    assert Filling(13_170, "Monday").text == "at Monday's rate: 03:40"  # never sooner than it is
+    assert Filling(13_170, "Monday").text == "at Monday's rate: 03:40"  # rounded up
 
 
-def test_the_present_rate_speaks_where_it_knows_as_much() -> None:
+def test_a_forecast_is_used_only_if_the_present_rate_does_not_fill_the_ring_sooner() -> None:
     within = ring(push_per_second=1.0, pop_per_second=0.5)  # full in 33 min
     assert MONDAYS.filling(within, NOW) is None
     assert MONDAYS.with_filling(within, NOW) is within
@@ -127,24 +127,24 @@ def test_the_present_rate_speaks_where_it_knows_as_much() -> None:
     assert ring().as_json()["full_in_expected"] is None
 
 
-def test_weeks_after_the_last_rollup_nothing_is_usual_any_more() -> None:
-    for days, told in ((14, True), (15, False)):
+def test_a_forecast_expires_14_days_after_the_last_rollup() -> None:
+    for days, usable in ((14, True), (15, False)):
         known = replace(MONDAYS, last_day=(NOW - timedelta(days=days)).date())
-        assert (known.filling(ring(), NOW) is not None) == told
-        assert known.bands("pushes", NOW, NOW + timedelta(hours=1))  # history says when it was made
+        assert (known.filling(ring(), NOW) is not None) == usable
+        assert known.bands("pushes", NOW, NOW + timedelta(hours=1))  # history shows its date
 
 
-def test_what_may_be_chance_fills_no_ring() -> None:
-    # A thousandth more is pushed than popped in each hour: as the two rates are measured.
+def test_growth_within_the_noise_fills_no_ring() -> None:
+    # A thousandth more is pushed than popped in each hour: within the error of the rates.
     assert expected({}, hour(100_000, 99_900)).filling(ring(), NOW) is None
     # More on the average, but not in nine weeks of ten.
     assert expected({}, hour(1_000, 900, noise=150)).filling(ring(), NOW) is None
     assert expected({}, hour(1_000, 900, noise=50)).filling(ring(), NOW) is not None
-    # What is drained is believed at once.
+    # A decrease is always believed.
     assert hour(1_000, 1_001, noise=500).growth == -1
 
 
-def test_of_an_hour_that_was_seen_too_seldom_nothing_is_said() -> None:
+def test_hours_with_too_few_samples_are_omitted() -> None:
     gaps = expected({12: Expected()}, hour(1_000, 990, noise=0))
     assert gaps.filling(ring(), NOW) is None
     assert [at.hour for at, _ in gaps.between(NOW, NOW + timedelta(hours=4))] == [9, 10, 11, 13]
@@ -168,23 +168,25 @@ def test_a_band_is_marked_in_the_cells_that_it_touches(size: tuple[int, int]) ->
 # -- the doctor's note
 
 
-def found(seen: dict[str, float], known: Forecast = MONDAYS, **more: Any) -> list[Any]:
+def unusual_hours(
+    figures: dict[str, float], forecast_of_queue: Forecast = MONDAYS, **more: Any
+) -> list[Any]:
     usual = TrafficForecasts("prod", lake=None, **more)
     of = queue("ring")
-    usual.forecasts = {(of.schema, of.name): known}
+    usual.forecasts = {(of.schema, of.name): forecast_of_queue}
     usual._hour = forecast.hour_of(clock.utc()) - timedelta(hours=1)
-    usual._seen = {(of.schema, of.name): seen}
+    usual._seen = {(of.schema, of.name): figures}
     nothing: Any = None
     return list(unusual._check_last_hour(CheckContext(nothing, nothing, of, forecasts=usual)))
 
 
-def test_unusual_is_an_hour_outside_its_band(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_hour_outside_its_band_is_unusual(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "utc", lambda: NOW + timedelta(hours=2))
-    assert found({"pushes": 1_400, "pops": 1_000}) == []
-    assert found({}) == []
-    assert found({"pushes": 9_000}, Forecast(why="12 days")) == []
-    assert found({"pushes": 9_000}, Forecast({10: Expected()})) == []
-    (one,) = found({"pushes": 9_000, "pops": 1_000})
+    assert unusual_hours({"pushes": 1_400, "pops": 1_000}) == []
+    assert unusual_hours({}) == []
+    assert unusual_hours({"pushes": 9_000}, Forecast(why="12 days")) == []
+    assert unusual_hours({"pushes": 9_000}, Forecast({10: Expected()})) == []
+    (one,) = unusual_hours({"pushes": 9_000, "pops": 1_000})
     assert one.summary == (
         "9,000 pushes instead of the usual 1,350 to 1,650 in the hour from 10:00 on a Monday"
     )
@@ -200,7 +202,7 @@ def test_unusual_is_an_hour_outside_its_band(monkeypatch: pytest.MonkeyPatch) ->
         "weeks": 8,
     }
     assert "history" in one.judgement_text
-    (both,) = found({"pushes": 0, "pops": 0})
+    (both,) = unusual_hours({"pushes": 0, "pops": 0})
     assert both.summary.startswith(
         "0 pushes instead of the usual 1,350 to 1,650, 0 pops instead of the usual 900"
     )

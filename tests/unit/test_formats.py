@@ -40,7 +40,7 @@ def test_durations_have_one_form(seconds: float, text: str) -> None:
 
 
 @given(st.floats(min_value=0, max_value=59 * 86400))
-def test_a_duration_is_never_written_with_sixty_of_anything(seconds: float) -> None:
+def test_a_duration_never_shows_60_or_1000_of_a_unit(seconds: float) -> None:
     assert not any(part in {"60", "60.0", "1000"} for part in duration(seconds).split())
 
 
@@ -56,17 +56,17 @@ def test_a_duration_is_never_written_with_sixty_of_anything(seconds: float) -> N
         ("2d", 172_800),
     ],
 )
-def test_durations_are_read(text: str, seconds: float) -> None:
+def test_durations_are_parsed(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 s", "5sx", "x5s", "1e3s", "٣s"])
-def test_other_texts_are_no_durations(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a duration"):
         parse_duration(text)
 
 
-def test_counts_and_rates() -> None:
+def test_counts_and_rates_have_one_form() -> None:
     assert count(4812) == "4,812"
     assert count(10_000, estimated=True) == "≈10 k"
     assert count(12_400, estimated=True) == "≈12 k"
@@ -97,17 +97,17 @@ def test_a_time_is_written_with_its_zone(at: datetime, zone: tzinfo, text: str) 
     assert f"{bare_moment(at, zone)} {offset(at, zone)}" == text
 
 
-SINCE = datetime(1980, 1, 1)  # noqa: DTZ001  # before, some zones were odd seconds apart
+SINCE = datetime(1980, 1, 1)  # noqa: DTZ001  # before, some offsets had seconds
 UNTIL = datetime(2100, 1, 1)  # noqa: DTZ001
 
 
 @given(st.datetimes(SINCE, UNTIL, timezones=st.just(UTC)), st.timezones())
-def test_a_time_that_is_written_can_be_read_again(at: datetime, zone: tzinfo) -> None:
+def test_a_written_time_can_be_parsed(at: datetime, zone: tzinfo) -> None:
     assert datetime.fromisoformat(moment(at, zone).replace(" UTC", "+00:00")) == at.replace(
         microsecond=0
     )
 
 
-def test_the_machines_own_zone_is_told_too() -> None:
+def test_without_a_zone_that_of_the_machine_is_used() -> None:
     own = AFTER.astimezone().tzinfo
     assert moment(AFTER, None) == moment(AFTER, own)

@@ -1,4 +1,4 @@
-"""A recording as points: nothing is made up, and nothing that was high is lost."""
+"""A recording as points: nothing is invented, and no peak is lost."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -42,12 +42,12 @@ counts = st.none() | st.integers(0, 10**12)
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), counts)), st.sampled_from(STEPS))
-def test_the_highest_of_each_chunk_is_kept_and_gaps_stay_gaps(
-    seen: list[tuple[int, int | None]], step: int
+def test_each_step_keeps_its_highest_value_and_gaps_stay_gaps(
+    sampled: list[tuple[int, int | None]], step: int
 ) -> None:
     rows = [
         sample(at, ready=ready, push_per_second=None)
-        for at, ready in sorted(seen, key=lambda s: s[0])
+        for at, ready in sorted(sampled, key=lambda s: s[0])
     ]
     found = points(rows, step)
     assert sum(point.looks for point in found) == len(rows)
@@ -62,7 +62,7 @@ def test_the_highest_of_each_chunk_is_kept_and_gaps_stay_gaps(
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1))
-def test_a_rate_is_the_mean_and_between_its_ends(rates: list[float]) -> None:
+def test_a_rate_is_a_mean_between_its_extremes(rates: list[float]) -> None:
     (point,) = points([sample(0, pop_per_second=rate) for rate in rates], 60)
     assert point.pop_per_second is not None
     assert min(rates) * (1 - 1e-9) <= point.pop_per_second <= max(rates) * (1 + 1e-9)
@@ -72,22 +72,22 @@ rates = st.none() | st.floats(0, 1e6)
 
 
 @given(st.lists(st.tuples(st.integers(0, 600), counts, rates)), st.sampled_from(STEPS))
-def test_what_is_put_together_first_gives_the_same_points(
-    seen: list[tuple[int, int | None, float | None]], step: int
+def test_thinned_rows_give_the_same_points(
+    sampled: list[tuple[int, int | None, float | None]], step: int
 ) -> None:
     rows = [
         sample(at, ready=ready, pop_per_second=rate, next_seconds=1.0)
-        for at, ready, rate in sorted(seen, key=lambda one: one[0])
+        for at, ready, rate in sorted(sampled, key=lambda one: one[0])
     ]
-    whole, together = points(rows, step), points(thinned(rows, step), step)
-    assert [replace(one, pop_per_second=None) for one in together] == [
-        replace(one, pop_per_second=None) for one in whole
+    from_all, from_thinned = points(rows, step), points(thinned(rows, step), step)
+    assert [replace(one, pop_per_second=None) for one in from_thinned] == [
+        replace(one, pop_per_second=None) for one in from_all
     ]
-    for one, other in zip(whole, together, strict=True):
+    for one, other in zip(from_all, from_thinned, strict=True):
         assert one.pop_per_second == pytest.approx(other.pop_per_second, rel=1e-6, abs=1e-9)
 
 
-def test_a_longer_pause_that_was_meant_is_no_gap(tmp_path: Path) -> None:
+def test_an_announced_pause_is_no_gap(tmp_path: Path) -> None:
     write(tmp_path, SAMPLES, *(sample(at, next_seconds=60.0) for at in (0, 60, 120, 400, 460)))
     found = history(tmp_path, "prod", "orders", HOURS)
     assert [len(run) for run in found.runs] == [3, 2]
@@ -101,16 +101,18 @@ def test_the_step_is_the_shortest_that_fits(seconds: int, most: int) -> None:
     assert not shorter or seconds / shorter[-1] > most * (1 - 1e-6)
 
 
-def test_a_finding_lasts_from_the_look_that_found_it_to_the_one_that_did_not(
+def test_a_finding_lasts_from_its_first_diagnosis_to_the_first_without_it(
     tmp_path: Path,
 ) -> None:
     write(tmp_path, SAMPLES, sample(0, ready=1))
-    looks: list[dict[str, Any]] = []
+    diagnoses: list[dict[str, Any]] = []
     for minute, codes in enumerate(([], ["orphan"], ["orphan", "hole"], ["hole"], [], ["orphan"])):
         at = BEGIN + timedelta(minutes=minute)
         one = {"at": at, "schema": "public", "queue": "orders", "verdict": "critical"}
-        looks += [{**one, "code": code, "summary": f"{code} {minute}"} for code in codes] or [one]
-    write(tmp_path, FINDINGS, *looks)
+        diagnoses += [{**one, "code": code, "summary": f"{code} {minute}"} for code in codes] or [
+            one
+        ]
+    write(tmp_path, FINDINGS, *diagnoses)
     found = history(tmp_path, "prod", "orders", HOURS)
     minutes = [
         (
@@ -123,7 +125,7 @@ def test_a_finding_lasts_from_the_look_that_found_it_to_the_one_that_did_not(
     assert minutes == [("orphan", 1, 3), ("hole", 2, 4), ("orphan", 5, None)]
 
 
-def test_an_action_is_told_once_as_it_ended(tmp_path: Path) -> None:
+def test_an_action_is_shown_once_with_its_outcome(tmp_path: Path) -> None:
     write(tmp_path, SAMPLES, sample(0, ready=1))
     one = {"at": BEGIN, "schema": "public", "queue": "orders", "action_id": 7, "verb": "purge"}
     ended = {"ended_at": BEGIN + timedelta(seconds=9), "outcome": "done", "done": 30, "planned": 30}
@@ -144,7 +146,7 @@ def test_an_action_without_messages_has_no_counts(tmp_path: Path) -> None:
     assert [one.words for one in history(tmp_path, "prod", "orders", HOURS).marks] == ["done, ann"]
 
 
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_and_ambiguous_recordings_are_errors(tmp_path: Path) -> None:
     write(tmp_path, SAMPLES, sample(0, ready=1), sample(0, schema="other"))
     with pytest.raises(NothingRecordedError):
         history(tmp_path, "prod", "nope", HOURS)

@@ -1,4 +1,4 @@
-"""Whatever stands in a configuration, an environment or a URL: it is read, or refused in words."""
+"""Any configuration, environment or URL is read, or refused with a reason."""
 
 import json
 import tomllib
@@ -21,7 +21,7 @@ from console.monitor.filters import expand, parse, words_of
 from tests.hostile import TEXTS, outcome, texts
 
 SECRET = "Pl4nted"
-PLACE = Path("/nowhere/config.toml")
+PATH = Path("/nowhere/config.toml")
 
 VALUES = st.recursive(
     st.none().map(lambda _: "")
@@ -58,11 +58,11 @@ def _text(text: str) -> str:
     return json.dumps(valid, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def look_at(written: str, **environment: str) -> None:
-    """Everything that a verb would ask of it."""
-    found = read(PLACE, written)
+def read_configuration(text: str, **environment: str) -> None:
+    """Reads everything that a verb would need."""
+    found = read(PATH, text)
     for mistake in found.mistakes:
-        assert str(mistake).startswith(str(PLACE))
+        assert str(mistake).startswith(str(PATH))
     if found.mistakes:
         return
     for profile in found.profiles.values():
@@ -71,14 +71,14 @@ def look_at(written: str, **environment: str) -> None:
 
 @settings(max_examples=50)
 @given(DOCUMENTS)
-def test_any_toml_is_read_or_every_mistake_is_told(found: dict[str, Any]) -> None:
-    look_at("\n".join(f"{_text(name)} = {toml(value)}" for name, value in found.items()))
+def test_any_toml_is_read_or_every_mistake_is_reported(found: dict[str, Any]) -> None:
+    read_configuration("\n".join(f"{_text(name)} = {toml(value)}" for name, value in found.items()))
 
 
 @settings(max_examples=50)
 @given(texts | st.lists(texts, max_size=6).map("\n".join))
-def test_any_text_is_read_or_is_no_toml(written: str) -> None:
-    look_at(written)
+def test_any_text_is_read_or_its_mistakes_are_reported(text: str) -> None:
+    read_configuration(text)
 
 
 @given(st.dictionaries(st.sampled_from([k.variable for k in KEYS.values() if k.variable]), texts))
@@ -110,19 +110,19 @@ URLS = st.builds(
 
 @settings(max_examples=100)
 @given(URLS | texts)
-def test_any_url_is_read_or_refused_and_no_password_is_told(text: str) -> None:
+def test_any_url_is_read_or_refused_and_no_password_is_shown(text: str) -> None:
     url = outcome(lambda: ConnectionUrl.read(text))
-    told = [str(url)]
+    shown = [str(url)]
     if isinstance(url, ConnectionUrl):
-        told += [url.shown, repr(url)]
+        shown += [url.shown, repr(url)]
         known = outcome(lambda: url.known({"HOST": "h"}))
         if isinstance(known, ConnectionUrl):
-            told += [str(known.public), str(outcome(lambda: label_of(known.public)))]
+            shown += [str(known.public), str(outcome(lambda: label_of(known.public)))]
             outcome(lambda: known.complete({"HOST": "h"}))
-    assert [one for one in told if SECRET in one] == []
+    assert [one for one in shown if SECRET in one] == []
 
 
-# What is saved is read again, and nothing else changes.
+# What is saved is read back, and nothing else changes.
 
 NAMES = st.from_regex(r"[\w-]{1,12}", fullmatch=True)
 MESSAGES = st.sampled_from(
@@ -158,7 +158,7 @@ def save(path: Path, kind: str, name: str, line: str) -> None:
 
 @settings(max_examples=30)
 @given(before=FILES, changes=st.lists(CHANGES, max_size=4))
-def test_what_is_saved_is_read_again_and_all_else_stays(
+def test_saved_values_are_read_back_and_all_else_is_unchanged(
     tmp_path_factory: pytest.TempPathFactory, before: str, changes: list[tuple[str, str, str]]
 ) -> None:
     path = tmp_path_factory.mktemp("config") / "config.toml"
@@ -170,11 +170,11 @@ def test_what_is_saved_is_read_again_and_all_else_stays(
         if refused is not None:
             assert new == old
             continue
-        wanted = tomllib.loads(old)
-        (wanted if kind == "theme" else wanted.setdefault(kind, {}))[name or kind] = line
-        assert tomllib.loads(new) == wanted
+        expected = tomllib.loads(old)
+        (expected if kind == "theme" else expected.setdefault(kind, {}))[name or kind] = line
+        assert tomllib.loads(new) == expected
         assert not read(path, new).mistakes
-        # A line may come, and the theme's may change its value: no other is touched.
+        # A line may be added, and the theme's may change; no other does.
         kept = new.split("\n")
         lost = [one for one in old.split("\n") if one not in kept]
         assert all(one.startswith("theme") for one in lost), (old, new)
@@ -182,7 +182,7 @@ def test_what_is_saved_is_read_again_and_all_else_stays(
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "@x", "é" * 65, "x\n", "a=b", "\x1b[31m"])
-def test_what_no_filter_can_be_called(tmp_path: Path, name: str) -> None:
+def test_invalid_filter_names_are_refused(tmp_path: Path, name: str) -> None:
     for kind, line in ((FILTERS, "id=1"), (QUEUE_FILTERS, "mail")):
         with pytest.raises(WrongFieldError) as refused:
             save_filter(tmp_path / "x.toml", kind, name, line)
@@ -191,14 +191,14 @@ def test_what_no_filter_can_be_called(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["", " ", "a\nb", "@late", "id=1 @late", "\x1b[2J", "stat=x"])
-def test_what_no_filter_of_messages_can_be(tmp_path: Path, line: str) -> None:
+def test_invalid_message_filters_are_refused(tmp_path: Path, line: str) -> None:
     with pytest.raises(WrongFieldError) as refused:
         save_filter(tmp_path / "x.toml", FILTERS, "late", line)
     assert refused.value.key == "filter"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_that_is_taken_is_not_taken_away(tmp_path: Path) -> None:
+def test_a_saved_filter_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     save_filter(path, FILTERS, "late", "older=1h")
     text = path.read_text()
@@ -235,7 +235,7 @@ def test_any_line_of_filters_is_read_or_refused(line: str) -> None:
         assert parse(found.words) == found
 
 
-def test_a_saved_filter_that_is_not_there_is_named() -> None:
+def test_an_unknown_saved_filter_is_refused_with_the_known_ones() -> None:
     for name in TEXTS:
         with pytest.raises(UsageError, match="no saved filter") as refused:
             expand([f"@{name}"], {"late": ("id=1",)})

@@ -1,4 +1,4 @@
-"""Recordings that somebody else has written, or spoilt: what is sound is read, the rest counted."""
+"""Foreign or damaged recordings: valid records are read, the others counted."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -50,8 +50,8 @@ LINES = st.one_of(
 )
 
 
-def watch(root: Path) -> None:
-    """All that reads a recording."""
+def read_everything(root: Path) -> None:
+    """Uses every reader of a recording."""
     for kind in KINDS.values():
         RecordReader(root, "prod").rows(kind, ALWAYS)
         RecordReader(root, "prod").extent(kind)
@@ -59,14 +59,14 @@ def watch(root: Path) -> None:
     found = outcome(lambda: history(root, "prod", "mail", span))
     if isinstance(found, History):
         json.dumps(found.as_json(), allow_nan=False)
-    film = ConnectionRecording(root, "prod")
-    film.before(NOW)
-    film.between(NOW, NOW + timedelta(seconds=5))
+    recording = ConnectionRecording(root, "prod")
+    recording.before(NOW)
+    recording.between(NOW, NOW + timedelta(seconds=5))
 
 
 @COSTLY
 @given(st.lists(LINES, max_size=8))
-def test_any_lines_are_records_or_counted(
+def test_any_line_is_read_or_counted(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
 ) -> None:
     root = tmp_path_factory.mktemp("recordings")
@@ -75,17 +75,17 @@ def test_any_lines_are_records_or_counted(
     segment.path.write_bytes(b"".join(line + b"\n" for line in lines))
     found = segments.read_lines(segment.path)
     assert len(found.rows) + found.torn + found.newer == len(lines)
-    watch(root)
+    read_everything(root)
     before = {kind.name: RecordReader(root, "prod").rows(kind, ALWAYS) for kind in KINDS.values()}
     segments.seal(root, "prod", segment.path)
     for kind in KINDS.values():
         reader = RecordReader(root, "prod")
         assert reader.rows(kind, ALWAYS) == before[kind.name]
         assert reader.skipped.text == ""
-    watch(root)
+    read_everything(root)
 
 
-def test_a_recorder_goes_on_behind_a_hostile_segment(tmp_path: Path) -> None:
+def test_a_recorder_continues_after_a_damaged_segment(tmp_path: Path) -> None:
     segment = segments.Segment(tmp_path, "prod", NOW)
     segment.leave()
     null = {"v": 1, "of": "links", "at": None}
@@ -106,7 +106,7 @@ def test_a_recorder_goes_on_behind_a_hostile_segment(tmp_path: Path) -> None:
     ]
 
 
-def test_a_name_that_is_no_unicode_is_recorded_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_invalid_unicode_is_recorded_with_question_marks(tmp_path: Path) -> None:
     segment = segments.Segment(tmp_path, "prod", NOW)
     segment.write(LINKS, [{"at": NOW, "error": "half \ud83d"}, {"at": NOW, "error": "whole"}])
     assert segment.close().torn == 0
@@ -114,9 +114,9 @@ def test_a_name_that_is_no_unicode_is_recorded_as_far_as_it_goes(tmp_path: Path)
     assert [row["error"] for row in rows] == ["half ?", "whole"]
 
 
-# Files that are closed.
+# Closed segments.
 
-STRANGERS: dict[str, pa.Array] = {
+FOREIGN_COLUMNS: dict[str, pa.Array] = {
     "texts": pa.array(["x", "12", None]),
     "whole": pa.array([1, 2, None], pa.int64()),
     "wide": pa.array([2**64 - 1, 1, None], pa.uint64()),
@@ -138,57 +138,57 @@ KEPT = {"at": "exact", "queue": "texts"}
 
 
 def closed(root: Path, kind: str, columns: dict[str, pa.Array]) -> None:
-    """A file in the place of a closed segment."""
+    """A file stored like a closed segment."""
     folder = root / kind / "connection=prod" / "date=2026-03-29"
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), folder / "stranger.parquet")  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.thinned(8)
-@pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_column_of_another_type_is_taken_for_its_worth_or_the_file_is_counted(
-    tmp_path: Path, stranger: str
+@pytest.mark.parametrize("foreign_column", FOREIGN_COLUMNS)
+def test_a_column_of_another_type_is_converted_or_its_file_is_skipped(
+    tmp_path: Path, foreign_column: str
 ) -> None:
-    """Each column in its turn, of each kind."""
+    """Each column of each kind."""
     mail = pa.array(["mail"] * 3)
-    places = [(kind, name) for kind in KINDS.values() for name in kind.columns]
-    for number, (kind, name) in enumerate(places):
+    cases = [(kind, name) for kind in KINDS.values() for name in kind.columns]
+    for number, (kind, name) in enumerate(cases):
         root = tmp_path / str(number)
-        columns = {"at": STRANGERS["exact"], "queue": mail, "schema": mail}
+        columns = {"at": FOREIGN_COLUMNS["exact"], "queue": mail, "schema": mail}
         columns = {one: column for one, column in columns.items() if one in kind.columns}
-        closed(root, kind.name, {**columns, name: STRANGERS[stranger]})
+        closed(root, kind.name, {**columns, name: FOREIGN_COLUMNS[foreign_column]})
         reader = RecordReader(root, "prod")
         rows = reader.rows(kind, ALWAYS)
         assert len(rows) == 3 or reader.skipped.files == 1 or name == "at"
         for row in rows:
             assert isinstance(row["at"], datetime)
         if kind is SAMPLES and name in {"at", "ready", "age_seconds", "queue"}:
-            watch(root)
+            read_everything(root)
 
 
 FILES = st.tuples(
     st.sampled_from(sorted(KINDS)),
     st.dictionaries(
         st.sampled_from(COLUMNS) | texts.filter(str.isprintable).filter(bool),
-        st.sampled_from(sorted(STRANGERS)),
+        st.sampled_from(sorted(FOREIGN_COLUMNS)),
     ),
 )
 
 
 @COSTLY
 @given(FILES)
-def test_any_file_is_read_or_counted(
+def test_any_file_is_read_or_skipped(
     tmp_path_factory: pytest.TempPathFactory, file: tuple[str, dict[str, str]]
 ) -> None:
     root, (kind, names) = tmp_path_factory.mktemp("recordings"), file
-    closed(root, kind, {name: STRANGERS[of] for name, of in names.items()})
-    watch(root)
+    closed(root, kind, {name: FOREIGN_COLUMNS[of] for name, of in names.items()})
+    read_everything(root)
 
 
 @COSTLY
 @given(st.integers(0, 10_000), st.binary(max_size=20))
-def test_a_file_that_is_cut_or_spoilt_is_counted(
-    tmp_path_factory: pytest.TempPathFactory, place: int, data: bytes
+def test_a_truncated_or_damaged_file_is_read_or_skipped(
+    tmp_path_factory: pytest.TempPathFactory, position: int, data: bytes
 ) -> None:
     root = tmp_path_factory.mktemp("recordings")
     segment = segments.Segment(root, "prod", NOW)
@@ -196,19 +196,19 @@ def test_a_file_that_is_cut_or_spoilt_is_counted(
     segment.write(SAMPLES, [row])
     segment.close()
     ((_, path),) = segments.closed(root, SAMPLES, "prod")
-    whole = path.read_bytes()
-    place %= len(whole)
-    path.write_bytes(whole[:place] + data)
+    complete = path.read_bytes()
+    position %= len(complete)
+    path.write_bytes(complete[:position] + data)
     reader = RecordReader(root, "prod")
     assert len(reader.rows(SAMPLES, ALWAYS)) + reader.skipped.files == 1
-    path.write_bytes(whole[:place] + data + whole[place + len(data) :])
-    watch(root)
+    path.write_bytes(complete[:position] + data + complete[position + len(data) :])
+    read_everything(root)
 
 
 FOLDERS = ["connection=..%2F..%2Fx", "connection=%1b[2J", "connection=%ff", "connection=", "x"]
 
 
-def test_folders_of_any_name_are_connections_or_passed_over(tmp_path: Path) -> None:
+def test_folders_of_any_name_are_connections_or_ignored(tmp_path: Path) -> None:
     for name in FOLDERS:
         (tmp_path / "links" / name / "date=9999-99-99").mkdir(parents=True)
         (tmp_path / "links" / name / "date=9999-12-31").mkdir(parents=True)

@@ -1,5 +1,5 @@
-"""What is made of the messages that were seen: which count, what is said where too few are, and
-how the figures go on: to recordings, charts, metrics."""
+"""Latencies of sampled messages: which count, what is shown if there are too few, and how they
+reach recordings, charts and metrics."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -54,61 +54,63 @@ def popped(number: int, waited: float, ago: float = 1.0) -> TimesRow:
     return TimesRow("public", "orders", f"{number}", waited, ago, None, None)
 
 
-def seen(samples: LatencySamples, *rows: TimesRow) -> Percentiles:
+def waiting_after(samples: LatencySamples, *rows: TimesRow) -> Percentiles:
     samples.add([STATUS], rows)
     return samples.of(STATUS).waiting
 
 
-def test_what_is_seen_by_several_looks_counts_once_and_for_a_while(clock: Clock) -> None:
+def test_a_message_in_several_samples_counts_once_until_it_is_too_old(clock: Clock) -> None:
     samples = LatencySamples(clock)
-    assert seen(samples, *(popped(n, 1.0) for n in range(FEWEST))).messages == FEWEST
+    assert waiting_after(samples, *(popped(n, 1.0) for n in range(FEWEST))).messages == FEWEST
     clock.now += 10
     twice = [popped(n, 1.0, 11.0) for n in range(FEWEST)]
-    found = seen(samples, *twice, *(popped(FEWEST + n, 3.0) for n in range(FEWEST)))
+    found = waiting_after(samples, *twice, *(popped(FEWEST + n, 3.0) for n in range(FEWEST)))
     assert (found.messages, found.p50, found.p99) == (2 * FEWEST, 2.0, 3.0)
     assert found.period_seconds == 11.0
     clock.now += WITHIN_SECONDS - 5
-    found = seen(samples)
+    found = waiting_after(samples)
     assert (found.messages, found.p50) == (FEWEST, 3.0)
     clock.now += 10
-    assert seen(samples).messages == 0
+    assert waiting_after(samples).messages == 0
 
 
-def test_of_many_the_latest_are_kept(clock: Clock) -> None:
+def test_only_the_latest_messages_are_kept(clock: Clock) -> None:
     samples = LatencySamples(clock)
     for sample in range(3):
         clock.now += 10
-        found = seen(samples, *(popped(sample * MOST + n, float(sample)) for n in range(MOST)))
+        found = waiting_after(
+            samples, *(popped(sample * MOST + n, float(sample)) for n in range(MOST))
+        )
     assert (found.messages, found.p50, found.p99) == (MOST, 2.0, 2.0)
 
 
-def test_too_few_are_said_by_number(clock: Clock) -> None:
+def test_too_few_messages_are_shown_with_their_number(clock: Clock) -> None:
     samples = LatencySamples(clock)
-    found = seen(samples, *(popped(n, 1.0) for n in range(FEWEST - 1)))
+    found = waiting_after(samples, *(popped(n, 1.0) for n in range(FEWEST - 1)))
     assert found.values == (None, None, None)
     assert found.text == "? (9 messages seen in 5 min, 10 are needed)"
-    found = seen(samples, popped(FEWEST, 1.0))
+    found = waiting_after(samples, popped(FEWEST, 1.0))
     assert found.text == "p50 1.0 s, p95 1.0 s, p99 1.0 s (10 messages of 1.0 s)"
 
 
-def test_what_could_not_be_read_is_unknown_and_what_was_read_is_gone(clock: Clock) -> None:
+def test_a_failed_read_makes_latencies_unknown_and_drops_earlier_messages(clock: Clock) -> None:
     samples = LatencySamples(clock)
-    seen(samples, *(popped(n, 1.0) for n in range(FEWEST)))
+    waiting_after(samples, *(popped(n, 1.0) for n in range(FEWEST)))
     samples.fail(STATUS)
     assert samples.of(STATUS).waiting.text == "? (it could not be read, or not in time)"
-    assert seen(samples).messages == 0
+    assert waiting_after(samples).messages == 0
 
 
-def test_a_look_is_due_once_in_a_while(clock: Clock) -> None:
+def test_a_sample_is_due_once_per_interval(clock: Clock) -> None:
     samples = LatencySamples(clock)
     assert [samples.due, samples.due] == [True, False]
     clock.now += EVERY_SECONDS
     assert samples.due
 
 
-def test_a_queue_that_is_gone_is_forgotten(clock: Clock) -> None:
+def test_a_removed_queue_is_forgotten(clock: Clock) -> None:
     samples = LatencySamples(clock)
-    seen(samples, *(popped(n, 1.0) for n in range(FEWEST)))
+    waiting_after(samples, *(popped(n, 1.0) for n in range(FEWEST)))
     samples.keep([key_of(STATUS)])
     assert samples.of(STATUS).waiting.messages == FEWEST
     samples.keep([])
@@ -121,7 +123,7 @@ def adopted(design: str, *without: str) -> Queue:
     return Queue("public", "theirs", of, {}, roles, Kind.ADOPTED)
 
 
-def test_what_an_adopted_table_cannot_tell_says_why() -> None:
+def test_latencies_that_an_adopted_table_lacks_have_a_reason() -> None:
     no_end = "no index by the end is known"
     assert impossible(adopted("status")) == ("", no_end)
     assert impossible(adopted("status", "pushed_at")) == ("no column is pushed_at", no_end)
@@ -134,7 +136,7 @@ def test_what_an_adopted_table_cannot_tell_says_why() -> None:
     assert statement_of(adopted("ring")) == ""
 
 
-def test_both_in_words_together_where_one_thing_keeps_them_unknown() -> None:
+def test_waiting_and_processing_share_a_line_if_unknown_for_the_same_reason() -> None:
     assert KNOWN.labels_and_texts == (
         ("waiting", "p50 12 ms, p95 30 ms, p99 1.5 s (200 messages of 4 min)"),
         ("processing", "? (complete deletes the message)"),
@@ -143,19 +145,19 @@ def test_both_in_words_together_where_one_thing_keeps_them_unknown() -> None:
     assert Latency(gone, gone).labels_and_texts == (("waiting and processing", gone.text),)
 
 
-# Where they go.
+# Their readers.
 
 QUEUE = replace(snapshot_named("orders"), latency=KNOWN)
 
 
-def test_a_recording_has_them_and_history_the_highest() -> None:
+def test_latencies_are_recorded_and_history_has_the_highest() -> None:
     (row,) = samples(Reading("x", (QUEUE,)), NOW)
-    told = snapshot_of(row, "x").latency
-    assert told is not None
-    assert told.figures == KNOWN.figures
-    assert told.processing.text == "? (not known then)"
-    (none,) = samples(Reading("x", (replace(QUEUE, latency=None),)), NOW)
-    assert snapshot_of(none, "x").latency is None
+    restored = snapshot_of(row, "x").latency
+    assert restored is not None
+    assert restored.figures == KNOWN.figures
+    assert restored.processing.text == "? (not known then)"
+    (without_latency,) = samples(Reading("x", (replace(QUEUE, latency=None),)), NOW)
+    assert snapshot_of(without_latency, "x").latency is None
     slower = replace(QUEUE, latency=Latency(Percentiles(0.5, 0.6, 0.7), KNOWN.processing))
     rows = [dict(next(samples(Reading("x", (one,)), NOW))) for one in (QUEUE, slower)]
     old = {name: value for name, value in rows[0].items() if name not in FIGURES}
@@ -165,7 +167,7 @@ def test_a_recording_has_them_and_history_the_highest() -> None:
         assert point.processing_p50_seconds is None
 
 
-def test_metrics_have_a_series_a_quantile_and_none_of_what_is_unknown() -> None:
+def test_metrics_have_a_series_per_quantile_and_none_for_unknown_latencies() -> None:
     of = ConnectionState(Reading("x", (QUEUE,)), sampled_at=1.0)
     found = {one.name: one for one in families([of])}
     waiting = found["dbq_queue_waiting_seconds"].samples

@@ -1,4 +1,4 @@
-"""What is too much for a queue: laws of the judging, and its words."""
+"""Limits of a queue: properties of their judgement, and its texts."""
 
 import re
 from dataclasses import replace
@@ -23,13 +23,13 @@ FIGURES = {"depth": "ready", "age": "age_seconds", "errors": "errors"}
 
 
 def limits_of(values: st.SearchStrategy[float]) -> st.SearchStrategy[Limits[float]]:
-    """As the configuration lets them through: never critical before they are a warning."""
+    """As the configuration accepts them: critical is never below warning."""
 
-    def made(pair: tuple[float | None, float | None]) -> Limits[float]:
+    def ordered(pair: tuple[float | None, float | None]) -> Limits[float]:
         low, high = pair
         return Limits(low, high if None in pair else max(low or 0, high or 0))
 
-    return st.tuples(st.none() | values, st.none() | values).map(made)
+    return st.tuples(st.none() | values, st.none() | values).map(ordered)
 
 
 AMOUNTS = limits_of(st.integers(1, 10**9))
@@ -62,17 +62,17 @@ def test_there_is_one_scale_of_severity() -> None:
     assert scales == [own / "monitor" / "limits.py"]
 
 
-def levels(seen: QueueSnapshot, thresholds: Thresholds) -> dict[str, Severity]:
-    found = judge(seen, thresholds)
+def levels(sampled: QueueSnapshot, thresholds: Thresholds) -> dict[str, Severity]:
+    found = judge(sampled, thresholds)
     assert len({one.figure for one in found}) == len(found)
     return {one.figure: one.level for one in found}
 
 
 @given(SNAPSHOTS, THRESHOLDS)
-def test_what_is_told_has_reached_the_limit_that_is_told(
-    seen: QueueSnapshot, thresholds: Thresholds
+def test_every_reported_figure_has_reached_the_reported_limit(
+    sampled: QueueSnapshot, thresholds: Thresholds
 ) -> None:
-    found = judge(seen, thresholds)
+    found = judge(sampled, thresholds)
     assert [one.level for one in found] == sorted((one.level for one in found), reverse=True)
     for one in found:
         name = {"age": "age_seconds"}.get(one.figure, one.figure)
@@ -84,26 +84,26 @@ def test_what_is_told_has_reached_the_limit_that_is_told(
 
 
 @given(SNAPSHOTS, THRESHOLDS)
-def test_nothing_that_has_reached_a_limit_is_kept_back(
-    seen: QueueSnapshot, thresholds: Thresholds
+def test_every_figure_that_has_reached_a_limit_is_reported(
+    sampled: QueueSnapshot, thresholds: Thresholds
 ) -> None:
-    share = seen.gap / seen.capacity if seen.gap is not None and seen.capacity else None
-    values = {"depth": seen.ready, "age": seen.age_seconds, "errors": seen.errors}
-    told = levels(seen, thresholds)
+    share = sampled.gap / sampled.capacity if sampled.gap is not None and sampled.capacity else None
+    values = {"depth": sampled.ready, "age": sampled.age_seconds, "errors": sampled.errors}
+    reported = levels(sampled, thresholds)
     for figure, value in (values | {"gap_share": share}).items():
         limits: Limits[float] = getattr(thresholds, {"age": "age_seconds"}.get(figure, figure))
         reached = [x for x in (limits.warning, limits.critical) if None not in (x, value)]
-        assert (figure in told) == any((value or 0) >= (limit or 0) for limit in reached)
+        assert (figure in reported) == any((value or 0) >= (limit or 0) for limit in reached)
 
 
 @given(SNAPSHOTS, THRESHOLDS, st.sampled_from(sorted(FIGURES)), st.integers(1, 10**6))
-def test_more_is_never_less_grave(
-    seen: QueueSnapshot, thresholds: Thresholds, figure: str, more: int
+def test_a_higher_figure_is_never_less_severe(
+    sampled: QueueSnapshot, thresholds: Thresholds, figure: str, more: int
 ) -> None:
-    value = getattr(seen, FIGURES[figure])
+    value = getattr(sampled, FIGURES[figure])
     changed: dict[str, Any] = {FIGURES[figure]: (value or 0) + more}
-    worse = replace(seen, **changed)
-    before, after = levels(seen, thresholds), levels(worse, thresholds)
+    worse = replace(sampled, **changed)
+    before, after = levels(sampled, thresholds), levels(worse, thresholds)
     assert after.get(figure, Severity.OK) >= before.get(figure, Severity.OK)
     assert {k: v for k, v in after.items() if k != figure} == {
         k: v for k, v in before.items() if k != figure
@@ -125,15 +125,15 @@ def test_the_defaults_are_those_of_the_configuration() -> None:
         ({"gap": 10_001, "capacity": 10_000}, "full: it takes no more pushes", "29 %"),
     ],
 )
-def test_words(figures: dict[str, Any], words: str, limit: str) -> None:
+def test_a_reached_limit_is_shown_as_text(figures: dict[str, Any], words: str, limit: str) -> None:
     low = Thresholds(300.0, Limits(10_000), Limits(60.0), Limits(0.29), Limits(1))
     (one,) = judge(replace(QUIET, **figures), low)
     assert (one.text, one.limit_text) == (words, limit)
-    told = "full" in words or limit == "1"
-    assert one.reason == (words if told else f"{words} (limit {limit})")
+    has_no_limit_text = "full" in words or limit == "1"
+    assert one.reason == (words if has_no_limit_text else f"{words} (limit {limit})")
 
 
-def test_the_stable_object() -> None:
+def test_limits_have_a_stable_json_form() -> None:
     low = Thresholds(300.0, Limits(1, 5), Limits(), Limits(), Limits(1))
     found = replace(QUIET, ready=7, errors=1).as_json(low)["limits"]
     assert found == [

@@ -1,4 +1,4 @@
-"""Lines are counted by kind; a revision of git is counted as the files here are."""
+"""Lines are counted by kind, in a git revision as in the working tree."""
 
 import subprocess
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_each_line_is_of_one_kind() -> None:
     assert counted.width == round((len("SELECT 1, '--'  -- code") + len('FROM "{queue}"')) / 2)
 
 
-def test_a_revision_and_the_files_here(
+def test_a_git_revision_is_counted_like_the_working_tree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path, text in (

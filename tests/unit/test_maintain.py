@@ -1,4 +1,4 @@
-"""What measures of SQL Server call for, and why; no server is asked."""
+"""What measures of SQL Server call for, and why; without a server."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -50,7 +50,7 @@ def plan_of(*measures: Any, design: str = "fifo", online: bool = True) -> Mainta
         (90.0, 1_000, True, None),
     ],
 )
-def test_an_index_by_its_fragmentation(
+def test_an_index_is_maintained_by_its_fragmentation(
     percent: float, pages: int, online: bool, what: str | None
 ) -> None:
     index = changed(INDEX, fragmentation=percent, pages=pages)
@@ -60,9 +60,9 @@ def test_an_index_by_its_fragmentation(
         assert f"{percent:.0f} %" in step.reason
         assert ("cannot rebuild" in step.reason) == (not online)
         if what == "REORGANIZE":
-            # Without page locks there is no REORGANIZE; they never stay.
-            let, reorganize = step.statements
-            assert "ALLOW_PAGE_LOCKS = ON" in let
+            # REORGANIZE needs page locks; they are always removed.
+            allow, reorganize = step.statements
+            assert "ALLOW_PAGE_LOCKS = ON" in allow
             assert reorganize == "ALTER INDEX [orders_key] ON [dbo].[orders] REORGANIZE;"
             assert "ALLOW_PAGE_LOCKS = OFF" in step.always
         else:
@@ -70,12 +70,12 @@ def test_an_index_by_its_fragmentation(
             assert "STATISTICS_NORECOMPUTE = ON" in step.sql
 
 
-def test_statistics_that_were_not_frozen_stay_so() -> None:
+def test_statistics_that_were_not_frozen_stay_unfrozen() -> None:
     (step,) = plan_of(changed(INDEX, fragmentation=50.0, frozen=False)).steps
     assert "STATISTICS_NORECOMPUTE" not in step.sql
 
 
-def test_page_locks_that_an_interrupted_one_left_go() -> None:
+def test_page_locks_left_by_an_interrupted_run_are_removed() -> None:
     (step,) = plan_of(changed(INDEX, fragmentation=0.0, leftover=True)).steps
     assert (step.what, "interrupted" in step.reason) == ("NO PAGE LOCKS", True)
 
@@ -92,16 +92,16 @@ def test_a_heap_that_is_mostly_empty_is_rebuilt_online_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize(("percent", "what"), [(20.0, "REORGANIZE"), (60.0, "REBUILD")])
-def test_a_broker_queue_is_mended_once_as_what_it_is(percent: float, what: str) -> None:
+def test_a_broker_queue_is_maintained_once_by_alter_queue(percent: float, what: str) -> None:
     inside = [changed(INDEX, name=f"queue_{n}", fragmentation=percent) for n in (1, 2)]
     planned = plan_of(*inside, design="broker")
     (step,) = planned.steps
     assert step.sql == f"ALTER QUEUE [dbo].[orders] {what};"
-    # There is no other than an offline REBUILD of such a queue.
+    # Such a queue can only be rebuilt offline.
     assert step.stops_callers == step.as_json()["stops_callers"] == (what == "REBUILD")
     assert ("callers go on" in planned.lines()[-1]) == (what == "REORGANIZE")
 
 
-def test_old_statistics() -> None:
+def test_old_statistics_are_updated() -> None:
     (step,) = plan_of(changed(TABLE, changed_rows=50_000)).steps
     assert step.sql == "UPDATE STATISTICS [dbo].[orders];"

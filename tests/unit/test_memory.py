@@ -45,7 +45,7 @@ def test_a_slow_figure_is_left_out_for_longer_and_longer() -> None:
         assert memory.due(FIFO) == ()
         clock.now += 0.02
         assert memory.due(FIFO) == ("age_seconds",)
-        assert memory.left_out(FIFO) == {"age_seconds"}  # it is tried apart
+        assert memory.left_out(FIFO) == {"age_seconds"}  # it is tried alone
         pause *= 2
     memory.was_slow(FIFO, "age_seconds")
     clock.now += LONGEST_PAUSE_SECONDS
@@ -57,7 +57,7 @@ def test_a_slow_figure_is_left_out_for_longer_and_longer() -> None:
     assert memory.due(FIFO) == ("age_seconds",)
 
 
-def test_what_may_be_slow_is_due_at_once() -> None:
+def test_a_figure_that_may_be_slow_is_due_at_once() -> None:
     memory = Memory(Clock())
     memory.may_be_slow(FIFO, FIGURES)
     assert memory.due(FIFO) == FIGURES
@@ -73,7 +73,7 @@ def test_a_figure_that_was_slow_is_unknown_and_never_a_zero() -> None:
     assert memory.complete(FIFO, NOTHING).ready is None
 
 
-def test_a_deep_state_is_counted_again_in_one_of_ten_looks() -> None:
+def test_a_deep_state_is_counted_again_in_one_of_ten_samples() -> None:
     memory = Memory()
     counted = []
     for _ in range(3 * RECOUNT_EVERY):
@@ -84,29 +84,29 @@ def test_a_deep_state_is_counted_again_in_one_of_ten_looks() -> None:
     assert counted == [at % RECOUNT_EVERY == 0 for at in range(3 * RECOUNT_EVERY)]
 
 
-def test_what_is_hardly_deep_is_counted_at_every_look() -> None:
+def test_barely_deep_states_are_counted_in_every_sample() -> None:
     memory = Memory()
-    hardly = {**MANY, "ready": SURELY_DEEP - 1.0}
-    assert memory.keep_deep(FIFO, DEEP, hardly)
+    barely_deep = {**MANY, "ready": SURELY_DEEP - 1.0}
+    assert memory.keep_deep(FIFO, DEEP, barely_deep)
     assert memory.left_out(FIFO) == set()
     assert memory.keep_deep(FIFO, DEEP, MANY)
     assert memory.left_out(FIFO) == {"ready"}
     # It was left out of this sample, and has to be counted before it is shown.
-    assert not memory.keep_deep(FIFO, memory.complete(FIFO, NOTHING), hardly)
+    assert not memory.keep_deep(FIFO, memory.complete(FIFO, NOTHING), barely_deep)
     assert memory.left_out(FIFO) == set()
 
 
-def test_stuck_ones_are_left_out_with_the_claimed_ones() -> None:
+def test_stuck_messages_are_left_out_with_claimed_ones() -> None:
     memory = Memory()
     status = queue("status")
     row = replace(NOTHING, claimed=COUNTED + 1, stuck=COUNTED + 1, errors=3, done=0)
     memory.keep_deep(status, row, {**MANY, "claimed": 1e6})
     assert memory.left_out(status) == {"claimed", "stuck"}
-    seen = memory.complete(status, replace(row, claimed=0, stuck=0))
-    assert (seen.claimed, seen.stuck, seen.errors) == (COUNTED + 1, COUNTED + 1, 3)
+    completed = memory.complete(status, replace(row, claimed=0, stuck=0))
+    assert (completed.claimed, completed.stuck, completed.errors) == (COUNTED + 1, COUNTED + 1, 3)
 
 
-def test_who_failed_is_apart_until_it_can_be_seen_again() -> None:
+def test_a_failed_queue_is_sampled_apart_until_it_works_again() -> None:
     memory = Memory()
     one, two = named("one"), named("two")
     keys = {("public", "one"), ("public", "two")}
@@ -121,7 +121,7 @@ def test_who_failed_is_apart_until_it_can_be_seen_again() -> None:
     assert memory.apart(keys) == {("public", "one"): "dropped again"}
 
 
-def test_a_queue_that_is_gone_is_forgotten() -> None:
+def test_a_removed_queue_is_forgotten() -> None:
     memory = Memory(Clock())
     one, two = named("one"), named("two")
     for each in (one, two):
@@ -143,6 +143,6 @@ def test_a_statement_is_rendered_again_only_where_something_changed(changed: str
     assert memory.part(postgresql, queue("fifo"), "status", {}) is first
     other = queue("fifo", order="strict") if changed == "queue" else FIFO
     values = {"ready_limit": "0"} if changed == "values" else {}
-    again = memory.part(postgresql, other, "status", values)
-    assert again is not first
-    assert (again.text != first.text) == (changed == "values")
+    changed_part = memory.part(postgresql, other, "status", values)
+    assert changed_part is not first
+    assert (changed_part.text != first.text) == (changed == "values")

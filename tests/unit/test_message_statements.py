@@ -1,4 +1,4 @@
-"""What is asked of a queue's messages, as SQL: put together for every walk, without a server."""
+"""The SQL that reads a queue's messages: for every scan, without a server."""
 
 import re
 
@@ -22,27 +22,27 @@ LITERAL = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_condition_is_known_and_every_known_one_is_given(engine: str) -> None:
-    """A misspelt condition would silently leave its lines out for ever."""
-    met: dict[str, set[str]] = {name: set() for name in CONDITIONS}
+def test_every_condition_is_known_and_takes_each_of_its_values(engine: str) -> None:
+    """A misspelt condition would silently omit its lines."""
+    observed: dict[str, set[str]] = {name: set() for name in CONDITIONS}
     product = PRODUCTS[engine]
     installed = (v.queue("s", "q", engine) for v in ALL if engine in v.engines)
     for queue in (*installed, *adopted(product)):
         for source in sources(product, queue):
             own = queue.scope(product).options
-            for ask in scan_requests(source):
-                options = scope_of(source, ask).options
+            for request in scan_requests(source):
+                options = scope_of(source, request).options
                 given = {
                     name: options[name] for name in options.keys() - (own.keys() - {"payload"})
                 }
                 del given["payload"]
                 assert given.keys() == CONDITIONS.keys()
                 for name, value in given.items():
-                    met[name].add(value)
+                    observed[name].add(value)
     expected = {name: set(values) for name, values in CONDITIONS.items()}
-    # Two filters on payloads are enough to see that they are numbered.
+    # Two payload filters are enough to test their numbering.
     expected |= {"by_payload_3": {"no"}, "by_payload_4": {"no"}}
-    assert met == expected
+    assert observed == expected
 
 
 def check(product: Product, queue: Queue, *, everything: bool) -> None:
@@ -53,7 +53,7 @@ def check(product: Product, queue: Queue, *, everything: bool) -> None:
         plain = LITERAL.sub("''", text)
         assert set(BIND.findall(plain)) <= BOUND, where
         assert not re.search(r"\bOFFSET (?!0\b)|\bSELECT \*|\w\.\*", plain), where
-        # At most one bound on what is read, one on what comes back.
+        # At most one limit of rows read, one of rows returned.
         assert (
             len(re.findall(r"(?:LIMIT|TOP \()\s*:(?:look|n)\b", plain))
             == text.count("common.matching") + 1
@@ -64,7 +64,9 @@ def check(product: Product, queue: Queue, *, everything: bool) -> None:
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("variant", ALL, ids=str)
-def test_of_an_installed_queue(engine: str, variant: Variant, long: bool) -> None:
+def test_statements_of_an_installed_queue_are_complete_and_bounded(
+    engine: str, variant: Variant, long: bool
+) -> None:
     if engine in variant.engines:
         check(PRODUCTS[engine], variant.queue("s", "q", engine), everything=long)
 
@@ -74,24 +76,26 @@ def test_of_an_installed_queue(engine: str, variant: Variant, long: bool) -> Non
 @pytest.mark.parametrize(
     ("engine", "number"), [(e, n) for e in ENGINES for n, _ in enumerate(adopted(PRODUCTS[e]))]
 )
-def test_of_an_adopted_table(engine: str, number: int, long: bool) -> None:
-    """Each is there twice, with all roles and with few: the short tier takes one of the two."""
+def test_statements_of_an_adopted_table_are_complete_and_bounded(
+    engine: str, number: int, long: bool
+) -> None:
+    """Each occurs twice, with all roles and with few: the short tier runs one of them."""
     check(PRODUCTS[engine], list(adopted(PRODUCTS[engine]))[number], everything=long)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
-def test_a_payload_is_not_selected_unless_it_is_asked_for(engine: str, variant: Variant) -> None:
-    """Only its size, and of what lies in a table of its own not even that."""
+def test_a_payload_is_not_selected_unless_requested(engine: str, variant: Variant) -> None:
+    """Only its size, and not even that if it is in a table of its own."""
     if engine not in variant.engines:
         return
     queue = variant.queue("s", "q", engine)
-    unasked = [
+    without_payload = [
         text for where, text in texts(PRODUCTS[engine], queue) if "payload_length=None" in where
     ]
-    assert unasked
-    for text in unasked:
+    assert without_payload
+    for text in without_payload:
         assert ":payload_length" not in text
         uses = re.findall(r"\w*\(?(?:CAST\()?l\.payload\b", text)
         assert all(re.match(r"octet_length|DATALENGTH|CAST\(l", use) for use in uses), uses
