@@ -33,12 +33,12 @@ CRITICAL = Code("orphan", Severity.CRITICAL, "")
 WARNING = Code("claims_gone", Severity.WARNING, "")
 NOTE = Code("bloat", Severity.NOTE, "")
 NOW = datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC)
-Mending = tuple[Opened, FindingDialog, list[object]]
+OpenRepair = tuple[Opened, FindingDialog, list[object]]
 
 
 @dataclass
 class FakeRepair:
-    """Counts what it is asked."""
+    """Counts its plans and runs."""
 
     requires_name: bool = False
     rights: Rights = Rights.OPERATOR
@@ -82,7 +82,7 @@ def finding(
 
 
 async def show_diagnoses(console: Opened, *diagnoses: Diagnosis, name: str = "prod-orders") -> None:
-    """The doctor has looked, and it is drawn."""
+    """Add the doctor's diagnoses, and draw them."""
     store = console.app.context.store
     now = console.clock.now
     store.add_diagnoses(name, diagnoses, now, NOW, next_seconds=30.0)
@@ -100,7 +100,7 @@ def dialog(console: Opened) -> FindingDialog:
     return console.on_top(FindingDialog)
 
 
-async def test_the_gravest_comes_first_then_what_can_be_mended_then_the_oldest() -> None:
+async def test_findings_are_ordered_by_severity_then_repairable_then_oldest() -> None:
     async with opened(size=(160, 48)) as console:
         names = ("mail", "bills", "late")
         await console.give(queue("orders", "ring"), *map(queue, names))
@@ -125,7 +125,7 @@ async def test_the_gravest_comes_first_then_what_can_be_mended_then_the_oldest()
         assert console.row("orders")["state"] == "✖"
 
 
-async def test_what_the_doctor_names_is_not_told_twice() -> None:
+async def test_a_finding_of_the_figures_is_not_repeated_beside_the_doctors() -> None:
     async with opened() as console:
         mail = queue("mail", "claim", claimed=20, stuck=14, errors=16)
         await console.give(mail)
@@ -141,13 +141,13 @@ async def test_what_the_doctor_names_is_not_told_twice() -> None:
         shown = rows(console)
         assert len(shown) == 2
         assert "14 claims" in shown[0]
-        # The figure of now, not the one that the doctor saw.
+        # The present figure, not the one that the doctor saw.
         assert "6 in error" in shown[1]
         await console.give(replace(mail, claimed=0, stuck=0, errors=0))
         assert "FINDINGS" not in console.words("#summary")
 
 
-async def test_all_clear_is_said_only_after_a_look_at_everything() -> None:
+async def test_all_clear_is_shown_only_after_every_queue_was_examined() -> None:
     async with opened() as console:
         console.app.context.store.expect_doctor("prod-orders")
         await console.give(queue("mail"), queue("bills"))
@@ -173,7 +173,7 @@ async def test_all_clear_is_said_only_after_a_look_at_everything() -> None:
         assert "lost" in rows(console)[0]
 
 
-async def test_of_several_connections_that_one_is_named_whose_doctor_failed() -> None:
+async def test_a_failed_doctor_is_shown_with_the_name_of_its_connection() -> None:
     async with opened("orders", "mail") as console:
         store = console.app.context.store
         for name, feed in zip(("orders", "mail"), console.feeds, strict=True):
@@ -185,7 +185,7 @@ async def test_of_several_connections_that_one_is_named_whose_doctor_failed() ->
         assert "the doctor failed on mail: too many" in console.words("#summary")
 
 
-async def test_rows_that_no_queue_needs_are_for_findings_and_the_others_are_counted() -> None:
+async def test_findings_fill_rows_that_queues_leave_free_and_the_rest_is_counted() -> None:
     async with opened() as console:
         names = [f"q{number}" for number in range(13)]
         await console.give(*(queue(name, errors=10) for name in names))
@@ -197,7 +197,7 @@ async def test_rows_that_no_queue_needs_are_for_findings_and_the_others_are_coun
         view = console.overview.query_one(FindingsTable).row
         assert view is not None
         assert view.label in rows(console)[-1]
-        # Nothing is out of sight above empty rows.
+        # No row is hidden while others are empty.
         await console.give(queue("q0"))
         found = [finding(WARNING, f"of q0 {number}", minutes=number) for number in range(1, 31)]
         for shown in (found[:7], found):
@@ -232,23 +232,23 @@ async def test_tab_goes_to_the_findings_and_back_and_the_cursor_stays_on_its_fin
 
 
 @asynccontextmanager
-async def mending(repair: FakeRepair, **options: Any) -> AsyncIterator[Mending]:
-    """A finding with a repair, its dialog open; and what the doctor is asked from then on."""
+async def open_repair(repair: FakeRepair, **options: Any) -> AsyncIterator[OpenRepair]:
+    """The open dialog of a finding with a repair; and the queues that the doctor should examine."""
     where = conn("prod-orders", Rights.OPERATOR)
     async with opened(connections=[where], **options) as console:
-        heard: list[object] = []
-        console.app.examine = lambda key=None: heard.append(key)  # type: ignore[method-assign]
+        examined: list[object] = []
+        console.app.examine = lambda key=None: examined.append(key)  # type: ignore[method-assign]
         await console.give(queue("mail", "claim", claimed=4, stuck=4))
         await show_diagnoses(
             console, diagnosis("mail", finding(WARNING, "4 claims", minutes=3, repair=repair))
         )
         await console.press("tab", "enter")
-        yield console, dialog(console), heard
+        yield console, dialog(console), examined
 
 
-async def test_nothing_is_done_before_the_plan_and_a_yes() -> None:
+async def test_a_repair_runs_only_after_its_plan_and_a_yes() -> None:
     repair = FakeRepair()
-    async with mending(repair) as (console, screen, heard):
+    async with open_repair(repair) as (console, screen, examined):
         await console.until(lambda: screen.phase is Phase.PLANNED)
         assert (repair.planned, repair.done) == (1, 0)
         screen.phase = Phase.PLANNING
@@ -261,7 +261,7 @@ async def test_nothing_is_done_before_the_plan_and_a_yes() -> None:
         await console.until(lambda: screen.phase is Phase.DONE)
         assert repair.done == 1
         assert "released 4" in console.picture
-        assert heard == [("prod-orders", "public", "mail")]
+        assert examined == [("prod-orders", "public", "mail")]
         await console.press("y")
         assert repair.done == 1
         console.clock.now += 1
@@ -269,9 +269,9 @@ async def test_nothing_is_done_before_the_plan_and_a_yes() -> None:
         await console.until(lambda: "no longer finds it" in console.picture)
 
 
-async def test_on_production_the_queues_name_is_typed() -> None:
+async def test_a_repair_on_production_requires_the_queues_name() -> None:
     repair = FakeRepair()
-    async with mending(repair, production={"prod-orders"}) as (console, screen, _):
+    async with open_repair(repair, production={"prod-orders"}) as (console, screen, _):
         await console.until(lambda: screen.phase is Phase.PLANNED)
         await console.press("y", "enter")
         assert repair.done == 0
@@ -281,9 +281,9 @@ async def test_on_production_the_queues_name_is_typed() -> None:
         assert repair.done == 1
 
 
-async def test_what_the_rights_do_not_reach_is_told_and_not_done() -> None:
+async def test_a_repair_without_its_right_is_refused_and_only_shown_as_a_command() -> None:
     repair = FakeRepair(rights=Rights.ADMIN)
-    async with mending(repair) as (console, _, _):
+    async with open_repair(repair) as (console, _, _):
         assert "It needs the right admin; this connection has operator" in console.picture
         await console.press("y")
         assert (repair.planned, repair.done) == (0, 0)
@@ -293,9 +293,9 @@ async def test_what_the_rights_do_not_reach_is_told_and_not_done() -> None:
         assert console.app.screen is console.overview
 
 
-async def test_nothing_is_done_on_old_figures_and_an_error_is_told_whole() -> None:
+async def test_no_repair_runs_on_old_figures_and_its_error_is_shown_in_full() -> None:
     repair = FakeRepair(refuses=True)
-    async with mending(repair) as (console, screen, _):
+    async with open_repair(repair) as (console, screen, _):
         await console.until(lambda: screen.phase is Phase.PLANNED)
         console.feed.fail()
         await console.pilot.pause()
@@ -311,7 +311,7 @@ async def test_nothing_is_done_on_old_figures_and_an_error_is_told_whole() -> No
             assert words in console.picture
 
 
-async def test_evidence_is_data() -> None:
+async def test_evidence_is_shown_escaped() -> None:
     odd = finding(
         WARNING,
         "[bold]\x1b[2J",
@@ -330,14 +330,14 @@ async def test_evidence_is_data() -> None:
 
 
 def codes(snapshot: QueueSnapshot, *findings: Finding) -> list[str]:
-    """What is told of a queue of these figures, of which the doctor said that."""
+    """The codes shown for a queue with these figures and findings of the doctor."""
     store = Store({"a": 1.0}, now=0)
     store.add_reading("a", Reading("a", (snapshot,)), at=0)
     store.add_diagnoses("a", [diagnosis(snapshot.queue, *findings)], 0, NOW, next_seconds=30)
     return [view.code for view in store.findings(1)]
 
 
-def test_what_the_figures_of_now_have_outlived_is_not_told() -> None:
+def test_findings_that_present_figures_disprove_are_hidden() -> None:
     held = finding(Code("rows_held", Severity.WARNING, ""), evidence={"session": 4711})
     forgotten = finding(Code("prepared_forgotten", Severity.WARNING, ""), evidence={"session": "x"})
     other = Holder(4712, "u", "a", "active", 1.0)
@@ -350,19 +350,19 @@ def test_what_the_figures_of_now_have_outlived_is_not_told() -> None:
         "prepared_forgotten"
     ]
     assert codes(queue("q", holders=2, held_by=(other, same)), held) == ["rows_held"]
-    # Not all of them are named: who is not may be the one.
+    # Not all holders are named: an unnamed one may be the session.
     assert codes(queue("q", holders=99, held_by=(other,)), held) == ["rows_held"]
     assert codes(queue("q", "claim", claimed=0), finding(WARNING)) == []
     assert codes(queue("q", "claim", claimed=None, unknown=("claimed",)), finding(WARNING)) == [
         WARNING.name
     ]
-    # A burst of errors says all that their limit does.
+    # A burst of errors replaces the limit of errors.
     burst = finding(Code("error_burst", Severity.WARNING, ""))
     assert codes(queue("q", errors=12), burst) == ["error_burst"]
     assert codes(queue("q", errors=12)) == ["limit_reached"]
 
 
-def test_a_full_ring_is_as_grave_as_its_figures_say() -> None:
+def test_a_full_ring_is_critical_even_if_the_doctor_saw_it_filling() -> None:
     filling = finding(Code("filling", Severity.WARNING, ""))
     store = Store({"a": 1.0}, now=0)
     full = queue("q", "ring", gap=100, capacity=100)
@@ -373,7 +373,7 @@ def test_a_full_ring_is_as_grave_as_its_figures_say() -> None:
     ]
 
 
-def test_since_is_the_servers_word_or_else_when_it_was_seen_first() -> None:
+def test_a_finding_lasts_since_the_servers_time_or_since_it_was_first_found() -> None:
     store = Store({"a": 60.0}, now=0)
     store.add_reading("a", Reading("a", (queue("q"),)), at=100)
     found_twice = finding(CRITICAL, minutes=2), finding(WARNING)
@@ -419,7 +419,7 @@ async def test_three_keys_release_the_claims_whose_owner_is_gone(
         await console.press("tab", "enter")
         screen = dialog(console)
         while screen.phase not in {Phase.RUNNING, Phase.DONE}:
-            # Where a look fails just then, nothing is done on old figures: a new plan comes.
+            # If a sample fails just then, nothing is done on old figures, and a new plan is made.
             await console.until(lambda: screen.phase is Phase.PLANNED)
             await console.press("y")
         await console.until(lambda: screen.phase is Phase.DONE)

@@ -1,4 +1,4 @@
-"""Many connections: groups with totals, folded and open, and hosts that fall silent."""
+"""Many connections: groups with totals, folded and unfolded, and hosts that do not answer."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ NOBODY = "postgresql+psycopg://u@127.0.0.1:1/d"
 
 
 def connections(*names: str) -> list[OpenConnection]:
-    """`shops/a` is of the group `shops`, `a` of none."""
+    """`shops/a` is in the group `shops`, `a` in none."""
     return [
         OpenConnection(name, open_database(NOBODY, label=name), group=name.rpartition("/")[0])
         for name in names
@@ -33,12 +33,12 @@ def connections(*names: str) -> list[OpenConnection]:
 
 @asynccontextmanager
 async def grouped(*names: str, size: tuple[int, int] = (160, 48)) -> AsyncIterator[Opened]:
-    """A console that begins by group, on feeds of these names."""
+    """A console on feeds of these names that starts grouped."""
     async with opened(*names, size=size, connections=connections(*names), by_group=True) as console:
         yield console
 
 
-async def test_a_group_adds_up_what_answers_and_says_how_many_do() -> None:
+async def test_a_group_totals_the_connections_that_answer_and_counts_them() -> None:
     async with grouped("shops/a", "shops/b", "shops/c") as console:
         assert console.order[0] == "▾ shops: 0 of 3 connections, 0 queues"
         assert console.row(console.order[0])["ready"] == "?"
@@ -59,7 +59,7 @@ async def test_a_group_adds_up_what_answers_and_says_how_many_do() -> None:
         await console.pilot.pause()
         console.clock.now += 7
         await console.give(queue("q", "claim", ready=2), ring)
-        # The worst first; what does not answer adds nothing, and is shown as it was.
+        # The worst is first; one that does not answer adds nothing, and keeps its old figures.
         assert console.order[:2] == [
             "▾ shops: 1 of 3 connections, 2 queues",
             "  ▸ b: lost 7 s: it is silent",
@@ -69,13 +69,13 @@ async def test_a_group_adds_up_what_answers_and_says_how_many_do() -> None:
         assert "2 of 3 connections" not in console.picture
 
 
-async def test_a_folded_line_has_the_trend_of_all_and_the_first_ring_to_be_full() -> None:
+async def test_a_folded_row_has_the_trend_of_all_and_the_first_ring_to_be_full() -> None:
     async with grouped("shops/a", "shops/b", "shops/c", size=(200, 48)) as console:
         filling = ring("fills", gap=40, push_per_second=1.0)  # 60 slots left, one a second
         later = ring("later", gap=10, push_per_second=1.0)
         for ready in (10, 20, 30):
             console.feeds[0].give(queue("p", ready=ready), later)
-            if ready != 20:  # looked at half as often
+            if ready != 20:  # sampled half as often
                 console.feeds[1].give(queue("q", ready=40 - ready), filling)
             await console.pilot.pause()
             console.clock.now += 5
@@ -83,9 +83,9 @@ async def test_a_folded_line_has_the_trend_of_all_and_the_first_ring_to_be_full(
         trends = [row["trend"].lstrip() for row in (both, one, other)]
         assert trends == [*map(sparkline, ([40, 50, 40], [10, 20, 30], [30, 30, 10]))]
         assert dead["trend"].strip() == ""
-        told = [row["full_in"] for row in (both, one, other, dead)]
-        assert told == ["≈1 min", "≈1 min 30 s", "≈1 min", "?"]
-        # Nothing is known of one ring: the first is full then at the latest.
+        times = [row["full_in"] for row in (both, one, other, dead)]
+        assert times == ["≈1 min", "≈1 min 30 s", "≈1 min", "?"]
+        # One ring is unknown: the estimate is an upper limit.
         blind = ring("blind", gap=None, unknown=("gap",))
         console.feeds[1].give(filling, blind)
         await console.pilot.pause()
@@ -93,9 +93,9 @@ async def test_a_folded_line_has_the_trend_of_all_and_the_first_ring_to_be_full(
         console.feeds[0].give(queue("p"))
         console.feeds[1].give(ring("idle", gap=1))
         await console.pilot.pause()
-        told = [line(console, title)["full_in"] for title in ("shops", "a", "b", "c")]
-        assert told == ["not filling", "", "not filling", "?"]
-        # What is not known of all is at least that.
+        times = [line(console, title)["full_in"] for title in ("shops", "a", "b", "c")]
+        assert times == ["not filling", "", "not filling", "?"]
+        # A total without the unknown figures is a lower limit.
         unknown = queue("h", "heap", ready=2, gap=None, unknown=("age_seconds", "gap"))
         silent = ring("r", ready=None, gap=4, unknown=("ready",))
         await console.give(unknown, queue("q", ready=3, age_seconds=60.0), silent)
@@ -103,7 +103,7 @@ async def test_a_folded_line_has_the_trend_of_all_and_the_first_ring_to_be_full(
         assert (row["ready"], row["age"], row["gap"]) == ("≥5", "≥1 min", "?")
 
 
-async def test_what_nobody_looked_at_is_a_gap_in_the_trend_of_all() -> None:
+async def test_a_missing_sample_is_a_gap_in_the_trend_of_all() -> None:
     async with grouped("shops/a", "shops/b", size=(200, 48)) as console:
         for at in range(6):
             console.feeds[0].give(queue("p", ready=5))
@@ -116,7 +116,7 @@ async def test_what_nobody_looked_at_is_a_gap_in_the_trend_of_all() -> None:
 
 
 def line(console: Opened, title: str) -> dict[str, str]:
-    """The cells of a group's line, or of a connection's."""
+    """The cells of the row of a group or of a connection."""
     (name,) = (name for name in console.order if name.lstrip(" ▸▾").startswith(f"{title}:"))
     return console.row(name)
 
@@ -152,7 +152,7 @@ async def test_folding_keeps_the_cursor_on_its_key() -> None:
         assert len(console.order) == 6
 
 
-async def test_what_is_filtered_is_in_sight_though_all_is_folded() -> None:
+async def test_rows_that_match_a_filter_are_shown_in_folded_groups() -> None:
     async with grouped("shops/a", "shops/b", "shops/c") as console:
         await console.give(queue("mail"), queue("bills", errors=2))
         console.feeds[1].give(queue("mail"))
@@ -170,7 +170,7 @@ async def test_what_is_filtered_is_in_sight_though_all_is_folded() -> None:
         assert len(console.order) == 4
 
 
-async def test_what_stands_first_is_not_acted_on_and_a_form_names_connection_and_queue() -> None:
+async def test_a_group_takes_no_action_and_forms_name_the_connection_and_the_queue() -> None:
     async with grouped("shops/a", "shops/b") as console:
         for feed in console.feeds:
             feed.give(queue("mail", "claim", errors=2))
@@ -192,7 +192,7 @@ async def test_what_stands_first_is_not_acted_on_and_a_form_names_connection_and
         assert "requeue public.mail on shops/b" in console.picture
 
 
-async def test_of_very_many_connections_that_one_is_told_of_which_the_screen_is_about() -> None:
+async def test_of_many_connections_the_worst_or_the_screens_own_is_shown() -> None:
     names = [f"shops/{number}" for number in range(12)]
     async with grouped(*names) as console:
         for feed in console.feeds:
@@ -213,7 +213,7 @@ async def test_of_very_many_connections_that_one_is_told_of_which_the_screen_is_
 
 @asynccontextmanager
 async def on_fleet(fleet: Fleet) -> AsyncIterator[Opened]:
-    """A console on all its hosts, which it samples often."""
+    """A console that samples all hosts often."""
     profiles = load({**fleet.environment, "DBQ_INTERVAL": "0.5s"}).in_fleet(NAME)
     app = app_on(profiles, config_path=None, by_group=True)
     async with app.run_test(size=(160, 48)) as pilot:
@@ -226,7 +226,7 @@ async def on_fleet(fleet: Fleet) -> AsyncIterator[Opened]:
     ("hosts", "queues", "silent"),
     [(6, 3, 2), pytest.param(60, 20, 20, marks=pytest.mark.long)],
 )
-async def test_hosts_that_fall_silent_cost_nobody_else(
+async def test_hosts_that_fall_silent_do_not_delay_the_others(
     tmp_path: Path, hosts: int, queues: int, silent: int
 ) -> None:
     with (
@@ -237,11 +237,11 @@ async def test_hosts_that_fall_silent_cost_nobody_else(
             await console.until(lambda: head(console).startswith(f"▾ {NAME}: {hosts} conn"))
             for proxy in fleet.proxies[-silent:]:
                 proxy.freeze()
-            dead = {f"{NAME}/{fleet.title(place)}" for place in range(hosts - silent, hosts)}
+            dead = {f"{NAME}/{fleet.title(index)}" for index in range(hosts - silent, hosts)}
             left = f"{hosts - silent} of {hosts} connections, {(hosts - silent) * queues:,} queues"
             await console.until(lambda: left in head(console))
             assert not_answering(console) == dead
-            # What does not answer stands first, and says since when.
+            # Hosts that do not answer are first, and say since when.
             for words in console.order[1 : 1 + silent]:
                 assert "no answer" in words or "lost" in words
             await console.press("g", "j", "j")
@@ -259,7 +259,7 @@ async def test_hosts_that_fall_silent_cost_nobody_else(
 
 
 def head(console: Opened) -> str:
-    """How the group's line is called."""
+    """The title of the group's row."""
     return console.order[0]
 
 
@@ -269,7 +269,7 @@ def not_answering(console: Opened) -> set[str]:
     return {one.name for one in views if one.link is not Link.ALIVE}
 
 
-async def test_queues_of_a_connection_stand_together_under_what_adds_up() -> None:
+async def test_queues_are_grouped_by_connection_with_totals() -> None:
     async with opened("prod", "stage", size=(160, 48)) as console:
         await console.give(queue("a", ready=2), queue("b", ready=3, unknown=("age_seconds",)))
         console.feeds[1].give(queue("c", ready=None, unknown=("ready",)))

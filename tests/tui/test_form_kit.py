@@ -1,4 +1,4 @@
-"""The one kit of fields, what has to be typed to confirm, and which verb is offered first."""
+"""Fields of forms, the word that confirms, and the verb that is suggested first."""
 
 from textual.app import ComposeResult
 
@@ -42,7 +42,7 @@ async def test_text_flag_and_choice_are_fields_of_one_form() -> None:
         await pilot.press("right")
         assert (form["canary"].value, form["which"].value) == ("yes", "b")
         assert app.changed == ["canary", "which"]
-        # What cannot stand in a field is said under it, and it has the keys.
+        # An invalid value is reported under its field, which has the focus.
         form["batch"].value = "none"
         assert not form.check()
         assert app.focused is form["batch"].control
@@ -50,8 +50,8 @@ async def test_text_flag_and_choice_are_fields_of_one_form() -> None:
         assert form.check()
 
 
-def test_only_the_word_that_is_wanted_confirms() -> None:
-    for word, requires_name, does in (
+def test_only_the_expected_word_confirms() -> None:
+    for word, requires_name, confirms in (
         ("y", False, True),
         ("YES ", False, True),
         ("mail", False, True),
@@ -61,10 +61,10 @@ def test_only_the_word_that_is_wanted_confirms() -> None:
         ("", False, False),
         (" ", True, False),
     ):
-        assert (Confirmation("mail", requires_name).error_for(word) == "") == does, word
+        assert (Confirmation("mail", requires_name).error_for(word) == "") == confirms, word
 
 
-def test_the_state_of_what_is_meant_counts_before_the_queues_figures() -> None:
+def test_the_selected_state_suggests_a_verb_before_the_queues_figures_do() -> None:
     for stuck, errors, state, verb in (
         (3, 5, "", "release"),
         (0, 5, "", "requeue"),

@@ -1,4 +1,4 @@
-"""Help is made from the keys of the screen below it, whichever that is."""
+"""Help lists the keys of the screen below it."""
 
 import pytest
 from textual.binding import Binding
@@ -14,19 +14,19 @@ from tests.tui.opened import alone, conn, opened
 KEY = ("prod", "public", "mail")
 
 
-async def test_every_key_of_every_screen_has_words_and_help_is_made_of_the_screen_below() -> None:
+async def test_every_key_has_a_description_and_help_lists_the_keys_of_the_screen_below() -> None:
     async with alone(connections=[conn()], size=(100, 60)) as console:
-        navigator = {"smoke": (KEY,), "connections": ()}
-        for way in ("install", "adopt", "smoke", "connections", "audit"):
-            getattr(console.app, f"open_{way}")(*navigator.get(way, ("prod",)))
+        arguments = {"smoke": (KEY,), "connections": ()}
+        for name in ("install", "adopt", "smoke", "connections", "audit"):
+            getattr(console.app, f"open_{name}")(*arguments.get(name, ("prod",)))
             await console.pilot.pause()
             screen = console.app.screen
             for binding in type(screen).BINDINGS:
                 assert isinstance(binding, Binding)
                 assert binding.description
-            told = dict(keys_of(screen.active_bindings.values()))
-            assert any("one level back" in words for words in told.values()), way
-            assert told[":"] == "enter a command"
+            keys = dict(keys_of(screen.active_bindings.values()))
+            assert any("one level back" in words for words in keys.values()), name
+            assert keys[":"] == "enter a command"
         await console.press("question_mark")
         shown = console.picture
         assert "show the whole action" in shown
@@ -46,10 +46,10 @@ async def test_keys_are_named_as_they_are_on_the_keyboard() -> None:
         console.app.open_queue(KEY)
         await console.pilot.pause()
         bindings = console.app.screen.active_bindings.values()
-        of_words = {words: keys for keys, words in keys_of(bindings)}
-        assert of_words["the tab of that number"] == "0-9"
-        assert of_words["the previous chart"] == "["
-        assert of_words["one level back; never quits"] == "Escape q"
+        by_description = {words: keys for keys, words in keys_of(bindings)}
+        assert by_description["the tab of that number"] == "0-9"
+        assert by_description["the previous chart"] == "["
+        assert by_description["one level back; never quits"] == "Escape q"
 
 
 async def test_dialogs_have_help_too() -> None:
@@ -64,7 +64,7 @@ async def test_dialogs_have_help_too() -> None:
             assert console.is_at(CommandDialog)
 
 
-async def test_what_is_typed_right_after_a_colon_goes_into_the_line() -> None:
+async def test_keys_typed_right_after_a_colon_go_into_the_command_line() -> None:
     async with opened() as console:
         for key in ("colon", "a", "s", "x"):
             console.app.post_message(Key(key, ":" if key == "colon" else key))
@@ -76,11 +76,11 @@ async def test_what_is_typed_right_after_a_colon_goes_into_the_line() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.01])
-async def test_what_is_typed_right_after_a_screen_is_asked_for_waits_for_it(
+async def test_keys_typed_while_a_screen_opens_wait_for_it(
     monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    """A key that had gone to what had the focus before finds the screen without any widgets, or
-    with widgets that are not laid out."""
+    """A key sent to the earlier focus may reach the screen before its widgets are mounted, or
+    before they are laid out."""
     monkeypatch.setattr("console.tui.app._MOUNTING_SECONDS", seconds)
     async with opened() as console:
         console.app.action_help()
@@ -89,7 +89,7 @@ async def test_what_is_typed_right_after_a_screen_is_asked_for_waits_for_it(
         await console.until(lambda: screen.query_one("#help").scroll_offset.y == 1)
 
 
-async def test_topics_come_after_the_keys_and_are_turned_or_opened_by_digits(*, long: bool) -> None:
+async def test_help_topics_follow_the_keys_and_open_by_arrows_or_digits(*, long: bool) -> None:
     every = list(topics().values())
     async with opened(size=(120, 200)) as console:
         await console.press("question_mark")

@@ -1,4 +1,4 @@
-"""Whatever names, payloads, errors and pastes hold: no screen passes it on to the terminal."""
+"""No screen sends control characters of names, payloads, errors or pastes to the terminal."""
 
 import pytest
 from textual import events
@@ -21,7 +21,9 @@ NAMES = [text for text in TEXTS if text.strip()]
 WORST = "\x1b[2J\x9b31m\u202eq\u2028[red]r\ns: all clear"
 
 
-async def test_names_of_any_kind_on_the_first_screen_and_behind_it(long: bool) -> None:
+async def test_hostile_names_are_shown_escaped_on_the_overview_and_other_screens(
+    long: bool,
+) -> None:
     async with opened(WORST, NAMES[4], size=(120, 40)) as console:
         first, second = console.feeds
         first.give(
@@ -49,8 +51,8 @@ async def test_names_of_any_kind_on_the_first_screen_and_behind_it(long: bool) -
         console.app.screen.query_one(Input).value = "queue "
         await console.press("tab", "tab")
         assert control_characters(console.picture) == []
-        await _out(console)
-        # What is pasted is text as well.
+        await _back_to_overview(console)
+        # A paste is text as well.
         for key in ("slash", "colon"):
             for text in (WORST, "x" * 20_000) if long else (WORST,):
                 await console.press(key)
@@ -58,17 +60,19 @@ async def test_names_of_any_kind_on_the_first_screen_and_behind_it(long: bool) -
                 await console.pilot.pause()
                 assert text.splitlines()[0][:5] in console.app.screen.query_one(Input).value
                 assert control_characters(console.picture) == [], (key, text)
-                await _out(console)
+                await _back_to_overview(console)
 
 
-async def _out(console: Opened) -> None:
+async def _back_to_overview(console: Opened) -> None:
     while not console.is_at(OverviewScreen):
         await console.press("escape")
     await console.press("escape")
 
 
 @pytest.mark.long
-async def test_messages_of_any_kind_on_every_screen_of_a_queue(database: Database) -> None:
+async def test_hostile_messages_are_shown_escaped_on_every_screen_of_a_queue(
+    database: Database,
+) -> None:
     name = "\x1b[2J\x9b1m\u202eq [red]x"
     made = make(database, name, "status", {})
     with database.autocommit("make its messages hostile") as connection:

@@ -1,4 +1,4 @@
-"""A new queue: the form, its SQL, the whole way to smoke test and audit on a real server."""
+"""A new queue: the form, its SQL; install, smoke test and audit on a real server."""
 
 import pytest
 
@@ -32,7 +32,7 @@ async def choose(console: Opened, screen: InstallScreen, design: str) -> None:
     await console.pilot.pause()
 
 
-async def test_each_design_has_its_paragraph_and_its_options_and_what_is_wrong_is_said() -> None:
+async def test_each_design_shows_its_text_and_options_and_invalid_values_are_reported() -> None:
     async with alone(connections=[conn()], size=(50, 14)) as console:
         screen = await form(console)
         table = screen.table
@@ -81,11 +81,11 @@ async def test_the_install_form_takes_a_command_lines_values_and_returns_them() 
             option="size=20 in_hand=on",
         )
         assert screen.design.name == "ring"
-        wanted = screen.install_request()
-        assert wanted is not None
-        assert wanted.queue.options["size"] == "20"
+        request = screen.install_request()
+        assert request is not None
+        assert request.queue.options["size"] == "20"
         words = ["--option", "size=20", "--option", "in_hand=on", "--", "ring", "-late"]
-        assert wanted.words == words
+        assert request.words == words
         assert texts_from_words(INSTALL, words) == {
             "design": "ring",
             "name": "-late",
@@ -93,7 +93,7 @@ async def test_the_install_form_takes_a_command_lines_values_and_returns_them() 
         }
 
 
-async def test_without_the_right_the_sql_can_be_read_and_nothing_runs() -> None:
+async def test_without_the_right_an_install_shows_its_sql_and_runs_nothing() -> None:
     async with alone(connections=[conn(rights=Rights.OPERATOR)]) as console:
         screen = await form(console)
         await choose(console, screen, "fifo")
@@ -113,14 +113,14 @@ async def test_without_the_right_the_sql_can_be_read_and_nothing_runs() -> None:
         assert not console.app.context.action_runs.all
 
 
-async def test_on_production_only_the_name_confirms() -> None:
+async def test_an_install_on_production_requires_the_queues_name() -> None:
     async with alone(connections=[conn(production=True)]) as console:
         screen = await form(console)
         await choose(console, screen, "fifo")
         console.fill("name", "orders")
-        wanted = screen.install_request()
-        assert wanted is not None
-        screen.show_plan(wanted)
+        request = screen.install_request()
+        assert request is not None
+        screen.show_plan(request)
         await console.pilot.pause()
         assert "It runs on PRODUCTION prod in one transaction" in console.picture
         await console.press("y", "enter")
@@ -132,7 +132,7 @@ async def test_on_production_only_the_name_confirms() -> None:
             assert part in console.picture
 
 
-async def test_for_an_engine_alone_there_is_only_its_sql() -> None:
+async def test_without_a_connection_the_install_screen_shows_only_an_engines_sql() -> None:
     async with alone() as console:
         screen = await console.opens(InstallScreen, console.app.open_install, "")
         console.fill("connection", "/mssql")
@@ -145,7 +145,7 @@ async def test_for_an_engine_alone_there_is_only_its_sql() -> None:
         assert "SET XACT_ABORT ON" in screen.query_one(SqlView).text
 
 
-async def test_from_the_form_to_the_smoke_test_to_the_audit(
+async def test_a_queue_is_installed_smoke_tested_and_shown_in_the_audit(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with alone(connections=[OpenConnection("prod", database, Rights.ADMIN)]) as console:
@@ -158,7 +158,7 @@ async def test_from_the_form_to_the_smoke_test_to_the_audit(
         await console.until(lambda: "Installed public.orders" in console.picture)
         await console.press("enter")
         trial = console.on_top(SmokeScreen)
-        # It can be stopped and leaves nothing.
+        # A smoke test that is stopped leaves nothing.
         monkeypatch.setattr(smoke, "_MESSAGES_EACH", 5_000)
         await console.press("enter")
         await console.until(lambda: trial._trial is not None and trial._trial.progress)
@@ -167,10 +167,10 @@ async def test_from_the_form_to_the_smoke_test_to_the_audit(
         await console.pilot.pause()
         assert "stopped" in console.picture
         with database.transaction("look", read_only=True) as connection:
-            left = connection.exec_driver_sql(
+            leftovers = connection.exec_driver_sql(
                 "SELECT count(*) FROM pg_class WHERE starts_with(relname, 'dbq_smoke_')"
             ).scalar_one()
-        assert left == 0
+        assert leftovers == 0
         monkeypatch.setattr(smoke, "_MESSAGES_EACH", 10)
         await console.press("enter")
         await console.until(lambda: "ok   fifo, 70 messages" in console.picture)
@@ -181,7 +181,7 @@ async def test_from_the_form_to_the_smoke_test_to_the_audit(
         await console.until(lambda: table.keys)
         assert table.row is not None
         assert (table.row.entry.verb, table.row.entry.queue) == ("install", "orders")
-        # A name that is taken is said by its field, before anything runs.
+        # A name that is taken is reported at its field, before anything runs.
         await console.press("escape")
         screen = await form(console)
         await choose(console, screen, "fifo")
@@ -191,7 +191,7 @@ async def test_from_the_form_to_the_smoke_test_to_the_audit(
         assert console.is_at(InstallScreen)
 
 
-async def test_what_a_smoke_test_found_wrong_is_said() -> None:
+async def test_a_failed_smoke_test_shows_what_is_wrong() -> None:
     async with alone(connections=[conn()]) as console:
         screen = await console.opens(SmokeScreen, console.app.open_smoke, ORDERS)
         trial = Trial()

@@ -62,7 +62,7 @@ async def laid_out(console: Opened, screen: MessageScreen) -> None:
     await console.until(lambda: screen.view.layout_result and not screen.view.laying_out)
 
 
-def said(screen: MessageScreen, name: str) -> str:
+def text_of(screen: MessageScreen, name: str) -> str:
     return screen.query_one(f"#message-{name}", TextView).plain_text
 
 
@@ -71,11 +71,11 @@ def payload(text: str | bytes, *, cut: bool = False, **more: Any) -> ReadMessage
     return ReadMessage(found, payload_bytes=FIRST_BYTES)
 
 
-async def test_states_times_owner_error_and_then_it_is_gone() -> None:
+async def test_a_message_shows_its_state_times_owner_and_error_and_later_that_it_is_gone() -> None:
     async with opened() as (console, screen, navigator):
         screen.show_result(ReadMessage(None))
         await console.press("a", "y", "enter")
-        assert "gone: popped, purged or archived" in said(screen, "head")
+        assert "gone: popped, purged or archived" in text_of(screen, "head")
         await console.press("w", *"q1x", "escape")
         assert console.app.screen is screen
         screen.show_result(ReadMessage(FAILED, Evidence.GONE))
@@ -91,15 +91,15 @@ async def test_states_times_owner_error_and_then_it_is_gone() -> None:
         assert navigator.calls == [("actions", KEY, "id=17")]
         screen.show_result(ReadMessage(None))
         await console.pilot.pause()
-        assert "GONE" in said(screen, "head")
-        assert "attempts 3" in said(screen, "head")
+        assert "GONE" in text_of(screen, "head")
+        assert "attempts 3" in text_of(screen, "head")
         screen.show_error(ConnectionFailedError("Could not look.", why="it is away"))
-        assert "it is away" in said(screen, "foot")
+        assert "it is away" in text_of(screen, "foot")
         await console.press("escape")
         assert console.app.screen is not screen
 
 
-async def test_one_key_plans_that_this_one_is_popped_and_its_past_stands_below_its_error() -> None:
+async def test_n_plans_to_make_a_message_ready_and_past_attempts_are_below_the_error() -> None:
     past = (
         PastAttempt(AT, "pid=4711 start=x consumer=etl", 3, "no route"),
         PastAttempt(AT, None, 2, None),
@@ -108,12 +108,12 @@ async def test_one_key_plans_that_this_one_is_popped_and_its_past_stands_below_i
         for state in ("error", "claimed", "scheduled", "ready"):
             screen.show_result(ReadMessage(replace(FAILED, state=state)))
             await console.press("n")
-        wanted: list[tuple[object, ...]] = [
+        expected: list[tuple[object, ...]] = [
             ("requeue", KEY, "id=17"),
             ("release", KEY, "id=17"),
             ("reschedule", KEY, "id=17", ("in", "0s")),
         ]
-        assert navigator.calls == wanted
+        assert navigator.calls == expected
         screen.show_result(ReadMessage(replace(FAILED, history=past)))
         await console.pilot.pause()
         for words in (
@@ -128,10 +128,12 @@ async def test_one_key_plans_that_this_one_is_popped_and_its_past_stands_below_i
         screen.show_result(ReadMessage(replace(FAILED, state="error")))
         screen.show_result(ReadMessage(None))
         await console.press("n")
-        assert navigator.calls == wanted, "what is gone cannot be requeued"
+        assert navigator.calls == expected, "what is gone cannot be requeued"
 
 
-async def test_json_text_and_hex_by_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_v_switches_a_payload_between_json_text_and_hex(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with opened() as (console, screen, _):
         copied: list[str] = []
         monkeypatch.setattr(console.app, "copy_to_clipboard", copied.append)
@@ -154,23 +156,23 @@ async def test_json_text_and_hex_by_one_key(monkeypatch: pytest.MonkeyPatch) -> 
             await console.until(lambda: "00000000  00 ff" in console.picture)
 
 
-async def test_what_is_cut_says_so_and_more_can_be_had() -> None:
+async def test_a_cut_payload_says_so_and_m_reads_more() -> None:
     async with opened() as (console, screen, _):
-        asked: list[int | None] = []
-        screen._load = lambda size=None, **_: asked.append(size)  # type: ignore[method-assign]
+        requested: list[int | None] = []
+        screen._load = lambda size=None, **_: requested.append(size)  # type: ignore[method-assign]
         screen.show_result(payload('{"a": "' + "x" * 100, cut=True))
         await laid_out(console, screen)
-        assert "the first 65,536 bytes of 107; m reads more" in said(screen, "foot")
+        assert "the first 65,536 bytes of 107; m reads more" in text_of(screen, "foot")
         await console.press("m")
-        assert 8 * FIRST_BYTES in asked
+        assert 8 * FIRST_BYTES in requested
 
 
-async def test_ten_megabytes_hold_nothing_up() -> None:
+async def test_a_payload_of_ten_megabytes_does_not_block_the_screen() -> None:
     async with opened() as (console, screen, _):
         screen.show_result(payload("x" * 10_000_000))
         turns = 0
         while screen.view.layout_result is None or screen.view.laying_out:
-            await asyncio.sleep(0)  # the loop goes on while a thread lays it out
+            await asyncio.sleep(0)  # the event loop runs while a thread lays it out
             turns += 1
         assert turns > 0
         await console.press("G")
@@ -183,7 +185,7 @@ def masking(database: Any, rights: Rights = Rights.OPERATOR) -> OpenConnection:
 
 
 async def test_on_a_server(database: Database, tmp_path: Path) -> None:
-    """Masked until an operator reveals it, which the audit has; written to a file; gone at last."""
+    """Masked until an operator reveals it, which is audited; written to a file; finally gone."""
     queue = make(database, "mail", "claim", {"payload": "text"})
     with database.transaction("push") as connection:
         push_many(connection, queue, ["card 4711 is [b]mine"])
@@ -191,7 +193,7 @@ async def test_on_a_server(database: Database, tmp_path: Path) -> None:
     async with opened(masking(database, Rights.READ_ONLY), key) as (console, screen, _):
         await console.until(lambda: screen.message is not None)
         await console.press("R", "y")
-        await console.until(lambda: "needs the right operator" in said(screen, "foot"))
+        await console.until(lambda: "needs the right operator" in text_of(screen, "foot"))
         assert not screen.revealed
     last = json.loads(audit.local_file().read_text().splitlines()[-1])
     assert (last["verb"], last["outcome"]) == ("reveal", "refused")
@@ -206,17 +208,17 @@ async def test_on_a_server(database: Database, tmp_path: Path) -> None:
         assert not screen.revealed
         await console.press("R", "y")
         await console.until(lambda: "card 4711 is [b]mine" in console.picture)
-        assert "The audit has it" in said(screen, "foot")
+        assert "The audit has it" in text_of(screen, "foot")
         with database.transaction("look") as connection:
             entries = audit.entries(connection, audit.EntryFilter(verb="reveal"))
         assert [(entry.queue, entry.filters) for entry in entries] == [("mail", f"key={key}")]
         await write(console, screen, tmp_path / "masked")
-        assert "is there already" in said(screen, "foot")
+        assert "is there already" in text_of(screen, "foot")
         with database.transaction("pop") as connection:
             taken = pop_many(connection, queue, 100, "tester")
         screen._load()
-        await console.until(lambda: "claimed for" in said(screen, "head"))
-        assert "owner" in said(screen, "head")
+        await console.until(lambda: "claimed for" in text_of(screen, "head"))
+        assert "owner" in text_of(screen, "head")
         with database.transaction("complete") as connection:
             for one in taken:
                 complete(connection, queue, one)
@@ -229,10 +231,10 @@ async def write(console: Opened, screen: MessageScreen, path: Path) -> None:
     await console.press("w")
     screen.query_one("#message-file", Input).value = str(path)
     await console.press("enter")
-    await console.until(lambda: "writing" not in said(screen, "foot"))
+    await console.until(lambda: "writing" not in text_of(screen, "foot"))
 
 
-def test_where_the_database_cannot_keep_it_this_machine_does_or_nothing_is_shown(
+def test_a_reveal_is_recorded_in_the_database_or_on_this_machine_or_refused(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:

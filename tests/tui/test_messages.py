@@ -1,4 +1,4 @@
-"""The list of messages: what it shows, and that cursor and marks stay on their messages."""
+"""The list of messages: its rows, and that cursor and marks stay on their messages."""
 
 import asyncio
 from dataclasses import replace
@@ -17,7 +17,7 @@ from console.errors import ConnectionFailedError, UsageError
 from console.monitor.filters import NOTHING, Filters, line_of, parse, words_of
 from console.monitor.message import Message
 from console.monitor.messages import Page
-from console.monitor.scans import ScanKey as Place
+from console.monitor.scans import ScanKey
 from console.tui.tabs.messages import LoadedPage, MessagesTab, PageRequest
 from console.tui.widgets.keyed_table import LEFT, merge_keys
 from console.tui.widgets.messages import by_key
@@ -51,24 +51,24 @@ def message(name: str, state: str = "ready", **more: Any) -> Message:
 
 
 def page(*messages: Message, more: bool = False) -> Page:
-    return Page(QUEUE, messages, Place("ready", "", "z") if more else None, complete=True)
+    return Page(QUEUE, messages, ScanKey("ready", "", "z") if more else None, complete=True)
 
 
 def give(pane: MessagesTab, *messages: Message, more: bool = False, again: bool = False) -> None:
     pane.show_page(LoadedPage(replace(pane.request, again=again), page(*messages, more=more)))
 
 
-def asked(pane: MessagesTab, monkeypatch: pytest.MonkeyPatch) -> list[PageRequest]:
-    """What it asks from now on."""
+def requests_of(pane: MessagesTab, monkeypatch: pytest.MonkeyPatch) -> list[PageRequest]:
+    """The pages that it requests from now on."""
     found: list[PageRequest] = []
-    monkeypatch.setattr(pane, "_load", lambda ask, **_: found.append(ask))
+    monkeypatch.setattr(pane, "_load", lambda request, **_: found.append(request))
     return found
 
 
 ABC = tuple(message(name) for name in "abcdef")
 
 
-async def test_a_page_that_there_is_more_and_what_failed_since() -> None:
+async def test_a_page_says_that_there_is_more_and_why_a_refresh_failed() -> None:
     async with one_tab(MessagesTab) as shown:
         give(shown.tab, *ABC, message("[bold]x", "error", error="no\x1b[31m route"), more=True)
         await shown.pilot.pause()
@@ -86,17 +86,17 @@ async def test_a_page_that_there_is_more_and_what_failed_since() -> None:
         assert "7 messages" in shown.words(".pane-head")
 
 
-async def test_page_down_at_the_end_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_page_down_at_the_end_loads_the_next_page(monkeypatch: pytest.MonkeyPatch) -> None:
     async with one_tab(MessagesTab) as shown:
         pane = shown.tab
         give(pane, *ABC, more=True)
-        asks = asked(pane, monkeypatch)
+        requests = requests_of(pane, monkeypatch)
         await shown.press("pagedown")
-        assert asks == []
+        assert requests == []
         await shown.press("pagedown")
-        (ask,) = asks
-        assert ask.after == "ready,,z"
-        pane.show_page(LoadedPage(ask, page(message("g"))))
+        (request,) = requests
+        assert request.after == "ready,,z"
+        pane.show_page(LoadedPage(request, page(message("g"))))
         await shown.pilot.pause()
         assert list(pane.table.keys) == [f"id={name}" for name in "abcdefg"]
         assert pane.table.cursor_key == "id=f"
@@ -104,7 +104,7 @@ async def test_page_down_at_the_end_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
         assert "more" not in shown.words(".pane-head")
 
 
-async def test_marks_become_filters_and_all_matching_means_the_filters(
+async def test_marked_messages_become_filters_by_id_and_all_matching_the_lists_filter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with one_tab(MessagesTab) as shown:
@@ -129,54 +129,56 @@ async def test_marks_become_filters_and_all_matching_means_the_filters(
         ]
         assert "oldest first" in shown.words(".pane-head")
         assert 'filter "error~no route"' in shown.words(".pane-head")
-        asks = asked(pane, monkeypatch)
+        requests = requests_of(pane, monkeypatch)
         await shown.press("escape", "t")
-        assert [ask.filters for ask in asks] == [Filters(state="ready")]
+        assert [request.filters for request in requests] == [Filters(state="ready")]
 
 
-async def test_a_wrong_filter_is_said_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_invalid_filter_is_reported_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with one_tab(MessagesTab) as shown:
         pane = shown.tab
         give(pane, *ABC)
-        asks = asked(pane, monkeypatch)
+        requests = requests_of(pane, monkeypatch)
         await shown.press("slash", *"statte=x", "enter")
         assert "'statte=x' cannot be read" in shown.picture
         assert "Did you mean: state=S" in shown.picture
-        assert (asks, pane.request.filters) == ([], NOTHING)
+        assert (requests, pane.request.filters) == ([], NOTHING)
         pane.query_one(Input).value = "older=10m state=ready"
         await shown.press("enter")
-        assert [ask.filters for ask in asks] == [Filters(state="ready", older=600.0)]
+        assert [request.filters for request in requests] == [Filters(state="ready", older=600.0)]
         assert pane.table.has_focus
-        # What only the queue can know to be wrong changes nothing either.
+        # A filter that only the queue can refuse changes nothing either.
         pane.show_error(UsageError("The queue 'mail' has no messages in a state 'x'."))
         assert pane.request.filters == NOTHING
         assert [*pane.table.keys] == [f"id={name}" for name in "abcdef"]
         assert "has no messages in a state" in shown.words(".pane-head")
 
 
-async def test_letters_typed_into_the_filter_are_letters_and_pasted_they_are_taken_whole(
+async def test_letters_typed_into_the_filter_are_not_keys_however_fast(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with one_tab(MessagesTab) as shown:
         pane = shown.tab
         give(pane, *ABC)
-        asks = asked(pane, monkeypatch)
+        requests = requests_of(pane, monkeypatch)
         await shown.press("slash", *"xatsqo/19", "escape")
-        assert (asks, shown.navigator.calls, pane.table.marks) == ([], [], ())
+        assert (requests, shown.navigator.calls, pane.table.marks) == ([], [], ())
         assert not pane.typing
         await shown.press("slash")
-        for key in (*"id=17", "enter"):  # all of them before the first is heeded
+        for key in (*"id=17", "enter"):  # all of them before the first is handled
             character = None if key == "enter" else key
             shown.app.post_message(events.Key({"=": "equals_sign"}.get(key, key), character))
-        await shown.until(lambda: asks)
-        assert [ask.filters for ask in asks] == [Filters(ids=("17",))]
+        await shown.until(lambda: requests)
+        assert [request.filters for request in requests] == [Filters(ids=("17",))]
         screen = pane.screen
         assert shown.app.screen is screen
         await shown.press("escape", "escape")
         assert shown.app.screen is not screen
 
 
-async def test_what_is_gone_stays_while_it_is_marked_or_under_the_cursor() -> None:
+async def test_a_message_that_is_gone_keeps_its_row_while_marked_or_under_the_cursor() -> None:
     async with one_tab(MessagesTab) as shown:
         pane = shown.tab
         give(pane, *ABC)
@@ -193,7 +195,7 @@ async def test_what_is_gone_stays_while_it_is_marked_or_under_the_cursor() -> No
         assert list(pane.table.keys) == ["id=f"]
 
 
-def test_a_message_met_in_two_states_is_one_row() -> None:
+def test_a_message_read_in_two_states_is_one_row() -> None:
     both = by_key([message("a"), message("b"), message("a", "claimed"), message("b")])
     assert [(key, one.state) for key, one in both.items()] == [
         ("id=a", "claimed"),
@@ -206,7 +208,7 @@ keys = st.lists(st.sampled_from("abcdefgh"), unique=True)
 
 
 @given(keys, keys, st.sets(st.sampled_from("abcdefgh")))
-def test_what_is_held_keeps_its_place(now: list[str], before: list[str], held: set[str]) -> None:
+def test_held_rows_keep_their_position(now: list[str], before: list[str], held: set[str]) -> None:
     order = merge_keys(now, before, held)
     assert sorted(order) == sorted({*now} | ({*before} & held))
     assert [key for key in order if key in now] == now
@@ -259,11 +261,11 @@ def test_no_refresh_moves_the_cursor_or_a_mark_to_another_message(
 
 
 @given(st.lists(st.text(), max_size=4))
-def test_a_filter_line_means_the_words_that_it_was_made_of(words: list[str]) -> None:
+def test_a_filter_line_is_split_into_the_words_that_made_it(words: list[str]) -> None:
     assert words_of(line_of(words)) == words
 
 
-def test_a_filter_line_is_read_as_a_shell_would() -> None:
+def test_a_filter_line_is_split_as_a_shell_would() -> None:
     words = {
         'state=error  error~"no route"': ["state=error", "error~no route"],
         "'error~no route' id=17": ["error~no route", "id=17"],
