@@ -55,7 +55,7 @@ def page(*messages: Message, more: bool = False) -> Page:
 
 
 def give(pane: MessagesTab, *messages: Message, more: bool = False, again: bool = False) -> None:
-    pane.show_page(LoadedPage(replace(pane.request, again=again), page(*messages, more=more)))
+    pane.show_page(LoadedPage(replace(pane.request, is_refresh=again), page(*messages, more=more)))
 
 
 def requests_of(pane: MessagesTab, monkeypatch: pytest.MonkeyPatch) -> list[PageRequest]:

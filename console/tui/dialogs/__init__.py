@@ -1,1 +1,1 @@
-"""What is asked over a screen: forms, plans, confirmations."""
+"""The dialogs over a screen: forms, plans, confirmations."""

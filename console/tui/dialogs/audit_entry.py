@@ -19,7 +19,7 @@ from console.tui.widgets.keyed_table import Column, KeyedTable
 
 _DROP_ORDER = ("detail", "action", "took", "planned", "not_done", "operator", "connection", "done")
 _MARKS = {"failed": "✖", "refused": "✖", "interrupted": "!", "stopped": "!", "running": "▶"}
-_TONES = {"failed": "critical", "refused": "critical", "interrupted": "warning"}
+_STYLES = {"failed": "critical", "refused": "critical", "interrupted": "warning"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class AuditRow:
         return f"{entry.done:,}" if entry.done else ""
 
     @property
-    def left(self) -> str:
+    def not_done(self) -> str:
         """What was skipped or failed."""
         kinds = ((self.entry.skipped, "skipped"), (self.entry.failed, "failed"))
         return ", ".join(f"{count:,} {word}" for count, word in kinds if count)
@@ -75,15 +75,15 @@ def audit_table(context: Context, *, id: str, queues: bool = True) -> KeyedTable
         return plain(f"{entry.schema}.{entry.queue}") if queues and entry.queue else ""
 
     columns: tuple[Column[AuditRow], ...] = (
-        Column("mark", "", lambda line: _MARKS.get(line.outcome, ""), _mark_tone, max_width=1),
+        Column("mark", "", lambda line: _MARKS.get(line.outcome, ""), _mark_style, max_width=1),
         Column("when", "when", when, "quiet", 14, 14),
         Column("verb", "verb", lambda line: plain(line.entry.verb), "strong", 7, 12),
         Column("connection", "connection", lambda line: plain(line.connection), "quiet", 8, 24),
         Column("queue", "queue", queue, "", 14, 40),
-        Column("outcome", "outcome", lambda line: plain(line.outcome), _tone, 11, 12),
+        Column("outcome", "outcome", lambda line: plain(line.outcome), _style, 11, 12),
         Column("done", "done", _done, "", 6, 14, align_right=True),
         Column("planned", "planned", _planned, "quiet", 7, 14, align_right=True),
-        Column("not_done", "skipped", lambda line: line.left, _left_tone, 10, 28),
+        Column("not_done", "skipped", lambda line: line.not_done, _not_done_style, 10, 28),
         Column("took", "took", lambda line: line.took, "quiet", 9, 10, align_right=True),
         Column("operator", "by", lambda line: plain(line.entry.operator), "", 8, 26),
         Column(
@@ -94,15 +94,15 @@ def audit_table(context: Context, *, id: str, queues: bool = True) -> KeyedTable
     return KeyedTable(columns, _DROP_ORDER, id=id)
 
 
-def _tone(line: AuditRow) -> str:
-    return _TONES.get(line.outcome, "")
+def _style(line: AuditRow) -> str:
+    return _STYLES.get(line.outcome, "")
 
 
-def _mark_tone(line: AuditRow) -> str:
-    return _tone(line) or "quiet"
+def _mark_style(line: AuditRow) -> str:
+    return _style(line) or "quiet"
 
 
-def _left_tone(line: AuditRow) -> str:
+def _not_done_style(line: AuditRow) -> str:
     return "warning" if line.entry.failed else "quiet"
 
 
@@ -118,12 +118,14 @@ def _about(line: AuditRow) -> str:
     return "  ".join(plain(text) for text in (line.entry.filters, line.entry.detail) if text)
 
 
-_TAKES = {"purge", "archive"}
+_ARCHIVING = {"purge", "archive"}
 """Verbs that move messages to the archive."""
-_GOES_ON = {"requeue", "release", "purge", "archive", "restore"}
+_RESUMABLE = {"requeue", "release", "purge", "archive", "restore"}
 """Verbs that finish the rest if planned again with the same filters."""
 _UNFINISHED = {"interrupted", "stopped", "failed"}
-_FORMS = re.compile(r" (?=(?:state|older|newer|id|claimed_by|limit|keep-newest)=|error~|payload\.)")
+_FILTER_STARTS = re.compile(
+    r" (?=(?:state|older|newer|id|claimed_by|limit|keep-newest)=|error~|payload\.)"
+)
 
 
 class AuditEntryDialog(FactsDialog):
@@ -172,15 +174,15 @@ class FollowUp:
 def follow_up(line: AuditRow) -> FollowUp | None:
     """What undoes or continues the action, if anything."""
     entry = line.entry
-    if line.outcome in _UNFINISHED and entry.verb in _GOES_ON:
+    if line.outcome in _UNFINISHED and entry.verb in _RESUMABLE:
         words = filters_of(entry)
-        told = f" with {' '.join(words)}" if words else ""
+        filtered = f" with {' '.join(words)}" if words else ""
         return FollowUp(
             entry.verb,
-            f"It did not finish. What it did is done; {entry.verb} again{told} does the rest.",
+            f"It did not finish. What it did is done; {entry.verb} again{filtered} does the rest.",
             words,
         )
-    if entry.verb in _TAKES and entry.done:
+    if entry.verb in _ARCHIVING and entry.done:
         return FollowUp(
             "restore",
             f"What it took is in the archive: restore --action {entry.action_id} brings it back.",
@@ -191,7 +193,7 @@ def follow_up(line: AuditRow) -> FollowUp | None:
 
 def filters_of(entry: Entry) -> tuple[str, ...]:
     """The filters of an action; empty if they cannot be parsed."""
-    words = tuple(_FORMS.split(entry.filters)) if entry.filters else ()
+    words = tuple(_FILTER_STARTS.split(entry.filters)) if entry.filters else ()
     try:
         filters.parse(words)
     except UsageError:  # written by an older console
@@ -206,7 +208,7 @@ def facts(context: Context, line: AuditRow) -> dict[str, str]:
     def moment(at: datetime | None) -> str:
         return "" if at is None else context.moment(at)
 
-    told = {
+    values = {
         "verb": entry.verb,
         "queue": f"{entry.schema}.{entry.queue}",
         "outcome": line.outcome,
@@ -223,7 +225,7 @@ def facts(context: Context, line: AuditRow) -> dict[str, str]:
         "planned": f"{entry.planned:,}" if entry.planned else "",
         "selected": f"{entry.selected:,}" if entry.planned else "",
         "done": line.counts,
-        "skipped": line.left,
+        "skipped": line.not_done,
         "detail": entry.detail,
     }
-    return {name: plain(words) for name, words in told.items() if words}
+    return {name: plain(text) for name, text in values.items() if text}

@@ -47,7 +47,7 @@ Entry = tuple[str, str, str]
 
 
 class Palette(Closable, CommandPalette):
-    """Textual's own crashes if its list has no size yet, or is gone."""
+    """Textual's own crashes if its list has no size yet, or no longer exists."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """The list ignores keys until it is laid out."""
@@ -56,7 +56,7 @@ class Palette(Closable, CommandPalette):
         return super().check_action(action, parameters)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """No search after it was closed: the list is gone."""
+        """No search after it was closed: the list no longer exists."""
         if not self.is_current:
             event.prevent_default()
 
@@ -70,15 +70,15 @@ class ConsoleCommands(Provider):
 
     async def discover(self) -> Hits:
         """Before anything is typed: first what applies to the queue under the cursor."""
-        for name, words, line in entries(self._ctx):
-            yield DiscoveryHit(name, partial(self._run, line), help=words)
+        for name, summary, line in entries(self._ctx):
+            yield DiscoveryHit(name, partial(self._run, line), help=summary)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for name, words, line in entries(self._ctx):
-            score = max(matcher.match(name), matcher.match(words) * 0.5)
+        for name, summary, line in entries(self._ctx):
+            score = max(matcher.match(name), matcher.match(summary) * 0.5)
             if score > 0:
-                yield Hit(score, matcher.highlight(name), partial(self._run, line), help=words)
+                yield Hit(score, matcher.highlight(name), partial(self._run, line), help=summary)
 
     def _run(self, line: str) -> None:
         try:
@@ -119,11 +119,15 @@ def _of_the_queue(ctx: CommandContext) -> Iterator[Entry]:
 def _verbs(ctx: CommandContext) -> list[str]:
     """Those of its design, with any option; the form says why one is not available."""
     now = ctx.context.clock.monotonic()
-    found = None if ctx.key is None else ctx.context.store.queue(ctx.key, now)
-    of = None if found is None else DESIGNS.get(found.snapshot.design)
-    if of is None:
+    view = None if ctx.key is None else ctx.context.store.queue(ctx.key, now)
+    design = None if view is None else DESIGNS.get(view.snapshot.design)
+    if design is None:
         return []
-    known = {*of.verbs, *(v for verbs in of.option_verbs.values() for v in verbs), *ANY_QUEUE_VERBS}
+    known = {
+        *design.verbs,
+        *(v for verbs in design.option_verbs.values() for v in verbs),
+        *ANY_QUEUE_VERBS,
+    }
     return [verb for verb in (*MODULES, "smoke") if verb in known]
 
 
@@ -141,13 +145,13 @@ def completions(ctx: CommandContext, line: str) -> list[str]:
         command = command_named(before[0])
     except UsageError:
         return []
-    words = [word for word in _words(ctx, command, before) if word.startswith(last)]
+    words = [word for word in _next_words(ctx, command, before) if word.startswith(last)]
     return [f"{head} {word}" for word in dict.fromkeys(words)]
 
 
-def _words(ctx: CommandContext, command: Command, before: Sequence[str]) -> Iterator[str]:
+def _next_words(ctx: CommandContext, command: Command, before: Sequence[str]) -> Iterator[str]:
     if len(before) == 1:
-        yield from _wanted(ctx, command.completes)
+        yield from _arguments(ctx, command.completes)
     if command.completes == "theme" and len(before) == 2:
         yield "--save"
     if command.name == "queue" and len(before) == 2:
@@ -169,7 +173,7 @@ def _words(ctx: CommandContext, command: Command, before: Sequence[str]) -> Iter
         yield from (f"--{one.name}" for one in options)
 
 
-def _wanted(ctx: CommandContext, what: str) -> Iterator[str]:
+def _arguments(ctx: CommandContext, what: str) -> Iterator[str]:
     if what in {"queue", "both"}:
         yield from _unambiguous(ctx.keys)
     if what in {"connection", "both"}:
@@ -183,13 +187,13 @@ def _wanted(ctx: CommandContext, what: str) -> Iterator[str]:
 def _unambiguous(keys: Iterable[QueueKey]) -> list[str]:
     """The shortest unambiguous name of each queue."""
     every = list(keys)
-    found = []
+    names = []
     for key in every:
         alone = next(
             (n for n in names_of(key) if sum(n in names_of(other) for other in every) == 1), key[2]
         )
-        found.append(quoted(alone))
-    return found
+        names.append(quoted(alone))
+    return names
 
 
 _SHOWN = 12
@@ -211,8 +215,8 @@ class CommandLineDialog(Dialog[None]):
         self._ctx = ctx
         self._text = text
         self._offered: list[str] = []
-        self._at = -1
-        self._past = len(ctx.context.history)
+        self._selected = -1
+        self._history_index = len(ctx.context.history)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="command-line"):
@@ -234,26 +238,26 @@ class CommandLineDialog(Dialog[None]):
 
     def _offer(self) -> None:
         line = self.query_one(Input).value
-        self._offered, self._at = completions(self._ctx, line), -1
-        self._say()
+        self._offered, self._selected = completions(self._ctx, line), -1
+        self._draw()
 
-    def _say(self) -> None:
-        words = self.query_one("#command-hints", Paragraph)
+    def _draw(self) -> None:
+        hints = self.query_one("#command-hints", Paragraph)
         line = self.query_one(Input).value
         text = Text()
         names = [one.rpartition(" ")[2] for one in self._offered]
-        first = max(0, self._at - _SHOWN + 1)
+        first = max(0, self._selected - _SHOWN + 1)
         for at, name in enumerate(names[first : first + _SHOWN], start=first):
-            text.append(plain(name), style_of(words, "sorted" if at == self._at else "quiet"))
+            text.append(plain(name), style_of(hints, "sorted" if at == self._selected else "quiet"))
             text.append("  ")
         if len(names) > first + _SHOWN:
-            text.append(f"+ {len(names) - first - _SHOWN}", style_of(words, "quiet"))
+            text.append(f"+ {len(names) - first - _SHOWN}", style_of(hints, "quiet"))
         command = commands.BY_NAME.get(line.split(" ")[0])
         if command is not None:
             text.append("\n" if text else "")
-            text.append(f":{command.name} {command.usage}", style_of(words, "strong"))
-            text.append(f"   {command.summary}", style_of(words, "quiet"))
-        words.set_text(text)
+            text.append(f":{command.name} {command.usage}", style_of(hints, "strong"))
+            text.append(f"   {command.summary}", style_of(hints, "quiet"))
+        hints.set_text(text)
 
     def on_input_changed(self) -> None:
         self._offer()
@@ -261,7 +265,7 @@ class CommandLineDialog(Dialog[None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         line = event.value.strip()
-        # Close this first, or it would lie over the screen that the command opens.
+        # Close this first, or it would cover the screen that the command opens.
         if not self.close() or not line:
             return
         history = self._ctx.context.history
@@ -270,29 +274,33 @@ class CommandLineDialog(Dialog[None]):
         try:
             commands.run(self._ctx, line)
         except ConsoleError as error:
-            again = CommandLineDialog(self._ctx, line)
-            self.app.push_screen(again)
-            again.after_refresh(again.answer, error)
+            dialog = CommandLineDialog(self._ctx, line)
+            self.app.push_screen(dialog)
+            dialog.after_refresh(dialog.show_error, error)
 
-    def answer(self, error: ConsoleError) -> None:
-        words = self.query_one("#command-hints", Paragraph)
-        words.set_text(
-            Text(" ".join(describe_error(error).splitlines()), style_of(words, "critical"))
+    def show_error(self, error: ConsoleError) -> None:
+        hints = self.query_one("#command-hints", Paragraph)
+        hints.set_text(
+            Text(" ".join(describe_error(error).splitlines()), style_of(hints, "critical"))
         )
 
     def action_complete(self, step: int) -> None:
         if not self._offered:
             return
-        self._at = (self._at + step) % len(self._offered) if self._at >= 0 else min(0, step - 1)
-        self._at %= len(self._offered)
+        self._selected = (
+            (self._selected + step) % len(self._offered)
+            if self._selected >= 0
+            else min(0, step - 1)
+        )
+        self._selected %= len(self._offered)
         alone = len(self._offered) == 1
-        self._put(self._offered[self._at] + (" " if alone else ""))
+        self._set_line(self._offered[self._selected] + (" " if alone else ""))
         if alone:
             self._offer()
         else:
-            self._say()
+            self._draw()
 
-    def _put(self, text: str) -> None:
+    def _set_line(self, text: str) -> None:
         line = self.query_one(Input)
         with line.prevent(Input.Changed):
             line.value = text
@@ -300,6 +308,6 @@ class CommandLineDialog(Dialog[None]):
 
     def action_remember(self, step: int) -> None:
         history = self._ctx.context.history
-        self._past = max(0, min(len(history), self._past + step))
-        self._put(history[self._past] if self._past < len(history) else "")
+        self._history_index = max(0, min(len(history), self._history_index + step))
+        self._set_line(history[self._history_index] if self._history_index < len(history) else "")
         self._offer()

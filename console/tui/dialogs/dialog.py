@@ -94,14 +94,14 @@ class FactsDialog(Dialog[None]):
             table = Table.grid(padding=(0, 2))
             table.add_column(no_wrap=True, style="bold")
             table.add_column(overflow="fold")
-            for name, words in self._facts.items():
-                table.add_row(Text(name), Text(words))
+            for name, text in self._facts.items():
+                table.add_row(Text(name), Text(text))
             yield Static(table)
             for part in (*self._parts, *([self._note] if self._note else [])):
                 yield Static(Text(f"\n{part}", overflow="fold"))
 
     def action_copy(self) -> None:
-        facts = (f"{name}: {words}" for name, words in self._facts.items())
+        facts = (f"{name}: {text}" for name, text in self._facts.items())
         self.app.copy_to_clipboard("\n".join([*facts, *self._parts]))
         self.notify("Copied.")
 
@@ -140,10 +140,11 @@ class ConfirmDialog(Dialog[bool]):
         if word == self._word or word.lower() in {"y", "yes"}:
             self.dismiss(result=True)
             return
-        words = self.query_one("#confirm-prompt", Paragraph)
-        words.set_text(
+        prompt = self.query_one("#confirm-prompt", Paragraph)
+        prompt.set_text(
             Text(
-                f"\n{plain(word)!r} is not the name: nothing was done.", style_of(words, "critical")
+                f"\n{plain(word)!r} is not the name: nothing was done.",
+                style_of(prompt, "critical"),
             )
         )
 
@@ -168,11 +169,11 @@ class RevealDialog(Dialog[bool]):
         with Vertical(classes="dialog") as panel:
             panel.border_title = "Reveal"
             panel.border_subtitle = "y shows it · Escape keeps it hidden"
-            words = (
+            text = (
                 f"Show the message {plain(self._message)} of {plain(self._queue)} without its "
                 "masks?\n\nThe audit records who did that, when, and for which message."
             )
-            yield Static(Text(words))
+            yield Static(Text(text))
 
     def action_answer(self, answer: bool) -> None:  # noqa: FBT001  # from the key map
         self.dismiss(answer)
@@ -240,8 +241,8 @@ class SeekDialog(Dialog[datetime | None]):
         try:
             moment = self._read(event.value)
         except ConsoleError as error:
-            words = self.query_one("#seek-prompt", Paragraph)
-            words.set_text(Text(describe_error(error), style_of(words, "critical")))
+            prompt = self.query_one("#seek-prompt", Paragraph)
+            prompt.set_text(Text(describe_error(error), style_of(prompt, "critical")))
         else:
             self.dismiss(moment)
 
@@ -308,19 +309,19 @@ class CommandDialog(Dialog[None]):
         Binding("y", "copy", "copy", tooltip="copy the command again"),
     ]
 
-    def __init__(self, command: str, words: str = "") -> None:
-        """`words`: a note on it."""
+    def __init__(self, command: str, note: str = "") -> None:
+        """`note`: a remark below it."""
         super().__init__()
         self.command = command
-        self._words = words
+        self._note = note
 
     def compose(self) -> ComposeResult:
         with Vertical(id="command") as panel:
             panel.border_title = "The same on the command line"
             panel.border_subtitle = "copied   Escape closes"
             yield Static(Text(plain(self.command), overflow="fold"))
-            if self._words:
-                yield Static(Text(self._words), classes="quiet")
+            if self._note:
+                yield Static(Text(self._note), classes="quiet")
 
     def on_mount(self) -> None:
         self.action_copy()

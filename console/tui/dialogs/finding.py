@@ -33,7 +33,7 @@ _TABS = {
     "prepared_forgotten": "waits",
 }
 """Code -> the queue's tab with more on it."""
-_LOOK_SECONDS = 0.25
+_CHECK_SECONDS = 0.25
 
 
 class Phase(Enum):
@@ -57,7 +57,7 @@ class FindingDialog(Dialog[None]):
         Binding(
             "escape,q", "out", "close", show=False, tooltip="close; a running repair continues"
         ),
-        Binding("y", "mend", "repair", tooltip="do what the plan says"),
+        Binding("y", "repair", "repair", tooltip="do what the plan says"),
         Binding("o", "command", "command", tooltip="copy it as a command line"),
         Binding("enter", "queue", "queue", tooltip="open the queue at the tab that shows more"),
         Binding("a", "actions", "actions", tooltip="what can be done with the queue"),
@@ -77,9 +77,9 @@ class FindingDialog(Dialog[None]):
         self.finding = finding
         self.phase = Phase.NOTHING
         self._lines: Sequence[str] = ()
-        """Of the plan, then of the result."""
+        """The plan's, then the result's."""
         self._why = ""
-        self._ended_at = 0.0
+        self._finished_at = 0.0
 
     @property
     def repair(self) -> Repair | None:
@@ -106,10 +106,10 @@ class FindingDialog(Dialog[None]):
     def on_mount(self) -> None:
         """Make the plan at once: it changes nothing."""
         evidence = self.query_one("#finding-evidence", FindingLines)
-        evidence.draw(self.finding, self.context.moment, words=False)
+        evidence.draw(self.finding, self.context.moment, details=False)
         self.query_one("#finding-name").display = False
         self._plan()
-        self.every(_LOOK_SECONDS, self._look_again)
+        self.every(_CHECK_SECONDS, self._recheck)
 
     # The repair.
 
@@ -117,8 +117,8 @@ class FindingDialog(Dialog[None]):
     def connection(self) -> ConnectionView | None:
         now = self.context.clock.monotonic()
         name = plain(self.finding.connection)
-        found = (view for view in self.context.store.connections(now) if view.name == name)
-        return next(found, None)
+        views = (view for view in self.context.store.connections(now) if view.name == name)
+        return next(views, None)
 
     @property
     def requires_name(self) -> bool:
@@ -141,17 +141,17 @@ class FindingDialog(Dialog[None]):
     def _plan(self) -> None:
         repair, conn = self.repair, self.conn
         if repair is None or conn is None:
-            self._say(Phase.NOTHING)
+            self._show_phase(Phase.NOTHING)
             return
         if why := self._refusal(repair, conn):
-            self._say(Phase.REFUSED, why=why)
+            self._show_phase(Phase.REFUSED, why=why)
             return
-        self._say(Phase.PLANNING)
+        self._show_phase(Phase.PLANNING)
         database = conn.database
         jobs.start_job(self, lambda: repair.plan(database), self.show_plan, self._failed)
 
     def show_plan(self, lines: Sequence[str]) -> None:
-        self._say(Phase.PLANNED, lines)
+        self._show_phase(Phase.PLANNED, lines)
         if self.requires_name and self.finding.queue_key is not None:
             line = self.query_one("#finding-name", Input)
             line.placeholder = f"the queue's name: {self.finding.queue_key[2]}"
@@ -160,10 +160,10 @@ class FindingDialog(Dialog[None]):
             self._fit()
 
     def _failed(self, error: ConsoleError) -> None:
-        self._ended_at = self.context.clock.monotonic()
-        self._say(Phase.FAILED, why=describe_error(error))
+        self._finished_at = self.context.clock.monotonic()
+        self._show_phase(Phase.FAILED, why=describe_error(error))
 
-    def action_mend(self) -> None:
+    def action_repair(self) -> None:
         """Run the plan that is shown."""
         if self.phase is Phase.PLANNED and not self.requires_name:
             self._run()
@@ -176,43 +176,43 @@ class FindingDialog(Dialog[None]):
         if event.value == key[2]:
             self._run()
         else:
-            self._say(Phase.PLANNED, self._lines, why="That is not the queue's name.")
+            self._show_phase(Phase.PLANNED, self._lines, why="That is not the queue's name.")
 
     def _run(self) -> None:
         repair, conn = self.repair, self.conn
         if repair is None or conn is None:
             return
         if why := self._refusal(repair, conn):
-            self._say(Phase.REFUSED, why=why)
+            self._show_phase(Phase.REFUSED, why=why)
             return
         self.query_one("#finding-name").display = False
         self.set_focus(None)
-        self._say(Phase.RUNNING, self._lines)
+        self._show_phase(Phase.RUNNING, self._lines)
         database, app = conn.database, self.app
-        words = f"{self.finding.label}: {plain(repair.summary)}"
+        title = f"{self.finding.label}: {plain(repair.summary)}"
 
         # The result is reported even if this dialog was closed.
         def done(lines: Sequence[str]) -> None:
             self.context.navigator.examine(self.finding.queue_key)
             if self.is_attached:
-                self._ended_at = self.context.clock.monotonic()
-                self._say(Phase.DONE, lines)
+                self._finished_at = self.context.clock.monotonic()
+                self._show_phase(Phase.DONE, lines)
             else:
-                app.notify(f"{words}: done", markup=False)
+                app.notify(f"{title}: done", markup=False)
 
         def failed(error: ConsoleError) -> None:
             if self.is_attached:
                 self._failed(error)
             else:
                 app.notify(
-                    f"{words}: {describe_error(error)}", severity="error", markup=False, timeout=30
+                    f"{title}: {describe_error(error)}", severity="error", markup=False, timeout=30
                 )
 
         jobs.start_job(app, lambda: repair.run(database), done, failed)
 
     # Drawing.
 
-    def _say(self, phase: Phase, lines: Sequence[str] = (), why: str = "") -> None:
+    def _show_phase(self, phase: Phase, lines: Sequence[str] = (), why: str = "") -> None:
         self.phase, self._lines, self._why = phase, lines, why
         self.query_one("#finding-lines", FindingLines).draw(
             self.finding,
@@ -220,23 +220,23 @@ class FindingDialog(Dialog[None]):
             evidence=False,
             allowed=phase is not Phase.REFUSED,
         )
-        words = self.query_one("#finding-plan", TextView)
+        view = self.query_one("#finding-plan", TextView)
         plan = Text()
         if phase in {Phase.PLANNED, Phase.RUNNING, Phase.DONE}:
             head = "what was done" if phase is Phase.DONE else "the plan"
-            plan.append(f"\n{head}\n", style_of(words, "quiet"))
+            plan.append(f"\n{head}\n", style_of(view, "quiet"))
         plan.append("".join(f"{plain(line)}\n" for line in lines))
-        words.set_text(plan)
-        self._ask()
+        view.set_text(plan)
+        self._draw_prompt()
 
-    def _ask(self) -> None:
-        ask = self.query_one("#finding-prompt", TextView)
-        words, style = self._words()
-        line = Text(words, style_of(ask, style))
+    def _draw_prompt(self) -> None:
+        prompt = self.query_one("#finding-prompt", TextView)
+        text, style = self._prompt_text()
+        line = Text(text, style_of(prompt, style))
         if self._why and self.phase is Phase.PLANNED:
-            line.append(f"  {self._why}", style_of(ask, "warning"))
-        line.append(f"\n{self._keys()}", style_of(ask, "quiet"))
-        ask.set_text(line)
+            line.append(f"  {self._why}", style_of(prompt, "warning"))
+        line.append(f"\n{self._keys()}", style_of(prompt, "quiet"))
+        prompt.set_text(line)
         self.refresh_bindings()
         self._fit()
 
@@ -250,7 +250,7 @@ class FindingDialog(Dialog[None]):
     def on_resize(self) -> None:
         self._fit()
 
-    def _words(self) -> tuple[str, str]:
+    def _prompt_text(self) -> tuple[str, str]:
         """The line at the bottom, and its style."""
         confirm = (
             "Type the queue's name and press Enter to run it."
@@ -258,7 +258,7 @@ class FindingDialog(Dialog[None]):
             else "y runs it."
         )
         return {
-            Phase.NOTHING: (self._nothing(), "quiet"),
+            Phase.NOTHING: (self._why_nothing(), "quiet"),
             Phase.REFUSED: (f"Not here: {self._why}", "warning"),
             Phase.PLANNING: ("Making the plan ...", "quiet"),
             Phase.PLANNED: (confirm, "strong"),
@@ -267,13 +267,13 @@ class FindingDialog(Dialog[None]):
             Phase.FAILED: (self._why, "critical"),
         }[self.phase]
 
-    def _nothing(self) -> str:
+    def _why_nothing(self) -> str:
         if self.finding.queue_key is None:
             return "The console keeps trying by itself."
         if self.finding.finding is None:
             return "The figures say so; the doctor has not explained it yet."
-        words = self.finding.finding.judgement_text.splitlines()[:1]
-        return plain(f"It {words[0]}.") if words else ""
+        lines = self.finding.finding.judgement_text.splitlines()[:1]
+        return plain(f"It {lines[0]}.") if lines else ""
 
     def _keys(self) -> str:
         keys = [] if self.finding.queue_key is None else ["Enter opens the queue", "a actions"]
@@ -285,7 +285,7 @@ class FindingDialog(Dialog[None]):
         closes = "Escape closes; it goes on" if self.phase is Phase.RUNNING else "Escape closes"
         return " · ".join([*keys, closes])
 
-    def _look_again(self) -> None:
+    def _recheck(self) -> None:
         """A refused repair may be possible by now; after a repair, show the doctor's new result."""
         repair, conn = self.repair, self.conn
         if self.phase is Phase.REFUSED and repair and conn and not self._refusal(repair, conn):
@@ -296,15 +296,15 @@ class FindingDialog(Dialog[None]):
         view = self._queue(now)
         if view is None or view.examined_seconds is None:
             return
-        if now - view.examined_seconds <= self._ended_at:
+        if now - view.examined_seconds <= self._finished_at:
             return
         still = next((one for one in view.findings if one.key == self.finding.key), None)
-        ask = self.query_one("#finding-prompt", TextView)
-        words = "Done; the doctor no longer finds it."
+        prompt = self.query_one("#finding-prompt", TextView)
+        text = "Done; the doctor no longer finds it."
         if still is not None:
-            words = f"Done; the doctor still finds: {still.summary}"
-        line = Text(words, style_of(ask, "good" if still is None else "warning"))
-        ask.set_text(line.append(f"\n{self._keys()}", style_of(ask, "quiet")))
+            text = f"Done; the doctor still finds: {still.summary}"
+        line = Text(text, style_of(prompt, "good" if still is None else "warning"))
+        prompt.set_text(line.append(f"\n{self._keys()}", style_of(prompt, "quiet")))
 
     def _queue(self, now: float) -> QueueView | None:
         key = self.finding.queue_key
@@ -318,9 +318,9 @@ class FindingDialog(Dialog[None]):
         repair, conn, key = self.repair, self.conn, self.finding.queue_key
         if repair is None or conn is None or key is None:
             return ""
-        told = self.finding.finding
-        words = (told.command if told is not None else "") or repair.command
-        return f"{words} {shlex.join(conn.cli_options)}".strip() if words else ""
+        finding = self.finding.finding
+        command = (finding.command if finding is not None else "") or repair.command
+        return f"{command} {shlex.join(conn.cli_options)}".strip() if command else ""
 
     def action_command(self) -> None:
         """Copy it, without --yes: it only plans."""

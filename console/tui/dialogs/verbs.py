@@ -1,4 +1,4 @@
-"""The verbs of a queue; those not allowed are greyed, with the reason."""
+"""The verbs of a queue; those not allowed are greyed out, with the reason."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ _SMOKE = ("smoke", "test its design on a scratch queue")
 
 ON_THE_LAKE = {"to lake": "archive", "from lake": "replay", "verify log": "verify"}
 """Name in this list -> pipeline job."""
-_LAKE_WORDS = {
+_LAKE_SUMMARIES = {
     "to lake": "its archive into Parquet files, as a process of its own",
     "from lake": "archived messages from Parquet files back into it, once each",
     "verify log": "what was pushed and popped: lost, duplicated, out of order",
@@ -64,7 +64,7 @@ def _every(queue: Queue, rights: Rights, stale: str) -> Iterator[VerbChoice]:
         yield VerbChoice(verb, summary, why or stale)
     for name, verb in ON_THE_LAKE.items():
         why = missing_right(rights, Rights.OPERATOR) if jobs.BY_NAME[verb].confirmed else ""
-        yield VerbChoice(name, _LAKE_WORDS[name], why or stale)
+        yield VerbChoice(name, _LAKE_SUMMARIES[name], why or stale)
 
 
 _BY_STATE = {"error": "requeue", "claimed": "release", "done": "archive", "ready": ""}
@@ -121,10 +121,10 @@ class VerbsDialog(Dialog[None]):
 
     def on_mount(self) -> None:
         """Looking up the queue in the catalog may take a moment."""
-        self._say(["Looking up the queue ..."])
+        self._show_lines(["Looking up the queue ..."])
         conn = self._app_context.conn(self._key)
         if conn is None:
-            self._say([self._app_context.why_no_database])
+            self._show_lines([self._app_context.why_no_database])
             return
         _, schema, name = self._key
         find = partial(look_up, conn.database, name, schema, any_design=True)
@@ -140,7 +140,7 @@ class VerbsDialog(Dialog[None]):
         if view is not None and view.unreachable:
             stale = "the connection gives no new figures"
         self.choices = choices(queue, conn.rights, stale)
-        self._say(acting_lines(view))
+        self._show_lines(acting_lines(view))
         options = self.query_one("#choices", OptionList)
         options.clear_options()
         options.add_options([_option(one) for one in self.choices])
@@ -151,17 +151,17 @@ class VerbsDialog(Dialog[None]):
         """The initial cursor: at the suggested verb."""
         figures = (None, None) if view is None else (view.snapshot.stuck, view.snapshot.errors)
         wanted = suggested(*figures, self._state)
-        free = [at for at, one in enumerate(self.choices) if not one.why_not]
-        called_for = [at for at in free if self.choices[at].verb == wanted]
-        return next(iter((*called_for, *free)), None)
+        enabled = [at for at, one in enumerate(self.choices) if not one.why_not]
+        suggested_ones = [at for at in enabled if self.choices[at].verb == wanted]
+        return next(iter((*suggested_ones, *enabled)), None)
 
     def _failed(self, error: ConsoleError) -> None:
-        self._say(describe_error(error).splitlines())
+        self._show_lines(describe_error(error).splitlines())
 
-    def _say(self, lines: Sequence[str]) -> None:
-        words = self.query_one("#acting", TextView)
-        words.display = bool(lines)
-        words.set_text(Text("\n".join(plain(line) for line in lines)))
+    def _show_lines(self, lines: Sequence[str]) -> None:
+        view = self.query_one("#acting", TextView)
+        view.display = bool(lines)
+        view.set_text(Text("\n".join(plain(line) for line in lines)))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         if not self.close():

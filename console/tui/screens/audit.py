@@ -61,7 +61,7 @@ class AuditTab(ReadingTab[list[AuditRow]]):
     def read(self, conn: OpenConnection) -> list[AuditRow]:
         return _entries(conn, AuditSearch().entry_filter(self.key), _MOST)
 
-    def draw_words(self) -> None:
+    def draw_texts(self) -> None:
         # The table too: durations grow, and the time zone may have been changed.
         if self.result is not None:
             self.table.show({line.key: line for line in self.result})

@@ -131,7 +131,7 @@ class BenchScreen(FormScreen):
         if self._shows and bench_run is not None and not (paused and self.runs):
             self._draw_chart(bench_run, now)
             self.table.show(lines_of(bench_run))
-            self._draw_words(bench_run)
+            self._draw_report(bench_run)
 
     def _draw_head(self) -> None:
         head = self.query_one("#action-head", TextView)
@@ -196,7 +196,7 @@ class BenchScreen(FormScreen):
         moment = ChartTime(end, utc, self.context.zone)
         chart.show(Drawing(tuple(words), (Curve(runs, "trend"),), RATES, span, moment), "")
 
-    def _draw_words(self, bench_run: BenchRun) -> None:
+    def _draw_report(self, bench_run: BenchRun) -> None:
         panel = self.query_one("#bench-text", Paragraph)
         text = Text()
         results = bench_run.results

@@ -170,7 +170,7 @@ class OverviewScreen(FilteredScreen):
             self.listed.show_queues(store.queues(now), connections)
             self._findings = store.findings(now)
         self._draw_findings(now)
-        self._draw_words(now)
+        self._draw_texts(now)
 
     def _draw_findings(self, now: float) -> None:
         table = self.query_one(FindingsTable)
@@ -208,7 +208,7 @@ class OverviewScreen(FilteredScreen):
         self._fewer_since = None
         return lines
 
-    def _draw_words(self, now: float) -> None:
+    def _draw_texts(self, now: float) -> None:
         table = self.listed
         shown = table.keys
         said = SummaryFacts(
@@ -274,7 +274,7 @@ class OverviewScreen(FilteredScreen):
 
     def on_keyed_table_title_clicked(self, event: KeyedTable.TitleClicked) -> None:
         self.listed.sort_by(event.column)
-        self._draw_words(self.context.clock.monotonic())
+        self._draw_texts(self.context.clock.monotonic())
 
     @property
     def finding(self) -> FindingView | None:
@@ -365,19 +365,19 @@ class OverviewScreen(FilteredScreen):
 
     def action_sort(self) -> None:
         self.listed.sort_next()
-        self._draw_words(self.context.clock.monotonic())
+        self._draw_texts(self.context.clock.monotonic())
 
     def action_reverse(self) -> None:
         self.listed.reverse()
-        self._draw_words(self.context.clock.monotonic())
+        self._draw_texts(self.context.clock.monotonic())
 
     def action_group(self) -> None:
         self.listed.toggle_grouping()
-        self._draw_words(self.context.clock.monotonic())
+        self._draw_texts(self.context.clock.monotonic())
 
     def action_fold(self) -> None:
         self.listed.fold_all()
-        self._draw_words(self.context.clock.monotonic())
+        self._draw_texts(self.context.clock.monotonic())
 
     @property
     def listed(self) -> QueueTable:
@@ -391,7 +391,7 @@ class OverviewScreen(FilteredScreen):
         table = self.listed
         table.filter = parse(event.value, self.context.saved.queues)
         table.show_queues()
-        self._draw_words(self.context.clock.monotonic())
+        self._draw_texts(self.context.clock.monotonic())
         self.refresh_bindings()
 
     def action_out(self) -> None:

@@ -26,12 +26,12 @@ from console.tui.widgets.keyed_table import Column, KeyedTable
 _RECORDED_SECONDS = 30.0
 """How often the recording is read again."""
 _SAMPLING_SECONDS = 0.8
-"""How long sessions are sampled for each reading, for most calls take only a millisecond."""
+"""How long sessions are sampled for each reading, as most calls take only a millisecond."""
 
 
 @dataclass(frozen=True)
 class SampledConsumers:
-    """The connected ones, and those that disconnected; None: none are recorded."""
+    """The connected ones, and those that disconnected; None: nothing is recorded."""
 
     now: Consumers
     gone: tuple[Consumer, ...] | None
@@ -39,31 +39,31 @@ class SampledConsumers:
 
 @dataclass(frozen=True)
 class Row:
-    """One consumer, as it was seen at a time of the database's clock."""
+    """One consumer, as sampled at a time of the database's clock."""
 
     consumer: Consumer
     at: datetime
-    left: str = ""
+    last_seen: str = ""
     """When it was last seen; empty: it is connected."""
 
 
 def _style(row: Row) -> str:
-    return "quiet" if row.left or row.consumer.sessions == 0 else "strong"
+    return "quiet" if row.last_seen or row.consumer.sessions == 0 else "strong"
 
 
 def _since(row: Row) -> str:
-    return row.left or labels.ago(row.consumer.since, row.at)
+    return row.last_seen or labels.ago(row.consumer.since, row.at)
 
 
 def _unless_gone(value: str, row: Row) -> str:
-    return "" if row.left else value
+    return "" if row.last_seen else value
 
 
 COLUMNS: tuple[Column[Row], ...] = (
     Column("who", "who", lambda r: plain(labels.name(r.consumer)), _style, 18, 40),
     Column("does", "does", lambda r: labels.actions(r.consumer), "", 6, 12),
     Column("sessions", "sessions",
-           lambda r: "gone" if r.left else labels.sessions(r.consumer), _style, 8, 8,
+           lambda r: "gone" if r.last_seen else labels.sessions(r.consumer), _style, 8, 8,
            align_right=True),
     Column("pop", "last pop", lambda r: labels.last_pop(r.consumer, r.at), "", 8, 12,
            align_right=True),
@@ -80,7 +80,7 @@ DROP_ORDER = ("where", "since", "call")
 
 
 class ConsumersTab(TableTab[SampledConsumers]):
-    """Samples the sessions while it is shown, and remembers whom it has seen."""
+    """Samples the sessions while it is shown, and remembers their consumers."""
 
     NAME: ClassVar[str] = "consumers"
     TITLE: ClassVar[str] = "Consumers"
@@ -103,19 +103,19 @@ class ConsumersTab(TableTab[SampledConsumers]):
 
     def read(self, conn: OpenConnection) -> SampledConsumers:
         queue = conn.find(*self.key[1:])
-        seen = self._recorded_consumers()
+        past = self._recorded_consumers()
         if self._watch is None:
             self._watch = ConsumerWatch(conn.database)
-            self._watch.recall(queue, seen or ())
+            self._watch.recall(queue, past or ())
         key = key_of(queue)
         self._watch.sample_sessions_for([queue], _SAMPLING_SECONDS if self.result else 0.0)
-        found = self._watch.sample([queue], {key: self._pop_rate})[key]
+        connected = self._watch.sample([queue], {key: self._pop_rate})[key]
         return SampledConsumers(
-            found, None if seen is None else disconnected(seen, found.consumers)
+            connected, None if past is None else disconnected(past, connected.consumers)
         )
 
     def _recorded_consumers(self) -> tuple[Consumer, ...] | None:
-        """Those of the last day; None: none are recorded."""
+        """Those of the last day; None: nothing is recorded."""
         root, (connection, schema, name) = self.context.recordings_root, self.key
         if root is None:
             return None
@@ -129,8 +129,8 @@ class ConsumersTab(TableTab[SampledConsumers]):
         at = result.now.at
         rows = {repr(one.identity): Row(one, at) for one in result.now.consumers}
         for one in result.gone or ():
-            left = short_moment(one.last_seen or at, self.context.zone)
-            rows.setdefault(repr(one.identity), Row(one, at, left))
+            last_seen = short_moment(one.last_seen or at, self.context.zone)
+            rows.setdefault(repr(one.identity), Row(one, at, last_seen))
         self.table.show(rows)
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
@@ -142,15 +142,15 @@ class ConsumersTab(TableTab[SampledConsumers]):
         return [] if self.table.row is None else _detail(self.table.row)
 
     def summary(self, head: TextView, result: SampledConsumers) -> list[Text]:
-        there = [one for one in result.now.consumers if one.sessions != 0]
-        pops = sum(POP in one.does for one in there)
-        pushes = sum(PUSH in one.does for one in there)
-        seen = f"{numbered(pops, 'consumer')}, {numbered(pushes, 'producer')} seen"
-        if unknown := sum(not one.does for one in there):
-            seen += f", {unknown} by locks only"
-        if not there:
-            seen = "Nobody seen yet (short calls: by chance)"
-        line = Text(seen, style_of(head, "strong"), no_wrap=True)
+        connected = [one for one in result.now.consumers if one.sessions != 0]
+        pops = sum(POP in one.does for one in connected)
+        pushes = sum(PUSH in one.does for one in connected)
+        text = f"{numbered(pops, 'consumer')}, {numbered(pushes, 'producer')} seen"
+        if unknown := sum(not one.does for one in connected):
+            text += f", {unknown} by locks only"
+        if not connected:
+            text = "Nobody seen yet (short calls: by chance)"
+        line = Text(text, style_of(head, "strong"), no_wrap=True)
         gone = (
             "gone: ? (not recorded)" if result.gone is None else f"{len(result.gone)} gone in a day"
         )
@@ -162,7 +162,7 @@ class ConsumersTab(TableTab[SampledConsumers]):
 
     def action_act(self) -> None:
         row = self.table.row
-        if row is None or not row.consumer.claims or row.consumer.name is None or row.left:
+        if row is None or not row.consumer.claims or row.consumer.name is None or row.last_seen:
             self.notify("It has no claims.", markup=False)
             return
         filters = ["state=claimed", f"claimed_by={row.consumer.name}"]
@@ -170,12 +170,12 @@ class ConsumersTab(TableTab[SampledConsumers]):
 
 
 def _detail(row: Row) -> list[tuple[str, str]]:
-    """What is known of it, and why the rest is not."""
+    """What is known about it, and why the rest is not."""
     one = row.consumer
     parts = [
         (plain(labels.name(one)), "strong"),
         (f"  {labels.actions(one)}; {plain(labels.client(one))}", ""),
     ]
-    if row.left:
-        return [*parts, (f"\nlast seen {row.left}", "quiet")]
+    if row.last_seen:
+        return [*parts, (f"\nlast seen {row.last_seen}", "quiet")]
     return [*parts, *((f"\n? {why}", "quiet") for why in labels.unknown_reasons([one]))]

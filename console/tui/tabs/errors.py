@@ -132,7 +132,7 @@ class ErrorsTab(TableTab[ErrorGroups]):
         if not self.is_mounted:
             return True
         if action == "close_group":
-            # There Escape first undoes typing, marks and filters.
+            # In its messages Escape first undoes typing, marks and filters.
             return self.is_open and not (self.pane.typing or self.pane.narrowed)
         return not self.is_open or action not in {"open_group", "act", "copy"}
 
@@ -144,13 +144,13 @@ class ErrorsTab(TableTab[ErrorGroups]):
         self.pane.display = True
         self.pane.open(filters_of(group).words)
         self.screen.set_focus(self.pane.table)
-        self.draw_words()
+        self.draw_texts()
 
     def action_close_group(self) -> None:
         self.pane.display = False
         self.table.display = True
         self.screen.set_focus(self.table)
-        self.draw_words()
+        self.draw_texts()
 
     def action_act(self) -> None:
         if (group := self.group) is not None:
@@ -163,9 +163,9 @@ class ErrorsTab(TableTab[ErrorGroups]):
 
     def _count(self, group: ErrorGroup) -> str:
         """0 for a group whose errors are gone: its row stays while the cursor is on it."""
-        certain = self.result is not None and self.result.complete
+        exact = self.result is not None and self.result.complete
         number = 0 if group.key in self.table.removed else group.count
-        return ("" if certain else ESTIMATE) + count(number)
+        return ("" if exact else ESTIMATE) + count(number)
 
     def _time(self, at: datetime | None) -> str:
         return or_unknown(at, lambda at: short_moment(at, self.context.zone))

@@ -34,7 +34,7 @@ class FindingLines(Static):
         view: FindingView,
         moment: Callable[[datetime], str],
         *,
-        words: bool = True,
+        details: bool = True,
         evidence: bool = True,
         allowed: bool = True,
     ) -> None:
@@ -42,13 +42,13 @@ class FindingLines(Static):
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True, style=style_of(self, "quiet"))
         table.add_column(overflow="fold")
-        rows = list(self._words(view, moment, allowed=allowed)) if words else []
+        rows = list(self._details(view, moment, allowed=allowed)) if details else []
         rows += self._evidence(view) if evidence else []
         for head, text in rows:
             table.add_row(Text(head), text)
         self.update(table)
 
-    def _words(
+    def _details(
         self, view: FindingView, moment: Callable[[datetime], str], *, allowed: bool
     ) -> Iterator[tuple[str, Text]]:
         yield view.level.word, Text(view.text, style_of(self, view.style))
@@ -58,9 +58,9 @@ class FindingLines(Static):
         finding = view.finding
         if finding is None:
             return
-        for head, words in (("cause", finding.cause), ("consequence", finding.consequence)):
-            if words:
-                yield head, Text(plain(words))
+        for head, text in (("cause", finding.cause), ("consequence", finding.consequence)):
+            if text:
+                yield head, Text(plain(text))
         if finding.repair is not None:
             needs = f"  (needs {finding.repair.rights.word})"
             grey = style_of(self, "" if allowed else "quiet")
@@ -138,7 +138,7 @@ class FindingsTable(KeyedTable[FindingView]):
             self.scroll_to(y=0, animate=False, immediate=True)
 
     def lay_out(self, room: int) -> Sequence[ColumnLayout[FindingView]]:
-        """The first column to go is the repair; the summary always stays."""
+        """The repair is dropped first; the summary always stays."""
         width, widest = max(room, _LEAST_ROOM), self.widest()
         widths = {_MARK: 1}
         if self._queues:
@@ -160,7 +160,7 @@ class FindingsTable(KeyedTable[FindingView]):
 
 
 class FindingsTab(QueueTab):
-    """Shows what the doctor found for the store; queries nothing itself."""
+    """Shows the findings in the store; queries nothing itself."""
 
     NAME: ClassVar[str] = "findings"
     TITLE: ClassVar[str] = "Findings"
@@ -196,10 +196,10 @@ class FindingsTab(QueueTab):
         return self.query_one(FindingsTable).row
 
     def _draw_lines(self) -> None:
-        found = self.finding
-        self.query_one("#finding-scroll").display = found is not None
-        if found is not None:
-            self.query_one(FindingLines).draw(found, self.context.moment)
+        finding = self.finding
+        self.query_one("#finding-scroll").display = finding is not None
+        if finding is not None:
+            self.query_one(FindingLines).draw(finding, self.context.moment)
 
     def _head(self, view: QueueView) -> Text:
         head = self.query_one("#finding-head")
@@ -213,17 +213,17 @@ class FindingsTab(QueueTab):
         if diagnosis is None:
             yield "The doctor has not examined this queue yet. d starts it.", "quiet"
             return
-        when = whole_seconds(view.examined_seconds or 0.0)
+        ago = whole_seconds(view.examined_seconds or 0.0)
         if not view.findings:
             if diagnosis.healthy:
-                yield f"All clear: the doctor examined everything {when} ago.", "good"
+                yield f"All clear: the doctor examined everything {ago} ago.", "good"
             else:
                 words = (
-                    f"Nothing found. The doctor ran {when} ago, but could not examine everything."
+                    f"Nothing found. The doctor ran {ago} ago, but could not examine everything."
                 )
                 yield words, ""
         else:
-            yield f"The doctor ran {when} ago.", "quiet"
+            yield f"The doctor ran {ago} ago.", "quiet"
         for why in diagnosis.unseen:
             yield f"? not examined: {first_line(why)}", "warning"
 
@@ -232,6 +232,6 @@ class FindingsTab(QueueTab):
         self._draw_lines()
 
     def action_open(self) -> None:
-        found = self.finding
-        if found is not None:
-            self.navigator.open_finding(found)
+        finding = self.finding
+        if finding is not None:
+            self.navigator.open_finding(finding)

@@ -52,7 +52,7 @@ _MOST_CHARTS = 8
 _FOUR = 4
 _LEAST_PAUSE_SECONDS = 20.0
 _PARTS = 240
-"""A span is read again after this part of it: a month is much to read."""
+"""A span is read again after this fraction of it: a month takes long to read."""
 _FIGURES: Sequence[tuple[str, Axis, tuple[str, ...]]] = (
     ("ready", COUNTS, ("ready",)),
     ("push/s and pop/s", RATES, ("push_per_second", "pop_per_second")),
@@ -77,7 +77,7 @@ _WEEK_SECONDS = 7 * 86_400.0
 """... but for no more than a week: then the forecast repeats itself."""
 _Recorded = tuple[History, Forecast]
 _STYLES = ("trend", "warning", "critical")
-_HOW = (
+_HOW_TO_RECORD = (
     "\n  This console records while it is open, unless turned off: --no-record,"
     "\n  or record = false in the configuration."
     "\n  dbq-console record always does, without a screen."
@@ -182,9 +182,9 @@ class HistoryTab(QueueTab):
             return
         self._draw_marks()
         self._draw_charts()
-        self._draw_words()
+        self._draw_texts()
 
-    def _draw_words(self) -> None:
+    def _draw_texts(self) -> None:
         head = self.query_one("#history-head", Paragraph)
         line = Text()
         for span in SPANS:
@@ -199,23 +199,23 @@ class HistoryTab(QueueTab):
                 style_of(head, "quiet"),
             )
             if self.forecast.hours:
-                line.append(f"  {' '.join(SHADES)} {self._expected_words}", style_of(head, "quiet"))
+                line.append(f"  {' '.join(SHADES)} {self._forecast_text}", style_of(head, "quiet"))
             elif self.forecast.days:
                 line.append(f"  {self.forecast.why}", style_of(head, "quiet"))
             if result.skipped:
                 line.append(f"  {plain(result.skipped)}", style_of(head, "warning"))
         elif self.context.recordings_root is None:
-            line.append("\n  Nothing is recorded here." + _HOW)
+            line.append("\n  Nothing is recorded here." + _HOW_TO_RECORD)
         elif self._error is not None:
             line.append(f"\n  {first_line(describe_error(self._error))}")
-            line.append(_HOW if self.context.replay is None else "")
+            line.append(_HOW_TO_RECORD if self.context.replay is None else "")
         else:
             line.append("  reading the recording ...", style_of(head, "quiet"))
         head.set_text(line)
         self._draw_detail()
 
     @property
-    def _expected_words(self) -> str:
+    def _forecast_text(self) -> str:
         return f"90 % of such hours and their median, of {self.forecast.weeks} weeks"
 
     def _draw_detail(self) -> None:
@@ -294,7 +294,7 @@ class HistoryTab(QueueTab):
     def action_zoom(self, step: int) -> None:
         self.span = SPANS[(SPANS.index(self.span) + step) % len(SPANS)]
         self._read_at = None
-        self._draw_words()
+        self._draw_texts()
         self.poll()
 
     def action_chart(self, step: int) -> None:
@@ -324,9 +324,9 @@ def _is_known(points: Sequence[Point], name: str) -> bool:
 def _runs(result: History, name: str) -> tuple[Run, ...]:
     """The known values of a figure; where samples were missed there is a gap."""
     return tuple(
-        tuple((_middle(point.at, result), float(getattr(point, name))) for point in some)
+        tuple((_middle(point.at, result), float(getattr(point, name))) for point in group)
         for points in result.runs
-        for is_known, some in groupby(points, lambda point: getattr(point, name) is not None)
+        for is_known, group in groupby(points, lambda point: getattr(point, name) is not None)
         if is_known
     )
 

@@ -40,7 +40,7 @@ class PageRequest:
     after: str | None = None
     """Continue behind this key; None: from the beginning."""
     limit: int = PAGE
-    again: bool = False
+    is_refresh: bool = False
     """Whether it only refreshes the list."""
 
 
@@ -116,11 +116,11 @@ class MessagesTab(QueueTab):
     def poll(self) -> None:
         """Refresh the list while it is no longer than a page: that is cheap and moves nothing."""
         if self._fetch.due and len(self._messages) <= PAGE and not self.paused:
-            self._load(replace(self.request, after=None, limit=PAGE, again=True), wait=False)
+            self._load(replace(self.request, after=None, limit=PAGE, is_refresh=True), wait=False)
 
     def refresh_now(self) -> None:
         limit = min(max(PAGE, len(self._messages)), MOST_MESSAGES)
-        self._load(replace(self.request, after=None, limit=limit, again=True))
+        self._load(replace(self.request, after=None, limit=limit, is_refresh=True))
 
     def open(self, words: Iterable[str]) -> None:
         """Load another list, with these first filters."""
@@ -136,7 +136,7 @@ class MessagesTab(QueueTab):
 
         def work() -> LoadedPage:
             queue = conn.find(*self.key[1:])
-            found = messages.read_page(
+            page = messages.read_page(
                 conn.database,
                 queue,
                 request.filters,
@@ -145,10 +145,10 @@ class MessagesTab(QueueTab):
                 reverse=request.reverse,
                 masks=conn.masks,
             )
-            return LoadedPage(request, found)
+            return LoadedPage(request, page)
 
-        self._loading = not request.again
-        if not request.again:
+        self._loading = not request.is_refresh
+        if not request.is_refresh:
             self._last_request = request
         self._fetch.submit(work, wait=wait)
         self._draw_head()
@@ -159,7 +159,7 @@ class MessagesTab(QueueTab):
         self._messages = kept | by_key([*page.messages])
         self.request, self.page, self._loaded_at = request, page, self.context.clock.utc()
         self._error, self._loading = None, False
-        same = request.again or request.after is not None
+        same = request.is_refresh or request.after is not None
         if not same:
             self.table.clear_marks()
         self._choose_columns({**self.table.rows, **self._messages} if same else self._messages)
@@ -185,7 +185,7 @@ class MessagesTab(QueueTab):
                 UsageError(f"The list ends at {_MOST:,} messages.", next_step="Use a filter.")
             )
             return
-        self._load(replace(self.request, after=self.page.next.text, limit=_MORE, again=False))
+        self._load(replace(self.request, after=self.page.next.text, limit=_MORE, is_refresh=False))
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
         self._view, self.paused = view, paused
@@ -240,12 +240,12 @@ class MessagesTab(QueueTab):
             return line
         table = self.table
         if table.all_matching:
-            line.append(self._all_words(), style_of(head, "sorted"))
+            line.append(self._all_matching_text(), style_of(head, "sorted"))
         elif marks := table.marks:
             line.append(f"{len(marks):,} marked", style_of(head, "sorted"))
         if line:
             line.append("  ")
-        line.append(self._list_words())
+        line.append(self._count_text())
         if self._loading:
             line.append("  reading ...", style_of(head, "quiet"))
         rest = replace(self.request.filters, state=None)
@@ -253,7 +253,7 @@ class MessagesTab(QueueTab):
             line.append(f"  filter {plain(line_of(rest.words))}", style_of(head, "strong"))
         return line
 
-    def _all_words(self) -> str:
+    def _all_matching_text(self) -> str:
         """Only the plan counts all matching messages; their number may be known before that."""
         filters = self.request.filters
         known = ""
@@ -262,7 +262,7 @@ class MessagesTab(QueueTab):
             known = f": {known} now"
         return f"all matching{known}, up to the plan's cut-off"
 
-    def _list_words(self) -> str:
+    def _count_text(self) -> str:
         page = self.page
         if page is None or (not self._messages and page.complete):
             return (
@@ -346,7 +346,9 @@ class MessagesTab(QueueTab):
         if message is None:
             return
         if not message.key:
-            self._tell("This queue has no order in which its messages could be found again.")
+            self._notify_plain(
+                "This queue has no order in which its messages could be found again."
+            )
             return
         self.navigator.open_message(self.key, message.key)
 
@@ -356,12 +358,12 @@ class MessagesTab(QueueTab):
         if table.all_matching:
             self.navigator.open_actions(self.key, self.request.filters.words)
             return
-        meant = table.selected_rows
-        ids = [message.id for message in meant]
+        selected = table.selected_rows
+        ids = [message.id for message in selected]
         if None in ids:
-            self._tell("These messages have no id: act on them by a filter, with *.")
+            self._notify_plain("These messages have no id: act on them by a filter, with *.")
             return
-        states = {message.state for message in meant}
+        states = {message.state for message in selected}
         state = states.pop() if len(states) == 1 else ""
         self.navigator.open_actions(self.key, [f"id={one}" for one in ids], state)
 
@@ -369,7 +371,9 @@ class MessagesTab(QueueTab):
         ids = [message.id for message in self.table.selected_rows if message.id is not None]
         if ids:
             self.app.copy_to_clipboard("\n".join(map(plain, ids)))
-            self._tell(f"copied {plain(ids[0])}" if len(ids) == 1 else f"copied {len(ids):,} ids")
+            self._notify_plain(
+                f"copied {plain(ids[0])}" if len(ids) == 1 else f"copied {len(ids):,} ids"
+            )
 
-    def _tell(self, words: str) -> None:
-        self.notify(words, markup=False)
+    def _notify_plain(self, text: str) -> None:
+        self.notify(text, markup=False)

@@ -30,7 +30,7 @@ from console.tui.widgets.slot_map import (
 )
 
 _ALWAYS = ("ready", "free", "orphan", "hole", "missing")
-"""Counted even where there are none."""
+"""Shown even if there are none."""
 _STATES = (
     *("ready", "parked", "free", "pushing", "popping", "awaited"),
     *("orphan", "hole", "void", "missing", "broken"),
@@ -64,12 +64,14 @@ class SubscriberSlots(TextView):
 
     def draw(self, maps: Sequence[SlotMap], width: int, most: int) -> None:
         """In at most `most` lines; none where the ring has no subscribers."""
-        found = sorted(maps, key=lambda one: -1 if one.next_pop is None else one.next_pop)
-        shown = found if len(found) <= most else found[: most - 1]
-        name_width = min(LONGEST_SUBSCRIBER, max((len(one.subscriber) for one in found), default=0))
+        ordered = sorted(maps, key=lambda one: -1 if one.next_pop is None else one.next_pop)
+        shown = ordered if len(ordered) <= most else ordered[: most - 1]
+        name_width = min(
+            LONGEST_SUBSCRIBER, max((len(one.subscriber) for one in ordered), default=0)
+        )
         lines = [self._row(one, name_width, width) for one in shown]
-        if len(shown) < len(found):
-            more = formats.numbered(len(found) - len(shown), "subscriber")
+        if len(shown) < len(ordered):
+            more = formats.numbered(len(ordered) - len(shown), "subscriber")
             lines.append(Text(f"{more} less behind", style_of(self, "quiet")))
         self.display = bool(lines)
         self.set_text(Text("\n").join(lines))
@@ -123,9 +125,9 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
         self.view.show(result.map)
 
     def on_slot_map_view_moved(self) -> None:
-        self.draw_words()
+        self.draw_texts()
 
-    def draw_words(self) -> None:
+    def draw_texts(self) -> None:
         head, foot = (
             self.query_one("#slot-counts", TextView),
             self.query_one("#slot-detail", TextView),
@@ -143,14 +145,16 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
         size, rows = self.app.size, self.query_one(SubscriberSlots)
         rows.draw(self.result.map.subscribers, max(20, size.width - 2), max(2, size.height // 4))
 
-    def _counts(self, head: TextView, found: SlotMap) -> Text:
+    def _counts(self, head: TextView, slot_map: SlotMap) -> Text:
         line = Text()
         if self.error is not None:
-            line.append(f"{self.old}{describe_error(self.error)}\n", style_of(head, "critical"))
-        if found.subscribers:
-            line.append(f"{found.subscriber}  ", style_of(head, "strong"))
-        size = found.capacity
-        counts = self.view.counts((0, max([size - 1, *(one.last_slot for one in found.ranges)])))
+            line.append(
+                f"{self.age_text}{describe_error(self.error)}\n", style_of(head, "critical")
+            )
+        if slot_map.subscribers:
+            line.append(f"{slot_map.subscriber}  ", style_of(head, "strong"))
+        size = slot_map.capacity
+        counts = self.view.counts((0, max([size - 1, *(one.last_slot for one in slot_map.ranges)])))
         for state in _STATES:
             count = counts.pop(state, 0)
             if count or state in _ALWAYS:
@@ -159,7 +163,7 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
             line.append_text(_piece(head, state, count))
         return line.append(f"of {size:,}", style_of(head, "quiet"))
 
-    def _detail(self, foot: TextView, found: SlotMap) -> Text:
+    def _detail(self, foot: TextView, slot_map: SlotMap) -> Text:
         view, line = self.view, Text(no_wrap=True, overflow="ellipsis")
         parts = list(view.ranges_in(view.cell))
         first, last = view.cell
@@ -179,13 +183,13 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
             line.append(", ".join(_counted(parts)))
             line.append("  Enter zooms in", style_of(foot, "quiet"))
         line.append("\n")
-        self._append_heads(line, foot, found)
+        self._append_heads(line, foot, slot_map)
         back = ", Escape goes back" if view.zoomed else ""
         line.append(f"{where}{each}n: the next loss{back}", style_of(foot, "quiet"))
         return line
 
-    def _append_heads(self, line: Text, foot: TextView, found: SlotMap) -> None:
-        heads = ((POP_HEAD, "pop", found.next_pop), (PUSH_HEAD, "push", found.next_push))
+    def _append_heads(self, line: Text, foot: TextView, slot_map: SlotMap) -> None:
+        heads = ((POP_HEAD, "pop", slot_map.next_pop), (PUSH_HEAD, "push", slot_map.next_push))
         for mark, name, number in heads:
             line.append(f"{mark} {name} ", style_of(foot, "strong"))
             line.append("?   " if number is None else f"{number:,}   ")

@@ -26,7 +26,7 @@ from console.tui.text import TextView, plain, style_of
 from console.tui.widgets.keyed_table import Column, KeyedTable
 
 _LIST_WIDTH = 15
-_WORDS = {
+_DIFFERENCES = {
     How.MISSING: "is missing; this console would install this",
     How.OTHER: "differs from what this console installs",
     How.OTHER_SIGNATURE: "has another signature than what this console installs",
@@ -80,25 +80,27 @@ class CodeView(ScrollableContainer, can_focus=True):
 
     def show(self, installed: str | None, shipped: str | None, engine: str, width: int) -> None:
         """One text, or a comparison of both where there are two."""
-        beside = width if width >= _SIDE_BY_SIDE else 0
-        asked = (installed, shipped, engine, beside)
-        if asked == self._shown:
+        split_width = width if width >= _SIDE_BY_SIDE else 0
+        arguments = (installed, shipped, engine, split_width)
+        if arguments == self._shown:
             return
-        if self._shown[:2] != asked[:2]:
+        if self._shown[:2] != arguments[:2]:
             self.scroll_home(animate=False)
-        self._shown = asked
-        self.query_one("#code", Static).update(self._drawn(installed, shipped, engine, beside))
+        self._shown = arguments
+        self.query_one("#code", Static).update(self._drawn(installed, shipped, engine, split_width))
 
     def _drawn(
-        self, installed: str | None, shipped: str | None, engine: str, beside: int
+        self, installed: str | None, shipped: str | None, engine: str, split_width: int
     ) -> RenderableType:
         if installed is None or shipped is None:
             return highlighted(installed or shipped or "", engine)
-        here, there = (list(highlighted(text, engine).split()) for text in (installed, shipped))
+        installed_lines, shipped_lines = (
+            list(highlighted(text, engine).split()) for text in (installed, shipped)
+        )
         blocks = aligned(installed, shipped)
-        if not beside:
-            return self._unified(blocks, here, there)
-        return self._side_by_side(blocks, here, there, beside)
+        if not split_width:
+            return self._unified(blocks, installed_lines, shipped_lines)
+        return self._side_by_side(blocks, installed_lines, shipped_lines, split_width)
 
     def _unified(
         self, blocks: Sequence[Block], installed: Sequence[Text], shipped: Sequence[Text]
@@ -151,15 +153,17 @@ def highlighted(code: str, engine: str) -> Text:
 
 def aligned(installed: str, shipped: str) -> list[Block]:
     """Which lines of two texts are the same, and which replace each other."""
-    here, there = installed.splitlines(), shipped.splitlines()
+    installed_lines, shipped_lines = installed.splitlines(), shipped.splitlines()
     return [
         Block(tag == "equal", tuple(range(a, b)), tuple(range(c, d)))
-        for tag, a, b, c, d in SequenceMatcher(None, here, there, autojunk=False).get_opcodes()
+        for tag, a, b, c, d in SequenceMatcher(
+            None, installed_lines, shipped_lines, autojunk=False
+        ).get_opcodes()
     ]
 
 
 class SqlTab(ReadingTab[QueueObjects]):
-    """A list of functions and tables, and the one under the cursor."""
+    """A list of functions and tables, and the code of the one under the cursor."""
 
     NAME: ClassVar[str] = "sql"
     TITLE: ClassVar[str] = "SQL"
@@ -210,7 +214,7 @@ class SqlTab(ReadingTab[QueueObjects]):
             view = self.query_one(CodeView)
             view.show(part.installed, part.shipped, self.result.engine, view.size.width)
 
-    def draw_words(self) -> None:
+    def draw_texts(self) -> None:
         self._draw_code()
         self.query_one("#sql-body").display = self.result is not None
         head = self.query_one("#sql-head", TextView)
@@ -220,7 +224,7 @@ class SqlTab(ReadingTab[QueueObjects]):
         part = self.part
         differ = sum(one.how is not None for one in objects.parts)
         if part is not None and part.how is not None:
-            text, style = f"{part.kind} {plain(part.name)} {_WORDS[part.how]}", "warning"
+            text, style = f"{part.kind} {plain(part.name)} {_DIFFERENCES[part.how]}", "warning"
         elif differ:
             text = f"{differ} of {len(objects.parts)} differ from what this console installs"
             style = "warning"
@@ -232,7 +236,7 @@ class SqlTab(ReadingTab[QueueObjects]):
 
     def on_keyed_table_cursor_moved(self, event: KeyedTable.CursorMoved) -> None:
         event.stop()
-        self.draw_words()
+        self.draw_texts()
 
     def action_read(self) -> None:
         """Focus the text; Tab goes back to the list."""

@@ -97,7 +97,7 @@ def _of_session(session: Session, limit: float) -> Row:
 
 
 def detail_of(row: Row, library: str = "") -> list[tuple[str, str]]:
-    """All that is known of it. `library`: the one whose worker claimed it."""
+    """All that is known about it. `library`: the one whose worker claimed it."""
     if row.session is not None:
         session = row.session
         parts = [
@@ -117,7 +117,7 @@ def detail_of(row: Row, library: str = "") -> list[tuple[str, str]]:
     if claim is None:
         return []
     ended = claim.bound and claim.owner is Evidence.GONE
-    evidence = _EVIDENCE_ENDED if ended else _EVIDENCE[claim.owner]
+    evidence = _CLAIM_ENDED if ended else _EVIDENCE[claim.owner]
     if library:
         evidence = _WORKERS[claim.owner].format(library)
     return [
@@ -127,7 +127,7 @@ def detail_of(row: Row, library: str = "") -> list[tuple[str, str]]:
     ]
 
 
-_EVIDENCE_ENDED = "The session that claimed it has ended, and so has the claim."
+_CLAIM_ENDED = "The session that claimed it has ended, and so has the claim."
 _WORKERS = {
     Evidence.GONE: "Its worker is gone: no heartbeat for longer than the threshold.",
     Evidence.ALIVE: "Its worker has a recent heartbeat: it may be working on it.",
@@ -145,7 +145,7 @@ _UNMARK = "clear all marks"
 
 @dataclass(frozen=True)
 class QueueHolders:
-    """None: the design has no such thing."""
+    """None: the design has none."""
 
     claims: Claims | None
     holders: tuple[Session, ...] | None
@@ -213,8 +213,8 @@ class StuckTab(TableTab[QueueHolders]):
         self.table.show(rows, keep=True)
 
     def detail(self) -> list[tuple[str, str]]:
-        row, found = self.table.row, self.result
-        return [] if row is None else detail_of(row, found.library if found is not None else "")
+        row, result = self.table.row, self.result
+        return [] if row is None else detail_of(row, result.library if result is not None else "")
 
     def summary(self, head: TextView, result: QueueHolders) -> list[Text]:
         line = Text(no_wrap=True)
@@ -235,14 +235,14 @@ class StuckTab(TableTab[QueueHolders]):
         self.append_time(line)
         return [line]
 
-    def _append_claims(self, line: Text, head: TextView, found: Claims) -> None:
+    def _append_claims(self, line: Text, head: TextView, claims: Claims) -> None:
         limit = self.stuck_after_seconds
-        stuck = [claim for claim in found.claims if (claim.claimed_seconds or 0.0) >= limit]
-        more = " and more" if found.more else ""
-        if not found.claims:
+        stuck = [claim for claim in claims.claims if (claim.claimed_seconds or 0.0) >= limit]
+        more = " and more" if claims.more else ""
+        if not claims.claims:
             line.append("No claims.", style_of(head, "good"))
             return
-        line.append(f"{numbered(len(found.claims), 'claim')}{more}", style_of(head, "strong"))
+        line.append(f"{numbered(len(claims.claims), 'claim')}{more}", style_of(head, "strong"))
         if self.result is not None and self.result.expires:
             line.append("   each ends by itself after its time-out", style_of(head, "good"))
             return
@@ -260,7 +260,7 @@ class StuckTab(TableTab[QueueHolders]):
             line.append(f"   none over {since}", style_of(head, "good"))
 
     def on_marked_table_marks_changed(self) -> None:
-        self.draw_words()
+        self.draw_texts()
         self.refresh_bindings()
 
     def check_action(self, action: str, _parameters: object) -> bool | None:

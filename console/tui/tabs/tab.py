@@ -69,7 +69,7 @@ class TabBar(TextView, can_focus=True):
         texts = [f" {digit} {title} " for digit, title in zip(digits, titles, strict=True)]
         if sum(map(len, texts)) > width:
             texts = [text.lstrip() for text in texts]
-        # Titles go from the right, those of unavailable tabs first and the very last one last.
+        # Titles are dropped from the right, those of unavailable tabs first, the last one last.
         last = len(titles) - 1
         for index in sorted(
             range(len(titles)), key=lambda i: (i not in unavailable, i == last, -i)
@@ -100,15 +100,14 @@ DETAIL_FROM = 18
 
 
 def take_focus(tab: Widget, first: Widget) -> None:
-    """For a widget that was not there yet when its screen looked for one to focus."""
+    """Focus a widget that did not exist yet when its screen looked for one to focus."""
     shown = all(one.display for one in tab.ancestors_with_self if isinstance(one, Widget))
     if shown and isinstance(tab.screen.focused, TabBar | None):
         tab.screen.set_focus(first)
 
 
 class PacedQuery(LatestQuery[T]):
-    """A question that is asked again and again. The pause after an answer grows with the time that
-    it took."""
+    """A repeated query. The pause after it grows with the time that it took."""
 
     def __init__(
         self,
@@ -119,7 +118,7 @@ class PacedQuery(LatestQuery[T]):
         every_seconds: float,
         pause: float = 19,
     ) -> None:
-        """`pause`: at least so many times as long as the answer took."""
+        """`pause`: its minimum, as a multiple of the time that the query took."""
         super().__init__(owner, self._timed(done), self._timed(failed))
         self._now = now
         self.every_seconds = every_seconds
@@ -158,7 +157,7 @@ class QueueTab(Vertical):
     EVERY_SECONDS: ClassVar[float] = 5.0
     """How often `poll` is called while the tab is shown."""
     HAS_CHARTS: ClassVar[bool] = False
-    """Whether it takes the room of the screen's charts for charts of its own."""
+    """Whether charts of its own replace the screen's."""
 
     def __init__(self, context: Context, key: QueueKey) -> None:
         super().__init__(id=f"tab-{self.NAME}")
@@ -168,8 +167,8 @@ class QueueTab(Vertical):
         """Whether this tab and its screen are in sight; set by the screen."""
 
     @classmethod
-    def unavailable(cls, view: QueueView) -> str:  # noqa: ARG003  # most tabs have every queue
-        """Why a queue has nothing to show in such a tab; empty: it has."""
+    def unavailable(cls, view: QueueView) -> str:  # noqa: ARG003  # most tabs apply to every queue
+        """Why such a tab has nothing to show for a queue; empty: it has."""
         return ""
 
     @property
@@ -193,7 +192,7 @@ class QueueTab(Vertical):
         """Start a job that reads what the tab shows, if that is due."""
 
     def refresh_now(self) -> None:
-        """The operator wants it read now."""
+        """Read it now, as the operator requested."""
         self.poll()
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
@@ -206,7 +205,7 @@ class ReadingTab(QueueTab, Generic[T]):
     PACE_SECONDS: ClassVar[float] = 5.0
     """The least time between two readings that the operator did not ask for."""
     PAUSE: ClassVar[float] = 19
-    """... and at least so many times as long as a reading took."""
+    """... and at least this multiple of the time that a reading took."""
 
     def __init__(self, context: Context, key: QueueKey) -> None:
         super().__init__(context, key)
@@ -228,11 +227,11 @@ class ReadingTab(QueueTab, Generic[T]):
     def show(self, result: T) -> None:
         """Show a new result in the tab's table."""
 
-    def draw_words(self) -> None:
+    def draw_texts(self) -> None:
         """Show the texts around the table: a summary, the error."""
 
     def on_mount(self) -> None:
-        self.draw_words()
+        self.draw_texts()
 
     def poll(self) -> None:
         if self.fetch.due:
@@ -242,7 +241,7 @@ class ReadingTab(QueueTab, Generic[T]):
         self.reload()
 
     def reload(self, *, wait: bool = True) -> None:
-        """Read it now; `wait=False`: not if that is being done already."""
+        """Read it now; `wait=False`: not if it is being read already."""
         conn = self.conn
         if conn is not None:
             self.fetch.submit(lambda: self.read(conn), wait=wait)
@@ -253,18 +252,18 @@ class ReadingTab(QueueTab, Generic[T]):
         self._result_monotonic = clock.monotonic()
         if self.is_composed:
             self.show(result)
-            self.draw_words()
+            self.draw_texts()
 
     def show_error(self, error: ConsoleError) -> None:
         """The last result stays."""
         self.error = error
         if self.is_composed:
-            self.draw_words()
+            self.draw_texts()
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:  # noqa: ARG002  # the base's
         self.paused = paused
         if self.is_composed:
-            self.draw_words()
+            self.draw_texts()
 
     def append_time(self, line: Text, blanks: str = "   ") -> None:
         """Add to the line when the result was read."""
@@ -275,15 +274,17 @@ class ReadingTab(QueueTab, Generic[T]):
     def draw_head(self, head: TextView, reading: str, summary: Callable[[T], Text]) -> None:
         """Show the error, or that it is being read, or the summary of the result."""
         if self.error is not None:
-            head.set_text(Text(self.old + describe_error(self.error), style_of(head, "critical")))
+            head.set_text(
+                Text(self.age_text + describe_error(self.error), style_of(head, "critical"))
+            )
         elif self.result is None:
             head.set_text(Text(reading, style_of(head, "quiet")))
         else:
             head.set_text(summary(self.result))
 
     @property
-    def old(self) -> str:
-        """In front of an error: how old the result is; empty: there is none."""
+    def age_text(self) -> str:
+        """How old the result is, to precede an error; empty: there is none."""
         if self.result_at is None:
             return ""
         age = self.context.clock.monotonic() - self._result_monotonic
@@ -319,21 +320,21 @@ class TableTab(ReadingTab[T]):
         raise NotImplementedError
 
     def detail(self) -> list[tuple[str, str]]:
-        """Of the row under the cursor: texts, each with the name of its style."""
+        """Details of the row under the cursor: texts, each with the name of its style."""
         raise NotImplementedError
 
-    def draw_words(self) -> None:
+    def draw_texts(self) -> None:
         head = self.query_one(f"#{self.NAME}-head", TextView)
         reading = Text("" if self.error else "Reading ...", style_of(head, "quiet"))
         lines = [reading] if self.result is None else self.summary(head, self.result)
-        wrong = [] if self.shown_error is None else [error_text(head, self.shown_error)]
-        show_lines(head, [lines[0], *wrong, *lines[1:]])
-        words, parts = self.query_one(f"#{self.NAME}-detail", TextView), self.detail()
-        words.display = bool(parts) and self.app.size.height >= DETAIL_FROM
-        show_parts(words, parts)
+        errors = [] if self.shown_error is None else [error_text(head, self.shown_error)]
+        show_lines(head, [lines[0], *errors, *lines[1:]])
+        detail, parts = self.query_one(f"#{self.NAME}-detail", TextView), self.detail()
+        detail.display = bool(parts) and self.app.size.height >= DETAIL_FROM
+        show_parts(detail, parts)
 
     def on_keyed_table_cursor_moved(self) -> None:
-        self.draw_words()
+        self.draw_texts()
 
     def action_copy(self) -> None:
         if parts := self.detail():
@@ -367,5 +368,5 @@ class UnavailableTab(QueueTab):
         yield Paragraph(classes="absent")
 
     def on_mount(self) -> None:
-        words = self.query_one(Paragraph)
-        words.set_text(Text(f"\n {plain(self._why)}", style_of(words, "quiet")))
+        paragraph = self.query_one(Paragraph)
+        paragraph.set_text(Text(f"\n {plain(self._why)}", style_of(paragraph, "quiet")))

@@ -79,7 +79,7 @@ def _wait_style(wait: Wait) -> str:
 
 
 def _waited(wait: Wait) -> str:
-    """For waits that the server counts, not for those seen in samples."""
+    """Only for waits that the server counts, not for sampled ones."""
     if wait.share is not None:
         return ""
     return f"{duration((wait.ms or 0) / 1000)} {wait.count or 0:,}x"
@@ -91,7 +91,7 @@ class Waiter:
 
     session: Session
     branch: str = ""
-    """What is drawn before its name."""
+    """Drawn before its name."""
     deadlock: bool = False
     in_tree: bool = False
     """Whether it waits or is waited for."""
@@ -143,17 +143,17 @@ _DEEPEST = 12
 
 
 def _branches(trees: tuple[Node[Key], ...]) -> Iterator[tuple[Node[Key], str]]:
-    """Every node with the branch before it, from the top; as deep as it may go."""
-    left: list[tuple[Node[Key], str, str]] = [(tree, "", "") for tree in reversed(trees)]
-    while left:
-        node, branch, below = left.pop()
+    """Every node with the branch drawn before it, from the top."""
+    stack: list[tuple[Node[Key], str, str]] = [(tree, "", "") for tree in reversed(trees)]
+    while stack:
+        node, branch, below = stack.pop()
         yield node, branch
         deep = len(below) >= 3 * _DEEPEST
         last = len(node.waiters) - 1
         for index, waiter in reversed(list(enumerate(node.waiters))):
             here = below + ("└─ " if index == last else "├─ ")
             under = below if deep else below + ("   " if index == last else "│  ")
-            left.append((waiter, here, under))
+            stack.append((waiter, here, under))
 
 
 SAMPLE_SECONDS = 2.0
@@ -162,9 +162,9 @@ _REST_SECONDS = 1.5
 _CHART_FROM = 26
 """On a screen of fewer lines the lists need the chart's room."""
 _QUEUE_LINES = 12
-"""A queue's screen has so many more above the tab."""
+"""The lines above the tab on a queue's screen."""
 _SMALL = 14
-"""In fewer lines the texts give room to the lists."""
+"""With fewer lines the texts leave their room to the lists."""
 
 
 class WaitsTab(TableTab[WaitReport]):
@@ -242,8 +242,8 @@ class WaitsTab(TableTab[WaitReport]):
             if (wait.queue and (wait.queue.schema, wait.queue.name)) == (key and key[1:])
         ]
 
-    def draw_words(self) -> None:
-        super().draw_words()
+    def draw_texts(self) -> None:
+        super().draw_texts()
         detail, chart = self.query_one("#waits-detail", TextView), self.query_one(WaitsChart)
         detail.display = bool(self.detail())
         detail.styles.max_height = 3 if self._is_small else 6
@@ -261,8 +261,8 @@ class WaitsTab(TableTab[WaitReport]):
             waiting = numbered(report.activity.waiting, "session")
             verb = "waits" if report.activity.waiting == 1 else "wait"
             line.append(f"{waiting} {verb} for another", style_of(head, "warning"))
-            seen = f" (in {report.samples_with_waiters} of {report.samples} samples)"
-            line.append(seen, style_of(head, "quiet"))
+            observed = f" (in {report.samples_with_waiters} of {report.samples} samples)"
+            line.append(observed, style_of(head, "quiet"))
         elif report.samples:
             line.append("No session waits for another.", style_of(head, "good"))
         self.append_time(line)
@@ -300,7 +300,7 @@ class WaitsTab(TableTab[WaitReport]):
 
     def on_descendant_focus(self) -> None:
         if self.is_composed:
-            self.draw_words()
+            self.draw_texts()
 
     def action_act(self) -> None:
         session = self.session
