@@ -1,4 +1,4 @@
-"""Service Broker's own ways of purge, requeue and release, without a server."""
+"""Purge, requeue and release of Service Broker's queues, without a server."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,13 +29,13 @@ ON = BrokerHealth(True, True, True, 0, 0, None)
 
 
 def message(number: int) -> Message:
-    nothing: dict[str, Any] = dict.fromkeys(Message.__dataclass_fields__)
-    told = {"key": f"ready,,{number}", "id": f"id {number}", "state": "ready"}
-    return Message(**{**nothing, **told, "error_cut": False, "payload_cut": False})
+    empty: dict[str, Any] = dict.fromkeys(Message.__dataclass_fields__)
+    values = {"key": f"ready,,{number}", "id": f"id {number}", "state": "ready"}
+    return Message(**{**empty, **values, "error_cut": False, "payload_cut": False})
 
 
 @pytest.mark.parametrize(("out", "permanently"), [(3, False), (2, False), (0, True)])
-def test_what_is_no_longer_there_is_skipped(
+def test_messages_that_are_gone_are_skipped(
     odbc: Odbc, mssql: Database, out: int, permanently: bool
 ) -> None:
     action = Purge(SOURCE, permanently=permanently)
@@ -53,16 +53,16 @@ def test_what_is_no_longer_there_is_skipped(
 
 
 @pytest.mark.parametrize("word", ["id=3", "newer=1h", "payload.a=1"])
-def test_nothing_is_taken_from_the_middle(mssql: Database, word: str) -> None:
+def test_filters_that_select_from_the_middle_are_refused(mssql: Database, word: str) -> None:
     action = Purge(replace(SOURCE, payload="json"))
-    far = datetime.max.replace(tzinfo=UTC)
+    cutoff = datetime.max.replace(tzinfo=UTC)
     with mssql.session("plan") as session, pytest.raises(UsageError, match="does not apply"):
-        action.select(SelectionCriteria(mssql, session, parse([word]), action.states, far))
+        action.select(SelectionCriteria(mssql, session, parse([word]), action.states, cutoff))
 
 
 @pytest.mark.parametrize("options", [{}, {"conversation": "each"}])
-def test_what_is_received_is_archived_and_checked(options: dict[str, str]) -> None:
-    """Where too much was received the transaction is undone, and a message is never just lost."""
+def test_received_messages_are_checked_and_archived(options: dict[str, str]) -> None:
+    """If too much was received, the transaction is rolled back; no message is lost."""
     queue = installed_queue("dbo", "orders", BROKER, BROKER.complete_options(options, "mssql"))
     for permanently in (False, True):
         text = Purge(replace(SOURCE, queue=queue), permanently=permanently).script()
@@ -72,7 +72,7 @@ def test_what_is_received_is_archived_and_checked(options: dict[str, str]) -> No
         assert ("END CONVERSATION" in text) is bool(options)
 
 
-def test_a_queue_that_is_on_is_left_on(
+def test_an_enabled_queue_is_left_unchanged(
     odbc: Odbc, mssql: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker, "health", lambda *_: ON)
@@ -84,7 +84,7 @@ def test_a_queue_that_is_on_is_left_on(
     assert not any("ALTER QUEUE" in batch for batch in odbc.sent)
 
 
-def test_a_queue_that_stays_off_is_told(
+def test_a_queue_that_stays_disabled_is_an_error(
     odbc: Odbc, mssql: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     off = replace(ON, is_receive_enabled=False)
@@ -100,20 +100,20 @@ def test_a_queue_that_stays_off_is_told(
     assert not any("COMMIT" in batch for batch in odbc.sent[-2:])
 
 
-def test_conversations_are_ended_until_none_is_over(
+def test_conversations_are_ended_in_batches_until_none_is_left(
     odbc: Odbc, mssql: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog, "is_production", lambda *_: False)
     monkeypatch.setattr(audit, "prepare", lambda *_: None)
-    told: list[tuple[object, ...]] = []
-    monkeypatch.setattr(audit, "log_locally", lambda *given, **_: told.append(given))
-    left = [2, 2, 1]
+    log_entries: list[tuple[object, ...]] = []
+    monkeypatch.setattr(audit, "log_locally", lambda *given, **_: log_entries.append(given))
+    batches = [2, 2, 1]
 
     def answer(batch: str) -> list[object]:
         if "broker.over" in batch:
             return [(("conversations",), (5,))]
         if "broker.end_over" in batch:
-            return [(("ended",), (left.pop(0),))]
+            return [(("ended",), (batches.pop(0),))]
         if "OUTPUT inserted.action_id, inserted.done" in batch:
             return [(("action_id", "done"), (4, 5))]
         return [(("action_id",), (4,))] if "dbq.[action]" in batch else [None]
@@ -124,13 +124,13 @@ def test_conversations_are_ended_until_none_is_over(
     assert planned.as_json()["count"] == 5
     ended = broker.end_conversations(mssql, planned, batch=2)
     assert ended == Ledger(5, 5, 5)
-    assert left == []
+    assert batches == []
     assert sum("action_batch" in batch for batch in odbc.sent) == 3
-    ((_, outcome, ledger, _),) = told
+    ((_, outcome, ledger, _),) = log_entries
     assert (outcome, ledger) == (audit.Outcome.DONE, ended)
 
 
-def test_only_broker_queues_of_ours() -> None:
+def test_only_installed_broker_queues_are_accepted() -> None:
     database: Any = None
     fifo = installed_queue("dbo", "q", DESIGNS["fifo"], {})
     theirs = Queue("dbo", "q", BROKER, {}, dict(BROKER.roles), kind=Kind.ADOPTED)

@@ -1,4 +1,4 @@
-"""What a server can do, what it cannot and why, and what is said of one that does not tell."""
+"""A server's capabilities, what it lacks and why, and servers that refuse the probe."""
 
 import dataclasses
 import re
@@ -23,11 +23,11 @@ from tests.unit.mssql_tools import (
 FIELDS = dataclasses.fields(Probe)
 
 
-def of(**differs: Any) -> Capabilities:
+def capabilities_with(**differs: Any) -> Capabilities:
     return capabilities_of(dataclasses.replace(ENTERPRISE, **differs))
 
 
-def test_a_server_that_lacks_nothing() -> None:
+def test_a_server_with_all_capabilities() -> None:
     found = capabilities_of(ENTERPRISE)
     assert found.missing == {}
     assert found.facts == {
@@ -58,14 +58,16 @@ def test_a_server_that_lacks_nothing() -> None:
         ({"online_rebuild": False, "edition": "Standard"}, "online_rebuild", "Standard rebuilds"),
     ],
 )
-def test_what_is_missing_has_its_reason(differs: dict[str, Any], key: str, reason: str) -> None:
-    found = of(**differs)
+def test_a_missing_capability_has_its_reason(
+    differs: dict[str, Any], key: str, reason: str
+) -> None:
+    found = capabilities_with(**differs)
     assert list(found.missing) == [key]
     assert found.missing[key].startswith(reason)
 
 
-def test_in_azure_the_database_s_right_is_what_lacks() -> None:
-    found = of(engine_edition=5, sees_all_sessions=False, database_user="ops")
+def test_in_azure_the_missing_right_is_that_of_the_database() -> None:
+    found = capabilities_with(engine_edition=5, sees_all_sessions=False, database_user="ops")
     assert found.missing["sessions"].startswith("ops lacks VIEW DATABASE STATE")
 
 
@@ -76,32 +78,35 @@ def test_in_azure_the_database_s_right_is_what_lacks() -> None:
         ("15.0.4430.1", 3, "SQL Server 2019"),
         ("17.0.1000.7", 4, "SQL Server 2025"),
         ("18.0.1.1", 3, "SQL Server"),
-        # Their version number stays where it was.
+        # Their version number does not change.
         ("12.0.2000.8", 5, "Azure SQL Database"),
         ("12.0.2000.8", 8, "Azure SQL Managed Instance"),
     ],
 )
 def test_the_product_is_named(version: str, edition: int, product: str) -> None:
-    assert of(server_version=version, engine_edition=edition).facts["product"] == product
+    assert (
+        capabilities_with(server_version=version, engine_edition=edition).facts["product"]
+        == product
+    )
 
 
 @pytest.mark.parametrize("version", ["12.0.6024.0", "11.0.7001.0", "13.0.1601.5"])
 def test_a_server_that_is_too_old_is_refused(version: str) -> None:
     with pytest.raises(UsageError, match="too old") as refused:
-        of(server_version=version)
+        capabilities_with(server_version=version)
     assert "2016" in refused.value.why
 
 
 @pytest.mark.parametrize("edition", [3, 5])
-def test_a_database_that_behaves_as_on_an_older_server_is_refused(edition: int) -> None:
+def test_a_database_with_an_old_compatibility_level_is_refused(edition: int) -> None:
     with pytest.raises(UsageError, match="The database orders is set") as refused:
-        of(compatibility_level=120, engine_edition=edition)
+        capabilities_with(compatibility_level=120, engine_edition=edition)
     assert "120" in refused.value.why
     assert "COMPATIBILITY_LEVEL" in refused.value.next_step
 
 
 def test_babelfish_is_recognized() -> None:
-    found = of(babelfish=True, server_version="12.0.2000.8", compatibility_level=0)
+    found = capabilities_with(babelfish=True, server_version="12.0.2000.8", compatibility_level=0)
     assert (found.facts["product"], found.facts["babelfish"]) == ("Babelfish", "on")
     assert {"queues", "readpast", "waitfor", "broker"} <= set(found.missing)
     assert {"sessions", "rates"} <= set(found.missing)
@@ -110,32 +115,32 @@ def test_babelfish_is_recognized() -> None:
     assert all("Babelfish" in reason for reason in found.missing.values())
 
 
-def answering(odbc: Odbc, answer: Any) -> None:
+def answer_probe(odbc: Odbc, answer: Any) -> None:
     odbc.answer = lambda statement: [answer] if "dbq server.capabilities" in statement else []
 
 
-def test_the_question_returns_what_is_understood() -> None:
-    question = templates.statements("mssql", "server")["capabilities"].template
-    ends = [re.search(rf"\bAS \[?{f.name}\]?,?$", question, re.MULTILINE) for f in FIELDS]
-    places = [end.start() for end in ends if end]
-    assert len(places) == len(FIELDS)
-    assert places == sorted(places)
+def test_the_probe_statement_returns_the_fields_in_order() -> None:
+    template = templates.statements("mssql", "server")["capabilities"].template
+    ends = [re.search(rf"\bAS \[?{f.name}\]?,?$", template, re.MULTILINE) for f in FIELDS]
+    positions = [end.start() for end in ends if end]
+    assert len(positions) == len(FIELDS)
+    assert positions == sorted(positions)
 
 
-def test_it_is_asked_once(odbc: Odbc, mssql: Database) -> None:
+def test_capabilities_are_queried_once(odbc: Odbc, mssql: Database) -> None:
     names = tuple(field.name for field in FIELDS)
-    answering(odbc, [names, dataclasses.astuple(ENTERPRISE)])
+    answer_probe(odbc, [names, dataclasses.astuple(ENTERPRISE)])
     assert mssql.capabilities == capabilities_of(ENTERPRISE)
     assert mssql.capabilities.facts["product"] == "SQL Server 2022"
     assert sum("dbq server.capabilities" in statement for statement in odbc.sent) == 1
 
 
-def test_a_server_that_cannot_be_asked_is_described_by_its_driver(
+def test_a_server_that_refuses_the_probe_is_described_by_its_driver(
     odbc: Odbc, mssql: Database
 ) -> None:
     origin = "[Microsoft][ODBC Driver 18 for SQL Server][SQL Server]"
     refusal = f"[42000] {origin}'SERVERPROPERTY' is not known here. (195) (SQLExecDirectW)"
-    answering(odbc, ProgrammingError("42000", refusal))
+    answer_probe(odbc, ProgrammingError("42000", refusal))
     del odbc.info[odbc.SQL_USER_NAME]
     odbc.info[odbc.SQL_DATABASE_NAME] = ""
     found = mssql.capabilities
@@ -148,14 +153,14 @@ def test_a_server_that_cannot_be_asked_is_described_by_its_driver(
         assert reason.endswith("'SERVERPROPERTY' is not known here.")
 
 
-def test_babelfish_is_recognized_where_it_lacks_a_part_of_the_question(
+def test_babelfish_is_recognized_even_if_it_refuses_the_probe(
     odbc: Odbc, mssql: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {
+    statements = {
         name: sql.Statement("mssql", "server", name, "one row", "SELECT 1 AS x")
         for name in ("capabilities", "babelfish")
     }
-    monkeypatch.setattr(templates, "statements", lambda *_: asked)
+    monkeypatch.setattr(templates, "statements", lambda *_: statements)
     answers: dict[str, Any] = {
         "/* dbq server.capabilities */ SELECT 1 AS x": ProgrammingError(
             "42000",
@@ -171,18 +176,18 @@ def test_babelfish_is_recognized_where_it_lacks_a_part_of_the_question(
 
 
 @pytest.mark.parametrize("state", ["08S01", "HYT00"])
-def test_one_that_is_lost_meanwhile_is_no_limited_server(
+def test_a_connection_lost_during_the_probe_is_an_error(
     odbc: Odbc, mssql: Database, state: str
 ) -> None:
     text = f"[{state}] [Microsoft][ODBC Driver 18 for SQL Server]What it says (0) (SQLExecDirectW)"
-    answering(odbc, OperationalError(state, text))
+    answer_probe(odbc, OperationalError(state, text))
     with pytest.raises(ConsoleError) as failed:
         assert mssql.capabilities
     assert isinstance(failed.value, ConnectionFailedError) == (state == "08S01")
     assert failed.value.what == "Could not read what the server supports."
 
 
-def test_the_engine_says_what_it_is() -> None:
+def test_the_names_and_limits_of_the_engine() -> None:
     assert (PRODUCT.name, PRODUCT.title, PRODUCT.default_schema) == ("mssql", "SQL Server", "dbo")
     assert dict(PRODUCT.read_only_options) == {}
     assert (PRODUCT.name_limit, PRODUCT.name_unit) == (128, "characters")

@@ -1,4 +1,4 @@
-"""Which ODBC driver the engine `mssql` takes, and what it says where there is none."""
+"""Which ODBC driver the engine `mssql` chooses, and its error if there is none."""
 
 import ctypes
 import importlib
@@ -27,25 +27,25 @@ def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def debian(monkeypatch: pytest.MonkeyPatch) -> None:
-    on(monkeypatch, DEBIAN)
+    set_system(monkeypatch, DEBIAN)
 
 
-def on(monkeypatch: pytest.MonkeyPatch, release: dict[str, str]) -> None:
+def set_system(monkeypatch: pytest.MonkeyPatch, release: dict[str, str]) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: release)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
 
 
-def having(*installed: str) -> Odbc:
+def odbc_with(*installed: str) -> Odbc:
     odbc = Odbc()
     odbc.installed = list(installed)
     return odbc
 
 
-def wheel(
+def install_wheel(
     monkeypatch: pytest.MonkeyPatch, folder: Path, *, lacks: dict[str, str] | None = None
 ) -> None:
-    """Microsoft's wheel, as it is laid out, of files that load unless they lack something."""
+    """Microsoft's wheel with its folders; its files load unless they lack something."""
     monkeypatch.setattr(odbc, "WHEEL", "made_up_wheel")
     package = folder / "made_up_wheel"
     for flavour in ("debian_ubuntu", "rhel", "suse"):
@@ -72,11 +72,11 @@ def refusal(odbc: Odbc, named: str = "") -> ConnectionFailedError:
     return refused.value
 
 
-def test_the_newest_of_microsoft_s_comes_before_all_others(
+def test_the_newest_microsoft_driver_is_preferred(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    wheel(monkeypatch, tmp_path)
-    odbc = having(
+    install_wheel(monkeypatch, tmp_path)
+    odbc = odbc_with(
         "FreeTDS",
         "ODBC Driver 9 for SQL Server",
         "ODBC Driver 18 for SQL Server",
@@ -86,27 +86,27 @@ def test_the_newest_of_microsoft_s_comes_before_all_others(
     assert choose("", odbc) == Driver("ODBC Driver 18 for SQL Server")
 
 
-def test_the_one_that_the_url_names_comes_before_the_newest() -> None:
-    odbc = having("ODBC Driver 18 for SQL Server", "ODBC Driver 17 for SQL Server", "FreeTDS")
+def test_a_driver_named_in_the_url_is_preferred_to_the_newest() -> None:
+    odbc = odbc_with("ODBC Driver 18 for SQL Server", "ODBC Driver 17 for SQL Server", "FreeTDS")
     assert choose("odbc driver 17 for sql server", odbc).name == "ODBC Driver 17 for SQL Server"
     assert choose("FreeTDS", odbc).family is Family.FREETDS
 
 
-def test_a_library_may_be_named_by_its_path(tmp_path: Path) -> None:
+def test_a_driver_may_be_named_by_the_path_of_its_library(tmp_path: Path) -> None:
     library = tmp_path / "libmsodbcsql-18.so"
     library.touch()
-    assert choose(str(library), having()) == Driver(str(library))
-    refusal(having(), str(tmp_path / "libother.so"))
+    assert choose(str(library), odbc_with()) == Driver(str(library))
+    refusal(odbc_with(), str(tmp_path / "libother.so"))
 
 
-def test_one_that_is_named_and_not_there_is_not_replaced() -> None:
-    refused = refusal(having("FreeTDS"), "ODBC Driver 13 for SQL Server")
+def test_a_missing_driver_named_in_the_url_is_not_replaced() -> None:
+    refused = refusal(odbc_with("FreeTDS"), "ODBC Driver 13 for SQL Server")
     assert "'ODBC Driver 13 for SQL Server'" in refused.what
     assert refused.why == "Installed are: FreeTDS."
 
 
-def test_a_name_that_may_hold_more_than_a_name_is_not_repeated() -> None:
-    refused = refusal(having(), f"FreeTDS;PWD={SECRET}")
+def test_a_driver_name_that_may_hold_a_password_is_not_repeated() -> None:
+    refused = refusal(odbc_with(), f"FreeTDS;PWD={SECRET}")
     assert SECRET not in str(refused)
 
 
@@ -120,43 +120,43 @@ def test_a_name_that_may_hold_more_than_a_name_is_not_repeated() -> None:
         ({"ID": "plan9"}, "x86_64", "debian_ubuntu/x86_64"),
     ],
 )
-def test_the_wheel_s_driver_for_this_system(
+def test_the_wheels_driver_for_this_system_is_chosen(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     release: dict[str, str],
     machine: str,
     folder: str,
 ) -> None:
-    wheel(monkeypatch, tmp_path)
-    on(monkeypatch, release)
+    install_wheel(monkeypatch, tmp_path)
+    set_system(monkeypatch, release)
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    chosen = choose("", having("FreeTDS"))
+    chosen = choose("", odbc_with("FreeTDS"))
     assert f"/{folder}/" in chosen.name
     assert chosen.name.endswith("libmsodbcsql-18.6.so.2.1")
     assert chosen.family is Family.MICROSOFT
 
 
-def test_another_system_s_where_this_one_s_does_not_load(
+def test_another_systems_driver_is_chosen_if_this_systems_does_not_load(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    wheel(monkeypatch, tmp_path, lacks={"debian_ubuntu": "libold.so.1: cannot open"})
-    assert "/rhel/" in choose("", having()).name
+    install_wheel(monkeypatch, tmp_path, lacks={"debian_ubuntu": "libold.so.1: cannot open"})
+    assert "/rhel/" in choose("", odbc_with()).name
 
 
-def test_freetds_where_microsoft_s_is_not_or_does_not_load(
+def test_freetds_is_chosen_if_microsofts_driver_is_missing_or_does_not_load(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert choose("", having("SQLite3", "FreeTDS")) == Driver("FreeTDS")
-    wheel(monkeypatch, tmp_path, lacks={"libs": "libkrb5.so.3: cannot open"})
-    assert choose("", having("FreeTDS")) == Driver("FreeTDS")
+    assert choose("", odbc_with("SQLite3", "FreeTDS")) == Driver("FreeTDS")
+    install_wheel(monkeypatch, tmp_path, lacks={"libs": "libkrb5.so.3: cannot open"})
+    assert choose("", odbc_with("FreeTDS")) == Driver("FreeTDS")
 
 
-def test_what_the_wheel_s_driver_lacks_is_told(
+def test_a_library_that_the_wheels_driver_lacks_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     problem = "libgssapi_krb5.so.2: cannot open shared object file: No such file or directory"
-    wheel(monkeypatch, tmp_path, lacks={"libs": problem})
-    refused = refusal(having("SQLite3"))
+    install_wheel(monkeypatch, tmp_path, lacks={"libs": problem})
+    refused = refusal(odbc_with("SQLite3"))
     assert problem in refused.why
     assert "apt-get install unixodbc libgssapi-krb5-2" in refused.next_step
 
@@ -172,34 +172,38 @@ def test_what_the_wheel_s_driver_lacks_is_told(
         ({}, ""),
     ],
 )
-def test_none_at_all_says_how_to_get_one_here(
+def test_without_a_driver_the_error_says_how_to_install_one(
     monkeypatch: pytest.MonkeyPatch, release: dict[str, str], advice: str
 ) -> None:
-    on(monkeypatch, release)
-    refused = refusal(having("SQLite3"))
+    set_system(monkeypatch, release)
+    refused = refusal(odbc_with("SQLite3"))
     assert refused.why == "Installed are: SQLite3."
     assert odbc.EXTRA in refused.next_step
     assert advice in refused.next_step
 
 
-def test_none_at_all_on_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_on_a_mac_the_error_suggests_homebrew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "brew install unixodbc freetds" in refusal(having()).next_step
+    assert "brew install unixodbc freetds" in refusal(odbc_with()).next_step
 
 
-def test_a_system_that_does_not_say_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_os_release_the_error_suggests_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def missing() -> dict[str, str]:
         raise OSError("no os-release")
 
     monkeypatch.setattr(platform, "freedesktop_os_release", missing)
-    assert odbc.EXTRA in refusal(having()).next_step
+    assert odbc.EXTRA in refusal(odbc_with()).next_step
 
 
-def test_a_broken_list_of_drivers_is_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_list_of_drivers_counts_as_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> list[str]:
         raise Error("HY000", "[HY000] odbcinst.ini is not one (0)")
 
-    odbc = having()
+    odbc = odbc_with()
     monkeypatch.setattr(odbc, "drivers", broken)
     assert refusal(odbc).why == "Installed are: none."
 
@@ -216,11 +220,11 @@ def test_a_broken_list_of_drivers_is_an_empty_one(monkeypatch: pytest.MonkeyPatc
         ("SQLite3", Family.OTHER),
     ],
 )
-def test_whose_driver_it_is(name: str, family: Family) -> None:
+def test_the_family_of_a_driver_follows_from_its_name(name: str, family: Family) -> None:
     assert Driver(name).family is family
 
 
-def importing(monkeypatch: pytest.MonkeyPatch, error: ImportError) -> ConnectionFailedError:
+def refused_import(monkeypatch: pytest.MonkeyPatch, error: ImportError) -> ConnectionFailedError:
     def fail(name: str) -> ModuleType:
         assert name == "pyodbc"
         raise error
@@ -233,20 +237,20 @@ def importing(monkeypatch: pytest.MonkeyPatch, error: ImportError) -> Connection
 
 
 def test_without_pyodbc_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = importing(monkeypatch, ModuleNotFoundError("No module named 'pyodbc'"))
+    refused = refused_import(monkeypatch, ModuleNotFoundError("No module named 'pyodbc'"))
     assert refused.next_step == "pip install 'dbq-console[mssql]'"
 
 
-def test_without_a_driver_manager_the_system_s_package_is_named(
+def test_without_a_driver_manager_the_systems_package_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     problem = "libodbc.so.2: cannot open shared object file: No such file or directory"
-    refused = importing(monkeypatch, ImportError(problem))
+    refused = refused_import(monkeypatch, ImportError(problem))
     assert problem in refused.why
     assert "apt-get install unixodbc" in refused.next_step
 
 
-def test_the_pool_is_sqlalchemy_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pooling_of_pyodbc_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     odbc = stand_in_for_pyodbc(monkeypatch)
     loaded = load_pyodbc()
     assert (loaded, loaded.pooling) == (odbc, False)

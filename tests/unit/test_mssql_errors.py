@@ -1,4 +1,4 @@
-"""What becomes of the errors of SQL Server's drivers, as they were recorded."""
+"""The translation of errors recorded from SQL Server's drivers."""
 
 import re
 from typing import Any
@@ -46,7 +46,7 @@ NUMBERS: dict[int, type[ConsoleError]] = {
     40615: ConnectionFailedError,  # Azure: this address is not allowed
     17142: ConnectionFailedError,  # the server is paused
     596: ConnectionFailedError,  # the session was killed
-    15517: RefusedError,  # whom a procedure's EXECUTE AS names is not there
+    15517: RefusedError,  # the user of a procedure's EXECUTE AS is missing
     976: ConnectionFailedError,  # a replica that takes no readers
     1205: TransientError,  # a deadlock
     3960: TransientError,  # an update conflict under SNAPSHOT
@@ -68,7 +68,7 @@ NUMBERS: dict[int, type[ConsoleError]] = {
     650: UsageError,  # READPAST under another isolation level
     515: UsageError,  # null
     2628: UsageError,  # truncated
-    8114: UsageError,  # not to be converted
+    8114: UsageError,  # a failed conversion
     13609: UsageError,  # no valid JSON
     701: ConsoleError,  # out of memory
     1105: ConsoleError,  # the file group is full
@@ -89,7 +89,7 @@ STATUSES = {
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_every_number_is_the_error_that_the_operator_can_act_on(number: int) -> None:
+def test_every_error_number_is_translated_to_the_right_error(number: int) -> None:
     error = numbered(number)
     assert type(error) is NUMBERS[number]
     assert error.exit_status == STATUSES[type(error)]
@@ -99,7 +99,7 @@ def test_every_number_is_the_error_that_the_operator_can_act_on(number: int) -> 
         assert error.why == "the message"
 
 
-def test_a_number_that_is_not_known_is_told_as_it_is() -> None:
+def test_an_unknown_error_number_keeps_its_text() -> None:
     error = numbered(8134, "Divide by zero error encountered.", "22012")
     assert (type(error), error.why) == (ConsoleError, "Divide by zero error encountered.")
     assert type(numbered(8023, "a value of another type", "22018")) is UsageError
@@ -121,9 +121,9 @@ def recorded(
     then: str = "",
     why: str = "",
 ) -> tuple[tuple[str, str], type[ConsoleError], str]:
-    """An error as pyodbc raised it, perhaps with a second record; what it becomes."""
-    behind = f"; {then}" if then else ""
-    return (state, f"[{state}] {origin}{text} ({number}) ({call}){behind}"), kind, why or text
+    """An error as pyodbc raised it, perhaps with a second record; its translation."""
+    second = f"; {then}" if then else ""
+    return (state, f"[{state}] {origin}{text} ({number}) ({call}){second}"), kind, why or text
 
 
 DEADLOCK = (
@@ -148,10 +148,10 @@ RECORDED = {
         then=f"[28000] {SERVER}Login failed for user 'u'. (18456)",
         why=f"{NO_SUCH_DATABASE} Login failed for user 'u'.",
     ),
-    "nobody there, Microsoft": recorded(
+    "no server, Microsoft": recorded(
         ConnectionFailedError, "HYT00", MICROSOFT, "Login timeout expired", 0, CONNECT
     ),
-    "nobody there, FreeTDS": recorded(
+    "no server, FreeTDS": recorded(
         *(ConnectionFailedError, "08S01", FREETDS),
         *("Unable to connect: Adaptive Server is unavailable or does not exist", 20009, CONNECT),
     ),
@@ -214,7 +214,7 @@ RECORDED = {
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_recorded_errors(name: str) -> None:
+def test_recorded_errors_are_translated(name: str) -> None:
     arguments, kind, why = RECORDED[name]
     error = translated(*arguments)
     assert (type(error), error.why) == (kind, why)
@@ -223,11 +223,11 @@ def test_recorded_errors(name: str) -> None:
     assert "[" not in re.sub(r"\[error:[^\]]*\]", "", str(error))
 
 
-def test_what_helps_against_a_certificate_that_nobody_signed() -> None:
+def test_an_error_about_an_untrusted_certificate_suggests_trusting_it() -> None:
     assert "TrustServerCertificate=yes" in translated(*RECORDED["certificate"][0]).next_step
 
 
-def test_the_login_s_error_says_where_it_went() -> None:
+def test_a_login_error_names_the_server_and_database() -> None:
     error = translated(*RECORDED["login, Microsoft"][0], notes=(f"{CONNECTING}db.example/x",))
     assert error.why == "Connecting to db.example/x: Login failed for user 'u'."
 
@@ -236,7 +236,7 @@ def test_the_login_s_error_says_where_it_went() -> None:
     ("number", "kind"), [(51002, UsageError), (51003, BusyError), (51004, RefusedError)]
 )
 @pytest.mark.parametrize("origin", [SERVER, FREETDS])
-def test_what_our_own_procedures_throw_is_told_in_their_words(
+def test_errors_thrown_by_our_own_procedures_keep_their_texts(
     number: int, kind: type[ConsoleError], origin: str
 ) -> None:
     text = f"[42000] {origin}[dbo].[q] is full (7)|the reason|next (a|b) ({number}) (SQLExecute)"
@@ -249,7 +249,7 @@ def test_what_our_own_procedures_throw_is_told_in_their_words(
     assert str(numbered(number, "alone")) == "Could not do it. alone"
 
 
-def test_after_a_commit_that_was_not_answered_nobody_knows() -> None:
+def test_a_commit_without_an_answer_is_in_doubt() -> None:
     for name in ("lost, Microsoft", "statement, Microsoft"):
         error = translated(*RECORDED[name][0], notes=(IN_DOUBT,))
         assert type(error) is InDoubtError
@@ -273,7 +273,7 @@ def test_after_a_commit_that_was_not_answered_nobody_knows() -> None:
         ((), ConsoleError),
     ],
 )
-def test_the_driver_s_own_errors_have_no_number(
+def test_errors_of_the_driver_without_a_number_are_translated(
     arguments: tuple[str, ...], kind: type[ConsoleError]
 ) -> None:
     error = translated(*arguments)
@@ -282,7 +282,7 @@ def test_the_driver_s_own_errors_have_no_number(
     assert error.why == (arguments[-1] if arguments else "")
 
 
-def test_an_error_without_a_driver_s() -> None:
+def test_an_error_that_the_driver_did_not_raise_keeps_its_text() -> None:
     assert PRODUCT.translate(DBAPIError(None, None, ValueError("odd")), "do it").why == "odd"
 
 
@@ -301,14 +301,14 @@ RECORDS = st.lists(
 
 
 @given(RECORDS, st.sampled_from([SERVER, FREETDS, MICROSOFT, "[unixODBC][Driver Manager]"]))
-def test_every_message_of_an_error_is_found_as_it_was(
-    told: list[DiagnosticRecord], origin: str
+def test_every_diagnostic_record_of_an_error_is_parsed(
+    expected: list[DiagnosticRecord], origin: str
 ) -> None:
-    parts = [f"[{r.state}] {origin}{r.text} ({r.number})" for r in told]
-    assert records("; ".join([f"{parts[0]} (SQLExecDirectW)", *parts[1:]])) == told
+    parts = [f"[{r.state}] {origin}{r.text} ({r.number})" for r in expected]
+    assert records("; ".join([f"{parts[0]} (SQLExecDirectW)", *parts[1:]])) == expected
 
 
 @given(st.text())
-def test_any_text_is_an_error_with_a_message(text: str) -> None:
+def test_an_error_with_any_text_is_translated(text: str) -> None:
     assert translated("42000", text).what == "Could not do it."
     assert translated(text).what == "Could not do it."

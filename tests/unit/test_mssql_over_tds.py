@@ -72,15 +72,15 @@ NOTHING = results.QueryResult([], [])
 
 @dataclasses.dataclass
 class Server:
-    """One that answers what a test wants it to answer, and remembers what it was asked."""
+    """A server with the answers of a test; it keeps the statements it received."""
 
     port: int
     answers: dict[str, Answer]
-    asked: list[str]
+    statements: list[str]
     opened: list[Database] = dataclasses.field(default_factory=list)
 
     def url(self, password: str = SECRET, user: str = "somebody", **query: str) -> URL:
-        """Its URL; it signed its certificate itself."""
+        """Its URL; its certificate is self-signed."""
         words = {"TrustServerCertificate": "yes", "driver": CHOSEN.name, **query}
         return URL.create(
             "mssql+pyodbc",
@@ -93,7 +93,7 @@ class Server:
         )
 
     def database(self, url: URL, **timeouts: float) -> Database:
-        """The engine on it, by a URL that was written and read."""
+        """A database on it, by a URL rendered and parsed."""
         parsed = make_url(url.render_as_string(hide_password=False))
         limits: Any = {"connect_seconds": 3, "statement_seconds": 1.0, **timeouts}
         self.opened.append(
@@ -113,7 +113,7 @@ def serving(handler: Answer) -> Iterator[int]:
     store = logins.LoginStore(
         [
             logins.Login(user, logins.hash_password(password, iterations=1), hashed=True)
-            for user, password in [("somebody", SECRET), *enumerated(PASSWORDS)]
+            for user, password in [("somebody", SECRET), *numbered_users(PASSWORDS)]
         ]
     )
     listening = server.BridgeServer("127.0.0.1", 0, query_handler=handler, logins=store)
@@ -127,32 +127,32 @@ def serving(handler: Answer) -> Iterator[int]:
         thread.join()
 
 
-def enumerated(passwords: list[str]) -> Iterator[tuple[str, str]]:
+def numbered_users(passwords: list[str]) -> Iterator[tuple[str, str]]:
     return ((f"user{number}", password) for number, password in enumerate(passwords))
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Server]:
     answers: dict[str, Answer] = {}
-    asked: list[str] = []
+    statements: list[str] = []
 
     def handle(query: Any) -> Any:
         # With values bound, a driver calls sp_prepexec: handle, types, statement, values.
         statement = query.arguments[2] if query.procedure == "sp_prep_exec" else query.sql
-        asked.append(statement)
+        statements.append(statement)
         for word, answer in answers.items():
             if word in statement:
                 return answer(query)
         return rows(one=1) if statement == "SELECT 1" else NOTHING
 
     for port in serving(handle):
-        yield Server(port, answers, asked)
+        yield Server(port, answers, statements)
 
 
 @pytest.fixture
 def tds(shared: Server) -> Iterator[Server]:
-    """The server, with nothing but its usual answers."""
-    shared.asked.clear()
+    """The server, with its usual answers only."""
+    shared.statements.clear()
     yield shared
     while shared.opened:
         shared.opened.pop().close()
@@ -171,13 +171,13 @@ def driver(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_transaction_over_the_wire(tds: Server, driver: str) -> None:
+def test_a_transaction_sends_its_statements_in_order(tds: Server, driver: str) -> None:
     tds.answers["people"] = lambda _: rows(name="Ada", number=1)
     database = tds.database(tds.url(driver=driver))
     with database.transaction("look") as connection:
         found = connection.execute(text("SELECT name, number FROM people")).fetchall()
     assert [tuple(row) for row in found] == [("Ada", 1)]
-    sent = [statement for statement in tds.asked if "sp_" not in statement]
+    sent = [statement for statement in tds.statements if "sp_" not in statement]
     assert "SET LOCK_TIMEOUT 5000" in sent[0]
     assert sent[1:] == [
         "BEGIN TRANSACTION",
@@ -187,8 +187,8 @@ def test_a_transaction_over_the_wire(tds: Server, driver: str) -> None:
     assert database.label == f"127.0.0.1:{tds.port}/x"
 
 
-def test_a_password_of_any_kind_arrives(tds: Server, driver: str) -> None:
-    for user, password in enumerated(PASSWORDS):
+def test_passwords_with_any_characters_arrive(tds: Server, driver: str) -> None:
+    for user, password in numbered_users(PASSWORDS):
         for url in (
             tds.url(password, user, driver=driver),
             tds.url("", "", driver=driver, UID=user, PWD=password),
@@ -203,16 +203,16 @@ def test_a_password_of_any_kind_arrives(tds: Server, driver: str) -> None:
     ["ä🂡", "", "x" * 4000, "x" * 4001, "🂡" * 2001, "x" * 100_000, b"", b"\0" * 8000, b"x" * 8001],
     ids=lambda payload: f"{type(payload).__name__} {len(payload)}",
 )
-def test_a_payload_of_any_length_arrives_whole_and_comes_back(
+def test_payloads_of_any_length_make_a_round_trip(
     tds: Server, driver: str, payload: str | bytes
 ) -> None:
-    seen: list[Any] = []
+    received: list[Any] = []
     # It has no varbinary(max), and cannot answer with an empty nvarchar(max).
     text_kind = results.NVarChar(None if payload else 1)
     kind = text_kind if isinstance(payload, str) else results.VarBinary()
 
     def echo(query: Any) -> Any:
-        seen.append(query.arguments[1:])
+        received.append(query.arguments[1:])
         return results.QueryResult([results.Column("payload", kind)], [[payload]])
 
     tds.answers["push"] = echo
@@ -221,23 +221,23 @@ def test_a_payload_of_any_length_arrives_whole_and_comes_back(
         pushed = connection.execute(
             text("EXEC push :payload, :consumer"), {"payload": payload, "consumer": None}
         )
-        ((back,),) = pushed.fetchall()
-    ((types, statement, sent),) = seen
+        ((returned,),) = pushed.fetchall()
+    ((types, statement, sent),) = received
     assert sent == payload
     assert statement == "EXEC push @P1, NULL"
     size = len(payload.encode("utf-16-le") if isinstance(payload, str) else payload)
     assert ("max" in types.casefold()) == (size > 8000)
     if isinstance(payload, str):
-        assert back == payload
-    # Nothing was asked but what was sent: no type of a NULL, no preparation.
-    assert sum("BEGIN" in statement for statement in tds.asked) == 1
-    assert tds.asked[tds.asked.index("BEGIN TRANSACTION") + 1 :] == [
+        assert returned == payload
+    # No other queries: none for the type of a NULL, none to prepare.
+    assert sum("BEGIN" in statement for statement in tds.statements) == 1
+    assert tds.statements[tds.statements.index("BEGIN TRANSACTION") + 1 :] == [
         statement,
         "COMMIT TRANSACTION",
     ]
 
 
-def test_an_odbc_connect_arrives(tds: Server, driver: str) -> None:
+def test_an_odbc_connect_is_passed_to_the_driver(tds: Server, driver: str) -> None:
     connect = (
         f"DRIVER={{{driver}}};SERVER=127.0.0.1,{tds.port};UID=somebody;PWD={{{SECRET}}};"
         "DATABASE=x;TrustServerCertificate=yes"
@@ -248,16 +248,18 @@ def test_an_odbc_connect_arrives(tds: Server, driver: str) -> None:
     assert database.label == f"127.0.0.1:{tds.port}/x"
 
 
-def everything(error: BaseException | None) -> str:
-    """The error and all that led to it, as a log would show them."""
-    told = []
+def full_text(error: BaseException | None) -> str:
+    """The error and its causes, as a log would show them."""
+    lines = []
     while error is not None:
-        told.append(f"{error!r} {error} {error.args} {getattr(error, '__notes__', '')}")
+        lines.append(f"{error!r} {error} {error.args} {getattr(error, '__notes__', '')}")
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return "\n".join(told)
+    return "\n".join(lines)
 
 
-def test_a_refused_login(tds: Server, driver: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_login_is_reported_without_the_password(
+    tds: Server, driver: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     database = tds.database(tds.url(f"not {SECRET}", driver=driver))
     with pytest.raises(ConnectionFailedError) as refused, database.autocommit("log in"):
@@ -266,30 +268,30 @@ def test_a_refused_login(tds: Server, driver: str, caplog: pytest.LogCaptureFixt
     assert refused.value.why == (
         f"Connecting to 127.0.0.1:{tds.port}/x: Login failed for user 'somebody'."
     )
-    assert SECRET not in everything(refused.value) + caplog.text
+    assert SECRET not in full_text(refused.value) + caplog.text
 
 
 @pytest.mark.skipif("msodbcsql" not in CHOSEN.name, reason="only Microsoft's driver checks it")
-def test_a_certificate_that_nobody_signed(tds: Server) -> None:
+def test_an_untrusted_certificate_is_refused(tds: Server) -> None:
     database = tds.database(tds.url(TrustServerCertificate=""))
     with pytest.raises(ConnectionFailedError) as refused, database.autocommit("log in"):
         pass
     assert "TrustServerCertificate=yes" in refused.value.next_step
-    assert SECRET not in everything(refused.value)
+    assert SECRET not in full_text(refused.value)
 
 
-def test_nobody_listens(tds: Server, driver: str) -> None:
+def test_a_port_without_a_server_is_reported_in_time(tds: Server, driver: str) -> None:
     database = tds.database(tds.url(driver=driver).set(port=1), connect_seconds=1)
     started = time.monotonic()
     with pytest.raises(ConnectionFailedError) as refused, database.autocommit("log in"):
         pass
     assert time.monotonic() - started < 10
     assert refused.value.why.startswith("Connecting to 127.0.0.1:1/x: ")
-    assert SECRET not in everything(refused.value)
+    assert SECRET not in full_text(refused.value)
 
 
-def test_a_statement_s_time_out(tds: Server, driver: str) -> None:
-    """The server is told to stop and says that it did, so the connection goes on."""
+def test_a_statement_timeout_keeps_the_connection(tds: Server, driver: str) -> None:
+    """The server confirms that it stopped, so the connection is kept."""
 
     def slow(_: Any) -> Any:
         time.sleep(1.3)
@@ -300,7 +302,7 @@ def test_a_statement_s_time_out(tds: Server, driver: str) -> None:
     with pytest.raises(BusyError) as late, database.transaction("wait") as connection:
         connection.execute(text("SELECT slow"))
     assert "time-out" in late.value.next_step
-    assert tds.asked[-1] == "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"
+    assert tds.statements[-1] == "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"
     with database.transaction("look") as connection:
         assert connection.execute(text("SELECT 1")).scalar() == 1
 
@@ -317,25 +319,25 @@ def limited(database: Database, timeouts: Timeouts) -> Iterator[Connection]:
 
 
 def slowly(_: Any) -> Any:
-    time.sleep(0.3)  # so long it does not look whether it was told to stop
+    time.sleep(0.3)  # meanwhile it ignores a cancellation
     return rows(one=1)
 
 
-def test_a_limit_below_the_driver_s_second(tds: Server, driver: str) -> None:
-    """The server stops when it is told to, and the connection goes on.
+def test_a_timeout_below_one_second_keeps_the_connection(tds: Server, driver: str) -> None:
+    """The server stops when it is cancelled, and the connection is kept.
 
-    A rollback has the usual time-out: one that takes longer than the limit costs no connection.
+    A rollback has the usual time-out: a slow one does not cost the connection.
     """
     tds.answers.update({"slow": slowly, "ROLLBACK": slowly})
     database = tds.database(tds.url(driver=driver), connect_seconds=60, statement_seconds=60.0)
     with pytest.raises(TooSlowError) as late, limited(database, LIMITED) as connection:
         connection.execute(text("SELECT slow"))
     assert late.value.why == "this statement reached its time-out"
-    assert tds.asked[-1] == "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"
-    logins_before = sum("SET NOCOUNT ON" in statement for statement in tds.asked)
+    assert tds.statements[-1] == "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"
+    logins_before = sum("SET NOCOUNT ON" in statement for statement in tds.statements)
     with database.transaction("look") as connection:
         assert connection.execute(text("SELECT 1")).scalar() == 1
-    assert sum("SET NOCOUNT ON" in statement for statement in tds.asked) == logins_before
+    assert sum("SET NOCOUNT ON" in statement for statement in tds.statements) == logins_before
 
 
 def test_a_commit_slower_than_the_limit_is_not_in_doubt(tds: Server, driver: str) -> None:
@@ -344,16 +346,18 @@ def test_a_commit_slower_than_the_limit_is_not_in_doubt(tds: Server, driver: str
     with limited(database, LIMITED) as connection:
         pass
     assert not connection.invalidated
-    assert tds.asked[-1] == "COMMIT TRANSACTION"
+    assert tds.statements[-1] == "COMMIT TRANSACTION"
 
 
 @pytest.mark.parametrize("limits", [LIMITED, USUAL], ids=["limit", "patience"])
-def test_a_server_that_falls_silent(tds: Server, driver: str, limits: Timeouts) -> None:
-    """It does not even say that it stopped, so the connection is left."""
-    speaks_again = threading.Event()
+def test_the_connection_to_a_silent_server_is_closed(
+    tds: Server, driver: str, limits: Timeouts
+) -> None:
+    """It does not confirm that it stopped, so the connection is closed."""
+    responds_again = threading.Event()
 
     def silent(_: Any) -> Any:
-        speaks_again.wait(30)
+        responds_again.wait(30)
         return rows(one=1)
 
     tds.answers["slow"] = silent
@@ -365,18 +369,18 @@ def test_a_server_that_falls_silent(tds: Server, driver: str, limits: Timeouts) 
             limited(database, limits) as connection,
         ):
             connection.execute(text("SELECT slow"))
-        assert not speaks_again.is_set()
+        assert not responds_again.is_set()
         with database.transaction("look") as connection:
             assert connection.execute(text("SELECT 1")).scalar() == 1
     finally:
-        speaks_again.set()
+        responds_again.set()
 
 
 NUMBERS = {1205: TransientError, 208: UsageError, 51003: BusyError}
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_number_of_the_server(tds: Server, driver: str, number: int) -> None:
+def test_error_numbers_of_the_server_are_translated(tds: Server, driver: str, number: int) -> None:
     tds.answers["refused"] = refusing(number, "What (7) it says.|Why.|Next.")
     database = tds.database(tds.url(driver=driver))
     with pytest.raises(ConsoleError) as failed, database.transaction("do it") as connection:
@@ -385,10 +389,10 @@ def test_a_number_of_the_server(tds: Server, driver: str, number: int) -> None:
     assert "[" not in str(failed.value)
     if number == 51003:
         assert str(failed.value) == "Could not do it. What (7) it says.\nWhy.\nNext."
-    assert tds.asked[-1] == "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"
+    assert tds.statements[-1] == "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"
 
 
-def test_an_error_behind_a_result(tds: Server, driver: str) -> None:
+def test_an_error_after_a_result_is_raised(tds: Server, driver: str) -> None:
     def late(_: Any) -> Any:
         first = rows(one=1)
         error = results.QueryError("it went wrong later", number=208)
@@ -403,19 +407,21 @@ def test_an_error_behind_a_result(tds: Server, driver: str) -> None:
         database.transaction("do it") as connection,
     ):
         connection.execute(text("SELECT later")).fetchall()
-    assert "COMMIT TRANSACTION" not in tds.asked
+    assert "COMMIT TRANSACTION" not in tds.statements
 
 
-def test_the_probe(tds: Server, driver: str) -> None:
-    told = dataclasses.replace(ENTERPRISE, sees_all_sessions=False, database_user="ops")
-    tds.answers["dbq server.capabilities"] = lambda _: rows(**dataclasses.asdict(told))
+def test_the_probe_reads_the_capabilities(tds: Server, driver: str) -> None:
+    probe = dataclasses.replace(ENTERPRISE, sees_all_sessions=False, database_user="ops")
+    tds.answers["dbq server.capabilities"] = lambda _: rows(**dataclasses.asdict(probe))
     database = tds.database(tds.url(driver=driver))
     found = database.capabilities
     assert (found.facts["product"], found.database) == ("SQL Server 2022", "orders")
     assert list(found.missing) == ["sessions"]
 
 
-def test_a_server_that_cannot_be_asked(tds: Server, driver: str) -> None:
+def test_a_server_that_refuses_the_probe_has_reasons_for_what_it_lacks(
+    tds: Server, driver: str
+) -> None:
     tds.answers["dbq server.capabilities"] = refusing(195, "'X' is not a function here.")
     database = tds.database(tds.url(driver=driver))
     found = database.capabilities
@@ -424,10 +430,8 @@ def test_a_server_that_cannot_be_asked(tds: Server, driver: str) -> None:
     assert {"queues", "sessions", "rates"} <= set(found.missing)
 
 
-def test_pysqlbridge_itself_is_a_server_of_which_the_truth_is_told(
-    tmp_path: Path, driver: str
-) -> None:
-    """Whatever it makes of the question: an answer or its refusal, never a traceback."""
+def test_pysqlbridge_itself_is_described_or_refused(tmp_path: Path, driver: str) -> None:
+    """Whatever it makes of the probe: a result or a refusal, never a traceback."""
     (tmp_path / "people.csv").write_text("id,name\n1,Ada\n")
     configuration = tmp_path / "tables.json"
     configuration.write_text(json.dumps({"tables": [{"name": "people", "csv": "people.csv"}]}))
@@ -445,8 +449,8 @@ def test_pysqlbridge_itself_is_a_server_of_which_the_truth_is_told(
 
 
 @pytest.mark.long
-def test_the_command_line_on_a_port_where_nobody_listens() -> None:
-    """In a process of its own: what a driver might write itself is seen too."""
+def test_the_command_line_reports_a_port_without_a_server() -> None:
+    """In its own process, to include what a driver itself might write."""
     url = f"mssql+pyodbc://nobody:{SECRET}@127.0.0.1:1/x"
     done = subprocess.run(
         [sys.executable, "-c", "from console.cli import main; main()", "status", "--url", url],

@@ -1,4 +1,4 @@
-"""Looks at queues of the engine `mssql`: how long they wait, and what their statements ask."""
+"""Samples of queues of the engine `mssql`: their time-outs and statements."""
 
 import re
 import threading
@@ -30,7 +30,7 @@ QUICK = Timeouts(statement_seconds=0.01, lock_seconds=0.04)
 LIMIT = re.compile(r"\{(\w+_limit)\}")
 
 
-def hangs(odbc: Odbc, then: Sequence[Any], word: str = "slow") -> None:
+def hang(odbc: Odbc, then: Sequence[Any], word: str = "slow") -> None:
     """A statement with that word ends when it is cancelled, with these results."""
 
     def answer(statement: str) -> Sequence[Any]:
@@ -57,15 +57,15 @@ CANCELLED = Error("HY008", "[HY008] [Microsoft]Operation canceled (0) (SQLExecDi
     [[CANCELLED], [[("one",), (1,)]]],
     ids=["the server stopped", "the answer came at that moment"],
 )
-def test_a_statement_ends_by_a_limit_below_a_second(
+def test_a_timeout_below_one_second_stops_a_statement(
     odbc: Odbc, mssql: Database, then: Sequence[Any]
 ) -> None:
-    hangs(odbc, then)
+    hang(odbc, then)
     with pytest.raises(TooSlowError) as late, quick(mssql) as connection:
         connection.execute(text("SELECT slow"))
     assert late.value.why == "this statement reached its time-out"
     assert odbc.sent[-1] == ROLLBACK
-    # The connection is as good as it was, and its time-outs are the usual ones again.
+    # The connection still works, and has its usual time-outs again.
     with mssql.transaction("push") as connection:
         connection.execute(text("SELECT 2"))
     assert odbc.sent[-5:] == [
@@ -75,9 +75,11 @@ def test_a_statement_ends_by_a_limit_below_a_second(
     assert len(odbc.connections) == 1
 
 
-def test_what_cannot_be_undone_after_a_cancel_is_closed(odbc: Odbc, mssql: Database) -> None:
-    """FreeTDS does not know that a connection is dead whose server said nothing."""
-    hangs(odbc, [Error("HY000", "[HY000] [FreeTDS][SQL Server]Unknown error (0) (SQLExecDirectW)")])
+def test_a_connection_whose_rollback_fails_after_a_cancel_is_closed(
+    odbc: Odbc, mssql: Database
+) -> None:
+    """FreeTDS does not notice that the connection to a silent server is dead."""
+    hang(odbc, [Error("HY000", "[HY000] [FreeTDS][SQL Server]Unknown error (0) (SQLExecDirectW)")])
     slow = odbc.answer
     state = Error("24000", "[24000] [FreeTDS][SQL Server]Invalid cursor state (0) (SQLExecDirectW)")
     odbc.answer = lambda statement: [state] if statement == ROLLBACK else slow(statement)
@@ -86,7 +88,9 @@ def test_what_cannot_be_undone_after_a_cancel_is_closed(odbc: Odbc, mssql: Datab
     assert odbc.connections[0].closed
 
 
-def test_a_lock_is_waited_for_as_long_as_a_look_has_time(odbc: Odbc, mssql: Database) -> None:
+def test_the_lock_timeout_of_a_sample_is_set_once_and_reset_afterwards(
+    odbc: Odbc, mssql: Database
+) -> None:
     patient = Timeouts(statement_seconds=60.0, lock_seconds=QUICK.lock_seconds)
     with mssql.session("look") as session:
         for _ in range(2):
@@ -111,12 +115,12 @@ def seconds_of(odbc: Odbc, database: Database) -> int:
     return int(odbc.connections[0].timeout)
 
 
-def test_the_driver_s_time_out_leaves_room_for_a_silent_server(odbc: Odbc, mssql: Database) -> None:
+def test_the_drivers_timeout_leaves_time_for_a_silent_server(odbc: Odbc, mssql: Database) -> None:
     assert seconds_of(odbc, mssql) == 3
     with time_limit(6.5):
         assert seconds_of(odbc, mssql) == 2
     with time_limit(2.0):
-        assert seconds_of(odbc, mssql) == 1  # 0 would be for ever
+        assert seconds_of(odbc, mssql) == 1  # 0 would be no limit
     assert seconds_of(odbc, mssql) == 3
 
 
@@ -141,22 +145,24 @@ def test_after_the_time_limit_nothing_is_sent(odbc: Odbc, mssql: Database) -> No
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_the_time_limit_ends_what_runs(odbc: Odbc, mssql: Database, stopped: bool) -> None:
-    hangs(odbc, [CANCELLED])
+def test_the_time_limit_or_a_stop_cancels_a_running_statement(
+    odbc: Odbc, mssql: Database, stopped: bool
+) -> None:
+    hang(odbc, [CANCELLED])
     stop = threading.Event()
     with mssql.transaction("look"):
         pass
-    asked = odbc.answer
+    hanging_answer = odbc.answer
 
     def answer(statement: str) -> Sequence[Any]:
         if "slow" in statement:
             stop.set()
-        return asked(statement)
+        return hanging_answer(statement)
 
     odbc.answer = answer
-    told: Callable[[], bool] = stop.is_set if stopped else (lambda: False)
+    stop_requested: Callable[[], bool] = stop.is_set if stopped else (lambda: False)
     with (
-        time_limit(60.0 if stopped else 0.2, told),
+        time_limit(60.0 if stopped else 0.2, stop_requested),
         pytest.raises(BusyError) as late,
         mssql.transaction("look") as connection,
     ):
@@ -165,32 +171,32 @@ def test_the_time_limit_ends_what_runs(odbc: Odbc, mssql: Database, stopped: boo
     assert odbc.connections[0].closed
 
 
-def test_whatever_ends_a_statement_its_watcher_ends_too() -> None:
-    seen: list[threading.Thread] = []
+def test_the_watcher_of_an_interrupted_statement_ends_too() -> None:
+    watchers: list[threading.Thread] = []
 
     def interrupted() -> None:
-        seen.extend(t for t in threading.enumerate() if t.name == "dbq-watch")
+        watchers.extend(t for t in threading.enumerate() if t.name == "dbq-watch")
         raise KeyboardInterrupt
 
     with time_limit(60.0), pytest.raises(KeyboardInterrupt), watched(lambda: None, None):
         interrupted()
-    (watcher,) = seen
+    (watcher,) = watchers
     assert not watcher.is_alive()
 
 
-def test_a_driver_that_cannot_cancel_is_left_to_its_time_out() -> None:
+def test_a_failed_cancellation_is_repeated() -> None:
     def refuse() -> None:
-        told.release()
+        cancel_calls.release()
         raise Error("HY000", "[HY000] no")
 
-    told = threading.Semaphore(0)
+    cancel_calls = threading.Semaphore(0)
     with pytest.raises(StatementStopped), watched(refuse, time.monotonic()):
-        # More than once: it may not have begun when it was told first.
-        assert all(told.acquire(timeout=30) for _ in range(2))
+        # More than once: at the first call it may not have begun.
+        assert all(cancel_calls.acquire(timeout=30) for _ in range(2))
 
 
-def answering(odbc: Odbc, **rows: list[Any]) -> list[str]:
-    """Each labelled statement gets its rows; the labels that were asked, in their order."""
+def answer_by_label(odbc: Odbc, **rows: list[Any]) -> list[str]:
+    """Each labelled statement gets its rows; returns the labels sent, in order."""
     labels: list[str] = []
 
     def answer(statement: str) -> Sequence[Any]:
@@ -206,8 +212,8 @@ def answering(odbc: Odbc, **rows: list[Any]) -> list[str]:
 
 
 STATUS = tuple(StatusRow.__dataclass_fields__)
-SEEN = dict.fromkeys(STATUS) | {"schema": "dbo", "queue": "orders", "ready": 10_001}
-CIRCUMSTANCES = ("life", "sees_writers", "now")
+STATUS_ROW = dict.fromkeys(STATUS) | {"schema": "dbo", "queue": "orders", "ready": 10_001}
+SERVER_STATE = ("life", "sees_writers", "now")
 HOLDERS = (
     *("schema", "relation", "session_id", "prepared_transaction", "user_name", "application_name"),
     *("state", "transaction_seconds", "held_at_least_seconds", "held_at_most_seconds"),
@@ -215,14 +221,14 @@ HOLDERS = (
 QUEUES = ("schema", "name", "design", "kind", "options", "roles", "version", "installed_by")
 
 
-def looked_at(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any, list[str]]:
-    """A look at one deep queue on a server that lets these be seen."""
+def sample_deep_queue(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any, list[str]]:
+    """A sample of one deep queue on a server that shows these."""
     roles = '{"id": "id", "payload": "payload", "pushed_at": "pushed_at"}'
     queue = ("dbo", "orders", "fifo", "installed", "{}", roles, 1, "me", "here", None)
     holder = ("dbo", "orders", 57, None, "app", "worker", "idle in transaction", 99.0, 12.0, 12.5)
-    told = vars(replace(ENTERPRISE, sees_counters=counters, counts_rows=counters))
+    capabilities = vars(replace(ENTERPRISE, sees_counters=counters, counts_rows=counters))
     estimate = ("dbo", "orders", 50_000.0 if counters else None, None, None, None, None)
-    labels = answering(
+    labels = answer_by_label(
         odbc,
         catalog_exists=[
             ("present", "audited", "decided", "decisions_readable"),
@@ -230,46 +236,52 @@ def looked_at(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any, list[s
         ],
         catalog_queues=[(*QUEUES, "installed_from", "installed_at"), queue],
         catalog_settings=[("name", "value")],
-        server_capabilities=[tuple(told), tuple(told.values())],
-        server_server_state=[CIRCUMSTANCES, ("since then", writers, None)],
+        server_capabilities=[tuple(capabilities), tuple(capabilities.values())],
+        server_server_state=[SERVER_STATE, ("since then", writers, None)],
         server_holders=[HOLDERS, holder],
-        monitor_status=[STATUS, tuple(SEEN.values())],
+        monitor_status=[STATUS, tuple(STATUS_ROW.values())],
         monitor_estimate=[tuple(EstimateRow.__dataclass_fields__), estimate],
     )
     database = open_mssql()
-    # A limit that a busy machine does not reach: what is too slow is unknown, and asked no further.
+    # A limit that a busy machine does not reach: slow figures would be unknown.
     no_timeout = Timeouts(connect_seconds=7, statement_seconds=600.0, lock_seconds=0.02)
     sample = take_sample(database, timeouts=no_timeout)
     database.close()
     return sample, labels
 
 
-def test_a_look_at_all_there_is(odbc: Odbc) -> None:
-    sample, labels = looked_at(odbc, writers=True, counters=True)
-    (seen,) = sample.queues
+def test_a_sample_with_all_rights_is_complete(odbc: Odbc) -> None:
+    sample, labels = sample_deep_queue(odbc, writers=True, counters=True)
+    (sampled,) = sample.queues
     assert sample.life == "since then"
-    assert seen.row.ready == 10_001
-    assert seen.estimates["ready"] == 50_000.0
-    assert [(h.session, h.transaction_seconds, h.held_for) for h in seen.holders] == [
+    assert sampled.row.ready == 10_001
+    assert sampled.estimates["ready"] == 50_000.0
+    assert [(h.session, h.transaction_seconds, h.held_for) for h in sampled.holders] == [
         (57, 99.0, "12.5 s")
     ]
     assert "SET LOCK_TIMEOUT 20" in odbc.sent
     assert labels.count("server.server_state") == 3
 
 
-def test_a_look_without_rights(odbc: Odbc) -> None:
-    sample, labels = looked_at(odbc, writers=False, counters=False)
-    (seen,) = sample.queues
-    assert seen.row.ready == 10_001
-    # Unknown, not none; and no error is provoked each second to find that out.
-    assert seen.holders is None
+def test_a_sample_without_rights_leaves_figures_unknown(odbc: Odbc) -> None:
+    sample, labels = sample_deep_queue(odbc, writers=False, counters=False)
+    (sampled,) = sample.queues
+    assert sampled.row.ready == 10_001
+    # Unknown, not none; and no statement fails each second to find that out.
+    assert sampled.holders is None
     assert "server.holders" not in labels
-    assert seen.estimates["ready"] is None
-    assert not [asked for asked in odbc.sent if "sys.dm_" in asked and "dbq server" not in asked]
+    assert sampled.estimates["ready"] is None
+    assert not [
+        statement
+        for statement in odbc.sent
+        if "sys.dm_" in statement and "dbq server" not in statement
+    ]
 
 
-def test_care_lasts_until_the_connection_goes_back(odbc: Odbc, mssql: Database) -> None:
-    answering(odbc, server_server_state=[CIRCUMSTANCES, ("x", True, None)])
+def test_sampling_limits_last_until_the_connection_returns_to_the_pool(
+    odbc: Odbc, mssql: Database
+) -> None:
+    answer_by_label(odbc, server_server_state=[SERVER_STATE, ("x", True, None)])
     with mssql.transaction("look") as connection:
         found = limit_transaction(connection, mssql, 60.0, 0.04)
         limits = connection.connection.dbapi_connection.limits  # type: ignore[union-attr]
@@ -280,7 +292,7 @@ def test_care_lasts_until_the_connection_goes_back(odbc: Odbc, mssql: Database) 
 
 
 def placeholders(engine: str, design: str) -> set[str]:
-    """What a look can leave out by, of all kinds of such a queue."""
+    """The limits in the status statements of all such queues."""
     product, of = PRODUCTS[engine], DESIGNS[design]
     names = {name: f"{{{name}}}" for name in LIMITS}
     queues = (installed_queue("s", "q", of, options) for options in variants(of, engine))
@@ -289,18 +301,18 @@ def placeholders(engine: str, design: str) -> set[str]:
     return {name for text in texts for name in LIMIT.findall(text)}
 
 
-def test_every_figure_of_a_look_can_be_left_out() -> None:
+def test_every_figure_of_a_sample_can_be_left_out() -> None:
     for design, of in designs_on("mssql").items():
         here = placeholders("mssql", design)
         if "postgresql" in of.engines:
             assert here == placeholders("postgresql", design)
         assert {"ready_limit"} <= here <= LIMITS.keys()
-        # No other bound than these.
+        # No other limit than these.
         template = sql.statement("mssql", f"{design}.status").template
         assert not re.search(r"TOP \(\d+\)", template)
 
 
-def test_both_engines_have_the_same_looks() -> None:
+def test_both_engines_have_the_same_statements_for_samples() -> None:
     for design in DESIGNS.values():
         if set(design.engines) == {"postgresql", "mssql"}:
             for name in ("status", "claims", "estimate", "wait_for_relay"):
@@ -320,8 +332,8 @@ FILTERS = {
 }
 
 
-def test_a_state_is_estimated_by_an_index_that_is_there_if_it_may_be_read() -> None:
-    """By name: another one's rows would be another state's."""
+def test_a_state_is_estimated_from_its_index_if_the_login_may_read_it() -> None:
+    """By name: another index has the rows of another state."""
     for variant in on("mssql", ALL):
         queue = variant.queue("sales", "orders", "mssql")
         name, dialect = variant.design.name, PRODUCT.dialect
@@ -337,9 +349,7 @@ def test_a_state_is_estimated_by_an_index_that_is_there_if_it_may_be_read() -> N
         assert "FROM" not in unread, variant
 
 
-def test_a_time_out_that_cannot_be_set_is_an_error_like_any_other(
-    odbc: Odbc, mssql: Database
-) -> None:
+def test_a_failure_to_set_a_timeout_is_translated(odbc: Odbc, mssql: Database) -> None:
     lost = Error("08S01", "[08S01] [Microsoft]Communication link failure (0) (SQLExecDirectW)")
     odbc.answer = lambda statement: [lost] if statement == "SET LOCK_TIMEOUT 40" else []
     with pytest.raises(ConnectionFailedError), quick(mssql) as connection:

@@ -49,7 +49,7 @@ def test_a_script_is_one_transaction_that_stops_at_the_first_error() -> None:
 @pytest.mark.parametrize(
     "name", ["[a\nGO\nb]", "[a\r\n  go 5\nb]", "'x\n:r other.sql'", "N'a\n!!dir'", "[a$(b)]"]
 )
-def test_what_a_client_would_take_for_a_command_is_not_printed(name: str) -> None:
+def test_a_text_that_a_client_would_take_for_a_command_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="cannot be printed"):
         PRODUCT.as_script("--", [f"SELECT {name};"])
 
@@ -57,7 +57,7 @@ def test_what_a_client_would_take_for_a_command_is_not_printed(name: str) -> Non
 @pytest.mark.parametrize(
     "harmless", ["[GO]", "'GO'", "[a\nb]", "-- $(x)", "/* a\n:b */", "[it's]", "'[\n]'", "[a]]\ng]"]
 )
-def test_what_only_looks_like_one_is(harmless: str) -> None:
+def test_a_text_that_only_resembles_a_command_is_printed(harmless: str) -> None:
     assert harmless in PRODUCT.as_script("--", [f"SELECT 1 {harmless}"])
 
 
@@ -78,11 +78,11 @@ QUEUES = {v.design.name: v.queue("sales", "orders", "mssql") for v in on("mssql"
 
 
 def granted(design: str) -> list[str]:
-    """What the roles get of such a queue."""
+    """The grants to roles on such a queue."""
     return sql.script("roles.queue", PRODUCT.dialect, QUEUES[design].scope(PRODUCT)).splitlines()
 
 
-def test_whoever_runs_as_a_user_makes_it_first() -> None:
+def test_the_user_of_a_procedure_is_created_before_it() -> None:
     for queue in QUEUES.values():
         script = install.script(PRODUCT, queue)
         runs_as = script.find("WITH EXECUTE AS 'dbq_owner'")
@@ -92,7 +92,7 @@ def test_whoever_runs_as_a_user_makes_it_first() -> None:
             assert "ALTER AUTHORIZATION ON SCHEMA" not in script
 
 
-def test_the_user_gets_the_sequences_and_nothing_else() -> None:
+def test_dbq_owner_gets_rights_on_the_sequences_only() -> None:
     script = install.script(PRODUCT, QUEUES["ring"])
     assert re.findall(r"(GRANT .*) TO dbq_owner;", script) == [
         f"GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[sales].[orders_{name}_seq]"
@@ -101,13 +101,13 @@ def test_the_user_gets_the_sequences_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(("design", "sequence"), [("ring", "push_seq"), ("naive", "seq")])
-def test_who_restores_or_pushes_many_may_draw_a_range(design: str, sequence: str) -> None:
+def test_operators_may_draw_a_range_of_numbers(design: str, sequence: str) -> None:
     """sp_sequence_get_range follows no ownership chain."""
     grant = f"    GRANT UPDATE ON OBJECT::[sales].[orders_{sequence}] TO dbq_operator;"
     assert grant in granted(design)
 
 
-def test_an_admin_takes_a_broker_queue_away() -> None:
+def test_admins_may_drop_the_objects_of_a_broker_queue() -> None:
     lines = [line.strip() for line in granted("broker") if "AS dbq_owner;" in line]
     assert lines == [
         f"GRANT CONTROL ON {kind} TO dbq_admin AS dbq_owner;"

@@ -66,12 +66,12 @@ def test_a_session_is_set_up_in_one_round_trip(odbc: Odbc) -> None:
     assert odbc.connections[0].closed
 
 
-def test_one_transaction_is_begun_and_ended_explicitly(odbc: Odbc, mssql: Database) -> None:
+def test_a_transaction_is_begun_and_ended_explicitly(odbc: Odbc, mssql: Database) -> None:
     for _ in range(2):
         with mssql.transaction("look") as connection:
             connection.execute(text("SELECT 2"))
-        seen, odbc.sent[:] = odbc.sent[:], []
-    assert seen == [PING, BEGIN, "SELECT 2", COMMIT]
+        sent, odbc.sent[:] = odbc.sent[:], []
+    assert sent == [PING, BEGIN, "SELECT 2", COMMIT]
     assert len(odbc.connections) == 1
     answers(odbc, **{"SELECT 3": GONE})
     with pytest.raises(UsageError), mssql.transaction("look") as connection:
@@ -79,19 +79,19 @@ def test_one_transaction_is_begun_and_ended_explicitly(odbc: Odbc, mssql: Databa
     assert odbc.sent == [PING, BEGIN, "SELECT 3", ROLLBACK]
 
 
-def test_in_autocommit_nothing_is_begun(odbc: Odbc, mssql: Database) -> None:
+def test_autocommit_begins_no_transaction(odbc: Odbc, mssql: Database) -> None:
     with mssql.autocommit("look") as connection:
         odbc.sent.clear()
         connection.execute(text("SELECT 2"))
         connection.execute(text("SELECT 3"))
-    # Whatever a batch left open does not go back into the pool.
+    # A transaction left open does not return to the pool.
     assert odbc.sent == ["SELECT 2", "SELECT 3", ROLLBACK]
     with mssql.transaction("look"):
         pass
     assert odbc.sent[3:] == [PING, BEGIN, COMMIT]
 
 
-def test_another_isolation_level_does_not_outlive_its_use(odbc: Odbc, mssql: Database) -> None:
+def test_the_isolation_level_is_reset_after_use(odbc: Odbc, mssql: Database) -> None:
     with mssql.autocommit("look") as connection:
         connection.rollback()
         connection.execution_options(isolation_level="SERIALIZABLE")
@@ -102,7 +102,7 @@ def test_another_isolation_level_does_not_outlive_its_use(odbc: Odbc, mssql: Dat
     assert odbc.sent == [BEGIN, "SELECT 2", COMMIT, f"{level}READ COMMITTED"]
 
 
-def test_errors_behind_a_result_are_not_lost(odbc: Odbc, mssql: Database) -> None:
+def test_errors_after_a_result_are_raised(odbc: Odbc, mssql: Database) -> None:
     row = [("id",), (1,)]
     answers(odbc, many=[None, None, row, None, GONE], script=[None, GONE], fine=[None, row, row])
     with pytest.raises(UsageError), mssql.transaction("look") as connection:
@@ -116,7 +116,7 @@ def test_errors_behind_a_result_are_not_lost(odbc: Odbc, mssql: Database) -> Non
         assert connection.execute(text("fine")).scalar() == 1
 
 
-def test_a_statement_s_time_out_leaves_the_connection(odbc: Odbc, mssql: Database) -> None:
+def test_a_statement_timeout_keeps_the_connection(odbc: Odbc, mssql: Database) -> None:
     answers(odbc, slow=TIMEOUT)
     with pytest.raises(BusyError), mssql.transaction("look") as connection:
         connection.execute(text("slow"))
@@ -126,16 +126,16 @@ def test_a_statement_s_time_out_leaves_the_connection(odbc: Odbc, mssql: Databas
     assert len(odbc.connections) == 1
 
 
-@pytest.mark.parametrize("trouble", [LOST, TIMEOUT])
-def test_the_way_back_never_hides_the_error(
-    odbc: Odbc, mssql: Database, trouble: OperationalError
+@pytest.mark.parametrize("failure", [LOST, TIMEOUT])
+def test_a_failed_rollback_does_not_hide_the_error(
+    odbc: Odbc, mssql: Database, failure: OperationalError
 ) -> None:
     with mssql.transaction("look"):
         pass
-    answers(odbc, slow=TIMEOUT, **{ROLLBACK: trouble})
+    answers(odbc, slow=TIMEOUT, **{ROLLBACK: failure})
     with pytest.raises(BusyError), mssql.transaction("look") as connection:
         connection.execute(text("slow"))
-    # Its transaction ended with it; the pool takes another.
+    # Its transaction ended with it; the pool opens another.
     with mssql.transaction("look"):
         pass
     *before, last = [connection.closed for connection in odbc.connections]
@@ -154,23 +154,23 @@ def test_a_lost_connection_is_replaced(odbc: Odbc, mssql: Database) -> None:
     assert len(odbc.connections) == 2
 
 
-@pytest.mark.parametrize("trouble", [LOST, TIMEOUT])
-def test_one_that_died_in_the_pool_is_replaced_unnoticed(
-    odbc: Odbc, mssql: Database, trouble: OperationalError
+@pytest.mark.parametrize("failure", [LOST, TIMEOUT])
+def test_a_connection_that_died_in_the_pool_is_replaced_silently(
+    odbc: Odbc, mssql: Database, failure: OperationalError
 ) -> None:
     with mssql.transaction("look"):
         pass
-    answers(odbc, **{PING: trouble})
+    answers(odbc, **{PING: failure})
     with mssql.transaction("look"):
         pass
     assert len(odbc.connections) == 2
 
 
-@pytest.mark.parametrize("trouble", [LOST, TIMEOUT])
+@pytest.mark.parametrize("failure", [LOST, TIMEOUT])
 def test_a_commit_without_an_answer_is_in_doubt(
-    odbc: Odbc, mssql: Database, trouble: OperationalError
+    odbc: Odbc, mssql: Database, failure: OperationalError
 ) -> None:
-    answers(odbc, **{COMMIT: trouble})
+    answers(odbc, **{COMMIT: failure})
     with pytest.raises(ConnectionFailedError) as failed, mssql.transaction("push"):
         pass
     assert "It may have been done or not." in failed.value.why
@@ -202,31 +202,33 @@ def test_a_limited_server_gets_the_settings_that_it_knows(odbc: Odbc, mssql: Dat
     assert "SET XACT_ABORT ON" in odbc.sent
 
 
-@pytest.mark.parametrize("trouble", [LOST, TIMEOUT])
-def test_one_that_dies_while_it_is_set_up_is_not_asked_again(
-    odbc: Odbc, mssql: Database, trouble: OperationalError
+@pytest.mark.parametrize("failure", [LOST, TIMEOUT])
+def test_a_connection_lost_during_setup_gets_no_further_statements(
+    odbc: Odbc, mssql: Database, failure: OperationalError
 ) -> None:
-    odbc.answer = lambda _: [trouble]
+    odbc.answer = lambda _: [failure]
     with pytest.raises(ConnectionFailedError), mssql.transaction("look"):
         pass
     assert len(odbc.sent) == 1
     assert odbc.connections[0].closed
 
 
-def test_a_driver_that_repeats_the_password_is_not_repeated(odbc: Odbc, mssql: Database) -> None:
+def test_a_password_in_an_error_of_the_driver_is_masked(odbc: Odbc, mssql: Database) -> None:
     odbc.refuse = OperationalError(
         "08001", f"[08001] {ORIGIN}Syntax error near 'PWD={SECRET}' (0) (SQLDriverConnect)"
     )
     with pytest.raises(ConnectionFailedError) as failed, mssql.transaction("look"):
         pass
-    told: BaseException | None = failed.value
-    while told is not None:
-        assert SECRET not in f"{told} {told.args}"
-        told = told.__cause__ or (None if told.__suppress_context__ else told.__context__)
+    error: BaseException | None = failed.value
+    while error is not None:
+        assert SECRET not in f"{error} {error.args}"
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     assert failed.value.why == "Connecting to db.example/orders: Syntax error near 'PWD=***'"
 
 
-def test_values_are_bound_with_few_types_and_nulls_are_written(odbc: Odbc, mssql: Database) -> None:
+def test_values_are_bound_with_few_types_and_nulls_are_literals(
+    odbc: Odbc, mssql: Database
+) -> None:
     with mssql.autocommit("look") as connection:
         odbc.bound.clear()
         connection.execute(
@@ -247,8 +249,10 @@ AT = datetime(2026, 11, 21, 23, 0, 0, 123456, tzinfo=timezone(timedelta(hours=5,
 
 
 @pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=-8)), AT.tzinfo])
-def test_a_time_is_sent_in_utc_whole_and_as_text(odbc: Odbc, mssql: Database, zone: tzinfo) -> None:
-    """A driver may lose its zone, and all but three of its digits."""
+def test_a_time_is_sent_as_text_in_utc_with_microseconds(
+    odbc: Odbc, mssql: Database, zone: tzinfo
+) -> None:
+    """A driver may lose the zone, and all but three digits."""
     with mssql.autocommit("look") as connection:
         odbc.bound.clear()
         connection.execute(text("SELECT :at"), {"at": AT.astimezone(zone)})
@@ -261,7 +265,7 @@ def test_a_time_without_a_zone_is_utc() -> None:
     assert [as_parameter(value) for value in (None, 1, "x", b"x")] == [None, 1, "x", b"x"]
 
 
-def test_freetds_has_other_types_for_what_is_long(odbc: Odbc) -> None:
+def test_freetds_has_other_types_for_long_values(odbc: Odbc) -> None:
     sizes = Sizes(odbc, Family.FREETDS)
     assert sizes.of(["x" * 4001, b"x" * 8001, "x" * 4000, b"x" * 8000, 1, "🂡" * 2001]) == [
         (odbc.SQL_WLONGVARCHAR, 0, 0),
@@ -277,16 +281,16 @@ PIECES = ["?", "[a?]]b]", "'it''s ?'", '"?"', "-- ?\n", "/* ?\n */", " x, ", "N'
 
 
 @given(st.lists(st.sampled_from(PIECES)), st.data())
-def test_only_a_marker_becomes_null(pieces: list[str], data: st.DataObject) -> None:
+def test_only_parameter_markers_become_null(pieces: list[str], data: st.DataObject) -> None:
     markers = pieces.count("?")
     values = data.draw(st.lists(st.none() | st.just(1), min_size=markers, max_size=markers))
     rest = iter(values)
     expected = ["NULL" if p == "?" and next(rest) is None else p for p in pieces]
-    written, left = with_nulls(" ".join(pieces), values)
+    written, remaining = with_nulls(" ".join(pieces), values)
     assert written == " ".join(expected)
-    assert left == [1] * values.count(1)
+    assert remaining == [1] * values.count(1)
 
 
-def test_nothing_waits_for_notifications(mssql: Database) -> None:
+def test_waiting_for_notifications_is_not_supported(mssql: Database) -> None:
     with mssql.autocommit("look") as connection, pytest.raises(TypeError):
         mssql.product.wait_for_notification(connection, 0.0)

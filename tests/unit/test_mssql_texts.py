@@ -1,4 +1,4 @@
-"""T-SQL without a server: the rules that decide, and that no text has changed unread."""
+"""T-SQL without a server: its rules, and that no text has changed without a review."""
 
 import re
 from collections.abc import Iterator
@@ -14,22 +14,22 @@ KINDS = "TABLE|SEQUENCE|PROCEDURE|FUNCTION|VIEW|TYPE|QUEUE|MESSAGE TYPE|CONTRACT
 CREATED = re.compile(rf"^\s*CREATE (?:OR ALTER )?({KINDS}) ({NAME}(?:\.{NAME})?)", re.MULTILINE)
 DROPPED = re.compile(rf"^\s*DROP ({KINDS})\s+(?:IF EXISTS )?([^;]+);", re.MULTILINE)
 INDEX = re.compile(r"(?=\b(?:PRIMARY KEY|UNIQUE CLUSTERED|CREATE (?:\w+ )*INDEX)\b)")
-PUT_TOGETHER = {
+DYNAMIC_SQL = {
     "EXEC (N'CREATE SCHEMA dbq')": "has to be alone in its batch, and is wanted once only",
     "EXEC (@alter)": "ALTER SEQUENCE ... RESTART WITH ... CACHE takes constants",
     "EXEC (@kill)": "so does KILL",
     "EXEC (@exchange)": "a procedure's own head, which only the server has, and another body",
     "EXEC (@definition)": "a procedure as it was: its text is kept in the catalog",
 }
-"""All SQL that is run as text, and why."""
+"""All dynamic SQL, and why."""
 
 
-def hidden_sql(text: str) -> Iterator[str]:
-    """What would be run as text, and is not on the list."""
+def unlisted_dynamic_sql(text: str) -> Iterator[str]:
+    """Dynamic SQL that is not on the list."""
     if "sp_executesql" in text.lower():
         yield "sp_executesql"
     for found in re.finditer(r"\bEXEC(?:UTE)?\s*\((?:[^()']|'[^']*')*\)", text, re.IGNORECASE):
-        if found[0] not in PUT_TOGETHER:
+        if found[0] not in DYNAMIC_SQL:
             yield found[0]
     for found in re.finditer(r"SET @alter = (.*)", text):
         # @pop_sequence: a subscriber's, made of two quoted names
@@ -42,13 +42,13 @@ def hidden_sql(text: str) -> Iterator[str]:
 
 
 def broken_rules(text: str) -> Iterator[str]:
-    """Of hints and procedures."""
+    """In hints and procedures."""
     for hints in re.findall(r"\(([A-Z, ]*\bREADPAST\b[A-Z, ]*)\)", text):
         if "READCOMMITTEDLOCK" not in hints:
             yield f"READPAST without it: {hints}"
     if re.search(r"\bSELECT \*|\.\*", text):
         yield "SELECT *"
-    # A schema that a role owns cannot hold one that runs as its owner; a restore may lose him.
+    # A schema that a role owns cannot hold one that runs as its owner, and a restore may lose it.
     for user in re.findall(r"EXECUTE AS (?!USER\b)('?\w+'?)", text):
         if user != "'dbq_owner'":
             yield f"runs as {user}"
@@ -60,15 +60,15 @@ def broken_rules(text: str) -> Iterator[str]:
             yield "draws under a caller's own ROWCOUNT"
 
 
-def test_every_text_keeps_the_rules_and_is_as_microsoft_s_tools_read_it() -> None:
-    """One test, so that one process renders them all. What nobody can run here is changed on
-    purpose only, and read again then: `python -m tests.microsoft.digests`.
+def test_every_text_keeps_the_rules_and_is_unchanged_since_its_review() -> None:
+    """One test, so that one process renders them all. What cannot run here is changed on purpose
+    only, and reviewed then: `python -m tests.microsoft.digests`.
     """
     bad = [
         f"{where}: {one}"
         for text, where in batches().items()
         for plain in (COMMENT.sub("", text),)
-        for one in (*hidden_sql(plain), *broken_rules(plain))
+        for one in (*unlisted_dynamic_sql(plain), *broken_rules(plain))
     ]
     assert not bad, "\n".join(bad)
     changed = digests.changed(digests.of(every_text(everything=False)))
@@ -76,7 +76,7 @@ def test_every_text_keeps_the_rules_and_is_as_microsoft_s_tools_read_it() -> Non
 
 
 def tables_of(variant: Variant) -> list[tuple[str, str]]:
-    """The scripts that make its tables."""
+    """The scripts that create its tables."""
     name = variant.design.name
     return [(name, of) for of in ("tables", "added") if sql.has(PRODUCT, f"{name}.{of}")]
 
@@ -92,25 +92,29 @@ def script_of(variant: Variant, *names: tuple[str, str]) -> str:
 def test_uninstall_drops_what_install_creates() -> None:
     for variant in VARIANTS:
         name = variant.design.name
-        made = script_of(variant, *tables_of(variant), ("common", "archive"), (name, "functions"))
-        gone = script_of(variant, (name, "drop"), ("common", "drop_archive"))
-        created = CREATED.findall(made)
+        install_script = script_of(
+            variant, *tables_of(variant), ("common", "archive"), (name, "functions")
+        )
+        uninstall_script = script_of(variant, (name, "drop"), ("common", "drop_archive"))
+        created = CREATED.findall(install_script)
         dropped = [
-            (kind, n.strip()) for kind, names in DROPPED.findall(gone) for n in names.split(",")
+            (kind, n.strip())
+            for kind, names in DROPPED.findall(uninstall_script)
+            for n in names.split(",")
         ]
         assert len(created) >= 6, variant
-        every = re.findall(r"\bCREATE (?!(?:\w+ )*INDEX\b|USER\b)", made)
+        every = re.findall(r"\bCREATE (?!(?:\w+ )*INDEX\b|USER\b)", install_script)
         assert len(created) == len(every), variant
         assert sorted(created) == sorted(dropped), variant
 
 
-def test_row_locks_stay_row_locks() -> None:
-    """READPAST skips those and nothing else: no page locks, no escalation."""
+def test_row_locks_are_never_escalated() -> None:
+    """READPAST skips only these: no page locks, no escalation."""
     for variant in VARIANTS:
-        made = script_of(variant, *tables_of(variant), ("common", "archive"))
-        for kind, table in CREATED.findall(made):
+        install_script = script_of(variant, *tables_of(variant), ("common", "archive"))
+        for kind, table in CREATED.findall(install_script):
             if kind == "TABLE":
-                assert f"ALTER TABLE {table} SET (LOCK_ESCALATION = DISABLE);" in made
-        for index in INDEX.split(made)[1:]:
+                assert f"ALTER TABLE {table} SET (LOCK_ESCALATION = DISABLE);" in install_script
+        for index in INDEX.split(install_script)[1:]:
             only = index.split(";")[0].split("CONSTRAINT")[0]
             assert "ALLOW_PAGE_LOCKS = OFF" in only, (variant, index[:80])

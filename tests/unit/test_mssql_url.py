@@ -1,4 +1,4 @@
-"""From a URL to a connection string of ODBC, and to a label: all of it arrives, no secret shows."""
+"""From a URL to an ODBC connection string and a label: nothing is lost, no secret is shown."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ SERVER = f"mssql+pyodbc://sa:{SECRET}@db.example:1434/orders"
 
 def words(url: str | URL, driver: Driver = MICROSOFT, **more: Any) -> dict[str, str]:
     """The connection string for a URL, as a driver reads it."""
-    asked = target(make_url(url), **more)
-    text = connection_string(asked, driver, "dbq-console")
+    odbc_target = target(make_url(url), **more)
+    text = connection_string(odbc_target, driver, "dbq-console")
     return dict(read(text))
 
 
@@ -28,7 +28,7 @@ def through_odbc_connect(text: str) -> URL:
     return URL.create("mssql+pyodbc", query={"odbc_connect": text})
 
 
-def test_a_url_with_a_server() -> None:
+def test_a_url_with_a_server_becomes_a_connection_string() -> None:
     assert words(SERVER) == {
         "DRIVER": "ODBC Driver 18 for SQL Server",
         "SERVER": "db.example,1434",
@@ -40,13 +40,13 @@ def test_a_url_with_a_server() -> None:
     }
 
 
-def test_freetds_wants_words_of_its_own() -> None:
+def test_freetds_gets_its_own_keywords() -> None:
     found = words(SERVER, FREETDS)
     assert (found["TDS_Version"], found["ClientCharset"]) == ("7.4", "UTF-8")
     assert "ConnectRetryCount" not in found
 
 
-def test_whatever_a_url_says_is_passed_on() -> None:
+def test_query_parameters_of_a_url_are_passed_on() -> None:
     given = {
         "Authentication": "ActiveDirectoryServicePrincipal",
         "MultiSubnetFailover": "Yes",
@@ -62,7 +62,7 @@ def test_whatever_a_url_says_is_passed_on() -> None:
     assert given.items() <= found.items()
 
 
-def test_nobody_named_means_windows_authentication() -> None:
+def test_a_url_without_a_user_means_windows_authentication() -> None:
     found = words("mssql+pyodbc://db.example/orders")
     assert found["Trusted_Connection"] == "Yes"
     assert "UID" not in found
@@ -70,7 +70,7 @@ def test_nobody_named_means_windows_authentication() -> None:
     assert "Trusted_Connection" not in entra
 
 
-def test_nothing_named_means_this_machine() -> None:
+def test_a_url_without_a_host_means_localhost() -> None:
     assert words("mssql+pyodbc:///orders")["SERVER"] == "localhost"
 
 
@@ -82,12 +82,12 @@ def test_nothing_named_means_this_machine() -> None:
         (r"Server=h\one&database=d&username=u", r"h\one d u"),
     ],
 )
-def test_the_query_may_say_everything(query: str, expected: str) -> None:
+def test_server_database_and_user_may_be_in_the_query(query: str, expected: str) -> None:
     found = {k.upper(): v for k, v in words(f"mssql+pyodbc:///?{query}").items()}
     assert " ".join(found[k] for k in ("SERVER", "DATABASE", "UID")) == expected
 
 
-def test_an_odbc_connect_is_kept_as_it_is_and_completed() -> None:
+def test_an_odbc_connect_is_kept_unchanged_and_completed() -> None:
     text = f"Server=tcp:h,1433;Database=d;Uid=u;Pwd={{a;b}}}}{SECRET}}};Encrypt=yes"
     assert words(through_odbc_connect(text)) == {
         "DRIVER": "ODBC Driver 18 for SQL Server",
@@ -99,7 +99,7 @@ def test_an_odbc_connect_is_kept_as_it_is_and_completed() -> None:
         "APP": "dbq-console",
         "ConnectRetryCount": "0",
     }
-    # It said nobody, so it may have meant that: SQLAlchemy leaves that to the driver too.
+    # Without a user the driver decides; SQLAlchemy does the same.
     assert "Trusted_Connection" not in words(through_odbc_connect("SERVER=h"))
 
 
@@ -119,7 +119,7 @@ def test_the_rest_of_the_url_completes_an_odbc_connect() -> None:
         through_odbc_connect("DSN=Orders"),
     ],
 )
-def test_a_data_source_has_a_driver_of_its_own(url: str | URL) -> None:
+def test_a_data_source_has_its_own_driver(url: str | URL) -> None:
     found = {k.upper(): v for k, v in words(url, data_sources=["orders"]).items()}
     assert found["DSN"] == "Orders"
     assert not {"DRIVER", "SERVER", "TRUSTED_CONNECTION"} & set(found)
@@ -133,14 +133,14 @@ def test_a_host_that_is_no_data_source_is_a_server(more: str) -> None:
     assert "DSN" not in found
 
 
-def test_the_driver_that_is_named_is_asked_for() -> None:
+def test_a_driver_named_in_the_url_is_used() -> None:
     assert target(make_url(f"{SERVER}?driver=ODBC+Driver+17+for+SQL+Server")).driver == (
         "ODBC Driver 17 for SQL Server"
     )
     assert target(through_odbc_connect("Driver={FreeTDS};Server=h")).driver == "FreeTDS"
 
 
-def test_what_sqlalchemy_s_own_dialect_would_take_for_itself_is_no_keyword() -> None:
+def test_options_of_sqlalchemys_own_dialect_are_not_passed_on() -> None:
     found = words(f"{SERVER}?autocommit=true&ansi=false&unicode_results=true")
     assert not {"autocommit", "ansi", "unicode_results"} & set(found)
 
@@ -150,12 +150,12 @@ VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size
 
 
 @given(st.dictionaries(KEYWORDS, VALUES, max_size=5), st.sampled_from([MICROSOFT, FREETDS]))
-def test_a_value_of_any_kind_arrives(values: dict[str, str], driver: Driver) -> None:
+def test_values_with_any_characters_arrive(values: dict[str, str], driver: Driver) -> None:
     assume("};" not in "".join(values.values()))
-    asked = odbc.OdbcTarget([("SERVER", "h"), *values.items()])
-    text = connection_string(asked, driver, "dbq-console")
+    odbc_target = odbc.OdbcTarget([("SERVER", "h"), *values.items()])
+    text = connection_string(odbc_target, driver, "dbq-console")
     found = dict(read(text)) if driver is MICROSOFT else freetds_reads(text)
-    assert dict(asked.pairs).items() <= found.items()
+    assert dict(odbc_target.pairs).items() <= found.items()
 
 
 def freetds_reads(text: str) -> dict[str, str]:
@@ -185,14 +185,14 @@ def freetds_reads(text: str) -> dict[str, str]:
         f"SERVER=h;PWD={SECRET}\udc80",
     ],
 )
-def test_one_that_cannot_be_read_is_refused_without_its_secret(text: str) -> None:
+def test_a_malformed_connection_string_is_refused_without_its_secret(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         words(through_odbc_connect(text))
     assert SECRET not in str(refused.value)
     assert "mssql+pyodbc://" in str(refused.value)
 
 
-def test_a_keyword_twice_is_refused_without_its_secret() -> None:
+def test_a_repeated_keyword_is_refused_without_its_secret() -> None:
     with pytest.raises(UsageError, match="'PWD' more than once") as refused:
         words(f"mssql+pyodbc://h/d?PWD={SECRET}&PWD={SECRET}")
     assert SECRET not in str(refused.value)
@@ -213,7 +213,7 @@ def test_a_keyword_twice_is_refused_without_its_secret() -> None:
         (through_odbc_connect(f"Server={{h}};PWD={{{SECRET};}};Database={{a b}}"), "h/a b"),
         (through_odbc_connect(rf"Addr=h\one, 1433;PWD={SECRET}"), r"h\one:1433/"),
         (through_odbc_connect(f"DSN=Orders;PWD={SECRET};DATABASE=d"), "Orders/d"),
-        # A semicolon was forgotten.
+        # A semicolon is missing.
         (through_odbc_connect(f"SERVER=h PWD={SECRET};DATABASE=d"), "?/d"),
         (through_odbc_connect(f"SERVER=h;DATABASE=d PWD={SECRET}"), "h/?"),
         (through_odbc_connect(f"DSN=Orders PWD={SECRET}"), "?/"),
@@ -232,7 +232,7 @@ def test_a_label_has_neither_user_nor_password(url: str | URL, expected: str) ->
     st.integers(0, 10),
     st.sampled_from([f"PWD={SECRET}", f"PWD={{{SECRET}}}", f";pwd={SECRET};", f"PWD={{{SECRET}"]),
 )
-def test_no_label_and_no_refusal_shows_a_password(
+def test_no_label_and_no_error_shows_a_password(
     parts: list[str], where: int, password: str
 ) -> None:
     url = through_odbc_connect(";".join([*parts[:where], password, *parts[where:]]))
@@ -243,7 +243,7 @@ def test_no_label_and_no_refusal_shows_a_password(
     assert SECRET not in shown
 
 
-def test_the_engine_itself_knows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_of_sqlalchemy_has_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     odbc = stand_in_for_pyodbc(monkeypatch)
     database = open_mssql(f"{SERVER}?Encrypt=strict")
     assert SECRET not in repr(database._engine) + str(database._engine.url)
@@ -255,7 +255,9 @@ def test_the_engine_itself_knows_no_secret(monkeypatch: pytest.MonkeyPatch) -> N
     database.close()
 
 
-def test_a_data_source_s_driver_is_known_from_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_of_a_data_source_is_read_from_the_machines_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     odbc = stand_in_for_pyodbc(monkeypatch)
     odbc.installed = []
     odbc.sources = {"Orders": "FreeTDS"}
