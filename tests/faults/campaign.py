@@ -1,13 +1,12 @@
-"""Traffic, operators, doctor, recorder, archive; kills and cuts; all at once, then the books.
+"""Traffic, operators, doctor, recorder, archive, kills and cuts at once; then the balance.
 
-`python -m tests.faults.campaign --minutes 30 --seed N` prints what was done and what came of it.
+`python -m tests.faults.campaign --minutes 30 --seed N` prints what was done and the result.
 
-Clients in processes of their own push and pop, through a proxy and past it, and note before and
-after each commit what they know. Operators type verbs at random. A recorder, serve-metrics and the
-screens run all the time, the pipeline's archive again and again. Faults come one after another, by
-a plan that the seed decides. At the end everything is healed, repaired, drained and counted: each
-message that was acknowledged was popped once, or lies in one place, or was purged for good, which
-the audit has counted.
+Client processes push and pop, through a proxy and directly, and log what they know before and after
+each commit. Operators run random verbs. A recorder, serve-metrics and the screens run all the time,
+the pipeline's archive repeatedly. Faults follow one another by a plan made from the seed. At the
+end everything is restored, repaired, drained and counted: each acknowledged message was popped
+once, or is in one location, or was purged for good, as counted by the audit.
 """
 
 import argparse
@@ -37,7 +36,7 @@ from tests.faults.queue_client import Ledger
 from tests.servers import connect
 
 _DRAIN_SECONDS = 90.0
-"""Files that may be damaged without losing a message."""
+"""Without progress, until draining is given up."""
 _AT_ONCE = 2
 
 
@@ -46,38 +45,38 @@ class Campaign(Traffic):
 
     def finish(self) -> Result:
         """Restore, repair, drain, count."""
-        self.conn.heal()
+        self.target.end_all_faults()
         while self.calls or self.archive is not None:
             self._tick(more=False)
             time.sleep(TICK_SECONDS)
         self.stops["producers"].touch()
         for service in self.services:
-            tell = self.terminal.quit if service.name == "the screens" else None
-            service.end(self.defects, tell)
+            stop = self.terminal.quit if service.name == "the screens" else None
+            service.end(self.defects, stop)
         self.terminal.end()
         self.services.clear()
-        self._mend()
+        self._repair_all()
         self._drain()
         self.stops["consumers"].touch()
-        self._clients_end()
-        self._leave_no_plan()
+        self._wait_for_clients()
+        self._finish_archives()
         return self._count()
 
-    def _done(self, *words: str) -> Any:
+    def _json_output(self, *words: str) -> Any:
         """The JSON output of a call."""
         call = self._call(Order([*words, "--json"], SLOW_SECONDS))
         self.calls.remove(call)
-        out = self._waited(call)
+        out = self._wait_for(call)
         with suppress(ValueError):
             return json.loads(out)
         return {}
 
-    def _waited(self, call: Call) -> bytes:
+    def _wait_for(self, call: Call) -> bytes:
         while not call.poll(self.defects):
             time.sleep(TICK_SECONDS)
-        return self._judge(call)
+        return self._check(call)
 
-    def _mend(self) -> None:
+    def _repair_all(self) -> None:
         """Doctor and release, as an operator does afterwards; two at a time."""
         orders: list[Sequence[str]] = []
         for name, queue in self.queues.items():
@@ -104,7 +103,7 @@ class Campaign(Traffic):
                     return
                 for name in left.keys() & last.keys():
                     if left[name] == last[name] and self.queues[name].design.name == "ring":
-                        self._done("doctor", name, *SOON, "--fix", "--yes", name)
+                        self._json_output("doctor", name, *SOON, "--fix", "--yes", name)
                 last = left
                 time.sleep(2.0)
 
@@ -113,8 +112,8 @@ class Campaign(Traffic):
         counts = {name: campaign_balance.ready(admin, queue) for name, queue in self.queues.items()}
         return {name: count for name, count in counts.items() if count}
 
-    def _clients_end(self) -> None:
-        for process, _ in self._working:
+    def _wait_for_clients(self) -> None:
+        for process, _ in self._running_clients:
             try:
                 status = process.wait(60)
             except TimeoutError:
@@ -124,11 +123,11 @@ class Campaign(Traffic):
                 if status:
                     self.defects.add("clients", f"a client ended with {status}")
 
-    def _leave_no_plan(self) -> None:
+    def _finish_archives(self) -> None:
         """Finish interrupted archives: until then a row may be in two places."""
         for name in sorted(self.archived):
             call = self._driver(name)
-            self._waited(call)
+            self._wait_for(call)
             if call.status:
                 self.defects.add("exits", f"the last archive of {name!r}: {call.status}")
 
@@ -146,35 +145,35 @@ class Campaign(Traffic):
                 Counter(campaign_balance.in_lake(Lake(self.folder / "lake"))),
                 _purged(admin),
             )
-            result.notes += _left_behind(admin)
+            result.notes += _leftovers(admin)
         result.counts = campaign_balance.balance(ledger, locations)
-        self._look_at_files()
+        self._search_files()
         result.refused = ledger.refused
         result.defects, result.descriptions = defects.counts, defects.descriptions
         return result
 
     def _check_figures(self, admin: psycopg.Connection) -> None:
         """Compare what status and doctor report of queues at rest."""
-        for seen in self._done("status").get("queues", []):
-            queue = self.queues.get(seen["queue"])
-            if queue is not None and seen["ready"] != campaign_balance.ready(admin, queue):
+        for status in self._json_output("status").get("queues", []):
+            queue = self.queues.get(status["queue"])
+            if queue is not None and status["ready"] != campaign_balance.ready(admin, queue):
                 self.defects.add(
-                    "figures", f"{seen['queue']}: status says {seen['ready']} are ready"
+                    "figures", f"{status['queue']}: status says {status['ready']} are ready"
                 )
-        for one in self._done("doctor", *SOON).get("queues", []):
-            if codes := [finding["code"] for finding in one["findings"]]:
-                self.result.notes.append(f"doctor at the end, {one['queue']}: {codes}")
+        for diagnosis in self._json_output("doctor", *SOON).get("queues", []):
+            if codes := [finding["code"] for finding in diagnosis["findings"]]:
+                self.result.notes.append(f"doctor at the end, {diagnosis['queue']}: {codes}")
 
-    def _look_at_files(self) -> None:
+    def _search_files(self) -> None:
         """Search everything written: logs, states, recordings, the lake, screens."""
-        self.defects.look_at(bytes(self.terminal.seen), "the screens")
+        self.defects.search(bytes(self.terminal.output), "the screens")
         for path in sorted(self.folder.rglob("*")):
             if not path.is_file() or path.parent.name in {"clients", "worth-a-look"}:
                 continue
             where = str(path.relative_to(self.folder))
-            self.defects.look_at(path.read_bytes(), where)
+            self.defects.search(path.read_bytes(), where)
             if path.suffix == DATA:  # compressed
-                self.defects.look_at(repr(pq.read_table(path).to_pylist()).encode(), where)
+                self.defects.search(repr(pq.read_table(path).to_pylist()).encode(), where)
 
 
 def _purged(admin: psycopg.Connection) -> int:
@@ -185,9 +184,9 @@ def _purged(admin: psycopg.Connection) -> int:
     return sum(int(done) for (done,) in admin.execute(query, [DOOMED]))
 
 
-def _left_behind(admin: psycopg.Connection) -> list[str]:
+def _leftovers(admin: psycopg.Connection) -> list[str]:
     """Sessions, locks and scratch queues left behind."""
-    looks = {
+    queries = {
         "sessions of the console": (
             "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dbq%'"
             " AND datname = current_database()"
@@ -201,28 +200,28 @@ def _left_behind(admin: psycopg.Connection) -> list[str]:
         "actions that still say running": "SELECT count(*) FROM dbq.action WHERE ended_at IS NULL",
     }
     found = []
-    for what, query in looks.items():
+    for description, query in queries.items():
         for (count,) in admin.execute(query.encode()):
             if count:
-                found.append(f"left at the end: {what}: {count}")
+                found.append(f"left at the end: {description}: {count}")
     return found
 
 
-def campaign(server: EmbeddedServer, seed: int, how: Size) -> Result:
+def campaign(server: EmbeddedServer, seed: int, campaign_size: Size) -> Result:
     """One campaign, on a database of its own. Outputs worth reading stay in a folder."""
     folder = Path(tempfile.mkdtemp(prefix=f"campaign-{seed}-"))
     try:
         with ExitStack() as stack:
-            one = Campaign(server, seed, how, folder, stack)
-            with Watch(one.defects, one.metrics_url) as watch:
-                one.begin()
-                one.run()
-                result = one.finish()
+            case = Campaign(server, seed, campaign_size, folder, stack)
+            with Watch(case.defects, case.metrics_url) as watch:
+                case.begin()
+                case.run()
+                result = case.finish()
     except BaseException as error:
         error.add_note(f"seed {seed}: look into {folder}")
         raise
     result.notes.append(f"scrapes: {dict(watch.scrapes)}")
-    if result.is_well:
+    if result.passed:
         shutil.rmtree(folder, ignore_errors=True)
     else:
         result.folder = str(folder)
@@ -235,12 +234,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
-    # So that nothing of it is left, however it ends.
+    # So that its processes are ended in any case.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with EmbeddedServer.start() as server:
         result = campaign(server, chosen.seed, size(chosen.minutes))
     print("\n".join(result.lines()))
-    sys.exit(0 if result.is_well else 1)
+    sys.exit(0 if result.passed else 1)
 
 
 if __name__ == "__main__":

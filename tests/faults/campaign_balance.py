@@ -1,4 +1,4 @@
-"""The queues of a campaign, where their messages are, and whether the counts balance at the end."""
+"""The queues of a campaign, where their messages are, and the balance at the end."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,11 +13,11 @@ from console.designs import design
 from console.engines import open_database
 from console.pipeline.archive.files import pq
 from console.pipeline.lake import Lake
-from tests.faults.queue_client import Ledger, is_whole
+from tests.faults.queue_client import Ledger, is_intact
 
 DOOMED = "doomed"
-"""Of this queue messages are purged for good; its own clients work on it, and nothing comes from
-elsewhere. So the audit's count is compared with what is gone."""
+"""From this queue messages are purged for good. Only its own clients push to it, so the audit's
+count can be compared with the missing messages."""
 _RING = {"size": "400", "max_bytes": "300"}
 QUEUES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "ring": ("ring", _RING),
@@ -65,8 +65,8 @@ def installed(url: str, names: Iterable[str]) -> dict[str, Queue]:
     return found
 
 
-def keeps(queue: Queue) -> bool:
-    """Whether a message can still be seen when it was popped (and completed)."""
+def keeps_popped(queue: Queue) -> bool:
+    """Whether a message's row stays after it was popped (and completed)."""
     return queue.design.name in {"status", "split"} or queue.options.get("archive_at_pop") == "on"
 
 
@@ -139,7 +139,7 @@ class MessageCounts:
     pushed: int = 0
     """Acknowledged."""
     popped: int = 0
-    """Acknowledged, and completed where that is wanted."""
+    """Acknowledged, and completed if its queue requires that."""
     in_queues: int = 0
     in_archives: int = 0
     in_the_lake: int = 0
@@ -162,19 +162,18 @@ class MessageCounts:
 def balance(ledger: Ledger, locations: Locations) -> MessageCounts:
     """Each acknowledged message is popped once, or is in one location once.
 
-    A pop in doubt names its messages, so that nothing else is excused by it; nobody sends a message
-    twice.
+    A pop in doubt names its messages, so it excuses no others; no client sends a message twice.
     """
     assert not ledger.unknown_in_doubt, "no client pops without a transaction here"
     remaining = locations.queues + locations.archives + locations.lake
-    came = ledger.popped + remaining
-    missing = ledger.acknowledged - came.keys()
+    received = ledger.popped + remaining
+    missing = ledger.acknowledged - received.keys()
     gone = missing & ledger.popped_in_doubt.keys()
     lost = {text for text in missing - gone if not text.startswith(DOOMED)}
     purged = missing - gone - lost
-    twice = {text for text, times in came.items() if times > 1}
+    twice = {text for text, times in received.items() if times > 1}
     twice |= {text for text, times in ledger.kept.items() if times > 1}
-    stored = ledger.doubtful.keys() & came.keys()
+    stored = ledger.pushed_in_doubt.keys() & received.keys()
     counts = MessageCounts(
         pushed=len(ledger.acknowledged),
         popped=ledger.popped.total() + ledger.kept.total(),
@@ -182,20 +181,20 @@ def balance(ledger: Ledger, locations: Locations) -> MessageCounts:
         in_archives=locations.archives.total(),
         in_the_lake=locations.lake.total(),
         purged_for_good=locations.purged,
-        pushes_in_doubt=ledger.doubtful.total(),
+        pushes_in_doubt=ledger.pushed_in_doubt.total(),
         of_them_stored=len(stored),
         pops_in_doubt=ledger.popped_in_doubt.total(),
         of_them_gone=len(gone),
     )
     counts.lost = _report(counts, "lost", lost)
     counts.doubled = _report(counts, "doubled", twice)
-    counts.damaged = _report(counts, "damaged", {text for text in came if not is_whole(text)})
-    never = came.keys() - ledger.acknowledged - ledger.doubtful.keys()
+    counts.damaged = _report(counts, "damaged", {text for text in received if not is_intact(text)})
+    never = received.keys() - ledger.acknowledged - ledger.pushed_in_doubt.keys()
     counts.unexplained = _report(counts, "came and was never pushed", never)
     popped_and_gone = ledger.kept.keys() - remaining.keys()
     counts.unexplained += _report(counts, "popped, and no row of it left", popped_and_gone)
     # What was pushed in doubt, or popped in doubt, may have been purged instead.
-    doubt = (ledger.doubtful.keys() - stored) | gone
+    doubt = (ledger.pushed_in_doubt.keys() - stored) | gone
     most = len(purged) + sum(text.startswith(DOOMED) for text in doubt)
     if not len(purged) <= locations.purged <= most:
         counts.wrong.append(f"purged for good {locations.purged}, gone {len(purged)} to {most}")
@@ -204,10 +203,10 @@ def balance(ledger: Ledger, locations: Locations) -> MessageCounts:
     return counts
 
 
-def _report(counts: MessageCounts, what: str, messages: set[str]) -> int:
+def _report(counts: MessageCounts, kind: str, messages: set[str]) -> int:
     if messages:
         some = ", ".join(repr(text[:60]) for text in sorted(messages)[:5])
-        counts.wrong.append(f"{what}: {len(messages)}, as {some}")
+        counts.wrong.append(f"{kind}: {len(messages)}, as {some}")
     return len(messages)
 
 
@@ -226,10 +225,10 @@ class Result:
     descriptions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     folder: str = ""
-    """Of outputs worth reading; empty if all is well."""
+    """With outputs worth reading; empty if the campaign passed."""
 
     @property
-    def is_well(self) -> bool:
+    def passed(self) -> bool:
         return self.counts.balanced and not self.defects
 
     def lines(self) -> list[str]:
@@ -240,8 +239,8 @@ class Result:
         lines += [f"operations {sum(self.operations.values()):,}"]
         for verb in sorted({verb for verb, _ in self.operations}):
             ends = {end: n for (of, end), n in sorted(self.operations.items()) if of == verb}
-            told = ", ".join(f"{end}: {n:,}" for end, n in ends.items())
-            lines.append(f"  {verb:20}{sum(ends.values()):12,}  {told}")
+            results = ", ".join(f"{end}: {n:,}" for end, n in ends.items())
+            lines.append(f"  {verb:20}{sum(ends.values()):12,}  {results}")
         lines += [f"faults {sum(self.faults.values()):,}"]
         lines += [f"  {name:20}{count:12,}" for name, count in sorted(self.faults.items())]
         kinds = ("hangs", "secrets", "tracebacks", "exits", "services", "clients", "figures")

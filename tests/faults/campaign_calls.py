@@ -21,10 +21,10 @@ from typing import Self
 from urllib.parse import urlsplit
 
 CONSOLE = (sys.executable, "-m", "console.cli")
-ANSWERS_NO = frozenset({"pop", "push", "doctor", "check", "smoke", "history"})
+MAY_EXIT_1 = frozenset({"pop", "push", "doctor", "check", "smoke", "history"})
 """Verbs whose exit status may be 1, for a negative or an empty result."""
 _PATIENCE_SECONDS = 30.0
-"""In which a service has to end after a signal."""
+"""Within which a service has to end after a signal."""
 _SCRAPE_SECONDS = 10.0
 _AFTERMATH_SECONDS = 3.0
 _BEGIN_SECONDS = 5.0
@@ -42,7 +42,7 @@ class Defects:
     descriptions: list[str] = field(default_factory=list)
 
     def add(self, kind: str, words: str, *outputs: Path) -> None:
-        """Its outputs are kept."""
+        """Keeps its outputs."""
         self.counts[kind] += 1
         self.descriptions.append(f"{kind}: {words}")
         for path in outputs:
@@ -50,7 +50,7 @@ class Defects:
                 self.folder.mkdir(exist_ok=True)
                 path.rename(self.folder / path.name)
 
-    def look_at(self, data: bytes, where: str) -> None:
+    def search(self, data: bytes, where: str) -> None:
         """Search the console's output for secrets and tracebacks."""
         if self.secret in data:
             self.add("secrets", where)
@@ -58,7 +58,7 @@ class Defects:
             self.add("tracebacks", where)
 
 
-class Trouble:
+class FaultTimes:
     """When connections may be lost, so that a lost one is no defect."""
 
     def __init__(self) -> None:
@@ -69,13 +69,13 @@ class Trouble:
         self._since = time.monotonic()
 
     def end(self) -> None:
-        """Its effects may still be reported for a while."""
+        """Its effects may be reported for some seconds more."""
         if self._since is not None:
             self._times.append((self._since, time.monotonic() + _AFTERMATH_SECONDS))
             self._since = None
 
-    def met(self, begins: float, ends: float) -> bool:
-        """Whether there was any between two moments of `time.monotonic`."""
+    def overlap(self, begins: float, ends: float) -> bool:
+        """Whether a fault was active between two times of `time.monotonic`."""
         now = [] if self._since is None else [(self._since, float("inf"))]
         return any(begin < ends and end > begins for begin, end in [*self._times, *now])
 
@@ -86,7 +86,7 @@ class Order:
     seconds: float = 60.0
     """Its time-out."""
     may_be_wrong: bool = False
-    """Wrong use (2) is a valid result: its queue may be gone, or exist already."""
+    """Exit 2 is a valid result: its queue may be gone, or exist already."""
     may_die: bool = False
     """It kills itself at some point."""
     payloads: Sequence[str] = ()
@@ -107,19 +107,19 @@ class Call:
     began: float = field(default_factory=time.monotonic)
     ended: float = 0.0
     killed: bool = False
-    said: bytes = b""
+    stderr: bytes = b""
     """Its stderr, once it has ended."""
 
     @classmethod
     def begin(
         cls,
         order: Order,
-        place: Path,
+        path: Path,
         environment: Mapping[str, str],
         program: Sequence[str] = CONSOLE,
     ) -> Self:
-        """Start it; its output goes to files beside `place`."""
-        out, err = place.with_suffix(".out"), place.with_suffix(".err")
+        """Start it; its output goes to files next to `path`."""
+        out, err = path.with_suffix(".out"), path.with_suffix(".err")
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
                 [*program, *order.words],
@@ -141,10 +141,10 @@ class Call:
     def poll(self, defects: Defects) -> bool:
         """Whether it has ended; after its time-out it is killed, and counted as a defect."""
         if self.process.poll() is None:
-            if time.monotonic() < self.began + self.order.seconds * _crowd():
+            if time.monotonic() < self.began + self.order.seconds * _load_factor():
                 return False
             self.kill()
-            defects.add("hangs", f"{self.named} had not ended after {self.order.seconds:g} s")
+            defects.add("hangs", f"{self.description} had not ended after {self.order.seconds:g} s")
         self.ended = time.monotonic()
         return True
 
@@ -154,37 +154,39 @@ class Call:
         return self.process.returncode
 
     @property
-    def named(self) -> str:
+    def description(self) -> str:
         return f"{' '.join(self.order.words)} ({self.out.stem})"
 
-    def judge(self, defects: Defects, trouble: Trouble) -> bytes:
+    def check(self, defects: Defects, fault_times: FaultTimes) -> bytes:
         """Check status and output, and remove its files; its stdout."""
         out, err = self.out.read_bytes(), self.err.read_bytes()
-        self.said = err
-        defects.look_at(out, f"stdout of {self.named}")
-        defects.look_at(err, f"stderr of {self.named}")
+        self.stderr = err
+        defects.search(out, f"stdout of {self.description}")
+        defects.search(err, f"stderr of {self.description}")
         died = self.order.may_die and self.status == -signal.SIGKILL
-        if not (self.killed or died) and (why := self._outside(out, trouble)):
-            defects.add("exits", f"{self.named}: {why}; {_last_line(err)}", self.out, self.err)
+        if not (self.killed or died) and (why := self._wrong_exit(out, fault_times)):
+            defects.add(
+                "exits", f"{self.description}: {why}; {_last_line(err)}", self.out, self.err
+            )
         for path in (self.out, self.err):
             path.unlink(missing_ok=True)
         return out
 
-    def _outside(self, out: bytes, trouble: Trouble) -> str:
-        """What is wrong with its exit status, if anything."""
-        allowed = {0, 3, 4} | ({1} if self.order.verb in ANSWERS_NO else set())
+    def _wrong_exit(self, out: bytes, fault_times: FaultTimes) -> str:
+        """What is wrong with its exit status or output; empty: nothing."""
+        allowed = {0, 3, 4} | ({1} if self.order.verb in MAY_EXIT_1 else set())
         allowed |= {2} if self.order.may_be_wrong else set()
         if self.status not in allowed:
             return f"exit {self.status}"
-        if self.status == 3 and not trouble.met(self.began, self.ended):
+        if self.status == 3 and not fault_times.overlap(self.began, self.ended):
             return "exit 3 without a fault"
         if "--json" in self.order.words and self.status == 0 and not _is_object(out):
             return "no JSON object on stdout"
         return ""
 
 
-def _crowd() -> float:
-    """A factor for time-outs, up to 4: how many processes wait for each processor."""
+def _load_factor() -> float:
+    """A factor for time-outs, 1 to 4: the load per processor."""
     return min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), 4.0)
 
 
@@ -211,13 +213,13 @@ class Service:
         self.starts = 1
         self.killed = False
 
-    def tend(self, defects: Defects, trouble: Trouble) -> None:
-        """Start it again if it has ended; on its own it may only end if it could not start."""
+    def restart_if_ended(self, defects: Defects, fault_times: FaultTimes) -> None:
+        """Start it again if it has ended: a defect, unless it was killed or could not start."""
         status = self.process.poll()
         if status is None:
             return
-        begun_at = self.began + _BEGIN_SECONDS * _crowd()
-        could_not_begin = status == 3 and trouble.met(self.began, begun_at)
+        begun_at = self.began + _BEGIN_SECONDS * _load_factor()
+        could_not_begin = status == 3 and fault_times.overlap(self.began, begun_at)
         if not (self.killed or could_not_begin):
             defects.add("services", f"{self.name} ended by itself with {status}")
         self.killed = False
@@ -228,14 +230,14 @@ class Service:
         self.killed = True
         self.process.kill()
 
-    def end(self, defects: Defects, tell: Callable[[], object] | None = None) -> None:
+    def end(self, defects: Defects, stop: Callable[[], object] | None = None) -> None:
         """After a signal it has to end with status 0."""
         if self.killed or self.process.poll() is not None:
             self.process.wait()
             return
-        (tell or self.process.terminate)()
+        (stop or self.process.terminate)()
         try:
-            status = self.process.wait(_PATIENCE_SECONDS * _crowd())
+            status = self.process.wait(_PATIENCE_SECONDS * _load_factor())
         except subprocess.TimeoutExpired:
             defects.add(
                 "hangs", f"{self.name} had not ended {_PATIENCE_SECONDS:g} s after it was told"
@@ -255,22 +257,22 @@ class Terminal:
         self._words, self._environment = words, environment
         self._ours = -1
         self._reader: threading.Thread | None = None
-        self.seen = bytearray()
+        self.output = bytearray()
         """The latest output."""
 
     def begin(self) -> "subprocess.Popen[bytes]":
         self.end()
-        self._ours, its = pty.openpty()
-        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 110, 0, 0))
+        self._ours, child_end = pty.openpty()
+        fcntl.ioctl(child_end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 110, 0, 0))
         process = subprocess.Popen(
             [*CONSOLE, *self._words],
             env={**self._environment, "TERM": "xterm-256color"},
-            stdin=its,
-            stdout=its,
-            stderr=its,
+            stdin=child_end,
+            stdout=child_end,
+            stderr=child_end,
             start_new_session=True,
         )
-        os.close(its)
+        os.close(child_end)
         self._reader = threading.Thread(target=self._read, args=(self._ours,), daemon=True)
         self._reader.start()
         return process
@@ -286,9 +288,9 @@ class Terminal:
     def _read(self, ours: int) -> None:
         with suppress(OSError):
             while drawn := os.read(ours, 65536):
-                self.seen += drawn
-                if len(self.seen) > _MOST_KEPT:
-                    del self.seen[: _MOST_KEPT // 2]
+                self.output += drawn
+                if len(self.output) > _MOST_KEPT:
+                    del self.output[: _MOST_KEPT // 2]
 
     def end(self) -> None:
         """Its process has ended; the rest of its output may be lost."""
@@ -305,10 +307,10 @@ class Watch:
         self._defects = defects
         self._metrics = metrics
         self._ends = threading.Event()
-        self._seen: set[bytes] = set()
+        self._reported: set[bytes] = set()
         self.scrapes: Counter[str] = Counter()
         self._threads = [
-            threading.Thread(target=self._every, args=(work, seconds), daemon=True)
+            threading.Thread(target=self._repeat, args=(work, seconds), daemon=True)
             for work, seconds in ((self._command_lines, 0.5), (self._scrape, 1.0))
         ]
 
@@ -322,7 +324,7 @@ class Watch:
         for thread in self._threads:
             thread.join(2 * _SCRAPE_SECONDS)
 
-    def _every(self, work: Callable[[], None], seconds: float) -> None:
+    def _repeat(self, work: Callable[[], None], seconds: float) -> None:
         while not self._ends.wait(seconds):
             work()
 
@@ -330,8 +332,8 @@ class Watch:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
                 line = path.read_bytes()
-                if self._defects.secret in line and line not in self._seen:
-                    self._seen.add(line)
+                if self._defects.secret in line and line not in self._reported:
+                    self._reported.add(line)
                     words = line.replace(self._defects.secret, b"***").split(b"\0")
                     self._defects.add("secrets", f"command line {words!r}"[:300])
 
@@ -344,9 +346,9 @@ class Watch:
                 HTTPConnection(at.hostname or "", at.port, timeout=_SCRAPE_SECONDS)
             ) as line:
                 line.request("GET", at.path)
-                self._defects.look_at(line.getresponse().read(), "metrics")
+                self._defects.search(line.getresponse().read(), "metrics")
             self.scrapes["answered"] += 1
         except TimeoutError:
             self._defects.add("hangs", "a scrape was not answered")
-        except (OSError, HTTPException):  # it is being begun again
+        except (OSError, HTTPException):  # it is being restarted
             self.scrapes["nobody there"] += 1

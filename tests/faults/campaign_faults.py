@@ -20,7 +20,7 @@ LONG_SECONDS = 75.0
 _TABLES = {"split": "_meta"}
 
 
-class Crew(Protocol):
+class Processes(Protocol):
     def kill_client(self) -> None: ...
     def kill_operator(self) -> None: ...
     def kill_service(self) -> None: ...
@@ -28,20 +28,20 @@ class Crew(Protocol):
 
 
 @dataclass
-class Place:
-    """What faults can affect."""
+class Target:
+    """Everything that faults can affect."""
 
     server: EmbeddedServer
     proxy: Proxy
     url: str
     """A direct connection, not through the proxy."""
     queues: Mapping[str, Queue]
-    crew: Crew
+    processes: Processes
     chance: random.Random
     held: list[psycopg.Connection] = field(default_factory=list)
 
     def restart(self) -> None:
-        """If it is down."""
+        """Start the server if it is down."""
         if not self.server.running:
             self.server.restart()
 
@@ -53,7 +53,7 @@ class Place:
                 admin.execute("SELECT pg_terminate_backend(%s)", [pid])
 
     def kill_backend(self) -> None:
-        """SIGKILL of one session: the whole server recovers from it."""
+        """SIGKILL one session: the whole server crashes and recovers."""
         with suppress(psycopg.Error):
             kill_backend(self.url, self.chance)
 
@@ -77,29 +77,29 @@ class Place:
             holder.execute("BEGIN")
             holder.execute(statement)
 
-    def let_go(self) -> None:
-        """Roll back what is held."""
+    def release_locks(self) -> None:
+        """Roll back the open transactions."""
         for holder in self.held:
             with suppress(psycopg.Error):
                 holder.rollback()
             holder.close()
         self.held.clear()
 
-    def heal(self) -> None:
+    def end_all_faults(self) -> None:
         """End all faults of server and network."""
         self.proxy.let_in()
         self.proxy.thaw()
         self.server.resume()
         self.restart()
-        self.let_go()
+        self.release_locks()
 
 
 @dataclass(frozen=True)
 class Fault:
-    """How it begins, and how it ends if it lasts."""
+    """How it begins, and how it ends unless it is momentary."""
 
-    begin: Callable[[Place], object]
-    end: Callable[[Place], object] = lambda _: None
+    begin: Callable[[Target], object]
+    end: Callable[[Target], object] = lambda _: None
     longest: float = 0.0
     """Seconds."""
     rate: int = 2
@@ -108,22 +108,33 @@ class Fault:
 
 
 FAULTS: Mapping[str, Fault] = {
-    "kill -9 server": Fault(lambda at: at.server.kill(), Place.restart, 4.0, 3),
-    "kill -9 backend": Fault(Place.kill_backend, rate=2),
-    "restart server": Fault(lambda at: at.server.restart(), rate=2),
-    "pause server": Fault(lambda at: at.server.pause(), lambda at: at.server.resume(), 6.0, 2),
-    "end sessions": Fault(Place.terminate, rate=4),
-    "cut": Fault(lambda at: at.proxy.cut(), rate=4),
-    "refuse": Fault(lambda at: at.proxy.refuse(), lambda at: at.proxy.let_in(), 5.0, 2),
-    "stall": Fault(lambda at: at.proxy.freeze(), lambda at: at.proxy.thaw(), 8.0, 3),
-    "lock": Fault(Place.lock, Place.let_go, 8.0, 3, breaks=False),
-    "open pop": Fault(Place.pop_and_wait, Place.let_go, 8.0, 2, breaks=False),
-    "kill -9 client": Fault(lambda at: at.crew.kill_client(), rate=6, breaks=False),
-    "kill -9 operator": Fault(lambda at: at.crew.kill_operator(), rate=6, breaks=False),
-    "kill -9 service": Fault(lambda at: at.crew.kill_service(), rate=2, breaks=False),
-    "kill -9 archive": Fault(lambda at: at.crew.kill_archive(), rate=3, breaks=False),
+    "kill -9 server": Fault(lambda target: target.server.kill(), Target.restart, 4.0, 3),
+    "kill -9 backend": Fault(Target.kill_backend, rate=2),
+    "restart server": Fault(lambda target: target.server.restart(), rate=2),
+    "pause server": Fault(
+        lambda target: target.server.pause(), lambda target: target.server.resume(), 6.0, 2
+    ),
+    "end sessions": Fault(Target.terminate, rate=4),
+    "cut": Fault(lambda target: target.proxy.cut(), rate=4),
+    "refuse": Fault(
+        lambda target: target.proxy.refuse(), lambda target: target.proxy.let_in(), 5.0, 2
+    ),
+    "stall": Fault(
+        lambda target: target.proxy.freeze(), lambda target: target.proxy.thaw(), 8.0, 3
+    ),
+    "lock": Fault(Target.lock, Target.release_locks, 8.0, 3, breaks=False),
+    "open pop": Fault(Target.pop_and_wait, Target.release_locks, 8.0, 2, breaks=False),
+    "kill -9 client": Fault(lambda target: target.processes.kill_client(), rate=6, breaks=False),
+    "kill -9 operator": Fault(
+        lambda target: target.processes.kill_operator(), rate=6, breaks=False
+    ),
+    "kill -9 service": Fault(lambda target: target.processes.kill_service(), rate=2, breaks=False),
+    "kill -9 archive": Fault(lambda target: target.processes.kill_archive(), rate=3, breaks=False),
     "long stall": Fault(
-        lambda at: at.proxy.freeze(), lambda at: at.proxy.thaw(), LONG_SECONDS, rate=0
+        lambda target: target.proxy.freeze(),
+        lambda target: target.proxy.thaw(),
+        LONG_SECONDS,
+        rate=0,
     ),
 }
 
@@ -149,8 +160,8 @@ def plan(chance: random.Random, seconds: float, pause: float) -> Sequence[Planne
     found: list[Planned] = []
     at = chance.uniform(0.2, 1.0) * pause
     while at < seconds:
-        name = first.pop() if first else _drawn(chance)
-        if seconds > 8 * LONG_SECONDS and at > seconds / 4 and not _has(found, "long stall"):
+        name = first.pop() if first else _random_fault(chance)
+        if seconds > 8 * LONG_SECONDS and at > seconds / 4 and not _contains(found, "long stall"):
             name = "long stall"
         longest = min(FAULTS[name].longest, seconds / 8)
         lasts = longest if name == "long stall" else chance.uniform(0.1, 1) * longest
@@ -159,9 +170,9 @@ def plan(chance: random.Random, seconds: float, pause: float) -> Sequence[Planne
     return found
 
 
-def _drawn(chance: random.Random) -> str:
+def _random_fault(chance: random.Random) -> str:
     return chance.choices(list(FAULTS), [fault.rate for fault in FAULTS.values()])[0]
 
 
-def _has(found: Sequence[Planned], name: str) -> bool:
+def _contains(found: Sequence[Planned], name: str) -> bool:
     return any(one.name == name for one in found)

@@ -16,8 +16,8 @@ from sqlalchemy import make_url
 from console.engines.embedded import EmbeddedServer
 from tests.faults import campaign_balance
 from tests.faults.campaign_balance import DOOMED, FEW, QUEUES, MessageCounts, Result
-from tests.faults.campaign_calls import Call, Defects, Order, Service, Terminal, Trouble
-from tests.faults.campaign_faults import ALWAYS, FAULTS, Place, Planned, plan
+from tests.faults.campaign_calls import Call, Defects, FaultTimes, Order, Service, Terminal
+from tests.faults.campaign_faults import ALWAYS, FAULTS, Planned, Target, plan
 from tests.faults.campaign_verbs import SPARK_SECONDS, Operators
 from tests.faults.ring_clients import CONSUMER, PRODUCER, Clients, wait_for_progress
 from tests.faults.ring_tools import wait_for_server
@@ -26,7 +26,7 @@ from tests.proxy import Proxy
 from tests.warm import Forked
 
 ROOT = Path(__file__).resolve().parents[2]
-_ENDURED = ["55P03", "57014", "40P01"]
+_EXPECTED_ERRORS = ["55P03", "57014", "40P01"]
 """Errors of lock time-outs, statement time-outs and deadlocks."""
 _KEYS = [b"j", b"k", b"\r", b"\x1b", b"\t", b"?", b"r", b"1", b"2", b"3", b"4", b"d", b" "]
 TICK_SECONDS = 0.05
@@ -54,13 +54,15 @@ class Size:
     """Empty: all."""
     spark_every: float = float("inf")
     """Seconds between two runs with Spark: of archive, or of verify."""
-    beside: bool = True
+    metrics_and_screens: bool = True
     """Metrics and screens besides the recorder."""
 
 
 def size(minutes: float) -> Size:
     if minutes < 1:
-        return Size(minutes * 60, FEW, 1, 1, 3.0, 0.05, 1.0, 4.0, FEW[1:2], beside=False)
+        return Size(
+            minutes * 60, FEW, 1, 1, 3.0, 0.05, 1.0, 4.0, FEW[1:2], metrics_and_screens=False
+        )
     return Size(minutes * 60, tuple(QUEUES), 3, 2, 1.0, 0.08, 6.0, 8.0, spark_every=150.0)
 
 
@@ -68,16 +70,16 @@ class Traffic:
     """Clients, services, calls and faults. All but the checks run in one thread."""
 
     def __init__(
-        self, server: EmbeddedServer, seed: int, how: Size, folder: Path, stack: ExitStack
+        self, server: EmbeddedServer, seed: int, campaign_size: Size, folder: Path, stack: ExitStack
     ) -> None:
-        self.how = how
+        self.campaign_size = campaign_size
         self.folder = folder
         self.chance = random.Random(f"campaign {seed}")
         self.url = server.create_database(f"campaign {seed} {time.monotonic_ns()}")
-        self.queues = campaign_balance.installed(self.url, how.queues)
+        self.queues = campaign_balance.installed(self.url, campaign_size.queues)
         self.proxy = stack.enter_context(Proxy(self.url))
         self.server = server
-        self.trouble = Trouble()
+        self.fault_times = FaultTimes()
         secret = make_url(self.url).password or ""
         self.defects = Defects(secret.encode(), folder / "worth-a-look")
         self.result = Result(seed, MessageCounts())
@@ -85,8 +87,8 @@ class Traffic:
             (folder / name).mkdir()
         self.environment = _environment(folder / "home", secret)
         faults = random.Random(f"faults {seed}")
-        self.conn = Place(server, self.proxy, self.url, self.queues, self, faults)
-        self.faults = plan(faults, how.seconds, how.pause)
+        self.target = Target(server, self.proxy, self.url, self.queues, self, faults)
+        self.faults = plan(faults, campaign_size.seconds, campaign_size.pause)
         self.operators = Operators(
             self.queues,
             random.Random(f"verbs {seed}"),
@@ -94,36 +96,36 @@ class Traffic:
         )
         self.clients = Clients(folder / "clients", "")
         self.stops = {kind: folder / f"stop-{kind}" for kind in ("producers", "consumers")}
-        self._working: list[tuple[Forked, Callable[[], None]]] = []
+        self._running_clients: list[tuple[Forked, Callable[[], None]]] = []
         self.calls: list[Call] = []
         self.archive: Call | None = None
         self.archived: set[str] = set()
         self._call_at = time.monotonic()
-        self._archive_at = time.monotonic() + how.archive_every
-        self._spark_at = time.monotonic() + how.spark_every / 2
+        self._archive_at = time.monotonic() + campaign_size.archive_every
+        self._spark_at = time.monotonic() + campaign_size.spark_every / 2
         self._number = 0
         self.metrics_out = folder / "metrics.out"
-        self.terminal = Terminal(["--no-record"], self._for_console())
+        self.terminal = Terminal(["--no-record"], self._console_environment())
         self.services: list[Service] = []
-        stack.callback(self._leave_nothing)
+        stack.callback(self._end_all_processes)
 
-    # -- what runs
+    # -- processes
 
     def begin(self) -> None:
-        for number in range(self.how.clients):
-            self._client(PRODUCER, "producers", far=number % 2 == 0)
-            for far in (False, True):
-                self._client(CONSUMER, "consumers", far=far)
+        for number in range(self.campaign_size.clients):
+            self._client(PRODUCER, "producers", through_proxy=number % 2 == 0)
+            for through_proxy in (False, True):
+                self._client(CONSUMER, "consumers", through_proxy=through_proxy)
         if DOOMED in self.queues:
-            self._client(PRODUCER, "producers", far=True, only=DOOMED)
-            self._client(CONSUMER, "consumers", far=True, only=DOOMED)
+            self._client(PRODUCER, "producers", through_proxy=True, only=DOOMED)
+            self._client(CONSUMER, "consumers", through_proxy=True, only=DOOMED)
         self.services = [Service("record", self._service("record"))]
-        if self.how.beside:
+        if self.campaign_size.metrics_and_screens:
             self.services.append(Service("serve-metrics", self._metrics))
             self.services.append(Service("the screens", self.terminal.begin))
         wait_for_progress(self.clients, 2_000)
 
-    def _client(self, calls: list[str], kind: str, *, far: bool, only: str = "") -> None:
+    def _client(self, calls: list[str], kind: str, *, through_proxy: bool, only: str = "") -> None:
         """A producer or a consumer; it is replaced after a kill."""
 
         def begin() -> None:
@@ -133,24 +135,24 @@ class Traffic:
                 rings=queues,
                 seed=self.chance.randrange(2**32),
                 name=only or "client",
-                conninfo=_conninfo(self.proxy.url if far else self.url),
+                conninfo=_conninfo(self.proxy.url if through_proxy else self.url),
                 stop=str(self.stops[kind]),
                 largest_transaction=3,
                 rolled_back=0.03,
-                sent_again=0.0,
-                apart=True,
-                known=True,
-                rest_seconds=self.how.rest * (4 if only else 1),
-                finished=[name for name in queues if self.queues[name].finishes],
-                kept=[name for name in queues if campaign_balance.keeps(self.queues[name])],
-                endured=_ENDURED,
+                retried=0.0,
+                one_queue=True,
+                log_before_commit=True,
+                pause_seconds=self.campaign_size.rest * (4 if only else 1),
+                claiming=[name for name in queues if self.queues[name].finishes],
+                kept=[name for name in queues if campaign_balance.keeps_popped(self.queues[name])],
+                expected_errors=_EXPECTED_ERRORS,
             )
-            self._working.append((process, begin))
+            self._running_clients.append((process, begin))
 
         begin()
 
-    def _for_console(self, *, far: bool = True) -> dict[str, str]:
-        return {**self.environment, "DBQ_URL": self.proxy.url if far else self.url}
+    def _console_environment(self, *, through_proxy: bool = True) -> dict[str, str]:
+        return {**self.environment, "DBQ_URL": self.proxy.url if through_proxy else self.url}
 
     def _service(
         self, *words: str, out: Path | None = None
@@ -160,7 +162,7 @@ class Traffic:
             with (out or log).open("wb" if out else "ab") as stdout, log.open("ab") as stderr:
                 return subprocess.Popen(
                     [sys.executable, "-m", "console.cli", *words],
-                    env=self._for_console(),
+                    env=self._console_environment(),
                     cwd=ROOT,
                     stdin=subprocess.DEVNULL,
                     stdout=stdout,
@@ -180,31 +182,31 @@ class Traffic:
             return self.metrics_out.read_text().strip()
         return ""
 
-    # -- what is done
+    # -- the campaign
 
     def run(self) -> None:
         """Run until the time is over, with the planned faults."""
         began = time.monotonic()
-        ends = began + self.how.seconds
+        ends = began + self.campaign_size.seconds
         for number, fault in enumerate(self.faults):
-            # Those that no short campaign goes without come first; a slow machine leaves the rest.
+            # Those of ALWAYS come first and always run; on a slow machine the rest is skipped.
             if number < len(ALWAYS) or time.monotonic() < ends:
                 self._until(began + fault.at)
-                self._suffer(fault)
+                self._run_fault(fault)
         self._until(ends)
 
-    def _suffer(self, planned: Planned) -> None:
+    def _run_fault(self, planned: Planned) -> None:
         fault = FAULTS[planned.name]
         self.result.faults[planned.name] += 1
         began = time.monotonic()
         if fault.breaks:
-            self.trouble.begin()
-        fault.begin(self.conn)
+            self.fault_times.begin()
+        fault.begin(self.target)
         self._until(began + planned.lasts)
-        fault.end(self.conn)
+        fault.end(self.target)
         if fault.breaks:
             wait_for_server(self.url)
-            self.trouble.end()
+            self.fault_times.end()
 
     def _until(self, moment: float) -> None:
         while True:
@@ -214,22 +216,24 @@ class Traffic:
             time.sleep(TICK_SECONDS)
 
     def _tick(self, *, more: bool = True) -> None:
-        self._judge_calls()
+        self._check_calls()
         for service in self.services:
-            service.tend(self.defects, self.trouble)
+            service.restart_if_ended(self.defects, self.fault_times)
         if not more:
             return
         now = time.monotonic()
-        if len(self.calls) < self.how.operators and now >= self._call_at:
-            self._call_at = now + self.chance.uniform(0, self.how.think)
-            self._call(self.operators.next(), far=self.chance.random() < 0.7)
+        if len(self.calls) < self.campaign_size.operators and now >= self._call_at:
+            self._call_at = now + self.chance.uniform(0, self.campaign_size.think)
+            self._call(self.operators.next(), through_proxy=self.chance.random() < 0.7)
         if self.archive is None:
             self._begin_archive()
-        if self.how.beside and self.chance.random() < 0.1:
+        if self.campaign_size.metrics_and_screens and self.chance.random() < 0.1:
             self.terminal.press(self.chance.choice(_KEYS))
 
-    def _call(self, order: Order, *, far: bool = False) -> Call:
-        call = Call.begin(order, self._outputs(), self._for_console(far=far))
+    def _call(self, order: Order, *, through_proxy: bool = False) -> Call:
+        call = Call.begin(
+            order, self._outputs(), self._console_environment(through_proxy=through_proxy)
+        )
         self.calls.append(call)
         return call
 
@@ -237,19 +241,19 @@ class Traffic:
         self._number += 1
         return self.folder / "calls" / f"{self._number}"
 
-    def _judge_calls(self) -> None:
+    def _check_calls(self) -> None:
         for call in [call for call in self.calls if call.poll(self.defects)]:
             self.calls.remove(call)
-            self._judge(call)
+            self._check(call)
         if self.archive is not None and self.archive.poll(self.defects):
-            self._judge(self.archive)
+            self._check(self.archive)
             self.archive = None
 
-    def _judge(self, call: Call) -> bytes:
-        out = call.judge(self.defects, self.trouble)
+    def _check(self, call: Call) -> bytes:
+        out = call.check(self.defects, self.fault_times)
         ended = "killed" if call.status < 0 else f"exit {call.status}"
         self.result.operations[call.order.verb, ended] += 1
-        self.operators.book(call, out)
+        self.operators.record(call, out)
         return out
 
     def _begin_archive(self) -> None:
@@ -257,10 +261,10 @@ class Traffic:
         now = time.monotonic()
         if now < self._archive_at:
             return
-        self._archive_at = now + self.how.archive_every
-        name = self.chance.choice(self.how.archived or self.how.queues)
+        self._archive_at = now + self.campaign_size.archive_every
+        name = self.chance.choice(self.campaign_size.archived or self.campaign_size.queues)
         if now >= self._spark_at:
-            self._spark_at = now + self.how.spark_every
+            self._spark_at = now + self.campaign_size.spark_every
             self.archive = self._spark(name)
         else:
             phase = self.chance.choice([*PHASES.values(), ""])
@@ -269,12 +273,12 @@ class Traffic:
     def _driver(self, name: str, phase: str = "", steps: int = 0) -> Call:
         """The job without Spark; with a phase it kills itself there."""
         self.archived.add(name)
-        bare = make_url(self.proxy.url)._replace(password=None).render_as_string()
-        death = [phase, str(steps)] if phase else []
-        words = ["pipeline", "archive", name, str(self.folder / "lake"), *death]
+        url_without_password = make_url(self.proxy.url)._replace(password=None).render_as_string()
+        kill_at = [phase, str(steps)] if phase else []
+        words = ["pipeline", "archive", name, str(self.folder / "lake"), *kill_at]
         order = Order(words, 120.0, may_die=bool(phase))
         program = [sys.executable, "-c", _DRIVE]
-        environment = {**self.environment, "DBQ_URL": bare}
+        environment = {**self.environment, "DBQ_URL": url_without_password}
         return Call.begin(order, self._outputs(), environment, program)
 
     def _spark(self, name: str) -> Call:
@@ -288,18 +292,18 @@ class Traffic:
             words = ["pipeline", "archive", name, "--retention", "0s", *done, "--yes", name, *lake]
             self.archived.add(name)
         order = Order(words, SPARK_SECONDS, may_be_wrong=words[1] == "verify")
-        return Call.begin(order, self._outputs(), self._for_console())
+        return Call.begin(order, self._outputs(), self._console_environment())
 
-    # -- who can be killed
+    # -- processes that can be killed
 
     def kill_client(self) -> None:
         """SIGKILL one client, which is replaced."""
-        alive = [pair for pair in self._working if pair[0].poll() is None]
+        alive = [pair for pair in self._running_clients if pair[0].poll() is None]
         if alive:
             pair = self.chance.choice(alive)
             pair[0].kill()
             pair[0].wait()
-            self._working.remove(pair)
+            self._running_clients.remove(pair)
             pair[1]()
 
     def kill_operator(self) -> None:
@@ -313,7 +317,7 @@ class Traffic:
         if self.archive is not None:
             self.archive.kill()
 
-    def _leave_nothing(self) -> None:
+    def _end_all_processes(self) -> None:
         for call in [*self.calls, *([self.archive] if self.archive else [])]:
             call.kill()
         for service in self.services:
@@ -322,7 +326,7 @@ class Traffic:
         for process in self.clients.processes:
             process.kill()
             process.wait()
-        self.conn.heal()
+        self.target.end_all_faults()
 
 
 _DRIVE = """
@@ -340,20 +344,20 @@ except ConsoleError as error:
 
 
 def _environment(home: Path, secret: str) -> dict[str, str]:
-    """A home of its own; the password is in libpq's variable if the URL lacks it."""
+    """With a new home; libpq's variable has the password, for URLs without it."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("DBQ_", "PG", "XDG_"))}
     more = {"HOME": str(home), "PGPASSWORD": secret, "DBQ_LOG_LEVEL": "debug"}
     return {**kept, **more, "PYTHONPATH": str(ROOT)}
 
 
 def _conninfo(url: str) -> str:
-    conn = make_url(url)
+    target = make_url(url)
     return make_conninfo(
-        host=conn.host,
-        port=conn.port,
-        user=conn.username,
-        password=conn.password,
-        dbname=conn.database,
+        host=target.host,
+        port=target.port,
+        user=target.username,
+        password=target.password,
+        dbname=target.database,
         connect_timeout=10,
         options="-c lock_timeout=6s -c statement_timeout=20s",
     )

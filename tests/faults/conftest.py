@@ -1,4 +1,4 @@
-"""Fixtures of the faults: the contract's queues and rings, on the database of the module."""
+"""Fixtures: queues of the contract suite, and rings, in the module's database."""
 
 import shutil
 import tempfile
@@ -18,13 +18,13 @@ from tests.servers import Server, fresh_database
 
 @pytest.fixture
 def use(postgresql: Database) -> Iterator[Use]:
-    """Install a variant under a name of its own and use it."""
+    """Install a variant under a unique name and use it."""
     yield from use_of(postgresql)
 
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that every user can reach: pytest's own are closed to all but one."""
+    """A folder that every user can access, unlike pytest's own."""
     folder = Path(tempfile.mkdtemp(prefix="dbq-console-test-", dir="/var/tmp"))
     folder.chmod(0o755)
     yield folder
@@ -40,13 +40,13 @@ def rings_url(server: Server) -> Iterator[str]:
 
 @pytest.fixture
 def make(rings_url: str) -> Iterator[Make]:
-    """Makes rings, each under a name of its own; of 20 slots, unless told otherwise."""
+    """Creates rings with unique names, by default with 20 slots."""
     yield from _rings(rings_url)
 
 
 @pytest.fixture(scope="module")
 def own_rings_url(module_server: EmbeddedServer) -> str:
-    """One for all: each database of a server makes its shutdown longer."""
+    """One database for all rings: each more makes a server's shutdown longer."""
     return module_server.create_database("rings")
 
 
@@ -80,5 +80,5 @@ def queues_url(database_url: str) -> str:
 
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before an action's progress is looked up on a new connection."""
+    """Short pauses before an action's progress is looked up on a new connection."""
     monkeypatch.setattr(execute, "_RECONNECT_PAUSES", (0.0, 0.1))

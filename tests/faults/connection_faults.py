@@ -1,4 +1,4 @@
-"""Connections that are cut or fall silent at a chosen packet; queues that must lose nothing."""
+"""Connections that are cut or hang at a chosen packet; queues that must lose nothing."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -16,26 +16,26 @@ FATES = (Fate.CUT, Fate.UNANSWERED)
 
 
 def make_queues(url: str) -> None:
-    """A queue that keeps its rows, a ring, and one that deletes."""
+    """A queue that keeps its rows, a ring, and a queue that deletes them."""
     with closing(open_database(url)) as database:
         make(database, "mail", "claim", {"payload": "text"})
         make(database, "orders", "ring", {"size": "50"})
         make(database, "lines", "fifo", {})
 
 
-def plain(proxy: Proxy) -> str:
+def unencrypted_url(proxy: Proxy) -> str:
     """Its URL without encryption, so that a driver connects only once."""
     return f"{proxy.url}?sslmode=disable&gssencmode=disable"
 
 
 @dataclass
 class Cutter:
-    """Lets so many pieces of a verb pass; the one after them has a fate. Then nothing more passes
-    or, where the network heals, everything."""
+    """Lets `pieces` pieces of a verb pass and applies a fate to the next one. Everything after it
+    passes again, unless `on_fate` ends that."""
 
     pieces: int
     fate: Fate
-    lasts: Callable[[], object] = lambda: None
+    on_fate: Callable[[], object] = lambda: None
     happened: bool = False
 
     def __call__(self, _: bytes) -> Fate:
@@ -45,26 +45,26 @@ class Cutter:
         if self.pieces >= 0:
             return Fate.PASSES
         self.happened = True
-        self.lasts()
+        self.on_fate()
         return self.fate
 
 
 @dataclass
 class AtCommit:
-    """Has a fate for the first commit after certain bytes."""
+    """Applies a fate to the first commit after certain bytes."""
 
     after: bytes
     fate: Fate
-    then: Callable[[], object] = lambda: None
-    seen: bool = False
+    on_commit: Callable[[], object] = lambda: None
+    after_found: bool = False
     happened: bool = False
 
     def __call__(self, data: bytes) -> Fate:
-        self.seen = self.seen or self.after in data
-        if self.happened or not self.seen or b"COMMIT\0" not in data:
+        self.after_found = self.after_found or self.after in data
+        if self.happened or not self.after_found or b"COMMIT\0" not in data:
             return Fate.PASSES
         self.happened = True
-        self.then()
+        self.on_commit()
         return self.fate
 
 
@@ -79,6 +79,6 @@ def rows_of(url: str) -> Counter[str]:
         return Counter(f"{queue}: {payload}" for queue, payload in found.fetchall())
 
 
-def moved(before: Counter[str], after: Counter[str]) -> tuple[int, int]:
+def added_and_removed(before: Counter[str], after: Counter[str]) -> tuple[int, int]:
     """How many were added, and how many removed."""
     return (after - before).total(), (before - after).total()

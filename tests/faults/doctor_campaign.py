@@ -1,10 +1,10 @@
-"""Random faults on a ring, in any order; then the doctor, his repairs, a drain, and the counts.
+"""Random faults on a ring, in any order; then the doctor, its repairs, a drain, and the counts.
 
-`python -m tests.faults.doctor_campaign --seeds N` prints a line a seed and the totals.
+`python -m tests.faults.doctor_campaign --seeds N` prints a line per seed and the totals.
 
-Every call is made on the model of the protocol too (`ring_model`): so it is known without the
-doctor which numbers went astray, and he has to name each of them and no other. Only how far a
-crash threw the sequences, and what clients in processes of their own did, is read from the tables.
+Every call is also made on the model of the protocol (`ring_model`). So the lost numbers are known
+without the doctor, which has to name each of them and no other. Only how far a crash moved the
+sequences, and what client processes did, is read from the tables.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from console.engines.embedded import EmbeddedServer
 from console.errors import ConsoleError
 from console.monitor.limits import DEFAULTS, Limits, Thresholds
 from tests.faults import ring_model as model
-from tests.faults import ring_model_subscribers as together
+from tests.faults import ring_model_subscribers as subscribers_model
 from tests.faults.doctor_tools import diagnose_ring, numbers
-from tests.faults.modelled_ring import InHand, ReaderModel, astray, left_behind
+from tests.faults.modelled_ring import InHand, ReaderModel, lost_numbers, unpoppable_numbers
 from tests.faults.ring_faults import RingFaults
 from tests.faults.ring_model import Store
 
@@ -40,18 +40,18 @@ NAMED_BY: dict[str, tuple[LostKind, ...]] = {
     "holes_pile_up": (LostKind.HOLE, LostKind.PARKED_HOLE),
     "stale_void": (LostKind.VOID,),
 }
-"""Which finding names which numbers."""
+"""Finding -> the kinds of numbers that it names."""
 _STAYS = {"full", "filling", "poison"}
-"""What may stay after --fix: the messages are to be popped, not repaired."""
+"""Findings that may remain after --fix: their messages are to be popped, not repaired."""
 _BY_HAND = {"spent_beyond_ring", "lapped", "pop_ahead"}
-"""What needs a relay, which stops the callers, so the operator confirms it."""
+"""Findings that need a relay, which stops callers, so the operator has to confirm it."""
 _POISON_ATTEMPTS = 5
 _PATIENCE_SECONDS = 0.2
-# Every claim is old at once; a backlog of a few seconds is none.
+# Every claim is old at once; a backlog of a few seconds does not count.
 _THRESHOLDS: Thresholds = replace(
     DEFAULTS, stuck_after_seconds=0.0, age_seconds=Limits(warning=86_400.0)
 )
-STEPS = {"burst": 30, "transaction": 30, "end_one": 12, "look": 10, "try_repairs": 1}
+STEPS = {"burst": 30, "transaction": 30, "end_one": 12, "check_diagnosis": 10, "try_repairs": 1}
 STEPS |= dict.fromkeys(("resize", "release", "complete"), 4)
 """Relative frequencies."""
 
@@ -86,9 +86,9 @@ COLUMNS = (
 
 
 def codes_of(store: Store, lost: dict[LostKind, set[int]], *, slowest: bool) -> set[str]:
-    """What the doctor has to find at such a ring, where nobody is under way.
+    """The codes that the doctor has to find while no transaction is open.
 
-    Of several subscribers the slowest tells how full it is.
+    Only for the slowest subscriber it says how full the ring is.
     """
     size, gap = store.size, store.gap
     parked_holes, spent = len(lost[LostKind.PARKED_HOLE]), len(lost[LostKind.SPENT])
@@ -107,7 +107,7 @@ def codes_of(store: Store, lost: dict[LostKind, set[int]], *, slowest: bool) -> 
         "full": slowest and gap >= size,
         "filling": slowest and share and gap < size,
     }
-    return {code for code, there in expected.items() if there}
+    return {code for code, applies in expected.items() if applies}
 
 
 class Case(RingFaults):
@@ -118,58 +118,60 @@ class Case(RingFaults):
         self.tally = Tally(steps=self.steps)
 
     def try_repairs(self) -> None:
-        """Diagnose in between, after open transactions have ended."""
+        """Diagnose and repair in between, after ending open transactions."""
         self.end_all()
         self.repair_all()
 
-    def look(self) -> None:
-        """The diagnosis in between: nothing about a side with an open transaction."""
-        self.steps["look"] += 1
+    def check_diagnosis(self) -> None:
+        """A diagnosis in between, which reports nothing about a side with an open transaction."""
+        self.steps["check_diagnosis"] += 1
         found, unseen = diagnose_ring(self.ring, patience_seconds=0.01 * len(self.all))
-        drawing = {place for it in self.open for place in it.drew}
+        drawing = {drawn for it in self.open for drawn in it.drawn}
         hidden: set[tuple[str, Side]] = set()
-        for who in self.all:
-            lost = astray(who.store)
-            told = {kind: lost[kind] for kind in lost if (who.name, kind.side) not in drawing}
-            hidden |= {(who.name, kind.side) for kind in lost if lost[kind]} & drawing
-            self.compare(who, found, told)
+        for reader in self.all:
+            lost = lost_numbers(reader.store)
+            provable = {
+                kind: lost[kind] for kind in lost if (reader.name, kind.side) not in drawing
+            }
+            hidden |= {(reader.name, kind.side) for kind in lost if lost[kind]} & drawing
+            self.compare(reader, found, provable)
         if len(unseen) < len(hidden) or (unseen and not drawing):
             self.tally.counts["unexplained"] += 1
-            self.tally.wrong.append(f"under way {drawing}, hidden {hidden}, told {unseen}")
+            self.tally.wrong.append(f"under way {drawing}, hidden {hidden}, reported {unseen}")
 
     def compare(
-        self, who: ReaderModel, found: Sequence[Finding], lost: dict[LostKind, set[int]]
+        self, reader: ReaderModel, found: Sequence[Finding], lost: dict[LostKind, set[int]]
     ) -> None:
-        """Each lost number is named, with its subscriber, and no other is."""
+        """Every lost number, and no other, is named with its subscriber."""
         named: dict[tuple[LostKind, ...], set[int]] = {}
         for finding in found:
             kinds = NAMED_BY.get(finding.code.name)
-            if kinds and finding.subscriber == who.name:
+            if kinds and finding.subscriber == reader.name:
                 named.setdefault(kinds, set()).update(numbers(finding))
         for kinds in set(NAMED_BY.values()):
             of_kind = {n for kind in kinds for n in lost.get(kind, ())}
-            told = named.get(kinds, set())
-            self._wrong("unexplained", (who.name, kinds), of_kind - told)
-            self._wrong("false_alarms", (who.name, kinds), told - of_kind)
+            reported = named.get(kinds, set())
+            self._wrong("unexplained", (reader.name, kinds), of_kind - reported)
+            self._wrong("false_alarms", (reader.name, kinds), reported - of_kind)
 
-    def _codes(self, who: ReaderModel, lost: dict[LostKind, set[int]]) -> set[str]:
+    def _codes(self, reader: ReaderModel, lost: dict[LostKind, set[int]]) -> set[str]:
         slowest = min(self.all, key=lambda one: one.store.next_pop)
-        expected = codes_of(who.store, lost, slowest=who is slowest)
-        if any(row.claimed for row in who.hand.values()):
+        expected = codes_of(reader.store, lost, slowest=reader is slowest)
+        if any(row.claimed for row in reader.in_hand_rows.values()):
             expected.add("claims_gone")
-        if any(row.attempts >= _POISON_ATTEMPTS for row in who.hand.values()):
+        if any(row.attempts >= _POISON_ATTEMPTS for row in reader.in_hand_rows.values()):
             expected.add("poison")
         return expected
 
     def _causes(self, finding: Finding) -> None:
-        """A crash is named as the cause of ranges that it took at least in part."""
+        """Count causes: a crash is the cause of ranges that it skipped at least in part."""
         if self.mixed or finding.code.name not in NAMED_BY:
             return
-        place = finding.subscriber, NAMED_BY[finding.code.name][0].side
+        reader_side = finding.subscriber, NAMED_BY[finding.code.name][0].side
         causes = cast("dict[str, list[tuple[int, int]]]", finding.evidence["causes"])
         for loss, runs in causes.items():
             for first, last in runs:
-                crash = bool(self.skipped[place] & set(range(first, last + 1)))
+                crash = bool(self.skipped[reader_side] & set(range(first, last + 1)))
                 self.tally.causes[f"{'crash' if crash else 'caller'} told as {loss}"] += 1
 
     def _wrong(self, count: str, what: object, of: set[Any]) -> None:
@@ -178,7 +180,7 @@ class Case(RingFaults):
             self.tally.wrong.append(f"{count}: {what} {sorted(of)}")
 
     def diagnosis(self) -> Diagnosis:
-        """All checks, as `dbq-console doctor NAME` runs them."""
+        """The result of all checks, as of `dbq-console doctor NAME`."""
         (found,) = diagnose(
             self.ring.database,
             [self.ring.queue],
@@ -190,19 +192,19 @@ class Case(RingFaults):
         return found
 
     def repair_all(self) -> Diagnosis:
-        """Do what `doctor --fix --yes NAME` does, also to the model; the diagnosis before it."""
+        """Repair the ring and the model like `doctor --fix --yes NAME`; the diagnosis before."""
         self.steps["doctor --fix"] += 1
         self.close_callers()
         before = self.diagnosis()
         strangers = {one.subscriber for one in before.findings} - self.readers.keys()
-        self._wrong("false_alarms", "findings of nobody's", strangers)
-        for who in self.all:
-            lost = astray(who.store)
-            self.compare(who, before.findings, lost)
-            expected = self._codes(who, lost)
-            codes = {one.code.name for one in before.findings if one.subscriber == who.name}
-            self._wrong("unexplained", f"codes of {who.name}", expected - codes)
-            self._wrong("false_alarms", f"codes of {who.name}", codes - expected)
+        self._wrong("false_alarms", "findings of unknown subscribers", strangers)
+        for reader in self.all:
+            lost = lost_numbers(reader.store)
+            self.compare(reader, before.findings, lost)
+            expected = self._codes(reader, lost)
+            codes = {one.code.name for one in before.findings if one.subscriber == reader.name}
+            self._wrong("unexplained", f"codes of {reader.name}", expected - codes)
+            self._wrong("false_alarms", f"codes of {reader.name}", codes - expected)
             self.tally.findings.update(codes)
         for finding in before.findings:
             self._causes(finding)
@@ -210,41 +212,41 @@ class Case(RingFaults):
             if finding.repair is not None and finding.repair.unattended:
                 assert finding.repair.plan(self.ring.database)
                 finding.repair.run(self.ring.database)
-        for who in self.all:
-            self._repair_model(who)
-        self.agree()
+        for reader in self.all:
+            self._repair_model(reader)
+        self.assert_equal()
         return before
 
-    def _repair_model(self, who: ReaderModel) -> None:
-        lost, store = astray(who.store), who.store
+    def _repair_model(self, reader: ReaderModel) -> None:
+        lost, store = lost_numbers(reader.store), reader.store
         store.parked |= {(n, False) for n in lost[LostKind.ORPHAN]}
         if len(lost[LostKind.SPENT]) <= store.size:
             store.parked |= {(n, False) for n in lost[LostKind.SPENT]}
         store.parked -= {(n, False) for n in lost[LostKind.PARKED_HOLE]}
         store.parked |= {(n, True) for n in lost[LostKind.HOLE]}
         store.parked -= {(n, True) for n in lost[LostKind.VOID]}
-        for row in who.hand.values():  # its owner is gone: close_callers
+        for row in reader.in_hand_rows.values():  # its owner is gone, see close_callers
             row.claimed = False
 
     def finish(self) -> None:
         """Diagnose, explain, repair, diagnose, drain, count."""
         self.end_all()
-        self.agree()
+        self.assert_equal()
         late: dict[str, set[int]] = {}
-        for who in self.all:
-            lost = astray(who.store)
-            if who.waiting <= model.MOST_PARKED_READ:
+        for reader in self.all:
+            lost = lost_numbers(reader.store)
+            if reader.waiting <= model.MOST_PARKED_READ:
                 holes = lost[LostKind.PARKED_HOLE] | lost[LostKind.HOLE]
                 orphans, voids = lost[LostKind.ORPHAN], lost[LostKind.VOID]
-                assert left_behind(who.store) == (orphans, holes, voids)
+                assert unpoppable_numbers(reader.store) == (orphans, holes, voids)
             for kind, of_kind in lost.items():
                 self.tally.counts[kind.value] += len(of_kind)
-            self.tally.counts["claims"] += sum(row.claimed for row in who.hand.values())
-            numbers_ = {live.message_id for live in who.store.slots.values()}
-            numbers_ = {number for number in numbers_ if number < who.highest}
-            self.tally.counts["late"] += len(numbers_)
-            # A late commit is popped late, by the number that a pop parked for it.
-            late[who.name] = numbers_ - {n for n, void in who.store.parked if not void}
+            self.tally.counts["claims"] += sum(row.claimed for row in reader.in_hand_rows.values())
+            late_numbers = {live.message_id for live in reader.store.slots.values()}
+            late_numbers = {number for number in late_numbers if number < reader.highest}
+            self.tally.counts["late"] += len(late_numbers)
+            # A late commit is popped late, with the number that a pop parked for it.
+            late[reader.name] = late_numbers - {n for n, void in reader.store.parked if not void}
         before = self.repair_all()
         for finding in before.findings:
             if finding.code.name == "orphan":
@@ -253,47 +255,47 @@ class Case(RingFaults):
             self._wrong("unexplained", f"late of {name}", left)
         if before.findings:
             self._require_clear()
-        for who in self.all:
-            self._settle(who)
+        for reader in self.all:
+            self._settle(reader)
         after = self.ring.measure()
         assert (after.live, max(after.gap, 0)) == (0, 0)
         found = self.diagnosis()
         assert not found.findings, [finding.summary for finding in found.findings]
 
     def _require_clear(self) -> None:
-        """All clear, except for what needs judgement."""
+        """Assert that all is clear, except for findings that need judgement."""
         after = self.diagnosis()
         for finding in after.findings:
             if finding.code.name in _BY_HAND:
                 assert finding.repair is not None
                 self.steps["relay by hand"] += 1
                 finding.repair.run(self.ring.database)
-                assert together.relay(self.stores, self.stores[0].size)
-                self.agree()
+                assert subscribers_model.relay(self.stores, self.stores[0].size)
+                self.assert_equal()
                 after = self.diagnosis()
                 break
         left = {finding.code.name for finding in after.findings}
         assert left <= _STAYS, left
 
-    def _settle(self, who: ReaderModel) -> None:
-        """Everything comes, in the order of its numbers."""
-        live = who.store.slots.values()
-        expected = [id_ for id_, row in sorted(who.hand.items()) if not row.claimed]
+    def _settle(self, reader: ReaderModel) -> None:
+        """Assert that everything is popped, in the order of its numbers."""
+        live = reader.store.slots.values()
+        expected = [id_ for id_, row in sorted(reader.in_hand_rows.items()) if not row.claimed]
         expected += [m.first_id for m in sorted(live, key=lambda m: m.message_id)]
-        drained = who.ring.drain()
+        drained = reader.ring.drain()
         ids = [message.id for message in drained]
-        assert sorted(ids) == sorted(expected), "not what is there came"
+        assert sorted(ids) == sorted(expected), "other messages than the stored ones were popped"
         assert len(ids) == len(set(ids))
-        if who.waiting <= model.MOST_PARKED_READ:
-            assert ids == expected, "it came in another order than that of the numbers"
+        if reader.waiting <= model.MOST_PARKED_READ:
+            assert ids == expected, "popped in another order than that of the numbers"
         if self.in_hand:
             for message in drained:
-                who.hand[message.id] = InHand(message.payload, message.attempts)
-            for id_ in list(who.hand):
-                self.complete_one(who, id_)
-            assert not who.hand
+                reader.in_hand_rows[message.id] = InHand(message.payload, message.attempts)
+            for id_ in list(reader.in_hand_rows):
+                self.complete_one(reader, id_)
+            assert not reader.in_hand_rows
             drained = []
-        counts = who.ledger.settle([message.payload for message in drained])
+        counts = reader.ledger.settle([message.payload for message in drained])
         for name in ("acknowledged", "in_doubt", "lost", "doubled"):
             self.tally.counts[name] += getattr(counts, name)
         if self.in_hand or self.archives:
@@ -303,8 +305,8 @@ class Case(RingFaults):
 def campaign(
     server: EmbeddedServer, url: str, seed: int, most: int = 60, subscribers: int = 0
 ) -> Tally:
-    """One ring in the database of that URL: steps in any order (so many at most, and a crash or
-    two), then the doctor."""
+    """One ring in that database: random steps (up to `most`, and perhaps crashes), then the
+    doctor."""
     case = Case(server, url, seed, subscribers)
     chance = case.chance
     steps = chance.choices(list(STEPS), list(STEPS.values()), k=chance.randint(most // 2, most))
@@ -322,7 +324,7 @@ def campaign(
 
 
 def main() -> None:
-    """Print a table, a seed a line; exit 1 where one failed or left something unexplained."""
+    """Print a table with a line per seed; exit 1 if one failed or left something unexplained."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=1)

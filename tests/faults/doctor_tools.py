@@ -1,4 +1,4 @@
-"""Diagnosing and repairing a ring, for tests."""
+"""Diagnosing and repairing a ring."""
 
 import psycopg
 
@@ -10,7 +10,7 @@ from tests.faults.ring_tools import Ring
 
 
 def diagnose_ring(ring: Ring, patience_seconds: float = 10.0) -> tuple[list[Finding], list[str]]:
-    """The findings, and what was unseen."""
+    """The findings, and the parts that could not be checked."""
     with check_context(ring.database, ring.queue, patience_seconds=patience_seconds) as context:
         found = list(CHECKS.run(context))
     assert {finding.code for finding in found} <= set(CHECKS.codes)
@@ -19,7 +19,7 @@ def diagnose_ring(ring: Ring, patience_seconds: float = 10.0) -> tuple[list[Find
 
 
 def findings_by_code(ring: Ring) -> dict[str, Finding]:
-    """The findings by code; nothing may be unseen."""
+    """The findings by code; everything could be checked."""
     found, unseen = diagnose_ring(ring)
     assert unseen == []
     codes = [finding.code.name for finding in found]
@@ -57,7 +57,7 @@ def repair_finding(ring: Ring, finding: Finding) -> None:
 
 
 def try_repairs(ring: Ring) -> int:
-    """How many repairs did anything; one that meets an open transaction is skipped."""
+    """How many repairs changed something; those blocked by an open transaction are skipped."""
     done = 0
     found, _ = diagnose_ring(ring, patience_seconds=2.0)
     for finding in found:

@@ -1,7 +1,7 @@
 """A ring together with the model of its protocol: every call is made on both and compared.
 
-Only how far a crash moved the sequences, and what clients in processes of their own did, is read
-from the ring's tables.
+Only how far a crash moved the sequences, and what client processes did, is read from the ring's
+tables.
 """
 
 import copy
@@ -16,7 +16,7 @@ import psycopg
 from console.doctor.number_proof import LostKind, Side
 from console.errors import RefusedError
 from tests.faults import ring_model as model
-from tests.faults import ring_model_subscribers as together
+from tests.faults import ring_model_subscribers as subscribers_model
 from tests.faults.queue_client import Ledger, payload
 from tests.faults.ring_model import Live, Store, Transaction, finish
 from tests.faults.ring_tools import Popped, Ring, make_ring
@@ -28,8 +28,8 @@ _NUMBERS = """
 """
 
 
-def astray(store: Store) -> dict[LostKind, set[int]]:
-    """The numbers that went astray where nobody is under way (DESIGN section 5)."""
+def lost_numbers(store: Store) -> dict[LostKind, set[int]]:
+    """The lost numbers by kind, while no transaction is open."""
     live = {message.message_id for message in store.slots.values()}
     waiting = {number for number, void in store.parked if not void}
     voids = {number for number, void in store.parked if void}
@@ -42,8 +42,8 @@ def astray(store: Store) -> dict[LostKind, set[int]]:
     }
 
 
-def left_behind(store: Store) -> tuple[set[int], set[int], set[int]]:
-    """Orphans, holes and voids by trial: what stays in the model when all that can be is popped."""
+def unpoppable_numbers(store: Store) -> tuple[set[int], set[int], set[int]]:
+    """Orphans, holes and voids by trial: what is left in a drained copy of the model."""
     drained = copy.deepcopy(store)
     while True:
         tx = drained.begin()
@@ -60,7 +60,7 @@ def left_behind(store: Store) -> tuple[set[int], set[int], set[int]]:
 
 @dataclass
 class InHand:
-    """A row of in_hand."""
+    """A row of the table in_hand."""
 
     payload: str
     attempts: int
@@ -69,14 +69,14 @@ class InHand:
 
 @dataclass
 class OpenTransaction:
-    """On the ring and on the model."""
+    """A transaction on the ring and on the model."""
 
     connection: psycopg.Connection
     txs: dict[str, Transaction]
     pushed: list[str] = field(default_factory=list)
     popped: list[tuple[str, Popped, int]] = field(default_factory=list)
     """(reader, message, number); number 0: from in_hand."""
-    drew: set[tuple[str, Side]] = field(default_factory=set)
+    drawn: set[tuple[str, Side]] = field(default_factory=set)
     prepared: str = ""
 
     @property
@@ -91,28 +91,31 @@ class ReaderModel:
         self.ring = ring
         self.name = ring.queue.subscriber
         self.store = Store(int(ring.queue.options["size"]))
-        self.hand: dict[int, InHand] = {}
+        self.in_hand_rows: dict[int, InHand] = {}
         self.ledger = Ledger()
         self.highest = 0
         """The highest number popped since the last relay."""
 
     @property
     def waiting(self) -> int:
-        """Parked numbers; of more than a pop reads, chance has which it takes."""
+        """How many numbers are parked; of more than MOST_PARKED_READ a pop reads random ones."""
         return sum(not void for _, void in self.store.parked)
 
     def state(self) -> tuple[Any, ...]:
-        """What the model says."""
+        """The state of the model."""
         store = self.store
         return (
             (store.size, store.base, store.next_push, store.next_pop),
             store.slots,
             store.parked,
-            {id_: (row.payload, row.attempts, row.claimed) for id_, row in self.hand.items()},
+            {
+                id_: (row.payload, row.attempts, row.claimed)
+                for id_, row in self.in_hand_rows.items()
+            },
         )
 
     def real(self, connection: psycopg.Connection) -> tuple[Any, ...]:
-        """The same, of the ring."""
+        """The same of the real ring."""
         ring = self.ring
         (now,) = connection.execute(ring.sql(_NUMBERS)).fetchall()
         rows = []
@@ -131,24 +134,24 @@ class ReaderModel:
         """Set the model to the ring's state, when no transaction is open."""
         (size, base, next_push, next_pop), live, parked, rows = self.real(connection)
         self.store = Store(size, base, next_push, next_pop, live, parked)
-        self.hand = {id_: InHand(*row) for id_, row in rows.items()}
+        self.in_hand_rows = {id_: InHand(*row) for id_, row in rows.items()}
         self.highest = 0
 
-    def again(self, count: int, held: set[int]) -> list[int]:
-        """The rows of in_hand that the next pop of so many takes first."""
-        ready = {id_ for id_, row in self.hand.items() if not row.claimed}
+    def next_in_hand(self, count: int, held: set[int]) -> list[int]:
+        """The rows of in_hand that the next pop of `count` messages takes first."""
+        ready = {id_ for id_, row in self.in_hand_rows.items() if not row.claimed}
         return sorted(ready - held)[:count]
 
     def complete(self, connection: psycopg.Connection, id_: int) -> bool:
-        """Whether the claim could be completed: not if it was released."""
-        row = self.hand[id_]
+        """Complete a claim; False if it had been released."""
+        row = self.in_hand_rows[id_]
         values = [*([self.name] if self.name else []), id_, row.attempts]
         call = self.ring.sql(f"SELECT {{complete}}({', '.join(['%s'] * len(values))})")
         (done,) = connection.execute(call, values).fetchone() or (None,)
         assert done is row.claimed
         if row.claimed:
             self.ledger.popped[row.payload] += 1
-            del self.hand[id_]
+            del self.in_hand_rows[id_]
         return bool(done)
 
 
@@ -163,9 +166,9 @@ class ModelledRing:
         options = chance.choice(chosen)
         size = chance.choice([chance.randint(1, 8), chance.randint(9, 40)])
         names = [f"s{number}" for number in range(1, subscribers + 1)]
-        whole = {"subscribers": ",".join(names)} if names else {}
+        given = {"subscribers": ",".join(names)} if names else {}
         self.ring: Ring = make_ring(
-            url, f"ring {seed} {subscribers}", size=size, max_bytes=300, **options, **whole
+            url, f"ring {seed} {subscribers}", size=size, max_bytes=300, **options, **given
         )
         self.in_hand = "in_hand" in options
         self.archives = "archive_at_pop" in options
@@ -188,7 +191,7 @@ class ModelledRing:
         return [one.store for one in self.all]
 
     def begin(self) -> OpenTransaction:
-        """A transaction on a session of its own."""
+        """Begin a transaction on its own session."""
         connection = self.free.pop() if self.free else self.ring.connect()
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
         started = OpenTransaction(connection, {one.name: one.store.begin() for one in self.all})
@@ -196,17 +199,17 @@ class ModelledRing:
         return started
 
     def call(self, on: OpenTransaction) -> None:
-        """One of the four calls, compared."""
-        who = self.chance.choice(self.all)
-        before = who.store.next_push, who.store.next_pop
+        """Make one of the four calls on both, and compare."""
+        reader = self.chance.choice(self.all)
+        before = reader.store.next_push, reader.store.next_pop
         if self.chance.random() < 0.55:
             self._push(on)
         else:
-            self._pop(on, who)
-        if who.store.next_push != before[0]:
-            on.drew |= {(one.name, Side.PUSH) for one in self.all}
-        if who.store.next_pop != before[1]:
-            on.drew.add((who.name, Side.POP))
+            self._pop(on, reader)
+        if reader.store.next_push != before[0]:
+            on.drawn |= {(one.name, Side.PUSH) for one in self.all}
+        if reader.store.next_pop != before[1]:
+            on.drawn.add((reader.name, Side.POP))
 
     def _push(self, on: OpenTransaction) -> None:
         count = self.chance.choice([1, 1, 1, self.chance.randint(2, 12)])
@@ -214,120 +217,120 @@ class ModelledRing:
         self._serial += count
         if count == 1:
             stored = [self.ring.push(on.connection, texts[0])]
-            expected = [together.push(on.all, texts[0])]
+            expected = [subscribers_model.push(on.all, texts[0])]
             self.steps["push"] += 1
         else:
             stored = self.ring.push_many(on.connection, texts)
-            expected = together.push_many(on.all, texts)
+            expected = subscribers_model.push_many(on.all, texts)
             self.steps["push_many"] += 1
         assert stored == expected, (stored, expected)
         on.pushed += [text for text, n in zip(texts, stored, strict=True) if n is not None]
 
-    def _pop(self, on: OpenTransaction, who: ReaderModel) -> None:
-        tx = on.txs[who.name]
+    def _pop(self, on: OpenTransaction, reader: ReaderModel) -> None:
+        tx = on.txs[reader.name]
         if sum(not void for _, void in tx.parked()) > model.MOST_PARKED_READ:
-            return  # which ones a pop reads is then random
+            return  # a pop then reads random ones
         count = self.chance.choice([1, 1, 1, self.chance.randint(2, 12)])
-        who.store.held = who.ring.held(on.connection) if who.name else None
-        came = who.ring.take(on.connection, count if count > 1 else 0)
+        reader.store.held = reader.ring.held(on.connection) if reader.name else None
+        popped = reader.ring.take(on.connection, count if count > 1 else 0)
         self.steps["pop" if count == 1 else "pop_many"] += 1
-        again = who.again(count, self.held(who))
+        next_in_hand = reader.next_in_hand(count, self.held(reader))
         expected: list[Live] = []
         if count == 1 and not self.in_hand:
             live = finish(model.pop(tx))
             expected = [live] if live else []
-        elif count > len(again):
-            expected = finish(model.pop_many(tx, count - len(again)))
+        elif count > len(next_in_hand):
+            expected = finish(model.pop_many(tx, count - len(next_in_hand)))
         wanted = [
-            *((id_, who.hand[id_].payload) for id_ in again),
+            *((id_, reader.in_hand_rows[id_].payload) for id_ in next_in_hand),
             *((live.first_id, live.payload) for live in expected),
         ]
-        assert [(m.id, m.payload) for m in came] == wanted, (came, wanted)
-        of = [*(0 for _ in again), *(live.message_id for live in expected)]
-        on.popped += [(who.name, *pair) for pair in zip(came, of, strict=True)]
+        assert [(m.id, m.payload) for m in popped] == wanted, (popped, wanted)
+        of = [*(0 for _ in next_in_hand), *(live.message_id for live in expected)]
+        on.popped += [(reader.name, *pair) for pair in zip(popped, of, strict=True)]
 
-    def held(self, who: ReaderModel) -> set[int]:
-        """Popped by open transactions."""
-        return {m.id for one in self.open for name, m, _ in one.popped if name == who.name}
+    def held(self, reader: ReaderModel) -> set[int]:
+        """The ids of messages popped by open transactions."""
+        return {m.id for one in self.open for name, m, _ in one.popped if name == reader.name}
 
-    def end(self, it: OpenTransaction, how: str) -> None:
+    def end(self, opened: OpenTransaction, how: str) -> None:
         """Commit, roll back, or kill its connection or backend."""
         self.steps[how] += 1
         if how == "prepare":
-            it.prepared = f"{self.ring.queue.name} {self._serial} {len(self.open)}"
-            it.connection.execute(f"PREPARE TRANSACTION '{it.prepared}'".encode())
-            self.free.append(it.connection)
+            opened.prepared = f"{self.ring.queue.name} {self._serial} {len(self.open)}"
+            opened.connection.execute(f"PREPARE TRANSACTION '{opened.prepared}'".encode())
+            self.free.append(opened.connection)
             return
-        self.open.remove(it)
-        if it.prepared:
+        self.open.remove(opened)
+        if opened.prepared:
             verb = "COMMIT" if how == "commit" else "ROLLBACK"
-            self.admin.execute(f"{verb} PREPARED '{it.prepared}'".encode())
+            self.admin.execute(f"{verb} PREPARED '{opened.prepared}'".encode())
         elif how == "commit":
-            it.connection.execute("COMMIT")
-            self.free.append(it.connection)
+            opened.connection.execute("COMMIT")
+            self.free.append(opened.connection)
         elif how == "roll back":
-            it.connection.execute("ROLLBACK")
-            self.free.append(it.connection)
+            opened.connection.execute("ROLLBACK")
+            self.free.append(opened.connection)
         else:
-            pid = it.connection.info.backend_pid
+            pid = opened.connection.info.backend_pid
             if how == "terminate":
                 self.admin.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
-            it.connection.close()
+            opened.connection.close()
             gone = "SELECT FROM pg_stat_activity WHERE pid = %s"
             wait_until(lambda: not self.admin.execute(gone, [pid]).fetchall(), "its backend ends")
-        for tx in it.all:
+        for tx in opened.all:
             if how == "commit":
                 tx.commit()
             else:
                 tx.roll_back()
         if how == "commit":
-            self._account(it)
+            self._account(opened)
 
-    def _account(self, it: OpenTransaction) -> None:
-        for who in self.all:
-            who.ledger.acknowledged.update(it.pushed)
-        for name, message, number in it.popped:
-            who = self.readers[name]
-            who.highest = max(who.highest, number)
+    def _account(self, opened: OpenTransaction) -> None:
+        for reader in self.all:
+            reader.ledger.acknowledged.update(opened.pushed)
+        for name, message, number in opened.popped:
+            reader = self.readers[name]
+            reader.highest = max(reader.highest, number)
             if not self.in_hand:
-                who.ledger.popped[message.payload] += 1
+                reader.ledger.popped[message.payload] += 1
             else:
-                who.hand[message.id] = InHand(message.payload, message.attempts)
+                reader.in_hand_rows[message.id] = InHand(message.payload, message.attempts)
 
     def end_all(self) -> None:
         while self.open:
             self.end(self.open[0], self.chance.choice(["commit", "roll back"]))
 
     def relay(self, wanted: int | None) -> None:
-        """On both; refused where the live messages do not fit."""
-        if together.relay(self.stores, wanted or self.stores[0].size):
+        """Relay both; refused if the live messages do not fit."""
+        if subscribers_model.relay(self.stores, wanted or self.stores[0].size):
             self.steps["resize" if wanted else "relay"] += 1
             self.ring.relay(wanted)
-            for who in self.all:
-                who.highest = 0
+            for reader in self.all:
+                reader.highest = 0
         else:
             self.steps["resize refused"] += 1
             with suppress(RefusedError):
                 self.ring.relay(wanted)
                 raise AssertionError("a resize below the live messages was not refused")
 
-    def complete_one(self, who: ReaderModel, id_: int) -> None:
-        self.steps["complete"] += who.complete(self.admin, id_)
+    def complete_one(self, reader: ReaderModel, id_: int) -> None:
+        self.steps["complete"] += reader.complete(self.admin, id_)
 
     def end_sessions(self) -> None:
-        """The server was down: only prepared transactions are left."""
-        for it in [it for it in self.open if not it.prepared]:
-            for tx in it.all:
+        """After the server was down: only prepared transactions are left."""
+        for opened in [opened for opened in self.open if not opened.prepared]:
+            for tx in opened.all:
                 tx.roll_back()
-            it.connection.close()
-            self.open.remove(it)
+            opened.connection.close()
+            self.open.remove(opened)
         for connection in [*self.free, self.admin]:
             connection.close()
         self.free.clear()
         self.admin = self.ring.connect()
 
     def close_callers(self) -> None:
-        """No session that has claims is left."""
+        """Close all sessions that have claims."""
         pids = [connection.info.backend_pid for connection in self.free]
         for connection in self.free:
             connection.close()
@@ -336,21 +339,21 @@ class ModelledRing:
         wait_until(lambda: not self.admin.execute(there, [pids]).fetchall(), "callers leave")
 
     def waiting(self) -> int:
-        """The most of any reader."""
-        return max(who.waiting for who in self.all)
+        """The most parked numbers of any reader."""
+        return max(reader.waiting for reader in self.all)
 
-    def agree(self) -> None:
+    def assert_equal(self) -> None:
         """Assert that the ring is in the model's state."""
-        for who in self.all:
-            for real, expected in zip(who.real(self.admin), who.state(), strict=True):
-                assert real == expected, (who.name, real, expected)
+        for reader in self.all:
+            for real, expected in zip(reader.real(self.admin), reader.state(), strict=True):
+                assert real == expected, (reader.name, real, expected)
 
     def read(self) -> None:
         """Set the models to the ring's state, when no transaction is open."""
-        for who in self.all:
-            who.read(self.admin)
+        for reader in self.all:
+            reader.read(self.admin)
 
     def close(self) -> None:
-        for connection in [self.admin, *self.free, *(it.connection for it in self.open)]:
+        for connection in [self.admin, *self.free, *(opened.connection for opened in self.open)]:
             connection.close()
         self.ring.close()

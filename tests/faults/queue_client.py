@@ -1,8 +1,8 @@
 """A client of queues: a process that may be killed at any moment; and the ledger of clients' logs.
 
-Its task is its input, so that no password is on a command line. It logs a line before each commit
-and a line after it, so that the log of a killed client shows which call is in doubt. The ledger
-counts what became of every message: acknowledged, in doubt, lost, doubled (DESIGN section 5).
+It reads its task from stdin, to keep the password off the command line. It logs a line before each
+commit and a line after it, so that the log of a killed client shows which call is in doubt. The
+ledger counts every message: acknowledged, in doubt, lost, doubled.
 """
 
 import json
@@ -21,7 +21,7 @@ from psycopg.sql import SQL, Composed, Identifier
 
 BEFORE, DONE, UNDONE, LOST, ERROR = "before", "done", "undone", "lost", "error"
 _ABANDONED, _FAILED = 0.02, 0.05
-"""Share of the claims that nobody finishes, and of those that fail."""
+"""Shares of the claims that are abandoned, and that fail."""
 
 
 @dataclass(frozen=True)
@@ -41,25 +41,25 @@ class ClientTask:
     rolled_back: float = 0.0
     """Share of the transactions, and of the calls in savepoints, that are rolled back."""
     largest_batch: int = 5
-    sent_again: float = 0.5
+    retried: float = 0.5
     """Share of the pushes in doubt that are retried."""
-    apart: bool = False
+    one_queue: bool = False
     """Each transaction is on one queue only."""
-    known: bool = False
-    """No pop autocommits: what it popped is logged before the commit."""
-    rest_seconds: float = 0.0
+    log_before_commit: bool = False
+    """No pop autocommits: popped messages are logged before the commit."""
+    pause_seconds: float = 0.0
     """Between two transactions."""
-    finished: list[str] = field(default_factory=list)
+    claiming: list[str] = field(default_factory=list)
     """Queues whose pops are claims: a message counts as popped once it is completed."""
     kept: list[str] = field(default_factory=list)
     """Queues where popped messages are still in the queue or its archive."""
     subscriber: str = ""
-    """That it pops for."""
+    """The one that it pops for."""
     marks: str = ""
     """A table (mark text): every transaction inserts a row, so no commit stays in doubt."""
     quiet: bool = False
     """Transactions that moved no message are not logged."""
-    endured: list[str] = field(default_factory=list)
+    expected_errors: list[str] = field(default_factory=list)
     """SQLSTATEs of expected errors that roll a transaction back."""
 
 
@@ -74,7 +74,7 @@ class Work:
     kept: list[str] = field(default_factory=list)
     """Popped too, but the row stays."""
     unknown: int = 0
-    """The most messages that a call without an answer yet may have popped."""
+    """The most messages that a call without a response may have popped."""
     mark: str = ""
 
 
@@ -87,7 +87,7 @@ class Call:
 
 
 def payload(name: str, serial: int) -> str:
-    """Shows if a part of it is missing."""
+    """A text that shows if a part of it is missing."""
     return f"{name}/{serial}/" + "x" * (serial * 37 % 200) + "/"
 
 
@@ -99,29 +99,29 @@ class Client:
         self._random = random.Random(task.seed)
         self._log = log
         self._stop = Path(task.stop)
-        self._serial = self._marked = 0
-        self._again: list[str] = []
+        self._serial = self._mark_number = 0
+        self._to_retry: list[str] = []
         """Pushes in doubt, to be retried."""
         self._in_flight: list[str] = []
 
     def run(self) -> None:
-        """Until the file `stop` exists; reconnects whenever the connection breaks."""
+        """Run until the file `stop` exists; reconnect whenever the connection breaks."""
         while not self._stop.exists():
             try:
                 with psycopg.connect(self._task.conninfo, autocommit=True) as connection:
                     while not self._stop.exists():
                         self._transaction(connection)
-                        time.sleep(self._task.rest_seconds)
+                        time.sleep(self._task.pause_seconds)
             except psycopg.OperationalError as error:
                 state = error.sqlstate or ""
-                if state in self._task.endured:
+                if state in self._task.expected_errors:
                     self._write(UNDONE, refused=state, text=str(error))
                 elif state and state[:3] != "57P" and state[:2] != "08":
                     self._write(ERROR, text=f"{state} {error}")
                 else:
                     self._write(LOST)
-                if self._in_flight and self._random.random() < self._task.sent_again:
-                    self._again += self._in_flight
+                if self._in_flight and self._random.random() < self._task.retried:
+                    self._to_retry += self._in_flight
                 self._in_flight = []
                 time.sleep(0.05)
             except psycopg.Error as error:
@@ -130,46 +130,46 @@ class Client:
     def _transaction(self, connection: psycopg.Connection) -> None:
         calls = self._random.randint(1, self._task.largest_transaction)
         queues = self._task.rings
-        if self._task.apart:
+        if self._task.one_queue:
             queues = [self._random.choice(queues)]
-        if _pops(self._task.calls) and queues[0] in self._task.finished:
-            done = self._finishing(connection, queues)
-        elif calls == 1 and self._random.random() < 0.7 and not self._must_know():
-            done = self._alone(connection, queues)
+        if _pops(self._task.calls) and queues[0] in self._task.claiming:
+            done = self._claim_and_complete(connection, queues)
+        elif calls == 1 and self._random.random() < 0.7 and not self._must_log_before_commit():
+            done = self._autocommit(connection, queues)
         else:
-            done = self._together(connection, queues, calls)
+            done = self._in_transaction(connection, queues, calls)
         if not done:
-            time.sleep(0.002)  # full or empty: the waiting is the caller's
+            time.sleep(0.002)  # full or empty: the caller has to wait
 
     @property
-    def _mine(self) -> list[object]:
+    def _subscriber_argument(self) -> list[object]:
         return [self._task.subscriber] if self._task.subscriber else []
 
-    def _must_know(self) -> bool:
-        return bool(self._task.marks) or (self._task.known and _pops(self._task.calls))
+    def _must_log_before_commit(self) -> bool:
+        return bool(self._task.marks) or (self._task.log_before_commit and _pops(self._task.calls))
 
     def _mark(self, connection: psycopg.Connection, work: Work) -> None:
         if self._task.marks:
-            self._marked += 1
-            work.mark = f"{self._task.name} {self._marked}"
+            self._mark_number += 1
+            work.mark = f"{self._task.name} {self._mark_number}"
             into = SQL("INSERT INTO {} VALUES (%s)").format(Identifier(self._task.marks))
             connection.execute(into, [work.mark])
 
-    def _alone(self, connection: psycopg.Connection, queues: list[str]) -> bool:
-        """One autocommitted call: what it pops is not known before the commit."""
+    def _autocommit(self, connection: psycopg.Connection, queues: list[str]) -> bool:
+        """One autocommitted call: its popped messages are not known before the commit."""
         call = self._plan(queues)
         self._in_flight = call.payloads
         unknown = 0 if call.payloads or call.ring in self._task.kept else call.n
         self._write(BEFORE, **asdict(Work(pushed=call.payloads, unknown=unknown)))
-        done = self._make(connection, call)
+        done = self._execute(connection, call)
         self._write(DONE, **asdict(done))
         self._in_flight = []
         return bool(done.pushed or done.popped or done.kept)
 
-    def _finishing(self, connection: psycopg.Connection, queues: list[str]) -> bool:
+    def _claim_and_complete(self, connection: psycopg.Connection, queues: list[str]) -> bool:
         """Claim, then complete most claims in a transaction."""
         call = self._plan(queues)
-        rows = self._claimed(connection, call)
+        rows = self._claim(connection, call)
         fate = self._random.random()
         if not rows or fate < _ABANDONED:
             return bool(rows)
@@ -177,9 +177,11 @@ class Client:
         connection.execute("BEGIN")
         for id_, text, _, attempts in rows:
             if self._random.random() < _FAILED:
-                why = [*self._mine, id_, "no reason", attempts]
+                why = [*self._subscriber_argument, id_, "no reason", attempts]
                 self._finish(connection, call.ring, "fail", why)
-            elif self._finish(connection, call.ring, "complete", [*self._mine, id_, attempts]):
+            elif self._finish(
+                connection, call.ring, "complete", [*self._subscriber_argument, id_, attempts]
+            ):
                 (work.kept if call.ring in self._task.kept else work.popped).append(text)
         if fate > 1 - self._task.rolled_back:
             connection.execute("ROLLBACK")
@@ -190,9 +192,9 @@ class Client:
         self._write(DONE, **asdict(work))
         return True
 
-    def _claimed(self, connection: psycopg.Connection, call: Call) -> list[tuple[Any, ...]]:
-        """Claims bound to this session."""
-        values: list[object] = [*self._mine, self._task.name, True]
+    def _claim(self, connection: psycopg.Connection, call: Call) -> list[tuple[Any, ...]]:
+        """Pop messages, with claims bound to this session."""
+        values: list[object] = [*self._subscriber_argument, self._task.name, True]
         if call.kind == "pop_many":
             values.insert(0, call.n)
         return connection.execute(_statement(call.ring, call.kind, values), values).fetchall()
@@ -200,11 +202,13 @@ class Client:
     def _finish(
         self, connection: psycopg.Connection, queue: str, kind: str, values: list[object]
     ) -> bool:
-        """Whether the claim still existed."""
+        """Complete or fail a claim; whether it still existed."""
         row = connection.execute(_statement(queue, kind, values), values).fetchone()
         return row is not None and bool(row[0])
 
-    def _together(self, connection: psycopg.Connection, queues: list[str], calls: int) -> bool:
+    def _in_transaction(
+        self, connection: psycopg.Connection, queues: list[str], calls: int
+    ) -> bool:
         """Several calls in one transaction, some rolled back to a savepoint."""
         work = Work()
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
@@ -212,7 +216,7 @@ class Client:
             savepoint = self._random.random() < 0.4
             if savepoint:
                 connection.execute("SAVEPOINT here")
-            done = self._make(connection, self._plan(queues))
+            done = self._execute(connection, self._plan(queues))
             if savepoint and self._random.random() < self._task.rolled_back * 2:
                 connection.execute("ROLLBACK TO here")
                 continue
@@ -244,17 +248,17 @@ class Client:
         return Call(ring, kind, n, payloads)
 
     def _next_payload(self) -> str:
-        if self._again:
-            return self._again.pop()
+        if self._to_retry:
+            return self._to_retry.pop()
         self._serial += 1
         return payload(self._task.name, self._serial)
 
-    def _make(self, connection: psycopg.Connection, call: Call) -> Work:
+    def _execute(self, connection: psycopg.Connection, call: Call) -> Work:
         argument: dict[str, list[object]] = {
             "push": [*call.payloads],
             "push_many": [call.payloads],
-            "pop": [*self._mine],
-            "pop_many": [call.n, *self._mine],
+            "pop": [*self._subscriber_argument],
+            "pop_many": [call.n, *self._subscriber_argument],
         }
         values = argument[call.kind]
         rows = connection.execute(_statement(call.ring, call.kind, values), values).fetchall()
@@ -282,7 +286,7 @@ def _statement(queue: str, kind: str, values: list[object]) -> Composed:
     return SQL("SELECT * FROM {}({})").format(Identifier(f"{queue}_{kind}"), marks)
 
 
-# What clients have done, from their logs.
+# What clients did, from their logs.
 
 
 @dataclass(frozen=True)
@@ -297,8 +301,8 @@ class Counts:
     kills: int = 0
 
 
-def is_whole(text: str) -> bool:
-    """Whether it is as a client sent it."""
+def is_intact(text: str) -> bool:
+    """Whether the text is as a client sent it."""
     name, _, rest = text.partition("/")
     serial = rest.partition("/")[0]
     return serial.isdecimal() and text == payload(name, int(serial))
@@ -307,9 +311,9 @@ def is_whole(text: str) -> bool:
 @dataclass
 class Ledger:
     acknowledged: set[str] = field(default_factory=set)
-    """Stored pushes whose commit was answered, or left its mark."""
-    doubtful: Counter[str] = field(default_factory=Counter)
-    """Pushes whose commit was not answered; several times if retried."""
+    """Pushes whose commit got a response, or left its mark."""
+    pushed_in_doubt: Counter[str] = field(default_factory=Counter)
+    """Pushes whose commit got no response; counted again if retried."""
     tries: Counter[str] = field(default_factory=Counter)
     """Attempted commits of each push."""
     numbers: list[tuple[str, int]] = field(default_factory=list)
@@ -321,7 +325,7 @@ class Ledger:
     unknown_in_doubt: int = 0
     """The most further messages that interrupted pops may have popped."""
     marked: int = 0
-    """Messages whose commit was not answered, but had left its mark or not."""
+    """Messages of commits without a response, decided by whether their mark exists."""
     refused: Counter[str] = field(default_factory=Counter)
     """Transactions that the server rolled back with an expected error, by SQLSTATE."""
     errors: list[str] = field(default_factory=list)
@@ -335,14 +339,14 @@ class Ledger:
             for line in log.read_text().splitlines():
                 event = json.loads(line)
                 if event["kind"] == BEFORE:
-                    ledger._doubt(before, marks)
+                    ledger._add_in_doubt(before, marks)
                     before = event
                     ledger.tries.update(event["pushed"])
                 elif event["kind"] == DONE:
                     before = None
-                    ledger._done(event)
-                elif event["kind"] == LOST:  # what is undone next is another transaction
-                    ledger._doubt(before, marks)
+                    ledger._add_done(event)
+                elif event["kind"] == LOST:  # an UNDONE after it is of another transaction
+                    ledger._add_in_doubt(before, marks)
                     before = None
                 elif event["kind"] == ERROR:
                     ledger.errors.append(f"{log.stem}: {event['text']}")
@@ -350,49 +354,49 @@ class Ledger:
                     assert event["kind"] == UNDONE
                     before = None
                     ledger.refused.update(state for state in [event.get("refused")] if state)
-            ledger._doubt(before, marks)
+            ledger._add_in_doubt(before, marks)
         return ledger
 
-    def _done(self, event: dict[str, Any]) -> None:
+    def _add_done(self, event: dict[str, Any]) -> None:
         self.acknowledged.update(event["pushed"])
         self.numbers += zip(event["pushed"], event.get("numbers", ()), strict=False)
         self.popped.update(event["popped"])
         self.kept.update(event["kept"])
 
-    def _doubt(self, before: dict[str, Any] | None, marks: Container[str]) -> None:
+    def _add_in_doubt(self, before: dict[str, Any] | None, marks: Container[str]) -> None:
         if before is not None and before.get("mark"):
             self.marked += len(before["pushed"]) + len(before["popped"]) + len(before["kept"])
             if before["mark"] in marks:
-                self._done(before)
+                self._add_done(before)
         elif before is not None:
-            self.doubtful.update(before["pushed"])
+            self.pushed_in_doubt.update(before["pushed"])
             self.popped_in_doubt.update(before["popped"])
             self.unknown_in_doubt += before["unknown"]
 
     def settle(self, drained: Iterable[str]) -> Counts:
-        """The counts, once the ring is drained; asserts what no crash excuses."""
-        came = self.popped + Counter(drained)
-        damaged = [text for text in came if not is_whole(text)]
+        """The counts once the ring is drained; asserts that crashes explain all differences."""
+        received = self.popped + Counter(drained)
+        damaged = [text for text in received if not is_intact(text)]
         assert not damaged, f"messages came damaged: {damaged[:5]!r}"
-        never_stored = came.keys() - self.acknowledged - self.doubtful.keys()
+        never_stored = received.keys() - self.acknowledged - self.pushed_in_doubt.keys()
         assert not never_stored, f"came out and was never stored: {sorted(never_stored)[:5]}"
-        lost = self.acknowledged - came.keys()
-        doubled = {text for text, times in came.items() if times > 1}
+        lost = self.acknowledged - received.keys()
+        doubled = {text for text, times in received.items() if times > 1}
         in_doubt = self.popped_in_doubt.total() + self.unknown_in_doubt
         assert len(lost) <= in_doubt, f"lost {len(lost)}, pops in doubt {in_doubt}"
         unexplained = lost - self.popped_in_doubt.keys()
         assert len(unexplained) <= self.unknown_in_doubt, f"lost without doubt: {unexplained}"
-        retried = {text for text in self.doubtful if self.tries[text] > 1}
+        retried = {text for text in self.pushed_in_doubt if self.tries[text] > 1}
         assert doubled <= retried, f"doubled without a retry in doubt: {sorted(doubled)[:5]}"
         return Counts(
             acknowledged=len(self.acknowledged),
-            in_doubt=in_doubt + self.doubtful.total(),
+            in_doubt=in_doubt + self.pushed_in_doubt.total(),
             lost=len(lost),
             doubled=len(doubled),
         )
 
 
 def main() -> None:
-    given = ClientTask(**json.load(sys.stdin))
-    with FileIO(given.log, "ab") as own_log:
-        Client(given, own_log).run()
+    task = ClientTask(**json.load(sys.stdin))
+    with FileIO(task.log, "ab") as own_log:
+        Client(task, own_log).run()

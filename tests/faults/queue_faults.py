@@ -1,4 +1,4 @@
-"""Queues of any design, faults made by SQL or by sessions, and the doctor's findings."""
+"""Queues of any design, faults caused by SQL or by sessions, and the doctor's findings."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -50,13 +50,13 @@ CLAIMING = [CLAIM, STATUS, SPLIT, TWO_STEP, IN_HAND]
 
 
 def filled(use: Use, of: Variant, count: int = 5) -> Client:
-    """A queue with this many messages."""
+    """A new queue with this many messages."""
     client = use(of)
     assert None not in client.push_many(client.payloads(*range(count)))
     return client
 
 
-# ------------------------------------------------------------------------------- what is done
+# -------------------------------------------------------------------------------------- faults
 
 
 def table_of(queue: Queue) -> str:
@@ -64,8 +64,8 @@ def table_of(queue: Queue) -> str:
     return f"{queue.name}_in_hand" if queue.design.name == "ring" else queue.table
 
 
-def named(client: Client, statement: LiteralString, **more: str) -> Composed:
-    """`{table}`: that of its claims; `{x}`: the queue's function or table with that suffix."""
+def statement_for(client: Client, statement: LiteralString, **more: str) -> Composed:
+    """`{table}` becomes the table of its claims, `{x}` the function or table with that suffix."""
     queue = client.queue
     names = {suffix: f"{queue.name}_{suffix}" for suffix in ("complete", "data", "archive")}
     names |= {verb: f"{queue.name}_{verb}" for verb in ("push", "push_many", "pop", "pop_many")}
@@ -75,16 +75,16 @@ def named(client: Client, statement: LiteralString, **more: str) -> Composed:
 
 
 def run(client: Client, statement: LiteralString, *values: object, **more: str) -> list[Any]:
-    """The first column of what it returns."""
+    """Run the statement; the first column of its result."""
     with connect(client.url) as connection:
-        done = connection.execute(named(client, statement, **more), values or None)
+        done = connection.execute(statement_for(client, statement, **more), values or None)
         return [row[0] for row in done.fetchall()] if done.description else []
 
 
-def changed(client: Client, statement: LiteralString) -> int:
-    """How many rows."""
+def rows_changed(client: Client, statement: LiteralString) -> int:
+    """Run the statement; how many rows it changed."""
     with connect(client.url) as connection:
-        return connection.execute(named(client, statement)).rowcount
+        return connection.execute(statement_for(client, statement)).rowcount
 
 
 def age(client: Client, *ids: str) -> None:
@@ -102,9 +102,13 @@ def age(client: Client, *ids: str) -> None:
 def popped_by(
     connection: psycopg.Connection, client: Client, count: int = 1, *, bound: bool = False
 ) -> list[tuple[str, int]]:
-    """(id, attempts) of messages that the session pops; what others take meanwhile is theirs."""
+    """(id, attempts) of the messages that the session pops, next to others that pop too."""
     arguments = SQL("'worker-7', {}").format(bound) if client.queue.finishes else SQL("")
-    pop = named(client, "SELECT CAST(id AS text), attempts FROM {pop}(") + arguments + SQL(")")
+    pop = (
+        statement_for(client, "SELECT CAST(id AS text), attempts FROM {pop}(")
+        + arguments
+        + SQL(")")
+    )
     taken: list[tuple[str, int]] = []
 
     def enough() -> bool:
@@ -116,7 +120,7 @@ def popped_by(
 
 
 def end_session(client: Client, victim: psycopg.Connection) -> None:
-    """It has disconnected when this returns."""
+    """End a session; it has disconnected when this returns."""
     with connect(client.url) as other:
         other.execute("SELECT pg_terminate_backend(%s, 30000)", [victim.info.backend_pid])
 
@@ -130,7 +134,7 @@ def die_with_claims(client: Client, count: int = 1) -> list[str]:
 
 
 def indexes_of(client: Client) -> list[str]:
-    """Those that are no key."""
+    """The indexes that are not keys."""
     rows = run(
         client,
         "SELECT i.indexrelid::regclass::text FROM pg_index AS i "
@@ -142,30 +146,30 @@ def indexes_of(client: Client) -> list[str]:
 
 
 def drop_indexes(client: Client) -> None:
-    """All that are no key."""
+    """Drop all indexes that are not keys."""
     for index in indexes_of(client):
         run(client, "DROP INDEX {index}", index=index)
 
 
 def invalidate(client: Client, index: str) -> None:
-    """As an interrupted CREATE INDEX CONCURRENTLY or REINDEX CONCURRENTLY leaves it."""
+    """As after an interrupted CREATE INDEX CONCURRENTLY or REINDEX CONCURRENTLY."""
     change: LiteralString = "UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s::regclass"
     run(client, change, f'"{index}"')
 
 
 def drop_constraints(client: Client, table: str, *kinds: str) -> int:
-    """Of a table: those of these kinds ('c', 'p', 'u'); how many there were."""
-    there: LiteralString = (
+    """Drop a table's constraints of these types ('c', 'p', 'u'); how many there were."""
+    constraints: LiteralString = (
         "SELECT conname FROM pg_constraint WHERE contype = ANY(%s) AND conrelid = %s::regclass"
     )
-    names = run(client, there, list(kinds), f'"{table}"')
+    names = run(client, constraints, list(kinds), f'"{table}"')
     for name in names:
         run(client, "ALTER TABLE {of} DROP CONSTRAINT {name}", of=table, name=str(name))
     return len(names)
 
 
 def change_code(client: Client, *changes: tuple[str, str]) -> None:
-    """A function is edited; by default so that pops wait for one another."""
+    """Edit pop_many; by default so that pops wait for one another."""
     (made,) = run(
         client, "SELECT pg_get_functiondef(%s::regproc)", f'"{client.queue.name}_pop_many"'
     )
@@ -178,7 +182,7 @@ def change_code(client: Client, *changes: tuple[str, str]) -> None:
 
 
 def wait_for_dead_rows(client: Client, count: int) -> None:
-    """The server counts them a while later."""
+    """Wait until the server has counted the dead rows, which it does with a delay."""
 
     def counted() -> bool:
         return maintain_plan.measure(client.database, client.queue).dead_rows >= count
@@ -186,7 +190,7 @@ def wait_for_dead_rows(client: Client, count: int) -> None:
     wait_until(counted, "the server has counted the dead rows")
 
 
-# ------------------------------------------------------------------------ what the doctor says
+# ---------------------------------------------------------------------------------- the doctor
 
 
 def diagnosed(
@@ -196,7 +200,7 @@ def diagnosed(
     patience_seconds: float = 2.0,
     consumption: ConsumptionHistory | None = None,
 ) -> Diagnosis:
-    """Without stopped consumers (see `test_doctor_consumption`): no message waits for an hour."""
+    """The diagnosis without stopped consumers (see `test_doctor_consumption`)."""
     found = diagnosis(
         client.database,
         queue or client.queue,
@@ -213,23 +217,23 @@ def diagnosed(
 def diagnosis(
     database: Database, queue: Queue, thresholds: Thresholds = DEFAULTS, **more: Any
 ) -> Diagnosis:
-    """Of one queue."""
+    """The diagnosis of one queue."""
     (found,) = diagnose(database, [queue], thresholds_of=lambda _: thresholds, **more)
     return found
 
 
-def names(found: Diagnosis) -> list[str]:
-    """The codes."""
+def codes_of(found: Diagnosis) -> list[str]:
+    """The codes of all findings."""
     return [finding.code.name for finding in found.findings]
 
 
-def grave(found: Diagnosis) -> list[Finding]:
-    """All but notes."""
+def without_notes(found: Diagnosis) -> list[Finding]:
+    """The findings that are more than notes."""
     return [one for one in found.findings if one.code.severity is not Severity.NOTE]
 
 
-def the(found: Diagnosis, code: str) -> Finding:
-    """The one finding of that code, complete in all its parts."""
+def finding_of(found: Diagnosis, code: str) -> Finding:
+    """The only finding of that code, checked for completeness."""
     (finding,) = [one for one in found.findings if one.code.name == code]
     assert finding.summary
     assert finding.evidence
@@ -240,7 +244,7 @@ def the(found: Diagnosis, code: str) -> Finding:
 
 
 def evidence_of(finding: Finding) -> dict[str, Any]:
-    """Typed so that any value may be read."""
+    """The evidence, with untyped values."""
     return dict(finding.evidence)
 
 
@@ -256,8 +260,8 @@ def run_repair(
 
 
 def repaired(client: Client, code: str, *, unattended: bool | None = None) -> Finding:
-    """The finding, after whose repair nothing is wrong."""
-    finding = the(diagnosed(client), code)
+    """Repair the finding, after which all is clear."""
+    finding = finding_of(diagnosed(client), code)
     run_repair(client, finding, unattended=unattended)
     assert diagnosed(client).verdict == "all clear"
     return finding

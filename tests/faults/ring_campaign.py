@@ -1,4 +1,4 @@
-"""A ring's traffic with relays or repairs, kills, subscribers that come and go: the four counts.
+"""A ring's traffic with relays or repairs, kills, changing subscribers: the four counts.
 
 `python -m tests.faults.ring_campaign --seeds N --seconds S --subscribers K`; 0: a ring without.
 
@@ -22,7 +22,7 @@ from console.actions import subscribe as subscribing
 from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, RefusedError
 from tests.faults.doctor_tools import diagnose_ring, try_repairs
-from tests.faults.queue_client import Counts, Ledger, is_whole
+from tests.faults.queue_client import Counts, Ledger, is_intact
 from tests.faults.ring_clients import CONSUMER, PRODUCER, Clients, clients, kill_backend, try_relay
 from tests.faults.ring_tools import Ring, make_ring, wait_for_server
 from tests.servers import fresh_database, wait_until
@@ -55,7 +55,7 @@ def keep_marks(ring: Ring) -> None:
 
 
 def marks_of(ring: Ring) -> set[str]:
-    """Of all committed transactions."""
+    """The marks of all committed transactions."""
     with ring.connect() as connection:
         return {mark for (mark,) in connection.execute(f"SELECT mark FROM {MARKS}")}
 
@@ -67,14 +67,14 @@ def _pops(subscriber: str) -> str:
 
 @dataclass
 class _Campaign:
-    """One ring and its clients. `first`: subscriber -> the push from which on it gets everything.
+    """One ring and its clients. `first`: subscriber -> the first push that it must receive.
 
-    Those that subscribed from the oldest message may get earlier ones that were still there. A ring
-    without subscribers has one without a name.
+    Those that subscribed from the oldest message may receive earlier ones that still existed. A
+    ring without subscribers has one without a name.
     """
 
     ring: Ring
-    of: Clients
+    clients: Clients
     chance: random.Random
     repair: Callable[[Ring], object] | None
     first: dict[str, int]
@@ -83,15 +83,15 @@ class _Campaign:
     kills: int = 0
 
     def start(self, calls: list[str], name: str, **more: object) -> None:
-        """A client; `name`: the prefix of its log."""
+        """Start a client; `name`: the prefix of its log."""
         claims = [self.ring.queue.name] if self.ring.queue.options["in_hand"] == "on" else []
-        self.of.start(
+        self.clients.start(
             calls,
             rings=[self.ring.queue.name],
             seed=self.chance.randrange(2**32),
             name=name,
             rolled_back=0.02,
-            finished=claims,
+            claiming=claims,
             marks=MARKS,
             quiet=True,
             **more,
@@ -109,55 +109,55 @@ class _Campaign:
             number = self.ring.of(subscriber).measure().next_push
         self.first[subscriber] = number
         self.consume(subscriber)
-        self.go_on(lambda: self.of.progress(_pops(subscriber)) > 0)
+        self.wait_for(lambda: self.clients.progress(_pops(subscriber)) > 0)
 
-    def go_on(self, enough: Callable[[], bool]) -> None:
-        """Wait; repair the ring when rolled back and killed pops have filled it."""
-        before, since = self.of.progress(), time.monotonic()
+    def wait_for(self, enough: Callable[[], bool]) -> None:
+        """Wait; repair the ring if rolled back and killed pops have filled it."""
+        before, since = self.clients.progress(), time.monotonic()
 
-        def gets_there() -> bool:
+        def done_or_repaired() -> bool:
             nonlocal before, since
             if enough():
                 return True
-            if (now := self.of.progress()) > before:
+            if (now := self.clients.progress()) > before:
                 before, since = now, time.monotonic()
             elif time.monotonic() - since > _STALLED_SECONDS:
                 self.repair_all()
                 since = time.monotonic()
             return False
 
-        wait_until(gets_there, "the clients get on")
+        wait_until(done_or_repaired, "the clients get on")
 
     def progress(self, more_bytes: int) -> None:
-        """Until so much more is logged by producers and consumers."""
+        """Wait until producers and consumers have each logged this many more bytes."""
         logs = _PUSHES, _pops(next(iter(self.first)))
-        wanted = [(name, self.of.progress(name) + more_bytes) for name in logs]
-        self.go_on(lambda: all(self.of.progress(name) >= least for name, least in wanted))
+        wanted = [(name, self.clients.progress(name) + more_bytes) for name in logs]
+        self.wait_for(lambda: all(self.clients.progress(name) >= least for name, least in wanted))
 
     def repair_all(self) -> None:
-        """A relay, or the doctor's repairs."""
+        """Relay, or run the doctor's repairs."""
         if self.repair is not None:
             self.repair(self.ring.of(""))
         else:
             self.relays += try_relay(self.ring, self.chance) is not None
 
     def kill_consumers(self) -> None:
-        """All of one subscriber; new ones begin."""
+        """Kill all of one subscriber and start new ones."""
         subscriber = self.chance.choice([*self.first])
-        self.of.kill_all(_pops(subscriber))
+        self.clients.kill_all(_pops(subscriber))
         self.consume(subscriber)
 
     def kill_producers(self) -> None:
-        """All of them; new ones begin."""
-        self.of.kill_all(_PUSHES)
+        """Kill all producers and start new ones."""
+        self.clients.kill_all(_PUSHES)
         self.produce()
 
     def produce(self) -> None:
         for _ in range(2):
             self.start(PRODUCER, _PUSHES)
 
-    def come_and_go(self) -> None:
-        """A subscriber without consumers: skip what it owes, then unsubscribe it."""
+    def subscribe_briefly(self) -> None:
+        """Add a subscriber without consumers, skip what it is owed, then unsubscribe it."""
         if "" in self.first:
             return
         try:
@@ -169,7 +169,7 @@ class _Campaign:
             self.end_brief()
 
     def end_brief(self) -> None:
-        """After an interruption."""
+        """Unsubscribe it after an interruption."""
         try:
             now = self.now.queue
         except RefusedError:
@@ -179,12 +179,12 @@ class _Campaign:
 
     @property
     def now(self) -> Ring:
-        """With its current subscribers."""
+        """The ring with its current subscribers."""
         return self.ring.of(next(iter(self.first)))
 
     def settle(self) -> Mapping[str, Counts]:
-        """Drain it; the counts of each subscriber."""
-        self.of.finish()
+        """Drain the ring; the counts of each subscriber."""
+        self.clients.finish()
         self.end_brief()
         self.repair_all()
         if self.repair is None:
@@ -193,20 +193,20 @@ class _Campaign:
         drained = {name: self.ring.of(name).drain() for name in self.first}
         marks = marks_of(self.ring)
         pushes = self._ledger(_PUSHES, marks)
-        told = {}
+        counts = {}
         for name, taken in drained.items():
             pops = self._ledger(_pops(name), marks)
-            came = pops.popped + Counter([one.payload for one in taken])
+            received = pops.popped + Counter([one.payload for one in taken])
             if self.ring.queue.options["in_hand"] == "on":
-                came = pops.popped + self._in_hand(name)
-            told[name] = self._counts(name, pushes, came, pushes.marked + pops.marked)
-        self._nothing_is_left(Counter(text for text, _ in pushes.numbers))
-        return told
+                received = pops.popped + self._in_hand(name)
+            counts[name] = self._counts(name, pushes, received, pushes.marked + pops.marked)
+        self._assert_empty(Counter(text for text, _ in pushes.numbers))
+        return counts
 
     def _ledger(self, name: str, marks: set[str]) -> Ledger:
-        ledger = Ledger.read(sorted(self.of.folder.glob(f"{name}*.log")), marks)
+        ledger = Ledger.read(sorted(self.clients.folder.glob(f"{name}*.log")), marks)
         assert not ledger.errors, ledger.errors[:5]
-        assert not any((ledger.doubtful, ledger.popped_in_doubt, ledger.unknown_in_doubt))
+        assert not any((ledger.pushed_in_doubt, ledger.popped_in_doubt, ledger.unknown_in_doubt))
         return ledger
 
     def _in_hand(self, name: str) -> Counter[str]:
@@ -215,21 +215,23 @@ class _Campaign:
         with mine.connect() as connection:
             return Counter(text for (text,) in connection.execute(mine.sql(query)))
 
-    def _counts(self, name: str, pushes: Ledger, came: Counter[str], doubt: int) -> Counts:
-        damaged = [text for text in came if not is_whole(text)]
+    def _counts(self, name: str, pushes: Ledger, received: Counter[str], doubt: int) -> Counts:
+        damaged = [text for text in received if not is_intact(text)]
         assert not damaged, f"messages came damaged: {damaged[:5]!r}"
         first = self.first[name]
         owed = Counter(text for text, number in pushes.numbers if number >= first)
         early = Counter(text for text, number in pushes.numbers if number < first)
-        lost = owed - came
-        doubled = came - owed - (early if name in self.from_oldest else Counter())
-        wrong = {text: (came[text], owed[text], early[text]) for text in lost + doubled}
-        assert not wrong, f"{name} got so often, was to get it so often, before it came: {wrong}"
+        lost = owed - received
+        doubled = received - owed - (early if name in self.from_oldest else Counter())
+        wrong = {text: (received[text], owed[text], early[text]) for text in lost + doubled}
+        assert not wrong, (
+            f"{name}: {{text: (received, owed, pushed before it subscribed)}}: {wrong}"
+        )
         return Counts(owed.total(), doubt, lost.total(), doubled.total(), self.relays, self.kills)
 
-    def _nothing_is_left(self, pushed: Counter[str]) -> None:
+    def _assert_empty(self, pushed: Counter[str]) -> None:
         """No message or content; each is in the archive once, as popped by all."""
-        if self.repair is None:  # else there may be holes, where a sweep stops
+        if self.repair is None:  # else there may be holes, at which a sweep stops
             self.ring.relay()
         maintained = maintain_plan.plan(self.ring.database, self.now.queue)
         maintain.maintain(self.ring.database, maintained)
@@ -256,13 +258,13 @@ def campaign(
     repair: Callable[[Ring], object] | None = None,
     **options: str,
 ) -> Mapping[str, Counts]:
-    """Producers, consumers of each subscriber, relays, kills; the counts of each subscriber.
+    """Run producers, consumers, relays and kills; the counts of each subscriber.
 
-    `repair`: done instead of relays; must recover as much.
+    `repair`: run instead of relays; must recover as much.
     """
     chance = random.Random(seed)
     names = [f"s{number}" for number in range(subscribers)] or [""]
-    # A crash spends at most 33 numbers; more than a ring's size would need a relay.
+    # A crash skips at most 33 numbers; more than a ring's size would need a relay.
     size = chance.randint(20 if repair is None else 64, 400)
     with fresh_database(server.url) as url:
         chosen = ",".join(names) or "none"
@@ -286,7 +288,7 @@ def campaign(
                     until = time.monotonic() + seconds / len(kills) * chance.uniform(0.2, 1)
                     while True:
                         work.repair_all()
-                        work.come_and_go()
+                        work.subscribe_briefly()
                         work.progress(1_000)
                         if time.monotonic() > until:
                             break
@@ -320,16 +322,18 @@ def main() -> None:
         for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
             options = OPTIONS[seed % len(OPTIONS)]
             try:
-                told = campaign(server, seed, chosen.seconds, chosen.subscribers, repair, **options)
+                results = campaign(
+                    server, seed, chosen.seconds, chosen.subscribers, repair, **options
+                )
             except (AssertionError, ConsoleError, psycopg.Error):
                 failed.append(seed)
                 print(f"seed {seed} failed:\n{traceback.format_exc()}", flush=True)
                 wait_for_server(server.url)
                 continue
-            for who, counts in told.items():
+            for subscriber, counts in results.items():
                 total = [sum(pair) for pair in zip(total, astuple(counts), strict=True)]
                 shown = (f"{count:12,}" for count in astuple(counts))
-                print(f"{seed:4} {who:5}", *shown, flush=True)
+                print(f"{seed:4} {subscriber:5}", *shown, flush=True)
     print(" all      ", *(f"{count:12,}" for count in total))
     if failed:
         sys.exit(f"failed: {failed}")

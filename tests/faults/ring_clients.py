@@ -1,4 +1,4 @@
-"""Clients of rings in processes of their own, and what they push and pop counted at the end."""
+"""Client processes of rings, and the counts of what they pushed and popped."""
 
 import json
 import os
@@ -73,7 +73,7 @@ class Clients:
         return process
 
     def kill_one(self, chance: random.Random) -> None:
-        """SIGKILL one of them: its current call is in doubt."""
+        """SIGKILL one of them; its current call is in doubt."""
         chance.choice(self.processes).kill()
 
     def finish(self, seconds: float = PATIENCE_SECONDS) -> None:
@@ -84,24 +84,24 @@ class Clients:
             assert status in {0, -signal.SIGKILL}, f"a client ended with {status}"
 
     def ledger(self, name: str = "", marks: Container[str] = ()) -> Ledger:
-        """Of the clients whose name begins so."""
+        """The ledger of the clients whose name starts with `name`."""
         return Ledger.read(sorted(self.folder.glob(f"{name}*.log")), marks)
 
     def kill_all(self, name: str) -> None:
-        """SIGKILL those whose name begins so."""
+        """SIGKILL those whose name starts with `name`."""
         for log in list(self.folder.glob(f"{name}*.log")):
             process = self.processes[int(log.stem.removeprefix(name))]
             process.kill()
             process.wait()
 
     def progress(self, name: str = "") -> int:
-        """Bytes logged by those whose name begins so: grows while calls succeed."""
+        """Bytes logged by those whose name starts with `name`: grows while calls succeed."""
         return sum(log.stat().st_size for log in self.folder.glob(f"{name}*.log"))
 
 
 @contextmanager
 def clients(url: str, options: str = "") -> Iterator[Clients]:
-    """None is left after the block; `options`: libpq's."""
+    """Clients, which are killed after the block; `options`: libpq's."""
     with connect(url) as connection:
         info = connection.info
         dsn = make_conninfo(info.dsn, password=info.password, options=options)
@@ -127,7 +127,7 @@ def traffic(
 
 
 def wait_for_progress(of: Clients, more_bytes: int) -> None:
-    """Until so much more is logged, however long it takes, as long as there is any progress."""
+    """Wait until this many more bytes are logged, however long, while there is any progress."""
 
     def more_than(logged: int) -> Callable[[], bool]:
         return lambda: of.progress() > logged
@@ -140,7 +140,7 @@ def wait_for_progress(of: Clients, more_bytes: int) -> None:
 
 
 def try_relay(ring: Ring, chance: random.Random) -> RelayResult | None:
-    """To a random size, by the console's action; None where it was refused or interrupted."""
+    """Relay to a random size; None if it was refused or interrupted."""
     with suppress(RefusedError, UsageError, ConnectionFailedError):
         return ring.relay(chance.randint(1, _LARGEST))
     return None
@@ -163,7 +163,7 @@ def kill_backend(url: str, chance: random.Random) -> bool:
 
 
 def settle(of: Clients, *rings: Ring) -> Counts:
-    """Stop the clients, recover all orphans by relays, drain; the counts."""
+    """Stop the clients, recover all orphans with relays, drain; the counts."""
     of.finish()
     drained = [payload for ring in rings for payload in _relay_and_drain(ring)]
     ledger = of.ledger()
@@ -174,7 +174,7 @@ def settle(of: Clients, *rings: Ring) -> Counts:
 def _relay_and_drain(ring: Ring) -> list[str]:
     """All live messages; the ring must be empty afterwards."""
     ring.relay()
-    drained = [message.payload for message in (*_parked_in_turn(ring), *ring.drain())]
+    drained = [message.payload for message in (*_pop_all_parked(ring), *ring.drain())]
     after = ring.measure()
     assert (after.live, after.gap, after.parked, after.voids) == (0, 0, 0, 0), after
     with ring.connect() as connection:
@@ -182,8 +182,8 @@ def _relay_and_drain(ring: Ring) -> list[str]:
     return drained
 
 
-def _parked_in_turn(ring: Ring) -> list[Popped]:
-    """Park all live messages among holes, in a churned table: each must have its turn."""
+def _pop_all_parked(ring: Ring) -> list[Popped]:
+    """Park all live messages among holes, in a churned table, and pop each of them."""
     found: list[Popped] = []
     now = ring.measure()
     numbers = [*range(now.next_pop, now.next_push), *range(-300, 0)]

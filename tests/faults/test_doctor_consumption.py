@@ -41,12 +41,12 @@ from tests.faults.queue_faults import (
     SPLIT,
     STACK,
     STATUS,
+    codes_of,
     diagnosis,
     filled,
-    names,
+    finding_of,
     popped_by,
     run,
-    the,
 )
 from tests.servers import connect, wait_until
 
@@ -344,7 +344,7 @@ def told_at(client: Client) -> Diagnosis:
 def test_since_is_by_the_databases_clock(use: Use, now: datetime) -> None:
     client = waiting(use, FIFO)
     found = told_at(client)
-    aged = the(found, "limit_reached")
+    aged = finding_of(found, "limit_reached")
     assert aged.since is not None
     assert abs(aged.since + timedelta(seconds=AGE) - now) < timedelta(minutes=5)
     # The screens count on from there by a clock of their own, which may be any.
@@ -357,4 +357,4 @@ def test_since_is_by_the_databases_clock(use: Use, now: datetime) -> None:
     # Since the messages came, or the server began to count: that may have been up for long.
     assert 0 < ages["consumer_stopped"] < 2 * AGE
     # What is due, whatever our clock says.
-    assert "consumer_stopped" in names(told_at(waiting(use, PENDING)))
+    assert "consumer_stopped" in codes_of(told_at(waiting(use, PENDING)))

@@ -45,7 +45,7 @@ def found(client: Client) -> list[Finding]:
     return findings
 
 
-def the(client: Client, code: str) -> dict[str, Any]:
+def evidence_of(client: Client, code: str) -> dict[str, Any]:
     (finding,) = found(client)
     assert finding.code.name == code
     assert finding.cause
@@ -80,11 +80,11 @@ def test_a_strict_order_that_somebody_broke(use: Use) -> None:
     run(client, POP_BY_HAND, 5)
     assert found(client) == [], "nobody has come after it yet"
     assert client.pop()
-    evidence = the(client, "order_broken")
+    evidence = evidence_of(client, "order_broken")
     assert (evidence["count"], ids(evidence)) == (1, [2])
     assert evidence["messages"][0]["after"] == 5
     assert len(client.drain()) == 2
-    evidence = the(client, "order_broken")
+    evidence = evidence_of(client, "order_broken")
     assert (evidence["pops"], ids(evidence), evidence["farthest"]) == (5, [2, 3, 4], 1)
 
 
@@ -103,7 +103,7 @@ def test_a_strict_queue_whose_code_was_made_lax(use: Use) -> None:
         assert [message.id for message in lax.pop_many(1)] == ["2"]
         connection.rollback()
     assert len(lax.drain()) == 2
-    assert ids(the(client, "order_broken")) == [1]
+    assert ids(evidence_of(client, "order_broken")) == [1]
 
 
 @pytest.mark.parametrize("due", ["now() + interval '1 hour'", "'infinity'"])
@@ -113,7 +113,7 @@ def test_a_message_that_was_popped_before_it_was_due(use: Use, due: LiteralStrin
     assert len(client.drain()) == 2
     assert found(client) == []
     run(client, POP_EARLY)
-    evidence = the(client, "popped_early")
+    evidence = evidence_of(client, "popped_early")
     assert (evidence["pops"], ids(evidence)) == (3, [2])
 
 
@@ -132,7 +132,7 @@ def test_a_lax_order_that_was_left_far_behind_is_a_note(
     assert [message.id for message in client.drain()] == [held.id]
     assert found(client) == [], "a moment late"
     monkeypatch.setattr(order, "LATE_SECONDS", 0.0)
-    evidence = the(client, "overtaken")
+    evidence = evidence_of(client, "overtaken")
     assert (evidence["count"], evidence["farthest"], ids(evidence)) == (1, 39, [int(held.id)])
 
 
@@ -194,7 +194,7 @@ def test_pops_of_long_ago_or_of_an_earlier_queue_of_that_name_are_no_fault(use: 
     client = filled(use, STRICT, 3)
     run(client, POP_BY_HAND, 3)
     assert len(client.drain()) == 2
-    assert the(client, "order_broken")
+    assert evidence_of(client, "order_broken")
     installed: LiteralString = "UPDATE dbq.queue SET installed_at = {} WHERE queue_name = %s"
     for moment, codes in (("clock_timestamp()", 0), ("clock_timestamp() - interval '1 h'", 1)):
         run(client, installed.replace("{}", moment), client.queue.name)

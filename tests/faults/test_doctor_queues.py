@@ -46,20 +46,20 @@ from tests.faults.queue_faults import (
     SPLIT,
     STACK,
     STRICT,
+    codes_of,
     diagnosed,
     diagnosis,
     drop_constraints,
     evidence_of,
     filled,
-    grave,
-    names,
+    finding_of,
     popped_by,
     repaired,
     run,
     run_repair,
-    the,
     variant,
     wait_for_dead_rows,
+    without_notes,
 )
 from tests.servers import connect, login, wait_until
 from tests.unit.test_statement_columns import of_the_doctor
@@ -83,7 +83,7 @@ def test_healthy_traffic_raises_no_alarm(use: Use, of: Variant, long: bool) -> N
     with traffic.running(min_finished=20):
         while True:
             found = diagnosed(client, consumption=ConsumptionHistory())
-            assert [one.summary for one in grave(found)] == []
+            assert [one.summary for one in without_notes(found)] == []
             assert found.unseen == ()
             if time.monotonic() > ends_at:
                 break
@@ -106,9 +106,9 @@ def holding(client: Client) -> Iterator[psycopg.Connection]:
 def test_a_session_that_holds_rows_is_named_and_ended(use: Use, of: Variant) -> None:
     client = filled(use, of)
     with holding(client) as holder:
-        assert "rows_held" not in names(diagnosed(client))
-        wait_until(lambda: "rows_held" in names(diagnosed(client, IMPATIENT)), "it is old")
-        finding = the(diagnosed(client, IMPATIENT), "rows_held")
+        assert "rows_held" not in codes_of(diagnosed(client))
+        wait_until(lambda: "rows_held" in codes_of(diagnosed(client, IMPATIENT)), "it is old")
+        finding = finding_of(diagnosed(client, IMPATIENT), "rows_held")
         assert finding.evidence["session"] == holder.info.backend_pid
         assert "worker-7" in finding.summary
         assert "sends nothing" in finding.cause
@@ -119,19 +119,19 @@ def test_a_session_that_holds_rows_is_named_and_ended(use: Use, of: Variant) -> 
         assert finding.repair is not None
         told = replace(finding.repair, older_seconds=3600.0).run(client.database)  # type: ignore[type-var]
         assert "skipped" in told[0]
-        wait_until(lambda: "rows_held" in names(diagnosed(client, IMPATIENT)), "it is old")
-        run_repair(client, the(diagnosed(client, IMPATIENT), "rows_held"), unattended=False)
-    assert "rows_held" not in names(diagnosed(client, IMPATIENT))
+        wait_until(lambda: "rows_held" in codes_of(diagnosed(client, IMPATIENT)), "it is old")
+        run_repair(client, finding_of(diagnosed(client, IMPATIENT), "rows_held"), unattended=False)
+    assert "rows_held" not in codes_of(diagnosed(client, IMPATIENT))
     assert len(client.drain()) == 4
 
 
 def test_the_bottom_of_a_stack_starves(use: Use) -> None:
     client = filled(use, STACK)
     run(client, "UPDATE {table} SET pushed_at = pushed_at - interval '2 hours' WHERE id = 1")
-    assert "starved" not in names(diagnosed(client)), "nothing was popped"
+    assert "starved" not in codes_of(diagnosed(client)), "nothing was popped"
     assert client.pop()
     client.push(client.payload(9))
-    assert the(diagnosed(client), "starved").evidence["id"] == "1"
+    assert finding_of(diagnosed(client), "starved").evidence["id"] == "1"
     run(client, "UPDATE {table} SET pushed_at = clock_timestamp()")
     assert diagnosed(client).verdict == "all clear"
 
@@ -146,25 +146,27 @@ def test_sessions_that_keep_dead_rows_at_the_head_and_everywhere(
         keeper.execute("SELECT pg_current_xact_id()")
         assert len(client.pop_many(250)) == 250
         wait_for_dead_rows(client, 250)
-        assert not {"dead_head", "xmin_held"} & {*names(diagnosed(client))}, "not for long"
-        finding = the(diagnosed(client, IMPATIENT), "dead_head")
+        assert not {"dead_head", "xmin_held"} & {*codes_of(diagnosed(client))}, "not for long"
+        finding = finding_of(diagnosed(client, IMPATIENT), "dead_head")
         assert str(keeper.info.backend_pid) in finding.summary
         monkeypatch.setattr(general, "XMIN_NOTE_SECONDS", SOON)
-        finding = the(diagnosed(client), "xmin_held")
+        finding = finding_of(diagnosed(client), "xmin_held")
         assert finding.evidence["session_id"] == keeper.info.backend_pid
         monkeypatch.setattr(general, "XMIN_WARNING_SECONDS", SOON)
-        assert the(diagnosed(client), "xmin_held_long").code.severity is Severity.WARNING
-    wait_until(lambda: "dead_head" not in names(diagnosed(client, IMPATIENT)), "the keeper is gone")
+        assert finding_of(diagnosed(client), "xmin_held_long").code.severity is Severity.WARNING
+    wait_until(
+        lambda: "dead_head" not in codes_of(diagnosed(client, IMPATIENT)), "the keeper is gone"
+    )
 
 
 def test_a_wait_is_explained(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(general, "_WAITED_SECONDS", SOON)
     client = filled(use, NAIVE)
     with holding(client) as holder, closing(connect(client.url)) as waiter:
-        assert "waits" not in names(diagnosed(client))
+        assert "waits" not in codes_of(diagnosed(client))
         waiter.pgconn.send_query(f'SELECT id FROM "{client.queue.name}_pop"()'.encode())
-        wait_until(lambda: "waits" in names(diagnosed(client)), "the pop waits")
-        finding = the(diagnosed(client), "waits")
+        wait_until(lambda: "waits" in codes_of(diagnosed(client)), "the pop waits")
+        finding = finding_of(diagnosed(client), "waits")
         assert finding.evidence["sessions"] == [waiter.info.backend_pid]
         assert "Part of the design" in finding.cause
         holder.execute("ROLLBACK")
@@ -176,25 +178,25 @@ def test_a_wait_is_explained(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_limits_that_are_reached(use: Use) -> None:
     client = filled(use, CLAIM)
     deep = replace(DEFAULTS, depth=Limits(3, 5))
-    assert the(diagnosed(client, deep), "limit_critical").evidence["value"] == 5
+    assert finding_of(diagnosed(client, deep), "limit_critical").evidence["value"] == 5
     (taken,) = client.pop_many(1)
-    assert the(diagnosed(client, deep), "limit_reached").evidence["figure"] == "depth"
+    assert finding_of(diagnosed(client, deep), "limit_reached").evidence["figure"] == "depth"
     assert client.fail(taken, "no")
     any_error = replace(DEFAULTS, errors=Limits(1))
-    assert the(diagnosed(client, any_error), "limit_reached").evidence["figure"] == "errors"
+    assert finding_of(diagnosed(client, any_error), "limit_reached").evidence["figure"] == "errors"
     client.drain()
-    assert not grave(diagnosed(client, deep))
+    assert not without_notes(diagnosed(client, deep))
 
 
 def test_a_filling_ring_has_a_range(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     client = use(variant("ring", size="5000"))
     client.push_many(client.payloads(*range(3000)))
-    assert not grave(diagnosed(client, patience_seconds=0.5)), "it does not fill"
+    assert not without_notes(diagnosed(client, patience_seconds=0.5)), "it does not fill"
     pushes: Callable[[], object] = lambda: client.push_many(client.payloads(1, 2, 3))  # noqa: E731
     with at_work(iter(pushes, object()), pause_seconds=0.02):
-        evidence = evidence_of(the(diagnosed(client, patience_seconds=0.8), "full_soon"))
+        evidence = evidence_of(finding_of(diagnosed(client, patience_seconds=0.8), "full_soon"))
         monkeypatch.setattr(general, "FULL_CRITICAL_SECONDS", 0.0)
-        assert the(diagnosed(client, patience_seconds=0.8), "full_within_hour").evidence
+        assert finding_of(diagnosed(client, patience_seconds=0.8), "full_within_hour").evidence
     soonest, middle, latest = (
         evidence[f"full_in_{which}"] for which in ("soonest_seconds", "seconds", "latest_seconds")
     )
@@ -206,7 +208,7 @@ def test_a_burst_of_errors_with_its_first_message(use: Use) -> None:
     long = "no answer, try 0\n" + "Traceback " * 15
     for number, message in enumerate(client.pop_many(12)):
         assert client.fail(message, long if number == 0 else f"no answer, try {number}")
-    finding = the(diagnosed(client, MANY_ERRORS), "error_burst")
+    finding = finding_of(diagnosed(client, MANY_ERRORS), "error_burst")
     assert finding.evidence["recent"] == 12
     assert "no answer, try 0" in finding.summary
     assert len(finding.summary) <= 100
@@ -214,7 +216,7 @@ def test_a_burst_of_errors_with_its_first_message(use: Use) -> None:
     # What masks hide is hidden before anything is cut off, so that no half of it is left.
     masks = [re.compile("try 0\nTrace(back)+")]
     masked = diagnosis(client.database, client.queue, MANY_ERRORS, masks=masks)
-    hidden = the(masked, "error_burst")
+    hidden = finding_of(masked, "error_burst")
     assert "no answer, ***" in hidden.summary
     assert str(hidden.evidence["first_error"]).startswith("no answer, ***")
     # The same all day long is no burst.
@@ -225,7 +227,7 @@ def test_a_burst_of_errors_with_its_first_message(use: Use) -> None:
         "UPDATE {table} AS m SET done_at = clock_timestamp() - n.number * interval '100 seconds' "
         "FROM (SELECT id, row_number() OVER () AS number FROM {table}) AS n WHERE m.id = n.id",
     )
-    assert not grave(diagnosed(client, MANY_ERRORS))
+    assert not without_notes(diagnosed(client, MANY_ERRORS))
 
 
 def test_an_archive_that_lags(use: Use) -> None:
@@ -267,10 +269,10 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
             diagnosed(client, at_once)
         client = filled(use, SPLIT)
         run(client, "DELETE FROM {data} WHERE id = 1")
-        run_repair(client, the(diagnosed(client), "payload_missing"))
+        run_repair(client, finding_of(diagnosed(client), "payload_missing"))
         drop_constraints(client, client.queue.table, "p")
         run(client, "INSERT INTO {table} SELECT * FROM {table} WHERE id = 2")
-        assert the(diagnosed(client), "key_missing").repair is None
+        assert finding_of(diagnosed(client), "key_missing").repair is None
     assert labels >= {"common.claimed", "common.contradictions"}
     product = client.database.product
     asked = {one.label for of in designs_on(product.name) for one in of_the_doctor(product, of)}

@@ -41,10 +41,10 @@ from tests.faults.queue_faults import (
     STATUS,
     STRICT,
     TWO_STEP,
+    codes_of,
     diagnosed,
-    grave,
-    names,
     run_repair,
+    without_notes,
 )
 from tests.faults.traffic_faults import (
     Fault,
@@ -185,7 +185,7 @@ def audited(client: Client, verb: str) -> None:
 
 def all_clear(client: Client, thresholds: Thresholds = DEFAULTS) -> None:
     """Once what the fault left behind is worked off."""
-    wait_until(lambda: not grave(examined(client, thresholds)), "all is well again")
+    wait_until(lambda: not without_notes(examined(client, thresholds)), "all is well again")
 
 
 def prove(client: Client, case: Case, seed: int = 0) -> None:
@@ -200,7 +200,7 @@ def prove(client: Client, case: Case, seed: int = 0) -> None:
     audited(client, case.verb)
     traffic.settle(fault.lost)
     diagnosis = examined(client, case.thresholds)
-    assert tuple(names(diagnosis)) == case.left
+    assert tuple(codes_of(diagnosis)) == case.left
     assert diagnosis.unseen == ()
     assert traffic.released_meanwhile == 0, "a claim of somebody at work was released"
     assert bool(traffic.refused) or case.make not in {dropped_code, dropped_column}
@@ -225,7 +225,7 @@ def test_what_a_ring_session_leaves_behind_is_repaired_too(use: Use) -> None:
     traffic = traffic_of(client)
     with traffic.running(min_finished=PROGRESS), left_open(client) as fault:
         fix(client, held, fault)
-        found = {finding.code.name for finding in grave(examined(client))}
+        found = {finding.code.name for finding in without_notes(examined(client))}
         assert found == {"orphan"}
         fix(client, replace(held, code="orphan", thresholds=DEFAULTS), Fault())
         all_clear(client)

@@ -256,7 +256,7 @@ def test_spent_pop_numbers_are_parked_before_a_message_lands_on_them(make: Make)
     ring = make()
     with ring.connect() as connection:
         fill(ring, connection, 20, 20)
-        ring.spend(connection, "pop", 7)
+        ring.consume_numbers(connection, "pop", 7)
         found = findings_by_code(ring)
         assert list(found) == ["spent"]
         assert numbers(found["spent"]) == list(range(21, 28))
@@ -273,7 +273,7 @@ def test_more_spent_numbers_than_slots_want_a_relay_at_once(make: Make) -> None:
     ring = make(size=10)
     with ring.connect() as connection:
         fill(ring, connection, 5, 3)
-        ring.spend(connection, "pop", 20)
+        ring.consume_numbers(connection, "pop", 20)
         found = findings_by_code(ring)
         assert list(found)[:2] == ["spent_beyond_ring", "orphan"]
         first = found["spent_beyond_ring"]
@@ -292,7 +292,7 @@ def test_pops_more_than_a_lap_ahead_want_a_relay(make: Make) -> None:
     with ring.connect() as connection:
         for _ in range(3):
             assert findings_by_code(ring) == {}
-            ring.spend(connection, "pop", 2)
+            ring.consume_numbers(connection, "pop", 2)
             assert repair_all(ring) == ["park 2 consumed pop numbers"]
         found = findings_by_code(ring)
         assert list(found) == ["pop_ahead"]
@@ -308,7 +308,7 @@ def test_a_ring_that_skipped_more_than_a_lap_is_lapped(make: Make) -> None:
         ring = make(size=10)
         with ring.connect() as connection:
             fill(ring, connection, 5, 3)
-            ring.spend(connection, "push", 12)
+            ring.consume_numbers(connection, "push", 12)
             assert ring.push(connection, "no room") is None
             found = findings_by_code(ring)
             assert set(found) == {"full", "lapped", "hole"}
@@ -327,7 +327,7 @@ def test_holes_that_pile_up_or_grow_old_are_more_than_a_note(make: Make) -> None
     ring = make(size=10)
     with ring.connect() as connection:
         for _ in range(2):
-            ring.spend(connection, "push", 8)
+            ring.consume_numbers(connection, "push", 8)
             assert ring.pop(connection) is None
         found = findings_by_code(ring)
         assert list(found) == ["holes_pile_up"]
@@ -358,7 +358,7 @@ def test_a_recorder_with_operator_rights_drops_old_holes(
     )
     holes, to_come = set(range(1, 9)), set(range(9, 21))
     with ring.connect() as connection, ring.connect() as pusher:
-        ring.spend(connection, "push", 8)
+        ring.consume_numbers(connection, "push", 8)
         assert ring.pop(connection) is None
         connection.execute(ring.sql("SELECT setval({pop_name}, 20)"))
         park = "INSERT INTO {parked} SELECT generate_series(9, 20), false, now()"
@@ -394,7 +394,7 @@ def test_a_void_number_whose_pop_was_rolled_back_is_a_note(make: Make) -> None:
     ring = make()
     with ring.connect() as connection:
         fill(ring, connection, 5, 5)
-        ring.spend(connection, "push")
+        ring.consume_numbers(connection, "push")
         assert repair_all(ring) == ["make 1 hole void"]
         connection.execute("BEGIN")
         assert ring.pop(connection) is None

@@ -32,7 +32,7 @@ from tests.faults.doctor_tools import (
     repair_all,
     repair_finding,
 )
-from tests.faults.modelled_ring import astray
+from tests.faults.modelled_ring import lost_numbers
 from tests.faults.ring_model import Live, Store
 from tests.faults.ring_tools import Make, Ring
 from tests.servers import connect, fresh_database
@@ -266,7 +266,7 @@ def test_lost_numbers_are_found_and_repaired_in_any_state(make: Make, long: bool
             ring.set_state(connection, state)
             with check_context(ring.database, ring.queue) as context:
                 found = find_lost_numbers(context)
-            for kind, expected in astray(state).items():
+            for kind, expected in lost_numbers(state).items():
                 runs = found.proven[kind]
                 told = [number for run in runs for number in range(run.first, run.last + 1)]
                 assert (kind, told) == (kind, sorted(expected))
@@ -300,7 +300,7 @@ def check_map(ranges: Sequence[SlotRange], state: Store) -> None:
         }
 
     assert numbered("ready", "parked", "orphan") == lying(state)
-    assert numbered("orphan") == astray(state)[LostKind.ORPHAN]
+    assert numbered("orphan") == lost_numbers(state)[LostKind.ORPHAN]
 
 
 def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
@@ -339,8 +339,8 @@ def mend_halves(ring: Ring) -> None:
     """A content that has another number than its slot."""
     with ring.connect() as connection:
         ring.push(connection, "one")
-        astray = SQL("UPDATE {} SET content_id = 9").format(*ring.content_tables)
-        connection.execute(astray)
+        wrong_content = SQL("UPDATE {} SET content_id = 9").format(*ring.content_tables)
+        connection.execute(wrong_content)
     found = findings_by_code(ring)
     assert set(found) == {"slot_without_content", "content_without_slot"}
     repair_finding(ring, found["slot_without_content"])

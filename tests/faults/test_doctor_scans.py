@@ -17,10 +17,10 @@ from tests.faults.queue_faults import (
     CLAIM,
     SPLIT,
     STATUS,
-    changed,
     diagnosed,
     drop_constraints,
     filled,
+    rows_changed,
     run,
 )
 
@@ -47,7 +47,7 @@ def test_unread_claims_and_states_are_reported(use: Use, monkeypatch: pytest.Mon
 def test_unread_rows_are_reported(use: Use, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_scan, "CHUNK_ROWS", 20)
     client = filled(use, SPLIT, 100)
-    assert changed(client, "DELETE FROM {data} WHERE id IN (10, 90)") == 2
+    assert rows_changed(client, "DELETE FROM {data} WHERE id IN (10, 90)") == 2
     run(client, "UPDATE {table} SET attempts = 7 WHERE id IN (5, 95)")
     if bound == "rows":
         monkeypatch.setattr(row_scan, "MOST_ROWS", 40)

@@ -102,8 +102,8 @@ def test_consumed_numbers_voids_and_laps_are_of_one(make: Make) -> None:
     assert ring.of("a").texts() == ring.of("b").texts() == texts
     with ring.connect() as connection:
         a, b = ring.of("a"), ring.of("b")
-        a.spend(connection, "pop", 4)
-        b.spend(connection, "pop", 20)
+        a.consume_numbers(connection, "pop", 4)
+        b.consume_numbers(connection, "pop", 20)
         connection.execute(b.sql("INSERT INTO {parked} VALUES (2, 3, true, now())"))
         found = findings_by_code(ring)
     assert list(found) == [("spent_beyond_ring", "b"), ("spent", "a"), ("stale_void", "b")]

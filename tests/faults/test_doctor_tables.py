@@ -29,18 +29,18 @@ from tests.faults.queue_faults import (
     STATUS,
     TWO_STEP,
     change_code,
+    codes_of,
     diagnosed,
     drop_constraints,
     drop_indexes,
     evidence_of,
     filled,
+    finding_of,
     indexes_of,
     invalidate,
-    names,
     repaired,
     run,
     run_repair,
-    the,
 )
 from tests.servers import connect, login, wait_until
 
@@ -163,7 +163,7 @@ def test_other_indexes_and_other_checks(use: Use) -> None:
     client = filled(use, CLAIM, 50)
     index = index_of_pop(client)
     invalidate(client, index)
-    assert "index_unused" in names(diagnosed(client))
+    assert "index_unused" in codes_of(diagnosed(client))
     run(
         client,
         "CREATE INDEX better ON {table} (created_at, id, claimed_by) "
@@ -198,7 +198,7 @@ def test_which_queues_have_an_index_for_pops() -> None:
 def test_a_missing_key(use: Use, of: Variant) -> None:
     client = filled(use, of)
     assert drop_constraints(client, client.queue.table, "p", "u")
-    finding = the(diagnosed(client), "key_missing")
+    finding = finding_of(diagnosed(client), "key_missing")
     assert client.queue.table in finding.summary
     assert finding.evidence["doubled"] == []
     assert "done" in "\n".join(run_repair(client, finding, unattended=False))
@@ -210,13 +210,13 @@ def test_duplicates_keep_a_key_from_being_created(use: Use, of: Variant) -> None
     client = filled(use, of)
     name = f"{client.queue.name}_data" if of is SPLIT else client.queue.table
     drop_constraints(client, name, "p")
-    before = the(diagnosed(client), "key_missing")
+    before = finding_of(diagnosed(client), "key_missing")
     there: LiteralString = "SELECT indexrelid FROM pg_index WHERE indrelid = %s::regclass"
     others = run(client, there, f'"{name}"')
     run(client, "INSERT INTO {t} SELECT * FROM {t} WHERE id IN (2, 3)", t=name)
     assert "failed" in "\n".join(run_repair(client, before)), "they came after the look"
     assert run(client, there, f'"{name}"') == others, "nothing is left behind"
-    finding = the(diagnosed(client), "key_missing")
+    finding = finding_of(diagnosed(client), "key_missing")
     (first, second) = evidence_of(finding)["doubled"]
     assert [first[0], first[2]] == [name, 2]
     assert (first[1].split()[-1], second[1].split()[-1]) == ("2", "3")
@@ -256,18 +256,18 @@ def test_an_older_version_is_a_note_and_a_newer_one_is_left_to_its_console(use: 
     client = filled(use, FIFO)
     newer = diagnosed(client, queue=replace(client.queue, version=INTERFACE_VERSION + 1))
     assert newer.verdict == "notes"
-    assert the(newer, "code_older").repair is None
+    assert finding_of(newer, "code_older").repair is None
     run(client, "UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
     older = diagnosed(client, queue=catalogued(client.database, client.queue))
     assert older.healthy
-    run_repair(client, the(older, "code_older"))
+    run_repair(client, finding_of(older, "code_older"))
     assert diagnosed(client, queue=catalogued(client.database, client.queue)).verdict == "all clear"
 
 
 def test_a_missing_table_can_only_be_restored(use: Use) -> None:
     client = filled(use, CLAIM)
     run(client, "ALTER TABLE {archive} RENAME TO aside")
-    finding = the(diagnosed(client), "code_missing")
+    finding = finding_of(diagnosed(client), "code_missing")
     assert "_archive is missing" in finding.summary
     assert finding.repair is None
     run(client, "ALTER TABLE aside RENAME TO {name}", name=f"{client.queue.name}_archive")
@@ -305,6 +305,6 @@ def test_an_adopted_table_is_checked_by_its_mapped_roles(use: Use) -> None:
         "WHERE n = 2",
     )
     found = diagnosed(client, queue=theirs)
-    assert set(names(found)) == {"status_unknown", "claims_unknown", "poison"}
+    assert set(codes_of(found)) == {"status_unknown", "claims_unknown", "poison"}
     forget(client.database, theirs)
     run(client, "DROP TABLE jobs")

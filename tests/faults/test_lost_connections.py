@@ -21,9 +21,9 @@ from tests.contract.installs import run_concurrently
 from tests.faults.connection_faults import (
     FATES,
     AtCommit,
-    moved,
-    plain,
+    added_and_removed,
     rows_of,
+    unencrypted_url,
 )
 from tests.proxy import Fate, Proxy
 from tests.servers import connect
@@ -151,7 +151,7 @@ def test_a_push_whose_answer_is_lost_is_in_doubt_and_in(queues_url: str) -> None
             push_many(connection, queue, ["c"])
         with far.transaction("look", read_only=True) as connection:
             connection.execute(text("SELECT 1"))
-    assert moved(before, rows_of(queues_url)) == (2, 0)
+    assert added_and_removed(before, rows_of(queues_url)) == (2, 0)
 
 
 # Connecting: one at a time, and no more than a few.
@@ -167,7 +167,7 @@ def ask(database: Database) -> None:
 
 
 def test_a_pool_that_was_cut_comes_back_with_no_more_than_it_had(queues_url: str) -> None:
-    with Proxy(queues_url) as proxy, closing(open_database(plain(proxy))) as far:
+    with Proxy(queues_url) as proxy, closing(open_database(unencrypted_url(proxy))) as far:
         everybody = threading.Barrier(THREADS)
 
         def hold() -> None:
@@ -193,7 +193,7 @@ def test_the_ninth_caller_gets_a_busy_pool(queues_url: str) -> None:
 
 
 def test_a_caller_may_give_up_while_another_connects(queues_url: str) -> None:
-    with Proxy(queues_url) as proxy, closing(open_database(plain(proxy))) as far:
+    with Proxy(queues_url) as proxy, closing(open_database(unencrypted_url(proxy))) as far:
         proxy.freeze()
         first = threading.Thread(target=run_concurrently, args=(lambda: ask(far),))
         first.start()

@@ -14,7 +14,14 @@ from sqlalchemy import make_url
 
 from console.engines.embedded import EmbeddedServer
 from tests.cli.calls import Answer, call
-from tests.faults.connection_faults import FATES, LIMIT, Cutter, make_queues, moved, rows_of
+from tests.faults.connection_faults import (
+    FATES,
+    LIMIT,
+    Cutter,
+    added_and_removed,
+    make_queues,
+    rows_of,
+)
 from tests.proxy import Fate, Proxy
 from tests.servers import connect, fresh_database, login
 
@@ -180,7 +187,7 @@ def test_a_connection_that_cannot_be_had(
 
 def check_kept(verb: str, answer: Answer, before: Counter[str], after: Counter[str]) -> None:
     """The queues contain what the verb reports; in doubt, all of it or nothing."""
-    more, less = moved(before, after)
+    more, less = added_and_removed(before, after)
     doubt = "doubt" in answer.err.lower()
     name = verb.partition(" ")[0]
     if name == "push":

@@ -20,7 +20,7 @@ from console.engines import Timeouts, open_database
 from console.monitor.sampler import Reading, Sampler
 from console.tui.dialogs.verbs import VerbsDialog
 from tests.cli.calls import COMMAND
-from tests.faults.connection_faults import plain
+from tests.faults.connection_faults import unencrypted_url
 from tests.faults.test_sampler import install_some, push
 from tests.proxy import Proxy
 from tests.servers import PATIENCE_SECONDS, Server, connect, fresh_database, wait_until
@@ -50,7 +50,10 @@ def test_a_night_of_sleep_is_no_second(url: str, monkeypatch: pytest.MonkeyPatch
     ticking = clock.elapsed
     for module in ("monitor.sampler", "monitor.sample", "monitor.sample_queries"):
         monkeypatch.setattr(f"console.{module}.elapsed", lambda: ticking() + slept)
-    with Proxy(url) as proxy, closing(open_database(plain(proxy), timeouts=HASTY)) as database:
+    with (
+        Proxy(url) as proxy,
+        closing(open_database(unencrypted_url(proxy), timeouts=HASTY)) as database,
+    ):
         sampler = Sampler(database, timeouts=HASTY)
         sampler.sample()
         before = sampler.sample()
@@ -108,7 +111,7 @@ async def test_the_screens_grey_it_allow_nothing_and_go_on_by_themselves(
     with (
         queues_on(database_url) as (_, _message),
         Proxy(database_url) as proxy,
-        closing(open_database(plain(proxy), label="here", timeouts=HASTY)) as far,
+        closing(open_database(unencrypted_url(proxy), label="here", timeouts=HASTY)) as far,
     ):
         async with watching(far) as console:
             await wait_for_text(console, "orders")
@@ -149,7 +152,7 @@ def unattended(proxy: Proxy, *words: str) -> Iterator["subprocess.Popen[str]"]:
     """A verb running through the proxy, stopped at the end."""
     environment = {
         **os.environ,
-        "DBQ_URL": plain(proxy),
+        "DBQ_URL": unencrypted_url(proxy),
         "DBQ_INTERVAL": "0.2s",
         "PYTHONUNBUFFERED": "1",
     }
@@ -230,7 +233,7 @@ def test_the_address_answers_as_another_server(url: str, server: Server) -> None
             connection.execute("CREATE TABLE x ()")
         push(url, 5)
         proxy = Proxy(url)
-        with proxy, closing(open_database(plain(proxy), timeouts=HASTY)) as database:
+        with proxy, closing(open_database(unencrypted_url(proxy), timeouts=HASTY)) as database:
             sampler = Sampler(database, timeouts=HASTY)
             first = sampler.sample()
             assert {queue.ready for queue in first.queues} == {5}

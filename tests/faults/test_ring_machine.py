@@ -170,14 +170,14 @@ class RingMachine(RuleBasedStateMachine):
         """As a caller that died between its draw and its write does, and as a crash does."""
         for _ in range(how_many):
             self.store.draw(push=push)
-            self.ring.spend(self.connection, "push" if push else "pop")
+            self.ring.consume_numbers(self.connection, "push" if push else "pop")
 
     @rule(how_many=st.integers(1, 3))
     def pop_early(self, how_many: int) -> None:
         """As pops do that saw a push's number when the push had not yet written."""
         for _ in range(how_many):
             self._park(self.store.draw(push=False), void=False)
-            self.ring.spend(self.connection, "pop")
+            self.ring.consume_numbers(self.connection, "pop")
 
     @rule(how_many=st.integers(25, 60), lost=st.integers(0, 60))
     def pops_run_ahead(self, how_many: int, lost: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.faults.ring_tools import Make, Ring, make_ring, move_on, page_of_holes
+from tests.faults.ring_tools import Make, Ring, make_ring, page_of_holes, set_sequences
 
 _numbers = itertools.count(1)
 
@@ -56,16 +56,16 @@ def test_a_late_commit_is_popped_late(ring: Ring) -> None:
 def test_a_late_message_comes_from_among_hundreds_of_holes(ring: Ring, batch: int) -> None:
     """64 numbers are looked at in one call, but all have their turn, however far apart they lie."""
     with ring.connect() as connection, ring.connect() as late:
-        ring.spend(connection, "push", 40)
+        ring.consume_numbers(connection, "push", 40)
         _pop_until_parked(ring, connection)
-        move_on(ring, connection, 10_000_000)
-        ring.spend(connection, "push", 150)
+        set_sequences(ring, connection, 10_000_000)
+        ring.consume_numbers(connection, "push", 150)
         late.execute("BEGIN")
         assert ring.push(late, "late") == 10_000_150
-        ring.spend(connection, "push", 150)
+        ring.consume_numbers(connection, "push", 150)
         _pop_until_parked(ring, connection)
-        move_on(ring, connection, 2**40)
-        ring.spend(connection, "push", 40)
+        set_sequences(ring, connection, 2**40)
+        ring.consume_numbers(connection, "push", 40)
         _pop_until_parked(ring, connection)
         assert len(ring.parked(connection)) == 381
         late.execute("COMMIT")
@@ -145,7 +145,7 @@ def test_the_lowest_parked_number_goes_first_whatever_else_is_parked(ring: Ring)
     with ring.connect() as connection, ring.connect() as late:
         late.execute("BEGIN")
         numbers = ring.push_many(late, [f"late {n}" for n in range(10)])
-        ring.spend(connection, "push", 200)
+        ring.consume_numbers(connection, "push", 200)
         _pop_until_parked(ring, connection)
         late.execute("COMMIT")
         assert [message.id for message in ring.pop_many(connection, 4)] == numbers[:4]
@@ -169,7 +169,7 @@ def test_a_batch_does_not_run_ahead_of_pushes_that_are_not_committed(ring: Ring)
 
 def test_a_batch_takes_what_is_behind_holes(ring: Ring) -> None:
     with ring.connect() as connection:
-        ring.spend(connection, "push", 300)
+        ring.consume_numbers(connection, "push", 300)
         behind = ring.push_many(connection, ["behind"] * 10)
         found = [m for _ in range(3) for m in ring.pop_many(connection, 50)]
         assert [message.id for message in found] == behind
@@ -179,7 +179,7 @@ def test_a_batch_drops_voids_at_the_end_at_once(ring: Ring) -> None:
     with ring.connect() as connection:
         voids = "INSERT INTO {parked} SELECT g, true, now() FROM generate_series(1, 300) AS g"
         connection.execute(ring.sql(voids))
-        ring.spend(connection, "push", 300)
+        ring.consume_numbers(connection, "push", 300)
         assert ring.pop_many(connection, 100) == []
         assert ring.measure().gap == 0
 
@@ -191,7 +191,7 @@ def test_a_call_drops_a_thousand_voids_and_then_says_nothing_now(ring: Ring, bat
     with ring.connect() as connection:
         voids = "INSERT INTO {parked} SELECT g, true, now() FROM generate_series(1, 1500) AS g"
         connection.execute(ring.sql(voids))
-        ring.spend(connection, "push", 1500)
+        ring.consume_numbers(connection, "push", 1500)
         assert ring.push(connection, "behind them") == 1501
         assert ring.take(connection, batch) == []
         assert len(ring.parked(connection)) == 500
@@ -237,7 +237,7 @@ def test_a_push_that_cannot_use_a_number_takes_back_the_pop_that_waits_for_it(
     ring = make(size=2)
     with ring.connect() as connection:
         assert ring.push_many(connection, ["one", "two"]) == [1, 2]
-        ring.spend(connection, "pop", 3)
+        ring.consume_numbers(connection, "pop", 3)
         connection.execute(ring.sql("INSERT INTO {parked} VALUES (3, false, now())"))
         # Numbers 1 and 2 are spent and live, so both slots are taken; number 3 is waited for.
         assert ring.push(connection, "no place") is None

@@ -1,4 +1,4 @@
-"""Faults of a queue in use, held open until their repair has run."""
+"""Faults of a queue in use, kept until their repair has run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -18,9 +18,9 @@ from tests.faults.queue_faults import (
     die_with_claims,
     drop_indexes,
     indexes_of,
-    named,
     popped_by,
     run,
+    statement_for,
     wait_for_dead_rows,
 )
 from tests.servers import connect, value, wait_until
@@ -31,15 +31,15 @@ TAKEN = 3
 
 @dataclass
 class Fault:
-    """What was done to the queue, for the checks at the end."""
+    """What the fault did to the queue, for the checks at the end."""
 
     lost: Sequence[Sender] = ()
     session: int | str | None = None
-    """The session that holds rows; in some designs others wait for it, and are found too."""
+    """The session that holds rows; in some designs others wait for it and are found too."""
 
 
 Make = Callable[[Client], AbstractContextManager[Fault]]
-"""Makes a fault, and keeps it until its repair has run."""
+"""Causes a fault and keeps it until its repair has run."""
 
 
 @contextmanager
@@ -51,14 +51,16 @@ def died(client: Client) -> Iterator[Fault]:
 
 @contextmanager
 def hangs(client: Client) -> Iterator[Fault]:
-    """A consumer works for an hour, and comes back after its claims went to others."""
+    """A consumer works for an hour, and returns after its claims went to others."""
     with closing(connect(client.url)) as consumer:
         taken = popped_by(consumer, client, TAKEN)
         age(client, *(id_ for id_, _ in taken))
         yield Fault()
-        complete = named(client, "SELECT {complete}(%s, %s)")
+        complete = statement_for(client, "SELECT {complete}(%s, %s)")
         for claim in taken:
-            assert consumer.execute(complete, claim).fetchall() == [(False,)], "it is not his"
+            assert consumer.execute(complete, claim).fetchall() == [(False,)], (
+                "the claim is no longer its own"
+            )
 
 
 @contextmanager
@@ -82,10 +84,10 @@ def _claimed_by(client: Client, owner: str | None) -> Fault:
 
 
 def _hold(client: Client, holder: psycopg.Connection) -> None:
-    """A transaction whose push must never be seen, and whose pop has to come back."""
+    """Open a transaction whose push must stay invisible and whose pops must return."""
     holder.execute("BEGIN")
     popped_by(holder, client, TAKEN)
-    holder.execute(named(client, "SELECT {push}(%s)"), ["undone"])
+    holder.execute(statement_for(client, "SELECT {push}(%s)"), ["undone"])
 
 
 @contextmanager
@@ -107,7 +109,7 @@ def prepared(client: Client) -> Iterator[Fault]:
 
 @contextmanager
 def dropped_code(client: Client) -> Iterator[Fault]:
-    """Pops fail; if rows are kept, finishing fails too."""
+    """Pops fail; with claims, completing fails too."""
     run(client, "DROP FUNCTION {pop_many}")
     if client.queue.finishes:
         run(client, "DROP FUNCTION {complete}")
@@ -143,19 +145,19 @@ def dropped_indexes(client: Client) -> Iterator[Fault]:
 
 
 def _interrupted(client: Client, statement: LiteralString, **more: str) -> None:
-    """It waits for an open transaction until its time is out."""
+    """Run a statement that waits for an open transaction until its time-out."""
     with connect(client.url) as holder, connect(client.url) as builder:
         holder.execute("BEGIN")
-        holder.execute(named(client, "LOCK TABLE {table} IN ROW EXCLUSIVE MODE"))
+        holder.execute(statement_for(client, "LOCK TABLE {table} IN ROW EXCLUSIVE MODE"))
         builder.execute("SET statement_timeout = '200ms'")
         with pytest.raises(QueryCanceled):
-            builder.execute(named(client, statement, **more))
+            builder.execute(statement_for(client, statement, **more))
         holder.execute("ROLLBACK")
 
 
 @contextmanager
 def half_an_index(client: Client) -> Iterator[Fault]:
-    """What an interrupted CREATE INDEX CONCURRENTLY leaves."""
+    """The index that an interrupted CREATE INDEX CONCURRENTLY leaves."""
     index, *_ = indexes_of(client)
     (made,) = run(client, "SELECT pg_get_indexdef(%s::regclass)", f'"{index}"')
     run(client, "DROP INDEX {index}", index=index)
@@ -166,7 +168,7 @@ def half_an_index(client: Client) -> Iterator[Fault]:
 
 @contextmanager
 def leftover_index(client: Client) -> Iterator[Fault]:
-    """What an interrupted REINDEX CONCURRENTLY leaves."""
+    """The index that an interrupted REINDEX CONCURRENTLY leaves."""
     key = f"{client.queue.table}_pkey"
     _interrupted(client, "REINDEX INDEX CONCURRENTLY {key}", key=key)
     yield Fault()
@@ -179,7 +181,7 @@ def dead_rows(client: Client, count: int = 12_000) -> Iterator[Fault]:
     many = [message(kind, 9, number) for number in range(count)]
     with connect(client.url) as producer:
         producer.execute("BEGIN")
-        producer.execute(named(client, "SELECT {push_many}(%s::text[])"), [many])
+        producer.execute(statement_for(client, "SELECT {push_many}(%s::text[])"), [many])
         producer.execute("ROLLBACK")
     wait_for_dead_rows(client, count)
     yield Fault()
@@ -187,7 +189,7 @@ def dead_rows(client: Client, count: int = 12_000) -> Iterator[Fault]:
 
 @contextmanager
 def old_and_done(client: Client) -> Iterator[Fault]:
-    """All done rows become two days old; only these are archived."""
+    """Make all done rows two days old; only these are archived."""
     aged = run(
         client,
         "UPDATE {table} SET done_at = done_at - interval '2 days' WHERE status = 2 RETURNING id",
@@ -200,7 +202,7 @@ def old_and_done(client: Client) -> Iterator[Fault]:
 
 @contextmanager
 def lost_payloads(client: Client) -> Iterator[Fault]:
-    """Of the newest ready ones."""
+    """Delete the payloads of the newest ready messages."""
     taken: list[object] = []
 
     def gone() -> bool:
@@ -220,7 +222,7 @@ def lost_payloads(client: Client) -> Iterator[Fault]:
 
 @contextmanager
 def claimed_incomplete(client: Client) -> Iterator[Fault]:
-    """The same, claimed an hour ago by pops that returned nothing."""
+    """Like `lost_payloads`, then claimed an hour ago by pops that returned nothing."""
     with lost_payloads(client) as fault:
         incomplete: LiteralString = (
             "SELECT CAST(m.id AS text) FROM {table} AS m WHERE m.status = %s "

@@ -136,7 +136,7 @@ def check_interleaving(seed: int) -> None:
     while running:
         if chance.randrange(steps_between_relays):
             _step(running, chance.randrange(len(running)))
-        elif not any(transaction.touched for transaction in store.open):
+        elif not any(transaction.locks_parked for transaction in store.open):
             store.relay(chance.randint(1, 7))
 
     assert not store.locks

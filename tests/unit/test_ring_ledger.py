@@ -27,7 +27,7 @@ def test_a_call_in_doubt_stays_in_doubt_whatever_follows(
     events: list[dict[str, object]] = [work(BEFORE, "a"), {"kind": LOST}]
     events += [after] if after else []
     ledger = Ledger.read(written(tmp_path / "log", *events))
-    assert ledger.doubtful["a"] == 1
+    assert ledger.pushed_in_doubt["a"] == 1
     assert not ledger.acknowledged
 
 
@@ -46,4 +46,8 @@ def test_a_mark_resolves_a_call_in_doubt(tmp_path: Path, *, mark_exists: bool) -
     assert ledger.acknowledged == ({"a", "b"} if mark_exists else {"a"})
     assert ledger.numbers == ([("a", 7), ("b", 7)] if mark_exists else [("a", 7)])
     assert set(ledger.popped) == ({"c"} if mark_exists else set())
-    assert (ledger.marked, ledger.doubtful.total(), ledger.popped_in_doubt.total()) == (2, 0, 0)
+    assert (ledger.marked, ledger.pushed_in_doubt.total(), ledger.popped_in_doubt.total()) == (
+        2,
+        0,
+        0,
+    )
