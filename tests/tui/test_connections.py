@@ -63,7 +63,7 @@ async def test_each_connection_has_a_row_and_the_selected_one_its_details() -> N
         assert table.cells("prod")["production"].text == "PRODUCTION"
         # The result of its test is shown below.
         error = ConnectionFailedError("Could not connect.", why="refused", next_step="Start it.")
-        screen.show_tested("prod", error)
+        screen.show_test_result("prod", error)
         await console.pilot.pause()
         for part in ("Could not connect.", "refused", "Start it."):
             assert part in console.picture

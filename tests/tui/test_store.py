@@ -20,7 +20,7 @@ from console.tui.findings import full_in_seconds, queue_findings
 from console.tui.series import SPANS, ChartSpan, Run, Series
 from console.tui.store import Store
 from console.tui.views import Link, parse
-from console.tui.widgets.queue_detail import limit_words, pieces
+from console.tui.widgets.queue_detail import limit_texts, pieces
 from tests.tui.feeds import broken, nine_queues, queue
 
 LOST = ConnectionFailedError("Could not look.", why="connection refused\nIs it running?")
@@ -217,7 +217,7 @@ def test_limits_are_told_in_the_units_of_their_figures() -> None:
         age_seconds=Limits(critical=60.0),
         errors_share=Limits(),
     )
-    told = list(limit_words(queue("q", errors=0), thresholds))
+    told = list(limit_texts(queue("q", errors=0), thresholds))
     assert told == ["10,000 ready (critical 50,000)", "oldest 1 min is critical"]
 
 

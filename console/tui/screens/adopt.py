@@ -1,6 +1,6 @@
 """Adopts a table as a queue: its design and the roles of its columns.
 
-For a library's table a preset knows these; the form has a name and which of its queues.
+For a library's table a preset knows both; the form only has a name and a choice of its queues.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.jobs import ActionRun, LatestQuery
 from console.tui.screens.form import Stage
-from console.tui.screens.install import is_production, where
+from console.tui.screens.install import connection_text, is_production
 from console.tui.screens.planned import PlannedScreen
 from console.tui.text import Paragraph, TextView, plain, style_of
 from console.tui.widgets.adopt_form import AdoptForm, AdoptPreview
@@ -70,7 +70,7 @@ class AdoptScreen(PlannedScreen):
         "stop": frozenset(),
         "again": frozenset(),
     }
-    AGAIN = ""
+    AGAIN_HINT = ""
     FILTERS: ClassVar[tuple[tuple[str, str], ...]] = (("/ jobs", "jobs in the schema or name"),)
     verb = ADOPT
 
@@ -122,7 +122,7 @@ class AdoptScreen(PlannedScreen):
         self.query_one("#filter").display = False
         self.query_one("#adopt-empty").display = False
         self.show_stage(Stage.CHOOSING)
-        self._look()
+        self._load_tables()
 
     def focus_stage(self) -> None:
         if self.stage is Stage.CHOOSING:
@@ -130,20 +130,20 @@ class AdoptScreen(PlannedScreen):
         else:
             super().focus_stage()
 
-    def _look(self) -> None:
+    def _load_tables(self) -> None:
         conn = self._conn
         if conn is None:
             return
         database = conn.database
 
-        def look() -> Tables:
+        def read() -> Tables:
             return Tables(
                 tuple(adopt.tables(database)),
                 tuple(adopt.adopted(database)),
                 tuple(libraries.discover(database)),
             )
 
-        jobs.start_job(self, look, self.show_tables, self.show_problem)
+        jobs.start_job(self, read, self.show_tables, self.show_problem)
 
     def show_tables(self, tables: Tables) -> None:
         """Also open the form of the table that the command line named."""
@@ -178,7 +178,7 @@ class AdoptScreen(PlannedScreen):
             line.append("   there is no connection here", style_of(head, "warning"))
         else:
             without = "adopting needs admin"
-            line.append_text(where(self.context, head, conn, now, without))
+            line.append_text(connection_text(self.context, head, conn, now, without))
             if self.stage is Stage.FORM:
                 # While a field has the focus, Enter is not in the footer.
                 keys = "   Enter: adopt · Tab: next field"
@@ -190,8 +190,8 @@ class AdoptScreen(PlannedScreen):
 
     def _draw_tables(self) -> None:
         wanted = self.query_one("#filter", Input).value.casefold()
-        table, found = self.table, self._tables or Tables()
-        every: list[CandidateTable | Queue] = [*found.free, *found.adopted]
+        table, tables = self.table, self._tables or Tables()
+        every: list[CandidateTable | Queue] = [*tables.free, *tables.adopted]
         table.show(
             {
                 repr((one.schema, one.name)): one
@@ -200,21 +200,23 @@ class AdoptScreen(PlannedScreen):
             }
         )
         empty = self.query_one("#adopt-empty", Paragraph)
-        words = ""
+        reason = ""
         if not table.keys and not self.query_one("#problem").display:
-            words = "Reading the tables ..." if self._tables is None else "No table matches."
+            reason = "Reading the tables ..." if self._tables is None else "No table matches."
             if self._tables is not None and not wanted:
-                words = "There is no table here that this login may read and that could be adopted."
-        empty.set_text(Text(words))
-        empty.display = bool(words)
-        table.display = not words
+                reason = (
+                    "There is no table here that this login may read and that could be adopted."
+                )
+        empty.set_text(Text(reason))
+        empty.display = bool(reason)
+        table.display = not reason
 
     def _state(self, one: CandidateTable | Queue) -> str:
         if isinstance(one, Queue):
             only = f", only {plain(one.part)}" if one.part else ""
             return f"adopted as {one.design.name}{only} (f forgets)"
-        found = (self._tables or Tables()).library_of(one)
-        return "" if found is None else f"queues of {found.of.name}"
+        library = (self._tables or Tables()).library_of(one)
+        return "" if library is None else f"queues of {library.of.name}"
 
     def show_preview(self, preview: Preview) -> None:
         self._preview = preview
@@ -240,17 +242,17 @@ class AdoptScreen(PlannedScreen):
     def on_adopt_form_mapped(self) -> None:
         """Read a new preview, if the values have changed."""
         conn, form, table = self._conn, self.form, self._table
-        said = (form.design, form.roles, form.called, form.part)
-        if said == self._previewed:
+        values = (form.design, form.roles, form.called, form.part)
+        if values == self._previewed:
             return
-        self._preview, self._previewed = None, said
+        self._preview, self._previewed = None, values
         if conn is not None and table is not None and not form.missing:
-            database, masks, found = conn.database, conn.masks, form.found
+            database, masks, discovered = conn.database, conn.masks, form.discovered
             queue = adopt.candidate(table, form.design, form.roles)
             called, part = form.called, form.part
-            if found is not None and form.design.library:
+            if discovered is not None and form.design.library:
                 self._fetch.submit(
-                    lambda: adopt.preview_of_library(database, found, called, part, masks)
+                    lambda: adopt.preview_of_library(database, discovered, called, part, masks)
                 )
             else:
                 self._fetch.submit(lambda: adopt.preview(database, queue, masks))
@@ -311,13 +313,13 @@ class AdoptScreen(PlannedScreen):
         except RefusedError as error:
             self.show_problem(error)
             return
-        told = form.roles.items()
+        mapping = form.roles.items()
         queue = adopt.candidate(table, form.design, form.roles)
-        if form.found is not None and form.design.library:
-            queue = libraries.queue_of(form.design, form.found.table, form.called, form.part)
-            told = {"name": form.called, "queue": form.part or "all of them"}.items()
+        if form.discovered is not None and form.design.library:
+            queue = libraries.queue_of(form.design, form.discovered.table, form.called, form.part)
+            mapping = {"name": form.called, "queue": form.part or "all of them"}.items()
         self.key = (conn.name, table.schema, queue.name)
-        lines = [f"  {what:<16}{words}" for what, words in told]
+        lines = [f"  {what:<16}{value}" for what, value in mapping]
         planned = adopt_plan(
             conn.database, queue, table, values_from_texts(ADOPT, form.values), lines
         )
@@ -350,7 +352,7 @@ class AdoptScreen(PlannedScreen):
             self._table, self._preview = None, None
             self.show_problem()
             self.show_stage(Stage.CHOOSING)
-            self._look()
+            self._load_tables()
         elif self.stage is Stage.CHOOSING and (line.display or line.value):
             line.value = ""
             line.display = False
@@ -361,8 +363,8 @@ class AdoptScreen(PlannedScreen):
 
     def action_command(self) -> None:
         if self._table is not None:
-            told = ["--schema", self._table.schema, *words_from_texts(ADOPT, self.form.values)]
-            show_equivalent_command(self, self._conn, ADOPT.name, None, told)
+            words = ["--schema", self._table.schema, *words_from_texts(ADOPT, self.form.values)]
+            show_equivalent_command(self, self._conn, ADOPT.name, None, words)
 
 
 def _if_adopted(one: CandidateTable | Queue) -> str:

@@ -161,13 +161,13 @@ def read_all(
 
 
 def _entries(
-    conn: OpenConnection, wanted: EntryFilter, most: int, place: str = ""
+    conn: OpenConnection, wanted: EntryFilter, most: int, label: str = ""
 ) -> list[AuditRow]:
     """The newest, with whether unfinished ones are still running."""
     with conn.database.transaction("read the audit", read_only=True) as connection:
         entries = audit.entries(connection, wanted, most)
         alive = owners.alive(connection, entries)
-    return [AuditRow(entry, alive.get(entry.action_id), place) for entry in entries]
+    return [AuditRow(entry, alive.get(entry.action_id), label) for entry in entries]
 
 
 class AuditScreen(PolledScreen, FilteredScreen):
@@ -191,9 +191,9 @@ class AuditScreen(PolledScreen, FilteredScreen):
         name = connection or (key[0] if key is not None else "")
         self._connections = [one for one in context.connections.values() if name in {"", one.name}]
         self._search = AuditSearch()
-        self._wrong = ""
-        self._found: AuditEntries | None = None
-        self._found_at = 0.0
+        self._filter_error = ""
+        self._audit_entries: AuditEntries | None = None
+        self._read_at = 0.0
         self._fetch: LatestQuery[AuditEntries] = LatestQuery(self, self.show, self._failed)
 
     def body(self) -> ComposeResult:
@@ -210,19 +210,21 @@ class AuditScreen(PolledScreen, FilteredScreen):
         self._fetch.submit(lambda: read_all(connections, search, key))
 
     def show(self, result: AuditEntries) -> None:
-        if self.paused_at is not None and self._found is not None:
+        if self.paused_at is not None and self._audit_entries is not None:
             return
         # The last entries of a connection that fails now stay.
         failed = {name for name, _ in result.errors}
         kept = (
-            [] if self._found is None else [x for x in self._found.lines if x.connection in failed]
+            []
+            if self._audit_entries is None
+            else [x for x in self._audit_entries.lines if x.connection in failed]
         )
-        if result.errors and len(self._connections) == 1 and self._found is not None:
-            kept = list(self._found.lines)
+        if result.errors and len(self._connections) == 1 and self._audit_entries is not None:
+            kept = list(self._audit_entries.lines)
         if not result.errors:
-            self._found_at = self.context.clock.monotonic()
+            self._read_at = self.context.clock.monotonic()
         lines = sorted([*result.lines, *kept], key=lambda x: x.entry.started_at, reverse=True)
-        self._found = AuditEntries(tuple(lines), result.errors, result.full)
+        self._audit_entries = AuditEntries(tuple(lines), result.errors, result.full)
         self._draw_lines()
 
     def _failed(self, error: ConsoleError) -> None:
@@ -232,7 +234,7 @@ class AuditScreen(PolledScreen, FilteredScreen):
         self._draw_lines()
 
     def _draw_lines(self) -> None:
-        result = self._found or AuditEntries()
+        result = self._audit_entries or AuditEntries()
         shown = [line for line in result.lines if self._search.matches(line)]
         self._draw_head(len(shown))
         self.show_rows({line.key: line for line in shown}, self._why_empty())
@@ -240,17 +242,17 @@ class AuditScreen(PolledScreen, FilteredScreen):
     def _draw_head(self, shown: int) -> None:
         head = self.query_one("#audit-head", ScreenHead)
         line = self.paused_head(head, "Audit")
-        line.append(f" of {self._of}", style_of(head, "quiet"))
-        if self._found is not None:
-            more = "the newest " if self._found.full else ""
+        line.append(f" of {self._subject}", style_of(head, "quiet"))
+        if self._audit_entries is not None:
+            more = "the newest " if self._audit_entries.full else ""
             line.append(f"   {more}{numbered(shown, 'action')}")
         if text := self.query_one("#filter", Input).value:
             line.append(f"   that match {plain(text)}", style_of(head, "strong"))
-        if self._wrong:
-            line.append(f"   {plain(self._wrong)}", style_of(head, "critical"))
-        for name, error in self._found.errors if self._found else ():
-            age = whole_seconds(max(0.0, self.context.clock.monotonic() - self._found_at))
-            old = f", {age} old" if self._found_at else ""
+        if self._filter_error:
+            line.append(f"   {plain(self._filter_error)}", style_of(head, "critical"))
+        for name, error in self._audit_entries.errors if self._audit_entries else ():
+            age = whole_seconds(max(0.0, self.context.clock.monotonic() - self._read_at))
+            old = f", {age} old" if self._read_at else ""
             where = f"{plain(name)}: " if name and len(self._connections) > 1 else ""
             line.append(
                 f"   {where}{first_line(error.why or error.what)}{old}", style_of(head, "critical")
@@ -258,7 +260,7 @@ class AuditScreen(PolledScreen, FilteredScreen):
         head.draw(line)
 
     @property
-    def _of(self) -> str:
+    def _subject(self) -> str:
         if self._key is not None:
             return plain(f"{self._key[1]}.{self._key[2]} on {self._key[0]}")
         if len(self._connections) == 1:
@@ -268,10 +270,10 @@ class AuditScreen(PolledScreen, FilteredScreen):
     def _why_empty(self) -> str:
         if not self._connections:
             return "There is no connection whose audit could be read."
-        if self._found is None:
+        if self._audit_entries is None:
             return "Reading the audit ..."
-        if self._found.errors:
-            return "\n\n".join(describe_error(error) for _, error in self._found.errors)
+        if self._audit_entries.errors:
+            return "\n\n".join(describe_error(error) for _, error in self._audit_entries.errors)
         if self._search != AuditSearch():
             return "No action matches. Escape shows all."
         return (
@@ -288,9 +290,9 @@ class AuditScreen(PolledScreen, FilteredScreen):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         try:
-            search, self._wrong = parse(event.value), ""
+            search, self._filter_error = parse(event.value), ""
         except UsageError as error:
-            search, self._wrong = self._search, error.what
+            search, self._filter_error = self._search, error.what
         before, self._search = self._search, search
         if before.entry_filter(None) != search.entry_filter(None):
             self.reload()

@@ -65,7 +65,7 @@ _MANY_NAMES = 12
 
 
 class BenchScreen(FormScreen):
-    """Shows the progress of the processes that make the load, then their comparison."""
+    """Shows the progress of the processes that make the load, then the comparison."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s,t", "stop", "stop", tooltip="stop it; its scratch queues are dropped"),
@@ -128,7 +128,7 @@ class BenchScreen(FormScreen):
     def draw_body(self, now: float, *, paused: bool) -> None:
         self._draw_head()
         bench_run = self._bench_run
-        if self._shows and bench_run is not None and not (paused and self.runs):
+        if self._shows_run and bench_run is not None and not (paused and self.runs):
             self._draw_chart(bench_run, now)
             self.table.show(lines_of(bench_run))
             self._draw_report(bench_run)
@@ -137,14 +137,14 @@ class BenchScreen(FormScreen):
         head = self.query_one("#action-head", TextView)
         line = self.paused_head(head, "Bench")
         line.append(f" on {plain(self._connection)}", style_of(head, "quiet"))
-        if self._shows and self._bench_run is not None:
+        if self._shows_run and self._bench_run is not None:
             state, style = self._state(self._bench_run)
             line.append(f"   {state}", style_of(head, style))
         line.truncate(max(20, self.app.size.width - 2), overflow="ellipsis")
         head.set_text(line)
 
     @property
-    def _shows(self) -> bool:
+    def _shows_run(self) -> bool:
         return self.stage in {Stage.RUNNING, Stage.RESULT}
 
     def _state(self, bench_run: BenchRun) -> tuple[str, str]:
@@ -157,11 +157,11 @@ class BenchScreen(FormScreen):
             return "it was interrupted; its queues are dropped", "critical"
         if running.control.stopped:
             return "stopping; its queues are dropped ...", "warning"
-        whose, left = bench_run.next_round, bench_run.seconds_left()
-        if whose is None or left is None:
+        next_round, left = bench_run.next_round, bench_run.seconds_left()
+        if next_round is None or left is None:
             return "ending ..." if bench_run.done else "starting ...", "strong"
         return (
-            f"{label(whose[0])}, round {whose[1]} of {bench_run.load.rounds}; "
+            f"{label(next_round[0])}, round {next_round[1]} of {bench_run.load.rounds}; "
             f"{bench_run.done} of {bench_run.total} rounds, about {whole_seconds(left)} left",
             "strong",
         )
@@ -184,17 +184,17 @@ class BenchScreen(FormScreen):
         began = runs[0][0][0] if runs and runs[0] else end
         span = ChartSpan("", max(_LEAST_SPAN_SECONDS, end - began + 1), 1.0)
         live = bench_run.live
-        words: list[tuple[str, str]] = [("messages/s", "strong")]
+        title: list[tuple[str, str]] = [("messages/s", "strong")]
         if live is not None:
             second = f"second {live.second + 1}" if live.second >= 0 else "warming up"
-            words.append((f" {live.messages_per_second:,.0f}", ""))
-            words.append((f"   {label(live.candidate)}, {second}", "quiet"))
+            title.append((f" {live.messages_per_second:,.0f}", ""))
+            title.append((f"   {label(live.candidate)}, {second}", "quiet"))
             if (took := live.pop_ms) is not None:
                 cuts = f"p50 {ms(took.p50)}  p95 {ms(took.p95)}  p99 {ms(took.p99)} ms"
-                words.append((f"   pop {cuts}", "quiet"))
+                title.append((f"   pop {cuts}", "quiet"))
         utc = self.context.clock.utc() - timedelta(seconds=now - end)
         moment = ChartTime(end, utc, self.context.zone)
-        chart.show(Drawing(tuple(words), (Curve(runs, "trend"),), RATES, span, moment), "")
+        chart.show(Drawing(tuple(title), (Curve(runs, "trend"),), RATES, span, moment), "")
 
     def _draw_report(self, bench_run: BenchRun) -> None:
         panel = self.query_one("#bench-text", Paragraph)
@@ -241,22 +241,22 @@ class BenchScreen(FormScreen):
             return
         self._texts = self.form.values
         try:
-            who, load = bench_request(values_from_texts(BENCH, self._texts))
+            request, load = bench_request(values_from_texts(BENCH, self._texts))
         except ConsoleError as error:
             self.show_problem(error)
             return
-        bench_run = BenchRun(who, load, self.context.clock.monotonic)
+        bench_run = BenchRun(request, load, self.context.clock.monotonic)
         self.make_plan(
-            lambda: preview_bench(conn, who, load),
-            lambda found: self._show_plan(found, bench_run),
+            lambda: preview_bench(conn, request, load),
+            lambda preview: self._show_plan(preview, bench_run),
             "Asking the database which designs can take part",
         )
 
-    def _show_plan(self, found: BenchPreview, bench_run: BenchRun) -> None:
+    def _show_plan(self, preview: BenchPreview, bench_run: BenchRun) -> None:
         self._planned = bench_run
-        self.query_one(PlanPane).draw(preview_lines(self._connection, found, bench_run.load))
+        self.query_one(PlanPane).draw(preview_lines(self._connection, preview, bench_run.load))
         self.ask_to_confirm(
-            Confirmation(self._connection, found.production, "the connection's name")
+            Confirmation(self._connection, preview.production, "the connection's name")
         )
 
     def begin(self) -> None:
@@ -329,30 +329,30 @@ _WHILE_IT_RUNS = (
 )
 
 
-def preview_lines(connection: str, found: BenchPreview, load: Load) -> list[str]:
-    names = ", ".join(found.labels[:_MANY_NAMES])
-    more = len(found.labels) - _MANY_NAMES
+def preview_lines(connection: str, preview: BenchPreview, load: Load) -> list[str]:
+    names = ", ".join(preview.labels[:_MANY_NAMES])
+    more = len(preview.labels) - _MANY_NAMES
     rounds = formats.numbered(load.rounds, "round")
     return [
-        *(["PRODUCTION database", ""] if found.production else []),
+        *(["PRODUCTION database", ""] if preview.production else []),
         f"{load.producers} connections push and {load.consumers} pop as fast as {connection} can: "
         "it uses all of the server's capacity. Everybody else who works there will notice.",
         "",
         f"{rounds} of each: {names}{f' and {more} more' if more > 0 else ''}.",
-        f"It takes about {formats.duration(found.seconds)}.",
+        f"It takes about {formats.duration(preview.seconds)}.",
         "Every round uses a scratch queue of its own (dbq_bench_...), dropped when it ends. No "
         "other queue is touched.",
         *(["One transaction stays open: the server can remove no dead rows."] * load.held_xmin),
-        *(line for words in found.left_out for line in ["", *words.splitlines()]),
+        *(line for text in preview.left_out for line in ["", *text.splitlines()]),
     ]
 
 
 def report(bench_run: BenchRun, suffix: str) -> str:
     """The object of `bench --json`, or a picture."""
-    about, results = bench_run.environment, bench_run.results
-    if about is None:
+    environment, results = bench_run.environment, bench_run.results
+    if environment is None:
         return ""
     if suffix.lower() == ".json":
-        return json.dumps(as_json(about, bench_run.load, results), ensure_ascii=False) + "\n"
+        return json.dumps(as_json(environment, bench_run.load, results), ensure_ascii=False) + "\n"
     load = describe_load(bench_run.load)
-    return svg(about, load, results, comparisons(results))
+    return svg(environment, load, results, comparisons(results))

@@ -52,7 +52,7 @@ _SOURCES = {
     ),
 }
 """Where a password comes from: its name in the form and the help beside it."""
-_RIGHTS_WORDS = {
+_RIGHTS_HELP = {
     "read-only": "only read; the console itself refuses everything else",
     "operator": "act on messages: requeue, release, purge, archive, restore, maintain",
     "admin": "also install, adopt, resize, upgrade, uninstall",
@@ -87,7 +87,7 @@ class ConnectionFormDialog(Dialog[str]):
             yield Field("password", choices=sources, help=_SOURCES[""][1])
             yield Field("source", "", help="")
             rights = [(word, word) for word in BY_WORD]
-            yield Field("rights", choices=rights, help=_RIGHTS_WORDS["read-only"])
+            yield Field("rights", choices=rights, help=_RIGHTS_HELP["read-only"])
             production = [("no", "no"), ("yes", "yes: shown everywhere, stricter confirmations")]
             yield Field("production", choices=production)
             yield Paragraph(Text(f"Written to {plain(str(self._path))}"), id="form-note")
@@ -121,11 +121,11 @@ class ConnectionFormDialog(Dialog[str]):
             field.set_help(_SOURCES[value][1])
             self._form["source"].display = value in {"env", "keyring", "command"}
         if field.field_name == "rights":
-            field.set_help(_RIGHTS_WORDS[value])
+            field.set_help(_RIGHTS_HELP[value])
         self._check()
 
-    def _check(self, *, whole: bool = False) -> bool:
-        """Whether it can be written. `whole`: untouched fields show their errors too."""
+    def _check(self, *, all_fields: bool = False) -> bool:
+        """Whether it can be written. `all_fields`: untouched ones show their errors too."""
         wrong: dict[str, str] = {}
         try:
             file_writer.check_name(self._form["name"].value.strip())
@@ -139,7 +139,7 @@ class ConnectionFormDialog(Dialog[str]):
                 wrong[name] = error.text
         for name in ("name", "url", "source"):
             field = self._form[name]
-            detail = field.touched or whole
+            detail = field.touched or all_fields
             field.show_error(wrong.get(name, "") if detail and field.display else "")
         return not wrong
 
@@ -148,7 +148,7 @@ class ConnectionFormDialog(Dialog[str]):
         self.action_write()
 
     def action_write(self) -> None:
-        if not self._check(whole=True):
+        if not self._check(all_fields=True):
             self._form.focus_first_error()
             return
         name = self._form["name"].value.strip()
@@ -157,13 +157,13 @@ class ConnectionFormDialog(Dialog[str]):
         except WrongFieldError as error:
             self._form["name" if error.key == "name" else "url"].show_error(error.text)
         except UsageError as error:
-            words = self.query_one("#form-note", Paragraph)
-            words.set_text(Text(describe_error(error), style_of(words, "critical")))
+            note = self.query_one("#form-note", Paragraph)
+            note.set_text(Text(describe_error(error), style_of(note, "critical")))
         else:
             self.dismiss(name)
 
 
-_WORDS = """\
+_WELCOME = """\
 No connection is configured.
 
 Open one database:
@@ -249,7 +249,7 @@ _COLUMNS: tuple[Column[Line], ...] = (
 
 
 class ConnectionsScreen(LiveScreen):
-    """Without any it shows an example and where they are kept."""
+    """Without any connection it shows an example, and where they are kept."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "add", "new", tooltip="add a connection to the file and open it"),
@@ -302,7 +302,7 @@ class ConnectionsScreen(LiveScreen):
         self._draw_test_result()
 
     def _draw_welcome(self, welcome: Paragraph) -> None:
-        text = Text(_WORDS)
+        text = Text(_WELCOME)
         if self.context.config_path is not None:
             path = plain(str(self.context.config_path))
             text.append(f"\n\nConnections are kept in:\n\n    {path}\n\n")
@@ -354,7 +354,7 @@ class ConnectionsScreen(LiveScreen):
         elif isinstance(result, ConsoleError):
             text.append(f"\n✖ {describe_error(result)}", style_of(detail, "critical"))
         else:
-            _append_tested(text, detail, conn, result)
+            _append_test_result(text, detail, conn, result)
 
     def on_keyed_table_cursor_moved(self) -> None:
         self.draw()
@@ -375,12 +375,12 @@ class ConnectionsScreen(LiveScreen):
         self._test_results[conn.name] = None
         self.draw()
 
-        def tell(result: ConnectionTest | ConsoleError) -> None:
-            self.show_tested(conn.name, result)
+        def show(result: ConnectionTest | ConsoleError) -> None:
+            self.show_test_result(conn.name, result)
 
-        jobs.start_job(self, conn.test, tell, tell)
+        jobs.start_job(self, conn.test, show, show)
 
-    def show_tested(self, name: str, result: ConnectionTest | ConsoleError) -> None:
+    def show_test_result(self, name: str, result: ConnectionTest | ConsoleError) -> None:
         self._test_results[name] = result
         self.draw()
 
@@ -429,7 +429,7 @@ def _server(conn: OpenConnection | None, known: Capabilities) -> str:
     return f"{title} {known.server_version}"
 
 
-def _append_tested(
+def _append_test_result(
     text: Text, detail: Paragraph, conn: OpenConnection, result: ConnectionTest
 ) -> None:
     known = result.capabilities
@@ -437,8 +437,8 @@ def _append_tested(
     text.append(f" in {formats.duration(result.seconds)}: {plain(_server(conn, known))}, ")
     text.append(f"database {plain(known.database)}, login {plain(known.database_user)}")
     transactions = bool(conn.database.product.read_only_options)
-    standing = ConnectionRights(conn.rights, result.login, transactions=transactions)
-    text.append(f"\n  rights: {standing.words}")
+    rights = ConnectionRights(conn.rights, result.login, transactions=transactions)
+    text.append(f"\n  rights: {rights.words}")
     if result.login is not None:
         can = ", ".join(result.login.can) or "only look"
         text.append(f"\n  its login could: {can}")

@@ -69,7 +69,7 @@ class FormScreen(LiveScreen):
     }
     """The stages in which an action is enabled; other actions always are."""
     PARTS: ClassVar[Mapping[Stage, tuple[str, ...]]] = {}
-    """The parts shown in a stage, where they differ from the one it is named after."""
+    """The parts shown in a stage, where they differ from the one that it names."""
     HINT: ClassVar[str] = (
         "Enter makes the plan; that changes nothing. Tab: next field. Space: tick. Escape: back."
     )
@@ -177,7 +177,7 @@ class FormScreen(LiveScreen):
         else:
             self.show_stage(Stage.RUNNING)
 
-    def show_outcome(self, run: ActionRun) -> None:  # noqa: ARG002  # of those that show it
+    def show_outcome(self, run: ActionRun) -> None:  # noqa: ARG002  # used by subclasses
         self.show_stage(Stage.RESULT)
 
     @property
@@ -196,7 +196,7 @@ class FormScreen(LiveScreen):
 
     def show_fields(self, parameters: Sequence[Parameter], texts: Mapping[str, str]) -> None:
         self.form.add_fields(parameters, texts)
-        # Only once they can have the focus: what is typed at once goes there.
+        # Only once they can be focused, so that keys typed ahead go there.
         self.after_refresh(self.show_stage, Stage.FORM)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -215,11 +215,11 @@ class FormScreen(LiveScreen):
     def plan(self) -> None:
         """Plan what the form says."""
 
-    def make_plan(self, work: Callable[[], T], show: Callable[[T], None], words: str) -> None:
+    def make_plan(self, work: Callable[[], T], show: Callable[[T], None], doing: str) -> None:
         self.show_problem()
         self.discard_pending_results()
         self.query_one("#planning", TextView).set_text(
-            Text(f"{words} ... Escape: back to the form.")
+            Text(f"{doing} ... Escape: back to the form.")
         )
         start_job(self, work, self.if_current(show), self.if_current(self.plan_failed))
         self.show_stage(Stage.PLANNING)

@@ -81,13 +81,13 @@ class HelpScreen(Closable, ModalScreen[None]):
         for at, part in enumerate(parts):
             if at:
                 table.add_row("", "")
-            for keys, words in part:
-                table.add_row(Text(keys), Text(words))
+            for keys, text in part:
+                table.add_row(Text(keys), Text(text))
         return table
 
     async def action_open(self, page: int) -> None:
         """A topic by its number; 0: the keys."""
-        from textual.widgets import Markdown  # noqa: PLC0415  # the console shall start at once
+        from textual.widgets import Markdown  # noqa: PLC0415  # so that the console starts at once
 
         pages = list(topics().values())
         if page > len(pages):
@@ -113,13 +113,13 @@ class HelpScreen(Closable, ModalScreen[None]):
         else:
             self.dismiss()
 
-    def action_scroll(self, way: str) -> None:
+    def action_scroll(self, direction: str) -> None:
         panel = self.query_one("#help")
         if not panel.size:  # not laid out yet
-            self.after_refresh(self.action_scroll, way)
+            self.after_refresh(self.action_scroll, direction)
             return
         # Not animated: keys in quick succession add up.
-        panel.scroll_relative(y=1 if way == "down" else -1, animate=False, immediate=True)
+        panel.scroll_relative(y=1 if direction == "down" else -1, animate=False, immediate=True)
 
 
 _KEYS_SUBTITLE = "→ topics · Escape closes"
@@ -150,7 +150,7 @@ def filters_of(screen: Screen[Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _command_lines() -> tuple[tuple[str, str], ...]:
-    from console.tui.commands import COMMANDS  # noqa: PLC0415  # the console shall start at once
+    from console.tui.commands import COMMANDS  # noqa: PLC0415  # so that the console starts at once
 
     return tuple(
         (f":{one.name}", f"{one.usage} · {one.summary}" if one.usage else one.summary)
@@ -160,13 +160,13 @@ def _command_lines() -> tuple[tuple[str, str], ...]:
 
 def keys_of(bindings: Iterable[ActiveBinding]) -> list[tuple[str, str]]:
     """Keys and what they do, one line for each action, in the order of the key map."""
-    found: dict[str, list[str]] = {}
+    by_text: dict[str, list[str]] = {}
     for _, binding, enabled, _ in sorted(bindings, key=_rank):
         ours = not binding.action.startswith(("app.", "screen."))
         if ours and enabled and binding.description:
-            words = binding.tooltip or binding.description
-            found.setdefault(words, []).append(_key_name(binding))
-    return [(_joined([*dict.fromkeys(keys)]), words) for words, keys in found.items()]
+            text = binding.tooltip or binding.description
+            by_text.setdefault(text, []).append(_key_name(binding))
+    return [(_joined([*dict.fromkeys(keys)]), text) for text, keys in by_text.items()]
 
 
 def _joined(keys: list[str]) -> str:

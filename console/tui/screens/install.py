@@ -46,7 +46,7 @@ _FIRST = "fifo"
 """The design that most queues need; it is first in the list."""
 _WITHOUT_ADMIN = "you can plan it here; installing needs admin"
 _SQL_ONLY = "/"
-"""In front of an engine's name where the form has a connection's."""
+"""Precedes an engine's name in the field for the connection."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class InstallRequest:
     def words(self) -> list[str]:
         """The arguments of the command line that are not defaults."""
         queue, of = self.queue, self.queue.design
-        usual = {o.name: of.option_with(o.name, queue.options).default for o in of.options}
-        given = [f"{n}={value}" for n, value in queue.options.items() if value != usual[n]]
+        defaults = {o.name: of.option_with(o.name, queue.options).default for o in of.options}
+        given = [f"{n}={value}" for n, value in queue.options.items() if value != defaults[n]]
         texts = {"design": of.name, "name": queue.name, "option": line_of(given)}
         if self.conn is None:
             texts |= {"print": "yes", "engine": self.product.name}
@@ -97,7 +97,7 @@ class InstallScreen(PlannedScreen):
         "pause_run": frozenset(),
         "stop": frozenset(),
     }
-    AGAIN = "a: another queue   "
+    AGAIN_HINT = "a: another queue   "
     verb = INSTALL
 
     def __init__(
@@ -109,14 +109,14 @@ class InstallScreen(PlannedScreen):
     ) -> None:
         """`options`: the verb's, by the command line's names."""
         super().__init__(context, None if running is None else running.key, running)
-        begins = dict(options or {})
-        if begins.get("print"):
-            connection = f"{_SQL_ONLY}{begins.get('engine', next(iter(engines.PRODUCTS)))}"
-        wheres = [(name, name) for name in context.connections]
-        wheres += [(f"{_SQL_ONLY}{e}", f"only the SQL, for {e}") for e in engines.PRODUCTS]
-        self._targets = wheres
-        self._target = connection if connection in dict(wheres) else wheres[0][0]
-        self._initial = begins
+        initial = dict(options or {})
+        if initial.get("print"):
+            connection = f"{_SQL_ONLY}{initial.get('engine', next(iter(engines.PRODUCTS)))}"
+        targets = [(name, name) for name in context.connections]
+        targets += [(f"{_SQL_ONLY}{e}", f"only the SQL, for {e}") for e in engines.PRODUCTS]
+        self._targets = targets
+        self._target = connection if connection in dict(targets) else targets[0][0]
+        self._initial = initial
         self.table = KeyedTable(_COLUMNS, ("title",), id="designs")
 
     def compose_form(self) -> ComposeResult:
@@ -125,8 +125,8 @@ class InstallScreen(PlannedScreen):
             with Form(id="install-form"):
                 yield Paragraph(id="advice")
                 name = self._initial.get("name", "")
-                words = "any name; taken whole, never split at dots"
-                yield Field("name", value=name, help=words, check=self._check_name)
+                name_help = "any name; taken whole, never split at dots"
+                yield Field("name", value=name, help=name_help, check=self._check_name)
                 yield Field("connection", choices=self._targets, value=self._target)
                 yield Field("schema", check=self._check_schema)
                 for option in map(_any_option, _OPTIONS):
@@ -139,7 +139,7 @@ class InstallScreen(PlannedScreen):
 
     def show_form(self) -> None:
         self.show_stage(Stage.FORM)
-        self._place_chosen()
+        self._connection_chosen()
         self._fill()
         self.set_focus(self.table)
 
@@ -188,7 +188,7 @@ class InstallScreen(PlannedScreen):
         return {option.name: option for option in self.design.options_on(self.product.name)}
 
     def install_request(self) -> InstallRequest | None:
-        """None if a field is wrong, which it then says."""
+        """None if a field is invalid; the field then says why."""
         self.show_problem()
         for field in self.form.fields:
             if field.display and (field.field_name != "name" or field.touched or field.value):
@@ -225,9 +225,9 @@ class InstallScreen(PlannedScreen):
             raise UsageError(error.what, why=error.why) from error
 
     def _check_option(self, name: str) -> Callable[[str], None]:
-        return lambda value: None if name not in self._options else self._takes(name, value)
+        return lambda value: None if name not in self._options else self._check_value(name, value)
 
-    def _takes(self, name: str, value: str) -> None:
+    def _check_value(self, name: str, value: str) -> None:
         try:
             content = self.form["content"].value if "content" in self._options else ""
             self.design.option_with(name, {"content": content}).check(value)
@@ -245,7 +245,7 @@ class InstallScreen(PlannedScreen):
         if conn is None:
             line.append(f"   only the SQL, for {self.product.title}", style_of(head, "quiet"))
         else:
-            line.append_text(where(self.context, head, conn, now, _WITHOUT_ADMIN))
+            line.append_text(connection_text(self.context, head, conn, now, _WITHOUT_ADMIN))
         if self.stage is Stage.FORM:
             # While a field has the focus, Enter is not in the footer.
             line.append("   Enter: the SQL · Tab: next field", style_of(head, "quiet"))
@@ -267,13 +267,13 @@ class InstallScreen(PlannedScreen):
             field.display = option is not None
             if option is None:
                 continue
-            keeps = field.touched and _taken(option, field.value)
+            keeps = field.touched and _is_valid(option, field.value)
             value = field.value if keeps else option.default
             help_ = option.summary if option.choices else f"{option.summary}: {option.range}"
             field.set_value(value, _choices(option), help_)
         self.install_request()
 
-    def _place_chosen(self) -> None:
+    def _connection_chosen(self) -> None:
         schema = self.form["schema"]
         if not schema.touched:
             schema.value = self.product.default_schema
@@ -286,7 +286,7 @@ class InstallScreen(PlannedScreen):
 
     def on_field_changed(self, event: Field.Changed) -> None:
         if event.field.field_name == "connection":
-            self._place_chosen()
+            self._connection_chosen()
         self.install_request()
         self.draw()
 
@@ -355,7 +355,7 @@ class InstallScreen(PlannedScreen):
         if running.error is None:
             done = Text(f"Installed {plain('.'.join(running.key[1:]))}. ")
             done.append("Enter smoke-tests it: on a scratch queue of the same design and options.")
-            done.append(f"\n\n{self.AGAIN}Escape: back", "dim")
+            done.append(f"\n\n{self.AGAIN_HINT}Escape: back", "dim")
             self.query_one("#result-text", TextView).set_text(done)
 
     def action_smoke(self) -> None:
@@ -393,7 +393,7 @@ def _choices(option: Option) -> list[tuple[str, str]] | None:
     return [(value, value) for value in option.choices] or None
 
 
-def _taken(option: Option, value: str) -> bool:
+def _is_valid(option: Option, value: str) -> bool:
     try:
         option.check(value)
     except UsageError:
@@ -401,7 +401,9 @@ def _taken(option: Option, value: str) -> bool:
     return True
 
 
-def where(context: Context, head: TextView, conn: OpenConnection, now: float, without: str) -> Text:
+def connection_text(
+    context: Context, head: TextView, conn: OpenConnection, now: float, without: str
+) -> Text:
     """The connection in a form's title; `without`: a note for a login without the right."""
     line = Text(f" on {plain(conn.name)}", style_of(head, "quiet"))
     if is_production(context, conn, now):

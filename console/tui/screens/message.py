@@ -37,14 +37,14 @@ MOST_BYTES = 32 * 1024 * 1024
 """The most that is shown."""
 _MOST_TO_SAVE = 256 * 1024 * 1024
 _MOST_TO_COPY = 64 * 1024
-"""Terminals take no more."""
+"""Terminals accept no more."""
 _NOW: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "error": ("requeue", {}),
     "claimed": ("release", {}),
     "scheduled": ("reschedule", {"in": "0s"}),
 }
 """State -> the verb after which such a message can be popped, and its parameters."""
-_ENDINGS = {PayloadForm.JSON: "json", PayloadForm.TEXT: "txt", PayloadForm.HEX: "bin"}
+_EXTENSIONS = {PayloadForm.JSON: "json", PayloadForm.TEXT: "txt", PayloadForm.HEX: "bin"}
 
 
 @dataclass(frozen=True)
@@ -126,37 +126,37 @@ class MessageScreen(LiveScreen):
 
         def work() -> ReadMessage:
             queue = conn.find(*self.key[1:])
-            found = follow(conn.database, queue, key, payload_bytes=payload_bytes, masks=masks)
-            return ReadMessage(found, _owner(conn, queue, found), payload_bytes)
+            message = follow(conn.database, queue, key, payload_bytes=payload_bytes, masks=masks)
+            return ReadMessage(message, _owner(conn, queue, message), payload_bytes)
 
         self._fetch.submit(work, wait=wait)
         self._draw_foot()
 
     def show_result(self, result: ReadMessage) -> None:
         self._error = None
-        found = result.message
-        self.gone = found is None
+        message = result.message
+        self.gone = message is None
         if result.revealed:
             self.revealed = True
             local = "Only this machine's audit has it: the database's could not be written."
             self._note = f"Revealed. {local if result.only_locally else 'The audit has it.'}"
-        if found is not None:
-            if found.payload_bytes is None and self.message is not None:
+        if message is not None:
+            if message.payload_bytes is None and self.message is not None:
                 # For JSON it is known only when the payload is read.
-                found = replace(found, payload_bytes=self.message.payload_bytes)
-            self.message, self._owner = found, result.owner
-            self.message_key = found.key or self.message_key
+                message = replace(message, payload_bytes=self.message.payload_bytes)
+            self.message, self._owner = message, result.owner
+            self.message_key = message.key or self.message_key
             if result.payload_bytes is not None:
                 self.payload_bytes = result.payload_bytes
-                self._show_payload(found)
+                self._show_payload(message)
         self.draw()
         self.refresh_bindings()
 
-    def _show_payload(self, found: Message) -> None:
-        if found.payload is None:
+    def _show_payload(self, message: Message) -> None:
+        if message.payload is None:
             self._note = "Its payload is not known."
             return
-        self.view.show_payload(found.payload, cut=found.payload_cut)
+        self.view.show_payload(message.payload, cut=message.payload_cut)
 
     def show_error(self, error: ConsoleError) -> None:
         self._error = error
@@ -216,8 +216,8 @@ class MessageScreen(LiveScreen):
             if shown and shown.problem:
                 line.append(f"  {plain(shown.problem)}", style_of(foot, "warning"))
             if view.cut:
-                whole = self.message.payload_bytes if self.message else None
-                of = "" if whole is None else f" of {count(whole)}"
+                total = self.message.payload_bytes if self.message else None
+                of = "" if total is None else f" of {count(total)}"
                 line.append(f"  the first {count(self.payload_bytes)} bytes{of}")
                 more = "; m reads more" if self.payload_bytes < MOST_BYTES else "; w writes it all"
                 line.append(more, style_of(foot, "strong"))
@@ -237,8 +237,8 @@ class MessageScreen(LiveScreen):
         if action == "more":
             return self.view.payload is not None and self.view.cut
         if action == "now":
-            found = None if self.gone else self.message
-            return found is not None and found.id is not None and found.state in _NOW
+            message = None if self.gone else self.message
+            return message is not None and message.id is not None and message.state in _NOW
         if action == "load":
             return self.view.payload is None
         if action == "reveal":
@@ -269,19 +269,19 @@ class MessageScreen(LiveScreen):
 
         def work() -> ReadMessage:
             queue = conn.find(*self.key[1:])
-            found: Revealed = reveal(
+            revealed: Revealed = reveal(
                 conn.database, queue, key, rights=conn.rights, payload_bytes=size
             )
-            owner = _owner(conn, queue, found.message)
+            owner = _owner(conn, queue, revealed.message)
             return ReadMessage(
-                found.message, owner, size, revealed=True, only_locally=found.only_locally
+                revealed.message, owner, size, revealed=True, only_locally=revealed.only_locally
             )
 
         start_job(self, work, self.show_result, self.show_error)
 
     def action_act(self) -> None:
         if self.message is None or self.message.id is None:
-            self._tell("Its id is not known.")
+            self._notify_plain("Its id is not known.")
             return
         self.navigator.open_actions(self.key, [f"id={self.message.id}"], self.message.state)
 
@@ -299,16 +299,16 @@ class MessageScreen(LiveScreen):
         encoding = " in base64" if isinstance(payload, bytes) else ""
         text = base64.b64encode(payload).decode() if isinstance(payload, bytes) else payload
         if len(text.encode(errors="replace")) > _MOST_TO_COPY:
-            self._tell("Too long for a terminal's clipboard: w writes it to a file.")
+            self._notify_plain("Too long for a terminal's clipboard: w writes it to a file.")
             return
         self.app.copy_to_clipboard(text)
         part = "the beginning of the payload" if self.view.cut else "the payload"
-        self._tell(f"copied {part}{encoding}")
+        self._notify_plain(f"copied {part}{encoding}")
 
     def action_copy_id(self) -> None:
         if self.message is not None and self.message.id is not None:
             self.app.copy_to_clipboard(self.message.id)
-            self._tell(f"copied {plain(self.message.id)}")
+            self._notify_plain(f"copied {plain(self.message.id)}")
 
     def action_equivalent(self) -> None:
         name = (self.message.id if self.message else None) or UNKNOWN
@@ -317,10 +317,10 @@ class MessageScreen(LiveScreen):
 
     def action_save(self) -> None:
         name = (self.message.id if self.message else None) or "message"
-        ending = _ENDINGS[
+        extension = _EXTENSIONS[
             self.view.layout_result.form if self.view.layout_result else PayloadForm.TEXT
         ]
-        path = suggested_path(self.key[2], name, ending)
+        path = suggested_path(self.key[2], name, extension)
         open_input(self.query_one("#message-file", Input), str(path))
 
     def action_out(self) -> None:
@@ -344,11 +344,11 @@ class MessageScreen(LiveScreen):
 
         def work() -> str:
             queue = conn.find(*self.key[1:])
-            found = follow(conn.database, queue, key, payload_bytes=_MOST_TO_SAVE, masks=masks)
-            if found is None or found.payload is None:
+            message = follow(conn.database, queue, key, payload_bytes=_MOST_TO_SAVE, masks=masks)
+            if message is None or message.payload is None:
                 raise UsageError("Nothing was written.", why="The message no longer exists.")
-            size = save(path, found.payload)
-            cut = ", its beginning" if found.payload_cut else ""
+            size = save(path, message.payload)
+            cut = ", its beginning" if message.payload_cut else ""
             return f"{count(size)} bytes{cut} are in {path}" + (", masked" if masks else "")
 
         self._note = "writing ..."
@@ -357,19 +357,19 @@ class MessageScreen(LiveScreen):
 
     def _saved(self, message: str) -> None:
         self._note = ""
-        self._tell(message)
+        self._notify_plain(message)
         self._draw_foot()
 
     def _not_saved(self, error: ConsoleError) -> None:
         self._note = ""
         self.show_error(error)
 
-    def _tell(self, text: str) -> None:
+    def _notify_plain(self, text: str) -> None:
         self.notify(text, markup=False)
 
 
-def _owner(conn: OpenConnection, queue: Queue, found: Message | None) -> Evidence | None:
-    if found is None or found.claimed_by is None:
+def _owner(conn: OpenConnection, queue: Queue, message: Message | None) -> Evidence | None:
+    if message is None or message.claimed_by is None:
         return None
     limit = conn.thresholds_of(queue.name).stuck_after_seconds
-    return evidence(conn.database, queue, found.claimed_by, limit)
+    return evidence(conn.database, queue, message.claimed_by, limit)

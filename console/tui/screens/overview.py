@@ -186,7 +186,7 @@ class OverviewScreen(FilteredScreen):
         # An empty line between the two tables, if there is room.
         table.styles.margin = (0, 0, int(self.app.size.height > _FEW_LINES), 0)
 
-    def _lines_for(self, found: int, now: float) -> int:
+    def _lines_for(self, count: int, now: float) -> int:
         """At most a fifth of the screen and the lines that the queues leave empty.
 
         The panel grows at once but shrinks late, so that the queues below do not jump about.
@@ -195,10 +195,10 @@ class OverviewScreen(FilteredScreen):
         queues = self.listed
         empty = queues.size.height - queues.HEADER_LINES - len(queues.keys)
         most = _FEWEST_FINDINGS if height < _FEW_LINES else height // 5
-        most = min(most, max(1, height // 6))  # a tiny terminal has queues too
+        most = min(most, max(1, height // 6))  # even a tiny terminal shows queues
         most = max(most, self._finding_lines + empty)
-        lines = min(found, most)
-        if lines >= self._finding_lines or self._finding_lines > most or not found:
+        lines = min(count, most)
+        if lines >= self._finding_lines or self._finding_lines > most or not count:
             self._fewer_since = None
             return lines
         if self._fewer_since is None:
@@ -211,14 +211,14 @@ class OverviewScreen(FilteredScreen):
     def _draw_texts(self, now: float) -> None:
         table = self.listed
         shown = table.keys
-        said = SummaryFacts(
+        facts = SummaryFacts(
             self._findings,
             self.context.store.all_clear(now),
             max(0, len(self._findings) - self._finding_lines),
             None if self.paused_at is None else now - self.paused_at,
             self._hint if now < self._hint_until else "",
         )
-        self.query_one(Summary).draw(table, table.count, said)
+        self.query_one(Summary).draw(table, table.count, facts)
         self._draw_detail()
         empty = self.query_one("#empty", TextView)
         empty.set_text(Text("" if shown else self._why_empty(table.views, now)))
@@ -243,10 +243,10 @@ class OverviewScreen(FilteredScreen):
         table = self.listed
         if views:
             text, known = table.filter.text, self.context.saved.queues
-            words = f"No queue matches {text!r}. Escape shows all {len(views)} again."
+            reason = f"No queue matches {text!r}. Escape shows all {len(views)} again."
             if text.startswith(MARK) and known:
-                words += f"\n\nSaved filters: {', '.join(f'{MARK}{name}' for name in known)}"
-            return words
+                reason += f"\n\nSaved filters: {', '.join(f'{MARK}{name}' for name in known)}"
+            return reason
         connections = self.context.store.connections(now)
         if any(not view.ever_answered and view.level is Severity.OK for view in connections):
             return "Searching for queues ..."
@@ -259,8 +259,8 @@ class OverviewScreen(FilteredScreen):
             "See it with traffic:   dbq-console demo"
         )
 
-    def hint(self, words: str) -> None:
-        self._hint, self._hint_until = words, self.context.clock.monotonic() + _HINT_SECONDS
+    def hint(self, text: str) -> None:
+        self._hint, self._hint_until = text, self.context.clock.monotonic() + _HINT_SECONDS
         self.draw()
 
     def on_keyed_table_cursor_moved(self) -> None:

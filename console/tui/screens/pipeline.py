@@ -26,7 +26,7 @@ from console.verbs.verb import Verb
 
 _LOGIN = re.compile(r"://[^/\s]*:[^\s]*@")
 
-DOES = {
+DESCRIPTIONS = {
     "verify": "It reads the logs and compares them. It changes nothing.",
     "rollup": "It reads the recordings and writes tables of them into the lake. It deletes "
     "nothing and queries no database.",
@@ -76,8 +76,8 @@ def job_of(
         url = conn.database.complete_url()
         environment["DBQ_URL"] = url.render_as_string(hide_password=False)
     named = ("--", name) if name.startswith("-") else (name,)
-    all_words = ("pipeline", verb, *words, *named)
-    return Job(verb, all_words, environment, queue=name, connection=connection, lake=lake)
+    arguments = ("pipeline", verb, *words, *named)
+    return Job(verb, arguments, environment, queue=name, connection=connection, lake=lake)
 
 
 def with_option(of: Job, *option: str) -> Job:
@@ -112,12 +112,12 @@ def _options(verb: Verb, texts: Mapping[str, str]) -> list[str]:
                 f"{one.name}: other users can see a command line.",
                 next_step="Put the login into the console's environment.",
             )
-        values = one.words_of(text) if one.multiple else (_here(one, text),)
+        values = one.words_of(text) if one.multiple else (_absolute_path(one, text),)
         words += [f"--{one.name}={value}" for value in values]
     return words
 
 
-def _here(parameter: Parameter, text: str) -> str:
+def _absolute_path(parameter: Parameter, text: str) -> str:
     """The text; if it is a local path, absolute and without `~`."""
     folders = {"lake", "recordings", "push-log", "pop-log"}
     if parameter.name not in folders or "://" in text:
@@ -125,7 +125,7 @@ def _here(parameter: Parameter, text: str) -> str:
     return str(Path(text).expanduser().absolute())
 
 
-_ITS_OWN = (
+_SEPARATE_PROCESS = (
     "It runs as a separate process, even after this console ends; the list of runs shows its "
     "progress and can stop it."
 )
@@ -178,13 +178,13 @@ class PipelineScreen(FormScreen):
         verb, texts, conn, key = self.verb, self.form.values, self._conn, self.key
 
         def work() -> tuple[Job, list[str]]:
-            made = job_of(verb, texts, conn, key)
+            job = job_of(verb, texts, conn, key)
             if not self._verb.confirmed:
-                return made, [DOES[verb]]
-            self._plan = DryRun(with_option(made, "--dry-run"))
-            return made, self._plan.run()
+                return job, [DESCRIPTIONS[verb]]
+            self._plan = DryRun(with_option(job, "--dry-run"))
+            return job, self._plan.run()
 
-        self.make_plan(work, lambda found: self.show_plan(*found), "Making the plan")
+        self.make_plan(work, lambda result: self.show_plan(*result), "Making the plan")
 
     def discard_pending_results(self) -> None:
         """Also stop a dry run."""
@@ -195,8 +195,8 @@ class PipelineScreen(FormScreen):
 
     def show_plan(self, job: Job, lines: list[str]) -> None:
         self._plan, self._job = None, job
-        again = " It plans again when it starts." if self._verb.confirmed else ""
-        self.query_one(PlanPane).draw([*lines, "", f"{_ITS_OWN}{again}"])
+        note = " It plans again when it starts." if self._verb.confirmed else ""
+        self.query_one(PlanPane).draw([*lines, "", f"{_SEPARATE_PROCESS}{note}"])
         name = self.key[2] if self._verb.confirmed and self.key is not None else "y"
         self.ask_to_confirm(Confirmation(name, requires_name=self._verb.confirmed))
 
@@ -225,5 +225,5 @@ class PipelineScreen(FormScreen):
         except ConsoleError as error:
             self.show_problem(error)
             return
-        words = "Without --yes it prints the plan and changes nothing."
-        self.app.push_screen(CommandDialog(line, words if self._verb.confirmed else ""))
+        note = "Without --yes it prints the plan and changes nothing."
+        self.app.push_screen(CommandDialog(line, note if self._verb.confirmed else ""))

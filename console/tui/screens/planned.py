@@ -46,7 +46,7 @@ class PlannedScreen(FormScreen):
         "again": frozenset({Stage.RESULT}),
         "copy": frozenset({Stage.RESULT}),
     }
-    AGAIN: ClassVar[str] = "a: plan again, for what is left   "
+    AGAIN_HINT: ClassVar[str] = "a: plan again, for what is left   "
     verb: Verb
     planned: Plan | None = None
 
@@ -84,7 +84,7 @@ class PlannedScreen(FormScreen):
         production: bool,
         product: Product | None = None,
     ) -> None:
-        """`product`: the one whose script the SQL is, if it is a whole script."""
+        """`product`: for whose client the SQL is, if it is a complete script."""
         self.planned = planned = replace(planned, requires_name=planned.requires_name or production)
         masks = () if conn is None else conn.masks
         self.query_one(PlanPane).draw(planned.lines, planned.sample, planned.sql, masks, product)
@@ -130,7 +130,7 @@ class PlannedScreen(FormScreen):
             lines = [] if running.result is None else list(running.result.lines)
         for line in lines:
             text.append(f"{plain(line)}\n")
-        text.append(f"\n{'' if self._gone else self.AGAIN}Escape: back", "dim")
+        text.append(f"\n{'' if self._queue_removed else self.AGAIN_HINT}Escape: back", "dim")
         self.query_one("#result-text", TextView).set_text(text)
         self.show_stage(Stage.RESULT)
 
@@ -142,17 +142,17 @@ class PlannedScreen(FormScreen):
             self.show_form()
 
     @property
-    def _gone(self) -> bool:
+    def _queue_removed(self) -> bool:
         """Whether the run left no queue to plan for."""
-        ended = None if self.running is None else self.running.result
-        return ended is not None and ended.queue_removed
+        result = None if self.running is None else self.running.result
+        return result is not None and result.queue_removed
 
     def action_copy(self) -> None:
         self.app.copy_to_clipboard(self.query_one("#result-text", TextView).plain_text)
         self.notify("copied", timeout=2)
 
     def check_action(self, action: str, parameters: object) -> bool | None:
-        if action == "again" and self._gone:
+        if action == "again" and self._queue_removed:
             return False
         return super().check_action(action, parameters)
 
@@ -228,7 +228,7 @@ class ActionScreen(PlannedScreen):
         self.close_form("Nothing was changed.", error)
 
     def show_form_for(self, queue: Queue) -> None:
-        """Its fields; where it has none, the plan."""
+        """Show its fields; if it has none, the plan."""
         self._queue = queue
         why = self.verb.unavailable(queue)
         if why:

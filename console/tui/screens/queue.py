@@ -104,9 +104,9 @@ class QueueScreen(LiveScreen):
         return self.context.conn(self.key)
 
     def on_mount(self) -> None:
-        self._ask_options()
+        self._load_options()
 
-    def _ask_options(self) -> None:
+    def _load_options(self) -> None:
         conn = self.conn
         if conn is not None:
             start_job(self, lambda: conn.find(*self.key[1:]), self.show_options, lambda _: None)
@@ -120,17 +120,17 @@ class QueueScreen(LiveScreen):
         yield Charts()
         yield TabBar()
         # If the queue is known already, its tab is painted together with the screen.
-        self._see(self.context.clock.monotonic())
+        self._update_view(self.context.clock.monotonic())
         with Container(id="tabs"):
             if self.view is not None:
-                self._chosen = self._tabs_made(self.view)
+                self._chosen = self._make_tabs(self.view)
                 self._chosen.display = True
                 yield self._chosen
 
     def draw_body(self, now: float, *, paused: bool) -> None:
         """A queue that no longer exists keeps its last figures."""
         if not paused or self.view is None:
-            self._see(now)
+            self._update_view(now)
         view = self.view
         if view is None:
             return
@@ -138,15 +138,15 @@ class QueueScreen(LiveScreen):
         if not paused:
             self._draw_charts(now)
         if not self._tabs:
-            first = self._tabs_made(view)
+            first = self._make_tabs(view)
             self.after_refresh(self.action_tab, self._tabs.index(first))
         self._draw_tab(now, paused=paused)
 
-    def _see(self, now: float) -> None:
-        seen = self.context.store.queue(self.key, now)
-        self.gone = seen is None and self.view is not None
-        if seen is not None:
-            self.view, self._drawn_at = seen, now
+    def _update_view(self, now: float) -> None:
+        view = self.context.store.queue(self.key, now)
+        self.gone = view is None and self.view is not None
+        if view is not None:
+            self.view, self._drawn_at = view, now
         elif self.view is not None:
             self.view = replace(self.view, stale_seconds=now - self._drawn_at)
 
@@ -192,14 +192,14 @@ class QueueScreen(LiveScreen):
         if (index := next(named, None)) is not None:
             self.after_refresh(self.action_tab, index)
 
-    def _tabs_made(self, view: QueueView) -> QueueTab:
+    def _make_tabs(self, view: QueueView) -> QueueTab:
         """Make the tabs and return the one to show first."""
-        self._tabs = tuple(self._made(each, view) for each in TABS)
+        self._tabs = tuple(self._make_tab(each, view) for each in TABS)
         for one in self._tabs:
             one.display = False
         return next((one for one in self._tabs if self._wanted == one.NAME), self._tabs[0])
 
-    def _made(self, kind: type[QueueTab], view: QueueView) -> QueueTab:
+    def _make_tab(self, kind: type[QueueTab], view: QueueView) -> QueueTab:
         why = kind.unavailable(view)
         if self.context.replay is not None:
             why = why or NOT_RECORDED.get(kind.NAME, "")
@@ -266,7 +266,7 @@ class QueueScreen(LiveScreen):
     def action_refresh_now(self) -> None:
         super().action_refresh_now()
         if self.queue is None:
-            self._ask_options()
+            self._load_options()
         if self._chosen is not None and not self.gone:
             self._polled_at[self._chosen.NAME] = self.context.clock.monotonic()
             self._chosen.refresh_now()

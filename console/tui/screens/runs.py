@@ -12,7 +12,7 @@ from console import formats
 from console.errors import ConsoleError
 from console.formats import numbered
 from console.pipeline import launch
-from console.pipeline import runs as keeping
+from console.pipeline import runs as pipeline_runs
 from console.pipeline.runs import Run, RunList, RunOutcome
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog, ConfirmDialog, FactsDialog
@@ -21,14 +21,14 @@ from console.tui.screens.live import PolledScreen, ScreenHead
 from console.tui.text import Paragraph, describe_error, first_line, plain, style_of
 from console.tui.widgets.keyed_table import Column, KeyedTable, or_unknown
 
-_AGAIN = {
+_CONTINUE_HINTS = {
     RunOutcome.SILENT: "It was killed, or its machine was. The same command continues where it "
     "stopped.",
     RunOutcome.STOPPED: "It was asked to end, and did. The same command continues where it "
     "stopped.",
     RunOutcome.ELSEWHERE: "It began on another machine: only that one knows whether it is running.",
 }
-_SAID_LINES = 20
+_STDERR_LINES = 20
 
 
 class RunDialog(FactsDialog):
@@ -36,19 +36,19 @@ class RunDialog(FactsDialog):
 
     PANEL: ClassVar[str] = "run-entry"
 
-    def __init__(self, context: Context, run: Run, said: str = "") -> None:
-        """`said`: the end of its stderr."""
-        super().__init__(f"pipeline {plain(run.verb)}", facts(context, run), parts_of(run, said))
+    def __init__(self, context: Context, run: Run, stderr: str = "") -> None:
+        """`stderr`: its end."""
+        super().__init__(f"pipeline {plain(run.verb)}", facts(context, run), parts_of(run, stderr))
 
 
-def parts_of(run: Run, said: str) -> list[str]:
+def parts_of(run: Run, stderr: str) -> list[str]:
     """Its messages, why it ended, its result; safe to show."""
-    last = [] if run.lines or not said else said.splitlines()[-_SAID_LINES:]
+    last = [] if run.lines or not stderr else stderr.splitlines()[-_STDERR_LINES:]
     result = "" if run.result is None else json.dumps(run.result, indent=2, ensure_ascii=False)
-    again = _AGAIN.get(run.outcome, "")
+    hint = _CONTINUE_HINTS.get(run.outcome, "")
     if run.verb == "verify":  # it has no intermediate state
-        again = again.replace("continues where it stopped", "starts it again")
-    parts = ["\n".join(run.lines), "\n".join(last), again, result]
+        hint = hint.replace("continues where it stopped", "starts it again")
+    parts = ["\n".join(run.lines), "\n".join(last), hint, result]
     return ["\n".join(map(plain, part.splitlines())) for part in parts if part]
 
 
@@ -59,7 +59,7 @@ def facts(context: Context, run: Run) -> dict[str, str]:
     last = (
         "" if run.progress_at is None else f"{run.progress}   ({context.moment(run.progress_at)})"
     )
-    told = {
+    values = {
         "outcome": run.outcome.value + ("" if run.status is None else f" (exit {run.status})"),
         "what": run.error.get("what", ""),
         "why": run.error.get("why", ""),
@@ -77,7 +77,7 @@ def facts(context: Context, run: Run) -> dict[str, str]:
         "by": f"{run.user}@{run.host}, process {run.pid}",
         "command": launch.command_line(run.words),
     }
-    return {name: plain(" ".join(words.splitlines())) for name, words in told.items() if words}
+    return {name: plain(" ".join(text.splitlines())) for name, text in values.items() if text}
 
 
 def size(number: int | None) -> str:
@@ -137,7 +137,7 @@ class RunsScreen(PolledScreen):
         """`id_`: the run under the cursor at first."""
         super().__init__(context)
         self._wanted = id_
-        self._found: RunList | None = None
+        self._run_list: RunList | None = None
         self._now = context.clock.utc()
         self.table = KeyedTable(self._columns(), _DROP_ORDER, id="runs")
         self._error = ""
@@ -150,11 +150,11 @@ class RunsScreen(PolledScreen):
         yield Paragraph(id="runs-detail", classes="pane-detail")
 
     def reload(self) -> None:
-        self._fetch.submit(lambda: keeping.read(keeping.folder()), wait=False)
+        self._fetch.submit(lambda: pipeline_runs.read(pipeline_runs.folder()), wait=False)
 
-    def show(self, found: RunList) -> None:
-        if self.paused_at is None or self._found is None:
-            self._found, self._error = found, ""
+    def show(self, run_list: RunList) -> None:
+        if self.paused_at is None or self._run_list is None:
+            self._run_list, self._error = run_list, ""
             self._draw_runs()
 
     def _failed(self, error: ConsoleError) -> None:
@@ -165,14 +165,14 @@ class RunsScreen(PolledScreen):
         self._draw_runs()
 
     def _draw_runs(self) -> None:
-        table, found = self.table, self._found or RunList()
+        table, run_list = self.table, self._run_list or RunList()
         self._now = self.context.clock.utc()
-        why_empty = "Reading the runs ..." if self._found is None else _NONE_YET
-        self.show_rows({run.id: run for run in found.runs}, why_empty)
+        why_empty = "Reading the runs ..." if self._run_list is None else _NONE_YET
+        self.show_rows({run.id: run for run in run_list.runs}, why_empty)
         if self._wanted in table.keys:
             table.move_cursor(table.keys.index(self._wanted))
             self._wanted = ""
-        self._draw_head(found)
+        self._draw_head(run_list)
         self._draw_detail()
         self.refresh_bindings()
 
@@ -208,9 +208,9 @@ class RunsScreen(PolledScreen):
         detail.display = run is not None
         if run is not None:
             error = " ".join(run.error.get(part, "") for part in ("what", "why"))
-            words = run.progress or "No progress reported yet." if run.running else error.strip()
+            text = run.progress or "No progress reported yet." if run.running else error.strip()
             last = f"{run.outcome.value}; before that: {run.progress or 'nothing'}"
-            line = Text(plain(words or " ".join(run.lines[:1]) or last))
+            line = Text(plain(text or " ".join(run.lines[:1]) or last))
             line.append(f"\n{plain(launch.command_line(run.words))}", style_of(detail, "quiet"))
             detail.set_text(line)
 
@@ -218,17 +218,17 @@ class RunsScreen(PolledScreen):
         self._draw_detail()
         self.refresh_bindings()
 
-    def _draw_head(self, found: RunList) -> None:
+    def _draw_head(self, run_list: RunList) -> None:
         head = self.query_one("#runs-head", ScreenHead)
         line = self.paused_head(head, "Pipeline runs")
         line.append(" on this machine", style_of(head, "quiet"))
-        going = sum(run.running for run in found.runs)
-        line.append(f"   {numbered(len(found.runs), 'run')}")
-        if going:
-            line.append(f", {going} running", style_of(head, "good"))
-        if found.unreadable:
-            words = f"   {numbered(found.unreadable, 'file')} cannot be read"
-            line.append(words, style_of(head, "warning"))
+        running = sum(run.running for run in run_list.runs)
+        line.append(f"   {numbered(len(run_list.runs), 'run')}")
+        if running:
+            line.append(f", {running} running", style_of(head, "good"))
+        if run_list.unreadable:
+            text = f"   {numbered(run_list.unreadable, 'file')} cannot be read"
+            line.append(text, style_of(head, "warning"))
         head.draw(line, self._error)
 
     # Keys.
@@ -249,13 +249,13 @@ class RunsScreen(PolledScreen):
             start_job(
                 self,
                 lambda: launch.tail(run.id, "err"),
-                lambda words: self._open(run, words),
+                lambda stderr: self._open(run, stderr),
                 self._failed,
             )
 
-    def _open(self, run: Run, words: str) -> None:
+    def _open(self, run: Run, stderr: str) -> None:
         if self.app.screen is self:
-            self.app.push_screen(RunDialog(self.context, run, words))
+            self.app.push_screen(RunDialog(self.context, run, stderr))
 
     def action_stop(self) -> None:
         run = self._run
@@ -273,7 +273,9 @@ class RunsScreen(PolledScreen):
         self.app.push_screen(dialog, lambda yes: self._stop(run) if yes else None)
 
     def _stop(self, run: Run) -> None:
-        start_job(self, lambda: keeping.stop(run), lambda _: self._stopping(run), self._not_stopped)
+        start_job(
+            self, lambda: pipeline_runs.stop(run), lambda _: self._stopping(run), self._not_stopped
+        )
 
     def _stopping(self, run: Run) -> None:
         self.notify(f"{plain(run.verb)} was asked to end.", markup=False)

@@ -1,4 +1,4 @@
-"""A queue's design proven here: every message of a scratch queue checked, live."""
+"""The smoke test of a queue's design: every message of a scratch queue is checked, live."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from console.verbs.queues import SMOKE
 from console.verbs.verb import OnProgress, Plan, Progress, Result, words_from_texts
 
 _HOW = (("beside", "on a scratch queue"), ("live", "through the queue itself (--live)"))
-_WORDS = {
+_HELP = {
     "beside": "A scratch queue of the same design and options: 3 producers and 3 consumers, every "
     "message is checked: once, unchanged, in the promised order. The queue itself is not touched; "
     "the scratch queue is dropped at the end.",
@@ -85,7 +85,7 @@ class SmokeWork(Plan):
 
 
 class SmokeScreen(FormScreen):
-    """The form stays in sight under the result, for another test."""
+    """The form stays visible above the result, for another test."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "go", "begin", tooltip="start the test"),
@@ -118,7 +118,7 @@ class SmokeScreen(FormScreen):
             self._trial = running.work.trial
 
     def compose_fields(self) -> ComposeResult:
-        yield Field("how", "test", choices=_HOW, value=self._how, help=_WORDS[self._how])
+        yield Field("how", "test", choices=_HOW, value=self._how, help=_HELP[self._how])
 
     def compose_progress(self) -> ComposeResult:
         with VerticalScroll(id="progress"):
@@ -136,11 +136,11 @@ class SmokeScreen(FormScreen):
         del now, paused
         head = self.head("Smoke test of")
         if why := self._why_not:
-            words = self.query_one("#action-head", TextView)
-            head.append(f"   {why}", style_of(words, "warning"))
+            view = self.query_one("#action-head", TextView)
+            head.append(f"   {why}", style_of(view, "warning"))
         self.query_one("#action-head", TextView).set_text(head)
         how = self.form["how"]
-        how.set_help("" if self._trial is not None else _WORDS[how.value])
+        how.set_help("" if self._trial is not None else _HELP[how.value])
         self._draw_report()
 
     @property
@@ -148,31 +148,31 @@ class SmokeScreen(FormScreen):
         return why_not_allowed(self._conn, Rights.ADMIN)
 
     def _draw_report(self) -> None:
-        words = self.query_one("#smoke-report", Paragraph)
+        view = self.query_one("#smoke-report", Paragraph)
         text = Text()
         trial, running, error = self._trial, self.running, ""
         if running is not None and running.error is not None:
             error = describe_error(running.error)
         if error:
-            text.append(f"✖ {error}\n\n", style_of(words, "critical"))
+            text.append(f"✖ {error}\n\n", style_of(view, "critical"))
         elif trial is not None and trial.result is not None:
-            _append_result(text, words, trial.result)
+            _append_result(text, view, trial.result)
         elif running is not None and running.result is not None:
-            text.append("\n".join(running.result.lines) + "\n\n", style_of(words, "warning"))
+            text.append("\n".join(running.result.lines) + "\n\n", style_of(view, "warning"))
         elif self.runs:
             state = "Stopping" if running is not None and running.control.stopped else "Running"
-            text.append(f"{state} ...\n\n", style_of(words, "strong"))
+            text.append(f"{state} ...\n\n", style_of(view, "strong"))
         if trial is not None and trial.progress is not None:
-            _append_progress(text, words, trial, max(10, self.app.size.width - 24))
+            _append_progress(text, view, trial, max(10, self.app.size.width - 24))
         if self.runs:
-            text.append("\ns stops it. Escape leaves it running.", style_of(words, "quiet"))
+            text.append("\ns stops it. Escape leaves it running.", style_of(view, "quiet"))
         elif not self._why_not:
-            again = "again" if trial is not None else "begins"
-            text.append(f"\nEnter {again}.", style_of(words, "quiet"))
-        words.set_text(text)
+            effect = "again" if trial is not None else "begins"
+            text.append(f"\nEnter {effect}.", style_of(view, "quiet"))
+        view.set_text(text)
 
     def on_field_changed(self, event: Field.Changed) -> None:
-        event.field.set_value(event.field.value, _HOW, _WORDS[event.field.value])
+        event.field.set_value(event.field.value, _HOW, _HELP[event.field.value])
 
     def action_go(self) -> None:
         if self.stage in {Stage.FORM, Stage.RESULT}:
@@ -208,15 +208,15 @@ class SmokeScreen(FormScreen):
         )
 
 
-def _append_progress(text: Text, words: TextView, trial: Trial, room: int) -> None:
+def _append_progress(text: Text, view: TextView, trial: Trial, room: int) -> None:
     now = trial.progress
     if now is None:
         return
     cells = min(40, room)
     full = min(cells, round(cells * now.popped / max(1, now.total)))
     text.append(f"  {'messages':<12}")
-    text.append("█" * full, style_of(words, "good"))
-    text.append("░" * (cells - full), style_of(words, "quiet"))
+    text.append("█" * full, style_of(view, "good"))
+    text.append("░" * (cells - full), style_of(view, "quiet"))
     text.append(f"  {now.popped:,} of {now.total:,}\n")
     rates = list(trial.rates)
     through = now.popped / now.seconds if now.seconds else 0.0
@@ -224,17 +224,17 @@ def _append_progress(text: Text, words: TextView, trial: Trial, room: int) -> No
     text.append(f"  in {formats.duration(now.seconds)}\n")
     if rates:
         text.append(f"  {'':<12}")
-        text.append(f"{sparkline(rates[-cells:])}\n", style_of(words, "trend"))
+        text.append(f"{sparkline(rates[-cells:])}\n", style_of(view, "trend"))
     for name, latency in (("push", now.push_ms), ("pop", now.pop_ms)):
         if latency.p99:
             figures = f"p50 {latency.p50:.2f}   p95 {latency.p95:.2f}   p99 {latency.p99:.2f} ms"
             text.append(f"  {name:<12}{figures}\n")
 
 
-def _append_result(text: Text, words: TextView, result: SmokeResult) -> None:
+def _append_result(text: Text, view: TextView, result: SmokeResult) -> None:
     good = result.ok
     each = f", each to {', '.join(result.subscribers)}" if result.subscribers else ""
-    text.append("ok" if good else "✖ NOT OK", style_of(words, "good" if good else "critical"))
+    text.append("ok" if good else "✖ NOT OK", style_of(view, "good" if good else "critical"))
     text.append(
         f"   {result.design}, {formats.numbered(result.messages, 'message')}{each}, order "
         f"{result.order}\n\n"
@@ -248,11 +248,9 @@ def _append_result(text: Text, words: TextView, result: SmokeResult) -> None:
     }
     for name, count in figures.items():
         text.append(f"  {name:<14}")
-        text.append(f"{count:,}\n", style_of(words, "critical" if count else "good"))
+        text.append(f"{count:,}\n", style_of(view, "critical" if count else "good"))
     for error in result.errors:
-        text.append(
-            f"  ✖ {' '.join(map(plain, error.splitlines()))}\n", style_of(words, "critical")
-        )
+        text.append(f"  ✖ {' '.join(map(plain, error.splitlines()))}\n", style_of(view, "critical"))
     text.append("\n")
     if not good:
         text.append(

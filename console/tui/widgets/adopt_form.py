@@ -1,4 +1,4 @@
-"""What a table is to be adopted as: design and roles, or a preset; what it would look like so."""
+"""The form that adopts a table: its design and roles, or a preset; and a preview of the queue."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,10 +21,10 @@ _FIGURES = ("ready", "age_seconds", "claimed", "stuck", "errors", "done", "sched
 
 
 class AdoptPreview(Paragraph):
-    """Says what is still wanted, before anything is asked of the table."""
+    """Says what is still missing; then shows the table as a queue."""
 
     def draw(self, missing: Sequence[str], preview: Preview | None) -> None:
-        """`missing`: the roles that the design cannot do without; None: it is being asked."""
+        """`missing`: roles that the design requires; `preview`: None while it is being read."""
         text = Text()
         if missing:
             text.append(f"Still missing: {', '.join(missing)}.\n", style_of(self, "warning"))
@@ -75,30 +75,30 @@ def _message_text(message: Message) -> str:
 
 
 _TYPED = {"push_sequence", "pop_sequence", "size"}
-"""Roles that no column has."""
+"""Roles whose values are typed, as they are not columns."""
 _ROLES = tuple(adopt.WHAT_ROLES_ARE)
 _NONE = "-"
 _LIBRARY_FIELDS = ("only", "called")
-"""What a preset asks for, in place of roles."""
+"""The fields of a preset, in place of roles."""
 
 
 class AdoptForm(Form):
-    """Each role says what it is, and what its absence costs."""
+    """Each role says what it is, and what is lost without it."""
 
     class Mapped(Event):
-        """It says something else now."""
+        """Its values have changed."""
 
     def __init__(self, designs: Sequence[str]) -> None:
-        """`designs`: those that a table can be of here."""
+        """`designs`: those that a table can have on this engine."""
         super().__init__(id="adopt-form")
         self._designs = designs
         self.table: CandidateTable | None = None
-        self.found: DiscoveredTable | None = None
-        """What a library with a preset keeps in it."""
+        self.discovered: DiscoveredTable | None = None
+        """The library's queues in it, if a library with a preset made it."""
         self._columns: Sequence[Column] = ()
 
     def compose(self) -> ComposeResult:
-        """Fields for all; those of the design are in sight."""
+        """Fields for all designs; those of the chosen one are visible."""
         yield Field("design", choices=[(name, name) for name in self._designs], value="claim")
         yield Field("only", "queue", choices=[(_NONE, "all of them")])
         yield Field("called", "name")
@@ -107,28 +107,28 @@ class AdoptForm(Form):
 
     @property
     def design(self) -> Design:
-        """The design that is chosen; or the library, whose preset is."""
+        """The chosen design, or that of the chosen library's preset."""
         name = self["design"].value
         return presets().get(name) or DESIGNS[name]
 
     @property
     def called(self) -> str:
-        """The name that the queue of a preset shall have."""
+        """The name for the queue of a preset."""
         return self["called"].value.strip()
 
     @property
     def part(self) -> str:
-        """The one queue of a library that is meant; empty: all that its table has."""
+        """The chosen queue of a library's table; empty: all of them."""
         value = self["only"].value
         return "" if value == _NONE else value
 
     @property
     def roles(self) -> dict[str, str]:
-        """Role -> column, as the form has it; those that are not mapped are left out."""
+        """Role -> column, without the roles that are not mapped."""
         if self.design.library:
             return {}
-        found = {role: self[role].value for role in adopt.roles_of(self.design)}
-        return {role: column for role, column in found.items() if column not in {"", _NONE}}
+        mapped = {role: self[role].value for role in adopt.roles_of(self.design)}
+        return {role: column for role, column in mapped.items() if column not in {"", _NONE}}
 
     @property
     def missing(self) -> list[str]:
@@ -141,35 +141,35 @@ class AdoptForm(Form):
     def show(
         self,
         table: CandidateTable,
-        found: DiscoveredTable | None,
+        discovered: DiscoveredTable | None,
         columns: Sequence[Column],
-        begins: Mapping[str, str],
+        initial: Mapping[str, str],
     ) -> None:
-        """A table: each role gets the column that is likely its own, or that `begins` names."""
-        self.table, self.found, self._columns = table, found, columns
-        if found is not None:
-            self._offer_preset(found)
+        """Show a table: each role gets its most likely column, or the one in `initial`."""
+        self.table, self.discovered, self._columns = table, discovered, columns
+        if discovered is not None:
+            self._offer_preset(discovered)
         elif self.design.library:
             self["design"].value = "claim"
-        if (named := begins.get("design", "")) in self._choices:
+        if (named := initial.get("design", "")) in self._choices:
             self["design"].value = named
         self._design_chosen()
-        for pair in words_of(begins.get("map", "")):
+        for pair in words_of(initial.get("map", "")):
             role, _, column = pair.partition("=")
             if role in _ROLES:
                 self[role].value = column
         if not self.design.library:
             self._mapping_changed()
 
-    def _offer_preset(self, found: DiscoveredTable) -> None:
-        """What the library keeps there: all of it first, under the name of its table."""
-        self["design"].set_value(found.of.name, [(n, n) for n in self._choices])
-        every = [(name, name) for name in found.queues]
-        if found.table.queue is None:
+    def _offer_preset(self, discovered: DiscoveredTable) -> None:
+        """Offer the library's queues: first all of them, under the table's name."""
+        self["design"].set_value(discovered.of.name, [(n, n) for n in self._choices])
+        every = [(name, name) for name in discovered.queues]
+        if discovered.table.queue is None:
             every = [(_NONE, "all of them"), *every]
         self["only"].set_value(every[0][0], every, "which of the queues in the table")
         called = self["called"]
-        name = found.table.queue or found.table.table
+        name = discovered.table.queue or discovered.table.table
         called.set_value(name, None, "the queue's name in this console")
         called.touched = False
 
@@ -197,9 +197,9 @@ class AdoptForm(Form):
 
     @property
     def _choices(self) -> list[str]:
-        """The designs; before them the library's own, where the table is one's."""
-        found = self.found
-        return [*([found.of.name] if found else []), *self._designs]
+        """The designs; first the library's own, if a library made the table."""
+        discovered = self.discovered
+        return [*([discovered.of.name] if discovered else []), *self._designs]
 
     def _preset_changed(self) -> None:
         self["called"].show_error("" if self.called else "the queue needs a name")
@@ -209,13 +209,13 @@ class AdoptForm(Form):
         of, roles = self.design, self.roles
         for role in adopt.roles_of(of):
             field = self[role]
-            words = adopt.WHAT_ROLES_ARE[role]
+            help_text = adopt.WHAT_ROLES_ARE[role]
             if role not in roles and role in adopt.WITHOUT:
-                words += f" · without it: {adopt.WITHOUT[role]}"
+                help_text += f" · without it: {adopt.WITHOUT[role]}"
             value = field.value
-            field.set_help(words)
+            field.set_help(help_text)
             needed = adopt.is_needed(of, role) and role not in roles
-            field.show_error(f"{of.name} needs it: {words}" if needed else "")
+            field.show_error(f"{of.name} needs it: {help_text}" if needed else "")
             if role == "size" and value and not value.isdecimal():
                 field.show_error(f"a whole number, not {value!r}")
         self.post_message(self.Mapped())
@@ -226,8 +226,8 @@ class AdoptForm(Form):
             self._design_chosen()
         elif self.design.library:
             if event.field.field_name == "only" and not self["called"].touched:
-                whole = "" if self.table is None else self.table.name
-                self["called"].value = self.part or whole
+                table_name = "" if self.table is None else self.table.name
+                self["called"].value = self.part or table_name
             self._preset_changed()
         else:
             self._mapping_changed()

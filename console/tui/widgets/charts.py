@@ -111,15 +111,19 @@ class Chart(Widget):
         self._phase = phase
         self._drawing: Drawing | None = None
         self._corner = ""
-        self._look: tuple[object, ...] = ()
-        self._made_of: tuple[object, ...] = ()
+        self._appearance: tuple[object, ...] = ()
+        self._built_appearance: tuple[object, ...] = ()
         self._plot: list[Text] = []
 
     def show(self, drawing: Drawing, corner: str) -> None:
         """Show this; `corner` goes to the end of the title."""
-        before = (self._look, self._drawing and self._drawing.title, self._corner)
-        self._drawing, self._corner, self._look = drawing, corner, self._look_of(drawing)
-        if self._look != before[0]:
+        before = (self._appearance, self._drawing and self._drawing.title, self._corner)
+        self._drawing, self._corner, self._appearance = (
+            drawing,
+            corner,
+            self._appearance_of(drawing),
+        )
+        if self._appearance != before[0]:
             self.refresh()
         elif (drawing.title, corner) != before[1:]:
             self.refresh(Region(0, 0, self.size.width, 1))
@@ -128,14 +132,14 @@ class Chart(Widget):
     def drawing(self) -> Drawing | None:
         return self._drawing
 
-    def _look_of(self, drawing: Drawing) -> tuple[object, ...]:
+    def _appearance_of(self, drawing: Drawing) -> tuple[object, ...]:
         """While this is equal the plot looks the same, until it moves by a cell."""
         cell = drawing.span.seconds / max(1, self.size.width)
         runs = tuple(len(curve.runs) for curve in drawing.curves)
         moment = math.floor(drawing.moment.now / min(cell, _LONGEST_SECONDS) + self._phase)
-        look = (drawing.span, drawing.moment.zone, self.app.theme, drawing.marker, drawing.notes)
+        parts = (drawing.span, drawing.moment.zone, self.app.theme, drawing.marker, drawing.notes)
         more = (drawing.bands, drawing.ahead_seconds)
-        return (self.size, *look, *more, runs, moment)
+        return (self.size, *parts, *more, runs, moment)
 
     def render_line(self, y: int) -> Strip:
         width, height = self.size
@@ -144,7 +148,7 @@ class Chart(Widget):
             rest = height - 1 if height - 1 > _LINES_OF_AXIS and width > 3 * _CELLS_OF_LABEL else 0
             below = self._plotted(self._drawing, width, rest) if y and rest else []
             line = below[y - 1] if y and y <= len(below) else line
-            line = line if y else self._words(self._drawing, width)
+            line = line if y else self._title_line(self._drawing, width)
         strip = Strip(line.render(self.app.console, end="")).apply_style(self.rich_style)
         return strip.adjust_cell_length(width, self.rich_style)
 
@@ -153,13 +157,13 @@ class Chart(Widget):
         if not any(curve.runs for curve in drawing.curves):
             return [Text("  nothing sampled yet", style_of(self, "quiet"))]
         # After a change of size or theme it is painted before the next `show`.
-        if (look := self._look_of(drawing)) != self._made_of:
-            self._look = self._made_of = look
+        if (appearance := self._appearance_of(drawing)) != self._built_appearance:
+            self._appearance = self._built_appearance = appearance
             built = Text.from_ansi(self._built(drawing, width, height))
             self._plot = [*built.split("\n", allow_blank=True)]
         return self._plot
 
-    def _words(self, drawing: Drawing, width: int) -> Text:
+    def _title_line(self, drawing: Drawing, width: int) -> Text:
         line = Text(no_wrap=True)
         for text, style in drawing.title:
             line.append(text, style_of(self, style))
@@ -188,8 +192,8 @@ class Chart(Widget):
         room = width - _CELLS_OF_LABEL
         ahead = drawing.ahead_seconds
         last = moment.utc + timedelta(seconds=ahead)
-        backs, words = ticks(drawing.span.seconds + ahead, room, last, moment.zone)
-        plot.xticks([ahead + back for back in backs], words)
+        backs, tick_labels = ticks(drawing.span.seconds + ahead, room, last, moment.zone)
+        plot.xticks([ahead + back for back in backs], tick_labels)
         self._shade(plot, drawing, top, (room, 2 * height))
         dots = (width - _CELLS_OF_LABEL) * _DOTS
         for curve in drawing.curves:
@@ -218,10 +222,10 @@ class Chart(Widget):
                 plot.scatter([x - now for x in xs], ys, marker=mark, color=self._colour("quiet"))
 
     def _colour(self, name: str) -> tuple[int, int, int] | str:
-        found = style_of(self, name).color
-        if found is None:
+        style_color = style_of(self, name).color
+        if style_color is None:
             return "default"
-        red, green, blue = found.get_truecolor()
+        red, green, blue = style_color.get_truecolor()
         return red, green, blue
 
 
@@ -264,14 +268,14 @@ def drawings(
     def curve(name: str, style: str = "trend", *, area: bool = True) -> Curve:
         return Curve(series.runs(key, name, span, moment.now), style, area)
 
-    def drawing(words: Pieces, kind: Axis, *curves: Curve) -> Drawing:
-        return Drawing(words, curves, kind, span, moment)
+    def drawing(title: Pieces, kind: Axis, *curves: Curve) -> Drawing:
+        return Drawing(title, curves, kind, span, moment)
 
     def now(name: str) -> tuple[str, str]:
         return snapshot.text_of(name), ""
 
     push, pop = ("▄ push/s ", "trend"), ("   ⠒⠒ pop/s ", "warning")
-    found = [
+    result = [
         drawing((("ready ", "strong"), now("ready")), COUNTS, curve("ready")),
         drawing(
             (push, now("push_per_second"), pop, now("pop_per_second")),
@@ -283,10 +287,10 @@ def drawings(
     if "gap" in figures_of(snapshot):
         of = "" if snapshot.capacity is None else f" of {snapshot.capacity:,}"
         gap = (("gap ", "strong"), now("gap"), (of, "quiet"))
-        found.append(drawing(gap, COUNTS, curve("gap")))
+        result.append(drawing(gap, COUNTS, curve("gap")))
     elif recorded(snapshot.design).age_is_known:
         age = (("age of the oldest ", "strong"), now("age_seconds"))
-        found.append(drawing(age, SECONDS, curve("age_seconds")))
+        result.append(drawing(age, SECONDS, curve("age_seconds")))
     for kind in () if snapshot.latency is None else KINDS:
         curves = [
             curve(f"{kind}_p{percent}_seconds", style, area=style == "trend")
@@ -294,22 +298,24 @@ def drawings(
         ]
         known: Percentiles = getattr(snapshot.latency, kind)
         if known.messages is not None or any(one.runs for one in curves):
-            found.append(drawing(_cut_words(kind, known), SECONDS, *curves))
-    looks = series.latency(key[0], span, moment.now)
-    last = formats.duration(looks[-1][-1][1]) if looks else formats.UNKNOWN
+            result.append(drawing(_percentile_title(kind, known), SECONDS, *curves))
+    latencies = series.latency(key[0], span, moment.now)
+    last = formats.duration(latencies[-1][-1][1]) if latencies else formats.UNKNOWN
     latency = (("sample latency ", "strong"), (last, ""))
-    return [*found, drawing(latency, SECONDS, Curve(looks, "trend"))]
+    return [*result, drawing(latency, SECONDS, Curve(latencies, "trend"))]
 
 
 _CUTS = ("trend", "warning", "critical")
 """The styles of p50, p95, p99: the first is an area."""
 
 
-def _cut_words(kind: str, of: Percentiles) -> Pieces:
+def _percentile_title(kind: str, of: Percentiles) -> Pieces:
     if of.p50 is None:
         return ((f"{kind} ", "strong"), (of.text, ""))
-    told = zip(("▄ p50 ", "  ⠒⠒ p95 ", "  ⠒⠒ p99 "), of.values, _CUTS, strict=True)
-    pieces = [((sign, style), (formats.duration(value or 0.0), "")) for sign, value, style in told]
+    labels = zip(("▄ p50 ", "  ⠒⠒ p95 ", "  ⠒⠒ p99 "), of.values, _CUTS, strict=True)
+    pieces = [
+        ((sign, style), (formats.duration(value or 0.0), "")) for sign, value, style in labels
+    ]
     return ((f"{kind} ", "strong"), *(piece for both in pieces for piece in both))
 
 
@@ -323,11 +329,11 @@ class Charts(Container):
         """By the operator, to have more room for text."""
         self.replaced = False
         """Whether other charts are visible instead."""
-        self._place = 0
+        self._chart_index = 0
 
     def compose(self) -> ComposeResult:
-        for place in range(_MOST):
-            yield Chart(place / _MOST)
+        for index in range(_MOST):
+            yield Chart(index / _MOST)
 
     @property
     def all_at_once(self) -> bool:
@@ -343,7 +349,7 @@ class Charts(Container):
         self.span = SPANS[(SPANS.index(self.span) + 1) % len(SPANS)]
 
     def step(self, charts: int) -> None:
-        self._place += charts
+        self._chart_index += charts
 
     def draw(self, series: Series, key: Key, snapshot: QueueSnapshot, moment: ChartTime) -> None:
         """Draw those that are visible."""
@@ -351,14 +357,16 @@ class Charts(Container):
         self.display = not (self.hidden or self.replaced) and size.height >= MIN_HEIGHT
         if not self.display:
             return
-        found = drawings(series, key, snapshot, self.span, moment)
+        charts = drawings(series, key, snapshot, self.span, moment)
         every = self.all_at_once
         self.set_class(every, "-all")
-        self.set_class(every and len(found) < _FOUR, "-three")
-        self.set_class(every and len(found) > _FOUR, "-six")
+        self.set_class(every and len(charts) < _FOUR, "-three")
+        self.set_class(every and len(charts) > _FOUR, "-six")
         self.styles.height = 2 * _HIGH_CHART if every else max(_LOW_CHART, size.height // 4)
-        for place, chart in enumerate(self.query(Chart)):
-            chart.display = place < len(found) and (every or place == self._place % len(found))
+        for index, chart in enumerate(self.query(Chart)):
+            chart.display = index < len(charts) and (
+                every or index == self._chart_index % len(charts)
+            )
             if chart.display:
-                of = "" if every else f" · ] chart {place + 1} of {len(found)}"
-                chart.show(found[place], f"z {self.span.title}{of}")
+                of = "" if every else f" · ] chart {index + 1} of {len(charts)}"
+                chart.show(charts[index], f"z {self.span.title}{of}")

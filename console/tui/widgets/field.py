@@ -49,28 +49,28 @@ class Chooser(Widget, can_focus=True):
     def render(self) -> Text:
         """The current value and as many neighbours as fit, those to the right first."""
         width = max(10, self.size.width or 40)
-        words = [shorten(plain(words), width - 6) for _, words in self.choices]
+        labels = [shorten(plain(label), width - 6) for _, label in self.choices]
         line = Text(no_wrap=True)
         first = last = self._at
-        room = width - cell_len(words[self._at]) - 8 if words else 0
-        while words:
-            if last + 1 < len(words) and cell_len(words[last + 1]) + 4 <= room:
+        room = width - cell_len(labels[self._at]) - 8 if labels else 0
+        while labels:
+            if last + 1 < len(labels) and cell_len(labels[last + 1]) + 4 <= room:
                 last += 1
-                room -= cell_len(words[last]) + 4
-            elif first > 0 and cell_len(words[first - 1]) + 4 <= room:
+                room -= cell_len(labels[last]) + 4
+            elif first > 0 and cell_len(labels[first - 1]) + 4 <= room:
                 first -= 1
-                room -= cell_len(words[first]) + 4
+                room -= cell_len(labels[first]) + 4
             else:
                 break
         line.append("‹ " if first else "", style_of(self, "quiet"))  # noqa: RUF001
-        for at in range(first, last + 1 if words else first):
+        for at in range(first, last + 1 if labels else first):
             chosen = at == self._at
             style = style_of(self, "strong" if chosen else "quiet")
             if chosen and self.has_focus:
                 style += style_of(self, "sorted")
-            line.append(f"{'●' if chosen else '○'} {words[at]}", style)
+            line.append(f"{'●' if chosen else '○'} {labels[at]}", style)
             line.append("  ")
-        line.append("›" if last + 1 < len(words) else " ", style_of(self, "quiet"))  # noqa: RUF001
+        line.append("›" if last + 1 < len(labels) else " ", style_of(self, "quiet"))  # noqa: RUF001
         return line
 
     def action_step(self, step: int) -> None:
@@ -134,7 +134,7 @@ class Field(Vertical):
         *,
         value: str = "",
         choices: LabeledValues | None = None,
-        help: str = "",  # noqa: A002  # what it is
+        help: str = "",  # noqa: A002  # its plain name
         placeholder: str = "",
         check: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -143,7 +143,7 @@ class Field(Vertical):
         self.field_name = name
         self._title = title or name
         self._help = help
-        self._wrong = ""
+        self._error_text = ""
         self.control: Chooser | Flag | Input
         if choices is None:
             self.control = Input(
@@ -219,21 +219,21 @@ class Field(Vertical):
             self._help = help
             self._draw()
 
-    def show_error(self, wrong: str) -> None:
+    def show_error(self, error: str) -> None:
         """Show an error in place of the help; empty: none."""
-        if wrong != self._wrong:
-            self._wrong = wrong
+        if error != self._error_text:
+            self._error_text = error
             self._draw()
 
     def check(self) -> bool:
         """Validate it; an error is shown below the field."""
-        found = self.control.validate(self.value) if isinstance(self.control, Input) else None
-        self.show_error(" ".join(found.failure_descriptions) if found else "")
+        result = self.control.validate(self.value) if isinstance(self.control, Input) else None
+        self.show_error(" ".join(result.failure_descriptions) if result else "")
         return not self.has_error
 
     @property
     def has_error(self) -> bool:
-        return bool(self._wrong)
+        return bool(self._error_text)
 
     def focus_control(self) -> None:
         # At once: focus() is deferred, and the next keys would go to the old widget.
@@ -242,13 +242,15 @@ class Field(Vertical):
     def _draw(self) -> None:
         if not self.is_attached:
             return
-        words = self.query_one(".field-help", Paragraph)
+        paragraph = self.query_one(".field-help", Paragraph)
         help_ = "" if self._beside else self._help
-        if self._wrong:
-            words.set_text(Text(f"✖ {plain(self._wrong)}", style_of(words, "critical")))
+        if self._error_text:
+            paragraph.set_text(
+                Text(f"✖ {plain(self._error_text)}", style_of(paragraph, "critical"))
+            )
         else:
-            words.set_text(Text(plain(help_), style_of(words, "quiet")))
-        words.display = bool(self._wrong or help_)
+            paragraph.set_text(Text(plain(help_), style_of(paragraph, "quiet")))
+        paragraph.display = bool(self._error_text or help_)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()

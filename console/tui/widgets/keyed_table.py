@@ -167,8 +167,8 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         removed_column: str = "",
         id: str | None = None,  # noqa: A002  # Textual's own name
     ) -> None:
-        """`lost_first`: the columns that go where there is no room, the least needed first.
-        `left`: the one that says of a row that it is no longer in the list."""
+        """`drop_order`: the columns dropped if there is no room, the least important first.
+        `removed_column`: the one that says of a row that it is no longer in the list."""
         super().__init__(id=id)
         self.columns = columns
         self.laid_out: tuple[ColumnLayout[Row], ...] = ()
@@ -223,7 +223,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         at, top = self.cursor_row, self.scroll_offset.y
         before = (self.laid_out, self.keys, self._visible_cells)
         self.keys = tuple(self.rows)
-        self._row_index = {key: place for place, key in enumerate(self.keys)}
+        self._row_index = {key: index for index, key in enumerate(self.keys)}
         self._visible_cells = {}
         self.laid_out = tuple(self.lay_out((self.size.width or self.app.size.width) - _SCROLL_BAR))
         if self._cursor not in self._row_index:
@@ -232,7 +232,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
             sum(one.width + PADDING for one in self.laid_out), len(self.keys) + self.HEADER_LINES
         )
         if top and self.cursor_row != at:
-            # Whatever comes and goes above it, the row stays at its line on the screen.
+            # Whatever changes above it, the row stays at its line on the screen.
             self.scroll_to(y=top + self.cursor_row - at, animate=False, immediate=True)
         elif self.cursor_row != at:
             self._scroll_to_cursor()
@@ -305,10 +305,10 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
             base += self.get_component_rich_style("keyed-table--header", partial=True)
             cells = tuple(Cell(one.title, "sorted" if one.sorted else "") for one in self.laid_out)
             return self._strip(cells, base, left, width)
-        place = top + y - self.HEADER_LINES
-        if place >= len(self.keys):
+        index = top + y - self.HEADER_LINES
+        if index >= len(self.keys):
             return Strip.blank(width, base)
-        key = self.keys[place]
+        key = self.keys[index]
         if key == self._cursor:
             base += self.get_component_rich_style("keyed-table--cursor", partial=True)
         return self._strip(self._cells(key), base, left, width)
@@ -364,9 +364,9 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
 
     def on_click(self, event: events.Click) -> None:
         if event.y >= self.HEADER_LINES:
-            place = self.scroll_offset.y + event.y - self.HEADER_LINES
-            if place < len(self.keys):
-                self.move_cursor(place)
+            index = self.scroll_offset.y + event.y - self.HEADER_LINES
+            if index < len(self.keys):
+                self.move_cursor(index)
             return
         right = -self.scroll_offset.x
         for one in self.laid_out:
@@ -401,11 +401,11 @@ def merge_keys(
 
     Otherwise the next key press would hit whatever moved under the cursor.
     """
-    there = set(now)
+    current = set(now)
     below: dict[str | None, list[str]] = {}
     last: str | None = None
     for key in before:
-        if key in there:
+        if key in current:
             last = key
         elif key in held:
             below.setdefault(last, []).append(key)

@@ -37,7 +37,7 @@ from console.tui.widgets.keyed_table import (
 )
 
 DROP_ORDER = ("slot", "pushed", "bytes", "owner", "title", "due", "number", "tries")
-_TONES = {"error": "warning", "claimed": "strong"}
+_STATE_STYLES = {"error": "warning", "claimed": "strong"}
 _EVERY_QUEUE_HAS = ("owner", "title", "error")
 
 
@@ -56,7 +56,14 @@ def columns_of(
         Column("id", "id", lambda m: or_unknown(m.id, plain), "", 8, 36),
         _figure("number", "quiet", 7),
         _figure("slot", "quiet", 6),
-        Column("state", "state", lambda m: m.state, lambda m: _TONES.get(m.state, "quiet"), 9, 36),
+        Column(
+            "state",
+            "state",
+            lambda m: m.state,
+            lambda m: _STATE_STYLES.get(m.state, "quiet"),
+            9,
+            36,
+        ),
         _figure("age", "", 11),
         _figure("tries", "", 8, "attempts"),
         _figure("bytes", "quiet", 7),
@@ -89,14 +96,14 @@ def _owner(message: Message) -> str:
 
 def by_key(messages: Sequence[Message]) -> dict[str, Message]:
     """The messages by a key that survives changes of state: their id, if they have a unique one."""
-    found: dict[str, Message] = {}
+    result: dict[str, Message] = {}
     for message in messages:
-        same = found.get(f"id={message.id}")
+        same = result.get(f"id={message.id}")
         # Read twice in two states: it changed while the list was read, and the later one counts.
         alone = message.id is not None and (same is None or same.state != message.state)
-        key = f"id={message.id}" if alone else f"at={message.key or len(found)}"
-        found[key] = message
-    return found
+        key = f"id={message.id}" if alone else f"at={message.key or len(result)}"
+        result[key] = message
+    return result
 
 
 def loaded_text(messages: Collection[str], *, more: bool) -> str:
@@ -226,8 +233,8 @@ class MessageHead(TextView):
         title.append(f"  message {plain(name)}", style_of(self, "strong"))
         gone = state == "gone"
         if message is None:
-            words_ = "  gone: popped, purged or archived" if gone else "  Reading ..."
-            title.append(words_, style_of(self, "critical" if gone else "quiet"))
+            text = "  gone: popped, purged or archived" if gone else "  Reading ..."
+            title.append(text, style_of(self, "critical" if gone else "quiet"))
             show_lines(self, [title])
             return
         if gone:
@@ -302,7 +309,9 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
         self.cursor = 0
         """The row of the cursor."""
         self._folds: set[int] = set()
-        self._question: LatestQuery[PayloadLayout] = LatestQuery(self, self.show_rows, self._failed)
+        self._layout_query: LatestQuery[PayloadLayout] = LatestQuery(
+            self, self.show_rows, self._failed
+        )
         self._width = 0
 
     @property
@@ -311,7 +320,7 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def laying_out(self) -> bool:
-        return self._question.busy
+        return self._layout_query.busy
 
     def show_payload(self, payload: str | bytes, *, cut: bool) -> None:
         """Show this; more of the same, if there was some before."""
@@ -324,17 +333,17 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
         payload, form, cut, closed = self.payload, self.form, self.cut, frozenset(self._folds)
         self._width = width = self.scrollable_content_region.width
         if payload is not None and width > 0:
-            self._question.submit(lambda: lay_out(payload, form, width, cut=cut, closed=closed))
+            self._layout_query.submit(lambda: lay_out(payload, form, width, cut=cut, closed=closed))
 
-    def show_rows(self, found: PayloadLayout) -> None:
+    def show_rows(self, layout: PayloadLayout) -> None:
         line = self.rows[self.cursor].line if self.cursor < len(self.rows) else 0
-        same = self.layout_result is not None and self.layout_result.form is found.form
-        self.layout_result = found
-        self.virtual_size = Size(self._width, len(found.rows))
-        self.cursor = min(self.cursor, len(found.rows) - 1)
-        if same and found.form is not PayloadForm.HEX:
+        same = self.layout_result is not None and self.layout_result.form is layout.form
+        self.layout_result = layout
+        self.virtual_size = Size(self._width, len(layout.rows))
+        self.cursor = min(self.cursor, len(layout.rows) - 1)
+        if same and layout.form is not PayloadForm.HEX:
             # After a change of width the cursor stays on its line.
-            self.cursor = _row_of(found.rows, line)
+            self.cursor = _row_of(layout.rows, line)
         elif not same:
             self.cursor = 0
         self._to_cursor()

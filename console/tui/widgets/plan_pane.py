@@ -21,7 +21,7 @@ from console.monitor.message import Masks, Message, masked
 from console.tui.jobs import ActionRun
 from console.tui.text import TextView, first_line, plain, shorten, style_of
 
-_TONES = (
+_TOKEN_STYLES = (
     (Comment, "quiet"),
     (Keyword, "strong"),
     (Literal, "trend"),
@@ -54,14 +54,14 @@ class SqlView(ScrollableContainer, can_focus=True):
         self.scroll_home(animate=False)
 
     def _draw(self) -> None:
-        words = self.query_one(TextView)
+        view = self.query_one(TextView)
         drawn = Text(no_wrap=True)
         lexer = get_lexer_by_name(self._product.sql_lexer, stripnl=False)
         safe = "\n".join(map(plain, self.text.expandtabs(4).split("\n")))
         for kind, value in lexer.get_tokens(safe):
-            name = next((name for of, name in _TONES if kind in of), "")
-            drawn.append(value, style_of(words, name))
-        words.set_text(drawn)
+            name = next((name for of, name in _TOKEN_STYLES if kind in of), "")
+            drawn.append(value, style_of(view, name))
+        view.set_text(drawn)
 
     def action_copy(self) -> None:
         self.app.copy_to_clipboard(self.text)
@@ -79,7 +79,7 @@ class PlanView(Static):
         for at, line in enumerate(lines):
             if sample and line.startswith("  the first: "):
                 continue  # the table below has them in more detail
-            text.append(f"{plain(line)}\n", style_of(self, self._tone(line, first=at == 0)))
+            text.append(f"{plain(line)}\n", style_of(self, self._line_style(line, first=at == 0)))
         self.plain_text = text.plain
         parts: list[RenderableType] = [text]
         if sample:
@@ -92,13 +92,13 @@ class PlanView(Static):
         self.update(Group(*parts))
 
     @staticmethod
-    def _tone(line: str, *, first: bool) -> str:
-        words = line.strip()
-        if words.startswith("REFUSED"):
+    def _line_style(line: str, *, first: bool) -> str:
+        text = line.strip()
+        if text.startswith("REFUSED"):
             return "critical"
-        if words.startswith("PRODUCTION"):
+        if text.startswith("PRODUCTION"):
             return "production"
-        if words.startswith(("skipped", "alive:", "waits for", "left out")):
+        if text.startswith(("skipped", "alive:", "waits for", "left out")):
             return "warning"
         return "strong" if first else ""
 
@@ -111,13 +111,13 @@ class PlanView(Static):
         names = [shorten(_name(one), max(8, most - 2 - _LEAST_ERROR)) for one in sample]
         room = max(_LEAST_ERROR, most - 2 - max(map(cell_len, names)))
         for one, name in zip(sample, names, strict=True):
-            said = one.error or one.claimed_by or ""
+            text = one.error or one.claimed_by or ""
             table.add_row(
                 Text(name),
                 Text(one.state),
                 Text(formats.UNKNOWN if one.age_seconds is None else _age(one.age_seconds)),
                 Text(formats.NOT_APPLICABLE if one.attempts is None else f"{one.attempts:,}"),
-                Text(shorten(first_line(masked(said, masks)), room)),
+                Text(shorten(first_line(masked(text, masks)), room)),
             )
         return table
 
@@ -148,25 +148,25 @@ class ProgressView(TextView):
     """A progress bar if the total is known, and the ledger so far."""
 
     def draw(self, running: ActionRun, now: float) -> None:
-        told = running.progress
-        done = 0 if told is None else told.done
-        total = running.work.count if told is None else told.total
+        progress = running.progress
+        done = 0 if progress is None else progress.done
+        total = running.work.count if progress is None else progress.total
         text = Text()
         text.append(f"{running.name}{running.state}\n\n", style_of(self, "strong"))
         if total:
             text.append_text(self._bar(min(1.0, done / total)))
         counts = f"{done:,} of {total:,}" if total else f"{done:,}"
         text.append(f"{counts}{self._pace(running, done, total, now)}\n")
-        if told is not None and told.ledger is not None:
-            ledger = told.ledger
+        if progress is not None and progress.ledger is not None:
+            ledger = progress.ledger
             text.append(
                 f"{ledger.out:,} done, {ledger.skipped_count:,} skipped, "
                 f"{ledger.failed_count:,} failed\n"
             )
             for why, count in (*ledger.skipped.items(), *ledger.failed.items()):
                 text.append(f"  {count:,}: {plain(why)}\n", style_of(self, "quiet"))
-        if told is not None and told.text:
-            text.append(f"{plain(told.text)}\n", style_of(self, "quiet"))
+        if progress is not None and progress.text:
+            text.append(f"{plain(progress.text)}\n", style_of(self, "quiet"))
         self.set_text(text)
 
     def _bar(self, share: float) -> Text:
@@ -181,10 +181,10 @@ class ProgressView(TextView):
         seconds = now - running.began_at
         if seconds < 1 or not done:
             return ""
-        words = f", {formats.rate(done / seconds)} a second"
+        text = f", {formats.rate(done / seconds)} a second"
         if total and done < total and not running.control.paused:
-            words += f", about {formats.duration((total - done) * seconds / done)} left"
-        return words
+            text += f", about {formats.duration((total - done) * seconds / done)} left"
+        return text
 
 
 @dataclass(frozen=True)

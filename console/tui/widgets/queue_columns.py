@@ -61,8 +61,8 @@ def _figure(
     of = of or name
 
     def number(view: QueueView) -> float | None:
-        found: float | None = getattr(view.snapshot, of)
-        return found
+        figure: float | None = getattr(view.snapshot, of)
+        return figure
 
     text = value or (lambda view: view.snapshot.text_of(of))
 
@@ -94,28 +94,28 @@ def _claimed(view: QueueView) -> str:
 
 
 def _claims(view: QueueView) -> Value:
-    found = view.snapshot.claimed
-    return found if found is not None else view.snapshot.holders or None
+    claimed = view.snapshot.claimed
+    return claimed if claimed is not None else view.snapshot.holders or None
 
 
 def _name(view: QueueView, width: int) -> str:
     """The queue's name; after its connection's mark and name if there are several."""
     if view.connection_label and view.color:
-        return MARK + _in_words(view, width - len(MARK))
-    return _in_words(view, width)
+        return MARK + _name_with_age(view, width - len(MARK))
+    return _name_with_age(view, width)
 
 
-def _name_tone(view: QueueView) -> str:
+def _name_style(view: QueueView) -> str:
     snapshot = view.snapshot
     return _stale(view) or ("strong" if snapshot.acting or snapshot.decisions else "")
 
 
-def _in_words(view: QueueView, width: int) -> str:
+def _name_with_age(view: QueueView, width: int) -> str:
     """With the age if it is stale: this column is never dropped."""
     if view.stale_seconds is None:
         return _marked(view, width)
     age = f" · {whole_seconds(view.stale_seconds)}" + (" old" if width >= 24 else "")
-    return _in_place(view, max(4, width - cell_len(age))) + age
+    return _qualified_name(view, max(4, width - cell_len(age))) + age
 
 
 LONGEST_SUBSCRIBER = 20
@@ -146,8 +146,8 @@ def _marked(view: QueueView, width: int) -> str:
     slowest subscriber, in the longest form that fits."""
     snapshot, forms = view.snapshot, []
     if snapshot.decisions:
-        told = snapshot.marks[0]
-        forms = [told, told.split(",")[0], told.split()[0]]
+        mark = snapshot.marks[0]
+        forms = [mark, mark.split(",")[0], mark.split()[0]]
     elif snapshot.acting:
         one = snapshot.acting[0]
         since = whole_seconds(one.since_seconds)
@@ -156,13 +156,13 @@ def _marked(view: QueueView, width: int) -> str:
         forms = [f"{name} is slowest", name]
     name = f"{view.connection_label}{_INSIDE}{view.label}" if view.connection_label else view.label
     for words in forms:
-        told = plain(f" » {words}")
-        if cell_len(name) + cell_len(told) <= width:
-            return name + told
-    return _in_place(view, width - 2) + " »" if forms else _in_place(view, width)
+        suffix = plain(f" » {words}")
+        if cell_len(name) + cell_len(suffix) <= width:
+            return name + suffix
+    return _qualified_name(view, width - 2) + " »" if forms else _qualified_name(view, width)
 
 
-def _in_place(view: QueueView, width: int) -> str:
+def _qualified_name(view: QueueView, width: int) -> str:
     """The name, after its connection's if there are several; both stay recognizable."""
     if not view.connection_label or width < 12:
         return shorten(view.label, width)
@@ -187,7 +187,7 @@ def _full_in(view: QueueView) -> str:
     return formats.ESTIMATE + formats.duration(view.full_in_seconds)
 
 
-def _full_in_tone(view: QueueView) -> str:
+def _full_in_style(view: QueueView) -> str:
     if view.stale_seconds is not None:
         return "stale"
     seconds = view.full_in_seconds
@@ -205,7 +205,7 @@ _STATE = QueueColumn(
     sort_key=lambda v: float(v.level), sort_label="state",
 )  # fmt: skip
 _QUEUE = QueueColumn(
-    "queue", "queue", lambda v: _name(v, _UNBOUNDED), _name_tone, 16, fit_value=_name,
+    "queue", "queue", lambda v: _name(v, _UNBOUNDED), _name_style, 16, fit_value=_name,
     first_char_style=lambda v: mark_style(v.color) if v.connection_label else "",
     sort_key=lambda v: v.label.casefold(), sort_label="name", descending=False,
 )  # fmt: skip
@@ -218,7 +218,7 @@ _TREND = QueueColumn(
     fit_value=_trend, sort_key=lambda _: None, sort_label="",
 )  # fmt: skip
 _FULL_IN = QueueColumn(
-    "full_in", "full in", _full_in, _full_in_tone, 12, align_right=True,
+    "full_in", "full in", _full_in, _full_in_style, 12, align_right=True,
     sort_key=lambda v: v.full_in_seconds, sort_label="time to full", descending=False,
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A queue's figures as text: in the overview those without a column, in its screen all."""
+"""A queue's figures as text: all on its screen, those without a column on the overview."""
 
 from __future__ import annotations
 
@@ -105,20 +105,20 @@ class FiguresPanel(TextView):
 
     def _findings(self, view: QueueView) -> Text:
         """Their number, and the text of the most severe."""
-        grave = [one for one in view.findings if one.is_problem]
-        if grave:
-            more = f"{len(grave)} findings: " if len(grave) > 1 else ""
+        problems = [one for one in view.findings if one.is_problem]
+        if problems:
+            more = f"{len(problems)} findings: " if len(problems) > 1 else ""
             return Text(
-                more + grave[0].text, style_of(self, SEVERITY_STYLES.get(grave[0].level, ""))
+                more + problems[0].text, style_of(self, SEVERITY_STYLES.get(problems[0].level, ""))
             )
         healthy = view.diagnosis is not None and view.diagnosis.healthy
-        words = "nothing wrong in the figures"
+        text = "nothing wrong in the figures"
         if view.diagnosis is not None:
-            words = ("" if healthy else "the doctor: ") + view.diagnosis.verdict
+            text = ("" if healthy else "the doctor: ") + view.diagnosis.verdict
         if notes := len(view.findings):
             noted = formats.numbered(notes, "note")
-            words = noted if healthy else f"{words}, {noted}"
-        return Text(words, style_of(self, "good" if healthy else "quiet"))
+            text = noted if healthy else f"{text}, {noted}"
+        return Text(text, style_of(self, "good" if healthy else "quiet"))
 
     def _figures(self, view: QueueView, thresholds: Thresholds, width: int) -> list[Text]:
         lines = [Text(no_wrap=True)]
@@ -140,12 +140,12 @@ class FiguresPanel(TextView):
             options = {**queue.options}
             if "size" in options and capacity is not None:
                 options["size"] = f"{capacity}"  # the catalog has the size at installation
-            told = " ".join(f"{name}={value}" for name, value in sorted(options.items()))
-            line.append(plain(f"options {told}"), style_of(self, "quiet"))
+            text = " ".join(f"{name}={value}" for name, value in sorted(options.items()))
+            line.append(plain(f"options {text}"), style_of(self, "quiet"))
         return line
 
     def _limits(self, snapshot: QueueSnapshot, thresholds: Thresholds) -> Text:
-        words = "; ".join(limit_words(snapshot, thresholds))
+        words = "; ".join(limit_texts(snapshot, thresholds))
         return Text(
             f"limits {words}" if words else "no limits", style_of(self, "quiet"), no_wrap=True
         )
@@ -157,24 +157,26 @@ def subscriber_lines(
     """A line per subscriber, the slowest first; at most `most` lines."""
     if "subscribers" in snapshot.unknown:
         return [Text(f"{_INDENT}subscribers {formats.UNKNOWN}", style_of(on, "quiet"))]
-    found = slowest_first(snapshot)
-    shown = found if len(found) <= most else found[: most - 1]
-    figures = [list(one.figures) for one in found]
-    if all(one.parked == 0 for one in found):
-        figures = [[piece for piece in told if piece[0] != "parked"] for told in figures]
+    subscribers = slowest_first(snapshot)
+    shown = subscribers if len(subscribers) <= most else subscribers[: most - 1]
+    figures = [list(one.figures) for one in subscribers]
+    if all(one.parked == 0 for one in subscribers):
+        figures = [[piece for piece in row if piece[0] != "parked"] for row in figures]
     widths = [max(len(words) for _, words in column) for column in zip(*figures, strict=True)]
-    name_width = min(LONGEST_SUBSCRIBER, max((len(one.subscriber) for one in found), default=0))
+    name_width = min(
+        LONGEST_SUBSCRIBER, max((len(one.subscriber) for one in subscribers), default=0)
+    )
     lines = []
-    for one, told in zip(shown, figures, strict=False):
+    for one, row in zip(shown, figures, strict=False):
         line = Text(_INDENT, no_wrap=True)
         name = formats.plain(one.subscriber)[:LONGEST_SUBSCRIBER].ljust(name_width)
-        line.append(name, style_of(on, "strong" if one is found[0] else ""))
-        for (title, words), width in zip(told, widths, strict=True):
+        line.append(name, style_of(on, "strong" if one is subscribers[0] else ""))
+        for (title, words), width in zip(row, widths, strict=True):
             line.append(f"  {title} ", style_of(on, "quiet"))
             line.append(words.rjust(width), style_of(on, "stale" if stale else ""))
         lines.append(line)
-    if len(shown) < len(found):
-        more = formats.numbered(len(found) - len(shown), "subscriber")
+    if len(shown) < len(subscribers):
+        more = formats.numbered(len(subscribers) - len(shown), "subscriber")
         lines.append(Text(f"{_INDENT}{more} less behind", style_of(on, "quiet")))
     return lines
 
@@ -198,8 +200,8 @@ def _append_state(line: Text, on: TextView, view: QueueView, mark: str = "") -> 
 
 def decided(snapshot: QueueSnapshot, width: int) -> str:
     """The operators' decisions, each after two blanks; with reasons if there is room."""
-    whole = [one.shown for one in snapshot.decisions]
-    return "".join(f"  {plain(one)}" for one in (whole if width >= _WIDE else snapshot.marks))
+    complete = [one.shown for one in snapshot.decisions]
+    return "".join(f"  {plain(one)}" for one in (complete if width >= _WIDE else snapshot.marks))
 
 
 def pieces(snapshot: QueueSnapshot, thresholds: Thresholds, width: int) -> Iterator[Piece]:
@@ -256,7 +258,7 @@ def _holders(snapshot: QueueSnapshot) -> str:
     return f"{snapshot.holders:,}, the oldest {since[0]}"
 
 
-def limit_words(snapshot: QueueSnapshot, thresholds: Thresholds) -> Iterator[str]:
+def limit_texts(snapshot: QueueSnapshot, thresholds: Thresholds) -> Iterator[str]:
     """Each limit that the queue can reach: `90 % full, critical 100 %`."""
     if snapshot.stuck is not None or "stuck" in snapshot.unknown:
         yield f"stuck after {formats.duration(thresholds.stuck_after_seconds)}"
@@ -272,7 +274,7 @@ def limit_words(snapshot: QueueSnapshot, thresholds: Thresholds) -> Iterator[str
 
 
 def _limit(name: str, words: str, limits: Limits[N]) -> Iterator[str]:
-    told = {
+    texts = {
         level: Exceeded(name, limit, limit, level).limit_text
         for level, limit in (
             (Severity.WARNING, limits.warning),
@@ -280,11 +282,13 @@ def _limit(name: str, words: str, limits: Limits[N]) -> Iterator[str]:
         )
         if limit is not None
     }
-    if Severity.WARNING in told:
-        critical = told.get(Severity.CRITICAL)
-        yield words.format(told[Severity.WARNING]) + (f" (critical {critical})" if critical else "")
-    elif told:
-        yield words.format(told[Severity.CRITICAL]) + " is critical"
+    if Severity.WARNING in texts:
+        critical = texts.get(Severity.CRITICAL)
+        yield words.format(texts[Severity.WARNING]) + (
+            f" (critical {critical})" if critical else ""
+        )
+    elif texts:
+        yield words.format(texts[Severity.CRITICAL]) + " is critical"
 
 
 _MANY_LINES = 36
@@ -306,8 +310,8 @@ class QueueDetail(TextView):
             return
         lines = [self._verdict(view), self._figures(view)]
         if self.app.size.height >= _MANY_LINES:
-            gravest = next((one for one in view.findings if one.finding is not None), None)
-            lines += [self._why(gravest), self._more_of(gravest)]
+            worst = next((one for one in view.findings if one.finding is not None), None)
+            lines += [self._why(worst), self._more_of(worst)]
         show_lines(self, lines)
 
     def draw_group(self, group: Group) -> None:
@@ -317,9 +321,9 @@ class QueueDetail(TextView):
         head.append(group.title, style_of(self, "strong")).append(
             f"  {group.summaries[0]}", style_of(self, style)
         )
-        grave = Counter(view.level.word for view in group.queues if view.level > Severity.NOTE)
-        told = ", ".join(f"{count} {word}" for word, count in sorted(grave.items()))
-        queues = Text(f"queues: {told}" if told else "", style_of(self, "quiet"), no_wrap=True)
+        counts = Counter(view.level.word for view in group.queues if view.level > Severity.NOTE)
+        text = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+        queues = Text(f"queues: {text}" if text else "", style_of(self, "quiet"), no_wrap=True)
         show_lines(self, [head, queues])
 
     def draw_finding(self, view: FindingView | None) -> None:
@@ -355,13 +359,15 @@ class QueueDetail(TextView):
         line = Text(no_wrap=True)
         _append_name(line, self, view)
         _append_state(line, self, view)
-        found = [one for one in view.findings if one.level > Severity.NOTE]
-        words = ", ".join(one.text for one in found)
+        problems = [one for one in view.findings if one.level > Severity.NOTE]
+        words = ", ".join(one.text for one in problems)
         if not words and view.stale_seconds is None:
             words = "nothing wrong in the figures"
             if view.diagnosis is not None and view.diagnosis.healthy:
                 words = view.diagnosis.verdict
-        style = SEVERITY_STYLES.get(max((one.level for one in found), default=Severity.OK), "quiet")
+        style = SEVERITY_STYLES.get(
+            max((one.level for one in problems), default=Severity.OK), "quiet"
+        )
         line.append(f"  {words}", style_of(self, style))
         if view.diagnosis is not None and view.diagnosis.unseen:
             unseen = first_line(view.diagnosis.unseen[0])
@@ -371,10 +377,10 @@ class QueueDetail(TextView):
     def _figures(self, view: QueueView) -> Text:
         """Figures that a narrow table drops, and those without a column."""
         line, snapshot = Text(no_wrap=True), view.snapshot
-        for name, words in _FIGURES:
+        for name, title in _FIGURES:
             text = snapshot.text_of(name)
             if text != formats.NOT_APPLICABLE:
-                line.append(f"{text} {words}  ", style_of(self, "quiet"))
+                line.append(f"{text} {title}  ", style_of(self, "quiet"))
         if snapshot.capacity is not None:
             used = snapshot.text_of("gap")
             line.append(f"{used} of {snapshot.capacity:,} slots  ", style_of(self, "quiet"))

@@ -94,37 +94,37 @@ class Group:
         if number is None or (unknown and name == _MAY_BE_NEGATIVE):
             return formats.UNKNOWN if unknown or not self.counted else ""
         if name == _OLDEST:
-            words = formats.duration(max(number, 0.0))
+            text = formats.duration(max(number, 0.0))
         elif name.endswith("_per_second"):
-            words = formats.rate(number)
+            text = formats.rate(number)
         else:
             estimated = any(name in view.snapshot.estimated for view in self.counted)
-            words = formats.count(int(number), estimated=estimated)
-        return formats.AT_LEAST + words if unknown and words[0] != formats.ESTIMATE else words
+            text = formats.count(int(number), estimated=estimated)
+        return formats.AT_LEAST + text if unknown and text[0] != formats.ESTIMATE else text
 
     def trend(self, cells: int) -> tuple[int | None, ...]:
         """The sum of ready messages in the last buckets; None if it is unknown for a queue. Hosts
         are not sampled in step: a count holds for two more buckets."""
-        seen = [kept for view in self.counted if (kept := _kept(view.trend[-cells - _KEPT :]))]
-        added = (None if None in bucket else sum(bucket) for bucket in zip(*seen, strict=True))
+        trends = [kept for view in self.counted if (kept := _kept(view.trend[-cells - _KEPT :]))]
+        added = (None if None in bucket else sum(bucket) for bucket in zip(*trends, strict=True))
         return tuple(added)[-cells:]
 
     @cached_property
     def filling(self) -> tuple[QueueView, ...]:
         """Its rings that are known to fill, the first to be full first."""
-        found = [view for view in self.counted if view.full_in_seconds is not None]
-        return tuple(sorted(found, key=lambda view: view.full_in_seconds or 0.0))
+        rings = [view for view in self.counted if view.full_in_seconds is not None]
+        return tuple(sorted(rings, key=lambda view: view.full_in_seconds or 0.0))
 
     def _full_in(self, column: "QueueColumn") -> str:
         """When the first of its rings is full; `≤` if that is unknown for some."""
-        told = {column.value(view) for view in self.counted}
-        unknown = formats.UNKNOWN in told
+        texts = {column.value(view) for view in self.counted}
+        unknown = formats.UNKNOWN in texts
         if not self.filling:
-            others = sorted(told - {formats.NOT_APPLICABLE, formats.UNKNOWN})
+            others = sorted(texts - {formats.NOT_APPLICABLE, formats.UNKNOWN})
             return formats.UNKNOWN if unknown or not self.counted else "".join(others)
-        words = column.value(self.filling[0])
-        estimate = words.startswith(formats.ESTIMATE)
-        return _AT_MOST + words.removeprefix(formats.ESTIMATE) if unknown and estimate else words
+        text = column.value(self.filling[0])
+        estimate = text.startswith(formats.ESTIMATE)
+        return _AT_MOST + text.removeprefix(formats.ESTIMATE) if unknown and estimate else text
 
     @property
     def summaries(self) -> tuple[str, ...]:
@@ -134,19 +134,19 @@ class Group:
             (one,) = self.connections
             if one.link is Link.ALIVE:
                 return queues, ""
-            told = link_text(one, with_retry=False)
+            state = link_text(one, with_retry=False)
             why = f": {one.why}" if one.why else ""
-            return link_text(one) + why, told + why, told
+            return link_text(one) + why, state + why, state
         of = len(self.connections)
         some = f"{self.answering} of " if self.answering < of else ""
-        whole = some + formats.numbered(of, "connection")
-        return f"{whole}, {queues}", whole, f"{some}{of}"
+        connections = some + formats.numbered(of, "connection")
+        return f"{connections}, {queues}", connections, f"{some}{of}"
 
     def name(self, width: int, mark: str) -> str:
         """The title and the state; only the title is truncated."""
         begin = _STEP * bool(self.under) + mark
-        for words in self.summaries:
-            end = f": {words}" if words else ""
+        for summary in self.summaries:
+            end = f": {summary}" if summary else ""
             room = width - cell_len(begin + end)
             if cell_len(self.title) <= room:
                 break
@@ -192,10 +192,10 @@ def connection_groups(
 ) -> Iterator[Group]:
     """A line for each connection with some of these queues, or that matches by name: one that never
     answered has no known queues."""
-    found: dict[str, list[QueueView]] = {name: [] for name in connections}
+    by_connection: dict[str, list[QueueView]] = {name: [] for name in connections}
     for view in queues:
-        found[view.connection].append(view)
-    for name, own in found.items():
+        by_connection[view.connection].append(view)
+    for name, own in by_connection.items():
         conn = connections[name]
         if own or is_named(name):
             under = _key_of(conn.group) if conn.group else ""
@@ -224,9 +224,9 @@ def _kept(trend: Sequence[int | None]) -> list[int | None]:
     if None not in kept:
         return kept
     last, age = None, 0
-    for place, value in enumerate(kept):
+    for index, value in enumerate(kept):
         last, age = (last, age + 1) if value is None else (value, 0)
-        kept[place] = last if age <= _KEPT else None
+        kept[index] = last if age <= _KEPT else None
     return kept if last is not None else []
 
 
@@ -241,19 +241,19 @@ class Folding:
         self.filtered = False
         """With a filter everything is unfolded at first."""
         self._depths = {False: depth, True: QUEUES}
-        self._turned: set[str] = set()
+        self._toggled: set[str] = set()
         """Groups that differ from the default of their depth."""
 
     def is_open(self, group: Group) -> bool:
-        return (group.depth < self._depths[self.filtered]) != (group.key in self._turned)
+        return (group.depth < self._depths[self.filtered]) != (group.key in self._toggled)
 
     def toggle(self, group: Group) -> None:
-        self._turned ^= {group.key}
+        self._toggled ^= {group.key}
 
     def fold(self, depth: int) -> None:
         """Fold all groups down to a level."""
         self._depths[self.filtered] = depth
-        self._turned.clear()
+        self._toggled.clear()
 
     def step(self, *, groups: bool) -> None:
         """Cycle: all unfolded, folded to the groups if there are any, to the connections."""

@@ -20,7 +20,7 @@ from console.tui.widgets.queue_groups import (
 
 _INDENT = "  "
 _WIDEST_NAME = 60
-"""Why a connection does not answer may be long."""
+"""The reason why a connection does not answer may be long."""
 
 
 class QueueTable(KeyedTable[QueueView | Group]):
@@ -74,20 +74,20 @@ class QueueTable(KeyedTable[QueueView | Group]):
         if connections is not None:
             self.connections = connections
         self._folding.filtered = bool(self.filter)
-        found = self._filtered()
-        self.count = len(found)
-        self.show(self._lines(found))
+        matching = self._filtered()
+        self.count = len(matching)
+        self.show(self._lines(matching))
 
     def _filtered(self) -> Sequence[QueueView]:
         if not self.filter:
             return self.views
         return [view for view in self.views if self.filter.matches(view)]
 
-    def _lines(self, found: Sequence[QueueView]) -> dict[str, QueueView | Group]:
+    def _lines(self, matching: Sequence[QueueView]) -> dict[str, QueueView | Group]:
         """By key, from the top: queues and group lines."""
         if not self.grouped:
-            return {repr(view.key): view for view in self._ordered(found)}
-        every = list(connection_groups(self.connections, found, self.filter.names))
+            return {repr(view.key): view for view in self._ordered(matching)}
+        every = list(connection_groups(self.connections, matching, self.filter.names))
         below: dict[str, list[Group]] = {}
         for one in every:
             below.setdefault(one.under, []).append(one)
@@ -120,7 +120,7 @@ class QueueTable(KeyedTable[QueueView | Group]):
     def fold_all(self) -> None:
         """Fold or unfold all groups. If the cursor's queue gets hidden, it moves to its group."""
         view = self.view
-        over = () if view is None or not self.connections else self._over(view)
+        groups_above = () if view is None or not self.connections else self._groups_above(view)
         if self.grouped:
             several = len({one.group for one in self.connections.values()}) > 1
             self._folding.step(groups=several)
@@ -129,9 +129,9 @@ class QueueTable(KeyedTable[QueueView | Group]):
             self._folding.fold(CONNECTIONS)
         self.show_queues()
         if view is not None and repr(view.key) not in self.rows:
-            self.move_cursor(self.keys.index(next(key for key in over if key in self.rows)))
+            self.move_cursor(self.keys.index(next(key for key in groups_above if key in self.rows)))
 
-    def _over(self, view: QueueView) -> tuple[str, ...]:
+    def _groups_above(self, view: QueueView) -> tuple[str, ...]:
         """The keys of the groups above it, the nearest first."""
         (one,) = connection_groups(
             {view.connection: self.connections[view.connection]}, [view], bool

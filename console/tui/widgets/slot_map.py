@@ -73,8 +73,8 @@ def strip_cells(ranges: Sequence[SlotRange], capacity: int, count: int) -> list[
     for one in ranges:
         shown = cell_state(one.state)
         last = min(one.last_slot, capacity - 1)
-        for place in range(one.first_slot * count // capacity, last * count // capacity + 1):
-            cells[place] = max(cells[place], shown)
+        for index in range(one.first_slot * count // capacity, last * count // capacity + 1):
+            cells[index] = max(cells[index], shown)
     return cells
 
 
@@ -109,47 +109,49 @@ class SlotStrip(TextView):
             drawn.append(label if not start else "\n" + " " * len(label), style_of(self, "quiet"))
             for text, slot in runs(cells[start : start + room]):
                 drawn.append(text, style_of(self, CELL_STYLES.get(slot, "")))
-            here = sorted(
-                (place - start, name, f"{numbers[name]:,}")
-                for name, place in heads.items()
-                if start <= place < start + room
+            line_heads = sorted(
+                (position - start, name, f"{numbers[name]:,}")
+                for name, position in heads.items()
+                if start <= position < start + room
             )
-            if here:
-                drawn.append("\n" + " " * len(label) + _heads(here, room), style_of(self, "strong"))
+            if line_heads:
+                drawn.append(
+                    "\n" + " " * len(label) + _heads(line_heads, room), style_of(self, "strong")
+                )
         self.set_text(drawn)
 
 
 def runs(cells: Sequence[CellState]) -> Iterator[tuple[str, CellState]]:
     start = 0
-    for place in range(1, len(cells) + 1):
-        if place == len(cells) or cells[place] != cells[start]:
-            yield cells[start].mark * (place - start), cells[start]
-            start = place
+    for index in range(1, len(cells) + 1):
+        if index == len(cells) or cells[index] != cells[start]:
+            yield cells[start].mark * (index - start), cells[start]
+            start = index
 
 
-def _heads(here: Sequence[tuple[int, str, str]], width: int) -> str:
+def _heads(heads: Sequence[tuple[int, str, str]], width: int) -> str:
     """A mark under each head, with its name and number if there is room."""
     marks = [" "] * width
-    for place, _, _ in here:
-        marks[place] = _HEAD
+    for position, _, _ in heads:
+        marks[position] = _HEAD
     # The left head is labelled to its left and the right one to its right, if possible.
     each = []
-    for turn, (place, name, number) in enumerate(here):
+    for index, (position, name, number) in enumerate(heads):
         text = f"{name} {number}"
-        places = [place - len(text) - 1, place + 2]
-        each.append((text, places if turn == 0 and len(here) > 1 else places[::-1]))
+        starts = [position - len(text) - 1, position + 2]
+        each.append((text, starts if index == 0 and len(heads) > 1 else starts[::-1]))
     both = ", ".join(text for text, _ in each)
-    together = [(both, [here[0][0] - len(both) - 1, here[-1][0] + 2])]
+    together = [(both, [heads[0][0] - len(both) - 1, heads[-1][0] + 2])]
     for texts in (each, together):
         line = [*marks]
-        if all(_write(line, text, places) for text, places in texts):
+        if all(_write(line, text, starts) for text, starts in texts):
             return "".join(line).rstrip()
     return "".join(marks).rstrip()
 
 
-def _write(line: list[str], text: str, places: Sequence[int]) -> bool:
+def _write(line: list[str], text: str, starts: Sequence[int]) -> bool:
     """Write it at the first position where it touches nothing else; whether there is one."""
-    for start in places:
+    for start in starts:
         end = start + len(text)
         if start < 0 or end > len(line) or set(line[start:end]) - {" "}:
             continue
@@ -160,7 +162,7 @@ def _write(line: list[str], text: str, places: Sequence[int]) -> bool:
 
 
 POP_HEAD, PUSH_HEAD, BOTH_HEADS = "↑↓↕"
-_CLOSER = 10
+_ZOOM_FACTOR = 10
 """The factor of one zoom step, if possible."""
 Window = tuple[int, int]
 """First and last slot."""
@@ -193,13 +195,13 @@ class SlotMapView(Widget, can_focus=True):
         """The zoomed windows, the innermost last."""
         self._firsts: list[int] = []
 
-    def show(self, found: SlotMap) -> None:
+    def show(self, slot_map: SlotMap) -> None:
         """Show a newer map, in the same window unless the ring's size has changed."""
-        if self.map is not None and self.map.capacity != found.capacity:
+        if self.map is not None and self.map.capacity != slot_map.capacity:
             self._windows.clear()
-        self.map = found
-        self._firsts = [one.first_slot for one in found.ranges]
-        self.cursor = max(0, min(self.cursor, found.capacity - 1))
+        self.map = slot_map
+        self._firsts = [one.first_slot for one in slot_map.ranges]
+        self.cursor = max(0, min(self.cursor, slot_map.capacity - 1))
         self.refresh()
 
     # Geometry.
@@ -219,13 +221,13 @@ class SlotMapView(Widget, can_focus=True):
         first, last = self.window
         slots = last - first + 1
         count = min(slots, max(1, self.size.width) * max(1, self.size.height))
-        ends = [first + place * slots // count for place in range(count + 1)]
-        return [(ends[place], ends[place + 1] - 1) for place in range(count)]
+        ends = [first + index * slots // count for index in range(count + 1)]
+        return [(ends[index], ends[index + 1] - 1) for index in range(count)]
 
     @property
     def cell(self) -> Window:
         cells = self.cells
-        return cells[self._place(cells)]
+        return cells[self._cell_index(cells)]
 
     def ranges_in(self, window: Window) -> Iterator[SlotRange]:
         """The map's ranges in this window, clipped to it."""
@@ -240,10 +242,10 @@ class SlotMapView(Widget, can_focus=True):
                 yield _cut(one, first, last)
 
     def counts(self, window: Window) -> Counter[str]:
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for one in self.ranges_in(window):
-            found[one.state] += one.count
-        return found
+            counts[one.state] += one.count
+        return counts
 
     @property
     def heads(self) -> dict[int, str]:
@@ -258,7 +260,7 @@ class SlotMapView(Widget, can_focus=True):
         marks = ((pop, POP_HEAD), (push, PUSH_HEAD))
         return {slot: mark for slot, mark in marks if slot is not None}
 
-    def _place(self, cells: list[Window]) -> int:
+    def _cell_index(self, cells: list[Window]) -> int:
         return max(0, bisect_right(cells, (self.cursor, self.window[1])) - 1)
 
     # Drawing.
@@ -267,17 +269,17 @@ class SlotMapView(Widget, can_focus=True):
         shown = Text(no_wrap=True)
         width = max(1, self.size.width)
         cells = self.cells if self.map is not None else []
-        under = self._place(cells) if cells else -1
+        under = self._cell_index(cells) if cells else -1
         styles = self._styles()
         heads = sorted(self.heads.items())
         run, style = "", ""
-        for place, window in enumerate(cells):
+        for index, window in enumerate(cells):
             text, name = self._cell(window, [mark for slot, mark in heads if _in(slot, window)])
-            name = "cursor" if place == under else name
+            name = "cursor" if index == under else name
             if name != style:
                 shown.append(run, styles[style])
                 run, style = "", name
-            run += "\n" * (place > 0 and place % width == 0) + text
+            run += "\n" * (index > 0 and index % width == 0) + text
         return shown.append(run, styles[style])
 
     def _cell(self, window: Window, heads: list[str]) -> tuple[str, str]:
@@ -316,7 +318,7 @@ class SlotMapView(Widget, can_focus=True):
         # The window includes neighbours, to use the whole view.
         low, high = self.window
         room = max(1, self.size.width) * max(1, self.size.height)
-        slots = max(last - first + 1, min(room, (high - low + 1) // _CLOSER))
+        slots = max(last - first + 1, min(room, (high - low + 1) // _ZOOM_FACTOR))
         start = max(low, min((first + last) // 2 - slots // 2, high - slots + 1))
         self._windows.append((start, min(high, start + slots - 1)))
         self._moved()
@@ -332,8 +334,8 @@ class SlotMapView(Widget, can_focus=True):
 
     def action_move(self, cells: int) -> None:
         known = self.cells
-        place = max(0, min(self._place(known) + cells, len(known) - 1))
-        self.move_to(known[place][0])
+        index = max(0, min(self._cell_index(known) + cells, len(known) - 1))
+        self.move_to(known[index][0])
 
     def action_line(self, lines: int) -> None:
         self.action_move(lines * max(1, self.size.width))
@@ -365,9 +367,9 @@ class SlotMapView(Widget, can_focus=True):
         self._moved()
 
     def on_click(self, event: events.Click) -> None:
-        place, cells = event.y * max(1, self.size.width) + event.x, self.cells
-        if place < len(cells):
-            self.move_to(cells[place][0])
+        index, cells = event.y * max(1, self.size.width) + event.x, self.cells
+        if index < len(cells):
+            self.move_to(cells[index][0])
 
 
 def _in(slot: int, window: Window) -> bool:

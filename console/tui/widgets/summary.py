@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class KeyFooter(Widget):
-    """Like Textual's Footer, without a widget for each key: those were laid out and styled again
+    """Like Textual's Footer, without a widget for each key: they would be laid out and styled again
     at each change of focus, at a third of the cost of the rest of a screen.
     """
 
@@ -69,9 +69,9 @@ class KeyFooter(Widget):
         if screen.app.app_focus and screen is self.screen:
             # Of several keys for one action the first.
             by_action: dict[str, tuple[Binding, bool, str]] = {}
-            for _, binding, works, tooltip in screen.active_bindings.values():
+            for _, binding, enabled, tooltip in screen.active_bindings.values():
                 if binding.show:
-                    by_action.setdefault(binding.action, (binding, works, tooltip))
+                    by_action.setdefault(binding.action, (binding, enabled, tooltip))
             shown = tuple(by_action.values())
             if shown != self._shown:
                 self._shown = shown
@@ -85,28 +85,28 @@ class KeyFooter(Widget):
 
     def render_line(self, y: int) -> Strip:  # noqa: ARG002  # there is one
         base, segments = self.rich_style, list[Segment]()
-        for place, ((key, does), (_, works, _)) in enumerate(
+        for index, ((key, description), (_, enabled, _)) in enumerate(
             zip(self.labels, self._shown, strict=True)
         ):
-            style = base if works else base + Style(dim=True)
-            if place == self._hovered:
+            style = base if enabled else base + Style(dim=True)
+            if index == self._hovered:
                 style += self.get_component_rich_style("key-footer--hover", partial=True)
             bold = self.get_component_rich_style("key-footer--key", partial=True)
-            segments += [Segment(key, style + bold), Segment(does, style)]
+            segments += [Segment(key, style + bold), Segment(description, style)]
         return Strip(segments).adjust_cell_length(self.size.width, base)
 
     def _at(self, x: int) -> int | None:
         end = 0
-        for place, (key, does) in enumerate(self.labels):
-            end += cell_len(key) + cell_len(does)
+        for index, (key, description) in enumerate(self.labels):
+            end += cell_len(key) + cell_len(description)
             if x < end:
-                return place
+                return index
         return None
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        if (place := self._at(event.x)) is not None:
-            binding, works, _ = self._shown[place]
-            if works:
+        if (index := self._at(event.x)) is not None:
+            binding, enabled, _ = self._shown[index]
+            if enabled:
                 self.app.simulate_key(binding.key)
             else:
                 self.app.bell()
@@ -117,10 +117,10 @@ class KeyFooter(Widget):
     def on_leave(self) -> None:
         self._hover(None)
 
-    def _hover(self, place: int | None) -> None:
-        if place != self._hovered:
-            self._hovered = place
-            self.tooltip = None if place is None else self._shown[place][2] or None
+    def _hover(self, index: int | None) -> None:
+        if index != self._hovered:
+            self._hovered = index
+            self.tooltip = None if index is None else self._shown[index][2] or None
             self.refresh()
 
 
@@ -190,11 +190,11 @@ class ConnectionLines(TextView):
         """The state of the others, in one line."""
         bad = sum(view.level > Severity.NOTE for view in views)
         opening = sum(view.link is Link.OPENING for view in views)
-        told = [f"{bad} of them do not answer"] * bool(bad)
-        told += [f"{opening} of them still connecting"] * bool(opening)
-        told += ["all of them answer"] * (not told)
-        told += ["PRODUCTION among them"] * any(view.production for view in views)
-        return Text(f"+ {len(views)} more connections, {', '.join(told)}", style_of(self, "quiet"))
+        parts = [f"{bad} of them do not answer"] * bool(bad)
+        parts += [f"{opening} of them still connecting"] * bool(opening)
+        parts += ["all of them answer"] * (not parts)
+        parts += ["PRODUCTION among them"] * any(view.production for view in views)
+        return Text(f"+ {len(views)} more connections, {', '.join(parts)}", style_of(self, "quiet"))
 
     def _lines(self, view: ConnectionView, room: int) -> list[Text]:
         """An error, and who enforces the rights, get lines of their own if there is no room; the

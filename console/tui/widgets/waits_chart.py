@@ -45,8 +45,8 @@ class WaitsChart(Widget):
     def ranked(self) -> list[str]:
         """All waits, those with most sessions first."""
         total: dict[str, float] = {}
-        for look in self._samples:
-            for key, average in (look or {}).items():
+        for sample in self._samples:
+            for key, average in (sample or {}).items():
                 total[key] = total.get(key, 0.0) + average
         return sorted(total, key=lambda key: -total[key])
 
@@ -55,14 +55,14 @@ class WaitsChart(Widget):
         ranked = self.ranked
         shown, most = ranked[: len(_FILLS) - 1], 0.0
         sums: list[list[float] | None] = []
-        for look in self._samples:
-            if look is None:
+        for sample in self._samples:
+            if sample is None:
                 sums.append(None)
                 continue
-            parts = [look.get(key, 0.0) for key in shown]
+            parts = [sample.get(key, 0.0) for key in shown]
             parts += [0.0] * (len(_FILLS) - 1 - len(parts))
-            sums.append([*parts, max(0.0, sum(look.values()) - sum(parts))])
-            most = max(most, sum(look.values()))
+            sums.append([*parts, max(0.0, sum(sample.values()) - sum(parts))])
+            most = max(most, sum(sample.values()))
         scale = height / most if most else 0.0
         return most, [None if one is None else _cells(one, scale) for one in sums]
 
