@@ -95,12 +95,12 @@ async def test_a_real_bench_goes_from_the_form_to_a_report(
         at = await bench_at(console, **SMALL, rounds="1")
         await begin(console, at)
         await console.until(lambda: at.stage is Stage.RESULT)
-        course = at._bench_run
-        assert course is not None
-        assert course.complete
-        assert (course.done, course.total) == (1, 1)
-        assert course.points
-        (result,) = course.results
+        bench_run = at._bench_run
+        assert bench_run is not None
+        assert bench_run.complete
+        assert (bench_run.done, bench_run.total) == (1, 1)
+        assert bench_run.points
+        (result,) = bench_run.results
         assert result.ok
         assert result.messages_per_second.median > 0
         row = at.table.cells("ring")
@@ -186,16 +186,16 @@ async def test_a_bench_without_the_right_has_no_form() -> None:
 
 async def test_a_bench_shows_its_progress_and_its_errors() -> None:
     async with alone(connections=[conn()], size=(80, 24)) as console:
-        course = fake(console.clock)
-        course.on_event(BenchStarted(ABOUT, (RING, FIFO)))
-        course.on_event(RoundFinished(RING, ROUND))
+        bench_run = fake(console.clock)
+        bench_run.on_event(BenchStarted(ABOUT, (RING, FIFO)))
+        bench_run.on_event(RoundFinished(RING, ROUND))
         for second in range(3):
             console.clock.now += 1.0
-            course.on_event(RoundProgress(FIFO, 1, 2, second, 2000.0 + second, MS))
-        running = ActionRun(1, ("prod", "", "prod"), "bench", course.work(conn()), 0.0)
+            bench_run.on_event(RoundProgress(FIFO, 1, 2, second, 2000.0 + second, MS))
+        running = ActionRun(1, ("prod", "", "prod"), "bench", bench_run.work(conn()), 0.0)
         console.app.context.action_runs._all = [running]
         at = await bench_at(console)
-        assert at._bench_run is course
+        assert at._bench_run is bench_run
         table = at.table
         assert "fifo x10, round 1 of 2; 1 of 4 rounds, about 0 s left" in console.picture
         assert "messages/s 2,002   fifo x10, second 3" in console.picture
@@ -207,8 +207,8 @@ async def test_a_bench_shows_its_progress_and_its_errors() -> None:
         bad = replace(
             ROUND, verdict=RoundVerdict(1000, 999, 0, 1, 0, 0, 0, 0), errors=("a\x1b[31m",)
         )
-        course.on_event(RoundFinished(FIFO, bad))
-        course.ended_at = console.clock.now
+        bench_run.on_event(RoundFinished(FIFO, bad))
+        bench_run.ended_at = console.clock.now
         running.error = ConnectionFailedError("It is gone.", why="b\x1b[31m")
         running.finished.set()
         at.update_progress()
@@ -224,23 +224,23 @@ async def test_a_bench_shows_its_progress_and_its_errors() -> None:
 
 def test_the_remaining_time_is_estimated_from_finished_rounds() -> None:
     clock = FakeClock()
-    course = fake(clock)
-    assert course.seconds_left() is None
-    course.on_event(BenchStarted(ABOUT, (RING, FIFO)))
-    assert course.next_round == (RING, 1)
-    before = course.seconds_left()
+    bench_run = fake(clock)
+    assert bench_run.seconds_left() is None
+    bench_run.on_event(BenchStarted(ABOUT, (RING, FIFO)))
+    assert bench_run.next_round == (RING, 1)
+    before = bench_run.seconds_left()
     assert before is not None
     assert before >= 4 * 10
     clock.now += 12.0
-    course.on_event(RoundFinished(RING, ROUND))
-    assert course.next_round == (FIFO, 1)
-    assert course.seconds_left() == pytest.approx(3 * 12.0)
+    bench_run.on_event(RoundFinished(RING, ROUND))
+    assert bench_run.next_round == (FIFO, 1)
+    assert bench_run.seconds_left() == pytest.approx(3 * 12.0)
     clock.now += 2.0
-    assert course.seconds_left() == pytest.approx(34.0)
+    assert bench_run.seconds_left() == pytest.approx(34.0)
     for one in (FIFO, RING, FIFO):
-        course.on_event(RoundFinished(one, ROUND))
-    assert [course.done, course.next_round] == [4, None]
-    assert report(course, ".svg").startswith("<svg ")
+        bench_run.on_event(RoundFinished(one, ROUND))
+    assert [bench_run.done, bench_run.next_round] == [4, None]
+    assert report(bench_run, ".svg").startswith("<svg ")
 
 
 async def test_the_equivalent_command_of_a_bench_has_the_forms_values() -> None:

@@ -1,7 +1,7 @@
 """The path of a queue's name from the screens to the SQL: `tests/call_path.py` counts its files.
 
-Each statement of the dialog, of the plan and of the run is sent in a thread of its own; the dialog
-and the form have done their part by then, and are not on its stack. The doctor looks beside it.
+The statements of the dialog, of the plan and of the run are each sent in their own thread; the
+dialog and the form are not on its stack. The doctor runs at the same time.
 """
 
 import threading
@@ -19,8 +19,8 @@ async def test_the_name_of_a_queue_passes_few_files_to_its_sql(database: Databas
 
     def sent(_: object, __: object, statement: str, *___: object) -> None:
         nonlocal catalogs
-        asked = threading.current_thread().name == "job"
-        catalogs += asked and "catalog.queues " in statement
+        is_job = threading.current_thread().name == "job"
+        catalogs += is_job and "catalog.queues " in statement
 
     queue = make(database, "mail", "status", {})
     async with acting(database, "mail") as here:

@@ -184,7 +184,9 @@ def masking(database: Any, rights: Rights = Rights.OPERATOR) -> OpenConnection:
     return OpenConnection("prod", database, rights, masks=(re.compile(r"card \d+"),))
 
 
-async def test_on_a_server(database: Database, tmp_path: Path) -> None:
+async def test_a_message_is_revealed_written_and_followed_on_a_server(
+    database: Database, tmp_path: Path
+) -> None:
     """Masked until an operator reveals it, which is audited; written to a file; finally gone."""
     queue = make(database, "mail", "claim", {"payload": "text"})
     with database.transaction("push") as connection:

@@ -279,7 +279,7 @@ def test_a_filter_line_is_split_as_a_shell_would() -> None:
         words_of('error~"no route')
 
 
-async def test_on_a_server(database: Database) -> None:
+async def test_messages_are_listed_and_filtered_on_a_server(database: Database) -> None:
     from console.tui.open_connection import OpenConnection as Connection  # noqa: PLC0415  # a Key is one, too
 
     make(database, "mail", "claim", {})

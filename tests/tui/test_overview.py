@@ -20,7 +20,7 @@ from tests.tui.feeds import broken, nine_queues, queue
 from tests.tui.opened import opened
 
 
-async def test_it_says_that_it_looks_until_the_first_reading_comes() -> None:
+async def test_the_overview_says_that_it_is_connecting_until_the_first_sample() -> None:
     async with opened(banner="demo", rights="admin") as console:
         assert "connecting" in console.words("#connections")
         assert "Searching for queues" in console.words("#empty")
@@ -39,13 +39,13 @@ async def test_it_says_that_it_looks_until_the_first_reading_comes() -> None:
         }
         assert console.row("imports")["age"] == "?"
         assert "4 ms" in console.words("#connections")
-        # All of them are in sight at 80 by 24.
+        # All of them are visible at 80 by 24.
         for one in nine_queues():
             assert f" {one.queue} " in console.picture
         assert "? help" in console.picture
 
 
-async def test_a_wide_screen_shows_everything_and_columns_go_and_come_with_the_width() -> None:
+async def test_a_wide_screen_shows_every_column_and_a_narrow_one_hides_some() -> None:
     async with opened(size=(160, 48)) as console:
         await console.give(*nine_queues())
         row = console.row("orders")
@@ -62,35 +62,35 @@ async def test_a_wide_screen_shows_everything_and_columns_go_and_come_with_the_w
         assert console.cursor == "reports"
 
 
-LOOKER = Login(*[False] * 7)
-WRITER = replace(LOOKER, writes=True)
+READER = Login(*[False] * 7)
+WRITER = replace(READER, writes=True)
 
 
 def read_only(login: Login | None) -> str:
     return ConnectionRights(Rights.READ_ONLY, login).words
 
 
-async def test_production_and_a_login_that_could_do_more_than_look_are_told() -> None:
+async def test_production_and_a_read_only_session_of_a_login_that_can_write_are_shown() -> None:
     async with opened(rights={"prod-orders": read_only}) as console:
         assert "read-only" in console.words("#connections")
         assert "PRODUCTION" not in console.words("#connections")
-        for columns, login in product((80, 160), (LOOKER, WRITER)):
+        for columns, login in product((80, 160), (READER, WRITER)):
             await console.resize(columns, 24)
             console.feed.give(*nine_queues(), production=True, login=login)
             await console.pilot.pause()
             first, *below = console.words("#connections").splitlines()
             assert "read-only" in first
             assert "PRODUCTION" in first
-            told = login is WRITER
-            assert len(below) == (told and columns == 80)
-            assert ("by this session only" in console.picture) == told
+            has_warning = login is WRITER
+            assert len(below) == (has_warning and columns == 80)
+            assert ("by this session only" in console.picture) == has_warning
             for one in nine_queues():
                 assert f" {one.queue} " in console.picture
         await console.give(production=False)
         assert "PRODUCTION" not in console.words("#connections")
 
 
-async def test_each_connection_has_limits_of_its_own() -> None:
+async def test_each_connection_has_its_own_limits() -> None:
     nothing = Thresholds(300.0, Limits(), Limits(), Limits(), Limits())
     low = replace(nothing, depth=Limits(5, 10))
     thresholds: dict[str, ThresholdsOf] = {"a": lambda name: low if name == "q" else nothing}
@@ -102,7 +102,7 @@ async def test_each_connection_has_limits_of_its_own() -> None:
     assert states == {"a › q": "!", "a › r": " ", "b › q": " ", "b › r": "!"}  # noqa: RUF001
 
 
-async def test_where_utc_is_shown_u_shows_the_machines_own_zone(
+async def test_u_switches_from_utc_to_the_machines_own_zone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TZ", "<here>-03:30")
@@ -117,7 +117,7 @@ async def test_where_utc_is_shown_u_shows_the_machines_own_zone(
         time.tzset()
 
 
-async def test_no_name_is_too_long_to_say_production() -> None:
+async def test_production_is_shown_beside_a_name_of_any_length() -> None:
     async with opened("a-host-of-a-very-long-name/database") as console:
         await console.give(production=True)
         for columns in (80, 60, 50):
@@ -125,7 +125,7 @@ async def test_no_name_is_too_long_to_say_production() -> None:
             assert " PRODUCTION " in console.picture
 
 
-async def test_no_queues_says_how_to_get_one() -> None:
+async def test_a_database_without_queues_says_how_to_install_one() -> None:
     async with opened() as console:
         await console.give()
         assert "dbq-console install" in console.words("#empty")
@@ -135,7 +135,7 @@ async def test_no_queues_says_how_to_get_one() -> None:
         assert console.cursor == "first"
 
 
-async def test_a_dead_connection_turns_its_rows_stale_and_the_others_go_on() -> None:
+async def test_a_lost_connection_makes_its_rows_stale_and_the_others_continue() -> None:
     async with opened("prod", "audit", size=(160, 48)) as console:
         await console.give(queue("orders", ready=1))
         console.feeds[1].give(queue("trail", ready=7))
@@ -168,7 +168,7 @@ async def test_a_connection_that_never_answered_says_so() -> None:
         assert "keeps trying" in console.words("#empty")
 
 
-async def test_keys_move_the_cursor_and_sort_and_so_does_a_click_on_a_head() -> None:
+async def test_keys_move_the_cursor_and_sort_and_a_click_on_a_header_sorts() -> None:
     async with opened() as console:
         await console.give(*nine_queues())
         top = console.order
@@ -178,11 +178,11 @@ async def test_keys_move_the_cursor_and_sort_and_so_does_a_click_on_a_head() -> 
             assert f"public.{top[at]}" in console.words("#detail")
         await console.press("end", "pageup")
         assert console.cursor == top[0]
-        seen = []
+        sorted_by = []
         for _ in range(8):
-            seen.append(console.table.sort_column.name)
+            sorted_by.append(console.table.sort_column.name)
             await console.press("s")
-        assert seen == ["state", "queue", "design", "ready", "age", "gap", "stuck", "errors"]
+        assert sorted_by == ["state", "queue", "design", "ready", "age", "gap", "stuck", "errors"]
         assert console.table.sort_column.name == "state"
         await console.press("s")
         assert console.order == sorted(one.queue for one in nine_queues())
@@ -195,7 +195,7 @@ async def test_keys_move_the_cursor_and_sort_and_so_does_a_click_on_a_head() -> 
         assert console.order[0] == "mail"
 
 
-async def test_filter_follows_every_letter_and_enter_keeps_it() -> None:
+async def test_the_filter_applies_at_every_letter_and_enter_keeps_it() -> None:
     async with opened() as console:
         await console.give(*nine_queues())
         await console.press("slash", *"re")
@@ -209,7 +209,7 @@ async def test_filter_follows_every_letter_and_enter_keeps_it() -> None:
         assert "No queue matches" in console.words("#empty")
         await console.press("escape")
         assert len(console.order) == 3
-        # Letters that are keys elsewhere are letters.
+        # Letters that are keys elsewhere are only letters here.
         await console.press("slash", *"srq/ ?+-jG")
         line = console.overview.query_one("#filter", Input)
         assert line.value == "srq/ ?+-jG"
@@ -218,7 +218,7 @@ async def test_filter_follows_every_letter_and_enter_keeps_it() -> None:
         await console.press("escape")
         assert (line.display, line.value) == (False, "")
         assert len(console.order) == 3
-        # So are those that come at once behind the slash; Enter ends them.
+        # So are letters typed right after the slash, until Enter.
         for key in ("slash", "m", "a", "enter", "space"):
             console.app.simulate_key(key)
         await console.pilot.pause()
@@ -227,7 +227,7 @@ async def test_filter_follows_every_letter_and_enter_keeps_it() -> None:
         assert "FROZEN" in console.words("#summary")
 
 
-async def test_space_holds_the_screen_still_but_not_the_sampling() -> None:
+async def test_space_freezes_the_screen_but_not_the_sampling() -> None:
     async with opened() as console:
         await console.give(queue("q", ready=1))
         await console.press("space")
@@ -250,7 +250,7 @@ async def test_space_holds_the_screen_still_but_not_the_sampling() -> None:
         assert console.overview.paused_at is not None
 
 
-async def test_the_clock_in_utc_a_look_at_once_and_the_interval_by_steps_between_its_ends() -> None:
+async def test_keys_switch_the_zone_sample_at_once_and_change_the_interval_within_limits() -> None:
     async with opened("a", "b", zone=ZoneInfo("Asia/Kathmandu")) as console:
         for _ in range(2):
             assert "07:59:07 +05:45" in console.words("#connections")
@@ -269,7 +269,7 @@ async def test_the_clock_in_utc_a_look_at_once_and_the_interval_by_steps_between
         assert console.feed.samples_requested > 1
 
 
-async def test_escape_goes_out_one_level_at_a_time_and_never_quits() -> None:
+async def test_escape_goes_back_one_level_at_a_time_and_never_quits() -> None:
     async with opened() as console:
         await console.give(*nine_queues())
         await console.press("slash", "m", "enter", "question_mark")
@@ -294,7 +294,7 @@ async def test_ctrl_q_quits_from_anywhere(before: tuple[str, ...]) -> None:
     assert console.feed.stopped
 
 
-async def test_help_scrolls_where_the_terminal_is_small_and_figures_go_on_under_it() -> None:
+async def test_help_scrolls_in_a_small_terminal_and_figures_update_below_it() -> None:
     async with opened() as console:
         await console.give(queue("q", ready=1))
         await console.press("question_mark")
@@ -336,7 +336,7 @@ async def test_a_dropped_queue_leaves_the_cursor_on_the_row_that_moved_up() -> N
         assert "public.a" in console.words("#detail")
 
 
-async def test_rows_above_the_cursor_do_not_move_it_and_those_out_of_sight_are_of_now() -> None:
+async def test_new_rows_above_the_cursor_do_not_move_it_and_hidden_rows_are_up_to_date() -> None:
     async with opened() as console:
         names = [f"q{number:03}" for number in range(0, 200, 2)]
         await console.give(*(queue(name, ready=1) for name in names))
@@ -352,24 +352,24 @@ async def test_rows_above_the_cursor_do_not_move_it_and_those_out_of_sight_are_o
         assert console.table.cursor_row - console.table.scroll_offset.y == line
 
 
-async def test_a_key_is_about_the_queue_or_the_finding_under_the_cursor(
+async def test_keys_act_on_the_queue_or_the_finding_under_the_cursor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    went: list[tuple[object, ...]] = []
+    calls: list[tuple[object, ...]] = []
 
-    def note(name: str) -> Callable[..., None]:
-        return lambda *given: went.append((name, *given))
+    def record(name: str) -> Callable[..., None]:
+        return lambda *given: calls.append((name, *given))
 
     async with opened("prod", "stage") as console:
         names = ("open_queue", "open_actions", "open_waits", "open_audit", "open_install")
         for name in (*names, "open_connections", "examine"):
-            monkeypatch.setattr(console.app, name, note(name))
+            monkeypatch.setattr(console.app, name, record(name))
         await console.give(queue("orders"))
         console.feeds[1].give(queue("mail", errors=10))
         await console.pilot.pause()
         await console.press("G", "enter", "a", "d", "D", "w", "A", "i", "c")
         orders, mail = ("prod", "public", "orders"), ("stage", "public", "mail")
-        assert went == [
+        assert calls == [
             ("open_queue", orders),
             ("open_actions", orders),
             ("examine", orders),
@@ -380,13 +380,13 @@ async def test_a_key_is_about_the_queue_or_the_finding_under_the_cursor(
             ("open_connections",),
         ]
         assert "the doctor is examining" in console.words("#summary")
-        went.clear()
+        calls.clear()
         await console.press("tab", "a", "d", "w")
-        assert went == [("open_actions", mail), ("examine", mail), ("open_waits", "stage")]
+        assert calls == [("open_actions", mail), ("examine", mail), ("open_waits", "stage")]
 
 
-async def test_what_rows_and_the_line_below_them_say_of_a_queue() -> None:
-    """Who acts on it, what sessions hold, how long messages wait, why it cannot be looked at."""
+async def test_a_row_and_the_line_below_show_actions_holders_waiting_times_and_errors() -> None:
+    """Who acts on it, what sessions hold, how long messages wait, why it cannot be sampled."""
     acting = Acting("public", "mail", "requeue", "ann@etl01", "u", "pid=1 start=x", 64.0, 9, 4)
     waiting = Latency(Percentiles(0.1, 0.4, 2.0), Percentiles(unknown="it is deleted"))
     async with opened(size=(160, 48)) as console:

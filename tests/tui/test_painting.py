@@ -1,4 +1,4 @@
-"""What is painted, and what is not: nothing where nothing differs, nothing that is covered."""
+"""Only what has changed is painted, and nothing that is covered."""
 
 import asyncio
 from collections.abc import Iterator
@@ -26,15 +26,15 @@ LARGE = (160, 48)
 
 @contextmanager
 def refreshed() -> Iterator[list[tuple[Widget, tuple[Region, ...]]]]:
-    """Which widgets want to be painted again, and which parts of them: () is the whole."""
+    """The widgets that request to be painted again, and their regions: () is all of it."""
     found: list[tuple[Widget, tuple[Region, ...]]] = []
     refresh = Widget.refresh
 
-    def noted(self: Widget, *regions: Region, **options: Any) -> Widget:
+    def recorded(self: Widget, *regions: Region, **options: Any) -> Widget:
         found.append((self, regions))
         return refresh(self, *regions, **options)
 
-    with mock.patch.object(Widget, "refresh", noted):
+    with mock.patch.object(Widget, "refresh", recorded):
         yield found
 
 
@@ -43,26 +43,24 @@ async def open_queue(console: Opened) -> QueueScreen:
     return console.on_top(QueueScreen)
 
 
-async def test_the_same_figures_again_paint_nothing_and_others_their_row_alone() -> None:
+async def test_equal_figures_paint_nothing_and_changed_figures_only_their_row() -> None:
     async with opened(size=LARGE) as console:
         await console.give(*nine_queues())
         with refreshed() as found:
             await console.give(*nine_queues())
         assert found == []
         table, (first, *others) = console.table, nine_queues()
-        place = table.keys.index(repr((console.feed.name, first.schema, first.queue)))
+        index = table.keys.index(repr((console.feed.name, first.schema, first.queue)))
         assert first.push_per_second is not None
         with refreshed() as found:
             await console.give(replace(first, push_per_second=first.push_per_second + 1), *others)
         regions = [region for one, of in found if isinstance(one, QueueTable) for region in of]
         assert [(region.y, region.height) for region in regions] == [
-            (place + table.HEADER_LINES, 1)
+            (index + table.HEADER_LINES, 1)
         ]
 
 
-async def test_a_chart_is_built_again_only_where_it_moves_by_a_cell_and_what_is_covered_never() -> (
-    None
-):
+async def test_a_chart_is_rebuilt_only_when_it_moves_by_a_cell_and_never_when_covered() -> None:
     async with opened(size=LARGE) as console:
         await console.give(*nine_queues())
         screen = await open_queue(console)
@@ -73,28 +71,28 @@ async def test_a_chart_is_built_again_only_where_it_moves_by_a_cell_and_what_is_
             console.clock.now += cell / 100
             await console.give(*(replace(one, ready=7) for one in nine_queues()))
             assert not built.called
-            # Its words are newer, on the line above it.
+            # The text on the line above it is updated.
             words = Region(0, 0, chart.size.width, 1)
             assert [of for one, of in found if one is chart] == [(words,)]
             console.clock.now += cell
             await console.give(*(replace(one, ready=7) for one in nine_queues()))
         assert built.call_count == len(screen.query_one(Charts).shown)
-        # What is covered is not drawn and has nothing painted.
+        # A covered screen is neither drawn nor painted.
         with (
             mock.patch.object(OverviewScreen, "draw_body") as drawn,
             mock.patch.object(Compositor, "render_full_update") as painted,
         ):
             await console.give(*(replace(one, ready=8) for one in nine_queues()))
-            # Any message that comes to it had all of both screens painted.
-            came = asyncio.Event()
-            console.overview.call_later(came.set)
-            await came.wait()
+            # Any message to it used to repaint both screens.
+            handled = asyncio.Event()
+            console.overview.call_later(handled.set)
+            await handled.wait()
             await console.pilot.pause()
         assert not drawn.called
         assert not painted.called
 
 
-async def test_times_run_on_without_readings_and_keys_are_drawn_where_others_work() -> None:
+async def test_times_update_without_samples_and_the_footer_when_its_keys_change() -> None:
     async with opened(rights="admin") as console:
         await console.give(*nine_queues())
         keys = console.overview.query_one(KeyFooter)
@@ -111,17 +109,17 @@ async def test_times_run_on_without_readings_and_keys_are_drawn_where_others_wor
             assert drawn.called
 
 
-async def test_a_queue_opens_with_its_tab_and_asks_the_style_sheet_for_no_styles() -> None:
+async def test_a_queue_opens_with_its_tab_and_without_style_lookups_for_texts() -> None:
     async with opened(size=LARGE) as console:
         await console.give(*nine_queues())
         apply, styled = Stylesheet.apply, list[DOMNode]()
 
-        def noted(self: Stylesheet, node: DOMNode, **options: Any) -> None:
+        def recorded(self: Stylesheet, node: DOMNode, **options: Any) -> None:
             styled.append(node)
             apply(self, node, **options)
 
         with (
-            mock.patch.object(Stylesheet, "apply", noted),
+            mock.patch.object(Stylesheet, "apply", recorded),
             mock.patch.object(QueueScreen, "action_tab") as mounted,
         ):
             screen = await open_queue(console)

@@ -1,4 +1,4 @@
-"""The screen of one queue: its figures, its tabs, what they ask and when, and its end."""
+"""The screen of one queue: its figures, its tabs, when they query, and a dropped queue."""
 
 import asyncio
 from dataclasses import replace
@@ -31,12 +31,12 @@ from tests.tui.test_audit import ENTRY, RUNNING
 AT = datetime(2026, 3, 29, 1, 58, 11, tzinfo=UTC)
 
 
-def of(name: str) -> tuple[str, str, str]:
+def key_of(name: str) -> tuple[str, str, str]:
     return ("prod-orders", "public", name)
 
 
 async def settled(pilot: Pilot[None]) -> None:
-    """Tabs are mounted, drawn, and have the keys."""
+    """Wait until tabs are mounted, drawn and focused."""
     for _ in range(3):
         await pilot.pause()
 
@@ -45,7 +45,7 @@ async def open_queue(
     console: Opened, name: str = "mail", tab: str = "", *queues: QueueSnapshot
 ) -> QueueScreen:
     await console.give(*(queues or nine_queues()))
-    console.app.open_queue(of(name), tab)
+    console.app.open_queue(key_of(name), tab)
     await settled(console.pilot)
     return console.on_top(QueueScreen)
 
@@ -56,29 +56,29 @@ def figures(screen: QueueScreen) -> str:
 
 @pytest.fixture
 def polled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The tabs that were polled, in turn."""
-    asked: list[str] = []
+    """The tabs that were polled, in order."""
+    found: list[str] = []
     for tab in TABS:
         for method in ("poll", "refresh_now"):
-            monkeypatch.setattr(tab, method, lambda self: asked.append(self.NAME))
-    return asked
+            monkeypatch.setattr(tab, method, lambda self: found.append(self.NAME))
+    return found
 
 
 # Figures.
 
 
-async def test_every_figure_that_the_design_has_is_there_and_no_other_with_its_age() -> None:
+async def test_exactly_the_figures_of_the_design_are_shown_with_their_age() -> None:
     async with opened(size=(160, 48)) as console:
         screen = await open_queue(console, "mail")
-        told = figures(screen)
+        shown = figures(screen)
         for words in (
             *("public.mail", "claim", "ready ≈12 k", "age 9 min 01 s", "push/s 51.3"),
             *("pop/s 48.8", "claimed 31", "stuck 14", "errors 6"),
             *("stuck after 5 min", "10 % in error", "14 stuck"),
         ):
-            assert words in told
+            assert words in shown
         for words in ("gap", "full in", "scheduled", "done", "·"):
-            assert words not in told
+            assert words not in shown
         console.feed.fail()
         console.clock.now += 42
         await settled(console.pilot)
@@ -87,22 +87,22 @@ async def test_every_figure_that_the_design_has_is_there_and_no_other_with_its_a
         assert "ready ≈12 k" in figures(screen)
 
 
-async def test_a_ring_says_when_it_is_full_and_what_doubling_would_buy() -> None:
+async def test_a_ring_shows_when_it_is_full_and_the_headroom_of_twice_its_size() -> None:
     async with opened(size=(160, 48)) as console:
         ring = next(one for one in nine_queues() if one.queue == "orders")
         filling = replace(ring, filling_per_second=(100.0, 200.0), holders=2, held_seconds=4000.0)
         screen = await open_queue(console, "orders", "", filling)
-        told = figures(screen)
-        assert "gap 9,412 of 10,000" in told
-        assert "full in ≈3.4 s (2.9 s to 5.9 s)" in told
-        assert "headroom of twice the size 58.2 s" in told
-        assert "writers 2" in told
-        assert "90 % full (critical 100 %)" in told
+        shown = figures(screen)
+        assert "gap 9,412 of 10,000" in shown
+        assert "full in ≈3.4 s (2.9 s to 5.9 s)" in shown
+        assert "headroom of twice the size 58.2 s" in shown
+        assert "writers 2" in shown
+        assert "90 % full (critical 100 %)" in shown
         ring_design = design("ring")
         options = ring_design.complete_options({"size": "10000"}, "postgresql")
         screen.show_options(installed_queue("public", "orders", ring_design, options))
         assert "size=10000" in figures(screen)
-        # A line more of figures does not make the rest jump.
+        # One more line of figures does not move the rest.
         await console.resize(80, 24)
         await settled(console.pilot)
         line = screen.query_one(TabBar).region.y
@@ -137,7 +137,7 @@ async def test_tabs_are_chosen_by_digits_arrows_tab_and_clicks() -> None:
         await console.pilot.click(TabBar, offset=(3, 0))
         await console.pilot.pause()
         assert names[0] == screen.tab.NAME
-        # However fast they are changed, one is in sight.
+        # However fast they are switched, one is visible.
         await asyncio.gather(*(screen.action_tab(number) for number in (1, 4, 2, 5, 3)))
         await settled(console.pilot)
         assert [one.NAME for one in screen._tabs if one.display] == [names[3]]
@@ -164,7 +164,7 @@ TITLES = {
 
 @pytest.mark.parametrize("design_", ABSENT)
 async def test_a_digit_is_the_same_tab_for_every_design(design_: str) -> None:
-    """What a design does not have stands there greyed, and says why."""
+    """A tab that the design does not have is greyed, and says why."""
     of_design = queue(
         "orders",
         design_,
@@ -174,7 +174,7 @@ async def test_a_digit_is_the_same_tab_for_every_design(design_: str) -> None:
     async with opened() as console:
         screen = await open_queue(console, "orders", "", of_design)
         assert isinstance(screen.tab, FindingsTab)
-        # What does not fit into 80 columns loses its title: first those that have nothing.
+        # Tabs that do not fit into 80 columns lose their title, greyed ones first.
         assert f"1 Findings 2 Messages {TITLES[design_]}" in console.picture
         line = screen.query_one(TabBar)
         grey = [one for one in line._shown.spans if one.style == style_of(line, "stale")]
@@ -186,7 +186,7 @@ async def test_a_digit_is_the_same_tab_for_every_design(design_: str) -> None:
             assert why in console.picture
 
 
-async def test_only_what_is_in_sight_is_asked_and_not_more_often_than_it_wants(
+async def test_only_the_visible_tab_is_polled_and_at_most_at_its_interval(
     polled: list[str],
 ) -> None:
     async with opened() as console:
@@ -207,7 +207,7 @@ async def test_only_what_is_in_sight_is_asked_and_not_more_often_than_it_wants(
         await console.press("r")
         assert polled == ["audit"] * 2
         assert console.feed.samples_requested == 1
-        # A paused screen stands still and asks nothing.
+        # A paused screen does not change and polls nothing.
         await console.press("space")
         console.clock.now += 1000
         await console.give(*(replace(one, ready=1) for one in nine_queues()))
@@ -216,7 +216,7 @@ async def test_only_what_is_in_sight_is_asked_and_not_more_often_than_it_wants(
         await console.press("space")
         assert "ready 1 " in figures(screen)
         assert polled == ["audit"] * 3
-        # One that nobody sees asks nothing, and asks when it is back.
+        # A covered one polls nothing until it is visible again.
         console.app.push_screen(Screen())
         await settled(console.pilot)
         assert screen.tab is not None
@@ -230,15 +230,19 @@ async def test_only_what_is_in_sight_is_asked_and_not_more_often_than_it_wants(
         assert screen.tab.shown
 
 
-async def test_keys_are_about_this_queue_and_it_is_not_opened_over_itself() -> None:
+async def test_keys_act_on_this_queue_and_it_is_not_opened_twice() -> None:
     async with opened() as console:
-        asked: list[tuple[object, ...]] = []
-        for way in ("open_actions", "examine", "open_waits", "open_audit"):
-            setattr(console.app, way, lambda *what, way=way: asked.append((way, *what)))
+        calls: list[tuple[object, ...]] = []
+        for method in ("open_actions", "examine", "open_waits", "open_audit"):
+            setattr(
+                console.app,
+                method,
+                lambda *arguments, method=method: calls.append((method, *arguments)),
+            )
         screen = await open_queue(console, "orders", "audit")
         await console.press("a", "d", "w", "A")
-        key = of("orders")
-        assert asked == [
+        key = key_of("orders")
+        assert calls == [
             ("open_actions", key),
             ("examine", key),
             ("open_waits", "prod-orders"),
@@ -250,16 +254,16 @@ async def test_keys_are_about_this_queue_and_it_is_not_opened_over_itself() -> N
         assert len(console.app.screen_stack) == before
         assert screen.tab is not None
         assert screen.tab.NAME == "sql"
-        console.app.open_queue(of("mail"))
+        console.app.open_queue(key_of("mail"))
         assert len(console.app.screen_stack) == before + 1
 
 
-async def test_a_queue_that_is_dropped_says_since_when_and_keeps_its_figures(
+async def test_a_dropped_queue_says_since_when_and_keeps_its_figures(
     polled: list[str],
 ) -> None:
     async with opened() as console:
-        asked: list[object] = []
-        console.app.open_actions = asked.append  # type: ignore[method-assign,assignment]
+        opened_actions: list[object] = []
+        console.app.open_actions = opened_actions.append  # type: ignore[method-assign,assignment]
         screen = await open_queue(console, "orders", "slots")
         for _ in range(5):
             await console.give(*nine_queues())
@@ -272,7 +276,7 @@ async def test_a_queue_that_is_dropped_says_since_when_and_keeps_its_figures(
         assert "ready 9,412" in figures(screen)
         before = list(polled)
         await console.press("a", "r", "1", "z")
-        assert asked == []
+        assert opened_actions == []
         assert polled == before
         await console.give(*nine_queues())
         assert "is gone" not in figures(screen)
@@ -280,7 +284,7 @@ async def test_a_queue_that_is_dropped_says_since_when_and_keeps_its_figures(
 
 # Findings, SQL, audit.
 
-LOSS = Code("orphan", Severity.CRITICAL, "messages that no pop asks for")
+ORPHAN = Code("orphan", Severity.CRITICAL, "messages that no pop asks for")
 RING = design("ring")
 QUEUE = installed_queue("public", "orders", RING, RING.complete_options({}, "postgresql"))
 
@@ -291,9 +295,9 @@ def diagnosed(console: Opened, *findings: Finding, unseen: tuple[str, ...] = ())
     )
 
 
-async def test_findings_are_told_with_evidence_cause_and_repair_and_open_their_dialog() -> None:
+async def test_findings_show_evidence_cause_and_consequence_and_open_their_dialog() -> None:
     found = Finding(
-        LOSS,
+        ORPHAN,
         "21 orphans since the [crash]",
         {"numbers": [1023, 1043], "server": "\x1b[31mdb1"},
         cause="the server crashed",
@@ -321,8 +325,8 @@ async def test_findings_are_told_with_evidence_cause_and_repair_and_open_their_d
         assert console.is_at(FindingDialog)
 
 
-async def test_all_clear_is_said_only_after_a_look_at_everything_without_notes() -> None:
-    """As the command line: where there are notes, its verdict is "notes"."""
+async def test_all_clear_is_shown_only_after_a_complete_examination_without_notes() -> None:
+    """As on the command line, where the verdict is "notes" if there are any."""
     all_clear = (queue("orders", "ring", ready=0, gap=0, capacity=10),)
     note = Finding(Code("waits", Severity.NOTE, ""), "1 session: idle in transaction")
     async with opened() as console:
@@ -340,7 +344,7 @@ async def test_all_clear_is_said_only_after_a_look_at_everything_without_notes()
         assert "1 note" in figures(screen)
 
 
-async def test_installed_sql_stands_beside_what_is_shipped_where_it_differs() -> None:
+async def test_installed_sql_is_shown_beside_the_shipped_sql_if_it_differs() -> None:
     shipped = "BEGIN\n    RETURN '[bold]';\nEND"
     parts = (
         InstalledObject("function", "orders_push", shipped),
@@ -377,7 +381,7 @@ async def test_installed_sql_stands_beside_what_is_shipped_where_it_differs() ->
         assert isinstance(screen.focused, CodeView)
 
 
-def test_lines_that_both_have_are_not_marked() -> None:
+def test_lines_that_installed_and_shipped_sql_share_are_not_marked() -> None:
     blocks = aligned("a\nb\nc\nd", "a\nx\nc\nd\ne")
     assert [(b.same, b.installed, b.shipped) for b in blocks] == [
         (True, (0,), (0,)),
@@ -387,7 +391,7 @@ def test_lines_that_both_have_are_not_marked() -> None:
     ]
 
 
-async def test_the_audit_says_who_did_what_and_what_was_cut_off() -> None:
+async def test_the_tab_audit_shows_who_did_what_and_what_was_interrupted() -> None:
     async with opened(size=(160, 48)) as console:
         screen = await open_queue(console, "orders", "audit")
         tab = screen.query_one(AuditTab)

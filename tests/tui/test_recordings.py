@@ -1,4 +1,4 @@
-"""What the console sees is recorded while it runs, and shown again in the tab History."""
+"""The console records its samples while it runs; the tab History shows them."""
 
 import threading
 import time
@@ -45,7 +45,9 @@ def is_empty(folder: Path) -> bool:
     return not any(folder.iterdir())
 
 
-async def test_what_comes_is_kept_and_stopping_closes_it(tmp_path: Path) -> None:
+async def test_samples_and_findings_are_recorded_and_stopping_closes_the_segment(
+    tmp_path: Path,
+) -> None:
     async with alone(connections=[conn()], recordings=tmp_path) as console:
         console.feed.give(queue("mail", ready=3), queue("late"))
         quoted = {"first_error": "card 4111"}
@@ -70,7 +72,7 @@ async def test_what_comes_is_kept_and_stopping_closes_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("record", [True, False])
-async def test_not_where_it_is_not_wanted(tmp_path: Path, *, record: bool) -> None:
+async def test_nothing_is_recorded_if_it_is_disabled(tmp_path: Path, *, record: bool) -> None:
     options: dict[str, Any] = {"recordings": tmp_path} if not record else {}
     async with alone(connections=[replace(conn(), record=record)], **options) as console:
         console.feed.give(queue("mail"))
@@ -81,7 +83,7 @@ async def test_not_where_it_is_not_wanted(tmp_path: Path, *, record: bool) -> No
         assert ("not recorded: record = false" in console.picture) is not record
 
 
-async def test_what_stops_it_is_on_the_screen(tmp_path: Path) -> None:
+async def test_a_problem_with_recording_is_on_the_screen(tmp_path: Path) -> None:
     wall = tmp_path / "wall"
     wall.write_text("a file")
     async with alone(connections=[conn()], recordings=wall) as console:
@@ -107,13 +109,13 @@ def test_one_console_records_and_the_next_takes_over(tmp_path: Path) -> None:
     assert len(RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
 
 
-def test_ending_waits_for_nobody_even_where_the_disk_hangs(
+def test_stopping_does_not_wait_for_a_disk_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs = threading.Event()
     monkeypatch.setattr(segments.Segment, "write", lambda *_: hangs.wait())
     recording = ConnectionRecorder(tmp_path, conn())
-    for _ in range(2_000):  # more than may wait
+    for _ in range(2_000):  # more than the recorder buffers
         recording.on_reading(READING)
     assert recording.problem == "not recorded: the disk is too slow"
     recording.stop()
@@ -127,7 +129,9 @@ def started(url: str, state: Path) -> "pexpect.spawn[str]":
 
 
 @pytest.mark.long
-def test_what_a_kill_leaves_the_next_start_closes(database_url: str, tmp_path: Path) -> None:
+def test_a_segment_left_by_a_killed_console_is_closed_by_the_next(
+    database_url: str, tmp_path: Path
+) -> None:
     install_queue(database_url, "letters")
     root = tmp_path / "dbq-console" / "recordings"
 
@@ -156,7 +160,7 @@ def test_what_a_kill_leaves_the_next_start_closes(database_url: str, tmp_path: P
     wait_for(lambda: not segments.open_segments(root, name))
 
 
-# The clock of the tests stands at 02:14:07, the recording begins at 01:00.
+# The clock of the tests is at 02:14:07, the recording begins at 01:00.
 LAST = 4_440
 
 
@@ -165,19 +169,19 @@ LATENCY = Latency(Percentiles(0.1, 0.4, 2.0), Percentiles())
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
-    """Seen from 01:40 to 01:55 and, idle, from 02:10 on."""
+    """Sampled from 01:40 to 01:55 and, idle, from 02:10 on."""
     root = tmp_path_factory.mktemp("recordings")
-    taken = RecordedConnection(root)
+    recording = RecordedConnection(root)
     for second in range(2400, 3300, 10):
         mail = queue("mail", ready=second, age_seconds=2.0, latency=LATENCY)
-        taken.sample(second, mail, next_seconds=10.0)
+        recording.sample(second, mail, next_seconds=10.0)
     for second in range(4200, LAST + 1, 60):
-        taken.sample(second, queue("mail", ready=1), next_seconds=60.0)
+        recording.sample(second, queue("mail", ready=1), next_seconds=60.0)
     for second in (2400, 2460, 2520):
-        taken.found(second, "mail", ["odd"] if second == 2460 else [])
-    taken.acted(3000, "mail", "purge")
-    taken.noted(3060, "deployed 1.4")
-    taken.close()
+        recording.found(second, "mail", ["odd"] if second == 2460 else [])
+    recording.acted(3000, "mail", "purge")
+    recording.noted(3060, "deployed 1.4")
+    recording.close()
     return Recordings(root)
 
 
@@ -186,19 +190,19 @@ def charts(shown: Shown[HistoryTab]) -> list[Drawing]:
     return [one for one in found if one is not None]
 
 
-async def test_what_was_recorded_is_drawn_with_gaps_as_gaps(recorded: Recordings) -> None:
+async def test_recorded_figures_are_drawn_with_their_gaps(recorded: Recordings) -> None:
     async with one_tab(HistoryTab) as shown:
         shown.app.context.recordings = recorded
         shown.tab.poll()
         await shown.until(lambda: shown.tab.result)
-        for size, seen in (((80, 24), 1), ((50, 14), 1), ((160, 48), 4)):
+        for size, count in (((80, 24), 1), ((50, 14), 1), ((160, 48), 4)):
             await shown.resize(*size)
-            await shown.until(lambda seen=seen: len(charts(shown)) == seen)  # type: ignore[misc]
+            await shown.until(lambda count=count: len(charts(shown)) == count)  # type: ignore[misc]
             first = charts(shown)[0]
             assert "up to 3.29 k" in "".join(text for text, _ in first.title)
-            # Nothing was seen for a quarter of an hour; pauses that were meant are none.
+            # Nothing was sampled for 15 minutes; the pauses of an idle database are no gaps.
             assert [len(run) for run in first.curves[0].runs] == [60, 5]
-            # A note of the database is on the charts of each queue, wherever the cursor is.
+            # A note about the database is on the charts of each queue, wherever the cursor is.
             noted_at = (BEGIN + timedelta(seconds=3060)).timestamp()
             assert all(one.notes == (noted_at,) for one in charts(shown))
         (waiting,) = (one for one in charts(shown) if one.title[0][0] == "waiting p50, p95, p99 ")
@@ -206,25 +210,25 @@ async def test_what_was_recorded_is_drawn_with_gaps_as_gaps(recorded: Recordings
         assert "up to 2 s" in waiting.title[1][0]
 
 
-async def test_marks_are_told_and_another_span_is_read_anew(recorded: Recordings) -> None:
+async def test_marks_have_details_and_another_span_is_read_again(recorded: Recordings) -> None:
     async with one_tab(HistoryTab, size=(100, 40)) as shown:
         shown.app.context.recordings = recorded
         shown.tab.poll()
         await shown.until(lambda: shown.tab.result)
         table = shown.tab.table
-        told = shown.tab.query_one("#history-detail", Paragraph)
+        detail = shown.tab.query_one("#history-detail", Paragraph)
         assert [table.cells(key)["name"].text for key in table.keys] == [
             "◆ ann",
             "▶ purge",
             "! odd",
         ]
-        assert "deployed 1.4" in told.plain_text
+        assert "deployed 1.4" in detail.plain_text
         table.move_cursor(1)
         await shown.pilot.pause()
-        assert "ok, 3 of 3, ann" in told.plain_text
+        assert "ok, 3 of 3, ann" in detail.plain_text
         table.move_cursor(2)
         await shown.pilot.pause()
-        assert "2026-03-29 01:41:00 UTC to 2026-03-29 01:42:00 UTC" in told.plain_text
+        assert "2026-03-29 01:41:00 UTC to 2026-03-29 01:42:00 UTC" in detail.plain_text
         drawing = charts(shown)[0]
         assert drawing.marker is not None
         assert drawing.moment.now - drawing.marker == pytest.approx(33 * 60 + 7, abs=1)
@@ -240,12 +244,12 @@ async def test_marks_are_told_and_another_span_is_read_anew(recorded: Recordings
         assert shown.tab.result.points == (first.points if first else ())
 
 
-async def test_what_is_expected_stands_behind_the_rates_and_beyond_now(
+async def test_the_forecast_is_drawn_behind_the_rates_and_beyond_now(
     recorded: Recordings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hour = Expected(Band(3_600, 14_400, 25_200), None, None)
-    known = Forecast(dict.fromkeys(range(HOURS), hour), UTC, 8, 56, BEGIN)
-    monkeypatch.setattr("console.tui.tabs.history.read_forecast", lambda *_: known)
+    forecast = Forecast(dict.fromkeys(range(HOURS), hour), UTC, 8, 56, BEGIN)
+    monkeypatch.setattr("console.tui.tabs.history.read_forecast", lambda *_: forecast)
     async with one_tab(HistoryTab, size=(160, 48)) as shown:
         shown.app.context.recordings = recorded
         shown.tab.action_zoom(1)  # 24 h
@@ -255,7 +259,7 @@ async def test_what_is_expected_stands_behind_the_rates_and_beyond_now(
         ready, pushes, pops = drawings[:3]
         assert (ready.ahead_seconds, pops.bands) == (0, ())
         assert pushes.ahead_seconds == 6 * 3600
-        assert len(pushes.bands) == 24 + 6 + 1  # the first of them had begun before
+        assert len(pushes.bands) == 24 + 6 + 1  # the first of them begins before the span
         assert y_limits(pushes)[1] >= 7.0
         await shown.until(lambda: "░" in shown.picture and "▒" in shown.picture)
         assert "90 % of such hours and their median, of 8 weeks" in shown.picture
@@ -270,7 +274,7 @@ async def test_what_is_expected_stands_behind_the_rates_and_beyond_now(
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_where_there_is_nothing_it_says_how_to_record(tmp_path: Path, *, kept: bool) -> None:
+async def test_an_empty_history_says_how_to_record(tmp_path: Path, *, kept: bool) -> None:
     async with one_tab(HistoryTab) as shown:
         shown.app.context.recordings = Recordings(tmp_path) if kept else None
         shown.tab.poll()

@@ -1,4 +1,4 @@
-"""The console on a recording: what is seen is what was seen then, and nothing can be done."""
+"""The console on a recording: it shows what was recorded, and allows no action."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -33,17 +33,17 @@ MAIL = ("prod", "public", "mail")
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten minutes: idle at first; a queue that comes at 300 s; a finding from 360 to 480 s."""
+    """Ten minutes: idle at first, a second queue from 300 s, a finding from 360 to 480 s."""
     root = tmp_path_factory.mktemp("recordings")
-    taken = RecordedConnection(root)
+    recorded = RecordedConnection(root)
     for second in range(0, 300, 5):
-        taken.sample(second, queue("mail", "claim", ready=1, errors=0), next_seconds=5.0)
+        recorded.sample(second, queue("mail", "claim", ready=1, errors=0), next_seconds=5.0)
     for second in range(300, 601):
         mail = queue("mail", "claim", ready=second, errors=0)
-        taken.sample(second, mail, queue("late", ready=7))
+        recorded.sample(second, mail, queue("late", ready=7))
     for second in range(0, 601, 60):
-        taken.found(second, "mail", ["claims_odd"] if 360 <= second < 480 else [])
-    taken.close()
+        recorded.found(second, "mail", ["claims_odd"] if 360 <= second < 480 else [])
+    recorded.close()
     return root
 
 
@@ -62,12 +62,12 @@ class Played(Running):
         found = {view.key: view for view in store.queues(self.app.context.clock.monotonic())}
         return found[self.key].snapshot.ready if self.key in found else None
 
-    async def comes_to(self, seconds: float) -> None:
+    async def reaches(self, seconds: float) -> None:
         await self.until(lambda: self.at == seconds and self.app.context.replay)
         await self.until(lambda: self.ready() is not None)
 
     async def plays(self, seconds: float) -> None:
-        """So many seconds go by for who watches."""
+        """Let this many seconds pass on the viewer's clock."""
         for _ in range(round(seconds * 2)):
             before = self.at
             self.now[0] += 0.5
@@ -91,7 +91,7 @@ async def played(
     threads_ended()
 
 
-async def test_it_is_as_it_was_and_goes_on(recording: Path) -> None:
+async def test_a_replay_shows_the_recorded_state_and_continues_to_the_end(recording: Path) -> None:
     async with played(recording, "01:07:30") as console:
         assert "REPLAY ▶ 1x · 2026-03-29 01:07:30 UTC" in console.picture
         assert "recorded 2026-03-29 01:00:00" in console.picture
@@ -108,20 +108,20 @@ async def test_it_is_as_it_was_and_goes_on(recording: Path) -> None:
         assert console.at == 455
         assert "REPLAY ‖ 2x" in console.picture
         await console.pilot.press("full_stop", "full_stop", "greater_than_sign")
-        await console.comes_to(600)  # no further than there is something
+        await console.reaches(600)  # not beyond the end of the recording
         assert console.ready() == 600
         assert "REPLAY ■ end" in console.picture
         assert "claims_odd" not in console.picture
 
 
-async def test_going_back_forgets_what_came_later(recording: Path) -> None:
+async def test_going_back_removes_queues_findings_and_figures_of_later(recording: Path) -> None:
     async with played(recording, "01:08:00") as console:
         assert {key[2] for key in _keys(console)} == {"mail", "late"}
         await console.pilot.press("comma", "comma")
-        await console.comes_to(460)
+        await console.reaches(460)
         assert "claims_odd it is" in console.picture
         await console.pilot.press("less_than_sign")
-        await console.comes_to(160)
+        await console.reaches(160)
         assert {key[2] for key in _keys(console)} == {"mail"}
         assert "claims_odd" not in console.picture
         series = console.app.context.store.series
@@ -135,13 +135,13 @@ def _keys(console: Played) -> set[tuple[str, str, str]]:
     return {view.key for view in console.app.context.store.queues(now)}
 
 
-async def test_what_was_not_recorded_is_no_trouble_of_its_connection(tmp_path: Path) -> None:
-    """One was closed on purpose while the console went on with another; one had failed by then."""
+async def test_a_connection_that_was_not_recorded_is_not_shown_as_lost(tmp_path: Path) -> None:
+    """One was closed on purpose while the console continued with another; one had failed."""
     for name, last in (("closed", 60), ("prod", 600)):
-        taken = RecordedConnection(tmp_path, name)
+        recorded = RecordedConnection(tmp_path, name)
         for second in range(0, last + 1, 5):
-            taken.sample(second, queue("mail", "claim", ready=1, errors=0), next_seconds=5.0)
-        taken.close()
+            recorded.sample(second, queue("mail", "claim", ready=1, errors=0), next_seconds=5.0)
+        recorded.close()
     failed = RecordedConnection(tmp_path, "failed")
     failed.fail(0, "Could not look.")
     failed.close()
@@ -154,16 +154,18 @@ async def test_what_was_not_recorded_is_no_trouble_of_its_connection(tmp_path: P
         assert console.app.context.store.findings(console.app.context.clock.monotonic()) == ()
 
 
-async def test_the_connections_of_a_fleet_stand_in_their_group_in_a_recording(
+async def test_a_replay_groups_the_connections_of_a_fleet(
     tmp_path: Path,
 ) -> None:
-    """Whether that is configured here or not; of many the connections begin folded, as live."""
+    """Whether it is configured here or not; many connections start folded, as in a live console."""
     names = [f"shops/host{number}" for number in range(9)]
     for name in (*names, "odd/one"):
-        taken = RecordedConnection(tmp_path, name)
+        recorded = RecordedConnection(tmp_path, name)
         for second in (0, 30, 60, 90):
-            taken.sample(second, queue("mail", ready=2), queue("bills", ready=3), next_seconds=30.0)
-        taken.close()
+            recorded.sample(
+                second, queue("mail", ready=2), queue("bills", ready=3), next_seconds=30.0
+            )
+        recorded.close()
     key = (names[0], "public", "mail")
     async with played(tmp_path, "01:01", (160, 48), key) as console:
         await console.until(lambda: "▾ shops: 9 connections, 18 queues" in console.picture)
@@ -179,20 +181,20 @@ async def test_the_connections_of_a_fleet_stand_in_their_group_in_a_recording(
         assert "us: 5 connections, 10 queues" in console.picture
 
 
-async def test_a_time_can_be_typed(recording: Path) -> None:
+async def test_a_replay_goes_to_a_time_that_is_typed(recording: Path) -> None:
     async with played(recording, "01:01") as console:
         await console.pilot.press("at", *"01:20", "enter")
         assert console.is_at(SeekDialog)
         assert "Nothing is recorded at 2026-03-29 01:20:00 UTC" in console.picture
         await console.pilot.press(*["backspace"] * 5, *"1:05", "enter")
-        await console.comes_to(300)
+        await console.reaches(300)
         assert console.is_at(OverviewScreen)
 
 
-async def test_nothing_can_be_done_and_what_was_not_recorded_is_named(recording: Path) -> None:
+async def test_a_replay_allows_no_action_and_names_what_was_not_recorded(recording: Path) -> None:
     async with played(recording, "01:07") as console:
         app = console.app
-        navigator: tuple[Callable[[], None], ...] = (
+        openers: tuple[Callable[[], None], ...] = (
             lambda: app.open_actions(MAIL),
             lambda: app.open_action(MAIL, "purge"),
             lambda: app.open_waits("prod"),
@@ -207,9 +209,9 @@ async def test_nothing_can_be_done_and_what_was_not_recorded_is_named(recording:
             lambda: app.open_message(MAIL, "1"),
             lambda: app.examine(MAIL),
         )
-        for go in navigator:
+        for open_it in openers:
             before = len(app._notifications)
-            go()
+            open_it()
             await console.pilot.pause()
             assert isinstance(app.screen, OverviewScreen)
             assert len(app._notifications) == before + 1
@@ -217,8 +219,8 @@ async def test_nothing_can_be_done_and_what_was_not_recorded_is_named(recording:
         await console.until(lambda: "A recording has no messages" in console.picture)
         screen = app.screen
         assert isinstance(screen, QueueScreen)
-        for place, one in enumerate(screen._tabs):
-            await screen.action_tab(place)
+        for index, one in enumerate(screen._tabs):
+            await screen.action_tab(index)
             await console.pilot.pause()
             if one.NAME not in {"findings", "history"}:
                 words = "has no slots" if one.NAME == "slots" else "A recording has no"
@@ -232,14 +234,14 @@ async def test_nothing_can_be_done_and_what_was_not_recorded_is_named(recording:
     st.lists(st.floats(-1e6, 1e6) | st.none(), max_size=20),
     st.lists(st.sampled_from([-1, 1]), max_size=20),
 )
-def test_it_never_leaves_what_was_recorded(navigator: list[float | None], steps: list[int]) -> None:
+def test_a_player_never_leaves_its_recording(skips: list[float | None], steps: list[int]) -> None:
     last = BEGIN + timedelta(hours=1)
     now = [0.0]
     player = Player(BEGIN, BEGIN, last, lambda: now[0])
     for step in steps:
         player.change_speed(step)
         assert player.speed in SPEEDS
-    for seconds in navigator:
+    for seconds in skips:
         if seconds is None:
             now[0] += 0.5
             player.advance_to(player.next_at)
@@ -255,8 +257,8 @@ def at(day: int, hour: int, minute: int = 0) -> datetime:
     return datetime(2026, 3, day, hour, minute, tzinfo=UTC)
 
 
-def test_what_a_time_means() -> None:
-    for text, zone, meant in (
+def test_a_time_without_a_date_is_the_last_one_in_the_recording() -> None:
+    for text, zone, moment in (
         ("03:00", UTC, at(30, 3)),
         ("3:00:00", UTC, at(30, 3)),
         ("23:00", UTC, at(29, 23)),
@@ -265,25 +267,27 @@ def test_what_a_time_means() -> None:
         ("2026-03-29T03:00-02:00", PRAGUE, at(29, 5)),
         ("04:00", PRAGUE, at(30, 2)),
     ):
-        assert moment_of(text, at(28, 22), at(30, 10), zone) == meant
+        assert moment_of(text, at(28, 22), at(30, 10), zone) == moment
     for text in ("", "03", "noon", "25:00", "2026-13-01", "1:2:3:4"):
         with pytest.raises(UsageError, match="is not a time"):
             moment_of(text, at(28, 22), at(30, 10), UTC)
 
 
-def test_there_must_be_something_at_that_time(tmp_path: Path, recording: Path) -> None:
+def test_a_replay_needs_a_recording_at_its_time(tmp_path: Path, recording: Path) -> None:
     with pytest.raises(UsageError, match="There is no folder"):
         open_replay(tmp_path / "nowhere", None, UTC, float)
     with pytest.raises(NothingRecordedError, match="Nothing is recorded in"):
         open_replay(tmp_path, None, UTC, float)
-    with pytest.raises(NothingRecordedError, match="goes from 2026-03-29 01:00:00 UTC to") as told:
+    with pytest.raises(
+        NothingRecordedError, match="goes from 2026-03-29 01:00:00 UTC to"
+    ) as caught:
         open_replay(recording, "2026-03-30T01:00", UTC, float)
-    assert told.value.exit_status == 1
+    assert caught.value.exit_status == 1
     assert open_replay(recording, None, UTC, float).player.at == BEGIN
 
 
 @pytest.mark.long
-def test_it_plays_in_a_terminal(recording: Path) -> None:
+def test_a_replay_plays_in_a_terminal(recording: Path) -> None:
     words = ["-m", "console.cli", "--replay", str(recording), "--at", "01:07"]
     console = on_terminal(words)
     console.expect("REPLAY")
@@ -291,16 +295,16 @@ def test_it_plays_in_a_terminal(recording: Path) -> None:
     quit_at_once(console)
 
 
-def test_wrong_use_is_said_before_anything_is_drawn(
+def test_wrong_options_of_a_replay_are_reported_before_anything_is_drawn(
     recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for words, told in (
+    for words, message in (
         (["--at", "03:00"], "--at goes with --replay"),
         (["--replay", str(recording), "designs"], "not for verbs"),
     ):
         answer = call(*words)
         assert (answer.status, answer.out) == (2, b"")
-        assert told in answer.err
+        assert message in answer.err
     monkeypatch.setattr(tui, "require_terminal", lambda: None)
     answer = call("--replay", str(recording), "--at", "12:00")
     assert answer.status == 1

@@ -1,4 +1,4 @@
-"""The runs of the pipeline on the screen, and how one is begun, followed and stopped from there."""
+"""The runs of the pipeline on the screen: one is started, followed and stopped there."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,7 @@ from tests.tui.feeds import queue
 from tests.tui.opened import Opened, Running, alone, conn
 
 KEY = ("prod", "public", "jobs")
-TOLD = "export: 2 of 4 ranges, 200,000 rows"
+PROGRESS = "export: 2 of 4 ranges, 200,000 rows"
 AT = datetime(2026, 3, 29, 2, 0, 0, tzinfo=UTC)
 DONE = Run(
     id="1",
@@ -52,7 +52,7 @@ DONE = Run(
 )
 RUNNING = replace(
     DONE, id="2", ended_at=None, status=None, result=None, lines=(), alive=True,
-    progress=TOLD, progress_rows=200_000, progress_at=AT,
+    progress=PROGRESS, progress_rows=200_000, progress_at=AT,
 )  # fmt: skip
 KILLED = replace(RUNNING, id="3", alive=False)
 WRONG = replace(
@@ -65,7 +65,7 @@ FAILED = replace(
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Runs of this test alone, and what one of them has said."""
+    """A folder of runs for this test, and the stderr of one of them."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     runs.folder().mkdir(parents=True)
     (runs.folder() / "3.err").write_text("Traceback of [bold]somebody\x1b[0m")
@@ -74,12 +74,12 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def posted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The screen looks at no file by itself: it has what the test gives it."""
+    """The screen reads no files; it shows the runs that the test gives it."""
     monkeypatch.setattr(RunsScreen, "reload", lambda _: None)
 
 
 async def shown(console: Opened, *found: Run) -> RunsScreen:
-    """The screen, with these on it."""
+    """The screen, with these runs."""
     at = await console.opens(RunsScreen, console.app.open_runs)
     at.show(RunList(found))
     await console.pilot.pause()
@@ -94,12 +94,16 @@ def cells(at: RunsScreen, id_: str) -> dict[str, str]:
 # -- the list
 
 
-async def test_each_run_has_a_line_and_the_cursor_stays_on_its_run(posted: None) -> None:
+async def test_each_run_has_a_row_and_the_cursor_stays_on_its_run(posted: None) -> None:
     async with alone(connections=[conn()], size=(160, 30)) as console:
         at = await shown(console, RUNNING, DONE)
         assert "2 runs, 1 running" in console.picture
         first = cells(at, "2")
-        assert (first["outcome"], first["rows"], first["progress"]) == ("running", "200,000", TOLD)
+        assert (first["outcome"], first["rows"], first["progress"]) == (
+            "running",
+            "200,000",
+            PROGRESS,
+        )
         done = cells(at, "1")
         assert (done["ended"], done["rows"], done["size"], done["rate"], done["took"]) == (
             *("03-29 02:00:20", "400,000", "122.3 MB", "20,000", "20.0 s"),
@@ -116,14 +120,14 @@ async def test_each_run_has_a_line_and_the_cursor_stays_on_its_run(posted: None)
         assert cells(at, "4")["outcome"] == RunOutcome.MISMATCH
 
 
-async def test_nothing_yet_what_was_killed_and_nothing_to_be_read(posted: None) -> None:
+async def test_an_empty_list_killed_runs_and_unreadable_runs_are_explained(posted: None) -> None:
     async with alone(connections=[conn()]) as console:
         at = await shown(console)
         assert "No job has been run on this machine yet" in console.picture
         assert ":pipeline archive QUEUE" in console.picture
         at.show(RunList((KILLED, FAILED, DONE)))
         await console.pilot.pause()
-        assert f"ended without a word; before that: {TOLD}" in console.picture
+        assert f"ended without a word; before that: {PROGRESS}" in console.picture
         assert "ended without a word  " in console.picture, "not cut off in the table"
         assert cells(at, "3")["mark"] == "✖"
         await console.press("j")
@@ -139,7 +143,7 @@ async def test_nothing_yet_what_was_killed_and_nothing_to_be_read(posted: None) 
         assert console.is_at(CommandDialog)
 
 
-async def test_enter_shows_the_result_whole(posted: None) -> None:
+async def test_enter_shows_the_complete_result(posted: None) -> None:
     async with alone(connections=[conn()], size=(120, 50)) as console:
         await shown(console, DONE, KILLED)
         await console.press("enter")
@@ -155,7 +159,7 @@ async def test_enter_shows_the_result_whole(posted: None) -> None:
         assert "[bold]somebody␛[0m" in console.picture
 
 
-async def test_it_is_stopped_by_a_word_and_not_by_a_key(
+async def test_a_run_is_stopped_only_after_a_typed_confirmation(
     posted: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped: list[str] = []
@@ -166,7 +170,7 @@ async def test_it_is_stopped_by_a_word_and_not_by_a_key(
         assert console.is_at(RunsScreen)
         await console.press("s")
         assert console.is_at(ConfirmDialog)
-        assert TOLD in console.picture
+        assert PROGRESS in console.picture
         await console.press("y", "enter")
         await console.until(lambda: stopped)
         assert stopped == ["2"]
@@ -174,12 +178,18 @@ async def test_it_is_stopped_by_a_word_and_not_by_a_key(
         assert console.is_at(RunsScreen), "it has ended"
 
 
-# -- what is begun
+# -- starting a run
 
 
-def test_the_process_is_told_the_connection_and_no_secret_stands_in_its_words() -> None:
-    said = {"lake": "/l", "older": "1h", "retention": "7d", "master": "local[*]", "done-older": ""}
-    named = jobs.confirmed(jobs.job_of("archive", said, conn(rights=Rights.OPERATOR), KEY))
+def test_a_run_gets_its_connection_and_no_secret_is_on_its_command_line() -> None:
+    values = {
+        "lake": "/l",
+        "older": "1h",
+        "retention": "7d",
+        "master": "local[*]",
+        "done-older": "",
+    }
+    named = jobs.confirmed(jobs.job_of("archive", values, conn(rights=Rights.OPERATOR), KEY))
     assert named.words == (
         *("pipeline", "archive", "--yes", "jobs", "--lake=/l", "--older=1h"),
         *("--schema", "public", "--rights", "operator", "--profile", "prod", "jobs"),
@@ -208,8 +218,8 @@ def test_the_process_is_told_the_connection_and_no_secret_stands_in_its_words() 
 
 
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
-    """What would have been started; a plan is what it was asked with."""
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """The jobs that would have been started; a plan repeats the arguments."""
     found: list[Job] = []
 
     def start(job: Job) -> str:
@@ -238,7 +248,7 @@ def at_stage(console: Running, stage: Stage) -> bool:
     return console.is_at(PipelineScreen) and console.on_top(PipelineScreen).stage is stage
 
 
-async def test_the_form_the_plan_the_name_and_then_the_list(begun: list[Job]) -> None:
+async def test_a_run_is_planned_confirmed_by_name_and_then_listed(started: list[Job]) -> None:
     async with alone(connections=[conn(rights=Rights.OPERATOR)]) as console:
         console.feed.give(queue("jobs"))
         console.app.open_pipeline("archive", KEY, lake="/srv/lake")
@@ -261,28 +271,30 @@ async def test_the_form_the_plan_the_name_and_then_the_list(begun: list[Job]) ->
         assert "the plan of pipeline archive --dry-run --lake=/srv/lake" in console.picture
         await console.press("y", "enter")
         assert "'y' does not match" in console.picture
-        assert not begun
+        assert not started
         confirm = console.app.screen.query_one("#confirm", Input)
         confirm.value = "jobs"
         console.feed.fail()
         await console.pilot.pause()
         await console.press("enter")
         assert "no new figures" in console.picture
-        assert not begun
+        assert not started
         console.feed.give(queue("jobs"))
         await console.pilot.pause()
         at = console.on_top(PipelineScreen)
         at.confirm("jobs")
         at.confirm("jobs")
         await console.until(lambda: console.is_at(RunsScreen))
-        assert [job.words[:4] for job in begun] == [("pipeline", "archive", "--yes", "jobs")]
+        assert [job.words[:4] for job in started] == [("pipeline", "archive", "--yes", "jobs")]
         listed = console.on_top(RunsScreen)
         await console.until(lambda: listed.table.row is not None)
         await console.press("escape")
         assert not console.is_at(PipelineScreen)
 
 
-async def test_what_changes_nothing_wants_no_name_and_escape_leads_back(begun: list[Job]) -> None:
+async def test_a_job_that_deletes_nothing_needs_no_name_and_escape_goes_back(
+    started: list[Job],
+) -> None:
     async with alone() as console:
         console.app.open_runs()
         await console.press("n")
@@ -296,14 +308,16 @@ async def test_what_changes_nothing_wants_no_name_and_escape_leads_back(begun: l
         await console.until(lambda: at_stage(console, Stage.PLAN))
         await console.press("y", "enter")
         await console.until(lambda: console.is_at(RunsScreen))
-        assert [job.words for job in begun] == [("pipeline", "rollup")]
+        assert [job.words for job in started] == [("pipeline", "rollup")]
 
 
 def refusal(console: Opened) -> str:
     return console.app.screen.query_one("#problem", TextView).plain_text
 
 
-async def test_who_may_only_look_begins_nothing_that_changes_a_queue(begun: list[Job]) -> None:
+async def test_a_read_only_connection_starts_no_job_that_changes_a_queue(
+    started: list[Job],
+) -> None:
     async with alone(connections=[conn(rights=Rights.READ_ONLY)]) as console:
         for verb in ("archive", "replay"):
             console.app.open_pipeline(verb, KEY)
@@ -316,10 +330,12 @@ async def test_who_may_only_look_begins_nothing_that_changes_a_queue(begun: list
         console.app.open_pipeline("verify", ("nowhere", "public", "x"))
         await console.pilot.pause()
         assert "no such connection" in refusal(console)
-        assert not begun
+        assert not started
 
 
-async def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_extra_the_screen_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sessions, "find_spec", lambda _: None)
     async with alone() as console:
         console.app.open_pipeline("rollup")
@@ -328,7 +344,7 @@ async def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.Mon
         assert at_stage(console, Stage.NOTHING)
 
 
-def test_a_password_that_is_typed_cannot_be_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_typed_password_cannot_be_passed_to_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     class Typed:
         is_typed = True
 
@@ -357,7 +373,7 @@ async def test_a_real_run_from_the_dialog_to_its_result(database: Database, tmp_
     def ended() -> bool:
         return all(run.status is not None for run in runs.read(runs.folder()).runs)
 
-    # The console has ended; the run goes on.
+    # The console has ended; the run continues.
     wait_until(ended, "the end of the run")
     (run,) = runs.read(runs.folder()).runs
     assert (run.outcome, run.rows) == (RunOutcome.DONE, 5), run

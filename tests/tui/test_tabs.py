@@ -201,7 +201,9 @@ async def test_who_is_there_and_who_has_left_and_when_nobody_is_known() -> None:
             assert words in shown.picture
 
 
-async def test_on_a_server(database: Database, database_url: str) -> None:
+async def test_stuck_errors_and_consumers_are_shown_on_a_server(
+    database: Database, database_url: str
+) -> None:
     with connect(database_url) as taker:
         make(database, "mail", "claim", {})
         make(database, "letters", "fifo", {})

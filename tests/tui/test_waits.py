@@ -175,7 +175,7 @@ async def test_what_may_not_be_seen_is_said_and_a_deadlock_and_a_deep_line_are_d
 
 @pytest.mark.long
 @pytest.mark.parametrize("ends", [False, True])
-async def test_on_a_server(
+async def test_waits_are_shown_on_a_server_until_the_screen_closes(
     database: Database, database_url: str, ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session that holds the queue is the root; out of sight nothing goes on being asked."""
