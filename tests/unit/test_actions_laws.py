@@ -49,8 +49,8 @@ def test_any_wrong_count_in_a_ledger_is_detected(
 
 
 def plan_of(count: int, *, production: bool = False) -> Plan:
-    of = design("claim")
-    queue = installed_queue("public", "mail", of, of.complete_options({}))
+    claim = design("claim")
+    queue = installed_queue("public", "mail", claim, claim.complete_options({}))
     return Plan(
         verb="requeue",
         queue=queue,
@@ -101,13 +101,13 @@ def numbered_message(number: int) -> Message:
 def test_a_plan_counts_exactly_what_would_be_done(
     matching: int, excluded_every: int, limit: int | None, keep: int | None, at_once: int
 ) -> None:
-    every = [numbered_message(number) for number in range(matching)]
+    messages = [numbered_message(number) for number in range(matching)]
     counted = _Count(Filters(limit=limit, keep_newest=keep))
     at = 0
-    while (most := counted.examine_next) and (chosen := every[at : at + min(most, at_once)]):
+    while (most := counted.examine_next) and (chosen := messages[at : at + min(most, at_once)]):
         counted.add(chosen, {"why": [m for m in chosen if int(m.id or 0) % excluded_every == 0]})
         at += len(chosen)
-    eligible = [m for m in every if int(m.id or 0) % excluded_every]
+    eligible = [m for m in messages if int(m.id or 0) % excluded_every]
     done = eligible[: max(0, len(eligible) - (keep or 0))][:limit]
     assert counted.by_state.total() == len(done) == counted.payload_bytes
     if done:

@@ -252,8 +252,10 @@ def test_many_conversations_are_no_problem_in_a_deep_queue() -> None:
 
 
 def test_a_disabled_queue_still_has_its_figures() -> None:
-    of = DESIGNS["broker"]
-    queue = installed_queue("dbo", "mail", of, of.complete_options({}, "mssql"))
+    broker_design = DESIGNS["broker"]
+    queue = installed_queue(
+        "dbo", "mail", broker_design, broker_design.complete_options({}, "mssql")
+    )
     figures = dict.fromkeys(StatusRow.__dataclass_fields__)
     row = StatusRow(**figures | {"schema": "dbo", "queue": "mail", "ready": 7})  # type: ignore[arg-type]
     sampled = snapshot(QueueSample(queue, row, "The queue is disabled"), "c")

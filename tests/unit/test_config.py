@@ -317,14 +317,14 @@ def test_the_default_limit_of_the_errors_share_applies_only_without_error_limits
 ) -> None:
     """A configured limit of errors replaces the default share."""
 
-    def of(text: str) -> tuple[Limits[int], Limits[float]]:
+    def error_limits(text: str) -> tuple[Limits[int], Limits[float]]:
         found = chosen(loaded(text), url="postgresql://u@h/d").thresholds()
         return found.errors, found.errors_share
 
-    assert of("") == (Limits(), Limits(0.1))
-    assert of("errors.warning = 5") == (Limits(5), Limits())
-    assert of('errors.warning = "off"') == (Limits(), Limits())
-    assert of("errors_share.warning = 0.5") == (Limits(), Limits(0.5))
-    assert of('errors_share.warning = "off"') == (Limits(), Limits())
+    assert error_limits("") == (Limits(), Limits(0.1))
+    assert error_limits("errors.warning = 5") == (Limits(5), Limits())
+    assert error_limits('errors.warning = "off"') == (Limits(), Limits())
+    assert error_limits("errors_share.warning = 0.5") == (Limits(), Limits(0.5))
+    assert error_limits('errors_share.warning = "off"') == (Limits(), Limits())
     both = 'errors = { warning = "off" }\nerrors_share = { warning = 0.2, critical = 0.6 }'
-    assert of(both) == (Limits(), Limits(0.2, 0.6))
+    assert error_limits(both) == (Limits(), Limits(0.2, 0.6))

@@ -11,10 +11,16 @@ from console.designs import DESIGNS, Design, Option, Order, design, designs_on
 from console.designs.model import EVERY_VERB, FINISHING_VERBS
 from console.errors import UsageError
 
-EACH = pytest.mark.parametrize("of", DESIGNS.values(), ids=DESIGNS)
-OPTIONS = [(of, option) for of in DESIGNS.values() for option in of.options]
+EACH = pytest.mark.parametrize("tested_design", DESIGNS.values(), ids=DESIGNS)
+OPTIONS = [
+    (tested_design, option)
+    for tested_design in DESIGNS.values()
+    for option in tested_design.options
+]
 EACH_OPTION = pytest.mark.parametrize(
-    ("of", "option"), OPTIONS, ids=[f"{of.name}-{option.name}" for of, option in OPTIONS]
+    ("tested_design", "option"),
+    OPTIONS,
+    ids=[f"{tested_design.name}-{option.name}" for tested_design, option in OPTIONS],
 )
 
 
@@ -51,17 +57,20 @@ DEFAULTS = {
 }
 
 
-def needs_in_hand(of: Design, option: Option) -> bool:
+def needs_in_hand(tested_design: Design, option: Option) -> bool:
     """Whether the option requires `in_hand=on`."""
-    return of.order is Order.NUMBERS and option.name == "history"
+    return tested_design.order is Order.NUMBERS and option.name == "history"
 
 
 @EACH
-def test_the_defaults_are_those_of_the_documentation(of: Design) -> None:
-    assert of.complete_options({}) == DEFAULTS[of.name]
-    for engine in of.engines:
-        here = {name: DEFAULTS[of.name][name] for name in of.complete_options({}, engine)}
-        assert of.complete_options({}, engine) == here
+def test_the_defaults_are_those_of_the_documentation(tested_design: Design) -> None:
+    assert tested_design.complete_options({}) == DEFAULTS[tested_design.name]
+    for engine in tested_design.engines:
+        here = {
+            name: DEFAULTS[tested_design.name][name]
+            for name in tested_design.complete_options({}, engine)
+        }
+        assert tested_design.complete_options({}, engine) == here
         assert ("notify" in here) == (engine == "postgresql")
 
 
@@ -72,14 +81,14 @@ def test_an_option_missing_on_an_engine_is_refused_with_the_engines_that_have_it
 
 
 @EACH_OPTION
-def test_an_option_accepts_its_values_and_no_others(of: Design, option: Option) -> None:
+def test_an_option_accepts_its_values_and_no_others(tested_design: Design, option: Option) -> None:
     edges = [] if option.choices else [str(option.minimum), str(option.maximum)]
     if option.names:
         edges = ["billing", "billing,search:3", "a" * 31]
     for value in (*option.choices, *option.words, *edges, option.default):
         apart = {"content": "apart"} if option.name == "partitions" else {}
-        held = {"in_hand": "on"} if needs_in_hand(of, option) else {}
-        complete = of.complete_options({**apart, **held, option.name: value})
+        held = {"in_hand": "on"} if needs_in_hand(tested_design, option) else {}
+        complete = tested_design.complete_options({**apart, **held, option.name: value})
         # Some options of a ring are omitted if they have their defaults.
         assert complete.get(option.name, option.default) == value
     outside = [] if option.choices else [str(option.minimum - 1), str(option.maximum + 1)]
@@ -97,65 +106,70 @@ def test_an_option_accepts_its_values_and_no_others(of: Design, option: Option) 
 
 
 @EACH
-def test_an_unknown_option_is_refused_with_the_known_ones(of: Design) -> None:
+def test_an_unknown_option_is_refused_with_the_known_ones(tested_design: Design) -> None:
     with pytest.raises(UsageError, match="'nope'") as refused:
-        of.complete_options({"nope": "1"})
-    assert all(option.name in refused.value.next_step for option in of.options)
+        tested_design.complete_options({"nope": "1"})
+    assert all(option.name in refused.value.next_step for option in tested_design.options)
 
 
 @EACH
 def test_all_combinations_of_options_are_valid_except_in_hand_with_archive_at_pop(
-    of: Design,
+    tested_design: Design,
 ) -> None:
-    choices = [[(o.name, value) for value in o.choices] for o in of.options if o.choices]
+    choices = [[(o.name, value) for value in o.choices] for o in tested_design.options if o.choices]
     for chosen in itertools.product(*choices):
         given_options = dict(chosen)
         keeps, archives = given_options.get("in_hand"), given_options.get("archive_at_pop")
         if keeps == archives == "on":
             with pytest.raises(UsageError, match="exclude"):
-                of.complete_options(given_options)
+                tested_design.complete_options(given_options)
         else:
-            complete = of.complete_options(given_options)
+            complete = tested_design.complete_options(given_options)
             apart = given_options.get("content") == "apart"
             omitted = {"subscribers"} if apart else {"content", "partitions", "subscribers"}
-            assert list(complete) == [o.name for o in of.options if o.name not in omitted]
-            assert of.complete_options(complete) == complete
+            assert list(complete) == [
+                o.name for o in tested_design.options if o.name not in omitted
+            ]
+            assert tested_design.complete_options(complete) == complete
 
 
 def test_content_apart_has_no_size_limit_unless_one_is_given() -> None:
-    of = DESIGNS["ring"]
-    apart = of.complete_options({"content": "apart"})
+    tested_design = DESIGNS["ring"]
+    apart = tested_design.complete_options({"content": "apart"})
     assert (apart["max_bytes"], apart["partitions"]) == ("unlimited", "8")
-    assert of.complete_options({"content": "apart", "max_bytes": "8000"})["max_bytes"] == "8000"
+    assert (
+        tested_design.complete_options({"content": "apart", "max_bytes": "8000"})["max_bytes"]
+        == "8000"
+    )
     with pytest.raises(UsageError, match="max_bytes"):
-        of.complete_options({"max_bytes": "8000"})
+        tested_design.complete_options({"max_bytes": "8000"})
     with pytest.raises(UsageError, match="content=apart only"):
-        of.complete_options({"partitions": "4"})
+        tested_design.complete_options({"partitions": "4"})
 
 
 @EACH
-def test_verbs_states_and_order_follow_from_the_options(of: Design) -> None:
-    choices = [[(o.name, value) for value in o.choices] for o in of.options if o.choices]
+def test_verbs_states_and_order_follow_from_the_options(tested_design: Design) -> None:
+    choices = [[(o.name, value) for value in o.choices] for o in tested_design.options if o.choices]
     for chosen in itertools.product(*choices):
         options = dict(chosen)
-        verbs, states = of.verbs_with(options), of.states_with(options)
+        verbs, states = tested_design.verbs_with(options), tested_design.states_with(options)
         assert len(set(verbs)) == len(verbs)
         assert set(EVERY_VERB) <= set(verbs)
-        assert of.finishes(options) == ("claimed" in states)
-        assert of.finishes(options) == (set(FINISHING_VERBS) <= set(verbs))
-        assert ("relay" in verbs) == ("resize" in verbs) == (of.order is Order.NUMBERS)
+        assert tested_design.finishes(options) == ("claimed" in states)
+        assert tested_design.finishes(options) == (set(FINISHING_VERBS) <= set(verbs))
+        assert ("relay" in verbs) == ("resize" in verbs) == (tested_design.order is Order.NUMBERS)
         other = {"strict": Order.STRICT, "each": Order.NONE}
         chosen_order = options.get("order") or options.get("conversation") or ""
-        assert of.order_with(options) is other.get(chosen_order, of.order)
+        assert tested_design.order_with(options) is other.get(chosen_order, tested_design.order)
 
 
 @EACH
-def test_an_installed_queue_has_a_column_for_each_needed_role(of: Design) -> None:
-    queue = installed_queue("s", "q", of, of.complete_options({}))
-    assert set(of.needed_roles) <= set(queue.roles)
+def test_an_installed_queue_has_a_column_for_each_needed_role(tested_design: Design) -> None:
+    queue = installed_queue("s", "q", tested_design, tested_design.complete_options({}))
+    assert set(tested_design.needed_roles) <= set(queue.roles)
     sequences = {role: name for role, name in queue.roles.items() if role.endswith("_sequence")}
     assert all(name.startswith("q_") for name in sequences.values())
-    assert queue.table == "q" + of.table_suffix
+    assert queue.table == "q" + tested_design.table_suffix
 
 
 @given(st.text())

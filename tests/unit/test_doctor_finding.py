@@ -132,11 +132,9 @@ def test_a_command_is_quoted_for_the_shell() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("number", "words"), [(1, "1 row"), (2, "2 rows"), (10_000, "10,000 rows")]
-)
-def test_a_capped_count_is_shown_as_more_than_its_cap(number: int, words: str) -> None:
-    assert counted(number, "row") == words
+@pytest.mark.parametrize(("number", "text"), [(1, "1 row"), (2, "2 rows"), (10_000, "10,000 rows")])
+def test_a_capped_count_is_shown_as_more_than_its_cap(number: int, text: str) -> None:
+    assert counted(number, "row") == text
     assert counted(10_001, "row") == "more than 10,000 rows"
 
 

@@ -80,8 +80,8 @@ def test_only_numbers_lost_in_both_reads_are_proven(
     for side in Side:
         assert numbers(both, side) == numbers(first, side) & numbers(second, side)
     for kept in both:
-        of = [r for r in second if r.kind == kept.kind]
-        assert any(r.first <= kept.first and kept.last <= r.last for r in of)
+        same_kind = [r for r in second if r.kind == kept.kind]
+        assert any(r.first <= kept.first and kept.last <= r.last for r in same_kind)
 
 
 @given(RUNS)

@@ -43,8 +43,8 @@ def test_the_keys_of_every_design_are_read_from_its_script() -> None:
         "pending": {("due_time", "id")},
     }
     for design in designs_on("postgresql"):
-        of_queue = shipped_indexes(PRODUCTS["postgresql"], queue(design))
-        keys = {one.columns for one in of_queue if one.is_key}
+        indexes = shipped_indexes(PRODUCTS["postgresql"], queue(design))
+        keys = {one.columns for one in indexes if one.is_key}
         assert expected.get(design, {("id",)}) <= keys, design
         assert bool(keys) == (design != "heap")
 
@@ -69,8 +69,8 @@ def claimed(condition: str) -> Index:
 def test_an_index_is_recognized_as_sql_server_writes_it() -> None:
     status = installed_queue("dbo", "orders", DESIGNS["status"], {})
     by_condition = {one.condition: one for one in shipped_indexes(PRODUCTS["mssql"], status)}
-    of_claims: ShippedIndex = by_condition["status = 1"]
-    assert claimed("([status]=(1))").matches(of_claims)
-    assert not claimed("([status]=(2))").matches(of_claims)
+    claims_index: ShippedIndex = by_condition["status = 1"]
+    assert claimed("([status]=(1))").matches(claims_index)
+    assert not claimed("([status]=(2))").matches(claims_index)
     assert not claimed("([status]=(1))").matches(by_condition["status = 2"])
     assert by_condition[""].is_key

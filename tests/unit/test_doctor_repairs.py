@@ -63,26 +63,26 @@ def test_a_repair_is_the_verb_that_its_command_line_names(
         del control, on_progress
         return Result(Outcome.DONE, ("done",))
 
-    of = get_verb(verb)
+    found_verb = get_verb(verb)
     constant = verb.replace("-", "_").upper()
     module = f"console.verbs.{MODULES[verb]}"
-    monkeypatch.setattr(f"{module}.{constant}", replace(of, make_plan=plan))
+    monkeypatch.setattr(f"{module}.{constant}", replace(found_verb, make_plan=plan))
     monkeypatch.setattr(Target, "protection", None)
     database = open_database("postgresql://nobody@127.0.0.1:1/nothing")
     assert repair.plan(database) == ("planned",)
     ((target, values),) = calls
     default = verb_module.values_from_texts(
-        of, {one.name: "x" for one in of.parameters if one.required}
+        found_verb, {one.name: "x" for one in found_verb.parameters if one.required}
     )
     assert values == {**default, **arguments}
     assert (target.queue, target.rights) == (repair.queue, repair.rights)
     assert target.thresholds_of("mail").stuck_after_seconds == repair.stuck_after_seconds
-    words = shlex.split(repair.command)
-    assert words[:2] == ["dbq-console", verb]
-    assert repair.queue.name in words
-    assert repair.rights >= of.right(values) > Rights.READ_ONLY
+    command_words = shlex.split(repair.command)
+    assert command_words[:2] == ["dbq-console", verb]
+    assert repair.queue.name in command_words
+    assert repair.rights >= found_verb.right(values) > Rights.READ_ONLY
     assert repair.summary
-    assert set(repair.arguments) <= set(words)
+    assert set(repair.arguments) <= set(command_words)
     if not isinstance(repair, repairs.EndSession):
         assert repair.run(database) == ("done",)
     database.close()

@@ -148,18 +148,18 @@ def test_causes_name_their_numbers() -> None:
         [lost_range(507, 527, before=-5), lost_range(600, 600, before=5)], server
     )
     assert list(found) == [LossCause.CRASH, LossCause.ROLLBACK]
-    words = describe_causes(found, server)
-    assert "21 (507-527): the server crashed before 2026-11-21 01:58:11 UTC" in words
-    assert "1 (600): their callers rolled back (3 transactions" in words
-    assert "timeline" not in words
+    text = describe_causes(found, server)
+    assert "21 (507-527): the server crashed before 2026-11-21 01:58:11 UTC" in text
+    assert "1 (600): their callers rolled back (3 transactions" in text
+    assert "timeline" not in text
 
 
 def test_a_crash_before_a_loss_is_not_its_cause() -> None:
     """The server's counters are a moment late: the caller's own rollback may not be in them yet."""
     server = server_history(counters=0.5)
-    words = describe_causes(group_by_cause([lost_range(600, 600, before=5)], server), server)
+    text = describe_causes(group_by_cause([lost_range(600, 600, before=5)], server), server)
     not_known = "not known: the server's counters do not explain it (they lag by some seconds)"
-    assert words == f"1 (600): {not_known}"
+    assert text == f"1 (600): {not_known}"
     assert "or the crash before 2026" in describe_causes(
         group_by_cause([lost_range(600, 600)], server), server
     )
@@ -256,8 +256,8 @@ def test_a_side_without_losses_in_the_first_read_is_not_proven(
 
 
 def test_only_holes_and_parked_holes_are_losses_of_the_push_side() -> None:
-    of_pushes = {kind for kind in LostKind if kind.side is Side.PUSH}
-    assert of_pushes == {LostKind.HOLE, LostKind.PARKED_HOLE}
+    push_kinds = {kind for kind in LostKind if kind.side is Side.PUSH}
+    assert push_kinds == {LostKind.HOLE, LostKind.PARKED_HOLE}
 
 
 def test_repairs_of_a_ring_state_their_effect_and_confirmation() -> None:
@@ -267,10 +267,10 @@ def test_repairs_of_a_ring_state_their_effect_and_confirmation() -> None:
     assert relay.command == "dbq-console relay orders --yes orders"
     assert correct_ring.command == ""
     assert "relay" in correct_ring.summary
-    every: list[Repair] = [repair_numbers, AddSlots(QUEUE, 4), relay, correct_ring]
-    assert [repair.unattended for repair in every] == [True, True, False, False]
-    assert [repair.requires_name for repair in every] == [False, False, True, True]
-    assert every[1].summary == "add 4 empty slots"
+    all_repairs: list[Repair] = [repair_numbers, AddSlots(QUEUE, 4), relay, correct_ring]
+    assert [repair.unattended for repair in all_repairs] == [True, True, False, False]
+    assert [repair.requires_name for repair in all_repairs] == [False, False, True, True]
+    assert all_repairs[1].summary == "add 4 empty slots"
 
 
 def test_a_name_is_quoted_for_the_shell() -> None:

@@ -180,14 +180,14 @@ def test_errors_of_the_driver_without_sqlstate_are_translated() -> None:
 
 @pytest.mark.parametrize("state", ["08006", "57P01", "42501", "40P01", "23505"])
 def test_errors_without_a_message_of_the_server_keep_the_drivers_text(state: str) -> None:
-    """As they come when the connection dies before the message is complete."""
+    """As when the connection is lost before the message is complete."""
     error = translated(psycopg.errors.lookup(state)("what the driver says"))
     assert type(error) is STATES[state]
     assert error.why == "what the driver says"
 
 
 def limits(options: str, seconds: float = 30.0) -> float | None:
-    connection = Connection.__new__(Connection)  # of no server
+    connection = Connection.__new__(Connection)  # without a server
     connection.pgconn = SimpleNamespace(status=ConnStatus.BAD)  # type: ignore[assignment]
     connection.limit(Timeouts(connect_seconds=3, statement_seconds=seconds), options)
     assert connection.ping_seconds == 3
@@ -245,7 +245,7 @@ def test_sockets_have_keepalives_unless_the_url_overrides_them(
 
 
 @pytest.mark.parametrize(
-    ("words", "next_step"),
+    ("message", "next_step"),
     [
         ('password authentication failed for user "u"', "expired"),
         ('role "u" does not exist', "user and password"),
@@ -262,9 +262,9 @@ def test_sockets_have_keepalives_unless_the_url_overrides_them(
         ("Mot de passe", "Check that the server runs"),
     ],
 )
-def test_a_refused_login_says_what_to_do(words: str, next_step: str) -> None:
+def test_a_refused_login_says_what_to_do(message: str, next_step: str) -> None:
     """libpq passes on the server's text and no SQLSTATE."""
-    original = psycopg.OperationalError(f"connection failed: FATAL:  {words}")
+    original = psycopg.OperationalError(f"connection failed: FATAL:  {message}")
     error = PRODUCTS["postgresql"].translate(OperationalError(None, None, original), "look")
     assert type(error) is ConnectionFailedError
     assert next_step in error.next_step

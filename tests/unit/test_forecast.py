@@ -26,10 +26,10 @@ NOW = datetime(2026, 3, 23, 9, 20, tzinfo=UTC)
 growths = st.lists(st.tuples(st.floats(1, 7200), st.floats(-1e6, 1e6)), max_size=30)
 
 
-def levels(gap: float, of: Sequence[tuple[float, float]]) -> list[float]:
+def levels(gap: float, hours: Sequence[tuple[float, float]]) -> list[float]:
     """The level after each hour, never below empty."""
     found = []
-    for seconds, growth in of:
+    for seconds, growth in hours:
         gap = max(0.0, gap + growth * seconds / HOUR_SECONDS)
         found.append(gap)
     return found
@@ -37,26 +37,26 @@ def levels(gap: float, of: Sequence[tuple[float, float]]) -> list[float]:
 
 @given(st.floats(1, 1e6), st.floats(0, 1), growths)
 def test_a_ring_is_full_when_its_level_first_reaches_its_capacity(
-    capacity: float, share: float, of: list[tuple[float, float]]
+    capacity: float, share: float, hours: list[tuple[float, float]]
 ) -> None:
     gap = share * capacity * 0.999
-    found = full_after(capacity, gap, of)
-    after = levels(gap, of)
+    found = full_after(capacity, gap, hours)
+    after = levels(gap, hours)
     full = [at for at, level in enumerate(after) if level >= capacity]
     assert (found is None) == (not full)
     if found is not None:
-        begin = sum(seconds for seconds, _ in of[: full[0]])
-        assert begin <= found <= begin + of[full[0]][0] * (1 + 1e-9)
+        begin = sum(seconds for seconds, _ in hours[: full[0]])
+        assert begin <= found <= begin + hours[full[0]][0] * (1 + 1e-9)
         before = ([gap, *after])[full[0]]
-        grown = before + of[full[0]][1] * (found - begin) / HOUR_SECONDS
+        grown = before + hours[full[0]][1] * (found - begin) / HOUR_SECONDS
         assert grown == pytest.approx(capacity)
 
 
 @given(st.floats(1, 1e6), growths, st.floats(0, 0.9), st.floats(0, 0.09))
 def test_a_ring_with_less_room_is_full_no_later(
-    capacity: float, of: list[tuple[float, float]], share: float, more: float
+    capacity: float, hours: list[tuple[float, float]], share: float, more: float
 ) -> None:
-    one, other = (full_after(capacity, capacity * part, of) for part in (share, share + more))
+    one, other = (full_after(capacity, capacity * part, hours) for part in (share, share + more))
     if one is not None:
         assert other is not None
         assert other <= one * (1 + 1e-9) + 1e-6
@@ -119,7 +119,7 @@ def test_a_forecast_is_used_only_if_the_present_rate_does_not_fill_the_ring_soon
             "seconds": 9600.0,
             "day": "Monday",
         }
-    assert MONDAYS.filling(ring(1_000), NOW) is None  # full already
+    assert MONDAYS.filling(ring(1_000), NOW) is None  # already full
     assert MONDAYS.filling(replace(ring(), gap=None), NOW) is None
     fifo = snapshot(QueueSample(queue("fifo"), NOTHING), "prod")
     assert MONDAYS.filling(fifo, NOW) is None
@@ -137,7 +137,7 @@ def test_a_forecast_expires_14_days_after_the_last_rollup() -> None:
 def test_growth_within_the_noise_fills_no_ring() -> None:
     # A thousandth more is pushed than popped in each hour: within the error of the rates.
     assert expected({}, hour(100_000, 99_900)).filling(ring(), NOW) is None
-    # More on the average, but not in nine weeks of ten.
+    # More on average, but not in nine weeks of ten.
     assert expected({}, hour(1_000, 900, noise=150)).filling(ring(), NOW) is None
     assert expected({}, hour(1_000, 900, noise=50)).filling(ring(), NOW) is not None
     # A decrease is always believed.
@@ -172,12 +172,14 @@ def unusual_hours(
     figures: dict[str, float], forecast_of_queue: Forecast = MONDAYS, **more: Any
 ) -> list[Any]:
     usual = TrafficForecasts("prod", lake=None, **more)
-    of = queue("ring")
-    usual.forecasts = {(of.schema, of.name): forecast_of_queue}
+    ring_queue = queue("ring")
+    usual.forecasts = {(ring_queue.schema, ring_queue.name): forecast_of_queue}
     usual._hour = forecast.hour_of(clock.utc()) - timedelta(hours=1)
-    usual._seen = {(of.schema, of.name): figures}
+    usual._seen = {(ring_queue.schema, ring_queue.name): figures}
     nothing: Any = None
-    return list(unusual._check_last_hour(CheckContext(nothing, nothing, of, forecasts=usual)))
+    return list(
+        unusual._check_last_hour(CheckContext(nothing, nothing, ring_queue, forecasts=usual))
+    )
 
 
 def test_an_hour_outside_its_band_is_unusual(monkeypatch: pytest.MonkeyPatch) -> None:

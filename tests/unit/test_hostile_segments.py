@@ -181,7 +181,11 @@ def test_any_file_is_read_or_skipped(
     tmp_path_factory: pytest.TempPathFactory, file: tuple[str, dict[str, str]]
 ) -> None:
     root, (kind, names) = tmp_path_factory.mktemp("recordings"), file
-    closed(root, kind, {name: FOREIGN_COLUMNS[of] for name, of in names.items()})
+    closed(
+        root,
+        kind,
+        {name: FOREIGN_COLUMNS[foreign_column] for name, foreign_column in names.items()},
+    )
     read_everything(root)
 
 

@@ -118,9 +118,9 @@ def test_a_removed_queue_is_forgotten(clock: Clock) -> None:
 
 
 def adopted(design: str, *without: str) -> Queue:
-    of = LIBRARIES.get(design) or DESIGNS[design]
-    roles = {role: column for role, column in of.roles.items() if role not in without}
-    return Queue("public", "theirs", of, {}, roles, Kind.ADOPTED)
+    found_design = LIBRARIES.get(design) or DESIGNS[design]
+    roles = {role: column for role, column in found_design.roles.items() if role not in without}
+    return Queue("public", "theirs", found_design, {}, roles, Kind.ADOPTED)
 
 
 def test_latencies_that_an_adopted_table_lacks_have_a_reason() -> None:
@@ -141,11 +141,13 @@ def test_waiting_and_processing_share_a_line_if_unknown_for_the_same_reason() ->
         ("waiting", "p50 12 ms, p95 30 ms, p99 1.5 s (200 messages of 4 min)"),
         ("processing", "? (complete deletes the message)"),
     )
-    gone = Percentiles(unknown="a pop deletes the message")
-    assert Latency(gone, gone).labels_and_texts == (("waiting and processing", gone.text),)
+    both_unknown = Percentiles(unknown="a pop deletes the message")
+    assert Latency(both_unknown, both_unknown).labels_and_texts == (
+        ("waiting and processing", both_unknown.text),
+    )
 
 
-# Their readers.
+# Where they go.
 
 QUEUE = replace(snapshot_named("orders"), latency=KNOWN)
 
@@ -168,8 +170,8 @@ def test_latencies_are_recorded_and_history_has_the_highest() -> None:
 
 
 def test_metrics_have_a_series_per_quantile_and_none_for_unknown_latencies() -> None:
-    of = ConnectionState(Reading("x", (QUEUE,)), sampled_at=1.0)
-    found = {one.name: one for one in families([of])}
+    state = ConnectionState(Reading("x", (QUEUE,)), sampled_at=1.0)
+    found = {one.name: one for one in families([state])}
     waiting = found["dbq_queue_waiting_seconds"].samples
     assert {(s.labels["quantile"], s.value) for s in waiting} == {
         ("0.5", 0.012),

@@ -54,7 +54,7 @@ SNAPSHOTS = st.builds(
 
 
 def test_there_is_one_scale_of_severity() -> None:
-    """Of figures, findings, queues and plugins: nothing is translated from one into another."""
+    """Figures, findings, queues and plugins share it, so nothing is translated."""
     own = Path(console.__file__).parent
     scales = [
         one for one in own.rglob("*.py") if re.search(r"^    CRITICAL = ", one.read_text(), re.M)
@@ -115,7 +115,7 @@ def test_the_defaults_are_those_of_the_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("figures", "words", "limit"),
+    ("figures", "text", "limit"),
     [
         ({"ready": 12_480}, "12,480 ready", "10,000"),
         ({"ready": 12_480, "estimated": ("ready",)}, "≈12 k ready", "10,000"),
@@ -125,12 +125,12 @@ def test_the_defaults_are_those_of_the_configuration() -> None:
         ({"gap": 10_001, "capacity": 10_000}, "full: it takes no more pushes", "29 %"),
     ],
 )
-def test_a_reached_limit_is_shown_as_text(figures: dict[str, Any], words: str, limit: str) -> None:
+def test_a_reached_limit_is_shown_as_text(figures: dict[str, Any], text: str, limit: str) -> None:
     low = Thresholds(300.0, Limits(10_000), Limits(60.0), Limits(0.29), Limits(1))
     (one,) = judge(replace(QUIET, **figures), low)
-    assert (one.text, one.limit_text) == (words, limit)
-    has_no_limit_text = "full" in words or limit == "1"
-    assert one.reason == (words if has_no_limit_text else f"{words} (limit {limit})")
+    assert (one.text, one.limit_text) == (text, limit)
+    has_no_limit_text = "full" in text or limit == "1"
+    assert one.reason == (text if has_no_limit_text else f"{text} (limit {limit})")
 
 
 def test_limits_have_a_stable_json_form() -> None:

@@ -22,8 +22,10 @@ INDEX = IndexMeasure(2, "orders_key", "orders", 5_000, True, False, False, True,
 
 
 def queue_of(design: str) -> Queue:
-    of = DESIGNS[design]
-    return installed_queue("dbo", "orders", of, of.complete_options({}, "mssql"))
+    found_design = DESIGNS[design]
+    return installed_queue(
+        "dbo", "orders", found_design, found_design.complete_options({}, "mssql")
+    )
 
 
 def changed(measure: Any, **values: Any) -> Any:

@@ -47,7 +47,7 @@ NUMBERS: dict[int, type[ConsoleError]] = {
     17142: ConnectionFailedError,  # the server is paused
     596: ConnectionFailedError,  # the session was killed
     15517: RefusedError,  # the user of a procedure's EXECUTE AS is missing
-    976: ConnectionFailedError,  # a replica that takes no readers
+    976: ConnectionFailedError,  # a replica that refuses readers
     1205: TransientError,  # a deadlock
     3960: TransientError,  # an update conflict under SNAPSHOT
     **dict.fromkeys((40613, 40197, 40501, 49918, 49919, 49920, 4221), TransientError),  # Azure

@@ -47,7 +47,7 @@ except ConnectionFailedError as error:
 
 SECRET = "hunter2"
 PASSWORDS = ["a;b}c", "{a}", "}", "a}}b", " a b ", "a=b", "'\"", "ä🂡", "%40:/?#&+"]
-"""What a connection string must not trip over."""
+"""Passwords that a connection string must quote."""
 
 FREETDS = "FreeTDS" in ODBC.drivers()
 DRIVERS = [
@@ -81,7 +81,7 @@ class Server:
 
     def url(self, password: str = SECRET, user: str = "somebody", **query: str) -> URL:
         """Its URL; its certificate is self-signed."""
-        words = {"TrustServerCertificate": "yes", "driver": CHOSEN.name, **query}
+        parameters = {"TrustServerCertificate": "yes", "driver": CHOSEN.name, **query}
         return URL.create(
             "mssql+pyodbc",
             username=user or None,
@@ -89,7 +89,7 @@ class Server:
             host="127.0.0.1",
             port=self.port,
             database="x",
-            query={k: v for k, v in words.items() if v},
+            query={k: v for k, v in parameters.items() if v},
         )
 
     def database(self, url: URL, **timeouts: float) -> Database:

@@ -140,7 +140,7 @@ def test_after_the_time_limit_nothing_is_sent(odbc: Odbc, mssql: Database) -> No
         connection.execute(text("SELECT 2"))
     assert failed.value.why == "the server has not answered within 0 s"
     assert "SELECT 2" not in odbc.sent
-    # What may still run there ends with its connection.
+    # What still runs there ends with its connection.
     assert odbc.connections[0].closed
 
 
@@ -293,18 +293,21 @@ def test_sampling_limits_last_until_the_connection_returns_to_the_pool(
 
 def placeholders(engine: str, design: str) -> set[str]:
     """The limits in the status statements of all such queues."""
-    product, of = PRODUCTS[engine], DESIGNS[design]
+    product, found_design = PRODUCTS[engine], DESIGNS[design]
     names = {name: f"{{{name}}}" for name in LIMITS}
-    queues = (installed_queue("s", "q", of, options) for options in variants(of, engine))
+    queues = (
+        installed_queue("s", "q", found_design, options)
+        for options in variants(found_design, engine)
+    )
     scopes = (queue.scope(product, **names) for queue in queues)
     texts = (sql.script(f"{design}.status", product.dialect, scope) for scope in scopes)
     return {name for text in texts for name in LIMIT.findall(text)}
 
 
 def test_every_figure_of_a_sample_can_be_left_out() -> None:
-    for design, of in designs_on("mssql").items():
+    for design, found_design in designs_on("mssql").items():
         here = placeholders("mssql", design)
-        if "postgresql" in of.engines:
+        if "postgresql" in found_design.engines:
             assert here == placeholders("postgresql", design)
         assert {"ready_limit"} <= here <= LIMITS.keys()
         # No other limit than these.
@@ -341,8 +344,10 @@ def test_a_state_is_estimated_from_its_index_if_the_login_may_read_it() -> None:
         tables = sql.script(f"{name}.tables", dialect, queue.scope(PRODUCT))
         named = dict(re.findall(r"i\.name = N'(\w+)' THEN p\.row_count END\) AS (\w+)", estimate))
         for index, state in named.items():
-            (made,) = re.findall(rf"INDEX \[{index}\] ON [^;]*?\sWHERE ([^;]*?)\s+WITH", tables)
-            assert made in FILTERS[state], f"{index}: {made}"
+            (condition,) = re.findall(
+                rf"INDEX \[{index}\] ON [^;]*?\sWHERE ([^;]*?)\s+WITH", tables
+            )
+            assert condition in FILTERS[state], f"{index}: {condition}"
         if queue.finishes:
             assert {"claimed", "errors"} <= set(named.values())
         unread = sql.script(f"{name}.estimate", dialect, queue.scope(PRODUCT, counters="no"))

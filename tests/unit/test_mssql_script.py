@@ -29,7 +29,7 @@ def test_a_script_is_one_transaction_that_stops_at_the_first_error() -> None:
     assert first.endswith("\nBEGIN TRANSACTION;")
     assert "QUOTED_IDENTIFIER ON;" in first
     assert "SET XACT_ABORT ON;" in first
-    # CREATE PROCEDURE has to begin its batch, so the guard is one of its own behind each.
+    # CREATE PROCEDURE has to begin its batch, so each is followed by a batch with the guard.
     assert middle == [
         "CREATE TABLE a (x int);",
         GUARD,

@@ -60,7 +60,7 @@ def test_a_session_is_set_up_in_one_round_trip(odbc: Odbc) -> None:
     ):
         assert setting in set_up
     assert rest == [BEGIN, "SELECT 2", COMMIT]
-    # Whole seconds, never less than asked for.
+    # Whole seconds, rounded up.
     assert odbc.connections[0].timeout == 3
     database.close()
     assert odbc.connections[0].closed

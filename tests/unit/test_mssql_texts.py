@@ -78,7 +78,9 @@ def test_every_text_keeps_the_rules_and_is_unchanged_since_its_review() -> None:
 def tables_of(variant: Variant) -> list[tuple[str, str]]:
     """The scripts that create its tables."""
     name = variant.design.name
-    return [(name, of) for of in ("tables", "added") if sql.has(PRODUCT, f"{name}.{of}")]
+    return [
+        (name, script) for script in ("tables", "added") if sql.has(PRODUCT, f"{name}.{script}")
+    ]
 
 
 def script_of(variant: Variant, *names: tuple[str, str]) -> str:

@@ -17,7 +17,7 @@ FREETDS = Driver("FreeTDS")
 SERVER = f"mssql+pyodbc://sa:{SECRET}@db.example:1434/orders"
 
 
-def words(url: str | URL, driver: Driver = MICROSOFT, **more: Any) -> dict[str, str]:
+def keywords(url: str | URL, driver: Driver = MICROSOFT, **more: Any) -> dict[str, str]:
     """The connection string for a URL, as a driver reads it."""
     odbc_target = target(make_url(url), **more)
     text = connection_string(odbc_target, driver, "dbq-console")
@@ -29,7 +29,7 @@ def through_odbc_connect(text: str) -> URL:
 
 
 def test_a_url_with_a_server_becomes_a_connection_string() -> None:
-    assert words(SERVER) == {
+    assert keywords(SERVER) == {
         "DRIVER": "ODBC Driver 18 for SQL Server",
         "SERVER": "db.example,1434",
         "DATABASE": "orders",
@@ -41,7 +41,7 @@ def test_a_url_with_a_server_becomes_a_connection_string() -> None:
 
 
 def test_freetds_gets_its_own_keywords() -> None:
-    found = words(SERVER, FREETDS)
+    found = keywords(SERVER, FREETDS)
     assert (found["TDS_Version"], found["ClientCharset"]) == ("7.4", "UTF-8")
     assert "ConnectRetryCount" not in found
 
@@ -58,20 +58,20 @@ def test_query_parameters_of_a_url_are_passed_on() -> None:
         "ConnectRetryCount": "3",
         "APP": "mine",
     }
-    found = words(make_url(SERVER).update_query_dict(given))
+    found = keywords(make_url(SERVER).update_query_dict(given))
     assert given.items() <= found.items()
 
 
 def test_a_url_without_a_user_means_windows_authentication() -> None:
-    found = words("mssql+pyodbc://db.example/orders")
+    found = keywords("mssql+pyodbc://db.example/orders")
     assert found["Trusted_Connection"] == "Yes"
     assert "UID" not in found
-    entra = words("mssql+pyodbc://db.example/orders?Authentication=ActiveDirectoryMsi")
+    entra = keywords("mssql+pyodbc://db.example/orders?Authentication=ActiveDirectoryMsi")
     assert "Trusted_Connection" not in entra
 
 
 def test_a_url_without_a_host_means_localhost() -> None:
-    assert words("mssql+pyodbc:///orders")["SERVER"] == "localhost"
+    assert keywords("mssql+pyodbc:///orders")["SERVER"] == "localhost"
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_a_url_without_a_host_means_localhost() -> None:
     ],
 )
 def test_server_database_and_user_may_be_in_the_query(query: str, expected: str) -> None:
-    found = {k.upper(): v for k, v in words(f"mssql+pyodbc:///?{query}").items()}
+    found = {k.upper(): v for k, v in keywords(f"mssql+pyodbc:///?{query}").items()}
     assert " ".join(found[k] for k in ("SERVER", "DATABASE", "UID")) == expected
 
 
 def test_an_odbc_connect_is_kept_unchanged_and_completed() -> None:
     text = f"Server=tcp:h,1433;Database=d;Uid=u;Pwd={{a;b}}}}{SECRET}}};Encrypt=yes"
-    assert words(through_odbc_connect(text)) == {
+    assert keywords(through_odbc_connect(text)) == {
         "DRIVER": "ODBC Driver 18 for SQL Server",
         "Server": "tcp:h,1433",
         "Database": "d",
@@ -100,12 +100,12 @@ def test_an_odbc_connect_is_kept_unchanged_and_completed() -> None:
         "ConnectRetryCount": "0",
     }
     # Without a user the driver decides; SQLAlchemy does the same.
-    assert "Trusted_Connection" not in words(through_odbc_connect("SERVER=h"))
+    assert "Trusted_Connection" not in keywords(through_odbc_connect("SERVER=h"))
 
 
 def test_the_rest_of_the_url_completes_an_odbc_connect() -> None:
     url = make_url(SERVER).update_query_dict({"odbc_connect": "Server=h;Encrypt=no", "APP": "mine"})
-    found = words(url)
+    found = keywords(url)
     assert (found["Server"], found["UID"], found["PWD"]) == ("h", "sa", SECRET)
     assert (found["DATABASE"], found["APP"]) == ("orders", "mine")
     assert "SERVER" not in found
@@ -120,7 +120,7 @@ def test_the_rest_of_the_url_completes_an_odbc_connect() -> None:
     ],
 )
 def test_a_data_source_has_its_own_driver(url: str | URL) -> None:
-    found = {k.upper(): v for k, v in words(url, data_sources=["orders"]).items()}
+    found = {k.upper(): v for k, v in keywords(url, data_sources=["orders"]).items()}
     assert found["DSN"] == "Orders"
     assert not {"DRIVER", "SERVER", "TRUSTED_CONNECTION"} & set(found)
 
@@ -128,7 +128,7 @@ def test_a_data_source_has_its_own_driver(url: str | URL) -> None:
 @pytest.mark.parametrize("more", [":1433", "/db", "?driver=FreeTDS", ""])
 def test_a_host_that_is_no_data_source_is_a_server(more: str) -> None:
     sources = ["Orders"] if more else ["another"]
-    found = words(f"mssql+pyodbc://u@Orders{more}", data_sources=sources)
+    found = keywords(f"mssql+pyodbc://u@Orders{more}", data_sources=sources)
     assert found["SERVER"].startswith("Orders")
     assert "DSN" not in found
 
@@ -141,7 +141,7 @@ def test_a_driver_named_in_the_url_is_used() -> None:
 
 
 def test_options_of_sqlalchemys_own_dialect_are_not_passed_on() -> None:
-    found = words(f"{SERVER}?autocommit=true&ansi=false&unicode_results=true")
+    found = keywords(f"{SERVER}?autocommit=true&ansi=false&unicode_results=true")
     assert not {"autocommit", "ansi", "unicode_results"} & set(found)
 
 
@@ -159,7 +159,7 @@ def test_values_with_any_characters_arrive(values: dict[str, str], driver: Drive
 
 
 def freetds_reads(text: str) -> dict[str, str]:
-    """As its odbc_parse_connect_string does: braces end at `};` or at the end, as they are."""
+    """As its odbc_parse_connect_string does: braces end at `};` or at the end, unescaped."""
     found = {}
     while text:
         keyword, _, rest = text.partition("=")
@@ -187,17 +187,17 @@ def freetds_reads(text: str) -> dict[str, str]:
 )
 def test_a_malformed_connection_string_is_refused_without_its_secret(text: str) -> None:
     with pytest.raises(UsageError) as refused:
-        words(through_odbc_connect(text))
+        keywords(through_odbc_connect(text))
     assert SECRET not in str(refused.value)
     assert "mssql+pyodbc://" in str(refused.value)
 
 
 def test_a_repeated_keyword_is_refused_without_its_secret() -> None:
     with pytest.raises(UsageError, match="'PWD' more than once") as refused:
-        words(f"mssql+pyodbc://h/d?PWD={SECRET}&PWD={SECRET}")
+        keywords(f"mssql+pyodbc://h/d?PWD={SECRET}&PWD={SECRET}")
     assert SECRET not in str(refused.value)
     with pytest.raises(UsageError) as refused:
-        words(f"mssql+pyodbc://h/d?a%3B{SECRET}=1")
+        keywords(f"mssql+pyodbc://h/d?a%3B{SECRET}=1")
     assert SECRET not in str(refused.value)
 
 
