@@ -102,9 +102,7 @@ class ConsoleApp(Navigator):
     def __init__(self, feeds: Sequence[Feed] = (), setup: Setup | None = None) -> None:
         setup = setup or Setup()
         if not os.environ.get("NO_COLOR", "?"):
-            del os.environ[
-                "NO_COLOR"
-            ]  # if empty it has no effect by its specification, but in Textual
+            del os.environ["NO_COLOR"]  # empty means unset by its specification, but not to Textual
         # No greys either: they are colours too.
         super().__init__(
             driver_class=TerminalDriver, ansi_color=True if "NO_COLOR" in os.environ else None

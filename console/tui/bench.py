@@ -56,11 +56,11 @@ def preview_bench(conn: OpenConnection, request: BenchRequest, load: Load) -> Be
         tuple(f"{c.name} x{c.batch}" if c.batch > 1 else c.name for c in entrants),
         tuple(left_out),
         production=marked or conn.production or database.production,
-        seconds=_of_a_round(load) * load.rounds * len(entrants),
+        seconds=_estimated_round_seconds(load) * load.rounds * len(entrants),
     )
 
 
-def _of_a_round(load: Load) -> float:
+def _estimated_round_seconds(load: Load) -> float:
     """Its estimated seconds, before the first round is measured."""
     return load.warmup_seconds + load.seconds + HEAD_START_SECONDS + _BETWEEN_ROUNDS_SECONDS
 
@@ -152,7 +152,9 @@ class BenchRun:
         if self.environment is None:
             return None
         done = self.done
-        round_seconds = (self._last_at - self.began_at) / done if done else _of_a_round(self.load)
+        round_seconds = (
+            (self._last_at - self.began_at) / done if done else _estimated_round_seconds(self.load)
+        )
         return max(0.0, round_seconds * (self.total - done) - (self._clock() - self._last_at))
 
     def work(self, conn: OpenConnection) -> "BenchWork":

@@ -110,10 +110,10 @@ def command_named(name: str) -> Command:
     begins = sorted({c.name for n, c in BY_NAME.items() if n.startswith(name)})
     if len(begins) == 1:
         return BY_NAME[begins[0]]
-    near = begins or difflib.get_close_matches(name, BY_NAME, n=3, cutoff=0.5)
+    suggestions = begins or difflib.get_close_matches(name, BY_NAME, n=3, cutoff=0.5)
     raise UsageError(
         f"There is no command {plain(name)!r}.",
-        next_step=f"Did you mean: {', '.join(near)}?" if near else "? lists them.",
+        next_step=f"Did you mean: {', '.join(suggestions)}?" if suggestions else "? lists them.",
     )
 
 
@@ -126,10 +126,10 @@ def queue_named(ctx: CommandContext, name: str) -> QueueKey:
     if matches:
         names = ", ".join(plain("/".join((key[0], f"{key[1]}.{key[2]}"))) for key in matches[:5])
         raise UsageError(f"There are {len(matches)} queues {plain(name)!r}.", next_step=f"{names}")
-    near = difflib.get_close_matches(name, [key[2] for key in keys], n=3, cutoff=0.5)
+    suggestions = difflib.get_close_matches(name, [key[2] for key in keys], n=3, cutoff=0.5)
     raise UsageError(
         f"There is no queue {plain(name)!r} here.",
-        next_step=f"Did you mean: {', '.join(map(plain, near))}?" if near else "",
+        next_step=f"Did you mean: {', '.join(map(plain, suggestions))}?" if suggestions else "",
     )
 
 

@@ -39,7 +39,7 @@ several findings of that code."""
 
 CONNECTION = "connection"
 LIMIT = "limit_reached"
-"""The doctor's own code: its finding on a figure and the figure's own are one."""
+"""Also a code of the doctor: its finding on a figure and the figure's own are shown as one."""
 PROBLEM = "problem"
 STUCK = "stuck"
 

@@ -20,7 +20,7 @@ from textual.theme import Theme
 from console.monitor.filters import Saved
 
 _MARKS = ("orange", "yellow", "cyan", "blue", "purple", "pink", "grey")
-"""The colours of marks that no theme has otherwise."""
+"""Colours that themes have only for marks."""
 
 
 def _theme(name: str, *, marks: str, variables: Mapping[str, str], **colors: Any) -> Theme:

@@ -38,12 +38,16 @@ class Menu(OptionList):
             return bool(self.scrollable_content_region)
         return super().check_action(action, parameters)
 
-    def scroll_to_highlight(self, top: bool = False) -> None:  # noqa: FBT001, FBT002  # as there
+    def scroll_to_highlight(self, top: bool = False) -> None:  # noqa: FBT001, FBT002  # Textual's
         """At the last enabled option also show the disabled ones below it."""
         super().scroll_to_highlight(top)
-        free = [at for at, one in enumerate(self.options) if not one.disabled]
-        below = len(self.options) - 1 - free[-1] if free else 0
-        if free and self.highlighted == free[-1] and below < self.scrollable_content_region.height:
+        enabled = [at for at, one in enumerate(self.options) if not one.disabled]
+        below = len(self.options) - 1 - enabled[-1] if enabled else 0
+        if (
+            enabled
+            and self.highlighted == enabled[-1]
+            and below < self.scrollable_content_region.height
+        ):
             self.scroll_end(animate=False)
 
 

@@ -1,1 +1,1 @@
-"""One file a screen."""
+"""One file per screen."""

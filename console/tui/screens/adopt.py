@@ -115,8 +115,8 @@ class AdoptScreen(PlannedScreen):
     def _designs(self) -> Mapping[str, Design]:
         if self._conn is None:
             return DESIGNS
-        here = designs_on(self._conn.database.product.name)
-        return {name: of for name, of in here.items() if not of.waits_itself}
+        designs = designs_on(self._conn.database.product.name)
+        return {name: of for name, of in designs.items() if not of.waits_itself}
 
     def show_form(self) -> None:
         self.query_one("#filter").display = False

@@ -188,7 +188,7 @@ class Line:
     conn: OpenConnection | None
 
     @property
-    def known(self) -> Capabilities | None:
+    def capabilities(self) -> Capabilities | None:
         return None if self.conn is None else self.conn.database.known_capabilities
 
     @property
@@ -220,11 +220,11 @@ def _style(line: Line) -> str:
 
 
 def _version(line: Line) -> str:
-    return or_unknown(line.known, lambda server: plain(_server(line.conn, server)))
+    return or_unknown(line.capabilities, lambda server: plain(_server(line.conn, server)))
 
 
 def _login(line: Line) -> str:
-    return or_unknown(line.known, lambda server: plain(server.database_user))
+    return or_unknown(line.capabilities, lambda server: plain(server.database_user))
 
 
 _COLUMNS: tuple[Column[Line], ...] = (
@@ -276,17 +276,17 @@ class ConnectionsScreen(LiveScreen):
             self.set_focus(self.table)
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        some = bool(self.context.feeds)
+        has_feeds = bool(self.context.feeds)
         for name in (
             "#connections",
             "#connections-head",
             "#connection-table",
             "#connection-detail",
         ):
-            self.query_one(name).display = some
+            self.query_one(name).display = has_feeds
         welcome = self.query_one("#welcome", Paragraph)
-        welcome.display = not some
-        if not some:
+        welcome.display = not has_feeds
+        if not has_feeds:
             self._draw_welcome(welcome)
             return
         head = self.query_one("#connections-head", ScreenHead)

@@ -179,8 +179,8 @@ class InstallScreen(PlannedScreen):
 
     @property
     def _designs(self) -> dict[str, Design]:
-        here = designs_on(self.product.name)
-        return {_FIRST: here[_FIRST], **here}
+        designs = designs_on(self.product.name)
+        return {_FIRST: designs[_FIRST], **designs}
 
     @property
     def _options(self) -> dict[str, Option]:
@@ -255,7 +255,7 @@ class InstallScreen(PlannedScreen):
         head.set_text(line)
 
     def _design_chosen(self) -> None:
-        of, here = self.design, self._options
+        of, options = self.design, self._options
         advice = self.query_one("#advice", Paragraph)
         text = Text()
         text.append(f"{of.name}: {of.title}", style_of(advice, "strong"))
@@ -263,7 +263,7 @@ class InstallScreen(PlannedScreen):
         text.append(of.advice)
         advice.set_text(text)
         for name in _OPTIONS:
-            field, option = self.form[name], here.get(name)
+            field, option = self.form[name], options.get(name)
             field.display = option is not None
             if option is None:
                 continue

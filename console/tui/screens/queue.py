@@ -91,7 +91,7 @@ class QueueScreen(LiveScreen):
         """The last figures of the queue."""
         self.gone = False
         """Whether the queue no longer exists."""
-        self._wanted = tab
+        self._first_tab = tab
         self._drawn_at = 0.0
         self._tabs: tuple[QueueTab, ...] = ()
         self._chosen: QueueTab | None = None
@@ -187,7 +187,7 @@ class QueueScreen(LiveScreen):
         return self._chosen
 
     def show_tab(self, name: str) -> None:
-        self._wanted = name
+        self._first_tab = name
         named = (index for index, one in enumerate(self._tabs) if name == one.NAME)
         if (index := next(named, None)) is not None:
             self.after_refresh(self.action_tab, index)
@@ -197,7 +197,7 @@ class QueueScreen(LiveScreen):
         self._tabs = tuple(self._make_tab(each, view) for each in TABS)
         for one in self._tabs:
             one.display = False
-        return next((one for one in self._tabs if self._wanted == one.NAME), self._tabs[0])
+        return next((one for one in self._tabs if self._first_tab == one.NAME), self._tabs[0])
 
     def _make_tab(self, kind: type[QueueTab], view: QueueView) -> QueueTab:
         why = kind.unavailable(view)

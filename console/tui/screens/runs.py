@@ -136,7 +136,7 @@ class RunsScreen(PolledScreen):
     def __init__(self, context: Context, id_: str = "") -> None:
         """`id_`: the run under the cursor at first."""
         super().__init__(context)
-        self._wanted = id_
+        self._initial_id = id_
         self._run_list: RunList | None = None
         self._now = context.clock.utc()
         self.table = KeyedTable(self._columns(), _DROP_ORDER, id="runs")
@@ -169,9 +169,9 @@ class RunsScreen(PolledScreen):
         self._now = self.context.clock.utc()
         why_empty = "Reading the runs ..." if self._run_list is None else _NONE_YET
         self.show_rows({run.id: run for run in run_list.runs}, why_empty)
-        if self._wanted in table.keys:
-            table.move_cursor(table.keys.index(self._wanted))
-            self._wanted = ""
+        if self._initial_id in table.keys:
+            table.move_cursor(table.keys.index(self._initial_id))
+            self._initial_id = ""
         self._draw_head(run_list)
         self._draw_detail()
         self.refresh_bindings()

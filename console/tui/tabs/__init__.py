@@ -1,1 +1,1 @@
-"""The tabs of a queue's screen, one a file."""
+"""The tabs of a queue's screen, one per file."""

@@ -90,7 +90,7 @@ def since_text(view: FindingView, moment: Callable[[datetime], str]) -> str:
 _LONGEST_LABEL = 24
 _LEAST_SUMMARY = 30
 _LEAST_ROOM = 20
-_INSIDE = " › "  # noqa: RUF001  # not a greater-than sign: it stands between two names
+_INSIDE = " › "  # noqa: RUF001  # not a greater-than sign: it separates two names
 
 
 def _queue(view: FindingView) -> str:

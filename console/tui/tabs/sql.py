@@ -127,10 +127,10 @@ class CodeView(ScrollableContainer, can_focus=True):
             table.add_column(Text(head, style_of(self, "quiet")), width=column, overflow="fold")
         for block in blocks:
             marks = (BOTH, BOTH) if block.same else (INSTALLED, SHIPPED)
-            for here, there in zip_longest(block.installed, block.shipped):
+            for left, right in zip_longest(block.installed, block.shipped):
                 table.add_row(
-                    Text() if here is None else self._marked(marks[0], installed[here]),
-                    Text() if there is None else self._marked(marks[1], shipped[there]),
+                    Text() if left is None else self._marked(marks[0], installed[left]),
+                    Text() if right is None else self._marked(marks[1], shipped[right]),
                 )
         return table
 

@@ -335,7 +335,7 @@ class WaitsScreen(LiveScreen):
         self.tab = WaitsTab(context, (connection, "", ""))
 
     def body(self) -> ComposeResult:
-        yield TextView(classes="pane-head", id="waits-of")
+        yield TextView(classes="pane-head", id="waits-title")
         yield self.tab
 
     def action_refresh_now(self) -> None:
@@ -346,7 +346,7 @@ class WaitsScreen(LiveScreen):
         show_equivalent_command(self, self.tab.conn, "waits")
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        title = self.query_one("#waits-of", TextView)
+        title = self.query_one("#waits-title", TextView)
         text = Text("Waits of ", style_of(title, "quiet"))
         text.append(plain(self.connection), style_of(title, "strong"))
         if self.connection not in self.context.connections:

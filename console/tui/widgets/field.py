@@ -155,7 +155,7 @@ class Field(Vertical):
             )
         else:
             self.control = Chooser(choices, value)
-        self._given = value
+        self._program_value = value
         """The last value set by the program."""
         self.touched = False
         """Whether the operator changed it."""
@@ -165,13 +165,13 @@ class Field(Vertical):
         """For a verb's parameter; its help is shown beside it unless that is too long."""
         field = cls(parameter.name, parameter.name.replace("-", " "), help=parameter.help)
         field.add_class("-wide" if parameter.multiple else "-beside")
-        field._given = text or parameter.default
+        field._program_value = text or parameter.default
         if parameter.is_flag:
             field.control = Flag(value=bool(text), compact=True)
         else:
             # Or the first key press would replace a prefilled text.
             field.control = Input(
-                field._given,
+                field._program_value,
                 compact=True,
                 select_on_focus=not text,
                 validators=[Check(parameter.check)],
@@ -202,7 +202,7 @@ class Field(Vertical):
 
     @value.setter
     def value(self, value: str) -> None:
-        self._given = value
+        self._program_value = value
         if isinstance(self.control, Flag):
             self.control.value = bool(value)
         else:
@@ -254,7 +254,7 @@ class Field(Vertical):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        if self.touched or event.value != self._given:
+        if self.touched or event.value != self._program_value:
             self._change()
 
     def on_chooser_changed(self, event: Chooser.Changed) -> None:

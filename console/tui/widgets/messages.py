@@ -98,10 +98,10 @@ def by_key(messages: Sequence[Message]) -> dict[str, Message]:
     """The messages by a key that survives changes of state: their id, if they have a unique one."""
     result: dict[str, Message] = {}
     for message in messages:
-        same = result.get(f"id={message.id}")
+        other = result.get(f"id={message.id}")
         # Read twice in two states: it changed while the list was read, and the later one counts.
-        alone = message.id is not None and (same is None or same.state != message.state)
-        key = f"id={message.id}" if alone else f"at={message.key or len(result)}"
+        is_unique = message.id is not None and (other is None or other.state != message.state)
+        key = f"id={message.id}" if is_unique else f"at={message.key or len(result)}"
         result[key] = message
     return result
 

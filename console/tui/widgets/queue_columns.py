@@ -21,7 +21,7 @@ from console.tui.text import (
 from console.tui.views import BUCKET_SECONDS, TREND_CELLS, QueueView
 from console.tui.widgets.keyed_table import Column, ColumnLayout, Row, total_width
 
-_INSIDE = " › "  # noqa: RUF001  # not a greater-than sign: it stands between two names
+_INSIDE = " › "  # noqa: RUF001  # not a greater-than sign: it separates two names
 _FAR_SECONDS = 30 * 86400.0
 _TREND_STEP = 12
 """Trends are whole minutes wide."""

@@ -24,7 +24,7 @@ _OLDEST = "age_seconds"
 _MAY_BE_NEGATIVE = "gap"
 _TREND, _FULL_IN = "trend", "full_in"
 _AT_MOST = "≤"
-_KEPT = 2
+_KEPT_BUCKETS = 2
 """For how many buckets a queue's last count is used."""
 
 
@@ -105,7 +105,11 @@ class Group:
     def trend(self, cells: int) -> tuple[int | None, ...]:
         """The sum of ready messages in the last buckets; None if it is unknown for a queue. Hosts
         are not sampled in step: a count holds for two more buckets."""
-        trends = [kept for view in self.counted if (kept := _kept(view.trend[-cells - _KEPT :]))]
+        trends = [
+            kept
+            for view in self.counted
+            if (kept := _fill_gaps(view.trend[-cells - _KEPT_BUCKETS :]))
+        ]
         added = (None if None in bucket else sum(bucket) for bucket in zip(*trends, strict=True))
         return tuple(added)[-cells:]
 
@@ -218,15 +222,15 @@ def _key_of(group: str) -> str:
     return Group(plain(group), (), ()).key
 
 
-def _kept(trend: Sequence[int | None]) -> list[int | None]:
-    """With gaps of up to _KEPT filled; empty if there are only gaps."""
+def _fill_gaps(trend: Sequence[int | None]) -> list[int | None]:
+    """With gaps of up to _KEPT_BUCKETS filled; empty if there are only gaps."""
     kept: list[int | None] = [*trend]
     if None not in kept:
         return kept
     last, age = None, 0
     for index, value in enumerate(kept):
         last, age = (last, age + 1) if value is None else (value, 0)
-        kept[index] = last if age <= _KEPT else None
+        kept[index] = last if age <= _KEPT_BUCKETS else None
     return kept if last is not None else []
 
 

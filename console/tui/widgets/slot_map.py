@@ -81,7 +81,7 @@ def strip_cells(ranges: Sequence[SlotRange], capacity: int, count: int) -> list[
 class SlotStrip(TextView):
     """A strip of cells for a whole ring."""
 
-    def draw(  # one picture
+    def draw(
         self,
         ranges: Sequence[SlotRange],
         capacity: int,
@@ -269,13 +269,13 @@ class SlotMapView(Widget, can_focus=True):
         shown = Text(no_wrap=True)
         width = max(1, self.size.width)
         cells = self.cells if self.map is not None else []
-        under = self._cell_index(cells) if cells else -1
+        cursor_index = self._cell_index(cells) if cells else -1
         styles = self._styles()
         heads = sorted(self.heads.items())
         run, style = "", ""
         for index, window in enumerate(cells):
             text, name = self._cell(window, [mark for slot, mark in heads if _in(slot, window)])
-            name = "cursor" if index == under else name
+            name = "cursor" if index == cursor_index else name
             if name != style:
                 shown.append(run, styles[style])
                 run, style = "", name

@@ -214,11 +214,11 @@ class ConnectionLines(TextView):
         line = Text(no_wrap=True)
         line.append(_MARKS.get(view.link, "✖") + " ", style_of(self, style))
         # PRODUCTION is never cut off.
-        kept = len("●    PRODUCTION  " if view.production else "●  ")
+        reserved = len("●    PRODUCTION  " if view.production else "●  ")
         if view.color:
             line.append(MARK, style_of(self, mark_style(view.color)))
-            kept += len(MARK)
-        line.append(shorten(view.name, max(1, min(_LONGEST_NAME, room - kept))))
+            reserved += len(MARK)
+        line.append(shorten(view.name, max(1, min(_LONGEST_NAME, room - reserved))))
         if view.production:
             line.append("  ")
             line.append(" PRODUCTION ", style_of(self, "production"))
