@@ -120,7 +120,7 @@ async def test_marked_messages_become_filters_by_id_and_all_matching_the_lists_f
         filters = parse(["state=error", "error~no route"])
         pane.show_page(LoadedPage(PageRequest(filters, reverse=True), page(message("a", "error"))))
         await shown.press("asterisk", "a")
-        assert [went[2:] for went in shown.navigator.calls] == [
+        assert [call[2:] for call in shown.navigator.calls] == [
             ("id=a",),
             ("id=a", "id=b", "id=c"),
             ("id=c", "id=d"),
@@ -237,7 +237,7 @@ steps = st.one_of(
 def test_no_refresh_moves_the_cursor_or_a_mark_to_another_message(
     done: list[tuple[str, Any]],
 ) -> None:
-    async def scan() -> None:
+    async def run_steps() -> None:
         async with one_tab(MessagesTab) as shown:
             pane = shown.tab
             give(pane, *ABC)
@@ -257,7 +257,7 @@ def test_no_refresh_moves_the_cursor_or_a_mark_to_another_message(
                 if before[0] is not None:
                     assert after == before
 
-    asyncio.run(scan())
+    asyncio.run(run_steps())
 
 
 @given(st.lists(st.text(), max_size=4))

@@ -1,4 +1,4 @@
-"""What the configuration keeps for the screens: filters with names, the theme, colours."""
+"""What the screens take from the configuration: saved filters, the theme, colours."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -62,66 +62,66 @@ def text_of(file: Path) -> str:
     return file.read_text()
 
 
-async def say(console: Opened, line: str) -> None:
-    """A command."""
+async def run_command(console: Opened, line: str) -> None:
+    """Run a command after `:`."""
     await console.press("colon")
     console.app.screen.query_one(Input).value = line
     await console.press("enter")
 
 
-async def narrow(console: Opened, line: str) -> None:
-    """A filter behind /, still open."""
+async def type_filter(console: Opened, line: str) -> None:
+    """Type a filter after `/`, without Enter."""
     if not console.overview.query_one("#filter").display:
         await console.press("slash")
     console.overview.query_one("#filter", Input).value = line
     await console.pilot.pause()
 
 
-def told(console: Opened) -> str:
-    """What was notified last."""
+def last_notification(console: Opened) -> str:
+    """The last notification."""
     return [one.message for one in console.app._notifications][-1]
 
 
-async def test_filters_of_the_overview_and_themes_are_those_of_the_file_and_saved_there(
+async def test_overview_filters_and_themes_are_read_from_the_file_and_saved_there(
     file: Path,
 ) -> None:
     async with opened(appearance=Appearance("light", saved=SAVED), config_path=file) as console:
         await console.give(*nine_queues())
         assert console.app.theme == "light"
-        await say(console, "save all")
+        await run_command(console, "save all")
         assert "no filter here" in console.picture
         await console.press("escape")
-        await narrow(console, "@failing")
+        await type_filter(console, "@failing")
         assert set(console.order) == {"mail", "reports"}
-        await narrow(console, "@failing design:claim")
+        await type_filter(console, "@failing design:claim")
         await console.press("enter")
         assert console.order == ["mail"]
         assert "1 of 9 match @failing design:claim" in console.picture
-        await say(console, "save failing")
+        await run_command(console, "save failing")
         assert "is taken" in console.picture
         assert text_of(file) == FILE
         await console.press("escape")
-        await say(console, "save claims")
-        assert "@claims behind / on the overview" in told(console)
+        await run_command(console, "save claims")
+        assert "@claims behind / on the overview" in last_notification(console)
         changed = text_of(file).replace('claims = "errors:>0 design:claim"\n', "")
         assert changed == FILE
-        await narrow(console, "@claims")
+        await type_filter(console, "@claims")
         assert console.order == ["mail"]
-        await narrow(console, "@nothing")
+        await type_filter(console, "@nothing")
         assert console.order == []
         assert "Saved filters: @failing, @claims" in console.picture
         await console.press("escape")
-        await say(console, "theme contrast")
+        await run_command(console, "theme contrast")
         assert console.app.theme == "contrast"
         assert 'theme = "light"   # by day' in text_of(file)
-        await say(console, "theme dark --save")
+        await run_command(console, "theme dark --save")
         assert console.app.theme == "dark"
         assert 'theme = "dark"   # by day' in text_of(file)
-        assert "The theme is dark from now on" in told(console)
+        assert "The theme is dark from now on" in last_notification(console)
 
 
 @pytest.mark.long
-async def test_a_list_of_messages_takes_saved_filters_and_the_profile_s_are_nearer(
+async def test_a_list_of_messages_takes_saved_filters_and_prefers_the_profiles_own(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (a, _) = load({"DBQ_CONFIG": str(file)}).profiles()
@@ -131,8 +131,8 @@ async def test_a_list_of_messages_takes_saved_filters_and_the_profile_s_are_near
     async with one_tab(MessagesTab, key=key, connections=[opening.conn]) as shown:
         pane = shown.tab
         shown.app.context.saved = SAVED
-        asks: list[Any] = []
-        monkeypatch.setattr(pane, "_load", lambda ask, **_: asks.append(ask))
+        requests: list[Any] = []
+        monkeypatch.setattr(pane, "_load", lambda request, **_: requests.append(request))
         for line, meant in (
             ("@late limit=3", Filters(older=7200.0, limit=3)),
             ("@mine", Filters(ids=("1",))),
@@ -141,7 +141,7 @@ async def test_a_list_of_messages_takes_saved_filters_and_the_profile_s_are_near
             await shown.press("slash")
             pane.query_one(Input).value = line
             await shown.press("enter")
-            assert asks[-1].filters == meant
+            assert requests[-1].filters == meant
         assert "no saved filter 'mind'" in shown.picture
         assert "Did you mean: @mine" in shown.picture
 
@@ -168,7 +168,7 @@ def test_commands_take_saved_filters() -> None:
         assert navigator.calls == [call], line
 
 
-def test_what_is_wrong_with_them_is_answered() -> None:
+def test_wrong_uses_of_saved_filters_are_explained() -> None:
     found, _ = with_filters()
     for line, words in (
         ("q mail @lat", "Did you mean: @late?"),
@@ -198,7 +198,7 @@ def test_a_filter_of_messages_is_saved_in_its_table_and_known_at_once(file: Path
     assert load({"DBQ_CONFIG": str(file)}).saved.messages["routes"] == ("error~no route", "id=1")
 
 
-def test_saved_filters_and_saving_are_offered_wherever_one_is() -> None:
+def test_saved_filters_and_the_option_save_are_completed() -> None:
     found, _ = with_filters()
     assert completions(found, "purge mail @") == ["purge mail @late"]
     assert completions(found, "theme light ") == ["theme light --save"]
@@ -260,8 +260,8 @@ async def test_connections_have_the_marks_of_their_profiles_beside_their_names(
         await console.press("c")
         assert marks(console) == both
         assert f"{MARK}b  " in console.picture
-        await say(console, "theme contrast")
-        # Styles are set anew widget by widget, and drawn as they are.
+        await run_command(console, "theme contrast")
+        # Styles are updated and drawn widget by widget.
         await console.until(
             lambda: (
                 marks(console) == {colour(console.app, name) for name in ("blue", "red")} != both
@@ -269,12 +269,12 @@ async def test_connections_have_the_marks_of_their_profiles_beside_their_names(
         )
 
 
-@pytest.mark.parametrize(("said", "none"), [("", False), ("0", True), ("1", True)])
-def test_no_color_counts_unless_it_is_empty_and_takes_the_marks(
-    said: str, none: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("value", "no_color"), [("", False), ("0", True), ("1", True)])
+def test_no_color_removes_the_marks_unless_it_is_empty(
+    value: str, no_color: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As its own rule has it: https://no-color.org."""
-    monkeypatch.setenv("NO_COLOR", said)
+    """As specified: https://no-color.org."""
+    monkeypatch.setenv("NO_COLOR", value)
     app = ConsoleApp([FakeFeed("prod")], Setup(appearance=Appearance(colors={"prod": "red"})))
-    assert app.no_color is none
-    assert [one.color for one in app.context.store.connections(0.0)] == ["" if none else "red"]
+    assert app.no_color is no_color
+    assert [one.color for one in app.context.store.connections(0.0)] == ["" if no_color else "red"]

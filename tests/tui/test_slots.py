@@ -1,4 +1,4 @@
-"""A ring's slots: the map, its cells and counts, the way down to one slot, and the strip."""
+"""A ring's slots: the map, its cells and counts, zooming to one slot, and the strip."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -50,7 +50,7 @@ MAP = SlotMap(
 
 
 class Alone(Plain):
-    """The map and nothing else."""
+    """An application with only the map."""
 
     def compose(self) -> ComposeResult:
         yield SlotMapView()
@@ -69,8 +69,8 @@ def maps(draw: st.DrawFn) -> SlotMap:
     return SlotMap(tuple(ranges), slot, draw(heads), draw(heads))
 
 
-async def test_every_slot_is_in_one_cell_and_counted_once_however_far_in() -> None:
-    """Whatever the ring and the keys: the window's cells are its slots, the counts their number."""
+async def test_every_slot_is_in_one_cell_and_counted_once_at_every_zoom() -> None:
+    """For any ring and any keys: the window's cells are its slots, the counts add up to them."""
     app = Alone()
     async with app.run_test(size=(40, 10)) as pilot:
         view = app.query_one(SlotMapView)
@@ -122,23 +122,23 @@ async def open_slots(console: Opened, found: SlotMap = MAP) -> SlotsTab:
     return tab
 
 
-async def test_from_the_whole_ring_down_to_one_orphan_and_back() -> None:
+async def test_the_map_zooms_from_the_entire_ring_to_one_orphan_and_back() -> None:
     async with opened() as console:
-        asked: list[tuple[object, str]] = []
-        console.app.open_message = lambda *what: asked.append(what)  # type: ignore[method-assign]
+        opened_messages: list[tuple[object, str]] = []
+        console.app.open_message = lambda *arguments: opened_messages.append(arguments)  # type: ignore[method-assign]
         tab = await open_slots(console)
         for words in ("4,812 ready", "21 orphans", "23 holes", "2 missing", "5,142 free"):
             assert words in console.picture
         assert "pop 1,044" in console.picture
         assert "push 5,856" in console.picture
         await console.press("enter", "enter", "enter")
-        assert asked == [], "nothing is in the first slot"
+        assert opened_messages == [], "nothing is in the first slot"
         await console.press("escape", "n")
         assert "2 orphans (1,023 to 1,024)" in console.picture
         await console.press("enter")
         assert "slot 1,023, number 1,023: orphan" in console.picture
         await console.press("enter")
-        assert asked == [(KEY, "numbers,,1023")]
+        assert opened_messages == [(KEY, "numbers,,1023")]
         tab.show_result(QueueSlotMap(QUEUE, replace(MAP, next_pop=1050)))
         assert tab.view.cursor == 1023
         await console.press("n", "enter")
@@ -156,11 +156,15 @@ async def test_each_subscriber_has_a_row_of_marks_the_slowest_first() -> None:
     async with opened() as console:
         tab = await open_slots(console, replace(search, subscribers=(billing, search)))
         lines = console.picture.split("\n")
-        places = [
+        line_numbers = [
             at for name in ("search ", "billing ") for at in range(len(lines)) if name in lines[at]
         ]
-        first, second = (lines[place].split() for place in places[-2:])
-        assert (first[0], second[0], places[-1]) == ("search", "billing", places[-2] + 1)
+        first, second = (lines[number].split() for number in line_numbers[-2:])
+        assert (first[0], second[0], line_numbers[-1]) == (
+            "search",
+            "billing",
+            line_numbers[-2] + 1,
+        )
         assert set(second[1]) == {"□", "↑"}
         assert {"■", "✖", "◇", "□", "↑"} == set(first[1])
         assert "search  ■ 4,812 ready" in console.picture
@@ -169,13 +173,13 @@ async def test_each_subscriber_has_a_row_of_marks_the_slowest_first() -> None:
         assert "billing" not in console.picture
 
 
-def test_the_message_of_a_slot_is_named_as_a_page_of_messages_names_it() -> None:
-    at, place = read_key(message_key(QUEUE, 1023), scans_of(QUEUE))
-    assert place.id == "1023"
-    assert scans_of(QUEUE)[at].chunks
+def test_the_key_of_a_slots_message_can_be_read_by_the_list_of_messages() -> None:
+    index, position = read_key(message_key(QUEUE, 1023), scans_of(QUEUE))
+    assert position.id == "1023"
+    assert scans_of(QUEUE)[index].chunks
 
 
-async def test_an_error_is_told_whole_and_what_was_seen_last_stays_with_its_age() -> None:
+async def test_an_error_is_shown_in_full_and_the_last_map_stays_with_its_age() -> None:
     async with opened() as console:
         await console.give(*nine_queues())
         console.app.open_queue(KEY, "slots")
@@ -198,16 +202,16 @@ async def test_an_error_is_told_whole_and_what_was_seen_last_stays_with_its_age(
         assert "21 orphans" in console.picture
 
 
-async def test_the_slowest_subscriber_is_named_where_it_stands_out() -> None:
+async def test_the_slowest_subscriber_is_named_if_it_is_far_behind() -> None:
     billing = SubscriberSnapshot("billing", 3, 3, 1.5, 40.0, 0, None)
     search = SubscriberSnapshot("search", 95, 90, 7.25, 0.0, 0, 12.5)
-    seen = queue("events", "ring", gap=95, capacity=1000, subscribers=(billing, search))
+    events = queue("events", "ring", gap=95, capacity=1000, subscribers=(billing, search))
     async with opened() as console:
-        await console.give(seen)
+        await console.give(events)
         assert "events » search" in console.picture
         assert "95 of 1,000 slots  search is slowest" in console.picture
-        # About as far as the other one: now this one is behind and now that one.
-        close = replace(seen, gap=4, subscribers=(billing, replace(search, gap=4)))
+        # About as far behind as the other one: they alternate.
+        close = replace(events, gap=4, subscribers=(billing, replace(search, gap=4)))
         await console.give(close)
         assert "»" not in console.picture
         await console.press("enter")
@@ -220,21 +224,21 @@ STATES = ("ready", "free", "orphan", "hole", "pushing", "popping", "parked", "mi
 
 
 def ranges_of(states: str) -> list[SlotRange]:
-    """A slot a letter, one range each."""
+    """A range of one slot for each letter."""
     names = {"r": "ready", "f": "free", "o": "orphan", "h": "hole", "p": "popping"}
     return [SlotRange(n, n, names[one], 1, n, n) for n, one in enumerate(states)]
 
 
 @given(st.lists(st.sampled_from(STATES), min_size=1, max_size=60), st.integers(1, 80))
-def test_a_cell_shows_the_gravest_of_its_slots_and_every_slot_has_one(
+def test_a_cell_shows_the_most_severe_of_its_slots_and_every_slot_has_a_cell(
     states: list[str], width: int
 ) -> None:
     ranges = [SlotRange(n, n, state, 1, None, None) for n, state in enumerate(states)]
     cells = strip_cells(ranges, len(states), width)
     assert len(cells) == min(width, len(states))
     assert max(cells) == max(map(cell_state, states))
-    for conn, cell in enumerate(cells):
-        mine = [s for n, s in enumerate(states) if n * len(cells) // len(states) == conn]
+    for index, cell in enumerate(cells):
+        mine = [s for n, s in enumerate(states) if n * len(cells) // len(states) == index]
         assert cell == max(map(cell_state, mine))
 
 
@@ -243,7 +247,7 @@ def test_long_ranges_are_the_same_as_many_short_ones() -> None:
     assert strip_cells(long, 1000, 10) == [CellState.LIVE] * 5 + [CellState.FREE] * 5
 
 
-async def test_the_heads_stand_under_their_slots() -> None:
+async def test_the_heads_are_drawn_under_their_slots() -> None:
     async with opened() as console:
         strip = SlotStrip()
         await console.overview.mount(strip)
@@ -277,7 +281,7 @@ async def test_a_large_overview_has_the_slots_of_the_ring_under_the_cursor() -> 
     async with opened(size=(160, 48), connections=[where]) as console:
         await console.give(queue("mail"), *rings)
         slots = console.overview.query_one(RingSlots)
-        # No server answers there: that is told, and no slot is made up.
+        # No server answers there: an error is shown, and no slots.
         while "cannot be mapped" not in slots.plain_text:
             console.overview.draw()
             await console.pilot.pause(0.02)

@@ -44,7 +44,7 @@ ORDERS = ("prod", "public", "orders")
 SMALL, LARGE = (80, 24), (160, 48)
 
 
-def taken(
+def matches_picture(
     compare: Compare,
     run: Run | None = None,
     size: tuple[int, int] = SMALL,
@@ -52,7 +52,7 @@ def taken(
     kind: type[ConsoleApp] = ConsoleApp,
     **options: Any,
 ) -> bool:
-    """The picture at the end of `run`, beside the one that is kept."""
+    """Whether the picture after `run` equals the stored one."""
     clock = FakeClock()
     feeds = [FakeFeed(name) for name in names]
     app = kind(feeds, Setup(clock=clock.clock, **options))
@@ -68,21 +68,21 @@ def taken(
     return compare(app, terminal_size=size, run_before=before)
 
 
-def tide(
+def give_varying_figures(
     console: Opened, seconds: range, swing: float, figures: Sequence[str], missed: range = range(0)
 ) -> None:
     """Readings that rise and fall, so that trends and charts have a shape."""
     for second in seconds:
         high = 0.5 + 0.5 * math.sin(second / swing) ** 2
         if second not in missed:
-            console.feed.give(*(_moved(one, high, figures) for one in nine_queues()))
+            console.feed.give(*(_scaled(one, high, figures) for one in nine_queues()))
         console.clock.now += seconds.step
 
 
-def _moved(one: QueueSnapshot, high: float, figures: Sequence[str]) -> QueueSnapshot:
+def _scaled(one: QueueSnapshot, high: float, figures: Sequence[str]) -> QueueSnapshot:
     values = {name: getattr(one, name) for name in figures}
-    moved = {name: type(it)(it * high) for name, it in values.items() if it is not None}
-    return replace(one, **moved)
+    scaled = {name: type(it)(it * high) for name, it in values.items() if it is not None}
+    return replace(one, **scaled)
 
 
 # The overview.
@@ -90,11 +90,11 @@ def _moved(one: QueueSnapshot, high: float, figures: Sequence[str]) -> QueueSnap
 
 def test_overview_at_80_by_24(snap_compare: Compare) -> None:
     async def run(console: Opened) -> None:
-        tide(console, range(0, 240, 5), 25, ["ready"])
+        give_varying_figures(console, range(0, 240, 5), 25, ["ready"])
         await console.give(*nine_queues(), production=True)
         await console.press("j")
 
-    assert taken(snap_compare, run, rights="operator", banner="demo: a banner")
+    assert matches_picture(snap_compare, run, rights="operator", banner="demo: a banner")
 
 
 def test_overview_at_160_by_48_with_a_lost_connection(snap_compare: Compare) -> None:
@@ -102,7 +102,7 @@ def test_overview_at_160_by_48_with_a_lost_connection(snap_compare: Compare) -> 
         prod, stage, audited = console.feeds
         audited.give(queue("trail", "claim", claimed=2, stuck=0, errors=0, ready=4_711))
         await console.pilot.pause()
-        tide(console, range(0, 240, 5), 25, ["ready"])
+        give_varying_figures(console, range(0, 240, 5), 25, ["ready"])
         prod.give(*nine_queues(), production=True)
         stage.give(queue("orders", "ring", ready=3, gap=3, capacity=100), queue("[bold]x"))
         audited.fail(retry_seconds=22)
@@ -110,7 +110,9 @@ def test_overview_at_160_by_48_with_a_lost_connection(snap_compare: Compare) -> 
         await console.pilot.pause()
         await console.press("s")
 
-    assert taken(snap_compare, run, LARGE, ("prod-orders", "stage", "audit"), rights="operator")
+    assert matches_picture(
+        snap_compare, run, LARGE, ("prod-orders", "stage", "audit"), rights="operator"
+    )
 
 
 def test_paused_and_filtered(snap_compare: Compare) -> None:
@@ -120,7 +122,7 @@ def test_paused_and_filtered(snap_compare: Compare) -> None:
         console.clock.now += 65
         await console.give(*nine_queues())
 
-    assert taken(snap_compare, run)
+    assert matches_picture(snap_compare, run)
 
 
 def test_help(snap_compare: Compare) -> None:
@@ -128,51 +130,53 @@ def test_help(snap_compare: Compare) -> None:
         await console.give(*nine_queues())
         await console.press("question_mark")
 
-    assert taken(snap_compare, run, (80, 48))
+    assert matches_picture(snap_compare, run, (80, 48))
 
 
 def test_nothing_configured(snap_compare: Compare) -> None:
-    assert taken(snap_compare, names=(), config_path=Path("~/.config/dbq-console/config.toml"))
+    assert matches_picture(
+        snap_compare, names=(), config_path=Path("~/.config/dbq-console/config.toml")
+    )
 
 
 def test_without_colours(snap_compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
     async def run(console: Opened) -> None:
-        tide(console, range(0, 240, 5), 25, ["ready"])
+        give_varying_figures(console, range(0, 240, 5), 25, ["ready"])
         await console.give(*nine_queues(), production=True)
         await console.press("space")
 
-    assert taken(snap_compare, run)
+    assert matches_picture(snap_compare, run)
 
 
-# The screens behind it.
+# The other screens.
 
 
 @pytest.fixture
-def behind(snap_compare: Compare, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
-    """As `taken`, without an overview and without queries."""
+def screen_matches(snap_compare: Compare, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
+    """As `matches_picture`, without an overview and without queries."""
     for tab in TABS:
         monkeypatch.setattr(tab, "poll", lambda _: None)
     monkeypatch.setattr(audit, "read_all", lambda *_: audit.AuditEntries())
     monkeypatch.setattr(MessageScreen, "_load", lambda *_, **__: None)
 
     def compare(run: Run, size: tuple[int, int] = SMALL, **options: Any) -> bool:
-        return taken(snap_compare, run, size, ("prod",), Bare, rights="admin", **options)
+        return matches_picture(snap_compare, run, size, ("prod",), Bare, rights="admin", **options)
 
     return compare
 
 
 async def tab_of(console: Opened, key: tuple[str, str, str], name: str) -> Any:
-    """A queue's tab, drawn."""
+    """The screen of a queue with this tab, drawn."""
     console.app.open_queue(key, name)
     for _ in range(4):
         await console.pilot.pause()
     return console.app.screen
 
 
-def mended(console: Opened) -> None:
-    """The doctor has found something that it can repair."""
+def add_repairable_finding(console: Opened) -> None:
+    """Add a finding of the doctor that has a repair."""
     found = finding(
         WARNING, "14 claims whose consumer disconnected", minutes=3, repair=FakeRepair()
     )
@@ -183,15 +187,15 @@ def mended(console: Opened) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "160x48"])
-def test_a_queue_with_charts(behind: Callable[..., bool], size: tuple[int, int]) -> None:
+def test_a_queue_with_charts(screen_matches: Callable[..., bool], size: tuple[int, int]) -> None:
     async def run(console: Opened) -> None:
         figures = ("ready", "gap", "age_seconds", "push_per_second")
-        tide(console, range(300), 40, figures, missed=range(140, 160))
+        give_varying_figures(console, range(300), 40, figures, missed=range(140, 160))
         await console.give(*nine_queues())
-        mended(console)
+        add_repairable_finding(console)
         await tab_of(console, MAIL, "findings")
 
-    assert behind(run, size)
+    assert screen_matches(run, size)
 
 
 MESSAGES = (
@@ -202,7 +206,7 @@ MESSAGES = (
 )
 
 
-def test_messages(behind: Callable[..., bool]) -> None:
+def test_messages(screen_matches: Callable[..., bool]) -> None:
     async def run(console: Opened) -> None:
         await console.give(*nine_queues())
         pane = (await tab_of(console, MAIL, "messages")).query_one(MessagesTab)
@@ -210,10 +214,10 @@ def test_messages(behind: Callable[..., bool]) -> None:
         await console.pilot.pause()
         await console.press("x", "j", "x", "j")
 
-    assert behind(run)
+    assert screen_matches(run)
 
 
-def test_slots(behind: Callable[..., bool]) -> None:
+def test_slots(screen_matches: Callable[..., bool]) -> None:
     async def run(console: Opened) -> None:
         await console.give(*nine_queues())
         screen = await tab_of(console, ORDERS, "slots")
@@ -221,26 +225,26 @@ def test_slots(behind: Callable[..., bool]) -> None:
         await console.pilot.pause()
         await console.press("n")
 
-    assert behind(run, LARGE)
+    assert screen_matches(run, LARGE)
 
 
-def test_a_message_with_json(behind: Callable[..., bool]) -> None:
+def test_a_message_with_json(screen_matches: Callable[..., bool]) -> None:
     text = '{"order": 12345678901234567890, "price": 1.10, "lines": [{"sku": "[bold]"}, null]}'
 
     async def run(console: Opened) -> None:
         screen = await console.opens(MessageScreen, console.app.open_message, MAIL, "error,,17")
         failed = replace(MESSAGES[0], pushed_at=AT, claimed_by="pid=4711 start=x consumer=etl")
-        told = replace(failed, payload=text, payload_bytes=len(text))
-        screen.show_result(ReadMessage(told, payload_bytes=FIRST_BYTES))
+        complete_message = replace(failed, payload=text, payload_bytes=len(text))
+        screen.show_result(ReadMessage(complete_message, payload_bytes=FIRST_BYTES))
         await console.until(lambda: screen.view.layout_result and not screen.view.laying_out)
 
-    assert behind(run)
+    assert screen_matches(run)
 
 
-def test_the_plan_of_a_repair(behind: Callable[..., bool]) -> None:
+def test_the_plan_of_a_repair(screen_matches: Callable[..., bool]) -> None:
     async def run(console: Opened) -> None:
         await console.give(*nine_queues())
-        mended(console)
+        add_repairable_finding(console)
         found = console.app.context.store.findings(console.clock.now)
         dialog = await console.opens(
             FindingDialog,
@@ -249,19 +253,19 @@ def test_the_plan_of_a_repair(behind: Callable[..., bool]) -> None:
         )
         await console.until(lambda: dialog.phase is Phase.PLANNED)
 
-    assert behind(run, connections=(conn(),))
+    assert screen_matches(run, connections=(conn(),))
 
 
-def test_install(behind: Callable[..., bool]) -> None:
+def test_install(screen_matches: Callable[..., bool]) -> None:
     async def run(console: Opened) -> None:
         console.app.open_install("prod")
         await console.pilot.pause()
         assert console.is_at(InstallScreen)
 
-    assert behind(run, connections=(conn(),))
+    assert screen_matches(run, connections=(conn(),))
 
 
-def test_audit(behind: Callable[..., bool]) -> None:
+def test_audit(screen_matches: Callable[..., bool]) -> None:
     async def run(console: Opened) -> None:
         console.app.open_audit("prod")
         await console.pilot.pause()
@@ -271,10 +275,10 @@ def test_audit(behind: Callable[..., bool]) -> None:
         await console.until(lambda: not screen._fetch.busy)
         screen.show(audit.AuditEntries(lines))
 
-    assert behind(run, connections=(conn(),))
+    assert screen_matches(run, connections=(conn(),))
 
 
-def test_connections(behind: Callable[..., bool]) -> None:
+def test_connections(screen_matches: Callable[..., bool]) -> None:
     async def run(console: Opened) -> None:
         console.feed.give(*nine_queues(), production=True)
         console.app.open_connections()
@@ -283,4 +287,4 @@ def test_connections(behind: Callable[..., bool]) -> None:
 
     url = "postgresql+psycopg://ops@db1/orders"
     here = replace(conn(rights=Rights.OPERATOR), url=url, origin="config.toml:3")
-    assert behind(run, connections=(here,))
+    assert screen_matches(run, connections=(here,))

@@ -1,5 +1,5 @@
-"""What is known of connections and queues, what their figures say, what a filter finds; the laws of
-the history: nothing is invented, gaps stay gaps, memory is bounded."""
+"""The store: connections, queues, findings of their figures, filters; the history invents nothing,
+keeps gaps and is bounded in memory."""
 
 import struct
 import tracemalloc
@@ -39,7 +39,7 @@ def test_a_connection_is_opening_until_it_answers() -> None:
     assert (view.link, view.since_seconds, view.production) == (Link.ALIVE, 0, True)
 
 
-def test_a_lost_connection_counts_from_its_last_answer_to_its_next_try_and_comes_back() -> None:
+def test_a_lost_connection_counts_since_its_last_answer_and_until_its_next_try() -> None:
     store = Store({"a": 1.0}, now=0)
     store.add_reading("a", Reading("any", error=LOST, retry_seconds=8), at=1)
     assert not store.connections(2)[0].ever_answered
@@ -57,14 +57,14 @@ def test_a_lost_connection_counts_from_its_last_answer_to_its_next_try_and_comes
     assert store.queues(99)[0].stale_seconds is None
 
 
-def test_an_error_that_is_no_lost_connection_has_another_word() -> None:
+def test_an_error_other_than_a_lost_connection_has_its_own_state() -> None:
     store = Store({"a": 1.0}, now=0)
     busy = BusyError("Could not look.", why="canceling statement due to statement timeout")
     store.add_reading("a", Reading("any", error=busy, retry_seconds=1), at=1)
     assert store.connections(1)[0].link is Link.FAILING
 
 
-def test_a_sampler_that_says_nothing_makes_its_figures_stale() -> None:
+def test_the_figures_of_a_silent_sampler_become_stale() -> None:
     store = Store({"a": 10.0}, now=0)
     store.add_reading("a", reading(queue("q")), at=0)
     assert store.connections(15)[0].link is Link.ALIVE
@@ -74,7 +74,7 @@ def test_a_sampler_that_says_nothing_makes_its_figures_stale() -> None:
     assert not store.queues(16)[0].unreachable
 
 
-def test_one_connections_trouble_is_not_the_others() -> None:
+def test_a_lost_connection_does_not_affect_the_others() -> None:
     store = Store({"a": 1.0, "b": 1.0}, now=0)
     store.add_reading("a", reading(queue("q")), at=1)
     store.add_reading("b", reading(queue("q")), at=1)
@@ -85,15 +85,15 @@ def test_one_connections_trouble_is_not_the_others() -> None:
     assert (a.connection_label, b.connection_label) == ("a", "b")
 
 
-def test_a_name_alone_is_enough_unless_two_schemas_have_it() -> None:
+def test_a_queues_label_has_its_schema_only_if_two_schemas_have_the_name() -> None:
     store = Store({"a": 1.0}, now=0)
-    namesakes = [replace(queue("q"), schema=schema) for schema in ("public", "x.y")]
-    store.add_reading("a", reading(*namesakes, queue("other")), at=1)
+    same_name = [replace(queue("q"), schema=schema) for schema in ("public", "x.y")]
+    store.add_reading("a", reading(*same_name, queue("other")), at=1)
     assert [view.label for view in store.queues(1)] == ["public.q", "x.y.q", "other"]
     assert len({view.key for view in store.queues(1)}) == 3
 
 
-def test_a_trend_keeps_the_most_of_each_five_seconds_and_its_gaps() -> None:
+def test_a_trend_keeps_the_maximum_of_each_five_seconds_and_its_gaps() -> None:
     store = Store({"a": 1.0}, now=0)
     for at, ready in ((100, 3), (102, 9), (104, 4), (106, None), (110, 5)):
         store.add_reading("a", reading(queue("q", ready=ready)), at=at)
@@ -106,12 +106,12 @@ def found(text: str) -> set[str]:
     store = Store({"prod": 1.0}, now=0)
     odd = (queue('od"d; name', "fifo"), queue("a:b", "stack"))
     store.add_reading("prod", Reading("prod", (*nine_queues(), *odd)), at=0)
-    wanted = parse(text)
-    return {view.snapshot.queue for view in store.queues(0) if wanted.matches(view)}
+    pattern = parse(text)
+    return {view.snapshot.queue for view in store.queues(0) if pattern.matches(view)}
 
 
-def test_what_a_filter_finds() -> None:
-    wanted = {
+def test_filters_match_words_designs_states_and_figures() -> None:
+    expected = {
         "MAIL": {"mail"},
         "ring": {"orders"},
         "design:ring": {"orders"},
@@ -129,29 +129,29 @@ def test_what_a_filter_finds() -> None:
         "ready:many": set(),
         'queue:"bill': {"billing"},
     }
-    assert {text: found(text) for text in wanted} == wanted
+    assert {text: found(text) for text in expected} == expected
 
 
-def test_no_filter_hides_nothing() -> None:
+def test_an_empty_filter_hides_nothing() -> None:
     assert not parse("  ")
     assert len(found("")) == 11
 
 
 @given(st.text())
-def test_whatever_is_typed_is_a_filter(text: str) -> None:
+def test_any_text_is_a_valid_filter(text: str) -> None:
     found(text)
 
 
-Said = list[tuple[Severity, str]]
+FigureFindings = list[tuple[Severity, str]]
 
 
-def said(snapshot: QueueSnapshot, thresholds: Thresholds = DEFAULTS) -> Said:
-    """What the figures alone say, the gravest first."""
+def findings_of(snapshot: QueueSnapshot, thresholds: Thresholds = DEFAULTS) -> FigureFindings:
+    """The findings of the figures alone, the most severe first."""
     found = queue_findings(("a", "public", "q"), snapshot, judge(snapshot, thresholds), None)
     return [(one.level, one.summary) for one in found]
 
 
-def test_one_reason() -> None:
+def test_each_figure_beyond_its_limit_is_a_finding() -> None:
     cases: list[tuple[dict[str, Any], Severity, str | None]] = [
         ({"stuck": 14}, Severity.WARNING, "14 stuck"),
         ({"errors": 9}, Severity.OK, None),
@@ -163,27 +163,29 @@ def test_one_reason() -> None:
         ({"gap": -3, "capacity": 100}, Severity.OK, None),
     ]
     for figures, level, reason in cases:
-        assert said(queue("q", **figures)) == ([(level, reason)] if reason else []), figures
+        assert findings_of(queue("q", **figures)) == ([(level, reason)] if reason else []), figures
 
 
-def test_the_gravest_reason_comes_first() -> None:
-    assert said(queue("q", errors=20, stuck=1, gap=100, capacity=100)) == [
+def test_the_most_severe_finding_comes_first() -> None:
+    assert findings_of(queue("q", errors=20, stuck=1, gap=100, capacity=100)) == [
         (Severity.CRITICAL, "full: it takes no more pushes"),
         (Severity.WARNING, "1 stuck"),
         (Severity.WARNING, "20 in error (limit 10)"),
     ]
 
 
-def test_a_queue_that_cannot_be_looked_at_says_why() -> None:
+def test_a_queue_that_cannot_be_sampled_says_why() -> None:
     why = "permission denied for table q"
-    assert said(broken("q", "fifo", why)) == [(Severity.WARNING, f"cannot be sampled: {why}")]
+    assert findings_of(broken("q", "fifo", why)) == [
+        (Severity.WARNING, f"cannot be sampled: {why}")
+    ]
 
 
-def test_marks_differ_without_colour() -> None:
+def test_the_marks_of_severities_differ_without_colour() -> None:
     assert [level.mark for level in Severity] == [" ", "·", "?", "!", "✖"]
 
 
-def test_time_to_full() -> None:
+def test_the_time_until_a_ring_is_full() -> None:
     for push, pop, gap, seconds in (
         (812.0, 640.0, 4_840, 30.0),
         (640.0, 812.0, 4_840, None),
@@ -196,7 +198,7 @@ def test_time_to_full() -> None:
     assert full_in_seconds(queue("f", push_per_second=9.0, pop_per_second=1.0)) is None
 
 
-def test_what_is_not_known_is_told_so_and_why() -> None:
+def test_unknown_figures_are_shown_as_such_with_the_reason() -> None:
     unknown = queue(
         "q",
         ready=None,
@@ -204,21 +206,21 @@ def test_what_is_not_known_is_told_so_and_why() -> None:
         unknown=("ready", "age_seconds", "holders"),
         slow=("age_seconds",),
     )
-    told = {name: words for name, words, _ in pieces(unknown, DEFAULTS, 80)}
-    assert told["ready"] == told["writers"] == "?"
-    assert told["age"] == "? (too slow to read)"
-    assert "gap" not in told
+    shown = {name: words for name, words, _ in pieces(unknown, DEFAULTS, 80)}
+    assert shown["ready"] == shown["writers"] == "?"
+    assert shown["age"] == "? (too slow to read)"
+    assert "gap" not in shown
 
 
-def test_limits_are_told_in_the_units_of_their_figures() -> None:
+def test_limits_are_shown_in_the_units_of_their_figures() -> None:
     thresholds = replace(
         DEFAULTS,
         depth=Limits(10_000, 50_000),
         age_seconds=Limits(critical=60.0),
         errors_share=Limits(),
     )
-    told = list(limit_texts(queue("q", errors=0), thresholds))
-    assert told == ["10,000 ready (critical 50,000)", "oldest 1 min is critical"]
+    shown = list(limit_texts(queue("q", errors=0), thresholds))
+    assert shown == ["10,000 ready (critical 50,000)", "oldest 1 min is critical"]
 
 
 KEY = ("a", "public", "q")
@@ -229,9 +231,9 @@ def lost() -> Reading:
     return Reading("any", error=LOST, retry_seconds=1.0)
 
 
-def filled(looks: Sequence[tuple[float, int | None]], interval: float = 1.0) -> Series:
+def filled(samples: Sequence[tuple[float, int | None]], interval: float = 1.0) -> Series:
     series = Series()
-    for at, ready in looks:
+    for at, ready in samples:
         series.add("a", reading(queue("q", ready=ready)), at, interval)
     return series
 
@@ -241,14 +243,14 @@ def values(runs: tuple[Run, ...]) -> list[float]:
 
 
 def single(value: float) -> float:
-    """As four bytes keep it."""
+    """Its value in four bytes."""
     found: float = struct.unpack("f", struct.pack("f", value))[0]
     return found
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[float, int | None, bool]]:
-    """Looks: how long after the one before, what was ready (None: not known), whether it failed."""
+    """Samples: their time, what was ready (None: unknown), whether they failed."""
     steps = draw(
         st.lists(
             st.tuples(
@@ -270,42 +272,42 @@ def histories(draw: st.DrawFn) -> list[tuple[float, int | None, bool]]:
 def played(history: Sequence[tuple[float, int | None, bool]]) -> Series:
     series = Series()
     for at, ready, fails in history:
-        told = lost() if fails else reading(queue("q", ready=ready, push_per_second=ready))
-        series.add("a", told, at, 1.0)
+        sampled = lost() if fails else reading(queue("q", ready=ready, push_per_second=ready))
+        series.add("a", sampled, at, 1.0)
     return series
 
 
 @settings(max_examples=50)
 @given(histories(), st.sampled_from(SPANS))
-def test_a_point_is_the_most_or_the_mean_of_what_was_seen_in_its_cell(
+def test_a_point_is_the_maximum_or_the_mean_of_the_samples_in_its_cell(
     history: list[tuple[float, int | None, bool]], span: ChartSpan
 ) -> None:
     series, now = played(history), history[-1][0]
-    seen: dict[int, list[float]] = {}
+    by_cell: dict[int, list[float]] = {}
     for at, ready, fails in history:
         if not fails and ready is not None and span.cell(at) > span.cell(now) - span.cells:
-            seen.setdefault(span.cell(at), []).append(float(ready))
+            by_cell.setdefault(span.cell(at), []).append(float(ready))
     for figure, expected in (("ready", max), ("push_per_second", lambda v: sum(v) / len(v))):
         points = [point for run in series.runs(KEY, figure, span, now) for point in run]
-        assert [span.cell(at) for at, _ in points] == sorted(seen)
+        assert [span.cell(at) for at, _ in points] == sorted(by_cell)
         for at, value in points:
-            assert value == pytest.approx(expected(seen[span.cell(at)]), rel=1e-5, abs=1e-5)
+            assert value == pytest.approx(expected(by_cell[span.cell(at)]), rel=1e-5, abs=1e-5)
 
 
 @settings(max_examples=50)
 @given(histories(), st.sampled_from(SPANS))
-def test_points_are_joined_only_where_no_look_between_them_was_missed_or_told_nothing(
+def test_points_are_joined_only_if_no_sample_between_is_missing_unknown_or_failed(
     history: list[tuple[float, int | None, bool]], span: ChartSpan
 ) -> None:
-    """Seen from the other side: every gap that is longer than a cell stays one."""
+    """In other words: every gap that is longer than a cell stays one."""
     series, now = played(history), history[-1][0]
-    looks = [(at, ready) for at, ready, fails in history if not fails]
+    samples = [(at, ready) for at, ready, fails in history if not fails]
     for run in series.runs(KEY, "ready", span, now):
         for (before, _), (after, _) in pairwise(run):
             first, last = span.cell(before), span.cell(after)
-            between = [ready for at, ready in looks if first < span.cell(at) < last]
+            between = [ready for at, ready in samples if first < span.cell(at) < last]
             assert not between, "a look between them told nothing"
-            left = max(at for at, _ in looks if span.cell(at) == first)
+            left = max(at for at, _ in samples if span.cell(at) == first)
             assert span.cell(left + 3.0) >= last, "the next look came too late"
             fails = [at for at, _, fails in history if fails and first < span.cell(at) < last]
             assert not fails, "a look between them failed"
@@ -313,14 +315,14 @@ def test_points_are_joined_only_where_no_look_between_them_was_missed_or_told_no
 
 @settings(max_examples=50)
 @given(st.lists(st.floats(0.5, 3600.0), max_size=40), st.floats(0.0, 200_000.0))
-def test_what_is_older_than_the_span_is_gone_and_nothing_comes_from_the_future(
+def test_no_point_is_older_than_the_span_or_in_the_future(
     pauses: list[float], later: float
 ) -> None:
-    at, looks = 0.0, []
+    at, samples = 0.0, []
     for pause in pauses:
         at += pause
-        looks.append((at, 1))
-    series, now = filled(looks), at + later
+        samples.append((at, 1))
+    series, now = filled(samples), at + later
     for span in SPANS:
         for run in series.runs(KEY, "ready", span, now):
             for moment, _ in run:
@@ -329,13 +331,13 @@ def test_what_is_older_than_the_span_is_gone_and_nothing_comes_from_the_future(
 
 @pytest.mark.parametrize("interval", [0.5, 1.0, 5.0, 60.0])
 @pytest.mark.parametrize("idle", [False, True])
-def test_looks_that_come_as_they_are_meant_to_are_one_run(interval: float, *, idle: bool) -> None:
-    """An idle database is looked at less often than its interval says."""
+def test_samples_at_their_intervals_are_one_run(interval: float, *, idle: bool) -> None:
+    """An idle database is sampled less often than its interval says."""
     count = int(600 / interval) + 2
     series = Series()
     for n in range(count):
-        told = reading(queue("q", ready=n), next_seconds=interval if idle else None)
-        series.add("a", told, 1000 + n * interval, 0.5 if idle else interval)
+        sampled = reading(queue("q", ready=n), next_seconds=interval if idle else None)
+        series.add("a", sampled, 1000 + n * interval, 0.5 if idle else interval)
     now = 1000 + (count - 1) * interval
     for span in SPANS:
         (run,) = series.runs(KEY, "ready", span, now)
@@ -343,24 +345,24 @@ def test_looks_that_come_as_they_are_meant_to_are_one_run(interval: float, *, id
         assert run[-1][1] == count - 1
 
 
-def test_a_missed_an_unknown_and_a_failed_look_are_gaps_and_never_a_zero() -> None:
-    for looks, told in (
+def test_missed_unknown_and_failed_samples_are_gaps_and_never_zero() -> None:
+    for samples, expected in (
         ([(1000, 5), (1001, 6), (1010, 7), (1011, 8)], [[5, 6], [7, 8]]),
         ([(1000, 5), (1001, None), (1002, 6)], [[5], [6]]),
     ):
-        series = filled(looks)
-        assert [values((run,)) for run in series.runs(KEY, "ready", RAW, 1012)] == told
+        series = filled(samples)
+        assert [values((run,)) for run in series.runs(KEY, "ready", RAW, 1012)] == expected
     (latency,) = series.latency("a", RAW, 1003)
     assert [value for _, value in latency] == [single(0.004)] * 3
     store = Store({"a": 1.0}, now=0)
-    seen = reading(queue("q"))
-    for at, came in ((1000, seen), (1000.6, lost()), (1001.2, seen)):
-        store.add_reading("a", came, at)
+    answered = reading(queue("q"))
+    for at, sampled in ((1000, answered), (1000.6, lost()), (1001.2, answered)):
+        store.add_reading("a", sampled, at)
     series = store.series
     assert len(series.runs(KEY, "ready", RAW, 1002)) == len(series.latency("a", RAW, 1002)) == 2
 
 
-def test_a_queue_that_was_away_has_a_gap_and_keeps_what_was_before() -> None:
+def test_a_queue_that_is_missing_for_a_time_has_a_gap_and_keeps_its_history() -> None:
     series = filled([(1000, 5)])
     series.add("a", reading(queue("other")), 1001, 1.0)
     assert series.sampled_at(KEY) == 1000
@@ -369,16 +371,18 @@ def test_a_queue_that_was_away_has_a_gap_and_keeps_what_was_before() -> None:
     assert [values((run,)) for run in series.runs(KEY, "ready", RAW, 1003)] == [[5], [6]]
 
 
-def test_of_queues_that_come_and_go_only_the_last_are_remembered() -> None:
+def test_only_the_last_of_many_short_lived_queues_are_remembered() -> None:
     series = Series()
     for n in range(200):
         series.add("a", reading(queue(f"scratch {n}")), 1000.0 + n, 1.0)
-    left = [n for n in range(200) if series.sampled_at(("a", "public", f"scratch {n}")) is not None]
-    assert 199 in left
-    assert len(left) <= 21
+    remembered = [
+        n for n in range(200) if series.sampled_at(("a", "public", f"scratch {n}")) is not None
+    ]
+    assert 199 in remembered
+    assert len(remembered) <= 21
 
 
-def test_a_ring_has_its_gap_and_others_the_age_of_the_oldest() -> None:
+def test_the_history_of_a_ring_has_its_gap_and_of_others_the_age_of_the_oldest() -> None:
     series = Series()
     both = (queue("r", "ring", gap=7, capacity=10, age_seconds=3.0), queue("f", age_seconds=2.0))
     series.add("a", reading(*both), 1000, 1.0)

@@ -1,6 +1,6 @@
-"""The one table: its cursor is a key, whatever it is shown; which columns fit, and their order. And
-on the overview: whatever refreshes, sorts, filters, groups and sizes come, the cursor stays on its
-queue, so a key hits the queue that the operator has seen under it."""
+"""The table of every screen: its cursor is a key; which columns fit, and their order. On the
+overview the cursor stays on its queue whatever refreshes, sorts, filters, groups and sizes come, so
+that a key acts on the queue that the operator has seen under it."""
 
 import asyncio
 import importlib
@@ -41,25 +41,25 @@ STEPS = st.one_of(
 )
 
 
-def subclasses(of: type[Any]) -> set[str]:
-    found: list[type[Any]] = of.__subclasses__()
+def subclasses(kind: type[Any]) -> set[str]:
+    found: list[type[Any]] = kind.__subclasses__()
     return {one.__name__ for one in found}.union(*map(subclasses, found))
 
 
-def test_every_table_of_the_console_is_fed_by_columns() -> None:
+def test_the_console_has_only_three_specialized_tables() -> None:
     for module in pkgutil.walk_packages(console.tui.__path__, "console.tui."):
         importlib.import_module(module.name)
-    # Rows are marked there; queues are sorted and grouped; a finding's words are never lost.
+    # One marks rows, one sorts and groups queues, one never cuts a finding's text.
     assert subclasses(KeyedTable) == {"MarkedTable", "QueueTable", "FindingsTable"}
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEPS, min_size=5, max_size=30))
 def test_the_cursor_and_the_marks_stay_on_their_keys(steps: list[tuple[str, object]]) -> None:
-    asyncio.run(_scan(steps))
+    asyncio.run(_run_steps(steps))
 
 
-async def _scan(steps: list[tuple[str, object]]) -> None:
+async def _run_steps(steps: list[tuple[str, object]]) -> None:
     async with alone() as opened:
         table = MarkedTable[str](TWO_COLUMNS, removed_column="state")
         await opened.app.screen.mount(table)
@@ -89,7 +89,7 @@ async def _scan(steps: list[tuple[str, object]]) -> None:
             assert table.row == table.cursor_key
 
 
-EVER = ["state", "queue", "design", "ready", "age", "gap", "stuck", "errors"]
+NEVER_DROPPED = ["state", "queue", "design", "ready", "age", "gap", "stuck", "errors"]
 
 
 def names(width: int) -> list[str]:
@@ -102,19 +102,19 @@ def views() -> tuple[QueueView, ...]:
     return store.queues(0)
 
 
-def test_eighty_columns_have_what_is_needed_most() -> None:
-    assert names(79) == EVER
+def test_eighty_columns_have_the_most_important_columns() -> None:
+    assert names(79) == NEVER_DROPPED
 
 
-def test_a_wide_screen_has_everything() -> None:
+def test_a_wide_screen_has_every_column() -> None:
     assert names(159) == [column.name for column in COLUMNS]
 
 
-def test_columns_are_lost_in_their_order() -> None:
-    lost_at = {
+def test_columns_are_dropped_in_the_drop_order() -> None:
+    dropped_at = {
         name: next(width for width in range(60, 200) if name in names(width)) for name in DROP_ORDER
     }
-    widths = list(lost_at.values())
+    widths = list(dropped_at.values())
     assert widths == sorted(widths, reverse=True)
     assert len(set(widths)) == len(widths)
 
@@ -123,13 +123,13 @@ def test_columns_are_lost_in_their_order() -> None:
     st.integers(60, 300),
     st.dictionaries(st.sampled_from([column.name for column in COLUMNS]), st.integers(0, 70)),
 )
-def test_a_layout_uses_the_width_and_keeps_the_columns_that_are_never_lost(
+def test_a_layout_uses_the_width_and_keeps_the_columns_that_are_never_dropped(
     width: int, widest: dict[str, int]
 ) -> None:
     shown = layout(width, widest, "ready", descending=True)
-    assert [column.name for column in shown if column.name in EVER] == EVER
+    assert [column.name for column in shown if column.name in NEVER_DROPPED] == NEVER_DROPPED
     total = sum(column.width + 2 for column in shown)
-    assert total == width or {column.name for column in shown} == set(EVER)
+    assert total == width or {column.name for column in shown} == set(NEVER_DROPPED)
 
 
 def test_the_worst_comes_first_and_equals_keep_their_order() -> None:
@@ -143,7 +143,7 @@ def test_the_worst_comes_first_and_equals_keep_their_order() -> None:
     ]
 
 
-def test_what_is_unknown_comes_last_whichever_way() -> None:
+def test_unknown_figures_come_last_in_either_order() -> None:
     age = next(column for column in SORTABLE if column.name == "age")
     for descending in (True, False):
         names = [view.label for view in sort_rows(views(), age.sort_key, descending=descending)]
@@ -152,7 +152,7 @@ def test_what_is_unknown_comes_last_whichever_way() -> None:
     assert oldest_first[0].label == "undo"
 
 
-def test_the_name_never_crowds_the_connection_out() -> None:
+def test_a_long_queue_name_leaves_room_for_the_connection() -> None:
     store = Store({"production-east": 1.0, "stage": 1.0}, now=0)
     store.add_reading("production-east", Reading("", (queue("a-very-long-queue-name"),)), at=0)
     (view,) = store.queues(0)
@@ -183,11 +183,11 @@ WIDEST = st.fixed_dictionaries({name: st.integers(0, 60) for name in COLUMN_NAME
 
 
 @given(ANY_COLUMNS, WIDEST, st.integers(0, 160), st.permutations(COLUMN_NAMES))
-def test_they_fit_wherever_losing_some_lets_them(
-    columns: list[Column[str]], widest: dict[str, int], room: int, lost: list[str]
+def test_columns_fit_if_enough_of_them_may_be_dropped(
+    columns: list[Column[str]], widest: dict[str, int], room: int, drop_order: list[str]
 ) -> None:
     widest = {one.name: widest[one.name] for one in columns}
-    found = fit(columns, widest, room, lost)
+    found = fit(columns, widest, room, drop_order)
     order = [one.name for one in columns]
     assert [c.name for c in found] == [name for name in order if name in {c.name for c in found}]
     assert sum(one.width + 2 for one in found) <= max(room, 0), "all of them may be lost"
@@ -195,7 +195,7 @@ def test_they_fit_wherever_losing_some_lets_them(
     assert all(one.width >= least[one.name] for one in found)
 
 
-def test_who_gave_way_gets_what_is_left_over_first() -> None:
+def test_columns_that_were_narrowed_get_spare_width_first() -> None:
     columns = (column("a", "a", 4, 20), column("b", "b", 4, 6), column("c", "c"))
     widest = {"a": 10, "b": 6, "c": 1}
     assert [one.width for one in fit(columns, widest, 40)] == [10, 6, 18]
@@ -232,7 +232,7 @@ overview_steps = st.one_of(
     st.tuples(st.just("move"), st.sampled_from(["j", "k", "g", "G", "pagedown"])),
 )
 
-_GRAVE = Code("grave", Severity.CRITICAL, "")
+_SEVERE = Code("grave", Severity.CRITICAL, "")
 _ALWAYS_SHOWN = 4
 """Characters of a name that stay, however narrow its column."""
 _PAINTS_WITHIN_PAUSES = 250
@@ -247,15 +247,15 @@ def test_the_cursor_stays_on_its_queue_while_it_is_in_the_table(long: bool) -> N
     @given(st.lists(overview_steps, min_size=3, max_size=25))
     def stays(done: list[tuple[str, Any]]) -> None:
         with pytest.MonkeyPatch.context() as monkeypatch:
-            asyncio.run(_scan_overview(done, monkeypatch))
+            asyncio.run(_run_overview_steps(done, monkeypatch))
 
     stays()
 
 
-async def _scan_overview(done: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+async def _run_overview_steps(done: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened("a", "b", connections=[]) as console:
-        hit: list[object] = []
-        monkeypatch.setattr(console.app, "open_actions", hit.append)
+        acted_on: list[object] = []
+        monkeypatch.setattr(console.app, "open_actions", acted_on.append)
         await console.give(*(queue(name) for name in NAMES))
         for step, value in done:
             before = console.table.queue_key
@@ -264,13 +264,13 @@ async def _scan_overview(done: list[tuple[str, Any]], monkeypatch: pytest.Monkey
             shown = [view.key for view in console.table.shown]
             if step != "move" and before in shown:
                 assert after == before, f"{step} {value} moved the cursor"
-            on_a_head = console.table.grouped and after is None
-            assert on_a_head or ((after in shown) if shown else (after is None))
+            on_a_group = console.table.grouped and after is None
+            assert on_a_group or ((after in shown) if shown else (after is None))
             _agrees(console)
             await _is_painted(console)
             console.overview.action_actions()
-            assert hit == ([after] if after is not None else [])
-            hit.clear()
+            assert acted_on == ([after] if after is not None else [])
+            acted_on.clear()
 
 
 async def _do(console: Opened, step: str, value: Any) -> None:
@@ -298,18 +298,18 @@ def _diagnosed(name: str) -> list[Diagnosis]:
     fifo = design("fifo", "postgresql")
     options = fifo.complete_options({}, "postgresql")
     queues = [installed_queue(schema, name, fifo, options) for schema in ("public", "other")]
-    return [Diagnosis(one, (Finding(_GRAVE, "something"),)) for one in queues]
+    return [Diagnosis(one, (Finding(_SEVERE, "something"),)) for one in queues]
 
 
 def _agrees(console: Opened) -> None:
-    """The row that is drawn under the cursor is the queue that an action would hit."""
+    """The row that is drawn under the cursor is the queue that an action would change."""
     table = console.table
     shown = [repr(view.key) for view in table.shown]
     assert shown == [key for key in table.keys if key in shown]
-    heads = [key for key in table.keys if key not in shown]
+    group_rows = [key for key in table.keys if key not in shown]
     with_queues = {view.connection for view in table.shown}
     named = {name for name in table.connections if table.filter.names(name)}
-    assert len(heads) == (len(with_queues | named) if table.grouped else 0)
+    assert len(group_rows) == (len(with_queues | named) if table.grouped else 0)
     if table.view is not None:
         assert repr(table.view.key) == table.cursor_key
         line = table.cursor_row - table.scroll_offset.y + 1
@@ -322,7 +322,7 @@ def _agrees(console: Opened) -> None:
 
 
 async def _is_painted(console: Opened) -> None:
-    """No old line stays on the screen. Textual paints on a timer of its own, soon after."""
+    """Wait until no old line is on the screen: Textual paints soon after, on a timer."""
     for _ in range(_PAINTS_WITHIN_PAUSES):
         if not (old := _old_lines(console)):
             return

@@ -39,7 +39,7 @@ HOLDER = Session(
 PREPARED = Session(key="[b]forgotten", kind="prepared transaction", transaction_seconds=90.0)
 
 
-async def test_claims_with_the_evidence_about_their_owners() -> None:
+async def test_claims_are_shown_with_the_evidence_about_their_owners() -> None:
     async with one_tab(StuckTab, connections=[conn()]) as shown:
         shown.tab.show_error(RefusedError("Could not look."))
         await shown.show(QueueHolders(Claims((GONE, BOUND, ALIVE, YOUNG), more=True), None))
@@ -65,7 +65,7 @@ async def test_claims_with_the_evidence_about_their_owners() -> None:
         )
 
 
-async def test_the_cursor_stays_with_its_claim_and_nothing_is_said_in_words() -> None:
+async def test_the_cursor_stays_on_its_claim_and_an_empty_tab_says_why() -> None:
     async with one_tab(StuckTab, connections=[conn()]) as shown:
         shown.tab.show_result(QueueHolders(Claims((), more=False), ()))
         await shown.press("a", "y")
@@ -117,7 +117,7 @@ def groups(*found: ErrorGroup, complete: bool = True, ungrouped: int = 0) -> Err
     return ErrorGroups(QUEUE, found, counted, ungrouped, complete)
 
 
-async def test_groups_with_their_counts_times_attempts_and_samples() -> None:
+async def test_error_groups_have_counts_times_attempts_and_a_sample() -> None:
     async with one_tab(ErrorsTab, size=(160, 48)) as shown:
         await shown.show(groups(NO_ROUTE, TIMED_OUT, complete=False, ungrouped=4))
         assert "19 errors in 2 groups at least, the newest; older ones were not" in shown.words(
@@ -132,7 +132,7 @@ async def test_groups_with_their_counts_times_attempts_and_samples() -> None:
         assert "19 errors" in shown.words("#errors-head")
 
 
-async def test_the_cursor_stays_on_its_group_and_acts_on_it() -> None:
+async def test_the_cursor_stays_on_its_error_group_and_actions_apply_to_it() -> None:
     async with one_tab(ErrorsTab) as shown:
         shown.tab.show_result(groups())
         await shown.press("enter", "a", "y")
@@ -149,7 +149,7 @@ async def test_the_cursor_stays_on_its_group_and_acts_on_it() -> None:
         assert shown.navigator.calls == [acted] * 2
 
 
-def test_a_group_is_a_filter_of_its_own() -> None:
+def test_an_error_group_is_a_filter_even_if_its_text_is_masked() -> None:
     assert filters_of(NO_ROUTE).words == ("state=error", f"error-group={NO_ROUTE.key}")
     masked = replace(NO_ROUTE, wording="***", sample="***")
     assert filters_of(masked) == filters_of(NO_ROUTE)
@@ -169,14 +169,14 @@ PUSHER = Consumer(
     *("shop", ("push",), "shop", "10.0.0.5", "web", 1, SEEN_AT, None, SEEN_AT, None, None),
     unknown={"last_pop": "no row tells who pushed it"},
 )
-LEFT = replace(NIGHT, name="day shift", last_seen=SEEN_AT - timedelta(hours=1))
+DEPARTED = replace(NIGHT, name="day shift", last_seen=SEEN_AT - timedelta(hours=1))
 
 
-async def test_who_is_there_and_who_has_left_and_when_nobody_is_known() -> None:
+async def test_consumers_are_listed_whether_present_or_gone_and_an_empty_list_says_why() -> None:
     async with one_tab(ConsumersTab, connections=[conn()], size=(160, 48)) as shown:
         found = Consumers(QUEUE, SEEN_AT, (NIGHT, PUSHER), {"sessions": "no right to see others"})
         shown.tab.show_error(RefusedError("Could not look."))
-        await shown.show(SampledConsumers(found, (LEFT,)))
+        await shown.show(SampledConsumers(found, (DEPARTED,)))
         assert "1 consumer, 1 producer seen   1 gone in a day" in shown.words("#consumers-head")
         assert "Not visible: no right to see others" in shown.words("#consumers-head")
         for words in ("night␛ shift", "pops", "5.0 s", "≈12.5", "≈4", "2 h", "10.0.0.4, worker"):
@@ -188,8 +188,8 @@ async def test_who_is_there_and_who_has_left_and_when_nobody_is_known() -> None:
         assert shown.navigator.calls == [
             ("actions", KEY, "state=claimed", "claimed_by=night\x1b shift")
         ], "who has left or has no claims has nothing to act on"
-        # The row stays the operator's, whoever comes and goes.
-        await shown.show(SampledConsumers(replace(found, consumers=(PUSHER,)), (NIGHT, LEFT)))
+        # The cursor stays on its row, whoever comes and goes.
+        await shown.show(SampledConsumers(replace(found, consumers=(PUSHER,)), (NIGHT, DEPARTED)))
         assert shown.tab.table.row is not None
         assert shown.tab.table.row.consumer is PUSHER
         await shown.resize(80, 24)
@@ -223,9 +223,9 @@ async def test_stuck_errors_and_consumers_are_shown_on_a_server(
             await errors.until(lambda: len(tab.pane.table.keys) == 4)
             assert tab.is_open
             await errors.press("x", "a")
-            (went,) = errors.navigator.calls
-            assert went[:2] == ("actions", KEY)
-            assert [word.partition("=")[0] for word in went[2:]] == ["id"]
+            (call,) = errors.navigator.calls
+            assert call[:2] == ("actions", KEY)
+            assert [word.partition("=")[0] for word in call[2:]] == ["id"]
             await errors.press("escape", "escape")
             assert (tab.pane.display, tab.table.has_focus) == (False, True)
         taker.execute("BEGIN")
@@ -243,7 +243,7 @@ async def test_stuck_errors_and_consumers_are_shown_on_a_server(
             await consumers.until(lambda: consumers.tab.result is not None)
             (one,) = consumers.tab.result.now.consumers if consumers.tab.result else ()
             assert (one.does, one.sessions) == (("pop",), 1)
-            taker.execute("SELECT 1")  # it says nothing of the queue any more
+            taker.execute("SELECT 1")  # its last statement is no longer about the queue
             before = consumers.tab.result
             consumers.tab.reload()
             await consumers.until(lambda: consumers.tab.result is not before)

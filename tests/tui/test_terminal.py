@@ -1,4 +1,4 @@
-"""The console on a real terminal and a real server; any keys: nothing breaks, nothing changes."""
+"""The console on a real terminal and a real server; random keys break and change nothing."""
 
 import io
 import os
@@ -41,7 +41,7 @@ def on_terminal(
     folder: Path | None = None,
     **environment: str,
 ) -> "pexpect.spawn[str]":
-    """Python with these words on a pseudo-terminal, in a folder."""
+    """Run Python with these arguments on a pseudo-terminal, in a folder."""
     return pexpect.spawn(
         sys.executable,
         [*words],
@@ -54,7 +54,7 @@ def on_terminal(
 
 
 def spawn(url: str, columns: int = 80) -> "pexpect.spawn[str]":
-    """The console."""
+    """Start the console."""
     return on_terminal(["-c", _RUN, url], columns)
 
 
@@ -70,7 +70,7 @@ def install_queue(url: str, name: str) -> None:
 
 
 def quit_at_once(console: "pexpect.spawn[str]") -> str:
-    """Ctrl-Q, and everything that came after it."""
+    """Press Ctrl-Q, and return everything that is drawn after it."""
     started = time.monotonic()
     console.send("\x11")
     console.expect(pexpect.EOF)
@@ -80,7 +80,7 @@ def quit_at_once(console: "pexpect.spawn[str]") -> str:
     return console.before or ""
 
 
-def test_a_queue_is_on_the_screen_and_ctrl_q_leaves_the_terminal_clean(database_url: str) -> None:
+def test_a_queue_is_on_the_screen_and_ctrl_q_restores_the_terminal(database_url: str) -> None:
     install_queue(database_url, "[bold]letters")
     console = spawn(database_url)
     console.expect(re.escape("[bold]letters"))
@@ -95,7 +95,7 @@ def test_a_queue_is_on_the_screen_and_ctrl_q_leaves_the_terminal_clean(database_
 @pytest.mark.parametrize(
     "ending", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.long)]
 )
-def test_a_signal_gives_the_terminal_back(database_url: str, ending: signal.Signals) -> None:
+def test_a_signal_restores_the_terminal(database_url: str, ending: signal.Signals) -> None:
     console = spawn(database_url)
     console.expect("no queues here yet")
     console.kill(ending)
@@ -106,8 +106,8 @@ def test_a_signal_gives_the_terminal_back(database_url: str, ending: signal.Sign
 
 
 @pytest.mark.long
-def test_a_terminal_that_goes_away_ends_the_console(database_url: str) -> None:
-    """No signal tells it: it is not its controlling terminal."""
+def test_the_console_ends_when_its_terminal_is_closed(database_url: str) -> None:
+    """It gets no signal: this is not its controlling terminal."""
     ours, its = os.openpty()
     environment = {**os.environ, "TERM": "xterm-256color"}
     console = subprocess.Popen(
@@ -132,7 +132,7 @@ def test_a_terminal_that_goes_away_ends_the_console(database_url: str) -> None:
 
 
 @pytest.mark.long
-def test_it_quits_at_once_while_the_server_says_nothing(own_server: EmbeddedServer) -> None:
+def test_ctrl_q_quits_at_once_while_the_server_does_not_answer(own_server: EmbeddedServer) -> None:
     with fresh_database(own_server.url) as url:
         install_queue(url, "letters")
         console = spawn(url)
@@ -146,7 +146,7 @@ def test_it_quits_at_once_while_the_server_says_nothing(own_server: EmbeddedServ
 
 
 @pytest.mark.long  # the picture of it in `test_snapshots`
-def test_no_colours_means_none(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_removes_every_colour(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     console = spawn(database_url)
     console.expect("no queues here yet")
@@ -157,7 +157,7 @@ def test_no_colours_means_none(database_url: str, monkeypatch: pytest.MonkeyPatc
     assert not codes & {38, 48, *range(30, 38), *range(40, 48), *range(90, 98), *range(100, 108)}
 
 
-def test_without_a_terminal_it_is_wrong_use_told_in_one_line(
+def test_starting_without_a_terminal_is_a_usage_error_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
@@ -167,15 +167,15 @@ def test_without_a_terminal_it_is_wrong_use_told_in_one_line(
     assert len(str(caught.value).splitlines()) == 1
 
 
-_BEGUN = "SELECT 1 FROM dbq.action WHERE outcome = 'running' AND done > 0"
+_STARTED = "SELECT 1 FROM dbq.action WHERE outcome = 'running' AND done > 0"
 _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 
 
-def test_ctrl_q_gives_the_terminal_back_and_stops_an_action_after_its_batch(
+def test_ctrl_q_restores_the_terminal_and_stops_an_action_after_its_batch(
     database: Database,
     database_url: str,
 ) -> None:
-    """And the same action again finishes it."""
+    """The same action again completes the rest."""
     queue = make(database, "mail", "claim", {})
     with database.transaction("fill") as connection:
         connection.exec_driver_sql("DELETE FROM mail")
@@ -193,11 +193,11 @@ def test_ctrl_q_gives_the_terminal_back_and_stops_an_action_after_its_batch(
     console.expect("type y and press Enter")
     console.send("y\r")
     console.expect("of 90")
-    with connect(database_url) as looking, connect(database_url) as other:
-        wait_until(lambda: looking.execute(_BEGUN).fetchone() is not None, "a batch")
+    with connect(database_url) as monitor, connect(database_url) as other:
+        wait_until(lambda: monitor.execute(_STARTED).fetchone() is not None, "a batch")
         other.execute("BEGIN")
-        assert other.execute(f"{_BEGUN} FOR UPDATE").fetchone() is not None
-        wait_until(lambda: looking.execute(_WAITING).fetchone() == (1,), "a batch kept out")
+        assert other.execute(f"{_STARTED} FOR UPDATE").fetchone() is not None
+        wait_until(lambda: monitor.execute(_WAITING).fetchone() == (1,), "a batch kept out")
         console.send("\x11")
         console.expect(re.escape("\x1b[?1049l"))
         assert console.isalive(), "it did not wait for its batch"
@@ -221,7 +221,7 @@ def test_ctrl_q_gives_the_terminal_back_and_stops_an_action_after_its_batch(
 
 
 def states_of(url: str) -> dict[str, int]:
-    """Counted by the table itself."""
+    """The messages of each state, counted in the table."""
     with connect(url) as connection:
         rows = connection.execute(
             "SELECT CASE WHEN errors IS NULL THEN 'ready' ELSE 'error' END, count(*), "
@@ -231,7 +231,7 @@ def states_of(url: str) -> dict[str, int]:
     return {state: count for state, count, _, _ in rows}
 
 
-# Without the right to install: Enter begins a smoke test, which keeps a line of its own.
+# Without the right to install, since Enter would start a smoke test, which is audited.
 _AS_OPERATOR = """
 import sys
 from console import engines, tui
@@ -250,7 +250,7 @@ _PALETTE = "\x10"
 _KEYS = (
     *("\r", "\r", "\r", "\r", "\x1b", "\x1b", "\t", "\t", "\x1b[Z", " ", "\x7f"),
     *(_UP, _DOWN, _DOWN, _RIGHT, _LEFT, "\x1b[5~", "\x1b[6~", "\x1b[H", "\x1b[F"),
-    # All but y, which says yes; a q behind a colon would need an exclamation mark to quit.
+    # All but y, which confirms; a q after a colon would need an exclamation mark to quit.
     *"abcdefghijklmnopqrstuvwxzADGIRSX0123456789/:?+-[]<>*",
 )
 _ENOUGH_SECONDS = 60.0
@@ -262,7 +262,7 @@ def contents(database: Database, queues: list[Queue]) -> dict[str, Counter[str]]
 
 
 def drain(console: "pexpect.spawn[str]", seconds: float) -> None:
-    """Take what it draws, until it draws nothing for so long."""
+    """Read what it draws until it draws nothing for that long."""
     try:
         while True:
             console.read_nonblocking(65_536, timeout=seconds)
@@ -270,33 +270,33 @@ def drain(console: "pexpect.spawn[str]", seconds: float) -> None:
         pass
 
 
-def type_anything(console: "pexpect.spawn[str]", chance: random.Random, count: int) -> str:
-    """Keys, slowly and in bursts; another size in the middle. What was typed."""
+def type_anything(console: "pexpect.spawn[str]", random_numbers: random.Random, count: int) -> str:
+    """Type keys, slowly and in bursts; resize in the middle. Returns what was typed."""
     typed = []
     lines, columns = console.getwinsize()
     for number in range(count):
         if number == count // 2:
             console.setwinsize(72 - lines, 240 - columns)
-        key = chance.choice(_KEYS)
+        key = random_numbers.choice(_KEYS)
         typed.append(key)
         console.send(key)
-        if chance.random() < 0.02:
+        if random_numbers.random() < 0.02:
             console.send(_PALETTE)
             drain(console, 0.2)
             console.send("\x1b")
             drain(console, 0.2)
-        if chance.random() < 0.6:
-            drain(console, chance.choice([0.01, 0.05, 0.2]))
+        if random_numbers.random() < 0.6:
+            drain(console, random_numbers.choice([0.01, 0.05, 0.2]))
     return repr("".join(typed))
 
 
-def words_of(drawn: io.StringIO) -> str:
-    """What was written, without what moves the cursor."""
+def text_of(drawn: io.StringIO) -> str:
+    """What was drawn, without control sequences."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue())
 
 
-def go_out(console: "pexpect.spawn[str]") -> None:
-    """Escape goes out level by level; on the overview it tells what quits."""
+def go_back_to_overview(console: "pexpect.spawn[str]") -> None:
+    """Press Escape, level by level, until the overview says which key quits."""
     deadline = time.monotonic() + _ENOUGH_SECONDS
     while time.monotonic() < deadline:
         console.send("\x1b")
@@ -316,7 +316,7 @@ def go_out(console: "pexpect.spawn[str]") -> None:
         ),
     ],
 )
-def test_no_keys_break_it_or_change_anything(
+def test_random_keys_break_nothing_and_change_nothing(
     database: Database,
     database_url: str,
     tmp_path: Path,
@@ -334,11 +334,11 @@ def test_no_keys_break_it_or_change_anything(
     console.expect("reports")
     try:
         typed = type_anything(console, random.Random(seed), count)
-        go_out(console)
+        go_back_to_overview(console)
         quit_at_once(console)
     except pexpect.EOF:
-        pytest.fail(f"it ended: {words_of(drawn)[-6000:]}")
-    words = words_of(drawn)
+        pytest.fail(f"it ended: {text_of(drawn)[-6000:]}")
+    words = text_of(drawn)
     assert "Traceback" not in words, typed
     assert "could not do that" not in words, typed
     assert contents(database, queues) == before, typed

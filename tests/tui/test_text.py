@@ -1,4 +1,4 @@
-"""Untrusted text, small figures, and payloads as rows, of which a terminal obeys nothing."""
+"""Untrusted text, short figures, and payloads as rows, all without control characters."""
 
 import json
 import unicodedata
@@ -13,7 +13,7 @@ from console.tui.text import first_line, plain, shorten, sparkline, whole_second
 from tests.tui.feeds import queue
 
 
-def test_plain_shows_what_a_terminal_would_obey() -> None:
+def test_plain_escapes_control_characters() -> None:
     shown = {
         "orders": "orders",
         "[bold]x": "[bold]x",
@@ -48,7 +48,7 @@ def test_whole_seconds() -> None:
     assert {seconds: whole_seconds(seconds) for seconds in words} == words
 
 
-def test_figures_tell_nothing_unknown_estimate_and_zero_apart() -> None:
+def test_figures_distinguish_absent_unknown_estimated_and_zero() -> None:
     assert queue("q", ready=0).text_of("ready") == "0"
     assert queue("q", ready=4812).text_of("ready") == "4,812"
     assert queue("q", ready=12_480, estimated=("ready",)).text_of("ready") == "≈12 k"
@@ -59,18 +59,18 @@ def test_figures_tell_nothing_unknown_estimate_and_zero_apart() -> None:
     assert queue("q", push_per_second=1234.56).text_of("push_per_second") == "1,234.6"
 
 
-def test_a_sparkline_shows_gaps_and_keeps_zero_apart_from_little() -> None:
+def test_a_sparkline_shows_gaps_and_distinguishes_zero_from_small_values() -> None:
     assert sparkline([0, 1, 500, 1000, None, 1000]) == "▁▂▅█ █"
     assert sparkline([0, 0]) == "▁▁"
     assert sparkline([]) == ""
 
 
-def test_what_was_cut_off_before_is_marked_once() -> None:
+def test_a_text_that_is_cut_twice_is_marked_once() -> None:
     assert shorten("parcel 54785…", 12) == "parcel 5478…"
     assert shorten("no s… and more", 6) == "no s…"
 
 
-OBEYED = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
+CONTROL_CATEGORIES = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
 
 documents = st.recursive(
     st.none()
@@ -88,8 +88,8 @@ payloads = st.one_of(
 )
 
 
-def exactly(text: str) -> Any:
-    """The value, with numbers as they are written and keys as often as they come."""
+def exact_value(text: str) -> Any:
+    """The value, with numbers as they are written and with duplicate keys."""
     return json.loads(text, parse_float=str, parse_int=str, object_pairs_hook=lambda p: ("", p))
 
 
@@ -105,30 +105,30 @@ def is_json(text: str) -> bool:
 
 
 @given(payloads, st.sampled_from(list(PayloadForm)), st.integers(-1, 120), st.booleans())
-def test_whatever_it_is_it_is_shown_and_never_obeyed(
+def test_any_payload_is_shown_without_control_characters(
     payload: str | bytes, form: PayloadForm, width: int, cut: bool
 ) -> None:
     best_form(payload)
     found = lay_out(payload, form, width, cut=cut, closed=range(5))
     assert len(found.rows) > 0
     for row in found.rows:
-        assert not {unicodedata.category(sign) for sign in row.text} & OBEYED
+        assert not {unicodedata.category(sign) for sign in row.text} & CONTROL_CATEGORIES
         if found.form is not PayloadForm.HEX:
             assert cell_len(row.text) <= max(10, width) + 10
 
 
 @given(documents, st.sampled_from([None, 0, 3]), st.booleans())
-def test_json_is_laid_out_and_nothing_of_it_changes(
+def test_the_layout_of_json_changes_no_value(
     document: Any, indent: int | None, escaped: bool
 ) -> None:
     text = json.dumps(document, indent=indent, ensure_ascii=escaped)
     tree = json_lines(text)
     assert tree.problem == ""
-    assert exactly("\n".join(line for _, line in tree.lines)) == exactly(text)
+    assert exact_value("\n".join(line for _, line in tree.lines)) == exact_value(text)
 
 
 @given(documents, st.data())
-def test_its_beginning_is_laid_out_wherever_it_is_cut(document: Any, data: st.DataObject) -> None:
+def test_json_is_laid_out_wherever_it_is_cut(document: Any, data: st.DataObject) -> None:
     text = json.dumps(document, ensure_ascii=False)
     end = data.draw(st.integers(0, len(text)))
     tree = json_lines(text[:end], cut=True)
@@ -138,34 +138,34 @@ def test_its_beginning_is_laid_out_wherever_it_is_cut(document: Any, data: st.Da
 
 
 @given(st.text(alphabet='{}[]:,"\\1-.e0 tnu\n', max_size=20))
-def test_what_is_no_json_is_told_from_what_is(text: str) -> None:
+def test_invalid_json_is_recognized(text: str) -> None:
     assert is_json(text) == (json_lines(text).problem == "")
 
 
-def test_numbers_and_keys_that_come_twice() -> None:
+def test_json_keeps_numbers_as_written_and_duplicate_keys() -> None:
     text = '{"n":12345678901234567890.10,"n":1E400,"m":-0.0}'
     rows = [row.text.strip() for row in lay_out(text, PayloadForm.JSON, 80).rows]
     assert rows[1:-1] == ['"n": 12345678901234567890.10,', '"n": 1E400,', '"m": -0.0']
 
 
-def test_what_is_folded_says_how_much_there_is() -> None:
+def test_a_folded_value_shows_how_many_lines_it_has() -> None:
     text = '{"a": [1, 2, 3], "b": {}}'
     rows = [row.text for row in lay_out(text, PayloadForm.JSON, 80, closed=[1]).rows]
     assert rows == ["▾ {", '  ▸ "a": [ … ],  (3 lines)', '    "b": {}', "  }"]
 
 
-def test_what_is_no_json_is_shown_as_text_and_says_why() -> None:
+def test_invalid_json_is_shown_as_text_with_the_reason() -> None:
     found = lay_out('{"a": 1,}', PayloadForm.JSON, 80)
     assert found.form is PayloadForm.TEXT
     assert [row.text for row in found.rows] == ['{"a": 1,}']
     assert found.problem == "not JSON: '}' stands where a key should (character 9)"
 
 
-def test_a_nest_without_end_is_no_matter() -> None:
+def test_deeply_nested_json_is_laid_out() -> None:
     assert len(lay_out("[" * 10_000, PayloadForm.JSON, 80, cut=True).rows) == 10_000
 
 
-def test_the_form_that_tells_most() -> None:
+def test_the_best_form_of_a_payload_is_chosen() -> None:
     for payload, form in (
         ('  {"a": 1}', PayloadForm.JSON),
         ("hello", PayloadForm.TEXT),
@@ -178,7 +178,7 @@ def test_the_form_that_tells_most() -> None:
         assert best_form(payload) is form
 
 
-def test_hex_is_made_when_it_is_seen() -> None:
+def test_hex_rows_are_made_on_demand() -> None:
     rows = HexRows(bytes(range(256)) * 40_000, 80)
     assert len(rows) == 640_000
     assert rows[2].text == (

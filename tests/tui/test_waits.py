@@ -60,7 +60,7 @@ WAITS = (
 
 
 def report(*waits: Wait, sessions: tuple[Session, ...] = (), **more: Any) -> WaitReport:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "connection": "prod",
         "seconds": 2.0,
         "samples": 10,
@@ -72,7 +72,7 @@ def report(*waits: Wait, sessions: tuple[Session, ...] = (), **more: Any) -> Wai
         "dead_rows": {("public", "mail"): 44},
         "missing": {},
     }
-    return WaitReport(**told | more)
+    return WaitReport(**fields | more)
 
 
 FULL = report(*WAITS, sessions=(ROOT, *WAITERS, BEHIND))
@@ -86,7 +86,7 @@ def detail(pane: WaitsTab) -> str:
     return pane.query_one("#waits-detail", TextView).plain_text
 
 
-async def test_of_a_queue_its_own_waits_what_they_mean_and_the_tree() -> None:
+async def test_a_queue_shows_its_own_waits_their_meaning_and_the_wait_tree() -> None:
     async with one_tab(WaitsTab, size=(160, 48)) as shown:
         pane = shown.tab
         await shown.show(FULL)
@@ -118,7 +118,7 @@ async def test_of_a_queue_its_own_waits_what_they_mean_and_the_tree() -> None:
         assert pane.waiters.cells("11")["does"].text == "left"
 
 
-async def test_a_look_that_failed_leaves_a_gap_and_the_last_one_in_sight() -> None:
+async def test_a_failed_sample_is_a_gap_and_the_last_waits_stay_on_the_screen() -> None:
     async with one_tab(WaitsTab, size=(160, 48)) as shown:
         pane = shown.tab
         for _ in range(2):
@@ -134,7 +134,7 @@ async def test_a_look_that_failed_leaves_a_gap_and_the_last_one_in_sight() -> No
         assert chart.ranked == [wait_key(wait) for wait in WAITS[:2]]
 
 
-async def test_of_a_connection_the_server_and_its_counters() -> None:
+async def test_a_connection_shows_all_waits_of_its_server_and_its_counters() -> None:
     async with alone("prod", size=(160, 48)) as console:
         navigator: Any = RecordingNavigator()
         console.app.context.navigator = navigator
@@ -150,12 +150,12 @@ async def test_of_a_connection_the_server_and_its_counters() -> None:
         assert navigator.calls == [("end-session", KEY, ("session", "10"))]
 
 
-async def test_what_may_not_be_seen_is_said_and_a_deadlock_and_a_deep_line_are_drawn() -> None:
-    circle = tuple(
+async def test_missing_rights_are_reported_and_deadlocks_and_long_chains_are_drawn() -> None:
+    cycle = tuple(
         Session(key, state="active", blocked_by=(other,), locks=(LOCK,))
         for key, other in ((1, 2), (2, 1))
     )
-    line = tuple(Session(key, blocked_by=(key - 1,), locks=(LOCK,)) for key in range(101, 200))
+    chain = tuple(Session(key, blocked_by=(key - 1,), locks=(LOCK,)) for key in range(101, 200))
     async with one_tab(WaitsTab) as shown:
         pane = shown.tab
         why = "this login lacks pg_read_all_stats"
@@ -167,7 +167,7 @@ async def test_what_may_not_be_seen_is_said_and_a_deadlock_and_a_deep_line_are_d
         assert "Not visible: the server has no such views" in head(pane)
         assert "Nobody waits" not in head(pane)
         await shown.resize(50, 14)
-        await shown.show(report(sessions=(*circle, *line)))
+        await shown.show(report(sessions=(*cycle, *chain)))
         cells = [pane.waiters.cells(key) for key in pane.waiters.keys]
         assert sum("DEADLOCK" in cell["does"].text for cell in cells) == 1
         assert len(cells) == 102
@@ -178,7 +178,7 @@ async def test_what_may_not_be_seen_is_said_and_a_deadlock_and_a_deep_line_are_d
 async def test_waits_are_shown_on_a_server_until_the_screen_closes(
     database: Database, database_url: str, ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session that holds the queue is the root; out of sight nothing goes on being asked."""
+    """A session that holds the queue is the root; a closed screen sends no more queries."""
     monkeypatch.setattr(waits, "SAMPLE_SECONDS", 0.2)
     with connect(database_url) as holder:
         make(database, "mail", "fifo", {})
