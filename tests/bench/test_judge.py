@@ -1,4 +1,4 @@
-"""The judge of a round: sound rounds pass, and whatever is planted in one is found."""
+"""The judge of a round: sound rounds pass, and every planted fault is found."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -67,25 +67,25 @@ def rounds(draw: st.DrawFn) -> tuple[list[int], Popped, list[int]]:
     return stored, popped, left
 
 
-def whole(count: int) -> RoundVerdict:
+def faultless(count: int) -> RoundVerdict:
     return RoundVerdict(count, 0, 0, 0, 0, 0, 0, 0)
 
 
 @given(rounds(), st.sampled_from(Order))
 def test_a_sound_round_is_ok(found: tuple[list[int], Popped, list[int]], order: Order) -> None:
     stored, popped, left = found
-    told = verdict(stored, popped, left, order)
+    judged = verdict(stored, popped, left, order)
     taken = sum(len(codes) for _, codes in popped)
-    expected = replace(whole(sum(stored)), popped=taken, left=len(left))
-    assert told == expected
-    assert told.ok
+    expected = replace(faultless(sum(stored)), popped=taken, left=len(left))
+    assert judged == expected
+    assert judged.ok
 
 
 @given(rounds(), st.data())
-def test_each_fault_that_is_planted_is_counted(
+def test_each_planted_fault_is_counted(
     found: tuple[list[int], Popped, list[int]], data: st.DataObject
 ) -> None:
-    """Messages taken away, and others put in again, wherever they were."""
+    """Messages removed, and others duplicated, popped or left."""
     stored, popped, left = found
     everything = [code for _, codes in popped for code in codes] + left
     lost = (
@@ -99,48 +99,48 @@ def test_each_fault_that_is_planted_is_counted(
             left.append(code)
         else:
             popped.append((9, [code]))
-    told = verdict(stored, popped, left, Order.NONE)
-    assert (told.lost, told.doubled, told.damaged) == (len(lost), len(again), 0)
-    assert told.ok == (not lost and not again)
+    judged = verdict(stored, popped, left, Order.NONE)
+    assert (judged.lost, judged.doubled, judged.damaged) == (len(lost), len(again), 0)
+    assert judged.ok == (not lost and not again)
 
 
 @given(rounds(), st.integers(1, 3), st.booleans())
-def test_what_is_damaged_or_was_never_pushed_is_counted(
+def test_damaged_and_never_pushed_messages_are_counted_as_damaged(
     found: tuple[list[int], Popped, list[int]], count: int, never: bool
 ) -> None:
     stored, popped, left = found
     forged = [99 * NUMBERS + n if never else DAMAGED for n in range(count)]
-    for told in (
+    for judged in (
         verdict(stored, [*popped, (0, forged)], left),
         verdict(stored, popped, [*left, *forged]),
     ):
-        assert (told.damaged, told.lost, told.doubled) == (count, 0, 0)
-        assert not told.ok
+        assert (judged.damaged, judged.lost, judged.doubled) == (count, 0, 0)
+        assert not judged.ok
 
 
-def test_two_that_went_and_two_that_came_again_do_not_cancel() -> None:
+def test_two_lost_and_two_doubled_messages_do_not_cancel_out() -> None:
     """Numbers 0 and 3 are there twice, 1 and 2 not at all: the sums are those of 0 to 3."""
-    told = verdict([4], [], [0, 0, 3, 3])
-    assert (told.lost, told.doubled) == (2, 2)
+    judged = verdict([4], [], [0, 0, 3, 3])
+    assert (judged.lost, judged.doubled) == (2, 2)
 
 
 @pytest.mark.parametrize("order", Order)
-def test_a_consumer_that_gets_an_older_one_later(order: Order) -> None:
+def test_an_older_message_after_a_newer_one_is_out_of_order(order: Order) -> None:
     popped: Popped = [(0, [1]), (1, [3]), (0, [0, 2]), (1, [NUMBERS])]
-    told = verdict([4, 1], popped, [], order)
+    judged = verdict([4, 1], popped, [], order)
     breach = order in {Order.LAX, Order.STRICT, Order.DUE}
-    assert (told.out_of_order, told.ok) == (int(breach), not breach)
+    assert (judged.out_of_order, judged.ok) == (int(breach), not breach)
 
 
 @given(rounds(), st.integers(0, 4), st.integers(0, 4))
-def test_what_is_in_doubt_is_neither_lost_nor_forged(
+def test_messages_in_doubt_are_neither_lost_nor_damaged(
     found: tuple[list[int], Popped, list[int]], arrived: int, vanished: int
 ) -> None:
-    """A push of 4 of which some arrived, and pops of at most 4 messages that took some along."""
+    """A push of 4 of which some arrived, and pops of at most 4 messages that took some."""
     stored, popped, left = found
     begun = [stored[0] + n for n in range(4)]
     remaining, gone = left[vanished:], len(left[:vanished])
-    told = verdict(
+    judged = verdict(
         stored,
         [*popped, (0, begun[:arrived])],
         remaining,
@@ -148,16 +148,16 @@ def test_what_is_in_doubt_is_neither_lost_nor_forged(
         pushes_in_doubt=[(0, 4)],
         pops_in_doubt=4,
     )
-    assert (told.lost, told.doubled, told.damaged) == (0, 0, 0)
-    assert told.in_doubt == 4 - arrived + gone
+    assert (judged.lost, judged.doubled, judged.damaged) == (0, 0, 0)
+    assert judged.in_doubt == 4 - arrived + gone
 
 
-def test_more_than_is_in_doubt_is_lost() -> None:
-    told = verdict([5], [(0, [0])], [], pops_in_doubt=3)
-    assert (told.lost, told.in_doubt) == (1, 3)
+def test_missing_messages_beyond_those_in_doubt_are_lost() -> None:
+    judged = verdict([5], [(0, [0])], [], pops_in_doubt=3)
+    assert (judged.lost, judged.in_doubt) == (1, 3)
 
 
-def test_of_several_readers_what_one_lacks_is_lost() -> None:
+def test_a_message_that_one_of_several_readers_lacks_is_lost() -> None:
     good = verdict([2], [(0, [0, 1])], [])
     bad = verdict([2], [(1, [0])], [])
     both = RoundVerdict.together([good, bad])

@@ -1,4 +1,4 @@
-"""Figures of a round from its journal, medians of rounds, and the messages of the bench."""
+"""Figures of a round from its call log, medians of rounds, and the messages of the bench."""
 
 import statistics
 from pathlib import Path
@@ -64,20 +64,20 @@ def test_only_the_measured_time_counts(calls: list[tuple[int, int, int]]) -> Non
 
 
 @given(pops, pops)
-def test_call_logs_become_one(
+def test_call_logs_are_merged(
     first: list[tuple[int, int, int]], second: list[tuple[int, int, int]]
 ) -> None:
     one, two = call_log_of(first), call_log_of(second)
     one.cpu_seconds, one.errors = 0.5, ["no"]
     two.cpu_seconds, two.empty, two.errors = 0.25, 3, ["no", "never"]
-    whole = CallLog.merged([one, two])
-    assert [*whole.pops.at_us] == [*one.pops.at_us, *two.pops.at_us]
-    assert (whole.cpu_seconds, whole.empty, whole.errors) == (0.75, 3, ["no", "never"])
+    merged = CallLog.merged([one, two])
+    assert [*merged.pops.at_us] == [*one.pops.at_us, *two.pops.at_us]
+    assert (merged.cpu_seconds, merged.empty, merged.errors) == (0.75, 3, ["no", "never"])
     two.cpu_seconds = None
     assert CallLog.merged([one, two]).cpu_seconds is None
 
 
-def test_a_call_log_is_kept_in_a_file(tmp_path: Path) -> None:
+def test_a_call_log_can_be_saved_and_loaded(tmp_path: Path) -> None:
     call_log = call_log_of([(5, 2, 7), (9, 1, 3)])
     call_log.pushes.add(4, 3, 2, 1)
     call_log.pushes_in_doubt, call_log.errors, call_log.full = [(1, 2)], ["ä"], 4
@@ -121,7 +121,7 @@ def test_medians_and_ratios() -> None:
     }
 
 
-# -- messages: what was pushed is known again, and what is not that is told
+# -- messages: pushed ones are identified, any others are recognised as damaged
 
 heads = st.builds(
     lambda p, n, t: (p, n, t, head(p, n, t)),
@@ -132,24 +132,26 @@ heads = st.builds(
 
 
 @given(st.lists(heads, max_size=20))
-def test_each_is_read_as_it_was_written(written: list[tuple[int, int, int, bytes]]) -> None:
+def test_the_heads_of_messages_are_read_as_written(
+    written: list[tuple[int, int, int, bytes]],
+) -> None:
     codes, times = codes_and_times(b"".join(one[3] for one in written))
     assert codes.to_pylist() == [p * NUMBERS + n for p, n, _, _ in written]
     assert times.to_pylist() == [t for _, _, t, _ in written]
 
 
 @given(heads, st.integers(0, HEAD - 1), st.integers(0, 255))
-def test_one_byte_that_changed_is_seen(
+def test_one_changed_byte_is_detected(
     written: tuple[int, int, int, bytes], at: int, byte: int
 ) -> None:
-    *_, whole = written
-    changed = whole[:at] + bytes([byte]) + whole[at + 1 :]
-    codes, _ = codes_and_times(changed + whole)
-    assert (codes[0].as_py() == DAMAGED) == (changed != whole)
+    *_, intact = written
+    changed = intact[:at] + bytes([byte]) + intact[at + 1 :]
+    codes, _ = codes_and_times(changed + intact)
+    assert (codes[0].as_py() == DAMAGED) == (changed != intact)
     assert codes[1].as_py() != DAMAGED
 
 
 @given(st.integers(SMALLEST, 5000))
-def test_a_payload_has_the_length_that_is_wanted(length: int) -> None:
+def test_a_payload_has_the_requested_length(length: int) -> None:
     assert len(head(1, 2, 3) + filler(length)) == length
     assert filler(length) == filler(length)

