@@ -1,9 +1,9 @@
-"""Every T-SQL text as it was when Microsoft's tools last read it, by its statement: `texts.txt`.
+"""The digests of the T-SQL texts that Microsoft's tools have read, by statement: `texts.txt`.
 
     python -m tests.microsoft.digests
 
-reads all of them and, if nothing is wrong, writes the file and prints what has changed. A statement
-has a text for each kind of queue and each scope it is rendered for; its digest is that of all.
+has the tools read all of them and, if nothing is wrong, writes the file and prints what has
+changed. A statement has a text for each kind of queue and each scope; its digest is that of all.
 """
 
 import hashlib
@@ -17,18 +17,18 @@ from console.actions.libraries import LibraryTable, queue_of
 from console.designs import presets
 from tests.contract.stand_in import HANGFIRE_MSSQL
 from tests.microsoft.texts import COMMENT, Text, every_text, texts_of_library
-from tests.microsoft.tools import NO_ICU, Tools, icu, tools, why_not
+from tests.microsoft.tools import NO_ICU, Tools, icu, tools, why_unavailable
 
 _FILE = Path(__file__).with_name("texts.txt")
 UNREAD = {
     r"ALTER QUEUE \[sales\]\.\[\w+\] (?:REBUILD|REORGANIZE);": "ScriptDom lacks it; the manual "
     'has it since SQL Server 2016 ("ALTER QUEUE (Transact-SQL)")',
 }
-"""What ScriptDom cannot read, and why it is right."""
+"""What ScriptDom cannot parse, and why it is correct."""
 _THROW_AFTER_BEGIN = re.compile(r"\bBEGIN(?=\s+(?:THROW|RECEIVE)\b)")
-"""There Management Studio's parser takes it for the first word of BEGIN CONVERSATION."""
+"""Management Studio's parser takes this for the first word of BEGIN CONVERSATION."""
 _TABLES = {"hangfire": HANGFIRE_MSSQL}
-"""Of each library, as its own installation makes them."""
+"""Of each library, as its own installation creates them."""
 
 
 def of(texts: Iterable[Text]) -> dict[str, str]:
@@ -44,7 +44,7 @@ def _digest(texts: Sequence[str]) -> str:
     return hashlib.blake2b(repr(texts).encode(), digest_size=6).hexdigest()
 
 
-def kept() -> dict[str, str]:
+def stored() -> dict[str, str]:
     """The digests in the file."""
     lines = _FILE.read_text(encoding="utf-8").splitlines() if _FILE.exists() else []
     return dict(line.split("\t") for line in lines)
@@ -52,7 +52,7 @@ def kept() -> dict[str, str]:
 
 def changed(now: dict[str, str]) -> list[str]:
     """The names whose digests are not those in the file."""
-    before = kept()
+    before = stored()
     return sorted(name for name in now.keys() | before if now.get(name) != before.get(name))
 
 
@@ -60,42 +60,42 @@ def is_unread(text: Text) -> bool:
     return any(re.search(pattern, text.text) for pattern in UNREAD)
 
 
-def wrong(microsoft: Tools, texts: Sequence[Text]) -> Iterator[str]:
-    """What ScriptDom, its trees and Management Studio's parser find in them."""
-    once = list({text.text for text in texts})
-    read = dict(zip(once, microsoft.trees(once), strict=True))
-    # A semicolon between BEGIN and THROW or RECEIVE, and Management Studio reads those too.
-    plain = {one: _THROW_AFTER_BEGIN.sub("BEGIN;", COMMENT.sub("", one)) for one in once}
-    parsed = list(dict.fromkeys(plain.values()))
-    studio = dict(zip(parsed, microsoft.sqlparser(parsed), strict=True))
+def errors_in(microsoft: Tools, texts: Sequence[Text]) -> Iterator[str]:
+    """What ScriptDom, the checks of its trees and Management Studio's parser find in them."""
+    distinct = list({text.text for text in texts})
+    read = dict(zip(distinct, microsoft.trees(distinct), strict=True))
+    # With a semicolon between BEGIN and THROW or RECEIVE Management Studio parses these too.
+    plain = {one: _THROW_AFTER_BEGIN.sub("BEGIN;", COMMENT.sub("", one)) for one in distinct}
+    distinct_plain = list(dict.fromkeys(plain.values()))
+    from_studio = dict(zip(distinct_plain, microsoft.sqlparser(distinct_plain), strict=True))
     for text in texts:
         errors, mistakes = read[text.text].errors, read[text.text].mistakes
         if is_unread(text):
             errors = [] if errors else ["ScriptDom reads it now: see UNREAD"]
         yield from (
-            f"{text.where}: {one}" for one in (*errors, *mistakes, *studio[plain[text.text]])
+            f"{text.where}: {one}" for one in (*errors, *mistakes, *from_studio[plain[text.text]])
         )
 
 
 def unbound(microsoft: Tools, library: str) -> list[str]:
-    """The names in its statements that nothing in its tables has."""
-    of = presets("mssql")[library]
-    beside = str(of.found_by["beside"])
-    table = LibraryTable("sales", str(of.found_by["table"]), beside, None)
+    """The names in the library's statements that its tables do not have."""
+    preset = presets("mssql")[library]
+    beside = str(preset.found_by["beside"])
+    table = LibraryTable("sales", str(preset.found_by["table"]), beside, None)
     texts = [("tables", _TABLES[library].format(schema="sales"))]
     for part in ("", "mail"):
-        for text in texts_of_library(queue_of(of, table, "jobs", part)):
+        for text in texts_of_library(queue_of(preset, table, "jobs", part)):
             texts.append((f"{text.name} {len(texts)}", text.text))
     assert len(texts) > 30
     return microsoft.binder(texts)
 
 
 def main() -> None:
-    """Read all, and write the file."""
-    if reason := why_not() or ("" if icu() else NO_ICU):
+    """Have the tools read all texts, and write the file."""
+    if reason := why_unavailable() or ("" if icu() else NO_ICU):
         sys.exit(reason)
     with tools() as microsoft:
-        found = list(wrong(microsoft, every_text(everything=False)))
+        found = list(errors_in(microsoft, every_text(everything=False)))
         for library in presets("mssql"):
             found += unbound(microsoft, library)
         if found:

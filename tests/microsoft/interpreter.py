@@ -1,8 +1,8 @@
-"""Procedures run as they are written: their syntax trees, on the sessions of `server`.
+"""Runs procedures by their syntax trees, on the sessions of `server`.
 
-A call is a generator: where it stops, between two statements, before each look at a table and
-between a row's lock and the conditions on it, another session may go on. Tables are joined in the
-order of the text, each sought by the conditions on its key, as LOOP JOIN and FORCE ORDER say.
+A call is a generator. Where it yields, another session may continue: between two statements,
+before each read of a row, and between a row's lock and the conditions on it. Tables are joined in
+the order of the text, each searched by the conditions on its key: LOOP JOIN and FORCE ORDER.
 """
 # ruff: noqa: N802 - methods are named as ScriptDom's classes
 
@@ -54,20 +54,20 @@ class Call(Values):
         self._columns: dict[str, list[str]] = {}
         self._depth = session.depth
         self._given = {f"@{one}": value for one, value in given.items()}
-        self.answer: list[Row] = []
-        self.working: list[str] = []
+        self.result: list[Row] = []
+        self.counted: list[str] = []
         """The statements that read or wrote a table or a sequence, began or ended a transaction."""
 
     def run(self) -> Steps:
-        """Every statement that is reached; the rows that the caller gets."""
+        """Runs the procedure; returns the rows that the caller gets."""
         for one in self._procedure["Parameters"]:
             name = one["VariableName"]["Value"]
             default = (yield from self._value(one["Value"])) if "Value" in one else None
             self._values[name] = self._given.get(name, default)
         yield from self._statement(self._procedure)
-        return self.answer
+        return self.result
 
-    # Statements: how they were left, by break, by continue, by return, or at the end.
+    # Statements: each returns how it ended, by break, continue or return; empty: at its end.
 
     def _statement(self, node: Node) -> Generator[None, None, str]:
         kind = node["$type"]
@@ -80,14 +80,16 @@ class Call(Values):
         for one in node.get("WithCtesAndXmlNamespaces", {}).get("CommonTableExpressions", []):
             yield from self._common_table(one)
         steps = getattr(self, f"_{kind}")(node)
-        left: str = (yield from steps if kind in _BRANCHES else self._counted(node, steps)) or ""
-        return left
+        ended_by: str = (
+            yield from steps if kind in _BRANCHES else self._counted(node, steps)
+        ) or ""
+        return ended_by
 
     def _counted(self, node: Node, steps: Steps) -> Steps:
         self._touches = False
         found = yield from steps
         if self._touches:
-            self.working.append(node["$type"])
+            self.counted.append(node["$type"])
         return found
 
     def _common_table(self, node: Node) -> Steps:
@@ -107,8 +109,8 @@ class Call(Values):
 
     def _block(self, statements: Sequence[Node]) -> Steps:
         for one in statements:
-            if left := (yield from self._statement(one)):
-                return left
+            if ended_by := (yield from self._statement(one)):
+                return ended_by
         return ""
 
     def _IfStatement(self, node: Node) -> Steps:
@@ -118,10 +120,10 @@ class Call(Values):
 
     def _WhileStatement(self, node: Node) -> Steps:
         while (yield from self._counted(node, self._value(node["Predicate"]))):
-            left = yield from self._statement(node["Statement"])
-            if left == "ReturnStatement":
-                return left
-            if left == "BreakStatement":
+            ended_by = yield from self._statement(node["Statement"])
+            if ended_by == "ReturnStatement":
+                return ended_by
+            if ended_by == "BreakStatement":
                 break
         return ""
 
@@ -165,8 +167,8 @@ class Call(Values):
         called = node["ExecuteSpecification"]["ExecutableEntity"]
         if called["$type"] == "ExecutableStringList":
             (text,) = called["Strings"]
-            sequence, value = _found(_RESTART, (yield from self._value(text)))
-            # The next one that is drawn is this.
+            sequence, value = _groups(_RESTART, (yield from self._value(text)))
+            # This is the next number drawn.
             self._session.server.sequences[sequence] = int(value) - 1
             return
         given = {}
@@ -174,7 +176,7 @@ class Call(Values):
             given[one["Variable"]["Name"]] = yield from self._value(one["ParameterValue"])
         name = last(called["ProcedureReference"]["ProcedureReference"]["Name"])
         if name == "sp_sequence_get_range":
-            self._held("a number is drawn")
+            self._require_configuration("a number is drawn")
             self._touches = True
             sequence = FUNCTIONS["OBJECT_ID"](given["@sequence_name"])
             first = self._session.draw(sequence, given["@range_size"])
@@ -183,7 +185,7 @@ class Call(Values):
             return
         other = Call(self._procedures, name.removeprefix("orders_"), self._session)
         other._given = given
-        self.answer += yield from other.run()
+        self.result += yield from other.run()
         self._touches = True
 
     def _SelectStatement(self, node: Node) -> Steps:
@@ -199,7 +201,7 @@ class Call(Values):
         assert self._session.depth == self._depth, "an answer leaves before the commit"
         for rows in found:
             values = yield from self._each(elements, rows)
-            self.answer.append(dict(zip(map(named_as, elements), values, strict=True)))
+            self.result.append(dict(zip(map(named_as, elements), values, strict=True)))
 
     def _UpdateStatement(self, node: Node) -> Steps:
         node = node["UpdateSpecification"]
@@ -233,30 +235,30 @@ class Call(Values):
         self._rowcount = changed
 
     def _targets(self, node: Node) -> Steps:
-        """The rows that are written: all that are looked at, the alias, the table and the key."""
+        """For each row to write: all rows joined with it, the alias, the table and the key."""
         target = node["Target"]
         sources = node["FromClause"]["TableReferences"] if "FromClause" in node else [target]
         self._locked = {}
         self._written = alias_of(target)
         found = yield from self._joined(sources, conjuncts(node.get("WhereClause")), {})
         self._written = ""
-        kept: dict[Any, tuple[Rows, str, str, Any]] = {}
+        targets: dict[Any, tuple[Rows, str, str, Any]] = {}
         for rows in found:
             row = rows[alias_of(target)]
             if isinstance(row, Stored):
                 key = self._session.server.key(row.table, row)
-                kept.setdefault(key, (rows, alias_of(target), row.table, key))
+                targets.setdefault(key, (rows, alias_of(target), row.table, key))
             else:
                 source = next(
                     one for one in tables_in(sources) if alias_of(one) == alias_of(target)
                 )
                 name = source["Variable"]["Name"]
-                kept.setdefault(id(row), (rows, alias_of(target), name, None))
-        # What was locked and does not meet the conditions is given back.
-        for key, give_back in self._locked.items():
-            if key not in kept:
-                give_back()
-        return list(kept.values())
+                targets.setdefault(id(row), (rows, alias_of(target), name, None))
+        # Locked rows that do not meet the conditions are released.
+        for key, release in self._locked.items():
+            if key not in targets:
+                release()
+        return list(targets.values())
 
     def _output(self, node: Node, rows: Rows) -> Steps:
         if "OutputIntoClause" in node:
@@ -285,14 +287,14 @@ class Call(Values):
         else:
             given = [
                 list(row.values())
-                for row in (yield from self._derived(source["Select"], {}, places=True))
+                for row in (yield from self._derived(source["Select"], {}, positions=True))
             ]
         for values in given:
             self._put(node["Target"], columns, values)
         self._rowcount = len(given)
 
 
-def _found(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+def _groups(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
     match = pattern.fullmatch(text)
     assert match, text
     return match.groups()

@@ -1,5 +1,5 @@
-"""Sessions that run a ring's procedures as they are written, in turns that chance chooses; some
-roll back or die. Whatever would wait for another's transaction fails.
+"""Sessions that run a ring's procedures, interleaved at random; some roll back or die. A statement
+that would wait for another session's transaction fails.
 """
 
 import re
@@ -21,7 +21,7 @@ from tests.microsoft.values import Steps
 
 Trees = dict[str, Node]
 NAMES = ("billing", "search", "audit")
-WAYS: dict[str, dict[str, str]] = {
+RING_OPTIONS: dict[str, dict[str, str]] = {
     "plain": {},
     "archive": {"archive_at_pop": "on"},
     "apart": {"content": "apart", "partitions": "2", "archive_at_pop": "on"},
@@ -38,23 +38,23 @@ KEYS = {
 }
 
 
-def variant(way: str, subscribers: int) -> Variant:
+def variant(kind: str, subscribers: int) -> Variant:
     named = {"subscribers": ",".join(NAMES)} if subscribers else {}
-    return Variant(DESIGNS["ring"], {"size": "300", **named, **WAYS[way]})
+    return Variant(DESIGNS["ring"], {"size": "300", **named, **RING_OPTIONS[kind]})
 
 
 def procedures(microsoft: Tools, variant: Variant) -> dict[str, Node]:
-    """The syntax trees of a ring's procedures, by what they do."""
+    """The syntax trees of a ring's procedures, by the last part of their names."""
     script = install.script(PRODUCT, variant.queue("sales", "orders", "mssql"))
     found = {}
     for text in re.split(r"(?m)^GO$", script):
-        if made := re.search(r"(?m)^CREATE OR ALTER PROCEDURE \[sales\]\.\[orders_(\w+)\]", text):
-            found[made[1]] = microsoft.tree(text)
+        if head := re.search(r"(?m)^CREATE OR ALTER PROCEDURE \[sales\]\.\[orders_(\w+)\]", text):
+            found[head[1]] = microsoft.tree(text)
     return found
 
 
 def ring(chance: Random, size: int, subscribers: int) -> Server:
-    """As it is installed."""
+    """A ring as it is after its installation."""
     parked = ("subscriber", "void", "number") if subscribers else ("void", "number")
     server = Server({**KEYS, "orders_parked": parked}, chance)
     server.fill("orders_config", {"only_row": 1, "size": size, "base": 1})
@@ -79,7 +79,7 @@ class Run:
     def __init__(self, trees: Trees, seed: int, subscribers: int) -> None:
         self._trees = trees
         self.is_orderly = seed % 3 == 0
-        """All commit, and no relay comes: then no number goes astray."""
+        """All sessions commit and there is no relay, so no number is lost."""
         self.chance = Random(seed)
         self.names = NAMES[:subscribers] or ("",)
         self.server = ring(self.chance, self.chance.randint(1, 6), subscribers)
@@ -96,13 +96,13 @@ class Run:
             del given["subscriber"]
         return (yield from Call(self._trees, name, session, **given).run())
 
-    def now(self, name: str, **given: Any) -> list[Row]:
-        """With nobody else between its statements."""
+    def call_alone(self, name: str, **given: Any) -> list[Row]:
+        """A call with no other session between its statements."""
         rows: list[Row] = finish(self.call(self.server.session(), name, **given))
         return rows
 
     def relay(self, size: int) -> bool:
-        """False: somebody holds it off, or more messages are there than would have a slot."""
+        """False: a session blocks it, or there are more messages than slots."""
         session = self.server.session()
         try:
             finish(Call(self._trees, "relay", session, new_size=size).run())
@@ -111,8 +111,8 @@ class Run:
             return False
         return True
 
-    def turns(self) -> None:
-        """Statement by statement, with relays where nobody holds one off."""
+    def run_interleaved(self) -> None:
+        """Run sessions statement by statement, with relays where no session blocks them."""
         running = [self._session(n) for n in range(self.chance.randint(2, 4))]
         between_relays = self.chance.choice([20, 100, 10000])
         while running:
@@ -132,13 +132,15 @@ class Run:
             ending = self.chance.choice(("commit", "commit", "roll back", "die"))
             if self.is_orderly:
                 ending = "commit"
-            left = self.chance.randint(1, 200) if ending == "die" else 10**9
+            steps_left = self.chance.randint(1, 200) if ending == "die" else 10**9
             if calls > 1:
                 session.begin()
             for _ in self._calls(session, calls, f"{number}.{serial}", pushed, popped):
                 yield 0
-                left -= 1
-                if left <= 0 and session.depth:  # later it is in doubt, and not counted so here
+                steps_left -= 1
+                if (
+                    steps_left <= 0 and session.depth
+                ):  # later the call would be in doubt, which is not modelled
                     break
             if ending == "commit" and session.depth:
                 session.commit()
@@ -148,18 +150,18 @@ class Run:
             self.pushed += pushed
             for name, payload in popped:
                 self.popped[name].append(payload)
-            self.no_half_is_committed()
+            self.check_committed_slots()
             yield 0
 
     def _calls(
-        self, session: Session, calls: int, place: str, pushed: list[str], popped: Any
+        self, session: Session, calls: int, prefix: str, pushed: list[str], popped: Any
     ) -> Iterator[None]:
         for call in range(calls):
             kind, n = self.chance.choice(("push", "pop", "push_many", "pop_many")), 1
             name = self.chance.choice(self.names)
             if kind.endswith("many"):
                 n = self.chance.randint(1, 4)
-            payloads = [f"{place}.{call}.{one}" for one in range(n)]
+            payloads = [f"{prefix}.{call}.{one}" for one in range(n)]
             if kind == "push":
                 rows = yield from self.call(session, kind, payload=payloads[0])
             elif kind == "push_many":
@@ -173,20 +175,20 @@ class Run:
             pushed += [p for p, row in zip(payloads, rows, strict=True) if row["id"] is not None]
             yield
 
-    def no_half_is_committed(self) -> None:
-        """Each slot that is filled has its content, each content its slot, where it is sought."""
+    def check_committed_slots(self) -> None:
+        """Each filled slot has its content and each content its slot, in the right partition."""
         tables = self.server.tables
         contents = {id_: table for table in CONTENTS for (id_,) in tables[table]}
         filled = [row for row in tables["orders"].values() if row["reference_count"]]
-        wanted = {row["first_id"] for row in filled if row.get("message") is None} - {None}
-        assert contents == {id_: f"orders_content_{id_ % 2}" for id_ in wanted}
+        expected = {row["first_id"] for row in filled if row.get("message") is None} - {None}
+        assert contents == {id_: f"orders_content_{id_ % 2}" for id_ in expected}
 
-    def drained(self, name: str) -> list[Row]:
+    def drain(self, name: str) -> list[Row]:
         """Everything that a subscriber can pop until no number is left to draw."""
         found = []
         sequence = f"orders_pop_seq_{NAMES.index(name) + 1}" if name else "orders_pop_seq"
         while True:
-            rows = self.now("pop", subscriber=name)
+            rows = self.call_alone("pop", subscriber=name)
             found += rows
             if (
                 not rows
@@ -194,26 +196,26 @@ class Run:
             ):
                 return found
 
-    def end(self) -> None:
-        """Everything else is popped, and each subscriber has had each message once."""
+    def pop_rest_and_check(self) -> None:
+        """Pop everything else; each subscriber must then have had each message once."""
         assert not self.server.locks
         assert not self.server.open
         assert self.is_orderly or self.relay(7)
         for name in self.names:
-            rows = self.drained(name)
+            rows = self.drain(name)
             self.popped[name] += [row["payload"] for row in rows]
             ids = [row["id"] for row in rows]
             assert ids == sorted(ids)
             assert Counter(self.popped[name]) == Counter(self.pushed), name
         for _ in range(self.size):
             for name in self.names:
-                assert not self.now("pop", subscriber=name)
+                assert not self.call_alone("pop", subscriber=name)
         drawn = self.server.sequences["orders_push_seq"]
         parked = self.server.tables["orders_parked"].values()
         assert not [row for row in parked if row["number"] <= drawn], "a number nobody comes for"
 
-    def all_is_let_go(self) -> None:
-        """What all have popped is in the archive, once, and no content is left."""
+    def check_all_archived(self) -> None:
+        """What all have popped must be in the archive, once, and no content be left."""
         archived = self.server.tables["orders_archive"].values()
         assert sorted(row["payload"] for row in archived) == sorted(self.pushed)
         assert not any(row["reference_count"] for row in self.server.tables["orders"].values())

@@ -1,5 +1,5 @@
-"""What a session of SQL Server sees and locks, in rows: enough for procedures that run at READ
-COMMITTED and pass over what others hold. A statement that would wait for another transaction fails.
+"""A model of the rows that a session of SQL Server sees and locks, for procedures that run at READ
+COMMITTED and skip locked rows. A statement that would wait for another transaction fails.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,18 +17,18 @@ class WaitsError(AssertionError):
 
 
 class BusyError(Exception):
-    """A table lock does not come at once (1222)."""
+    """A table lock is not granted at once (1222)."""
 
 
 @dataclass
 class Server:
-    """What is committed, and who has which row in his hands."""
+    """What is committed, and which session has locked which row."""
 
     keys: Mapping[str, tuple[str, ...]]
     chance: Random
     tables: dict[str, dict[tuple[Any, ...], Row]] = field(default_factory=dict)
     sequences: dict[str, int] = field(default_factory=dict)
-    """Current values. What is drawn is drawn, whatever becomes of the transaction."""
+    """Current values. Drawn numbers stay drawn, whatever happens to the transaction."""
     locks: dict[Key, "Session"] = field(default_factory=dict)
     """Update locks, which become exclusive where the row is written."""
     open: list["Session"] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Server:
         return tuple(row[column] for column in self.keys[table])
 
     def fill(self, table: str, *rows: Row) -> None:
-        """What was there before."""
+        """Rows that are committed already."""
         self.tables[table].update({self.key(table, row): row for row in rows})
 
     def session(self) -> "Session":
@@ -49,7 +49,7 @@ class Server:
 
 
 class Session:
-    """One session, and its transaction where it has one."""
+    """One session, and its transaction if it has one."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -75,7 +75,7 @@ class Session:
             self._end()
 
     def roll_back(self) -> None:
-        """Asked for, or because the caller died: what it has drawn stays drawn."""
+        """On request, or because the caller died; drawn numbers stay drawn."""
         self._end()
 
     def _end(self) -> None:
@@ -101,15 +101,15 @@ class Session:
         if any(name == table and s is not self for (name, _), s in self.server.locks.items()):
             raise BusyError(table)
 
-    def seen(self, table: str) -> list[tuple[Any, ...]]:
-        """The keys of rows that are there for somebody, in their order."""
+    def all_keys(self, table: str) -> list[tuple[Any, ...]]:
+        """The keys of rows that exist for any session, in order."""
         found = set(self.server.tables[table])
         for one in self.server.open:
             found |= {key for name, key in one._changed if name == table}
         return sorted(found)
 
     def read(self, table: str, key: tuple[Any, ...], *, skips: bool, dirty: bool) -> Row | None:
-        """The row, where it is there; None too where it is passed over."""
+        """The row; None if it does not exist or is skipped."""
         for other in self._others():
             if (table, key) in other._changed:
                 if dirty:
@@ -125,7 +125,7 @@ class Session:
         return self.server.tables[table].get(key)
 
     def lock(self, table: str, key: tuple[Any, ...], *, skips: bool) -> Callable[[], None] | None:
-        """An update lock: how to give it back, where it was not there; None: it is passed over."""
+        """An update lock; returns a function that releases it, if new. None: the row is skipped."""
         holder = self.server.locks.get((table, key))
         if holder is self:
             return lambda: None
@@ -135,14 +135,14 @@ class Session:
             return None
         self.server.locks[table, key] = self
 
-        def give_back() -> None:
+        def release() -> None:
             if (table, key) not in self._changed:
                 self.server.locks.pop((table, key), None)
 
-        return give_back
+        return release
 
     def write(self, table: str, key: tuple[Any, ...], row: Row | None) -> None:
-        """Of a row that it has locked."""
+        """Write a row that it has locked."""
         assert self.server.locks[table, key] is self
         self._changed[table, key] = row
 
@@ -156,6 +156,6 @@ class Session:
         self._changed[table, key] = row
 
     def draw(self, sequence: str, count: int = 1) -> int:
-        """The first of so many numbers."""
+        """Draw `count` numbers; the first of them."""
         self.server.sequences[sequence] += count
         return self.server.sequences[sequence] - count + 1

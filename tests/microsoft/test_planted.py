@@ -1,4 +1,4 @@
-"""Mistakes that are made on purpose, each in a procedure of a real queue: who sees which."""
+"""Planted mistakes, each in a procedure of a real queue: which tools find which."""
 
 from collections.abc import Mapping
 
@@ -14,26 +14,26 @@ BOTH = {SCRIPTDOM, STUDIO}
 MISTAKES: Mapping[str, tuple[set[str], str]] = {
     "an IF without its END": (BOTH, "IF 1 = 1 BEGIN SELECT 1 AS one"),
     "KILL with a variable": (BOTH, "DECLARE @n int = 51; KILL @n"),
-    "a table that there is not": ({BINDER}, "SELECT m.id FROM [sales].[order] AS m"),
-    "a column that there is not": ({BINDER}, "SELECT m.ident FROM [sales].[orders] AS m"),
-    "a column of the server's own view": (
+    "a table that does not exist": ({BINDER}, "SELECT m.id FROM [sales].[order] AS m"),
+    "a column that does not exist": ({BINDER}, "SELECT m.ident FROM [sales].[orders] AS m"),
+    "an unknown column of a system view": (
         {BINDER},
         "SELECT s.logon_time FROM sys.dm_exec_sessions AS s",
     ),
-    "OUTPUT of no column": ({BINDER}, "DELETE FROM [sales].[orders] OUTPUT deleted.ident"),
-    "a column of a CTE": (
+    "OUTPUT of an unknown column": ({BINDER}, "DELETE FROM [sales].[orders] OUTPUT deleted.ident"),
+    "an unknown column of a CTE": (
         {BINDER},
         "WITH c AS (SELECT m.id AS a FROM [sales].[orders] AS m) SELECT c.b FROM c",
     ),
-    "a hinted index that there is not": (
+    "a hinted index that does not exist": (
         {BINDER},
         "SELECT m.id FROM [sales].[orders] AS m WITH (INDEX (orders_by_age))",
     ),
-    "a variable nobody declares": (
+    "an undeclared variable": (
         {BINDER},
         "SELECT m.id FROM [sales].[orders] AS m WHERE m.id = @x",
     ),
-    "a parameter that there is not": ({BINDER}, "EXEC [sales].[orders_push] @body = N''"),
+    "a parameter that does not exist": ({BINDER}, "EXEC [sales].[orders_push] @body = N''"),
     "hints that exclude each other": (
         {TREES},
         "SELECT m.id FROM [sales].[orders] AS m WITH (ROWLOCK, READUNCOMMITTED)",
@@ -78,7 +78,7 @@ MISTAKES: Mapping[str, tuple[set[str], str]] = {
     ),
     "UNION of unequal sides": ({TREES}, "SELECT 1 AS a, 2 AS b UNION ALL SELECT 3"),
 }
-"""What -> who sees it, and a statement in which it is."""
+"""Mistake -> the tools that find it, and a statement that has it."""
 
 
 def procedure(statement: str) -> str:
@@ -87,44 +87,44 @@ def procedure(statement: str) -> str:
 
 @pytest.fixture(scope="module")
 def queue() -> list[tuple[str, str]]:
-    """All that an installation of fifo makes, and a sequence."""
+    """All that an installation of fifo creates, and a sequence."""
     (fifo,) = (variant for variant in on("mssql", DEFAULTS) if variant.design.name == "fifo")
     texts = [(text.name, text.text) for text in printed(fifo)]
     return [*texts, ("a sequence", "CREATE SEQUENCE [sales].[s] AS bigint")]
 
 
 @pytest.fixture(scope="module")
-def seen(microsoft: Tools) -> dict[str, set[str]]:
-    """Of each mistake: which tools see it. All are asked at once."""
+def tools_that_found(microsoft: Tools) -> dict[str, set[str]]:
+    """Mistake -> the tools that find it. Each tool reads all of them at once."""
     texts = [procedure(statement) for _, statement in MISTAKES.values()]
     found: dict[str, set[str]] = {}
-    for what, read, errors in zip(
+    for mistake, read, errors in zip(
         MISTAKES, microsoft.trees(texts), microsoft.sqlparser(texts), strict=True
     ):
-        by = {SCRIPTDOM: read.errors, STUDIO: errors, TREES: read.mistakes}
-        found[what] = {tool for tool, complaints in by.items() if complaints}
+        by_tool = {SCRIPTDOM: read.errors, STUDIO: errors, TREES: read.mistakes}
+        found[mistake] = {tool for tool, complaints in by_tool.items() if complaints}
     return found
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("what", MISTAKES)
-def test_a_planted_mistake_is_seen(
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_is_found_by_the_expected_tools(
     microsoft: Tools,
     queue: list[tuple[str, str]],
-    seen: dict[str, set[str]],
+    tools_that_found: dict[str, set[str]],
     long: bool,
-    what: str,
+    mistake: str,
 ) -> None:
-    """With --long by the binder too, which is slower."""
-    expected, statement = MISTAKES[what]
-    assert seen[what] == expected - {BINDER}
+    """By the binder only with --long, because it is slower."""
+    expected, statement = MISTAKES[mistake]
+    assert tools_that_found[mistake] == expected - {BINDER}
     if long and icu():
         found = microsoft.binder([*queue, ("planted", procedure(statement))])
         assert any("planted" in one for one in found) == (BINDER in expected)
 
 
 @pytest.mark.long
-def test_what_the_mistakes_are_planted_in_has_none(
+def test_the_queue_without_planted_mistakes_has_none(
     microsoft: Tools, queue: list[tuple[str, str]], long: bool
 ) -> None:
     read = microsoft.trees([text for _, text in queue])

@@ -1,4 +1,4 @@
-"""A ring's procedures as they are written, in any turns: nothing is lost, doubled, or left over."""
+"""A ring's procedures, interleaved at random: nothing is lost, doubled, or left over."""
 
 import re
 from collections.abc import Callable
@@ -13,18 +13,18 @@ from tests.microsoft.interpreter import Call, ThrownError
 from tests.microsoft.ring_sessions import Run, Trees, ring, variant
 from tests.microsoft.tools import Tools
 
-Read = Callable[[str, int], Trees]
+TreesOf = Callable[[str, int], Trees]
 
 
 def run(trees: Trees, seed: int, subscribers: int) -> Run:
     found = Run(trees, seed, subscribers)
-    found.turns()
-    found.end()
+    found.run_interleaved()
+    found.pop_rest_and_check()
     return found
 
 
 @pytest.mark.parametrize(
-    ("way", "subscribers"),
+    ("kind", "subscribers"),
     [
         *(("plain", 0), ("archive", 0), ("apart", 0)),
         *(("plain", 3), ("archive", 2), ("apart", 3)),
@@ -34,28 +34,28 @@ def run(trees: Trees, seed: int, subscribers: int) -> Run:
     ],
 )
 def test_each_subscriber_gets_each_message_once(
-    read: Read, way: str, subscribers: int, long: bool
+    trees_of: TreesOf, kind: str, subscribers: int, long: bool
 ) -> None:
     seeds = (2000, 12) if subscribers else (5000, 60)
     for seed in range(seeds[0] if long else seeds[1]):
-        found = run(read(way, subscribers), seed, subscribers)
-        if way != "plain":
-            found.all_is_let_go()
+        found = run(trees_of(kind, subscribers), seed, subscribers)
+        if kind != "plain":
+            found.check_all_archived()
 
 
-def test_alone_everything_comes_once_in_the_order_of_the_pushes(read: Read) -> None:
+def test_a_single_session_pops_everything_once_in_push_order(trees_of: TreesOf) -> None:
     """One session without rollbacks: full at `size` messages exactly, empty at none."""
     for seed in range(12):
-        found = Run(read("plain", 0), seed, 0)
+        found = Run(trees_of("plain", 0), seed, 0)
         waiting: list[str] = []
         for serial in range(40):
             choice = found.chance.randrange(10)
             if choice < 5:
-                (row,) = found.now("push", payload=str(serial))
+                (row,) = found.call_alone("push", payload=str(serial))
                 assert (row["id"] is None) == (len(waiting) == found.size)
                 waiting += [str(serial)] * (row["id"] is not None)
             elif choice < 9:
-                assert [row["payload"] for row in found.now("pop")] == waiting[:1]
+                assert [row["payload"] for row in found.call_alone("pop")] == waiting[:1]
                 del waiting[:1]
             else:
                 assert found.relay(max(1, len(waiting)))
@@ -63,64 +63,68 @@ def test_alone_everything_comes_once_in_the_order_of_the_pushes(read: Read) -> N
             assert not found.server.tables["orders_parked"]
 
 
-def test_numbers_given_up_on_either_side_never_stop_the_ring(read: Read) -> None:
-    """Sequences that skipped, as a crash makes them: a relay brings all messages back."""
+def test_lost_push_and_pop_numbers_never_stop_the_ring(trees_of: TreesOf) -> None:
+    """Sequences skip numbers, as after a crash; a relay makes all messages reachable again."""
     for seed in range(12):
-        found = Run(read("plain", 0), seed, 0)
+        found = Run(trees_of("plain", 0), seed, 0)
         for part in ("before", "after"):
             for serial in range(30):
                 payload = f"{part} {serial}"
-                found.pushed += [payload for row in found.now("push", payload=payload) if row["id"]]
+                found.pushed += [
+                    payload for row in found.call_alone("push", payload=payload) if row["id"]
+                ]
             if part == "before":
                 found.server.sequences["orders_push_seq"] += found.chance.randint(0, 12)
                 found.server.sequences["orders_pop_seq"] += found.chance.randint(0, 12)
-            found.popped[""] += [row["payload"] for row in found.drained("")]
+            found.popped[""] += [row["payload"] for row in found.drain("")]
         found.is_orderly = False
-        found.end()
+        found.pop_rest_and_check()
         assert len(set(found.server.sequences.values())) == 1
 
 
-def test_a_number_both_parked_and_void_is_finished(read: Read) -> None:
-    """The push that could not use it and the pop that came early each leave a row; both go."""
-    found = Run(read("plain", 0), 0, 0)
+def test_a_number_both_parked_and_void_is_removed(trees_of: TreesOf) -> None:
+    """The push that could not use it and the early pop each leave a row; both are deleted."""
+    found = Run(trees_of("plain", 0), 0, 0)
     pairs = [(number, void) for number in range(1, 4) for void in (0, 1)]
     rows = ({"number": number, "void": void} for number, void in [*pairs, (9, 0), (8, 1)])
     found.server.fill("orders_parked", *rows)
     found.server.sequences = dict.fromkeys(found.server.sequences, 9)
-    assert not found.now("pop")
+    assert not found.call_alone("pop")
     assert set(found.server.tables["orders_parked"]) == {(0, 9), (1, 8)}
 
 
-def test_a_slot_without_its_content_is_not_popped(read: Read) -> None:
-    found = Run(read("apart", 0), 1, 0)
+def test_a_slot_without_its_content_is_not_popped(trees_of: TreesOf) -> None:
+    found = Run(trees_of("apart", 0), 1, 0)
     assert found.relay(3)
-    lost, here = (found.now("push", payload=payload)[0]["id"] for payload in ("lost", "here"))
+    lost, here = (
+        found.call_alone("push", payload=payload)[0]["id"] for payload in ("lost", "here")
+    )
     contents = found.server.tables[f"orders_content_{lost % 2}"]
     assert contents.pop((lost,), None)
-    assert [(row["id"], row["payload"]) for row in found.now("pop")] == [(here, "here")]
+    assert [(row["id"], row["payload"]) for row in found.call_alone("pop")] == [(here, "here")]
     assert set(found.server.tables["orders_parked"]) == {(0, lost)}
     left = [row["first_id"] for row in found.server.tables["orders"].values()]
     assert sorted(filter(None, left)) == [lost]
 
 
-def test_an_idle_ring_is_only_asked_how_far_it_is_swept(read: Read) -> None:
-    call = Call(read("archive", 2), "sweep", ring(Random(0), 4, 2).session())
+def test_a_sweep_of_an_idle_ring_reads_no_slots(trees_of: TreesOf) -> None:
+    call = Call(trees_of("archive", 2), "sweep", ring(Random(0), 4, 2).session())
     finish(call.run())
     tables = {"config", "subscribers", "swept", "parked"}
     assert set(call.read) == {f"orders_{table}" for table in tables}
 
 
-def test_nobody_else_pops(read: Read) -> None:
+def test_unknown_subscribers_cannot_pop(trees_of: TreesOf) -> None:
     for name in ("Billing", "somebody", None):
         for call, given in (("pop", {}), ("pop_many", {"n": 1})):
             session = ring(Random(0), 4, 2).session()
             with pytest.raises(ThrownError, match="has no subscriber"):
-                finish(Call(read("plain", 2), call, session, subscriber=name, **given).run())
+                finish(Call(trees_of("plain", 2), call, session, subscriber=name, **given).run())
 
 
 _SUBSCRIBERS = r"\S+orders_subscribers\] AS b WITH \(ROWLOCK, READCOMMITTEDLOCK\)"
 OF_SUBSCRIBERS = {
-    "a push that passes over rows of popped in other hands": (
+    "a push that skips locked rows of popped": (
         "push",
         rf"NOT EXISTS \(\s+SELECT 1 FROM {_SUBSCRIBERS}\s+WHERE NOT EXISTS \((.*?)"
         r"d\.message_id >= r\.message_id\s+\)\s+\)",
@@ -128,30 +132,38 @@ OF_SUBSCRIBERS = {
         r"[sales].[orders_popped] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) "
         r"ON d.subscriber = b.number AND d.slot = r.slot AND d.message_id < r.message_id)",
     ),
-    "a push that waits for those who pop": (
+    "a push that waits for pops": (
         "push",
         r"(orders_popped\] AS d WITH \(ROWLOCK, )READPAST, ",
         r"\1",
     ),
-    "a push that asks one subscriber": (
+    "a push that checks only one subscriber": (
         "push",
         r"(WHERE )(NOT EXISTS \(\s+SELECT 1 FROM \S+popped)",
         r"\1b.number = 1 AND \2",
     ),
-    "a void for one subscriber": (
+    "a void for only one subscriber": (
         "push",
         rf"CROSS JOIN {_SUBSCRIBERS}\s+WHERE NOT",
         "CROSS JOIN (SELECT 1 AS number) AS b WHERE NOT",
     ),
-    "a pop from another one's numbers": (
+    "a pop with a number not its own": (
         "pop",
         r"@range_first_value = @range OUTPUT;\s+SET @drawn = ",
         "@range_first_value = @range OUTPUT; SET @drawn = 1 + ",
     ),
-    "a pop that marks the row of all": ("pop", r"WHERE d\.subscriber = @of AND", "WHERE"),
+    "a pop that marks the rows of all subscribers": (
+        "pop",
+        r"WHERE d\.subscriber = @of AND",
+        "WHERE",
+    ),
     "a pop that does not mark": ("pop", r"SET message_id = @drawn,", "SET"),
-    "a pop that parks for another one": ("pop", r"SYSUTCDATETIME\(\), @of", "SYSUTCDATETIME(), 1"),
-    "a pop that drops the void of all": (
+    "a pop that parks for another subscriber": (
+        "pop",
+        r"SYSUTCDATETIME\(\), @of",
+        "SYSUTCDATETIME(), 1",
+    ),
+    "a pop that drops the voids of all subscribers": (
         "pop",
         r"AND number = @drawn AND subscriber = @of",
         "AND number = @drawn",
@@ -161,39 +173,47 @@ OF_SUBSCRIBERS = {
 
 PLANTED = {
     **{("plain", 2, what): mistake for what, mistake in OF_SUBSCRIBERS.items()},
-    ("plain", 0, "no lock on the configuration that lasts"): (
+    ("plain", 0, "no lasting lock on the configuration"): (
         *("push_many", "REPEATABLEREAD, ROWLOCK", "ROWLOCK"),
     ),
     ("plain", 0, "a push into a slot that is not free"): ("push", " AND reference_count = 0", ""),
-    ("plain", 0, "a pop of whatever lies there"): ("pop", r" AND (r\.)?message_id = @drawn", ""),
+    ("plain", 0, "a pop of any message in the slot"): (
+        "pop",
+        r" AND (r\.)?message_id = @drawn",
+        "",
+    ),
     ("plain", 0, "a pop that waits for a lock"): ("pop", "READPAST, ", ""),
     ("plain", 0, "a pop that parks nothing"): ("pop", "SELECT @drawn, 0", "SELECT @drawn, 1"),
     ("plain", 0, "an answer before the commit"): ("pop", r"COMMIT TRANSACTION;\s+EXEC", "EXEC"),
-    ("apart", 0, "a push that leaves its content out"): (
+    ("apart", 0, "a push without its content"): (
         *("push", r"IF @id % [^\n]*\n[^\n]*VALUES[^\n]*\n", ""),
     ),
-    ("apart", 0, "a pop that leaves its content there"): (
+    ("apart", 0, "a pop that does not delete its content"): (
         *("pop", r"DELETE FROM \S+orders_content_[^\n]*", ""),
     ),
-    ("apart", 0, "a pop that looks for no content"): ("pop", r"AND CASE r\.first_id.*?END = 1", ""),
+    ("apart", 0, "a pop that does not check for content"): (
+        "pop",
+        r"AND CASE r\.first_id.*?END = 1",
+        "",
+    ),
     ("apart", 0, "a push into the wrong table"): ("push", r"(IF @id % .*?)= 0", r"\1= 1"),
 }
 
 
-@pytest.mark.thinned(7)  # what is tested here are the tests above
+@pytest.mark.thinned(7)  # this tests the tests above
 @pytest.mark.parametrize("mistake", PLANTED, ids=lambda mistake: mistake[2])
 def test_a_planted_mistake_is_found(
-    microsoft: Tools, read: Read, mistake: tuple[str, int, str]
+    microsoft: Tools, trees_of: TreesOf, mistake: tuple[str, int, str]
 ) -> None:
-    way, subscribers, _ = mistake
-    name, text, instead = PLANTED[mistake]
-    script = install.script(PRODUCT, variant(way, subscribers).queue("sales", "orders", "mssql"))
+    kind, subscribers, _ = mistake
+    name, text, replacement = PLANTED[mistake]
+    script = install.script(PRODUCT, variant(kind, subscribers).queue("sales", "orders", "mssql"))
     (batch,) = re.findall(rf"(?ms)^CREATE OR ALTER PROCEDURE \S+orders_{name}\]\n.*?^GO$", script)
-    batch, replaced = re.subn(text, instead, batch.removesuffix("GO"), flags=re.DOTALL)
+    batch, replaced = re.subn(text, replacement, batch.removesuffix("GO"), flags=re.DOTALL)
     assert replaced
-    wrong = read(way, subscribers) | {name: microsoft.tree(batch)}
+    wrong = trees_of(kind, subscribers) | {name: microsoft.tree(batch)}
     with pytest.raises((AssertionError, ThrownError)):  # noqa: PT012 - any of these
-        if way == "apart":
+        if kind == "apart":
             test_a_slot_without_its_content_is_not_popped(lambda *_: wrong)
         for seed in range(150):
             run(wrong, seed, subscribers)

@@ -28,13 +28,13 @@ from tests.statements import (
     scan_requests,
     sources,
 )
-from tests.statements import adopted as somebody_elses
+from tests.statements import adopted as adopted_queues
 
 COMMENT = re.compile(r"--(?: [^\n]*)?$", re.MULTILINE)
-"""An option in a message, `--dry-run`, is none."""
+"""An option in a message, such as `--dry-run`, is not a comment."""
 _BIND = re.compile(r"(?<![:\w\\]):(\w+)")
 _NUMBER = re.compile(r"N'\d+'")
-"""A number that an option chose: another one parses as well."""
+"""A number from an option; any other one parses as well."""
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _CONDITION = re.compile(r"-- (?:when|each) ")
 _CREATES = re.compile(r"\bCREATE (?:OR ALTER )?[A-Z ]+? (?:\[sales\]\.)?\[(\w+)\]")
@@ -47,7 +47,7 @@ VARIANTS = [
     _ARCHIVING,
 ]
 _ADOPTED = {"status", "claims", "estimate"}
-"""Statements that are also asked of tables that somebody else made."""
+"""Statements that are also run on adopted tables."""
 _STEPS = {
     *("messages", "in_hand_messages", "parked_messages"),
     *("chunk", "matching", "error_texts", "retried", "claimed", "contradictions"),
@@ -59,12 +59,12 @@ _OF_SUBSCRIBER = {
     *("pop", "complete", "fail", "park_again", "stranded"),
     *("park_orphans", "drop_holes", "void_holes", "park_spent", "drop_voids"),
 }
-"""Statements that, where a ring has subscribers, are about one of them."""
+"""Statements that, if a ring has subscribers, are about one of them."""
 _OF_SUBSCRIBED = {
     *("void_for_subscriber", "owed", "number_older", "skip", "skip_numbers", "unsubscribe"),
     *("subscribers", "beginnings"),
 }
-"""Statements that only a ring with subscribers is asked."""
+"""Statements only for rings with subscribers."""
 _OF_FINISHING = {"claims", "complete", "consumers", "fail", "times"}
 """Statements for queues that finish what they popped."""
 
@@ -86,7 +86,7 @@ class _Rendering:
     """Renders a statement once for all scopes that make no difference to it."""
 
     def __init__(self) -> None:
-        self._met: set[tuple[str | None, ...]] = set()
+        self._rendered: set[tuple[str | None, ...]] = set()
 
     def texts(self, statement: sql.Statement, scope: sql.Scope, variant: object) -> Iterator[Text]:
         values = {**scope.values, **scope.roles}
@@ -97,9 +97,9 @@ class _Rendering:
         chosen = template if plain else sql.chosen(statement, scope)
         named = (values.get(name) for name in _PLACEHOLDER.findall(chosen))
         key = (statement.label, chosen, *named)
-        if key in self._met:
+        if key in self._rendered:
             return
-        self._met.add(key)
+        self._rendered.add(key)
         batches = sql.batches(statement, PRODUCT.dialect, scope)
         is_script = statement.comment.startswith("script: ")
         if not is_script:
@@ -112,49 +112,51 @@ class _Rendering:
 
 
 def with_variables(text: str) -> str:
-    """What is bound as a variable, which is what a driver makes of it."""
+    """The text with variables for bound values, as a driver sends it."""
     return _BIND.sub(r"@bound_\1", text).replace("\\:", ":")
 
 
 def _scopes(queue: Queue, statement: sql.Statement) -> Iterator[sql.Scope]:
-    """On a server that shows its counters, and on another one that does not."""
+    """For a server that shows its counters, and for one that does not."""
     scope = queue.scope_of(statement.name, PRODUCT, **MORE)
     servers = (("yes", "server", "status"), ("no", "database", "only_row"))
     for counters, waits_of, check in (
         servers if _OF_SERVERS.search(statement.template) else servers[:1]
     ):
-        told = {"counters": counters, "waits_of": waits_of, "check": check}
-        yield dataclasses.replace(scope, options={**scope.options, **told})
+        server_options = {"counters": counters, "waits_of": waits_of, "check": check}
+        yield dataclasses.replace(scope, options={**scope.options, **server_options})
 
 
 def _statements(queue: Queue) -> Iterator[sql.Statement]:
-    """The design's own, what it is monitored by like others, and those that belong to no design."""
+    """The design's own statements, its shared ones, and those that belong to no design."""
     yield from templates.statements_of("mssql", queue.design.name).values()
     folder = Path(str(templates.queries_folder())) / "mssql"
-    house = {path.stem for path in folder.glob("*.sql")} - DESIGNS.keys() - presets("mssql").keys()
-    for file in sorted(house - {"actions", "doctor", "monitor", "pipeline", "preset"}):
+    shared_files = (
+        {path.stem for path in folder.glob("*.sql")} - DESIGNS.keys() - presets("mssql").keys()
+    )
+    for file in sorted(shared_files - {"actions", "doctor", "monitor", "pipeline", "preset"}):
         for name in templates.statements("mssql", file):
             own = file in templates.SHARED and sql.has(PRODUCT, f"{queue.design.name}.{name}")
             yield sql.statement("mssql", f"{queue.design.name if own else file}.{name}")
 
 
 def _views(queue: Queue, name: str) -> list[Queue]:
-    """As all of its subscribers have a ring, and as one of them; or the queue itself."""
+    """A ring as seen by all its subscribers and by one of them; or the queue itself."""
     if not queue.subscribers:
         return [queue]
     return [queue.views[-1]] if name in _OF_SUBSCRIBER else [queue, queue.views[-1]]
 
 
 def _of_queue(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
-    """Every statement that is about an installed queue, with every scope that it may get."""
+    """Every statement for an installed queue, with every scope that it may get."""
     for statement in _statements(queue):
-        unasked = (
+        excluded = (
             statement.name in _STEPS
             or (statement.name in _OF_FINISHING and not queue.finishes)
             or (statement.name == "history" and not queue.keeps_history)
             or (statement.name in _OF_SUBSCRIBED and not queue.subscribers)
         )
-        if not unasked:
+        if not excluded:
             for view in _views(queue, statement.name):
                 for scope in _scopes(view, statement):
                     yield statement, scope
@@ -166,7 +168,7 @@ def _of_queue(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
 
 
 def _of_adopted() -> Iterator[tuple[sql.Statement, sql.Scope, str]]:
-    """The samples of somebody else's table, with all roles and with no more than needed."""
+    """The samples of an adopted table, with all roles and with only the needed ones."""
     for design in DESIGNS.values():
         if "mssql" in design.engines:
             needed = dict.fromkeys(design.needed_roles, "column") | {"size": "5"}
@@ -176,8 +178,8 @@ def _of_adopted() -> Iterator[tuple[sql.Statement, sql.Scope, str]]:
                 for name in sorted(_ADOPTED & own.keys()):
                     for scope in _scopes(queue, own[name]):
                         yield own[name], scope, f"adopted {design.name}"
-    for queue in somebody_elses(PRODUCT):
-        # What it has no rule for is never moved.
+    for queue in adopted_queues(PRODUCT):
+        # Without a rule for it, nothing is moved.
         if not queue.design.library or {"requeue", "release"} & set(queue.verbs):
             for statement, scope in action_statements(PRODUCT, queue):
                 yield statement, scope, f"adopted {queue.design.name}"
@@ -190,7 +192,7 @@ def _of_libraries() -> Iterator[tuple[sql.Statement, sql.Scope, str]]:
 
 
 def _of_library(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
-    """Every statement that is asked of what a library keeps, but the walks over its messages."""
+    """Every statement for a library's tables, except the scans of its messages."""
     for statement in templates.statements_of("mssql", queue.design.name).values():
         if statement.name not in _STEPS | {"history"}:
             for scope in _scopes(queue, statement):
@@ -198,7 +200,7 @@ def _of_library(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
 
 
 def texts_of_library(queue: Queue) -> Iterator[Text]:
-    """The same as texts, and the walks over its messages."""
+    """The same as texts, and the scans of its messages."""
     rendering = _Rendering()
     for statement, scope in _of_library(queue):
         yield from rendering.texts(statement, scope, queue.design.name)
@@ -241,16 +243,16 @@ def installations() -> tuple[Text, ...]:
 
 @cache
 def batches() -> dict[str, str]:
-    """Each text but the composed ones -> one of its places."""
+    """Each text but the composed ones -> one statement and variant that has it."""
     return {text.text: text.where for text in _distinct([*installations(), *statements()])}
 
 
 @cache
 def composed(*, everything: bool) -> tuple[Text, ...]:
-    """What is asked of messages: in each way, or with all that can be asked and with nothing."""
+    """The queries on messages: all combinations, or only those with every filter and with none."""
     variants = VARIANTS if everything else on("mssql", DEFAULTS)
     queues = [(v.queue("sales", "orders", "mssql"), str(v)) for v in variants]
-    queues += [(queue, f"adopted {queue.design.name}") for queue in somebody_elses(PRODUCT)]
+    queues += [(queue, f"adopted {queue.design.name}") for queue in adopted_queues(PRODUCT)]
     benches = [_of_the_bench(v.queue("sales", "orders", "mssql")) for v in VARIANTS]
     samples = [_composed(queue, variant, everything) for queue, variant in queues]
     return _distinct(text for texts in (*benches, *samples) for text in texts)
@@ -263,30 +265,40 @@ def every_text(*, everything: bool) -> list[Text]:
 
 def _composed(queue: Queue, variant: str, everything: bool) -> Iterator[Text]:
     for source in sources(PRODUCT, queue):
-        for ask in scan_requests(source):
-            narrow = ask.filters.narrowing
-            telling = (ask.after is not None, ask.exactly, ask.reverse) == (narrow, False, narrow)
-            if everything or telling:
-                for last in ("matching", *_other_results(ask), *_of_the_doctor(queue, ask)):
-                    text = with_variables(query(source, ask, last).text)
-                    name = f"{queue.design.name}.{ask.scan.statement} {ask.scan.name} {last}"
-                    yield Text(name, f"{variant} {source.payload} {ask}", text)
+        for request in scan_requests(source):
+            narrow = request.filters.narrowing
+            is_extreme = (request.after is not None, request.exactly, request.reverse) == (
+                narrow,
+                False,
+                narrow,
+            )
+            if everything or is_extreme:
+                for result in (
+                    "matching",
+                    *_other_results(request),
+                    *_of_the_doctor(queue, request),
+                ):
+                    text = with_variables(query(source, request, result).text)
+                    name = (
+                        f"{queue.design.name}.{request.scan.statement} {request.scan.name} {result}"
+                    )
+                    yield Text(name, f"{variant} {source.payload} {request}", text)
 
 
-def _of_the_doctor(queue: Queue, ask: ScanRequest) -> list[str]:
-    """What it asks of the walks of some states."""
-    if ask.filters.narrowing or ask.scan.state not in {"ready", "claimed", "error"}:
+def _of_the_doctor(queue: Queue, request: ScanRequest) -> list[str]:
+    """The doctor's results from the scans of some states."""
+    if request.filters.narrowing or request.scan.state not in {"ready", "claimed", "error"}:
         return []
-    ours = ["contradictions"] if queue.kind is Kind.INSTALLED else []
-    return [*ours, *(["claimed"] if ask.scan.state == "claimed" else [])]
+    results = ["contradictions"] if queue.kind is Kind.INSTALLED else []
+    return [*results, *(["claimed"] if request.scan.state == "claimed" else [])]
 
 
 def _of_the_bench(queue: Queue) -> Iterator[Text]:
-    """What it counts of the messages that are left."""
+    """The bench's counts of messages that are left."""
     steps = [("held", "bench.held"), ("codes", "bench.codes")]
-    for last in ("left", "left_codes"):
-        text = sql.piped(steps, f"bench.{last}", PRODUCT.dialect, queue.scope(PRODUCT)).text
-        yield Text(f"bench.{last}", queue.design.name, with_variables(text))
+    for result in ("left", "left_codes"):
+        text = sql.piped(steps, f"bench.{result}", PRODUCT.dialect, queue.scope(PRODUCT)).text
+        yield Text(f"bench.{result}", queue.design.name, with_variables(text))
 
 
 def _distinct(texts: Iterable[Text]) -> tuple[Text, ...]:

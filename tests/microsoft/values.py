@@ -12,7 +12,7 @@ from tests.microsoft.server import Row, Session
 from tests.microsoft.trees import Node
 
 Rows = Mapping[str, Row]
-"""Of each table in a query, by its alias, the row that is looked at."""
+"""The current row of each table in a query, by the table's alias."""
 Steps = Generator[None, None, Any]
 
 ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -50,7 +50,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 class Values:
-    """What a call's variables and the tables are asked."""
+    """Evaluates queries on the variables of a call and on the tables."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -60,30 +60,30 @@ class Values:
         self._named: dict[str, list[Row]] = {}
         """Common table expressions."""
         self._locked: dict[Any, Callable[[], None]] = {}
-        """How to give back what the statement has locked."""
+        """Releases the locks of the statement, by key."""
         self._written = ""
         """The alias of the table that the statement writes to."""
         self._rowcount = 0
         self._touches = False
         """Whether the statement has touched a table or a sequence."""
         self.read: list[str] = []
-        """The tables that were looked at, in their order."""
+        """The tables that were read, in this order."""
 
-    def _held(self, what: str) -> None:
-        """The configuration is the first that is read, and its lock lasts."""
+    def _require_configuration(self, what: str) -> None:
+        """The configuration is read before anything else, and its lock lasts."""
         assert "orders_config" in self.read, f"{what} before the configuration is held"
 
-    def _derived(self, query: Node, outer: Rows, *, places: bool = False) -> Steps:
-        """The rows of a query, by the names of its columns or by their places."""
+    def _derived(self, query: Node, outer: Rows, *, positions: bool = False) -> Steps:
+        """The rows of a query, by the names of its columns or by their positions."""
         found = []
         for rows in (yield from self._query(query, outer)):
             values = yield from self._each(query["SelectElements"], rows)
-            names = range(len(values)) if places else map(named_as, query["SelectElements"])
+            names = range(len(values)) if positions else map(named_as, query["SelectElements"])
             found.append(dict(zip(names, values, strict=True)))
         return found
 
     def _query(self, query: Node, outer: Rows) -> Steps:
-        """What stands in FROM, as WHERE, ORDER BY and TOP leave it."""
+        """The rows of FROM, after WHERE, ORDER BY and TOP."""
         sources = query.get("FromClause", {}).get("TableReferences", [])
         found = yield from self._joined(sources, conjuncts(query.get("WhereClause")), outer)
         if _is_aggregated(query):
@@ -97,13 +97,13 @@ class Values:
 
     def _sorted(self, found: list[Rows], by: Node) -> Steps:
         keyed = []
-        for place, rows in enumerate(found):
+        for position, rows in enumerate(found):
             key = []
             for one in by["OrderByElements"]:
                 value = (yield from self._value(one["Expression"], rows)) or 0
                 key.append(-value if one["SortOrder"] == "Descending" else value)
-            keyed.append((key, place))
-        return [found[place] for _, place in sorted(keyed)]
+            keyed.append((key, position))
+        return [found[position] for _, position in sorted(keyed)]
 
     def _joined(self, sources: Sequence[Node], conditions: list[Node], outer: Rows) -> Steps:
         found: list[Rows] = [outer]
@@ -112,11 +112,11 @@ class Values:
             for rows in found:
                 wider += yield from self._source(source, rows, conditions)
             found = wider
-        kept = []
+        matching = []
         for rows in found:
             if (yield from self._all(conditions, rows)):
-                kept.append(rows)  # noqa: PERF401 - it stops on its way
-        return kept
+                matching.append(rows)  # noqa: PERF401 - it yields between them
+        return matching
 
     def _all(self, conditions: Sequence[Node], rows: Rows) -> Steps:
         for one in conditions:
@@ -125,7 +125,7 @@ class Values:
         return True
 
     def _source(self, node: Node, rows: Rows, conditions: list[Node]) -> Steps:
-        """The rows with those of this table beside them."""
+        """The rows, joined with those of this table."""
         kind = node["$type"]
         if kind in {"QualifiedJoin", "UnqualifiedJoin"}:
             on = conjuncts(node)
@@ -133,13 +133,13 @@ class Values:
             outer = node.get("QualifiedJoinType") == "LeftOuter"
             for first in (yield from self._source(node["FirstTableReference"], rows, conditions)):
                 second = node["SecondTableReference"]
-                met = []
+                matches = []
                 for both in (
                     yield from self._source(second, first, on if outer else [*conditions, *on])
                 ):
                     if (yield from self._all(on, both)):
-                        met.append(both)  # noqa: PERF401
-                found += met or ([{**first, alias_of(second): _Row()}] if outer else [])
+                        matches.append(both)  # noqa: PERF401
+                found += matches or ([{**first, alias_of(second): _Row()}] if outer else [])
             return found
         alias = alias_of(node)
         if kind == "QueryDerivedTable":
@@ -158,7 +158,7 @@ class Values:
     def _stored(  # noqa: C901
         self, node: Node, rows: Rows, conditions: list[Node]
     ) -> Steps:
-        """The rows of a table that are sought and not passed over, locked where they have to be."""
+        """The rows of a table that match and are not skipped, locked if necessary."""
         name, alias, session = last(node["SchemaObject"]), alias_of(node), self._session
         self._touches = True
         if name == "sequences":
@@ -177,26 +177,26 @@ class Values:
             session.lock_table(name)
         self.read.append(name)
         columns = set(session.server.keys[name])
-        sought = [one for one in conditions if _is_about(one, alias, columns, rows)]
+        key_conditions = [one for one in conditions if _is_about(one, alias, columns, rows)]
         written = alias == self._written or "UpdLock" in hints
         found = []
-        for key in session.seen(name):
-            place = dict(zip(session.server.keys[name], key, strict=True))
-            if not (yield from self._all(sought, {**rows, alias: place})):
+        for key in session.all_keys(name):
+            key_columns = dict(zip(session.server.keys[name], key, strict=True))
+            if not (yield from self._all(key_conditions, {**rows, alias: key_columns})):
                 continue
             if written:
-                give_back = session.lock(name, key, skips="ReadPast" in hints)
-                if give_back is None:
+                release = session.lock(name, key, skips="ReadPast" in hints)
+                if release is None:
                     continue
-                self._locked[key] = give_back
+                self._locked[key] = release
             yield
-            there = session.read(name, key, skips="ReadPast" in hints, dirty="NoLock" in hints)
-            if there is not None:
-                found.append(Stored(name, there))
+            stored = session.read(name, key, skips="ReadPast" in hints, dirty="NoLock" in hints)
+            if stored is not None:
+                found.append(Stored(name, stored))
         return found
 
     def _each(self, nodes: Sequence[Node], rows: Rows) -> Steps:
-        """Their values, one after the other."""
+        """Their values, in order."""
         values = []
         for one in nodes:
             selected = one["$type"] == "SelectScalarExpression"
@@ -271,7 +271,7 @@ class Values:
 
     def _ScalarSubquery(self, node: Node, rows: Rows) -> Steps:
         yield
-        found = yield from self._derived(node["QueryExpression"], rows, places=True)
+        found = yield from self._derived(node["QueryExpression"], rows, positions=True)
         assert len(found) <= 1, "a subquery of more than one value (512)"
         return found[0][0] if found else None
 
@@ -291,9 +291,9 @@ class Values:
 
     def _SearchedCaseExpression(self, node: Node, rows: Rows) -> Steps:
         simple = "InputExpression" in node
-        asked = (yield from self._value(node["InputExpression"], rows)) if simple else True
+        operand = (yield from self._value(node["InputExpression"], rows)) if simple else True
         for one in node["WhenClauses"]:
-            if asked == (yield from self._value(one["WhenExpression"], rows)):
+            if operand == (yield from self._value(one["WhenExpression"], rows)):
                 return (yield from self._value(one["ThenExpression"], rows))
         if "ElseExpression" not in node:
             return None
@@ -302,7 +302,7 @@ class Values:
     _SimpleCaseExpression = _SearchedCaseExpression
 
     def _NextValueForExpression(self, node: Node, _: Rows) -> Steps:
-        self._held("a number is drawn")
+        self._require_configuration("a number is drawn")
         self._touches = True
         yield
         return self._session.draw(last(node["SequenceName"]))
@@ -314,8 +314,8 @@ class Values:
             in_order = yield from self._sorted(rows[""]["group"], by)
             own = {alias: row for alias, row in rows.items() if alias}
             return 1 + next(
-                place
-                for place, other in enumerate(in_order)
+                position
+                for position, other in enumerate(in_order)
                 if {alias: row for alias, row in other.items() if alias} == own
             )
         if name in _AGGREGATES:
@@ -329,14 +329,14 @@ class Values:
 
 
 class _Row(dict[str, Any]):
-    """What nobody has given a value is NULL: that a column is there, the binder says."""
+    """A column without a value is NULL; that each column exists, the binder checks."""
 
     def __missing__(self, _: str) -> None:
         return None
 
 
 class Stored(_Row):
-    """A row of a table, and of which."""
+    """A row, and the name of its table."""
 
     def __init__(self, table: str, row: Row) -> None:
         super().__init__(row)
@@ -403,7 +403,7 @@ def inside(node: Any) -> Generator[Node, None, None]:
 
 
 def _is_about(condition: Node, alias: str, columns: set[str], rows: Rows) -> bool:
-    """Whether it says of this table no more than its key, and can be asked by now."""
+    """Whether it uses only the key of this table, and other rows that are already known."""
     is_one = False
     for one in inside(condition):
         if one["$type"] in _SUBQUERIES:
@@ -428,7 +428,7 @@ def _is_aggregated(query: Node) -> bool:
             return True
         return any(found(one) for one in node.values())
 
-    if "$aggregated" not in query:  # kept, for it is asked of each row
+    if "$aggregated" not in query:  # cached, because each row needs it
         query["$aggregated"] = found(query["SelectElements"])
     aggregated: bool = query["$aggregated"]
     return aggregated

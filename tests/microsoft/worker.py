@@ -1,7 +1,7 @@
-"""The process that .NET runs in: a line of JSON is a question, a line of JSON its answer.
+"""The process that .NET runs in: it answers each request, a line of JSON, with a line of JSON.
 
-Apart from pytest, because a runtime takes signals over, and is told by variables and a library
-path where its parts are. It wants Python's own library and the folder that `fetch` makes.
+It is apart from pytest, because the runtime takes over signals, and finds its parts by environment
+variables and a library path. It needs only Python's own library and the folder that `fetch` makes.
 """
 
 import importlib
@@ -21,24 +21,24 @@ _POSITIONS = (
     *("ScriptTokenStream", "FirstTokenIndex", "LastTokenIndex", "FragmentLength"),
     *("StartOffset", "StartLine", "StartColumn"),
 )
-"""What a tree has of layout."""
+"""Properties of a tree that are layout."""
 
 
 class Worker:
-    """Microsoft's tools, each loaded when it is first asked."""
+    """Microsoft's tools, each loaded when it is first used."""
 
-    def __init__(self, place: Path) -> None:
-        self._tools = place / "mssqlcli" / "mssqltoolsservice" / "bin"
+    def __init__(self, folder: Path) -> None:
+        self._tools = folder / "mssqlcli" / "mssqltoolsservice" / "bin"
         with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
             framework = {"name": "Microsoft.NETCore.App", "version": "3.1.0"}
             json.dump({"runtimeOptions": {"framework": framework}}, config)
             config.flush()
             coreclr = importlib.import_module("clr_loader").get_coreclr(
-                runtime_config=config.name, dotnet_root=str(place / "dotnetcore2" / "bin")
+                runtime_config=config.name, dotnet_root=str(folder / "dotnetcore2" / "bin")
             )
             importlib.import_module("pythonnet").set_runtime(coreclr)
             self._clr = importlib.import_module("clr")
-        self._serializing: Any = None
+        self._serialize: Any = None
 
     def _load(self, assembly: str, namespace: str = "") -> Any:
         self._clr.AddReference(str(self._tools / f"{assembly}.dll"))
@@ -51,34 +51,34 @@ class Worker:
         return lambda text: parser.Parse(reader(text), None)
 
     def scriptdom(self, grammar: str, texts: Sequence[str]) -> list[list[str]]:
-        """What the grammar does not know, of each text."""
+        """The syntax errors of each text."""
         parsed = self._parsed(grammar)
         return [_errors(parsed(text)[1]) for text in texts]
 
     def trees(self, texts: Sequence[str]) -> list[list[Any]]:
-        """Of each text: what the grammar does not know, what is wrong in its tree."""
+        """Of each text: its syntax errors, the mistakes in its tree."""
         parsed = self._parsed("150")
         found: list[list[Any]] = []
         for text in texts:
             tree, errors = parsed(text)
-            wrong = [] if errors.Count else mistakes(json.loads(self._written(tree)))
-            found.append([_errors(errors), wrong])
+            found_mistakes = [] if errors.Count else mistakes(json.loads(self._written(tree)))
+            found.append([_errors(errors), found_mistakes])
         return found
 
     def tree(self, text: str) -> Any:
-        """The syntax tree of a text that the newest grammar knows."""
+        """The syntax tree of a text, by the newest grammar."""
         return json.loads(self._written(self._parsed("150")(text)[0]))
 
     def sqlparser(self, texts: Sequence[str]) -> list[list[str]]:
-        """What the parser of Management Studio does not know, of each text."""
+        """The errors of each text by Management Studio's parser."""
         namespace = "Microsoft.SqlServer.Management.SqlParser.Parser"
         parser = self._load("Microsoft.SqlServer.SqlParser", namespace).Parser
         return [[error.Message for error in parser.Parse(text).Errors] for text in texts]
 
     def binder(self, made: Sequence[str], texts: Sequence[tuple[str, str]]) -> list[str]:
-        """Which names stand for nothing, in the objects and in the texts, each by its name.
+        """The names that are not defined, in the objects and in the texts, (name, text).
 
-        A statement that makes something is taken as it is; all others of a text go into a
+        A statement that creates something is added as it is; all others of a text go into a
         procedure, whose parameters are the variables that the text does not declare.
         """
         for assembly in ("Microsoft.Data.Tools.Schema.Sql", "Microsoft.SqlServer.Dac"):
@@ -94,7 +94,7 @@ class Worker:
                 model.AddObjects(text)
             except Exception as error:  # noqa: BLE001 - .NET's own classes
                 lines = str(error).split("\n   at ")[0].strip().split("\n")
-                # What it refused once it names again with each that comes after.
+                # It repeats what it refused once with each later object.
                 new = [line.strip() for line in lines[1:] if line.strip() not in refused]
                 refused.update(new)
                 found.extend(f"{name}: {line}" for line in new if line)
@@ -105,7 +105,7 @@ class Worker:
         for name, text in texts:
             tree, errors = parsed(text)
             if not errors.Count:
-                rest = _take(objects, name, tree, text)
+                rest = _extract_objects(objects, name, tree, text)
                 if _COMMENT.sub("", rest).replace(_NOTHING, "").strip("; \n"):
                     add(name, _procedure(name, rest, declared(json.loads(self._written(tree)))))
         for text, name in objects.items():
@@ -113,13 +113,13 @@ class Worker:
         return found + [str(one.Message) for one in model.Validate()]
 
     def _written(self, tree: Any) -> str:
-        """The tree as JSON: types, names, values; nothing of layout and comments."""
-        if self._serializing is None:
-            self._serializing = self._how_to_serialize()
-        written = str(self._serializing(tree))
+        """The tree as JSON: types, names, values; no layout and no comments."""
+        if self._serialize is None:
+            self._serialize = self._serializer()
+        written = str(self._serialize(tree))
         return written.replace(f', {DOM}"', '"').replace(f'"$type":"{DOM}.', '"$type":"')
 
-    def _how_to_serialize(self) -> Any:
+    def _serializer(self) -> Any:
         newtonsoft = self._load("Newtonsoft.Json")
         resolver = importlib.import_module(
             "Newtonsoft.Json.Serialization"
@@ -142,26 +142,26 @@ class Worker:
 
 _COMMENT = re.compile(r"--(?: [^\n]*)?$|/\*.*?\*/", re.DOTALL | re.MULTILINE)
 _NOTHING = "PRINT 1;"
-_MADE_ALREADY = ("CreateSchemaStatement", "CreateRoleStatement")
+_EXISTING = ("CreateSchemaStatement", "CreateRoleStatement")
 _LITERAL = re.compile(r"'(?:[^']|'')*'")
 
 
-def _take(objects: dict[str, str], name: str, tree: Any, text: str) -> str:
-    """Put what the text makes among the objects; what else it does."""
+def _extract_objects(objects: dict[str, str], name: str, tree: Any, text: str) -> str:
+    """Move what the text creates to the objects; the rest of the text."""
     rest = text
-    for one in _makes(tree.Batches):
+    for one in _creating_statements(tree.Batches):
         start, length = one.StartOffset, one.FragmentLength
         rest = rest[:start] + _NOTHING.ljust(length) + rest[start + length :]
         kind = type(one).__name__
         if kind == "AlterTableAddTableElementStatement":
             _add_columns(objects, one, text)
-        elif kind not in _MADE_ALREADY:
-            objects.setdefault(_created(text, one), name)
+        elif kind not in _EXISTING:
+            objects.setdefault(_create_statement(text, one), name)
     return rest
 
 
-def _makes(batches: Any) -> Iterator[Any]:
-    """The statements that make an object or add to it, also those in an IF or a BEGIN."""
+def _creating_statements(batches: Any) -> Iterator[Any]:
+    """The statements that create an object or add to it, also those in an IF or a BEGIN."""
     inside: list[Any] = [one for batch in batches for one in batch.Statements]
     while inside:
         one = inside.pop(0)
@@ -174,15 +174,15 @@ def _makes(batches: Any) -> Iterator[Any]:
             inside += list(one.StatementList.Statements)
 
 
-def _created(text: str, statement: Any) -> str:
-    """What makes an object, as DacFx takes it."""
+def _create_statement(text: str, statement: Any) -> str:
+    """The statement that creates an object, as DacFx accepts it."""
     start = statement.StartOffset
     made = text[start : start + statement.FragmentLength]
     return re.sub(r"\bCREATE OR ALTER\b", "CREATE", made, count=1)
 
 
 def _add_columns(objects: dict[str, str], adding: Any, text: str) -> None:
-    """ALTER TABLE ... ADD: the columns stand in CREATE TABLE, which is all that DacFx takes."""
+    """ALTER TABLE ... ADD: the columns move to CREATE TABLE, because DacFx accepts only that."""
     part = adding.Definition
     columns = text[part.StartOffset : part.StartOffset + part.FragmentLength]
     table = text[adding.StartOffset :].partition("ALTER TABLE ")[2].partition(" ")[0]
@@ -204,11 +204,11 @@ def _errors(errors: Any) -> list[str]:
 
 
 def main() -> None:
-    """Answer until there are no more questions."""
+    """Answer requests until there are no more."""
     worker = Worker(Path(sys.argv[1]))
     for line in sys.stdin:
-        what, *words = json.loads(line)
-        print(json.dumps(getattr(worker, what)(*words)), flush=True)
+        method, *arguments = json.loads(line)
+        print(json.dumps(getattr(worker, method)(*arguments)), flush=True)
 
 
 if __name__ == "__main__":
