@@ -134,7 +134,6 @@ FOREIGN_COLUMNS: dict[str, pa.Array] = {
     "nothing": pa.nulls(3),
     "bits": pa.array([True, False, None]),
 }
-KEPT = {"at": "exact", "queue": "texts"}
 
 
 def closed(root: Path, kind: str, columns: dict[str, pa.Array]) -> None:
