@@ -21,7 +21,7 @@ pytest.importorskip("pyarrow", reason="needs the pipeline: pip install 'dbq-cons
 from console.pipeline.archive import job
 from tests.faults.connection_faults import Cutter
 from tests.local_tasks import LocalTasks
-from tests.pipeline.archive_tools import AT_ONCE, everywhere, payloads
+from tests.pipeline.archive_tools import NO_RETENTION, all_payloads, payloads
 from tests.proxy import Fate, Proxy
 
 HASTY = Timeouts(connect_seconds=2, statement_seconds=2.0, lock_seconds=1.0)
@@ -30,7 +30,7 @@ MESSAGES = 40
 
 def archive(client: Client, lake: Lake) -> None:
     """Archive everything, in small ranges and batches."""
-    offered = job.preview(client.database, client.queue, lake, AT_ONCE, range_rows=25)
+    offered = job.preview(client.database, client.queue, lake, NO_RETENTION, range_rows=25)
     job.archive(client.database, offered, lake, LocalTasks(), batch=7)
 
 
@@ -61,6 +61,8 @@ def test_archive_is_cut_off_anywhere(
                 assert time.monotonic() - began < 60.0
             archive(client, lake)
             assert payloads(lake) == Counter(map(str, pushed)), pieces
-            assert everywhere(client, payloads(lake)) == payloads(lake), "some rows are still there"
+            assert all_payloads(client, payloads(lake)) == payloads(lake), (
+                "some rows are still there"
+            )
             if not cutter.happened:
                 break

@@ -1,4 +1,4 @@
-"""Runs of archive with their tasks in this process, and what they left behind."""
+"""Runs of archive with their tasks in this process, and the results."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,33 +25,33 @@ from console.pipeline.spark import Item, Work
 from tests.contract.client import Client
 from tests.local_tasks import LocalTasks
 
-AT_ONCE = ArchiveRequest(retention=0.0)
-"""All that the archive has."""
+NO_RETENTION = ArchiveRequest(retention=0.0)
+"""Everything in the archive, whatever its age."""
 
 
-class Between(LocalTasks):
-    """As plain tasks; before the first task of one kind something else happens."""
+class HookedTasks(LocalTasks):
+    """Local tasks that call a hook before they run one kind of work."""
 
-    def __init__(self, work: Work, first: Callable[[], object]) -> None:
+    def __init__(self, work: Work, hook: Callable[[], object]) -> None:
         self._work = work
-        self._first = first
+        self._hook = hook
 
     def run(
         self, work: Work, items: Sequence[Item], *more: Any, **how: Any
     ) -> list[dict[str, Any]]:
         if work == self._work:
-            self._first()
+            self._hook()
         return super().run(work, items, *more, **how)
 
 
 def run(
     client: Client,
     lake: Lake,
-    wanted: ArchiveRequest = AT_ONCE,
+    request: ArchiveRequest = NO_RETENTION,
     tasks: LocalTasks | None = None,
     range_rows: int = 100_000,
 ) -> list[job.ArchiveResult]:
-    offered = job.preview(client.database, client.queue, lake, wanted, range_rows=range_rows)
+    offered = job.preview(client.database, client.queue, lake, request, range_rows=range_rows)
     return job.archive(client.database, offered, lake, tasks or LocalTasks(), batch=7)
 
 
@@ -73,23 +73,23 @@ def payloads(lake: Lake) -> Counter[str]:
     return Counter(row["payload"].decode() for row in rows_in_lake(lake))
 
 
-def everywhere(client: Client, in_lake: Counter[str]) -> Counter[str]:
-    """Payload -> how often it lies in the queue, in its archive and in the lake together."""
+def all_payloads(client: Client, in_lake: Counter[str]) -> Counter[str]:
+    """Payload -> how often it is in the queue, in its archive and in the lake together."""
     name = client.queue.design.name
     tables = {"fifo": "payload FROM <>", "status": "text_data FROM <>"}
     found = Counter(in_lake)
-    for lying in (tables.get(name, "text_data FROM <data>"), "payload FROM <archive>"):
-        found.update(row[0] for row in execute_sql(client, f"SELECT {lying}"))
+    for source in (tables.get(name, "text_data FROM <data>"), "payload FROM <archive>"):
+        found.update(row[0] for row in execute_sql(client, f"SELECT {source}"))
     return found
 
 
 def execute_sql(client: Client, statement: str, **values: object) -> list[Any]:
-    """A statement with the names of the queue's tables put in."""
+    """Run a statement with the names of the queue's tables put in."""
     dialect = client.database.product.dialect
     for suffix in ("archive", "meta", "data", ""):
         name = f"{client.queue.name}_{suffix}" if suffix else client.queue.name
-        whole = ".".join(sql.quote_identifier(dialect, n) for n in (client.queue.schema, name))
-        statement = statement.replace(f"<{suffix}>", whole)
+        qualified = ".".join(sql.quote_identifier(dialect, n) for n in (client.queue.schema, name))
+        statement = statement.replace(f"<{suffix}>", qualified)
     with client.database.transaction("prepare a test") as connection:
         result = connection.execute(text(statement), values)
         return list(result.all()) if result.returns_rows else []
@@ -99,8 +99,8 @@ def archived_keys(client: Client) -> list[int]:
     return [row[0] for row in execute_sql(client, "SELECT archive_id FROM <archive> ORDER BY 1")]
 
 
-def popped(client: Client, count: int) -> list[str]:
-    """So many messages that were pushed and popped; their payloads."""
+def push_and_pop(client: Client, count: int) -> list[str]:
+    """Push and pop this many messages; their payloads."""
     sent = [f"{client.queue.name} {number}" for number in range(count)]
     client.push_many(sent)
     assert len(client.drain()) == count
@@ -108,12 +108,12 @@ def popped(client: Client, count: int) -> list[str]:
 
 
 def act(client: Client, verb: Callable[[MessageSource], MessageAction], *words: str) -> int:
-    """An operator's verb; how many messages it moved."""
+    """Run an operator's verb; how many messages it moved."""
     with client.database.transaction("read the queue", read_only=True) as connection:
         source = MessageSource.of(connection, client.queue)
     action = verb(source)
-    made = plan.make(client.database, action, parse(words))
-    return execute.execute(client.database, action, made).ledger.out
+    planned = plan.make(client.database, action, parse(words))
+    return execute.execute(client.database, action, planned).ledger.out
 
 
 def audit(client: Client) -> list[tuple[str, int, str]]:
@@ -123,20 +123,20 @@ def audit(client: Client) -> list[tuple[str, int, str]]:
     return [(entry.verb, entry.done, entry.outcome) for entry in reversed(found)]
 
 
-def subscribers_popped(client: Client, count: int) -> list[str]:
-    """So many messages that were pushed, and popped by each subscriber of the ring."""
-    return popped(replace(client, queue=client.queue.views[0]), count)
+def push_and_pop_by_subscribers(client: Client, count: int) -> list[str]:
+    """Push this many messages and pop them by each subscriber of the ring; their payloads."""
+    return push_and_pop(replace(client, queue=client.queue.views[0]), count)
 
 
 def damage(lake: Lake, part: str, change: Callable[[bytes], bytes]) -> None:
-    """Change what lies in the one file whose path holds this."""
+    """Change the content of the only file whose path contains this."""
     (path,) = [path for path in lake.files("") if part in path]
     file = Path(lake.path(path))
     file.write_bytes(change(file.read_bytes()))
 
 
 def another_value(data: bytes, name: str = "attempts") -> bytes:
-    """The same rows, a value of the first one another."""
+    """The same rows, with another value in the first one."""
     table = pq.read_table(pa.BufferReader(data))
     at, values = table.schema.names.index(name), table.column(name).to_pylist()
     other = pa.array([values[0] + 1_000, *values[1:]], table.schema.field(name).type)
@@ -146,7 +146,7 @@ def another_value(data: bytes, name: str = "attempts") -> bytes:
 
 
 def stop_at(client: Client, lake: Lake, phase: str) -> None:
-    """A run of three ranges that ends where a phase begins."""
+    """A run of three ranges that stops when a phase begins."""
 
     class Stopped(Exception):  # noqa: N818
         pass
@@ -155,6 +155,6 @@ def stop_at(client: Client, lake: Lake, phase: str) -> None:
         if now == phase:
             raise Stopped
 
-    offered = job.preview(client.database, client.queue, lake, AT_ONCE, range_rows=10)
+    offered = job.preview(client.database, client.queue, lake, NO_RETENTION, range_rows=10)
     with pytest.raises(Stopped):
         job.archive(client.database, offered, lake, LocalTasks(), on_progress=on_progress, batch=7)

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster of the wheel's own programs on the loopback, and an object store."""
+"""A standalone Spark cluster on the loopback, from the wheel's programs, and an object store."""
 
 import json
 import os
@@ -19,15 +19,15 @@ from console.pipeline import java
 from tests.servers import wait_until
 
 _EXECUTOR = "CoarseGrainedExecutorBackend"
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _START_SECONDS = 300.0
 
 
 class Cluster:
-    """Two workers with a core each. Its daemons are killed as a machine would be, with -9."""
+    """Two workers with a core each. Its daemons are killed with -9, as if a machine failed."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], workers: int = 2) -> None:
-        """With what the jobs and the workers have in their environment beside the usual."""
+        """The environment is added to the usual one of jobs and workers."""
         import pyspark  # noqa: PLC0415  # the extra's
 
         self.folder = folder
@@ -48,7 +48,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What driver and workers share: nothing of this process's secrets."""
+        """Shared by driver and workers, without this process's secrets."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("DBQ_", "AWS_"))}
         return {
             **kept,
@@ -65,10 +65,10 @@ class Cluster:
         }
 
     def configure(self, **more: str) -> None:
-        """Spark's own file of settings, as an operator would write it."""
+        """Spark's settings file, as an operator would write it."""
         settings = {
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": _QUICK,
+            "spark.executor.extraJavaOptions": _JVM_OPTIONS,
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": self.events.as_uri(),
             # As text, in one file, to be searched.
@@ -80,14 +80,14 @@ class Cluster:
         (self.folder / "spark-defaults.conf").write_text("".join(lines))
 
     def start_master(self, *, recovers: bool = True) -> "subprocess.Popen[bytes]":
-        """At its one address; it finds there what an earlier one knew, unless it is not to."""
+        """Always at the same address; it recovers the state of an earlier one if it `recovers`."""
         words = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0"]
         options = {
             "spark.deploy.recoveryMode": "FILESYSTEM" if recovers else "NONE",
             "spark.deploy.recoveryDirectory": self._recovery,
         }
         self.master = self._daemon("master.Master", words, options)
-        wait_until(lambda: reached(self._port), "the master", seconds=_START_SECONDS)
+        wait_until(lambda: is_listening(self._port), "the master", seconds=_START_SECONDS)
         return self.master
 
     def start_worker(self) -> "subprocess.Popen[bytes]":
@@ -107,7 +107,7 @@ class Cluster:
         with log.open("ab") as file:
             process = subprocess.Popen(
                 [str(self.home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *words],
-                env={**self.environment, "SPARK_DAEMON_JAVA_OPTS": f"{_QUICK} {java}"},
+                env={**self.environment, "SPARK_DAEMON_JAVA_OPTS": f"{_JVM_OPTIONS} {java}"},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
@@ -117,7 +117,7 @@ class Cluster:
         return process
 
     def executors(self, worker: "subprocess.Popen[bytes]") -> list[psutil.Process]:
-        """The JVMs that a worker has started; other children of it come and go meanwhile."""
+        """The JVMs that a worker has started; its other children come and go."""
         try:
             children = psutil.Process(worker.pid).children(recursive=True)
         except psutil.NoSuchProcess:
@@ -129,7 +129,7 @@ class Cluster:
         process.wait()
 
     def job(self, url: str, *words: str, submitted: bool = False) -> "subprocess.Popen[str]":
-        """A verb of the pipeline on this cluster; where the database is its environment says."""
+        """A verb of the pipeline on this cluster; its environment names the database."""
         if submitted:
             submit = str(self.home / "bin" / "spark-submit")
             command = [submit, "--master", self.url, str(command_line.__file__)]
@@ -147,13 +147,13 @@ class Cluster:
         )
 
     def executors_used(self) -> dict[str, set[str]]:
-        """Application -> the executors on which tasks of it ended, by the event logs."""
+        """Application -> the executors that ended tasks of it, from the event logs."""
         found: dict[str, set[str]] = {}
         for path in self.events.rglob("*"):
             for line in path.read_text().splitlines() if path.is_file() else ():
-                told = json.loads(line)
-                if told["Event"] == "SparkListenerTaskEnd":
-                    found.setdefault(path.name, set()).add(told["Task Info"]["Executor ID"])
+                event = json.loads(line)
+                if event["Event"] == "SparkListenerTaskEnd":
+                    found.setdefault(path.name, set()).add(event["Task Info"]["Executor ID"])
         return found
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ def free_port() -> int:
         return port
 
 
-def reached(port: int) -> bool:
+def is_listening(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
@@ -195,7 +195,7 @@ def _is_executor(process: psutil.Process) -> bool:
         return False
 
 
-# -- a real S3 interface in a process of its own, and what the usual chain of credentials finds
+# -- a real S3 interface in a separate process, and credentials where clients look for them
 
 BUCKET = "bucket"
 SECRET = "Pl4nted-s3cret"
@@ -203,13 +203,13 @@ SECRET = "Pl4nted-s3cret"
 
 @contextmanager
 def object_store() -> Iterator[str]:
-    """Its endpoint, which is in the environment while the body runs; it has one bucket."""
+    """Its endpoint, set in the environment while the body runs; it has one bucket."""
     endpoint = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_until(lambda: reached(port), "the object store")
-        with mock.patch.dict(os.environ, surroundings(endpoint)):
+        wait_until(lambda: is_listening(port), "the object store")
+        with mock.patch.dict(os.environ, s3_environment(endpoint)):
             from pyarrow import fs  # noqa: PLC0415
 
             files = fs.S3FileSystem(endpoint_override=endpoint, allow_bucket_creation=True)  # type: ignore[attr-defined]
@@ -220,7 +220,7 @@ def object_store() -> Iterator[str]:
         process.wait()
 
 
-def surroundings(endpoint: str) -> dict[str, str]:
+def s3_environment(endpoint: str) -> dict[str, str]:
     """As an operator would export them."""
     return {
         "AWS_ENDPOINT_URL": endpoint,

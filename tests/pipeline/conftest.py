@@ -1,7 +1,7 @@
-"""Fixtures of the pipeline: one Spark session for the suite, a lake and a queue a test.
+"""Fixtures of the pipeline: one Spark session for the suite, a lake and queues per test.
 
-What needs Spark is in the one file `test_on_spark.py`: its tests run in one process
-(tests/conftest.py), and so there is one JVM.
+All tests that need Spark are in `test_on_spark.py`, which runs in one process
+(tests/conftest.py), so there is one JVM.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from console.designs import design
 from console.engines import Database
 from console.pipeline.lake import Lake
 from tests.contract.client import Client
-from tests.pipeline.archive_tools import popped
+from tests.pipeline.archive_tools import push_and_pop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,15 +29,15 @@ FAST = {
     "spark.default.parallelism": "2",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
-"""What makes a small job quick; nothing that changes what it does."""
+"""Settings that make a small job fast without changing what it does."""
 
 _NUMBERS = itertools.count(1)
-Use = Callable[..., Client]
+NewQueue = Callable[..., Client]
 
 
 @pytest.fixture(scope="session")
 def java_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the wrapper of Java is made: not in the folder of whoever runs the suite."""
+    """The folder for the wrapper of Java, not in the home of the user who runs the suite."""
     folder = tmp_path_factory.mktemp("cache")
     with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(folder)):
         yield folder
@@ -54,15 +54,15 @@ def spark(java_folder: Path) -> Iterator["SparkSession"]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """An empty lake of this test alone."""
+    """An empty lake for this test."""
     return Lake(tmp_path / "lake")
 
 
 @pytest.fixture
-def use(postgresql: Database) -> Use:
-    """A function that installs a queue of this test: its design, its options."""
+def new_queue(postgresql: Database) -> NewQueue:
+    """A function that installs a queue for this test, by design and options."""
 
-    def one(name: str, label: str = "", **options: str) -> Client:
+    def install_queue(name: str, label: str = "", **options: str) -> Client:
         of = design(name)
         queue = installed_queue(
             "public",
@@ -73,12 +73,12 @@ def use(postgresql: Database) -> Use:
         install(postgresql, queue)
         return Client(postgresql, queue)
 
-    return one
+    return install_queue
 
 
 @pytest.fixture
-def filled(use: Use) -> Client:
-    """30 popped messages."""
-    client = use("fifo", archive_at_pop="on")
-    popped(client, 30)
+def filled(new_queue: NewQueue) -> Client:
+    """A queue with 30 popped messages in its archive."""
+    client = new_queue("fifo", archive_at_pop="on")
+    push_and_pop(client, 30)
     return client

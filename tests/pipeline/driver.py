@@ -1,8 +1,8 @@
-"""A run of archive in a process of its own, which kills itself somewhere.
+"""A run of archive in a separate process, which kills itself at a given step.
 
 `DBQ_URL=... python -m tests.pipeline.driver QUEUE LAKE [PHASE STEPS] [--spark]`: it kills itself
 STEPS calls and returns of the pipeline's own functions after the phase began. Without a phase it
-runs to its end, and prints how many of them each phase had.
+runs to its end, and prints how many of these steps each phase had.
 """
 
 import json
@@ -28,8 +28,8 @@ PHASES |= {"_withdraw": "withdraw"}
 _OURS = str(Path("console", "pipeline")) + os.sep
 
 
-class Death:
-    """Counts what happens in the pipeline, and kills the process when it is time."""
+class StepCounter:
+    """Counts calls and returns in the pipeline, and kills the process at the given step."""
 
     def __init__(self, phase: str, steps: int) -> None:
         self.counts = dict.fromkeys(PHASES.values(), 0)
@@ -50,19 +50,19 @@ class Death:
 
 
 def main() -> None:
-    name, place, phase, steps = [*(w for w in sys.argv[1:] if w != "--spark"), "", "0"][:4]
+    name, location, phase, steps = [*(w for w in sys.argv[1:] if w != "--spark"), "", "0"][:4]
     database = open_database(os.environ["DBQ_URL"])  # others may see command lines
     with database.transaction("read the catalog", read_only=True) as connection:
         queue = catalog.find(connection, name)
-    lake = Lake(place)
+    lake = Lake(location)
     done_older = 0.0 if queue.design.keeps_row and queue.design.name != "claim" else None
-    wanted = ArchiveRequest(retention=0.0, done_older=done_older)
-    offered = job.preview(database, queue, lake, wanted, range_rows=RANGE_ROWS)
-    death = Death(phase, int(steps))
+    request = ArchiveRequest(retention=0.0, done_older=done_older)
+    offered = job.preview(database, queue, lake, request, range_rows=RANGE_ROWS)
+    counter = StepCounter(phase, int(steps))
 
     def run(tasks: Tasks) -> None:
-        threading.setprofile(death)
-        sys.setprofile(death)
+        threading.setprofile(counter)
+        sys.setprofile(counter)
         try:
             job.archive(database, offered, lake, tasks, batch=BATCH)
         finally:
@@ -75,7 +75,7 @@ def main() -> None:
             run(SparkTasks(spark.sparkContext))
     else:
         run(LocalTasks())
-    print(json.dumps(death.counts))
+    print(json.dumps(counter.counts))
 
 
 if __name__ == "__main__":

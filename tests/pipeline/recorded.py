@@ -1,4 +1,4 @@
-"""Recordings made up, as the recorder would have written them."""
+"""Artificial recordings, in the recorder's format."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,28 +18,28 @@ SEGMENT_SECONDS = 300
 
 
 def write(root: Path, kind: RecordKind, *rows: Mapping[str, Any], connection: str = "prod") -> None:
-    """Rows as one closed segment, a file a day."""
+    """Write rows as one closed segment, one file per day."""
     segment = segments.Segment(root, connection, min(row["at"] for row in rows))
     segment.write(kind, rows)
     segment.close()
 
 
 def sample(seconds: float, **figures: Any) -> dict[str, Any]:
-    """A sample of `orders`, so many seconds after the beginning."""
+    """A sample of `orders`, this many seconds after BEGIN."""
     at = BEGIN + timedelta(seconds=seconds)
     return {"at": at, "schema": "public", "queue": "orders", "design": "ring", **figures}
 
 
 def fill(root: Path, *, days: int, queues: int, step_seconds: float, seed: int = 1) -> int:
-    """A recording of `prod` with figures as in life; how many samples it has."""
+    """Write a recording of `prod` with realistic figures; its number of samples."""
     random = np.random.default_rng(seed)
-    looks = int(SEGMENT_SECONDS / step_seconds)
+    times = int(SEGMENT_SECONDS / step_seconds)
     rows = 0
     for number in range(days * 86_400 // SEGMENT_SECONDS):
         start = BEGIN + timedelta(seconds=number * SEGMENT_SECONDS)
         folder = root / SAMPLES.name / rollup_files.connection_part("prod") / f"date={start.date()}"
         folder.mkdir(parents=True, exist_ok=True)
-        table = _table(start, looks, queues, step_seconds, random)
+        table = _table(start, times, queues, step_seconds, random)
         path = folder / f"{start:%Y%m%dT%H%M%S}.000000Z-{number:08x}.parquet"
         pq.write_table(table, path)  # type: ignore[no-untyped-call]
         rows += table.num_rows
@@ -47,14 +47,14 @@ def fill(root: Path, *, days: int, queues: int, step_seconds: float, seed: int =
 
 
 def _table(
-    start: datetime, looks: int, queues: int, step_seconds: float, random: np.random.Generator
+    start: datetime, times: int, queues: int, step_seconds: float, random: np.random.Generator
 ) -> pa.Table:
-    size = looks * queues
+    size = times * queues
     micros = int(start.timestamp() * 1_000_000) + np.repeat(
-        (np.arange(looks) * step_seconds * 1_000_000).astype("int64"), queues
+        (np.arange(times) * step_seconds * 1_000_000).astype("int64"), queues
     )
-    names = np.tile([f"queue {number}" for number in range(queues)], looks)
-    latency = np.repeat(random.lognormal(-5, 0.6, looks), queues)
+    names = np.tile([f"queue {number}" for number in range(queues)], times)
+    latency = np.repeat(random.lognormal(-5, 0.6, times), queues)
     counts: Sequence[str] = ("ready", "scheduled", "claimed", "stuck", "errors", "done", "gap")
     columns = {
         "at": pa.array(micros, pa.timestamp("us", tz="UTC")),
@@ -67,11 +67,11 @@ def _table(
         "age_seconds": pa.array(random.exponential(20, size)),
         **{name: pa.array(random.poisson(1000, size), pa.int64()) for name in counts},
     }
-    wanted = segments.schema(SAMPLES)
+    schema = segments.schema(SAMPLES)
     arrays = [
         columns[field.name].cast(field.type)
         if field.name in columns
         else pa.nulls(size, field.type)
-        for field in wanted
+        for field in schema
     ]
-    return pa.Table.from_arrays(arrays, schema=wanted)
+    return pa.Table.from_arrays(arrays, schema=schema)

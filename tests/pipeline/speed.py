@@ -1,11 +1,11 @@
-"""How fast archive is, beside the same data without Spark, in one run.
+"""The speed of archive, compared with the same data without Spark in one run.
 
     python -m tests.pipeline.speed [--rows 2000000] [--bytes 300] [--master 'local[*]']
-    python -m tests.pipeline.speed --cluster [--rows 2000000]    local[2] beside two workers
+    python -m tests.pipeline.speed --cluster [--rows 2000000]    local[2], then two workers
     python -m tests.pipeline.speed rollup | verify [ROWS]
 
-On an embedded server of its own, with durable commits. Not a test: these times are the machine's
-as much as ours.
+On a separate embedded server with durable commits. Not a test: these times depend on the machine
+as much as on the code.
 """
 
 import argparse
@@ -59,9 +59,9 @@ def main() -> None:
         "--cluster", action="store_true", help="archive by local[2], then by a cluster of its own"
     )
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.cluster:
-        beside(["--rows", str(asked.rows), "--bytes", str(asked.bytes)])
+    options = parser.parse_args()
+    if options.cluster:
+        compare_with_cluster(["--rows", str(options.rows), "--bytes", str(options.bytes)])
         return
     with (
         EmbeddedServer.start(settings=SETTINGS) as server,
@@ -69,26 +69,26 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="dbq-speed-") as folder,
     ):
         database = open_database(url, timeouts=PATIENT)
-        work = alone if asked.alone else measure
-        work(database, Path(folder), asked.rows, asked.bytes, asked.master)
+        work = archive_only if options.alone else measure
+        work(database, Path(folder), options.rows, options.bytes, options.master)
         database.close()
 
 
-def alone(database: Database, folder: Path, count: int, size: int, master: str) -> None:
+def archive_only(database: Database, folder: Path, count: int, size: int, master: str) -> None:
     queue, lake = filled(database, count, size), Lake(folder / "lake")
     offered = job.preview(database, queue, lake, ArchiveRequest(retention=0.0), at_once=2)
     where = master.partition(":")[0]
-    with watched() as peak:
+    with peak_memory() as peak:
         began = time.monotonic()
-        with tasks("speed", master) as spreading:
-            warm(spreading, export.url_for_tasks(database))
+        with tasks("speed", master) as spark_tasks:
+            warm(spark_tasks, export.url_for_tasks(database))
             line(f"{where}: start", 0, time.monotonic() - began, peak)
-            archive(database, offered, lake, spreading, peak, f"{where}: ")
+            archive(database, offered, lake, spark_tasks, peak, f"{where}: ")
 
 
-def beside(words: Sequence[str]) -> None:
-    """On two cores of one process, then on a cluster of two workers with a core each. Both in a
-    process of its own: a JVM that has worked already is quicker, and keeps its settings."""
+def compare_with_cluster(words: Sequence[str]) -> None:
+    """On two cores of one process, then on a cluster of two workers with a core each. Each in a
+    separate process: a JVM that has been used is faster, and keeps its settings."""
     command = [sys.executable, "-m", "tests.pipeline.speed", "--alone", *words, "--master"]
     subprocess.run([*command, "local[2]"], check=True)
     with (
@@ -99,11 +99,11 @@ def beside(words: Sequence[str]) -> None:
 
 
 def measure(database: Database, folder: Path, count: int, size: int, master: str) -> None:
-    """Each way once; the archive, which deletes, last."""
+    """Each method once; archive last, because it deletes."""
     queue = filled(database, count, size)
     url = export.url_for_tasks(database)
     print(f"{count:,} rows with {size:,} bytes of payload, {psutil.cpu_count()} cores", flush=True)
-    with watched() as peak:
+    with peak_memory() as peak:
         report_speed("binary COPY to nowhere", count, lambda: copied(url, queue), peak)
         report_speed("ADBC to Arrow batches", count, lambda: read(url, queue), peak)
         report_speed(
@@ -112,31 +112,31 @@ def measure(database: Database, folder: Path, count: int, size: int, master: str
         report_speed(
             "  the same, with digests", count, lambda: summed(url, queue, folder / "s"), peak
         )
-    with watched() as peak:
+    with peak_memory() as peak:
         began = time.monotonic()
         offered = job.preview(database, queue, Lake(folder / "lake"), ArchiveRequest(retention=0.0))
         line("plan", count, time.monotonic() - began, peak)
         began = time.monotonic()
-        with tasks("speed", master) as spreading:
+        with tasks("speed", master) as spark_tasks:
             line("start of Spark", 0, time.monotonic() - began, peak)
-            report_speed("first tasks of Spark", 0, lambda: warm(spreading, url), peak)
-            archive(database, offered, Lake(folder / "lake"), spreading, peak)
+            report_speed("first tasks of Spark", 0, lambda: warm(spark_tasks, url), peak)
+            archive(database, offered, Lake(folder / "lake"), spark_tasks, peak)
     again = filled(database, min(count // 2, 200_000), size)
-    with watched() as peak:
+    with peak_memory() as peak:
         print("the same tasks without Spark, in one process", flush=True)
         offered = job.preview(database, again, Lake(folder / "lake"), ArchiveRequest(retention=0.0))
         archive(database, offered, Lake(folder / "lake"), LocalTasks(), peak)
 
 
-def connected(item: Item) -> dict[str, Any]:
-    """A task that only brings a worker up, with all modules that archive's tasks import."""
+def start_worker(item: Item) -> dict[str, Any]:
+    """A task that only starts a worker, with all modules that archive's tasks import."""
     with export.reader("postgresql", item["url"]):
         return {}
 
 
-def warm(spreading: Tasks, url: str) -> None:
-    """What the first job of a session costs whatever it does: classes, workers, their modules."""
-    spreading.run(connected, [{"url": url} for _ in range(4)])
+def warm(spark_tasks: Tasks, url: str) -> None:
+    """The fixed cost of the first job of a session: classes, workers, their modules."""
+    spark_tasks.run(start_worker, [{"url": url} for _ in range(4)])
 
 
 def archive(
@@ -156,7 +156,7 @@ def archive(
 
 
 def filled(database: Database, count: int, size: int) -> Queue:
-    """A queue in whose archive so many rows lie, as pops would have left them."""
+    """A queue with this many rows in its archive, as pops would have left them."""
     of = design("fifo")
     options = of.complete_options({"archive_at_pop": "on"}, "postgresql")
     queue = installed_queue("public", f"speed {count}", of, options)
@@ -178,10 +178,10 @@ def table(queue: Queue) -> Identifier:
 
 
 def copied(url: str, queue: Queue) -> None:
-    """What the server can send at most."""
+    """The most that the server can send."""
     with psycopg.connect(url) as connection, connection.cursor() as cursor:
-        whole = SQL("COPY {} TO STDOUT (FORMAT binary)").format(table(queue))
-        with cursor.copy(whole) as data:
+        statement = SQL("COPY {} TO STDOUT (FORMAT binary)").format(table(queue))
+        with cursor.copy(statement) as data:
             for _ in data:
                 pass
 
@@ -196,7 +196,7 @@ def query(queue: Queue) -> str:
 
 
 def read(url: str, queue: Queue) -> None:
-    """Into memory, and away."""
+    """Into memory, then discarded."""
     with export.reader("postgresql", url) as source:
         for _ in source.batches(query(queue)):
             pass
@@ -236,11 +236,11 @@ def line(what: str, count: int, seconds: float, peak: Callable[[], str]) -> None
 
 
 @contextmanager
-def watched() -> Iterator[Callable[[], str]]:
-    """The most memory that this process and its children have had, but for the server's."""
+def peak_memory() -> Iterator[Callable[[], str]]:
+    """The peak memory of this process and its children, except for the server's."""
     over, most = threading.Event(), {"python": 0, "java": 0}
 
-    def look() -> None:
+    def poll() -> None:
         while not over.wait(0.1):
             now = {"python": 0, "java": 0}
             for process in (ours := psutil.Process(), *ours.children(recursive=True)):
@@ -254,7 +254,7 @@ def watched() -> Iterator[Callable[[], str]]:
             for kind, size in now.items():
                 most[kind] = max(most[kind], size)
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=poll, daemon=True)
     thread.start()
     try:
         yield lambda: f"{most['python'] / 1e6:,.0f} MB python, {most['java'] / 1e6:,.0f} MB java"
@@ -268,22 +268,22 @@ def watched() -> Iterator[Callable[[], str]]:
 OF_TABLES = {"spark.driver.memory": "3g"}
 
 
-def say(**what: object) -> None:
+def print_json(**what: object) -> None:
     print(json.dumps({**what, "load": os.getloadavg()[0]}), flush=True)
 
 
 def digest(lake: Path, day: str = "*") -> str:
-    """Of all rows of all tables: equal only where every row is."""
-    whole = hashlib.sha256()
+    """A digest of all rows of all tables: equal only if every row is."""
+    total = hashlib.sha256()
     for path in sorted((lake / "rollup").glob(f"*/*/*/date={day}/*.parquet")):
-        whole.update(str(path.parent.relative_to(lake)).encode())
+        total.update(str(path.parent.relative_to(lake)).encode())
         table = pq.read_table(path, partitioning=None)
-        whole.update(repr(table.to_pylist()).encode())
-    return whole.hexdigest()[:16]
+        total.update(repr(table.to_pylist()).encode())
+    return total.hexdigest()[:16]
 
 
 def rollup(samples: int = 2_000_000) -> None:
-    """Of a week of a recording: all of it, all of it again, one day of it again."""
+    """Roll up a week of a recording: all of it, all of it again, one day again."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         step = 7 * 86_400 * 20 / samples
@@ -301,10 +301,10 @@ def rollup(samples: int = 2_000_000) -> None:
                 ("one day", rollups.Days(last, last)),
             ):
                 lake = Lake(root / "lake")
-                places = [str(root / "recordings")]
-                done = rollups.rollup(tasks, lake, places, days)
+                folders = [str(root / "recordings")]
+                done = rollups.rollup(tasks, lake, folders, days)
                 rows = sum(done.rows.values())
-                say(
+                print_json(
                     run=name,
                     samples=made,
                     read=rows,
@@ -316,7 +316,7 @@ def rollup(samples: int = 2_000_000) -> None:
 
 
 def verify(messages: int = 5_000_000) -> None:
-    """Logs with known faults."""
+    """Verify logs with known faults."""
     random = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -350,13 +350,13 @@ def verify(messages: int = 5_000_000) -> None:
             found = verifying.verify(spark, read[0], read[1], Order.LAX)
             seconds = time.monotonic() - began
         highest = np.maximum.accumulate(order[np.lexsort((order, when))])
-        told = int((order[np.lexsort((order, when))] < highest).sum())
-        say(
+        overtaken = int((order[np.lexsort((order, when))] < highest).sum())
+        print_json(
             rows=found.pops,
             seconds=round(seconds, 1),
             rows_per_second=round(found.pops / seconds),
             found={name: getattr(found, name) for name in (*expected, "overtaken", "farthest")},
-            expected={**expected, "overtaken": told},
+            expected={**expected, "overtaken": overtaken},
         )
 
 

@@ -1,4 +1,4 @@
-"""archive on a real server, its tasks in this process: what goes, what stays, what is refused."""
+"""archive on a real server, tasks in this process: what is archived, kept and refused."""
 
 import json
 from collections import Counter
@@ -15,23 +15,25 @@ from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
 from tests.contract.client import Client
 from tests.pipeline.archive_tools import (
-    AT_ONCE,
-    Between,
+    NO_RETENTION,
+    HookedTasks,
     act,
     archived_keys,
     audit,
     execute_sql,
     payloads,
-    popped,
+    push_and_pop,
     rows_in_lake,
     run,
 )
-from tests.pipeline.conftest import Use
+from tests.pipeline.conftest import NewQueue
 
 
-def test_all_of_it_goes_once_and_a_preview_changes_nothing(filled: Client, lake: Lake) -> None:
+def test_every_row_is_archived_once_and_a_preview_changes_nothing(
+    filled: Client, lake: Lake
+) -> None:
     before = archived_keys(filled)
-    offered = job.preview(filled.database, filled.queue, lake, AT_ONCE, range_rows=10)
+    offered = job.preview(filled.database, filled.queue, lake, NO_RETENTION, range_rows=10)
     assert (offered.rows, len(offered.plan.ranges), offered.unfinished) == (30, 3, None)
     assert lake.files("") == []
     assert archived_keys(filled) == before
@@ -43,7 +45,7 @@ def test_all_of_it_goes_once_and_a_preview_changes_nothing(filled: Client, lake:
     assert archived_keys(filled) == []
     assert audit(filled) == [(job.VERB, 30, "done")]
     assert run(filled, lake) == [], "nothing is left"
-    popped(filled, 5)
+    push_and_pop(filled, 5)
     (more,) = run(filled, lake)
     assert (more.exported, more.deleted) == (5, 5)
     assert len(rows_in_lake(lake)) == 35
@@ -89,9 +91,11 @@ MATRIX = [
 
 
 @pytest.mark.parametrize(("name", "kind"), MATRIX)
-def test_values_are_those_of_the_database(use: Use, lake: Lake, name: str, kind: str) -> None:
-    """Exact bytes, microseconds, times at changes of clocks, and null is not empty."""
-    client = use(name, payload=kind)
+def test_archived_values_equal_those_of_the_database(
+    new_queue: NewQueue, lake: Lake, name: str, kind: str
+) -> None:
+    """Exact bytes, microseconds, times at clock changes, and null as different from empty."""
+    client = new_queue(name, payload=kind)
     number = "'{:08d}-0000-0000-0000-000000000000'" if name == "claim" else "{}"
     title = ", title" if name in {"status", "split"} else ""
     due = ", due_at" if name == "pending" else ""
@@ -113,7 +117,7 @@ def test_values_are_those_of_the_database(use: Use, lake: Lake, name: str, kind:
             archived=EXTREMES[at % 4].replace(year=2020),
             **({"due": moment} if due else {}),
         )
-    whole = (
+    query = (
         "SELECT archive_id, CAST(id AS text) AS id, "
         + ("payload" if kind == "bytes" else "convert_to(CAST(payload AS text), 'UTF8')")
         + " AS payload, pushed_at, done_at, state, attempts, error, reason, "
@@ -121,21 +125,23 @@ def test_values_are_those_of_the_database(use: Use, lake: Lake, name: str, kind:
         + (", due_at" if due else ", CAST(NULL AS timestamptz) AS due_at")
         + ", archived_at FROM <archive> ORDER BY archive_id"
     )
-    there = [dict(row._mapping) for row in execute_sql(client, whole)]
-    assert len(there) == len(VALUES[kind])
+    stored = [dict(row._mapping) for row in execute_sql(client, query)]
+    assert len(stored) == len(VALUES[kind])
     (done,) = run(client, lake, range_rows=4)
-    assert done.deleted == len(there)
+    assert done.deleted == len(stored)
     found = sorted(rows_in_lake(lake), key=lambda row: int(row["archive_id"]))
     assert [{k: row[k] for k in files.SCHEMA.names} for row in found] == [
-        {**row, "payload": bytes(row["payload"])} for row in there
+        {**row, "payload": bytes(row["payload"])} for row in stored
     ]
     for path in lake.data_files("archive"):
         with lake.reading(path) as file:
             assert pq.read_schema(file).metadata[files.KIND] == kind.encode()
 
 
-def test_times_that_no_file_has_room_for_end_at_its_bounds(use: Use, lake: Lake) -> None:
-    client = use("pending", archive_at_pop="on")
+def test_times_out_of_the_range_of_a_file_become_its_bounds(
+    new_queue: NewQueue, lake: Lake
+) -> None:
+    client = new_queue("pending", archive_at_pop="on")
     execute_sql(
         client,
         "INSERT INTO <archive> (id, payload, pushed_at, due_at, state, attempts, reason) "
@@ -148,7 +154,9 @@ def test_times_that_no_file_has_room_for_end_at_its_bounds(use: Use, lake: Lake)
     }
 
 
-def test_what_was_purged_stays_for_its_retention(filled: Client, lake: Lake) -> None:
+def test_purged_messages_stay_in_the_database_for_their_retention(
+    filled: Client, lake: Lake
+) -> None:
     filled.push_many(["purged 1", "purged 2"])
     assert act(filled, Purge) == 2
     old = "UPDATE <archive> SET archived_at = archived_at - interval '8 days' WHERE payload = :p"
@@ -161,7 +169,9 @@ def test_what_was_purged_stays_for_its_retention(filled: Client, lake: Lake) -> 
 
 
 @pytest.mark.long
-def test_popped_ones_may_be_kept_for_a_while_too(filled: Client, lake: Lake) -> None:
+def test_popped_messages_stay_in_the_database_until_older_than_requested(
+    filled: Client, lake: Lake
+) -> None:
     old = "UPDATE <archive> SET archived_at = archived_at - interval '2 hours' WHERE id <= 10"
     execute_sql(filled, old)
     (done,) = run(filled, lake, ArchiveRequest(older=3600.0))
@@ -171,8 +181,10 @@ def test_popped_ones_may_be_kept_for_a_while_too(filled: Client, lake: Lake) -> 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [pytest.param("status", marks=pytest.mark.long), "split"])
-def test_done_rows_go_from_where_they_lie(use: Use, lake: Lake, name: str) -> None:
-    client = use(name)
+def test_done_rows_are_archived_from_the_queues_own_tables_too(
+    new_queue: NewQueue, lake: Lake, name: str
+) -> None:
+    client = new_queue(name)
     client.push_many([f"message {number}" for number in range(12)])
     for at, message in enumerate(client.pop_many(11)):
         assert client.complete(message) if at < 9 else client.fail(message, "boom")
@@ -190,22 +202,24 @@ def test_done_rows_go_from_where_they_lie(use: Use, lake: Lake, name: str) -> No
 
 
 @pytest.mark.long
-def test_a_done_row_that_began_again_stays(use: Use, lake: Lake) -> None:
-    """Its attempts are others: it is not the row that was exported."""
-    client = use("status")
+def test_a_done_row_that_changed_after_its_export_stays(new_queue: NewQueue, lake: Lake) -> None:
+    """Its attempts differ: it is not the row that was exported."""
+    client = new_queue("status")
     client.push_many(["one", "other"])
     for message in client.pop_many(2):
         client.complete(message)
     raise_one = "UPDATE <> SET attempts = 2 WHERE text_data = 'one'"
-    between = Between(files.verify, lambda: execute_sql(client, raise_one))
-    (done,) = run(client, lake, ArchiveRequest(done_older=0.0), between)
+    hooked = HookedTasks(files.verify, lambda: execute_sql(client, raise_one))
+    (done,) = run(client, lake, ArchiveRequest(done_older=0.0), hooked)
     assert (done.exported, done.deleted, done.withdrawn) == (2, 1, 1)
     assert payloads(lake) == Counter({"other": 1})
     assert client.status().done == 1
 
 
-def test_queues_without_an_archive_are_refused(use: Use, lake: Lake) -> None:
-    client = use("fifo")
+def test_done_older_is_refused_for_a_queue_that_keeps_no_done_rows(
+    new_queue: NewQueue, lake: Lake
+) -> None:
+    client = new_queue("fifo")
     with pytest.raises(UsageError, match="keeps no done rows"):
         run(client, lake, ArchiveRequest(done_older=1.0))
     assert run(client, lake) == []

@@ -1,4 +1,4 @@
-"""archive on a lake or a database that failed it: nothing is deleted that is not there twice."""
+"""archive on a failing lake or database: no row is deleted that the lake does not safely have."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ from console.pipeline.lake import DamagedError, Lake
 from tests.contract.client import Client
 from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import (
-    AT_ONCE,
-    Between,
+    NO_RETENTION,
+    HookedTasks,
     act,
     another_value,
     archived_keys,
@@ -34,13 +34,13 @@ from tests.pipeline.test_lake import fail
 
 
 def flip(data: bytes) -> bytes:
-    """One bit of the first keys."""
+    """Flip one bit of the first keys."""
     at = data.index(b"\x28\xb5\x2f\xfd") + 12  # in the first frame of zstd
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 def another_kind(data: bytes) -> bytes:
-    """The same rows; the file says that they are of another kind."""
+    """The same rows; the file declares another kind of payload."""
     table = pq.read_table(pa.BufferReader(data)).replace_schema_metadata({files.KIND: b"json"})
     written = pa.BufferOutputStream()
     pq.write_table(table, written)
@@ -58,12 +58,12 @@ def another_kind(data: bytes) -> bytes:
     ],
     ids=["a value", "half-written", "empty", "another kind", "a bit"],
 )
-def test_a_file_that_is_not_as_written_stops_before_anything_is_deleted(
+def test_a_changed_file_stops_the_run_before_anything_is_deleted(
     filled: Client, lake: Lake, change: Callable[[bytes], bytes], why: str
 ) -> None:
-    spoil = Between(files.verify, lambda: damage(lake, "-000001.parquet", change))
+    damaging = HookedTasks(files.verify, lambda: damage(lake, "-000001.parquet", change))
     with pytest.raises(DamagedError, match="1 of 3 ranges") as error:
-        run(filled, lake, tasks=spoil, range_rows=10)
+        run(filled, lake, tasks=damaging, range_rows=10)
     assert why in str(error.value)
     assert len(archived_keys(filled)) == 30
     assert audit(filled) == [(job.VERB, 0, "failed")]
@@ -72,15 +72,17 @@ def test_a_file_that_is_not_as_written_stops_before_anything_is_deleted(
     assert len(rows_in_lake(lake)) == 30
 
 
-def test_a_file_that_is_gone_stops_too(filled: Client, lake: Lake) -> None:
-    spoil = Between(files.verify, lambda: lake.remove(lake.data_files("archive")[0]))
+def test_a_missing_file_stops_the_run(filled: Client, lake: Lake) -> None:
+    damaging = HookedTasks(files.verify, lambda: lake.remove(lake.data_files("archive")[0]))
     with pytest.raises(DamagedError, match="it is missing"):
-        run(filled, lake, tasks=spoil, range_rows=10)
+        run(filled, lake, tasks=damaging, range_rows=10)
     (done,) = run(filled, lake)
     assert done.deleted == 30
 
 
-def test_a_damaged_manifest_is_counted_and_rewritten(filled: Client, lake: Lake) -> None:
+def test_a_range_with_a_damaged_manifest_is_exported_again_and_counted(
+    filled: Client, lake: Lake
+) -> None:
     stop_at(filled, lake, "verify")
     damage(lake, "range-000001.json", lambda data: data[:20])
     damage(lake, "range-000002.json", lambda data: data.replace(b'"range": 2', b'"range": 7'))
@@ -89,7 +91,9 @@ def test_a_damaged_manifest_is_counted_and_rewritten(filled: Client, lake: Lake)
     assert len(rows_in_lake(lake)) == 30
 
 
-def test_one_that_is_damaged_after_rows_were_deleted_stops(filled: Client, lake: Lake) -> None:
+def test_a_manifest_damaged_after_rows_were_deleted_stops_the_run(
+    filled: Client, lake: Lake
+) -> None:
     stop_at(filled, lake, "delete")
     assert len(archived_keys(filled)) == 23, "one batch is gone"
     damage(lake, "range-000001.json", lambda data: data[:20])
@@ -100,19 +104,19 @@ def test_one_that_is_damaged_after_rows_were_deleted_stops(filled: Client, lake:
 
 
 def as_an_earlier_version(lake: Lake) -> None:
-    """The manifests of ranges as they were before there were digests of columns."""
+    """Rewrite the manifests of ranges as they were before there were digests of columns."""
     for path in range_manifests(lake):
         manifest = lake.read_json(path)
-        whole = RowHashSum()
+        total = RowHashSum()
         for file in manifest["files"]:
             del file["sha256"]
             file.update(files.read(lake, file["path"], "text", RowHashSum()).as_json())
-            files.read(lake, file["path"], "text", whole)
-        lake.write_json(path, manifest | whole.as_json())
+            files.read(lake, file["path"], "text", total)
+        lake.write_json(path, manifest | total.as_json())
 
 
 @pytest.mark.parametrize("phase", ["verify", "delete", "withdraw"])
-def test_what_an_earlier_version_began_is_finished(
+def test_a_run_begun_by_an_earlier_version_is_finished(
     filled: Client, lake: Lake, phase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if phase == "withdraw":
@@ -130,14 +134,14 @@ def test_what_an_earlier_version_began_is_finished(
             run(filled, lake)
     act(filled, lambda source: Restore(source, popped=True), "limit=2")
     run(filled, lake)
-    there = len(filled.drain())
-    assert len(rows_in_lake(lake)) + there == 30, "nothing is lost, nothing is there twice"
+    in_queue = len(filled.drain())
+    assert len(rows_in_lake(lake)) + in_queue == 30, "nothing is lost, nothing is there twice"
     manifests = [lake.read_json(path) for path in range_manifests(lake)]
     assert sum(manifest["rows"] for manifest in manifests) == len(rows_in_lake(lake))
     assert not any(files.verify(one)["wrong"] for one in files.items(lake, manifests))
 
 
-def test_only_keys_that_were_verified_are_deleted(filled: Client, lake: Lake) -> None:
+def test_only_verified_keys_are_deleted(filled: Client, lake: Lake) -> None:
     stop_at(filled, lake, "delete")
     damage(lake, "-000001.parquet", lambda data: another_value(data, "archive_id"))
     with pytest.raises(DamagedError, match="Its keys are not those that were written"):
@@ -146,10 +150,10 @@ def test_only_keys_that_were_verified_are_deleted(filled: Client, lake: Lake) ->
 
 
 @pytest.mark.parametrize("where", ["read", "written"])
-def test_a_file_is_rewritten_only_as_it_was_verified(
+def test_a_file_is_rewritten_only_with_its_verified_rows(
     filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Rows that are withdrawn leave it; those that stay are nowhere else any more."""
+    """Withdrawn rows are removed from it; those that stay exist nowhere else."""
     read, write = files.batches, files.Writer.write
 
     def dropping(file: Any, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -170,7 +174,7 @@ def test_a_file_is_rewritten_only_as_it_was_verified(
 
     before: dict[str, int] = {}
     with pytest.raises(DamagedError, match="were written"):
-        run(filled, lake, tasks=Between(files.verify, restore))
+        run(filled, lake, tasks=HookedTasks(files.verify, restore))
     assert {path: lake.size(path) for path in lake.data_files("archive")} == before
     monkeypatch.undo()
     (done,) = run(filled, lake)
@@ -178,7 +182,7 @@ def test_a_file_is_rewritten_only_as_it_was_verified(
 
 
 @pytest.mark.parametrize("part", ["plan.json", "/deletes/"])
-def test_a_damaged_plan_or_intent_stops(filled: Client, lake: Lake, part: str) -> None:
+def test_a_damaged_plan_or_intent_stops_the_run(filled: Client, lake: Lake, part: str) -> None:
     stop_at(filled, lake, "delete")
     damage(lake, part, lambda _: b'{"format": "dbq-console archive plan", "version": 1}')
     with pytest.raises(DamagedError):
@@ -186,8 +190,8 @@ def test_a_damaged_plan_or_intent_stops(filled: Client, lake: Lake, part: str) -
     assert len(archived_keys(filled)) == 23
 
 
-def test_an_action_missing_from_the_audit_stops_it(filled: Client, lake: Lake) -> None:
-    """Only it knows whether the last batch came true."""
+def test_an_action_missing_from_the_audit_stops_the_run(filled: Client, lake: Lake) -> None:
+    """Only the audit knows whether the last batch was committed."""
     stop_at(filled, lake, "delete")
     execute_sql(filled, "DELETE FROM dbq.action WHERE verb = :verb", verb=job.VERB)
     with pytest.raises(DamagedError, match="not in the database's audit"):
@@ -204,9 +208,11 @@ def test_an_action_missing_from_the_audit_stops_it(filled: Client, lake: Lake) -
         pytest.param("delete", errno.EROFS, marks=pytest.mark.long),
     ],
 )
-def test_a_lake_that_takes_no_more(filled: Client, tmp_path: Path, number: int, phase: str) -> None:
+def test_a_run_on_a_full_or_read_only_lake_fails_and_can_be_continued(
+    filled: Client, tmp_path: Path, number: int, phase: str
+) -> None:
     lake = Lake(tmp_path / "lake")
-    offered = job.preview(filled.database, filled.queue, lake, AT_ONCE, range_rows=10)
+    offered = job.preview(filled.database, filled.queue, lake, NO_RETENTION, range_rows=10)
 
     def on_progress(now: str, **_: int) -> None:
         if now == phase:
@@ -223,7 +229,9 @@ def test_a_lake_that_takes_no_more(filled: Client, tmp_path: Path, number: int, 
     assert len(rows_in_lake(again)) == 30
 
 
-def test_a_lost_database_is_reported_and_the_run_goes_on_later(filled: Client, lake: Lake) -> None:
+def test_a_lost_database_is_reported_and_the_run_can_be_continued(
+    filled: Client, lake: Lake
+) -> None:
     ours = (
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -233,7 +241,7 @@ def test_a_lost_database_is_reported_and_the_run_goes_on_later(filled: Client, l
         if now == "delete" and rows == 17:
             execute_sql(filled, ours)
 
-    offered = job.preview(filled.database, filled.queue, lake, AT_ONCE, range_rows=10)
+    offered = job.preview(filled.database, filled.queue, lake, NO_RETENTION, range_rows=10)
     with pytest.raises(ConsoleError):
         job.archive(filled.database, offered, lake, LocalTasks(), on_progress=on_progress, batch=7)
     (done,) = run(filled, lake)

@@ -1,4 +1,4 @@
-"""The driver is killed at random points, under traffic; run again it finishes, all is there."""
+"""The driver is killed at random points under traffic; the next run finishes without loss."""
 
 import os
 import random
@@ -21,8 +21,8 @@ from tests.cli.calls import Answer
 from tests.contract.client import Client
 from tests.contract.messages import message
 from tests.contract.traffic import Traffic
-from tests.pipeline.archive_tools import act, everywhere, payloads
-from tests.pipeline.conftest import Use
+from tests.pipeline.archive_tools import act, all_payloads, payloads
+from tests.pipeline.conftest import NewQueue
 from tests.warm import Forked
 
 PHASES = ("export", "verify", "delete", "withdraw")
@@ -31,8 +31,8 @@ LONG_KILLS, SHORT_PHASES = 20, ("export", "delete", "withdraw")
 _DEADLINE_SECONDS = 600.0
 
 
-def drive(client: Client, lake: Lake, *words: str) -> Answer:
-    """A run, with what kills it; a JVM wants a process of its own."""
+def run_driver(client: Client, lake: Lake, *words: str) -> Answer:
+    """A run that may kill itself; a JVM needs its own process."""
     name, module = client.queue.name, "tests.pipeline.driver"
     environment = {**os.environ, "DBQ_URL": client.url}
     if "--spark" in words:
@@ -86,24 +86,24 @@ def consume(client: Client) -> None:
             client.complete(taken)
 
 
-def killed_under_traffic(
-    client: Client, lake: Lake, dice: random.Random, phases: Iterable[str], most: int
+def kill_under_traffic(
+    client: Client, lake: Lake, rng: random.Random, phases: Iterable[str], most: int
 ) -> tuple[Counter[str], int]:
-    """Runs that are killed in these phases, and a last one: what was sent, how many were killed."""
+    """Runs that are killed in these phases, and a last one: payloads sent, number of kills."""
     first = [str(payload) for payload in client.payloads(*range(99))]
     client.push_many(first)
     consume(client)
-    counted = drive(client, lake)
+    counted = run_driver(client, lake)
     assert counted.status == 0, counted.err
     counts = counted.json
     killed, traffic = 0, traffic_of(client, most)
     with traffic.running(operate(client)):
         for phase in phases:
-            ended = drive(client, lake, phase, str(dice.randint(1, counts[phase])))
+            ended = run_driver(client, lake, phase, str(rng.randint(1, counts[phase])))
             assert ended.status in {0, -signal.SIGKILL}, ended.err
             killed += ended.status == -signal.SIGKILL
     assert killed, "none was killed"
-    last = drive(client, lake)
+    last = run_driver(client, lake)
     assert last.status == 0, last.err
     return Counter([*first, *sent_by(traffic)]), killed
 
@@ -115,14 +115,14 @@ def killed_under_traffic(
         for number, (name, options) in enumerate(DESIGNS)
     ],
 )
-def test_killed_anywhere_and_run_again(
-    use: Use, tmp_path: Path, name: str, options: dict[str, str], long: bool
+def test_a_run_killed_anywhere_is_finished_by_the_next_without_loss(
+    new_queue: NewQueue, tmp_path: Path, name: str, options: dict[str, str], long: bool
 ) -> None:
-    client, lake = use(name, **options), Lake(tmp_path / "lake")
+    client, lake = new_queue(name, **options), Lake(tmp_path / "lake")
     phases = islice(cycle(PHASES), LONG_KILLS) if long else SHORT_PHASES
-    dice = random.Random(f"archive {name}")
-    sent, killed = killed_under_traffic(client, lake, dice, phases, 3_000 if long else 300)
-    assert everywhere(client, payloads(lake)) == sent
+    rng = random.Random(f"archive {name}")
+    sent, killed = kill_under_traffic(client, lake, rng, phases, 3_000 if long else 300)
+    assert all_payloads(client, payloads(lake)) == sent
     assert payloads(lake), "something went"
     left = [path for path in lake.files("") if "_tmp-" in path]
     assert len(left) <= killed, left
@@ -130,20 +130,22 @@ def test_killed_anywhere_and_run_again(
 
 @pytest.mark.long
 @pytest.mark.parametrize("phase", PHASES)
-def test_killed_on_spark_and_run_again(use: Use, tmp_path: Path, phase: str) -> None:
-    """Tasks in processes of their own, which may outlive the driver for a moment."""
+def test_a_run_killed_on_spark_is_finished_by_the_next_without_loss(
+    new_queue: NewQueue, tmp_path: Path, phase: str
+) -> None:
+    """Its tasks are in separate processes, which may outlive the driver for a moment."""
     pytest.importorskip("pyspark", reason="needs Spark: pip install 'dbq-console[pipeline]'")
-    client, lake = use("fifo", archive_at_pop="on"), Lake(tmp_path / "lake")
+    client, lake = new_queue("fifo", archive_at_pop="on"), Lake(tmp_path / "lake")
     sent = [str(payload) for payload in client.payloads(*range(400))]
     client.push_many(sent)
     client.drain()
     traffic = traffic_of(client, 3_000)
-    dice = random.Random(phase)
+    rng = random.Random(phase)
     with traffic.running(operate(client)):
         for _ in range(2):
-            ended = drive(client, lake, phase, str(dice.randint(1, 60)), "--spark")
+            ended = run_driver(client, lake, phase, str(rng.randint(1, 60)), "--spark")
             assert ended.status in {0, -signal.SIGKILL}, ended.err
-            last = drive(client, lake)
+            last = run_driver(client, lake)
             assert last.status == 0, last.err
-    assert drive(client, lake).status == 0
-    assert everywhere(client, payloads(lake)) == Counter([*sent, *sent_by(traffic)])
+    assert run_driver(client, lake).status == 0
+    assert all_payloads(client, payloads(lake)) == Counter([*sent, *sent_by(traffic)])

@@ -1,4 +1,4 @@
-"""Jobs on a standalone cluster: master, two workers, each killed in the middle; all is counted."""
+"""Jobs on a standalone cluster, whose processes are killed during a job; all rows are counted."""
 
 import json
 import subprocess
@@ -14,15 +14,15 @@ from sqlalchemy import make_url
 from console.monitor.recording.segments import SAMPLES
 from console.pipeline.lake import Lake
 from tests.contract.client import Client
-from tests.pipeline.archive_tools import everywhere, execute_sql, payloads
-from tests.pipeline.cluster import BUCKET, SECRET, Cluster, object_store, surroundings
-from tests.pipeline.conftest import Use
+from tests.pipeline.archive_tools import all_payloads, execute_sql, payloads
+from tests.pipeline.cluster import BUCKET, SECRET, Cluster, object_store, s3_environment
+from tests.pipeline.conftest import NewQueue
 from tests.pipeline.recorded import sample, write
 from tests.proxy import Fate, Proxy
 from tests.servers import Server, wait_until
 
 pytestmark = pytest.mark.long
-"""Three JVMs, and one or two more a job."""
+"""Three JVMs, and one or two more per job."""
 
 ROWS, CONNECTIONS, CORES = 4_000, 4, 2
 _PATIENCE_SECONDS = 600.0
@@ -34,13 +34,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, java_folder: Path) -> Iter
     pytest.importorskip("moto")
     with object_store() as endpoint:
         folder = tmp_path_factory.mktemp("cluster")
-        with Cluster(folder, surroundings(endpoint)) as started:
+        with Cluster(folder, s3_environment(endpoint)) as started:
             yield started
 
 
 @pytest.fixture(params=["folder", "objects"])
 def lake(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> Lake:
-    """An empty one that all workers have."""
+    """An empty lake that all workers can reach."""
     objects = request.param == "objects"
     return Lake(f"s3://{BUCKET}/{tmp_path.name}" if objects else tmp_path / "lake")
 
@@ -52,30 +52,30 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def client(use: Use) -> Client:
+def client(new_queue: NewQueue) -> Client:
     """A queue with messages in its archive."""
-    made = use("fifo", archive_at_pop="on")
+    made = new_queue("fifo", archive_at_pop="on")
     made.push_many([f"{made.queue.name} {number}" for number in range(ROWS)])
     assert len(made.drain(1_000)) == ROWS
     return made
 
 
-def url_by(proxy: Proxy, client: Client) -> str:
-    """The client's database by way of the proxy, for those who wait while it is frozen."""
+def url_through(proxy: Proxy, client: Client) -> str:
+    """The client's database through the proxy; connecting may take as long as it is frozen."""
     url = make_url(client.url).set(host="127.0.0.1", port=proxy.port)
     url = url.update_query_dict({"connect_timeout": "600"})
     return url.render_as_string(hide_password=False)
 
 
-def ended(job: "subprocess.Popen[str]") -> tuple[int, dict[str, Any], str]:
-    """Its exit status, its result, what it said."""
+def result_of(job: "subprocess.Popen[str]") -> tuple[int, dict[str, Any], str]:
+    """Its exit status, its result, its stderr."""
     out, err = job.communicate(timeout=_PATIENCE_SECONDS)
     lines = [line for line in out.splitlines() if line.startswith("{")]
     return job.returncode, json.loads(lines[-1]) if lines else {}, err
 
 
 class Freezing:
-    """Everything between driver, executors and database stands still at the n-th such statement."""
+    """Freezes everything between driver, executors and database at the n-th such statement."""
 
     def __init__(self, proxy: Proxy, statement: bytes, number: int) -> None:
         self._proxy, self._statement, self._left = proxy, statement, number
@@ -92,14 +92,14 @@ class Freezing:
         return Fate.FROZEN
 
     def wait(self, job: "subprocess.Popen[str]") -> None:
-        """Until it has come to that."""
-        over = lambda: self._reached or job.poll() is not None  # noqa: E731
-        wait_until(over, "the statement", _PATIENCE_SECONDS)
+        """Until that statement was sent."""
+        finished = lambda: self._reached or job.poll() is not None  # noqa: E731
+        wait_until(finished, "the statement", _PATIENCE_SECONDS)
         assert self._reached, job.communicate()
 
 
 def connections_to(port: int) -> int:
-    """As those who opened them see it: what they have closed does not count."""
+    """As seen by those who opened them: what they have closed does not count."""
     return sum(
         one.status == psutil.CONN_ESTABLISHED and tuple(one.raddr)[1:] == (port,)
         for one in psutil.net_connections("tcp")
@@ -112,14 +112,14 @@ def archive(cluster: Cluster, url: str, client: Client, lake: Lake, **how: bool)
 
 
 def counted(client: Client, lake: Lake) -> tuple[int, int, int]:
-    """Rows of queue, archive and lake; of those sent, how many are nowhere, and how many twice."""
-    found = everywhere(client, payloads(lake))  # of all files, those too that no manifest names
+    """Rows of queue, archive and lake; how many of those sent are lost, and how many doubled."""
+    found = all_payloads(client, payloads(lake))  # of all files, also those that no manifest names
     sent = Counter(f"{client.queue.name} {number}" for number in range(ROWS))
     return found.total(), (sent - found).total(), (found - sent).total()
 
 
-def seen(secret: str, folder: Path) -> list[str]:
-    """Files and command lines with a secret in them: event logs too, and what Spark spills."""
+def leaks(secret: str, folder: Path) -> list[str]:
+    """Files and command lines that contain a secret: also event logs, and what Spark spills."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     lines = (" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"]))
     return [
@@ -129,24 +129,24 @@ def seen(secret: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("submitted", [False, True], ids=["--master", "spark-submit"])
-def test_archive_on_all_executors_with_so_many_connections_and_no_secret_on_the_way(
+def test_archive_uses_all_executors_within_its_connections_and_leaks_no_secret(
     cluster: Cluster, client: Client, lake: Lake, proxy: Proxy, submitted: bool
 ) -> None:
     before = set(cluster.executors_used())
     secrets = (make_url(client.url).password or "", SECRET)
     assert all(secrets), "the server wants one too"
     frozen = Freezing(proxy, b"pipeline.rows", 3)
-    job = archive(cluster, url_by(proxy, client), client, lake, submitted=submitted)
+    job = archive(cluster, url_through(proxy, client), client, lake, submitted=submitted)
     frozen.wait(job)
-    assert [seen(secret, cluster.folder) for secret in secrets] == [[], []]
+    assert [leaks(secret, cluster.folder) for secret in secrets] == [[], []]
     proxy.thaw()
-    status, answer, err = ended(job)
+    status, answer, err = result_of(job)
     assert status == 0, err
     assert answer["result"]["exported"] == answer["result"]["deleted"] == ROWS
     assert answer["plan"]["ranges"] >= 2 * CORES
     assert frozen.most <= CONNECTIONS
     assert counted(client, lake) == (ROWS, 0, 0)
-    assert [seen(secret, cluster.folder) for secret in secrets] == [[], []]
+    assert [leaks(secret, cluster.folder) for secret in secrets] == [[], []]
     (mine,) = set(cluster.executors_used()) - before
     assert len(cluster.executors_used()[mine]) == len(cluster.workers)
 
@@ -190,7 +190,7 @@ def kill_driver(_: Cluster, job: "subprocess.Popen[str]") -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
-def test_killed_on_a_cluster_and_all_is_counted(
+def test_killing_a_process_of_the_cluster_loses_or_doubles_no_row(
     cluster: Cluster,
     client: Client,
     lake: Lake,
@@ -199,7 +199,7 @@ def test_killed_on_a_cluster_and_all_is_counted(
     kill: Callable[[Cluster, Any], None],
 ) -> None:
     frozen = Freezing(proxy, statement.encode(), 2 if statement == "pipeline.rows" else 1)
-    job = archive(cluster, url_by(proxy, client), client, lake)
+    job = archive(cluster, url_through(proxy, client), client, lake)
     frozen.wait(job)
     kill(cluster, job)
     proxy.thaw()
@@ -207,8 +207,8 @@ def test_killed_on_a_cluster_and_all_is_counted(
     if kill is kill_driver:
         found = counted(client, lake)
         assert found[1] == 0, "also before anybody has finished it"
-        job, runs = archive(cluster, url_by(proxy, client), client, lake), 2
-    status, _, err = ended(job)
+        job, runs = archive(cluster, url_through(proxy, client), client, lake), 2
+    status, _, err = result_of(job)
     assert status == 0, err
     total, lost, doubled = counted(client, lake)
     print(
@@ -220,22 +220,22 @@ def test_killed_on_a_cluster_and_all_is_counted(
     assert not execute_sql(client, "SELECT 1 FROM <archive>")
 
 
-def test_a_master_that_has_forgotten_the_run_ends_it_and_the_next_one_finishes(
+def test_a_master_without_recovery_ends_the_run_and_the_next_run_finishes(
     cluster: Cluster, client: Client, proxy: Proxy, tmp_path: Path
 ) -> None:
     """Without recoveryMode, which is Spark's default."""
     lake = Lake(tmp_path / "lake")
     frozen = Freezing(proxy, b"pipeline.rows", 2)
-    job = archive(cluster, url_by(proxy, client), client, lake)
+    job = archive(cluster, url_through(proxy, client), client, lake)
     frozen.wait(job)
     cluster.kill(cluster.master)
     cluster.start_master(recovers=False)
     wait_until(lambda: idle(cluster), "no executor is left", _PATIENCE_SECONDS)
     proxy.thaw()
-    status, _, err = ended(job)
+    status, _, err = result_of(job)
     assert (status, "No executor of the cluster works for this job." in err) == (2, True), err
     assert counted(client, lake)[1] == 0, "also before anybody has finished it"
-    status, _, err = ended(archive(cluster, client.url, client, lake))
+    status, _, err = result_of(archive(cluster, client.url, client, lake))
     assert status == 0, err
     total, lost, doubled = counted(client, lake)
     print(f"forgotten: 1 kill, 2 runs, {total} rows, {lost} lost, {doubled} doubled")
@@ -245,24 +245,24 @@ def test_a_master_that_has_forgotten_the_run_ends_it_and_the_next_one_finishes(
 def test_rollup_verify_and_replay_on_a_cluster(
     cluster: Cluster, client: Client, lake: Lake, tmp_path: Path
 ) -> None:
-    status, _, err = ended(archive(cluster, client.url, client, lake))
+    status, _, err = result_of(archive(cluster, client.url, client, lake))
     assert status == 0, err
-    place, name = ("--lake", lake.location), client.queue.name
-    status, answer, err = ended(cluster.job(client.url, "verify", name, *place))
+    lake_option, name = ("--lake", lake.location), client.queue.name
+    status, answer, err = result_of(cluster.job(client.url, "verify", name, *lake_option))
     assert (status, answer.get("pops"), answer.get("ok")) == (0, ROWS, True), err
-    words = ("replay", name, *place, "--filter", "reason=pop", "--yes", name)
+    words = ("replay", name, *lake_option, "--filter", "reason=pop", "--yes", name)
     for again in (False, True):
-        status, answer, err = ended(cluster.job(client.url, *words, submitted=again))
-        told = answer.get("result", {})
-        assert (status, told.get("pushed"), told.get("before")) == (
+        status, answer, err = result_of(cluster.job(client.url, *words, submitted=again))
+        result = answer.get("result", {})
+        assert (status, result.get("pushed"), result.get("before")) == (
             0,
             0 if again else ROWS,
             ROWS if again else 0,
         ), err
     recordings = tmp_path / "recordings"
     write(recordings, SAMPLES, *[sample(seconds, ready=seconds) for seconds in range(0, 300, 10)])
-    job = cluster.job(client.url, "rollup", "--recordings", str(recordings), *place)
-    status, answer, err = ended(job)
+    job = cluster.job(client.url, "rollup", "--recordings", str(recordings), *lake_option)
+    status, answer, err = result_of(job)
     assert (status, answer.get("rows")) == (0, {"samples": 30}), err
 
 
@@ -280,7 +280,7 @@ except ConsoleError as error:
 
 
 def test_a_cluster_without_a_worker_is_reported(cluster: Cluster, tmp_path: Path) -> None:
-    """Spark alone would wait for ever, and say nothing."""
+    """Spark itself would wait forever without a message."""
     script = tmp_path / "alone.py"
     script.write_text(_ALONE)
     while cluster.workers:

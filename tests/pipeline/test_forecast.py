@@ -1,4 +1,4 @@
-"""The forecast without Spark: laws of its parts, and weeks that came beside what was expected."""
+"""The forecast without Spark: laws of its parts, and later weeks compared with it."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,59 +22,59 @@ values = st.lists(
 
 
 @given(values)
-def test_medians_are_those_of_what_is_known(table: Numbers) -> None:
+def test_medians_are_those_of_the_known_values(table: Numbers) -> None:
     for found, row in zip(forecast.medians(table), table, strict=True):
         known = row[~np.isnan(row)]
         assert np.isnan(found) if not len(known) else found == pytest.approx(np.median(known))
 
 
 @given(values, st.permutations(range(5)))
-def test_a_band_is_around_its_median_and_any_order_of_the_weeks_has_the_same(
+def test_a_band_contains_its_median_and_does_not_depend_on_the_order_of_weeks(
     table: Numbers, order: list[int]
 ) -> None:
     found = forecast.bands(table)
-    seen = np.count_nonzero(~np.isnan(table), axis=1)
-    assert (np.isnan(found).any(axis=1) == (seen < LEAST_WEEKS)).all()
-    low, median, high = found[seen >= LEAST_WEEKS].T
+    known = np.count_nonzero(~np.isnan(table), axis=1)
+    assert (np.isnan(found).any(axis=1) == (known < LEAST_WEEKS)).all()
+    low, median, high = found[known >= LEAST_WEEKS].T
     assert (low <= median).all()
     assert (median <= high).all()
     np.testing.assert_allclose(forecast.bands(table[:, order]), found, rtol=1e-9)
 
 
 @given(st.integers(1, 1_000), st.integers(LEAST_WEEKS, WEEKS))
-def test_what_never_varies_has_no_width(level: int, number: int) -> None:
+def test_values_that_never_vary_have_a_band_without_width(level: int, number: int) -> None:
     found = forecast.bands(np.full((HOURS, number), float(level)))
     assert (found == level).all()
 
 
 def table_of(*arrays: Numbers, zone: str = "UTC", **more: Any) -> tuple[list[dict[str, Any]], Any]:
-    made, (told,) = forecast.table_of(weekly.hours(*arrays, **more), zone)
-    return made.to_pylist(), told
+    made, (summary,) = forecast.table_of(weekly.hours(*arrays, **more), zone)
+    return made.to_pylist(), summary
 
 
 def measured(shape: str, noise: str, number: int, seed: int) -> tuple[float, float, float]:
-    """Of a week that came: the part of its hours within the band, how wide that is beside the
-    noise's own, and how far the median is off beside the value of the week before."""
-    *past, came = weekly.weeks(shape, noise, number + 1, seed)
-    rows, told = table_of(np.array(past))
-    assert told["weeks"] == number
+    """For the next week: the share of its hours within the band, the width of the band relative to
+    the noise's, and the error of the median relative to that of the last week's values."""
+    *past, actual = weekly.weeks(shape, noise, number + 1, seed)
+    rows, summary = table_of(np.array(past))
+    assert summary["weeks"] == number
     low, median, high = (
         np.array([row[f"pushes_{bound}"] for row in rows]) for bound in forecast_files.BOUNDS
     )
-    many = weekly.weeks(shape, noise, 400, seed + 1_000)
-    own = np.percentile(many, 95, axis=0) - np.percentile(many, 5, axis=0)
-    inside = (low <= came) & (came <= high)
-    off = [float(np.abs(came - one).mean()) for one in (median, past[-1])]
+    simulated = weekly.weeks(shape, noise, 400, seed + 1_000)
+    own = np.percentile(simulated, 95, axis=0) - np.percentile(simulated, 5, axis=0)
+    inside = (low <= actual) & (actual <= high)
+    off = [float(np.abs(actual - one).mean()) for one in (median, past[-1])]
     return float(inside.mean()), float((high - low).sum() / own.sum()), off[0] / off[1]
 
 
-OF_WEEKS = [*(pytest.param(n, marks=pytest.mark.long) for n in (LEAST_WEEKS, 5)), WEEKS]
+WEEK_COUNTS = [*(pytest.param(n, marks=pytest.mark.long) for n in (LEAST_WEEKS, 5)), WEEKS]
 
 
-@pytest.mark.parametrize("number", OF_WEEKS)
+@pytest.mark.parametrize("number", WEEK_COUNTS)
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_weeks_that_came_are_within_the_band(
+def test_the_band_contains_about_90_percent_of_the_next_week(
     shape: str, noise: str, number: int, long: bool
 ) -> None:
     seeds = range(20) if long else [1]
@@ -89,17 +89,17 @@ def test_weeks_that_came_are_within_the_band(
 
 
 @pytest.mark.parametrize("shape", ["office hours", "weekend batch"])
-def test_quiet_hours_and_busy_ones_have_each_their_band(shape: str) -> None:
-    """Whatever the others' noise: 15 % of 80,000 would hide anything that happens to 40."""
+def test_quiet_hours_and_busy_hours_have_separate_bands(shape: str) -> None:
+    """Separate from the noise of others: 15 % of 80,000 would hide any change of 40."""
     rows, _ = table_of(weekly.weeks(shape, "in proportion", WEEKS, 2))
     low, _, high = (
         np.array([row[f"pushes_{bound}"] for row in rows]) for bound in forecast_files.BOUNDS
     )
-    came = weekly.weeks(shape, "in proportion", 400, 1_002)
-    own = np.percentile(came, 95, axis=0) - np.percentile(came, 5, axis=0)
+    actual = weekly.weeks(shape, "in proportion", 400, 1_002)
+    own = np.percentile(actual, 95, axis=0) - np.percentile(actual, 5, axis=0)
     busy = SHAPES[shape] > 1_000
     for hours in (busy, ~busy):
-        inside = ((low <= came) & (came <= high))[:, hours].mean()
+        inside = ((low <= actual) & (actual <= high))[:, hours].mean()
         assert 0.80 <= inside <= 0.97
         assert (high - low)[hours].sum() <= 1.5 * own[hours].sum()
 
@@ -118,79 +118,81 @@ def test_one_bad_day_does_not_widen_the_band() -> None:
 # -- hours of the week
 
 
-def test_hours_of_the_week_keep_to_peoples_clocks_when_these_change() -> None:
-    """Office hours of Prague over the change to summer time, by its zone and by UTC."""
+def test_hours_of_the_week_follow_local_time_when_clocks_change() -> None:
+    """Office hours in Prague over the change to summer time, by its zone and by UTC."""
     zone = forecast_files.zone_named(PRAGUE)
     number = (WEEKS + 2) * HOURS
     begins = [BEGIN + timedelta(hours=at) for at in range(number)]
     shape = SHAPES["office hours"]
     level = np.array([shape[forecast_files.hour_of_week(at, zone)] for at in begins])
-    seen = weekly.by_chance(np.random.default_rng(5), level)
-    # Summer time begins in the ninth week's last night; what is asked is the tenth.
-    past, came = seen[: 9 * HOURS], seen[9 * HOURS :]
-    held = {}
+    counts = weekly.by_chance(np.random.default_rng(5), level)
+    # Summer time begins in the last night of the ninth week; the tenth is checked.
+    past, actual = counts[: 9 * HOURS], counts[9 * HOURS :]
+    share_inside = {}
     for name in (PRAGUE, "UTC"):
         rows, _ = table_of(past, zone=name)
         of = forecast_files.zone_named(name)
-        places = [forecast_files.hour_of_week(at, of) for at in begins[9 * HOURS :]]
+        hours_of_week = [forecast_files.hour_of_week(at, of) for at in begins[9 * HOURS :]]
         inside = [
-            rows[place]["pushes_low"] <= value <= rows[place]["pushes_high"]
-            for place, value in zip(places, came, strict=True)
+            rows[hour]["pushes_low"] <= value <= rows[hour]["pushes_high"]
+            for hour, value in zip(hours_of_week, actual, strict=True)
         ]
-        held[name] = sum(inside) / len(inside)
-    assert 0.85 <= held[PRAGUE] <= 0.97
-    assert held["UTC"] < 0.75
+        share_inside[name] = sum(inside) / len(inside)
+    assert 0.85 <= share_inside[PRAGUE] <= 0.97
+    assert share_inside["UTC"] < 0.75
 
 
-def test_a_clock_that_is_put_back_shows_an_hour_twice_and_one_that_is_put_on_none() -> None:
+def test_a_repeated_local_hour_counts_as_one_and_a_skipped_one_is_missing() -> None:
     zone = forecast_files.zone_named(PRAGUE)
     autumn = datetime(2026, 10, 25, tzinfo=UTC)
     twice = [forecast_files.week_and_hour(autumn + timedelta(hours=at), zone) for at in (0, 1)]
     assert twice[0] == twice[1]
     begin = datetime(2026, 10, 5, tzinfo=UTC) - timedelta(hours=2)  # Monday, 00:00 there
-    seen = np.repeat([10.0, 20.0, 10.0], HOURS)
-    seen = np.append(seen, 10.0)  # the hour more of that week
+    counts = np.repeat([10.0, 20.0, 10.0], HOURS)
+    counts = np.append(counts, 10.0)  # the additional hour of that week
     second = (autumn - begin) // timedelta(hours=1) + 1
-    seen[second] = 20.0
-    rows, _ = table_of(seen, zone=PRAGUE, begin=begin)
+    counts[second] = 20.0
+    rows, _ = table_of(counts, zone=PRAGUE, begin=begin)
     assert len(rows) == HOURS
     assert {row["pushes_median"] for row in rows if row["hour"] != twice[0][1]} == {10.0}
     assert rows[twice[0][1]]["pushes_median"] == 15.0  # of 10, 20, and of 10 and 20 in one week
     spring = datetime(2026, 3, 29, tzinfo=UTC)
     sunday = [forecast_files.hour_of_week(spring + timedelta(hours=at), zone) for at in (0, 1)]
     assert [at % 24 for at in sunday] == [1, 3]
-    rows, told = table_of(np.full(3 * HOURS, 7.0), zone=PRAGUE, begin=spring - timedelta(days=20))
-    assert rows[6 * 24 + 2]["pushes_median"] is None  # seen in two of three weeks
+    rows, summary = table_of(
+        np.full(3 * HOURS, 7.0), zone=PRAGUE, begin=spring - timedelta(days=20)
+    )
+    assert rows[6 * 24 + 2]["pushes_median"] is None  # known in two of three weeks
     assert rows[6 * 24 + 3]["pushes_median"] == 7.0
-    assert told["days"] == LEAST_DAYS + 1
+    assert summary["days"] == LEAST_DAYS + 1
 
 
-# -- what is not known
+# -- what is unknown
 
 
 def test_fewer_than_three_weeks_have_no_forecast() -> None:
-    rows, told = table_of(np.full(20 * 24, 10.0))
+    rows, summary = table_of(np.full(20 * 24, 10.0))
     assert rows == []
-    assert told == {"schema": "public", "queue": "orders", "days": 20, "last_day": "2026-02-14"}
-    rows, told = table_of(np.full(21 * 24, 10.0))
+    assert summary == {"schema": "public", "queue": "orders", "days": 20, "last_day": "2026-02-14"}
+    rows, summary = table_of(np.full(21 * 24, 10.0))
     assert len(rows) == HOURS
-    assert (told["days"], told["weeks"]) == (LEAST_DAYS, LEAST_WEEKS)
+    assert (summary["days"], summary["weeks"]) == (LEAST_DAYS, LEAST_WEEKS)
 
 
-def test_an_hour_that_nobody_saw_is_no_zero() -> None:
-    seen = weekly.weeks("flat", "by chance", WEEKS, 7)
-    seen[1:5] = np.nan  # a month without a recorder
-    seen[5, 40:60] = np.nan
-    seen[5:, 80] = np.nan
-    rows, told = table_of(seen)
+def test_an_hour_without_samples_is_not_taken_for_zero() -> None:
+    counts = weekly.weeks("flat", "by chance", WEEKS, 7)
+    counts[1:5] = np.nan  # a month without a recorder
+    counts[5, 40:60] = np.nan
+    counts[5:, 80] = np.nan
+    rows, summary = table_of(counts)
     medians = [row["pushes_median"] for row in rows]
     assert medians[80] is None
     assert all(4_500 < one < 5_500 for one in medians if one is not None)
     assert sum(one is None for one in medians) == 1
-    assert told["weeks"] == 4
+    assert summary["weeks"] == 4
 
 
-def test_an_hour_of_which_little_was_seen_is_not_known() -> None:
+def test_an_hour_sampled_for_less_than_half_of_it_is_unknown() -> None:
     hours = weekly.hours(np.full(4 * HOURS, 10.0))
     weight = [1_799_000_000 if at % HOURS == 5 else 1_800_000_000 for at in range(4 * HOURS)]
     at = hours.column_names.index("push_per_second_weight")
@@ -201,7 +203,7 @@ def test_an_hour_of_which_little_was_seen_is_not_known() -> None:
     assert rows[5]["pops_median"] == 10.0
 
 
-def test_where_pops_are_not_counted_the_pushes_are_expected_none_the_less() -> None:
+def test_pushes_are_forecast_even_if_pops_are_not_counted() -> None:
     hours = weekly.hours(np.full(4 * HOURS, 10.0))
     at = hours.column_names.index("pop_per_second_weight")
     pushed = hours.set_column(at, "pop_per_second_weight", [[0] * 4 * HOURS])
@@ -210,11 +212,11 @@ def test_where_pops_are_not_counted_the_pushes_are_expected_none_the_less() -> N
     assert {row["pops_median"] for row in rows} == {row["net_high"] for row in rows} == {None}
 
 
-def test_no_counter_that_began_anew_makes_a_negative_rate() -> None:
+def test_a_counter_that_was_reset_makes_no_negative_rate() -> None:
     pushes = weekly.weeks("few", "by chance", WEEKS, 9)
     pushes[3, 10:30] = -1e6
     rows, _ = table_of(pushes)
     assert all(row[f"{n}_low"] >= 0 for row in rows for n in ("pushes", "pops"))
     assert all(row["pushes_median"] <= 10 for row in rows)
-    pushes[:, 10] = -1e6  # whatever wrote that: it is no zero
+    pushes[:, 10] = -1e6  # unknown rather than zero
     assert table_of(pushes)[0][10]["pushes_median"] is None

@@ -1,4 +1,4 @@
-"""The lake: files are whole or not there, and what fails or is spoilt is told in words."""
+"""The lake: files are complete or absent, and failures and damage are reported."""
 
 import errno
 import json
@@ -27,7 +27,7 @@ from tests.hostile import outcome, texts
 
 
 class Failing:
-    """A filesystem whose writes fail after so many bytes."""
+    """A filesystem whose writes fail after this many bytes."""
 
     def __init__(self, files: Any, number: int, after: int = 0) -> None:
         self._files = files
@@ -51,11 +51,11 @@ class Failing:
 
 
 def fail(lake: Lake, number: int, after: int = 0) -> None:
-    """From now on no more than so many bytes can be written."""
+    """From now on only this many bytes can be written."""
     lake._storage.files = Failing(lake.filesystem, number, after)
 
 
-def test_its_id_is_made_once(lake: Lake) -> None:
+def test_the_id_of_a_lake_is_created_once(lake: Lake) -> None:
     assert lake.id() == Lake(lake.location).id()
     assert Lake(lake.location + "-2").id() != lake.id()
 
@@ -66,7 +66,7 @@ def test_a_folder_of_another_program_is_refused(lake: Lake) -> None:
         lake.id()
 
 
-def test_a_file_is_whole_or_not_there(lake: Lake) -> None:
+def test_a_file_is_complete_or_absent(lake: Lake) -> None:
     lake.write_json("a/b.json", {"n": 1})
     with suppress(ZeroDivisionError), lake.writing("a/b.json") as file:
         file.write(b"half")
@@ -115,7 +115,7 @@ def test_a_damaged_manifest_is_reported(lake: Lake) -> None:
         lake.read_json("b.json")
 
 
-def test_an_unsupported_location_is_wrong_use() -> None:
+def test_an_unsupported_location_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="not a usable location"):
         Lake("nothing://somewhere/else")
 
@@ -130,7 +130,7 @@ def test_a_location_is_a_folder_or_a_uri(tmp_path: Path) -> None:
 def test_files_are_written_and_read_in_bounded_batches(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A range of large payloads is never in memory as a whole."""
+    """A range of large payloads is never completely in memory."""
     monkeypatch.setattr(files, "_GROUP_BYTES", 30_000)
     monkeypatch.setattr(files, "_READ_BYTES", 30_000)
     row = dict.fromkeys(files.SCHEMA.names) | {"id": "1", "state": "done", "attempts": 1}
@@ -162,7 +162,7 @@ def test_the_lock_admits_one_run(lake: Lake) -> None:
     assert not lake.data_files("")
 
 
-# -- manifests and files of runs that somebody else has written, or spoilt
+# -- manifests and files of runs that others have written or damaged
 
 NOW = datetime(2026, 3, 29, 12, tzinfo=UTC)
 PLAN = ArchivePlan(
@@ -185,7 +185,7 @@ def put(lake: Lake, path: str, content: object) -> None:
 
 
 def changed(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Some of its values others, or none."""
+    """With some of its values changed or removed."""
     return {name: value for name, value in (content | changes).items() if value != "gone"}
 
 
@@ -196,7 +196,7 @@ def changed(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     ),
     in_range=st.dictionaries(st.sampled_from([*asdict(PLAN.ranges[0]), "more"]), ODD, max_size=1),
 )
-def test_any_plan_is_that_plan_or_damaged(
+def test_a_changed_plan_is_read_or_reported_as_damaged(
     tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any], in_range: dict[str, Any]
 ) -> None:
     lake = Lake(tmp_path_factory.mktemp("lake"))
@@ -216,8 +216,8 @@ def test_any_plan_is_that_plan_or_damaged(
 
 
 @pytest.mark.parametrize("wrong", ["id", "connection", "schema", "queue"])
-def test_a_plan_of_somewhere_else_is_not_this_one(lake: Lake, wrong: str) -> None:
-    """Whoever may write manifests shall not say where files are written and removed."""
+def test_a_plan_that_names_another_place_is_reported_as_damaged(lake: Lake, wrong: str) -> None:
+    """A manifest must not decide where files are written and removed."""
     content = PLAN.as_json() | {wrong: "../../../elsewhere"}
     put(lake, f"{PLAN.manifests}/plan.json", content)
     with pytest.raises(DamagedError, match="not a plan that this console can read"):
@@ -226,18 +226,18 @@ def test_a_plan_of_somewhere_else_is_not_this_one(lake: Lake, wrong: str) -> Non
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "a/..", ".."])
 def test_no_path_leads_out_of_a_lake(lake: Lake, path: str) -> None:
-    beside = Path(lake.location).parent / "x"
-    beside.write_text("{}")
+    outside = Path(lake.location).parent / "x"
+    outside.write_text("{}")
     for call in (lake.remove, lake.read_json, lake.exists, lake.size, lake.files, lake.names):
         with pytest.raises(DamagedError, match="outside it"):
             call(path)
     with pytest.raises(DamagedError, match="outside it"):
         lake.write_json(path, {})
-    assert beside.read_text() == "{}"
+    assert outside.read_text() == "{}"
     assert lake.path("a/..b/c..").endswith("/a/..b/c..")
 
 
-def test_json_that_is_too_deep_is_damaged(lake: Lake) -> None:
+def test_json_nested_too_deeply_is_reported_as_damaged(lake: Lake) -> None:
     with lake.writing("a.json") as file:
         file.write(b"[" * 200_000)
     with pytest.raises(DamagedError, match="damaged"):
@@ -257,7 +257,7 @@ FIELDS = [name for name in runs.Run.__dataclass_fields__ if name not in {"id", "
 
 @settings(max_examples=100)
 @given(st.dictionaries(st.sampled_from([*FIELDS, "more"]), ODD | st.just("gone"), max_size=3))
-def test_any_file_of_a_run_is_a_run_or_counted(
+def test_a_changed_file_of_a_run_is_read_or_counted_as_unreadable(
     tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any]
 ) -> None:
     root = tmp_path_factory.mktemp("runs")

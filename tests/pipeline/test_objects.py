@@ -1,4 +1,4 @@
-"""The lake on an object store: nothing half seen, nothing lost, nothing twice."""
+"""The lake on an object store: nothing incomplete is visible, nothing is lost or doubled."""
 
 import os
 import random
@@ -31,11 +31,18 @@ from console.pipeline.rollup import job as rollups
 from tests.contract.client import Client
 from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
-from tests.pipeline.archive_tools import Between, act, everywhere, execute_sql, popped, run
+from tests.pipeline.archive_tools import (
+    HookedTasks,
+    act,
+    all_payloads,
+    execute_sql,
+    push_and_pop,
+    run,
+)
 from tests.pipeline.cluster import BUCKET, SECRET, object_store
-from tests.pipeline.conftest import Use
+from tests.pipeline.conftest import NewQueue
 from tests.pipeline.recorded import BEGIN, sample, write
-from tests.pipeline.test_archive_killed import drive, killed_under_traffic
+from tests.pipeline.test_archive_killed import kill_under_traffic, run_driver
 from tests.proxy import Fate, Proxy
 from tests.servers import wait_until
 
@@ -56,7 +63,7 @@ def lake(endpoint: str, tmp_path: Path) -> Lake:
 
 
 def rows_in_lake(lake: Lake, client: Client) -> Counter[str]:
-    """What readers, who trust manifests, find of a queue; nothing of plans that are not done."""
+    """Rows of a queue that readers find by its manifests; none of unfinished plans."""
     with suppress(RefusedError):
         of = find_archive(lake, None, None, client.queue.name)
         found = Counter[str]()
@@ -67,12 +74,12 @@ def rows_in_lake(lake: Lake, client: Client) -> Counter[str]:
     return Counter()
 
 
-def unnamed(lake: Lake, client: Client) -> set[str]:
+def unlisted_files(lake: Lake, client: Client) -> set[str]:
     of = find_archive(lake, None, None, client.queue.name)
     return set(lake.data_files("archive")) - {path for paths in of.files.values() for path in paths}
 
 
-def test_an_object_is_there_whole_or_not_at_all(lake: Lake) -> None:
+def test_an_object_is_complete_or_absent(lake: Lake) -> None:
     def refuse(_: str) -> None:
         raise ZeroDivisionError
 
@@ -91,21 +98,21 @@ def test_an_object_is_there_whole_or_not_at_all(lake: Lake) -> None:
     assert all(name.startswith("x/a-") and name.endswith(".parquet") for name in names)
 
 
-def test_all_who_use_a_lake_first_at_once_call_it_the_same(lake: Lake) -> None:
+def test_concurrent_first_users_of_a_lake_get_the_same_id(lake: Lake) -> None:
     same = Lake(lake.location.replace("s3://", "s3a://"))
     assert same._storage.new_id() == lake._storage.new_id() == lake.id() == same.id()
     assert Lake(lake.location + "-2").id() != lake.id()
 
 
-def test_a_login_in_a_place_is_refused_and_not_shown() -> None:
-    for place in (f"s3://key:{SECRET}@bucket/x", f"s3://bucket/x?secret_key={SECRET}&region=x"):
+def test_a_location_with_a_login_is_refused_without_showing_it() -> None:
+    for location in (f"s3://key:{SECRET}@bucket/x", f"s3://bucket/x?secret_key={SECRET}&region=x"):
         with pytest.raises(UsageError, match="has a login") as error:
-            Lake(place)
+            Lake(location)
         assert SECRET not in str(error.value)
     assert not _LOGIN.search("abfss://container@account.dfs.core.windows.net/x"), "an address"
 
 
-def test_what_an_object_store_refuses_is_reported_without_secrets(endpoint: str) -> None:
+def test_errors_of_an_object_store_are_reported_without_secrets(endpoint: str) -> None:
     nowhere = Lake("s3://no-such-bucket/x")
     with pytest.raises(ConsoleError, match="cannot be written") as error:
         nowhere.write_json("a.json", {})
@@ -114,42 +121,46 @@ def test_what_an_object_store_refuses_is_reported_without_secrets(endpoint: str)
 
 
 @pytest.mark.long
-def test_archive_names_its_files_and_withdraws_into_others(use: Use, lake: Lake) -> None:
-    client = use("fifo", archive_at_pop="on")
-    sent = popped(client, 30)
+def test_rows_are_withdrawn_by_writing_a_new_file_that_replaces_the_old_one(
+    new_queue: NewQueue, lake: Lake
+) -> None:
+    client = new_queue("fifo", archive_at_pop="on")
+    sent = push_and_pop(client, 30)
     before: set[str] = set()
 
     def restore() -> None:
         before.update(lake.data_files("archive"))
         act(client, lambda source: Restore(source, popped=True), "limit=5")
 
-    done = run(client, lake, tasks=Between(files.verify, restore), range_rows=12)
+    done = run(client, lake, tasks=HookedTasks(files.verify, restore), range_rows=12)
     assert [(one.deleted, one.withdrawn) for one in done] == [(25, 5)]
-    assert everywhere(client, rows_in_lake(lake, client)) == Counter(sent)
+    assert all_payloads(client, rows_in_lake(lake, client)) == Counter(sent)
     after = set(lake.data_files("archive"))
-    assert unnamed(lake, client) == set(), "no file that no manifest names stays"
+    assert unlisted_files(lake, client) == set(), "no file that no manifest names stays"
     assert len(before - after) == 1, "the one with rows that were restored"
     assert after - before, "has not been overwritten"
 
 
 @pytest.mark.long
-def test_killed_anywhere_and_run_again(use: Use, lake: Lake) -> None:
-    client, phases = use("fifo", archive_at_pop="on"), islice(cycle(PHASES), KILLS)
-    sent, killed = killed_under_traffic(client, lake, random.Random("objects"), phases, 3_000)
-    found = everywhere(client, rows_in_lake(lake, client))
+def test_a_run_killed_anywhere_is_finished_by_the_next_without_loss(
+    new_queue: NewQueue, lake: Lake
+) -> None:
+    client, phases = new_queue("fifo", archive_at_pop="on"), islice(cycle(PHASES), KILLS)
+    sent, killed = kill_under_traffic(client, lake, random.Random("objects"), phases, 3_000)
+    found = all_payloads(client, rows_in_lake(lake, client))
     print(
         f"on S3: {killed} kills, {sent.total()} rows, {(sent - found).total()} lost, "
         f"{(found - sent).total()} doubled"
     )
     assert found == sent
     assert rows_in_lake(lake, client), "something went"
-    assert unnamed(lake, client) == set()
+    assert unlisted_files(lake, client) == set()
 
 
-def test_an_upload_that_is_cut_shows_nothing(
-    use: Use, lake: Lake, endpoint: str, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupted_upload_leaves_nothing_visible(
+    new_queue: NewQueue, lake: Lake, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = use("fifo", archive_at_pop="on")
+    client = new_queue("fifo", archive_at_pop="on")
     sent = [random.Random(n).randbytes(15_000).hex() for n in range(200)]
     client.push_many(sent)
     assert len(client.drain()) == len(sent)
@@ -182,10 +193,10 @@ def backends(client: Client) -> set[int]:
 
 
 @pytest.mark.long
-def test_a_writer_that_comes_late_changes_nothing(use: Use, lake: Lake, endpoint: str) -> None:
-    """It lost its sessions while it was putting its file; a successor has done all of it."""
-    client = use("fifo", archive_at_pop="on")
-    sent = popped(client, 30)
+def test_a_late_writer_changes_nothing(new_queue: NewQueue, lake: Lake, endpoint: str) -> None:
+    """It lost its sessions while it uploaded its file; a successor has finished the run."""
+    client = new_queue("fifo", archive_at_pop="on")
+    sent = push_and_pop(client, 30)
     mine = backends(client)
     reached: list[bytes] = []
 
@@ -211,21 +222,21 @@ def test_a_writer_that_comes_late_changes_nothing(use: Use, lake: Lake, endpoint
         wait_until(lambda: bool(reached), "it puts its file")
         for pid in backends(client) - mine:
             execute_sql(client, "SELECT pg_terminate_backend(:pid)", pid=pid)
-        done = drive(client, lake)
+        done = run_driver(client, lake)
         assert done.status == 0, done.err
         assert rows_in_lake(lake, client) == Counter(sent)
         proxy.thaw()
         _, err = late.communicate(timeout=120)
     assert late.returncode not in {0, None}, err
-    assert everywhere(client, rows_in_lake(lake, client)) == Counter(sent)
-    assert drive(client, lake).status == 0
-    assert everywhere(client, rows_in_lake(lake, client)) == Counter(sent)
+    assert all_payloads(client, rows_in_lake(lake, client)) == Counter(sent)
+    assert run_driver(client, lake).status == 0
+    assert all_payloads(client, rows_in_lake(lake, client)) == Counter(sent)
 
 
-def test_rows_are_read_by_arrow(use: Use, lake: Lake) -> None:
-    """As Spark's tasks do it where Spark has no jars."""
-    client = use("fifo", archive_at_pop="on")
-    sent = popped(client, 5)
+def test_rows_are_read_by_arrow(new_queue: NewQueue, lake: Lake) -> None:
+    """As Spark's tasks do if Spark has no jars."""
+    client = new_queue("fifo", archive_at_pop="on")
+    sent = push_and_pop(client, 5)
     run(client, lake)
     (path,) = lake.data_files("archive")
     columns = {"id": "string", "payload": "binary", "none": "bigint", "due_at": "timestamp"}
@@ -250,23 +261,23 @@ def rows_of(lake: Lake) -> dict[str, list[dict[str, Any]]]:
     return {width: reader.rows("samples", width, days, span) for width in rollup_files.WIDTHS}
 
 
-def recorded(folder: Path, *minutes: int) -> None:
+def record_minutes(folder: Path, *minutes: int) -> None:
     for minute in minutes:
-        looks = range(60 * minute, 60 * minute + 60, 10)
-        write(folder, SAMPLES, *(sample(at, ready=at, pop_per_second=float(at)) for at in looks))
+        times = range(60 * minute, 60 * minute + 60, 10)
+        write(folder, SAMPLES, *(sample(at, ready=at, pop_per_second=float(at)) for at in times))
 
 
-def test_a_rollup_is_there_as_a_whole(
+def test_a_rollup_becomes_visible_all_at_once(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, local = tmp_path / "recordings", Lake(tmp_path / "lake")
-    recorded(folder, 0, 1)
+    record_minutes(folder, 0, 1)
     roll_up(lake, folder)
     early = rows_of(lake)
     assert [len(rows) for rows in early.values()] == [2, 1, 1]
-    recorded(folder, 2)
+    record_minutes(folder, 2)
 
-    # Killed before it could say so: all is as it was.
+    # Killed before it published: nothing has changed.
     publish = Lake.write_json
     monkeypatch.setattr(Lake, "write_json", lambda *_, **__: 1 // 0)
     with pytest.raises(ZeroDivisionError):
@@ -275,7 +286,7 @@ def test_a_rollup_is_there_as_a_whole(
     assert len(lake.data_files("rollup")) == 6
     monkeypatch.setattr(Lake, "write_json", publish)
 
-    # While one works another one does all of it.
+    # While one works another one finishes it.
     def both(*_: object, **how: object) -> None:
         monkeypatch.setattr(Lake, "write_json", publish)
         roll_up(lake, folder)
@@ -289,55 +300,55 @@ def test_a_rollup_is_there_as_a_whole(
     assert len(lake.data_files("rollup")) == 12
     assert not roll_up(lake, folder).selection.due
 
-    # What nobody names any more goes a day later.
+    # Files that no manifest names are removed a day later.
     monkeypatch.setattr(lakes, "_UNLISTED_SECONDS", -60.0)
-    recorded(folder, 3)
+    record_minutes(folder, 3)
     roll_up(lake, folder)
     assert len(lake.data_files("rollup")) == 3
     assert [len(rows) for rows in rows_of(lake).values()] == [4, 1, 1]
 
 
-def hours_expected(lake: Lake) -> object:
+def forecast_hours(lake: Lake) -> object:
     found = expected.read(lake.location, "prod", "public", "orders")
     return found.hours, found.weeks, found.last_day
 
 
 @pytest.mark.long
-def test_two_generations_of_every_day_have_the_forecast_of_a_folder(
+def test_forecasts_from_two_generations_of_files_equal_those_from_a_folder(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three weeks, then what a second console saw of them."""
+    """Three weeks, then the same weeks as sampled by a second console."""
     folder, local = tmp_path / "recordings", Lake(tmp_path / "lake")
-    seen = weekly.weeks("day and night", "by chance", 3, 6).reshape(-1, 24)
-    weekly.record(folder, seen, seen)
+    pushes = weekly.weeks("day and night", "by chance", 3, 6).reshape(-1, 24)
+    weekly.record(folder, pushes, pushes)
     early = []
     for one in (local, lake):
         assert roll_up(one, folder).forecasts == {"prod": {"known": 1, "too_short": 0}}
-        early.append(hours_expected(one))
+        early.append(forecast_hours(one))
     assert early[0] == early[1]
 
-    # Each of its days is written and none published, then all; beside them lies what was before.
-    weekly.record(folder, 3 * seen, seen, weekly.BEGIN + timedelta(minutes=5))
+    # Each of its days is written but none published, then all; the earlier files are still there.
+    weekly.record(folder, 3 * pushes, pushes, weekly.BEGIN + timedelta(minutes=5))
     with monkeypatch.context() as cut:
         cut.setattr(Lake, "write_json", lambda *_, **__: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             roll_up(lake, folder)
     forecast.update(LocalTasks(), lake, {"prod": "UTC"})
-    assert hours_expected(lake) == early[0]
+    assert forecast_hours(lake) == early[0]
     for one in (local, lake):
         assert len(roll_up(one, folder).selection.due) == 21
-    assert hours_expected(lake) == hours_expected(local) != early[0]
+    assert forecast_hours(lake) == forecast_hours(local) != early[0]
     hours = rollup_files.folder("hour", "samples", "prod")
     assert [len(one.data_files(hours)) for one in (local, lake)] == [21, 3 * 21]
 
-    # A forecast that another one is just writing is not taken away, nor is it seen.
-    place = forecast_files.folder("prod")
-    with lake.writing(f"{place}/of-another.parquet") as file:
+    # A forecast that another process is writing is neither removed nor read.
+    forecasts = forecast_files.folder("prod")
+    with lake.writing(f"{forecasts}/of-another.parquet") as file:
         file.write(b"PAR1")
     forecast.update(LocalTasks(), lake, {"prod": "UTC"})
-    assert hours_expected(lake) == hours_expected(local)
-    assert lake.exists(f"{place}/of-another.parquet")
+    assert forecast_hours(lake) == forecast_hours(local)
+    assert lake.exists(f"{forecasts}/of-another.parquet")
     monkeypatch.setattr(lakes, "_UNLISTED_SECONDS", -60.0)
     forecast.update(LocalTasks(), lake, {"prod": "UTC"})
-    assert len(lake.data_files(place)) == 2, "what the last two manifests name"
-    assert hours_expected(lake) == hours_expected(local)
+    assert len(lake.data_files(forecasts)) == 2, "what the last two manifests name"
+    assert forecast_hours(lake) == forecast_hours(local)

@@ -1,4 +1,4 @@
-"""Everything that needs a JVM, in one file: see conftest."""
+"""All tests that need a JVM, in one file: see conftest."""
 
 import json
 import os
@@ -25,12 +25,12 @@ from tests.cli.calls import call
 from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
 from tests.pipeline.archive_tools import (
-    AT_ONCE,
-    subscribers_popped,
+    NO_RETENTION,
+    push_and_pop_by_subscribers,
 )
-from tests.pipeline.conftest import Use
-from tests.pipeline.test_forecast_lake import put, read
-from tests.pipeline.test_rollups import late_segments
+from tests.pipeline.conftest import NewQueue
+from tests.pipeline.test_forecast_lake import put_rollups, read
+from tests.pipeline.test_rollups import check_late_segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from console.pipeline.verify import VerifyResult
 
 pytestmark = pytest.mark.long
-"""A JVM, or a minute of kills: too dear for the short tier."""
+"""A JVM is too slow for the short tier."""
 
 
 def double(item: Item) -> dict[str, Any]:
@@ -51,21 +51,21 @@ def double(item: Item) -> dict[str, Any]:
     return {"rows": item["n"], "bytes": 2, "twice": 2 * item["n"], "pid": os.getpid()}
 
 
-def test_each_item_has_a_task_and_the_answers_keep_their_order(spark: "SparkSession") -> None:
-    told: list[tuple[int, int, int, int]] = []
+def test_each_item_has_a_task_and_the_results_keep_their_order(spark: "SparkSession") -> None:
+    reports: list[tuple[int, int, int, int]] = []
     results = SparkTasks(spark.sparkContext).run(
         double,
         [{"n": n} for n in range(7)],
-        lambda *, done, of, rows, size: told.append((done, of, rows, size)),
+        lambda *, done, of, rows, size: reports.append((done, of, rows, size)),
     )
     assert [result["twice"] for result in results] == [0, 2, 4, 6, 8, 10, 12]
     assert os.getpid() not in {result["pid"] for result in results}
-    assert told[-1] == (7, 7, 21, 14)
+    assert reports[-1] == (7, 7, 21, 14)
     assert SparkTasks(spark.sparkContext).run(double, []) == []
 
 
-def crowd(item: Item) -> dict[str, Any]:
-    """A task that looks how many are at work."""
+def count_concurrent(item: Item) -> dict[str, Any]:
+    """A task that counts how many are running."""
     folder = Path(item["folder"])
     (mine := folder / str(item["n"])).touch()
     most = max(len([*folder.iterdir()]) for _ in range(2_000))
@@ -73,14 +73,16 @@ def crowd(item: Item) -> dict[str, Any]:
     return {"rows": 1, "most": most, "n": item["n"]}
 
 
-def test_no_more_tasks_are_at_work_than_may_be(spark: "SparkSession", tmp_path: Path) -> None:
-    told: list[int] = []
+def test_at_once_limits_the_number_of_concurrent_tasks(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    reports: list[int] = []
     items = [{"folder": str(tmp_path), "n": n} for n in range(6)]
     results = SparkTasks(spark.sparkContext).run(
-        crowd, items, lambda *, done, **_: told.append(done), at_once=1
+        count_concurrent, items, lambda *, done, **_: reports.append(done), at_once=1
     )
     assert [(one["n"], one["most"]) for one in results] == [(n, 1) for n in range(6)]
-    assert told[-1] == 6
+    assert reports[-1] == 6
     with pytest.raises(BusyError, match="13"):
         SparkTasks(spark.sparkContext).run(double, [{"n": 1}, {"n": 13}, {"n": 2}], at_once=1)
 
@@ -93,7 +95,7 @@ def test_no_more_tasks_are_at_work_than_may_be(spark: "SparkSession", tmp_path: 
         (15, ConsoleError, "A task of the pipeline failed on Spark.\nZeroDivisionError: nobody"),
     ],
 )
-def test_an_error_of_a_task_is_the_operators(
+def test_an_error_of_a_task_is_reported_without_a_traceback(
     spark: "SparkSession", n: int, kind: type[ConsoleError], words: str
 ) -> None:
     with pytest.raises(kind) as error:
@@ -103,17 +105,17 @@ def test_an_error_of_a_task_is_the_operators(
 
 
 def test_the_archive_of_a_ring_with_subscribers_is_a_log_of_pops(
-    spark: "SparkSession", use: Use, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    spark: "SparkSession", new_queue: NewQueue, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
     def running(*_: object) -> Any:
         yield spark
 
     monkeypatch.setattr(sessions, "session", running)
-    client = use("ring", archive_at_pop="on", subscribers="a,b,c", size="8")
-    for _ in range(4):  # by the pushes that use a slot again, and by pops that find nothing
-        subscribers_popped(client, 6)
-    offered = job.preview(client.database, client.queue, lake, AT_ONCE)
+    client = new_queue("ring", archive_at_pop="on", subscribers="a,b,c", size="8")
+    for _ in range(4):  # archived by pushes that reuse a slot, and by pops that find nothing
+        push_and_pop_by_subscribers(client, 6)
+    offered = job.preview(client.database, client.queue, lake, NO_RETENTION)
     job.archive(client.database, offered, lake, SparkTasks(spark.sparkContext))
     words = (client.queue.name, "--lake", str(lake.location), "--url", client.url)
     done = call("pipeline", "verify", *words, "--json")
@@ -122,12 +124,12 @@ def test_the_archive_of_a_ring_with_subscribers_is_a_log_of_pops(
 
 
 def test_a_rollup_is_the_same_on_spark(spark: "SparkSession", tmp_path: Path) -> None:
-    late_segments(SparkTasks(spark.sparkContext), tmp_path, long=True)
+    check_late_segments(SparkTasks(spark.sparkContext), tmp_path, long=True)
 
 
 def test_a_forecast_is_the_same_on_spark(spark: "SparkSession", lake: Lake) -> None:
-    seen = weekly.weeks("office hours", "in proportion", 8, 1)
-    put(lake, seen)
+    counts = weekly.weeks("office hours", "in proportion", 8, 1)
+    put_rollups(lake, counts)
     found = []
     for tasks in (LocalTasks(), SparkTasks(spark.sparkContext)):
         done = forecast.update(tasks, lake, {"prod": "Europe/Prague"})
@@ -138,7 +140,7 @@ def test_a_forecast_is_the_same_on_spark(spark: "SparkSession", lake: Lake) -> N
     assert len(found[0][0]) == 168
 
 
-def test_the_session_is_quiet_and_of_this_python(spark: "SparkSession") -> None:
+def test_the_session_has_no_ui_and_uses_this_python(spark: "SparkSession") -> None:
     settings = spark.sparkContext.getConf()
     assert settings.get("spark.ui.enabled") == "false"
     assert spark.sparkContext.uiWebUrl is None
@@ -207,7 +209,7 @@ def verified(
     return verifying.verify(spark, read[0], read[1], order, **how)
 
 
-def test_each_wrong_is_found_and_counted(spark: "SparkSession", tmp_path: Path) -> None:
+def test_each_kind_of_fault_is_found_and_counted(spark: "SparkSession", tmp_path: Path) -> None:
     pushes, pops = logs()
     pops[20] |= {"at": at(100 + 30.5)}  # after ten that were pushed later
     pops[5] |= {"checksum": "other"}
@@ -228,7 +230,9 @@ def test_each_wrong_is_found_and_counted(spark: "SparkSession", tmp_path: Path) 
     assert replace(found, order=Order.DUE.value).broken == [*lax.broken, "early"]
 
 
-def test_a_clean_log_is_as_promised(spark: "SparkSession", tmp_path: Path, long: bool) -> None:
+def test_a_clean_log_has_no_fault_in_any_order(
+    spark: "SparkSession", tmp_path: Path, long: bool
+) -> None:
     for order in Order if long else [Order.STRICT]:
         found = verified(spark, tmp_path, *logs(), order)
         assert (found.as_json()["ok"], found.lost, found.examples) == (True, 0, {})
@@ -247,7 +251,7 @@ def test_the_archive_is_a_log_of_pops(spark: "SparkSession", tmp_path: Path) -> 
     archived[2]["archive_id"], archived[3]["archive_id"] = 3, 2  # 2 came after 3
     archived[5]["reason"] = "purge"
     again = {"archive_id": 9, "id": "0", "pushed_at": at(500), "done_at": at(600)}
-    archived.append({**blank, **again})  # the queue was installed anew: no inversion, no double
+    archived.append({**blank, **again})  # the queue was reinstalled: no inversion, no double
     table = pa.Table.from_pylist(archived, schema=files.SCHEMA)
     pq.write_table(table, tmp_path / "a.parquet")  # type: ignore[no-untyped-call]
     log = verifying.pops_of_archive(spark.read.parquet(str(tmp_path)))
@@ -256,7 +260,7 @@ def test_the_archive_is_a_log_of_pops(spark: "SparkSession", tmp_path: Path) -> 
     assert found.broken == ["overtaken"]
 
 
-def test_a_replay_means_what_its_filters_say(spark: "SparkSession") -> None:
+def test_the_filters_of_a_replay_select_archived_messages(spark: "SparkSession") -> None:
     from console.pipeline import frames as selection  # noqa: PLC0415
 
     blank = {"payload": b"x", "pushed_at": at(0), "attempts": 1, "title": None, "due_at": None}
@@ -274,16 +278,16 @@ def test_a_replay_means_what_its_filters_say(spark: "SparkSession") -> None:
         values, ", ".join(f"{name} {of}" for name, of in selection._COLUMNS.items())
     )
 
-    def meant(*words: str) -> list[str]:
+    def selected(*words: str) -> list[str]:
         found = selection.matching(table, selection.parse_filters(words))
         return [
             row["message"].split()[0]
             for row in selection.in_archive_order(selection.with_message_key(found)).collect()
         ]
 
-    assert meant() == ["a1", "a2", "a3"]
-    assert meant("id=3", "id=1", "id=4") == ["a1", "a3"]
-    assert meant("error~out 1", "title~a") == ["a1", "a3"]
-    assert meant("reason=pop") == ["a4"]
-    assert meant("state=done") == ["i10"]
-    assert meant("since=2026-01-01T00:00:02", "until=2026-01-01T01:00:03+01:00") == ["a2"]
+    assert selected() == ["a1", "a2", "a3"]
+    assert selected("id=3", "id=1", "id=4") == ["a1", "a3"]
+    assert selected("error~out 1", "title~a") == ["a1", "a3"]
+    assert selected("reason=pop") == ["a4"]
+    assert selected("state=done") == ["i10"]
+    assert selected("since=2026-01-01T00:00:02", "until=2026-01-01T01:00:03+01:00") == ["a2"]

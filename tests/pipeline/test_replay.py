@@ -1,4 +1,4 @@
-"""Replay on a real server: each archived message once, whatever is cut off; rows are made up."""
+"""Replay on a real server: each archived message once despite interruptions; artificial rows."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ from console.pipeline.archive.plan import QueueArchive
 from console.pipeline.lake import Lake
 from console.sql import templates
 from tests.contract.client import Client
-from tests.pipeline.conftest import Use
+from tests.pipeline.conftest import NewQueue
 
 FUTURE = datetime(2090, 1, 1, tzinfo=UTC)
 
@@ -44,21 +44,21 @@ def payloads(client: Client) -> list[Any]:
 
 
 class _KilledError(BaseException):
-    """Not to be caught by anyone."""
+    """Caught by no code."""
 
 
-def cut_off(given: list[Any], after: int) -> Iterator[Any]:
+def interrupted(given: list[Any], after: int) -> Iterator[Any]:
     yield from given[:after]
     raise _KilledError
 
 
 @pytest.mark.parametrize("design", ["fifo", "ring", "claim", "status", "pending"])
-def test_cut_off_and_run_again_nothing_twice_nothing_lost(
-    use: Use, lake: Lake, design: str
+def test_an_interrupted_replay_is_finished_without_loss_or_doubles(
+    new_queue: NewQueue, lake: Lake, design: str
 ) -> None:
-    client = use(design)
+    client = new_queue(design)
     with pytest.raises(_KilledError):
-        replayed(client, lake, cut_off(rows(*range(7)), 5))
+        replayed(client, lake, interrupted(rows(*range(7)), 5))
     done = replayed(client, lake, rows(*range(7)))
     assert (done.pushed, done.before, done.full) == (4, 3, 0)
     again = replayed(client, lake, rows(*range(7)))
@@ -66,16 +66,16 @@ def test_cut_off_and_run_again_nothing_twice_nothing_lost(
     assert payloads(client) == [f"m{n}" for n in range(7)]
     with client.database.transaction("look", read_only=True) as connection:
         wanted = Entries("public", client.queue.name, job.VERB)
-        told = entries(connection, wanted, 9)
-    found = [(one.outcome, one.planned, one.selected, one.done, one.skipped) for one in told]
+        actions = entries(connection, wanted, 9)
+    found = [(one.outcome, one.planned, one.selected, one.done, one.skipped) for one in actions]
     assert found == [("done", 7, 7, 0, 7), ("done", 7, 7, 4, 3), ("failed", 7, 3, 3, 0)]
-    assert told[0].filters == "error~x"
+    assert actions[0].filters == "error~x"
 
 
-def test_a_batch_that_fails_leaves_nothing_of_itself(
-    use: Use, lake: Lake, monkeypatch: pytest.MonkeyPatch
+def test_a_batch_that_fails_is_rolled_back_completely(
+    new_queue: NewQueue, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = use("fifo")
+    client = new_queue("fifo")
 
     def fails(*_: object) -> None:
         raise _KilledError
@@ -88,8 +88,8 @@ def test_a_batch_that_fails_leaves_nothing_of_itself(
     assert replayed(client, lake, rows(1, 2)).pushed == 2
 
 
-def test_a_full_ring_takes_the_rest_when_there_is_room(use: Use, lake: Lake) -> None:
-    client = use("ring", size="4")
+def test_a_full_ring_gets_the_rest_when_there_is_room(new_queue: NewQueue, lake: Lake) -> None:
+    client = new_queue("ring", size="4")
     done = replayed(client, lake, rows(*range(7)))
     assert (done.pushed, done.full) == (4, 2)
     taken = payloads(client)
@@ -98,8 +98,8 @@ def test_a_full_ring_takes_the_rest_when_there_is_room(use: Use, lake: Lake) -> 
     assert taken + payloads(client) == [f"m{n}" for n in range(7)]
 
 
-def test_titles_due_times_and_bytes_come_along(use: Use, lake: Lake) -> None:
-    status, pending = use("status"), use("pending")
+def test_titles_due_times_and_bytes_are_replayed(new_queue: NewQueue, lake: Lake) -> None:
+    status, pending = new_queue("status"), new_queue("pending")
     replayed(status, lake, rows(1, 2, title="one") + rows(3, title="other"))
     with status.database.transaction("look", read_only=True) as connection:
         table = f'SELECT title FROM public."{status.queue.name}" ORDER BY id'
@@ -108,22 +108,22 @@ def test_titles_due_times_and_bytes_come_along(use: Use, lake: Lake) -> None:
     micros = int((FUTURE - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(microseconds=1))
     replayed(pending, lake, rows(4, due_us=micros) + rows(5))
     assert payloads(pending) == ["m5"]
-    raw = use("fifo", payload="bytes")
+    raw = new_queue("fifo", payload="bytes")
     replayed(raw, lake, rows(6, payload=b"\x00\xff"))
     assert payloads(raw) == [b"\x00\xff"]
 
 
-def test_the_same_message_of_another_lake_is_another(
-    use: Use, lake: Lake, tmp_path_factory: pytest.TempPathFactory
+def test_the_same_message_of_another_lake_counts_as_another(
+    new_queue: NewQueue, lake: Lake, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    client = use("fifo")
+    client = new_queue("fifo")
     replayed(client, lake, rows(1))
     other = Lake(tmp_path_factory.mktemp("other"))
     assert replayed(client, other, rows(1)).pushed == 1
 
 
-def test_a_second_replay_beside_the_first_is_refused(use: Use, lake: Lake) -> None:
-    client = use("fifo")
+def test_a_second_replay_at_the_same_time_is_refused(new_queue: NewQueue, lake: Lake) -> None:
+    client = new_queue("fifo")
     lock = locks.lock_name("replay", lake.id(), client.queue)
     with client.database.session("hold") as session:
         with session.transaction("lock") as connection:
@@ -135,8 +135,10 @@ def test_a_second_replay_beside_the_first_is_refused(use: Use, lake: Lake) -> No
     assert replayed(client, lake, rows(1)).pushed == 1
 
 
-def test_payloads_go_only_where_they_fit(use: Use, lake: Lake) -> None:
-    text, raw = use("fifo"), use("fifo", "raw ", payload="bytes")
+def test_payloads_are_replayed_only_into_queues_that_can_hold_them(
+    new_queue: NewQueue, lake: Lake
+) -> None:
+    text, raw = new_queue("fifo"), new_queue("fifo", "raw ", payload="bytes")
     for kind, queue, fits in (
         ("bytes", text, False),
         ("json", text, True),

@@ -1,4 +1,4 @@
-"""The rollup's tables, its tasks in this process."""
+"""The rollup's tables, with its tasks in this process."""
 
 import json
 import math
@@ -26,15 +26,15 @@ Row = dict[str, Any]
 
 
 def table_of(kind: str, rows: Sequence[Row]) -> pa.Table:
-    """Rows of records as the tables' functions take them."""
-    whole = [{"source": 0, **row} for row in rows]
-    return pa.Table.from_pylist(whole, segment_files.schema(kind))
+    """Recorded rows as the functions of `tables` take them."""
+    complete = [{"source": 0, **row} for row in rows]
+    return pa.Table.from_pylist(complete, segment_files.schema(kind))
 
 
 def minutes_of(kind: str, rows: Sequence[Row]) -> pa.Table:
-    seen = table_of(kind, rows)
-    times = day._SampleDurations([]).microseconds(seen) if kind == "samples" else None
-    return tables.minutes(kind, seen, times)
+    table = table_of(kind, rows)
+    times = day._SampleDurations([]).microseconds(table) if kind == "samples" else None
+    return tables.minutes(kind, table, times)
 
 
 def collected(table: pa.Table) -> list[Row]:
@@ -46,25 +46,25 @@ def collected(table: pa.Table) -> list[Row]:
 
 
 def latency(number: int) -> float:
-    """Made up, of all sizes."""
+    """Artificial, of all magnitudes."""
     return float(10 ** ((number * 7919 % 1000) / 250 - 3))
 
 
-def test_minutes_hours_and_days_of_samples() -> None:
+def test_samples_are_rolled_up_into_minutes_hours_and_days() -> None:
     rows: list[Row] = []
     for number in range(400):  # 10 s apart, so an hour and a bit
         figures = {"ready": number % 50, "push_per_second": float(number % 7)}
         rows.append(sample(number * 10, latency_seconds=latency(number), **figures))
     rows[5] |= {"ready": None, "push_per_second": math.inf, "problem": "no rights"}
-    del rows[100:120]  # 200 s in which nobody looked
-    # Another console, less often; it alone saw the peak. What it sees counts nowhere else.
+    del rows[100:120]  # 200 s without a sample
+    # Another console, less often: its samples, and its peak, count only in minutes without others.
     for number in range(0, 400, 5):
         other = sample(number * 10 + 3, ready=999 if number == 200 else 1, latency_seconds=1e3)
         rows.append({**other, "source": 1, "push_per_second": 1e6})
 
     minute = minutes_of("samples", rows)
-    seen = {row["begin"]: row for row in collected(minute)}
-    first = seen[BEGIN]
+    by_begin = {row["begin"]: row for row in collected(minute)}
+    first = by_begin[BEGIN]
     assert (first["looks"], first["sources"], first["problems"]) == (6, 2, 1)
     assert (first["ready_weight"], first["ready_total"], first["ready_max"]) == (5, 10, 4)
     assert (first["push_per_second_weight"], first["push_per_second_avg"]) == (50_000_000, 2.0)
@@ -82,15 +82,15 @@ def test_minutes_hours_and_days_of_samples() -> None:
             assert collected(tables.wider("samples", hours, "day")) == collected(table)
 
 
-def _check_wide(row: Row, looks: Sequence[Row]) -> None:
-    """A row against the looks themselves; minutes that only the other console saw are its own."""
-    minutes = {look["at"].replace(second=0) for look in looks}
-    alone = row["looks"] - len(looks)
+def _check_wide(row: Row, samples: Sequence[Row]) -> None:
+    """Compares a row with the samples; `alone` are minutes that only the other console sampled."""
+    minutes = {one["at"].replace(second=0) for one in samples}
+    alone = row["looks"] - len(samples)
     assert 0 <= alone <= 4, (alone, len(minutes))
-    ready = [look["ready"] for look in looks if look["ready"] is not None]
+    ready = [one["ready"] for one in samples if one["ready"] is not None]
     assert row["ready_total"] == sum(ready) + alone
     assert row["ready_weight"] == len(ready) + alone
-    own = sorted([look["latency_seconds"] for look in looks] + [1e3] * alone)
+    own = sorted([one["latency_seconds"] for one in samples] + [1e3] * alone)
     assert sum(row["latency_sketch"].values()) == len(own)
     for percent in rollup_files.PERCENTILES:
         exact = own[max(1, math.ceil(percent * len(own) / 100)) - 1]
@@ -98,44 +98,46 @@ def _check_wide(row: Row, looks: Sequence[Row]) -> None:
         assert abs(found - exact) <= rollup_files.RELATIVE_ERROR * exact * (1 + 1e-9)
 
 
-def test_rates_weigh_as_long_as_they_lasted() -> None:
-    # 100/s over 30 s, then 10/s over 10 s; the first look speaks for as long as the next one.
+def test_rates_are_weighted_by_their_duration() -> None:
+    # 100/s over 30 s, then 10/s over 10 s; the first sample lasts as long as the next one.
     rows = [(0, 100.0), (30, 100.0), (40, 10.0), (40 + 3600, 7.0)]
     one, other = collected(
         minutes_of("samples", [sample(at, pop_per_second=rate) for at, rate in rows])
     )
     assert one["pop_per_second_avg"] == (100 * 60 + 10 * 10) / 70
-    # Nobody looked for an hour: its rate is not that of the hour.
+    # No sample for an hour: the next rate is not that of the hour.
     assert other["pop_per_second_weight"] == rollup_files.LONGEST_SAMPLE_SECONDS * 1_000_000
 
 
-def recorded(root: Path) -> None:
-    """Two consoles' looks of over an hour, a segment each 3 minutes."""
+def record_two_consoles(root: Path) -> None:
+    """Record samples of two consoles over the end of an hour, a segment each 3 minutes."""
     rare = {"queue": "rare", "push_per_second": 3.0, "latency_seconds": 0.5}
     for source in (0, 1):
         for begin in range(2880, 4320, 180):
-            looks = range(begin + source, begin + 180, 30)
-            rows = [sample(at, push_per_second=float(at % 7)) for at in looks]
-            # Its first look is the last of a segment, and the next one in another.
-            rows += [sample(looks[-1], **rare)] * (begin >= 3060)
+            times = range(begin + source, begin + 180, 30)
+            rows = [sample(at, push_per_second=float(at % 7)) for at in times]
+            # Its first sample is the last of a segment, and the next one is in another.
+            rows += [sample(times[-1], **rare)] * (begin >= 3060)
             write(root, SAMPLES, *rows)
             if begin % 360 == 0:
                 one = {"schema": "public", "queue": "orders"}
-                seen = [{**one, "at": row["at"], "summary": f"{begin}"} for row in rows]
-                write(root, FINDINGS, *seen[:2], *({**row, "code": "hole"} for row in seen[2:]))
-                write(root, WAITS, *({**row, "wait": "read", "sessions": 1} for row in seen))
+                records = [{**one, "at": row["at"], "summary": f"{begin}"} for row in rows]
+                write(
+                    root, FINDINGS, *records[:2], *({**row, "code": "hole"} for row in records[2:])
+                )
+                write(root, WAITS, *({**row, "wait": "read", "sessions": 1} for row in records))
 
 
-def test_how_many_rows_are_rolled_up_at_a_time_makes_no_difference(
+def test_the_number_of_rows_rolled_up_at_a_time_makes_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded(tmp_path / "recordings")
+    record_two_consoles(tmp_path / "recordings")
     found = []
     for rows in (1, 100_000):
         monkeypatch.setattr(day, "_ROWS", rows)
         lake = tmp_path / f"lake {rows}"
         job.rollup(lambda: nullcontext(LocalTasks()), Lake(lake), [str(tmp_path / "recordings")])
-        found.append(everything(lake))
+        found.append(all_rows(lake))
     assert found[0] == found[1]
     folder = rollup_files.folder("minute", "samples", "prod")
     first = next(row for row in found[0][f"{folder}/date={BEGIN.date()}"] if row["queue"] == "rare")
@@ -145,12 +147,14 @@ def test_how_many_rows_are_rolled_up_at_a_time_makes_no_difference(
 def test_findings_and_waits_are_counted_once() -> None:
     found: list[Row] = []
     waits: list[Row] = []
-    for source in (0, 1):  # the same, seen by two
-        for look in range(4):
-            at = BEGIN + timedelta(seconds=look * 60 + source)
+    for source in (0, 1):  # the same, sampled by two
+        for number in range(4):
+            at = BEGIN + timedelta(seconds=number * 60 + source)
             one = {"at": at, "schema": "public", "queue": "orders", "source": source}
-            found.append({**one, "code": "hole" if look in (1, 2) else None, "summary": f"{look}"})
-            waits.append({**one, "kind": "Lock", "wait": "tuple", "sessions": look})
+            found.append(
+                {**one, "code": "hole" if number in (1, 2) else None, "summary": f"{number}"}
+            )
+            waits.append({**one, "kind": "Lock", "wait": "tuple", "sessions": number})
             waits.append({"at": at, "source": source, "kind": "IO", "wait": "read", "sessions": 2})
     minute = minutes_of("findings", found)
     hour = collected(tables.wider("findings", minute, "hour"))
@@ -160,14 +164,14 @@ def test_findings_and_waits_are_counted_once() -> None:
     assert (hole["first_at"], hole["last_at"]) == tuple(times)
     assert hole["summary"] == "2"
     table = tables.wider("waits", minutes_of("waits", waits), "day")
-    told = {
+    by_wait = {
         r["wait"]: (r["queue"], r["looks"], r["sessions_total"], r["sessions_max"])
         for r in collected(table)
     }
-    assert told == {"tuple": ("orders", 4, 6, 3), "read": ("", 4, 8, 2)}
+    assert by_wait == {"tuple": ("orders", 4, 6, 3), "read": ("", 4, 8, 2)}
 
 
-def everything(lake: Path) -> dict[str, list[Row]]:
+def all_rows(lake: Path) -> dict[str, list[Row]]:
     """All rows of all tables, by the folder of their day."""
     found: defaultdict[str, list[Row]] = defaultdict(list)
     for path in sorted((lake / "rollup").rglob("*.parquet")):
@@ -176,11 +180,11 @@ def everything(lake: Path) -> dict[str, list[Row]]:
     return dict(found)
 
 
-def test_run_twice_late_segments_one_day_again(tmp_path: Path, long: bool) -> None:
-    late_segments(LocalTasks(), tmp_path, long=long)
+def test_a_rollup_can_be_repeated_and_includes_late_segments(tmp_path: Path, long: bool) -> None:
+    check_late_segments(LocalTasks(), tmp_path, long=long)
 
 
-def late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
+def check_late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
     """On Spark as well: see `test_on_spark.py`."""
     one, other, lake = tmp_path / "one", tmp_path / "o t%her", Lake(tmp_path / "the lake")
     connection = "prod/eu 1%"
@@ -190,10 +194,10 @@ def late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
         return [sample(start + at * 20, ready=at, latency_seconds=0.01) for at in range(count)]
 
     def run(days: job.Days | None = None, *folders: Path) -> Row:
-        places = [str(folder) for folder in folders or (one,)]
-        result = job.rollup(lambda: nullcontext(tasks), lake, places, days)
-        told: Row = json.loads(json.dumps(result.as_json()))
-        return told
+        paths = [str(folder) for folder in folders or (one,)]
+        result = job.rollup(lambda: nullcontext(tasks), lake, paths, days)
+        answer: Row = json.loads(json.dumps(result.as_json()))
+        return answer
 
     write(one, SAMPLES, *rows(1, 9), connection=connection)
     write(one, SAMPLES, *rows(25, 9), connection=connection)
@@ -205,39 +209,39 @@ def late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
         {"at": BEGIN, "kind": "IO", "wait": "read", "sessions": 1},
         connection=connection,
     )
-    told = run()
-    assert told["days"] == {connection: ["2026-03-28", "2026-03-29"]}
-    assert told["rows"] == {"samples": 18, "findings": 1, "waits": 1}
-    assert told["tables"]["hour"] == {"samples": 2, "findings": 1, "waits": 1}
-    assert told["percentiles"]["relative_error"] == 0.01
-    before = everything(tmp_path / "the lake")
+    answer = run()
+    assert answer["days"] == {connection: ["2026-03-28", "2026-03-29"]}
+    assert answer["rows"] == {"samples": 18, "findings": 1, "waits": 1}
+    assert answer["tables"]["hour"] == {"samples": 2, "findings": 1, "waits": 1}
+    assert answer["percentiles"]["relative_error"] == 0.01
+    before = all_rows(tmp_path / "the lake")
     assert len(before) == 12  # 3 widths of samples of 2 days, of findings and waits of one
 
     assert run()["days"] == {}
-    assert everything(tmp_path / "the lake") == before
+    assert all_rows(tmp_path / "the lake") == before
     if long:
-        # The first day alone, again: the same; the other is not touched.
+        # Only the first day, again: the same; the other is not touched.
         second = {
             p: p.stat().st_mtime_ns for p in (tmp_path / "the lake").rglob("date=2026-03-29/*")
         }
-        told = run(job.Days(BEGIN.date(), BEGIN.date()))
-        assert told["days"] == {connection: ["2026-03-28"]}
-        assert everything(tmp_path / "the lake") == before
+        answer = run(job.Days(BEGIN.date(), BEGIN.date()))
+        assert answer["days"] == {connection: ["2026-03-28"]}
+        assert all_rows(tmp_path / "the lake") == before
         assert second == {p: p.stat().st_mtime_ns for p in second}
 
-    # What an earlier version wrote of the day goes.
+    # The file that an earlier version wrote of the day is removed.
     hour = rollup_files.folder("hour", "samples", connection) + "/date=2026-03-29"
     older = tmp_path / "the lake" / hour / "part-00000.snappy.parquet"
     older.write_bytes((older.parent / "rollup.parquet").read_bytes())
 
-    # A late segment of another console, in the same minutes and after: only its day is done.
+    # A late segment of another console, in the same minutes and after: only its day is rolled up.
     write(other, SAMPLES, *rows(25, 12), connection=connection)
     (bad,) = list(other.rglob("*.parquet"))
     bad.with_name("damaged.parquet").write_bytes(b"PAR1")
-    told = run(None, one, other)
-    assert told["days"] == {connection: ["2026-03-29"]}
-    assert told["skipped"] == {"damaged": 1, "newer": 0}
-    after = everything(tmp_path / "the lake")
+    answer = run(None, one, other)
+    assert answer["days"] == {connection: ["2026-03-29"]}
+    assert answer["skipped"] == {"damaged": 1, "newer": 0}
+    after = all_rows(tmp_path / "the lake")
     (was,), (now,) = before.pop(hour), after.pop(hour)
     assert (was["looks"], now["looks"], now["ready_max"]) == (9, 12, 11)
     assert {k: v for k, v in after.items() if "03-28" in k} == {
@@ -245,25 +249,25 @@ def late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
     }
     assert run(None, one, other)["days"] == {}
 
-    _check_error_is_told(tmp_path / "the lake" / hour)
+    _check_relative_error(tmp_path / "the lake" / hour)
 
-    # The recordings are gone; the console shows the hour none the less, in its minutes.
+    # The recordings are gone; the console still shows the hour, by its minutes.
     span = TimeRange(BEGIN, BEGIN + timedelta(days=2))
-    told_history = history(
-        tmp_path / "gone", connection, "orders", span, lake=str(tmp_path / "the lake")
-    )
-    assert told_history.tables == ("minute",)
-    assert [point.looks for point in told_history.points] == [3, 3, 3, 3, 3, 3, 3]
-    assert told_history.points[0].latency_seconds == 0.01
+    shown = history(tmp_path / "gone", connection, "orders", span, lake=str(tmp_path / "the lake"))
+    assert shown.tables == ("minute",)
+    assert [point.looks for point in shown.points] == [3, 3, 3, 3, 3, 3, 3]
+    assert shown.points[0].latency_seconds == 0.01
 
 
-def _check_error_is_told(folder: Path) -> None:
-    """What percentiles are worth stands in their columns."""
+def _check_relative_error(folder: Path) -> None:
+    """The columns of percentiles state their relative error."""
     (path, *_) = folder.glob("*.parquet")
     fields = pq.read_schema(path)  # type: ignore[no-untyped-call]
-    told = {field.name: field.metadata for field in fields if b"gamma" in (field.metadata or {})}
-    assert set(told) == {
+    metadata = {
+        field.name: field.metadata for field in fields if b"gamma" in (field.metadata or {})
+    }
+    assert set(metadata) == {
         "latency_sketch",
         *(f"latency_seconds_p{n}" for n in rollup_files.PERCENTILES),
     }
-    assert {one[b"relative_error"] for one in told.values()} == {b"0.01"}
+    assert {one[b"relative_error"] for one in metadata.values()} == {b"0.01"}

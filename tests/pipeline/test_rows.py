@@ -1,4 +1,4 @@
-"""Laws of the archive's digests, its dates and its keys, of the lake's names, and of verify."""
+"""Laws of the archive's digests, dates and keys, of the lake's names, and of verify."""
 
 import math
 import random
@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from console.designs import Order
-from console.designs import order as whole_order
+from console.designs import Order, order
 from console.pipeline import lake
 from console.pipeline.archive import delete, export, files
 from console.pipeline.archive.digests import ColumnDigests, FileDigest, RowHashSum
@@ -48,14 +47,16 @@ def batch(found: list[Row]) -> pa.RecordBatch:
 
 
 DIGESTS = (ColumnDigests, RowHashSum)
-"""The manifests' of now, and those of earlier versions."""
+"""Those of current manifests, and of earlier versions."""
 
 
-def told(found: list[Row], of: type[FileDigest] = ColumnDigests) -> Row:
-    return counted([batch(found)], of)
+def digest_of(found: list[Row], of: type[FileDigest] = ColumnDigests) -> Row:
+    return digest_of_batches([batch(found)], of)
 
 
-def counted(batches: Iterable[pa.RecordBatch], of: type[FileDigest] = ColumnDigests) -> Row:
+def digest_of_batches(
+    batches: Iterable[pa.RecordBatch], of: type[FileDigest] = ColumnDigests
+) -> Row:
     tally = of()
     for one in batches:
         tally.add(one)
@@ -65,57 +66,57 @@ def counted(batches: Iterable[pa.RecordBatch], of: type[FileDigest] = ColumnDige
 @pytest.mark.long
 @pytest.mark.parametrize("of", [ColumnDigests, pytest.param(RowHashSum, marks=pytest.mark.long)])
 @given(found=st.lists(ROW, min_size=1, max_size=6), cuts=st.lists(st.integers(0, 6), max_size=4))
-def test_where_batches_were_cut_makes_no_difference(
+def test_digests_do_not_depend_on_the_boundaries_of_batches(
     of: type[FileDigest], found: list[Row], cuts: list[int]
 ) -> None:
     ends = [0, *sorted(cuts), max(len(found), *cuts, 0)]
-    whole = batch([*found, *found]).slice(len(found))
-    parts = [whole.slice(first, last - first) for first, last in pairwise(ends)]
-    expected = told(found, of)
-    assert counted([one for one in parts if one.num_rows], of) == expected
+    all_rows = batch([*found, *found]).slice(len(found))
+    parts = [all_rows.slice(first, last - first) for first, last in pairwise(ends)]
+    expected = digest_of(found, of)
+    assert digest_of_batches([one for one in parts if one.num_rows], of) == expected
     assert expected["rows"] == len(found)
     assert expected["bytes"] == sum(len(row["payload"]) for row in found)
 
 
-def test_the_sums_of_earlier_versions_are_what_they_were() -> None:
+def test_the_checksums_of_earlier_versions_have_not_changed() -> None:
     moment = datetime(2026, 3, 29, 1, 0, 0, 7, tzinfo=UTC)
     one = {"id": "ü", "payload": b"\0x", "state": "done", "attempts": 3, "title": ""}
     rows = [{"archive_id": 2**62, "archived_at": moment, **one}, {"due_at": moment, **one}]
-    assert told(rows, RowHashSum) == {
+    assert digest_of(rows, RowHashSum) == {
         "rows": 2,
         "bytes": 4,
         "checksum": "563fa169ed4a79781a9998854eb59147",
     }
 
 
-def flipped(column: pa.Array, at: int, dice: random.Random) -> pa.Array:
-    """One bit of one value."""
+def flipped(column: pa.Array, at: int, rng: random.Random) -> pa.Array:
+    """The column with one bit of one value flipped."""
     values = column.cast(pa.binary() if pa.types.is_string(column.type) else column.type)
     if pa.types.is_binary(values.type):
         texts = values.to_pylist()
         assume(texts[at])
-        bit = dice.randrange(len(texts[at]) * 8)
+        bit = rng.randrange(len(texts[at]) * 8)
         changed = bytearray(texts[at])
         changed[bit // 8] ^= 1 << bit % 8
         texts[at] = bytes(changed)
         return pa.array(texts, pa.binary()).view(column.type)
     assume(column[at].is_valid)
     width = column.type.bit_width
-    whole = pa.int64() if width == 64 else pa.int32()
-    numbers = column.view(whole).to_pylist()
-    numbers[at] ^= (1 << dice.randrange(width - 1)) if numbers[at] >= 0 else -(2 ** (width - 1))
-    return pa.array(numbers, whole).view(column.type)
+    integer = pa.int64() if width == 64 else pa.int32()
+    numbers = column.view(integer).to_pylist()
+    numbers[at] ^= (1 << rng.randrange(width - 1)) if numbers[at] >= 0 else -(2 ** (width - 1))
+    return pa.array(numbers, integer).view(column.type)
 
 
-def changed(rows: pa.RecordBatch, name: str, how: str, dice: random.Random) -> pa.RecordBatch:
-    """The same rows, one thing of which is not as it was."""
-    numbers, at = list(range(rows.num_rows)), dice.randrange(rows.num_rows)
+def changed(rows: pa.RecordBatch, name: str, how: str, rng: random.Random) -> pa.RecordBatch:
+    """The same rows with one change."""
+    numbers, at = list(range(rows.num_rows)), rng.randrange(rows.num_rows)
     if how in {"dropped", "doubled"}:
         numbers[at : at + 1] = [] if how == "dropped" else [at, at]
         return rows.take(pa.array(numbers, pa.int64()))
     column = rows.column(name)
     if how == "a bit":
-        column = flipped(column, at, dice)
+        column = flipped(column, at, rng)
     else:
         values, other = column.to_pylist(), (at + 1) % rows.num_rows
         empty = "" if pa.types.is_string(column.type) else datetime(1970, 1, 1, tzinfo=UTC)
@@ -137,13 +138,13 @@ def changed(rows: pa.RecordBatch, name: str, how: str, dice: random.Random) -> p
 @given(
     found=st.lists(ROW, min_size=2, max_size=5),
     name=st.sampled_from(files.SCHEMA.names),
-    dice=st.randoms(use_true_random=False),
+    rng=st.randoms(use_true_random=False),
 )
-def test_whatever_changes_is_found(
-    how: str, found: list[Row], name: str, dice: random.Random
+def test_every_change_changes_the_digest(
+    how: str, found: list[Row], name: str, rng: random.Random
 ) -> None:
     rows = batch(found)
-    before, now = counted([rows]), counted([changed(rows, name, how, dice)])
+    before, now = digest_of_batches([rows]), digest_of_batches([changed(rows, name, how, rng)])
     assert before != now
     if how not in {"dropped", "doubled"}:
         others = {column for column in files.SCHEMA.names if column != name}
@@ -160,11 +161,11 @@ def test_whatever_changes_is_found(
         ({"due_at": None}, {"due_at": datetime(1970, 1, 1, tzinfo=UTC)}),
     ],
 )
-def test_what_looks_alike_is_not_the_same(one: Row, other: Row) -> None:
-    whole = {"archive_id": 1, "id": "", "payload": b"", "state": "", "attempts": 0}
-    empty = dict.fromkeys(files.SCHEMA.names) | whole
+def test_similar_rows_have_different_digests(one: Row, other: Row) -> None:
+    required = {"archive_id": 1, "id": "", "payload": b"", "state": "", "attempts": 0}
+    empty = dict.fromkeys(files.SCHEMA.names) | required
     for of in DIGESTS:
-        assert told([{**empty, **one}], of) != told([{**empty, **other}], of)
+        assert digest_of([{**empty, **one}], of) != digest_of([{**empty, **other}], of)
 
 
 @given(st.lists(ROW, min_size=1, max_size=6))
@@ -177,14 +178,14 @@ def test_each_row_is_in_the_partition_of_its_day(found: list[Row]) -> None:
     assert len({day for day, _ in parts}) == len(parts)
 
 
-def test_the_day_is_that_of_utc_whatever_clocks_were_changed() -> None:
-    whole = {"archive_id": 1, "id": "", "payload": b"", "state": "", "attempts": 0}
+def test_the_day_is_that_of_utc_regardless_of_clock_changes() -> None:
+    required = {"archive_id": 1, "id": "", "payload": b"", "state": "", "attempts": 0}
     moments = [
         datetime(2026, 3, 28, 23, 59, 59, 999_999, tzinfo=UTC),
         datetime(2026, 3, 29, 1, 0, tzinfo=UTC),
         datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
     ]
-    found = [dict.fromkeys(files.SCHEMA.names) | whole | {"done_at": m} for m in moments]
+    found = [dict.fromkeys(files.SCHEMA.names) | required | {"done_at": m} for m in moments]
     assert files.dates(batch(found)).to_pylist() == [
         date(2026, 3, 28),
         date(2026, 3, 29),
@@ -193,10 +194,10 @@ def test_the_day_is_that_of_utc_whatever_clocks_were_changed() -> None:
 
 
 @given(st.sets(st.integers(-50, 50) | st.integers(-(2**63), 2**63 - 1)))
-def test_runs_tell_exactly_the_keys(keys: set[int]) -> None:
-    told = delete.key_runs(sorted(keys))
-    assert delete.keys_of(told) == keys
-    assert all(a[0] + a[1] < b[0] for a, b in pairwise(told)), "none to join"
+def test_key_runs_contain_exactly_the_keys(keys: set[int]) -> None:
+    runs = delete.key_runs(sorted(keys))
+    assert delete.keys_of(runs) == keys
+    assert all(a[0] + a[1] < b[0] for a, b in pairwise(runs)), "none to join"
 
 
 NAME = st.text(
@@ -217,11 +218,11 @@ NAME = st.text(
     ids=["connection", "queue"],
 )
 @given(first=NAME, second=NAME)
-def test_a_name_is_one_name_of_a_folder(
+def test_a_name_becomes_one_folder_name_and_can_be_read_back(
     part: Callable[[str, str], tuple[str, Any, Any]], first: str, second: str
 ) -> None:
-    folder, back, whole = part(first, second)
-    assert back == whole
+    folder, back, original = part(first, second)
+    assert back == original
     assert "/" not in folder
     assert folder.isascii()
     assert not folder.startswith((".", "_"))
@@ -234,12 +235,14 @@ logs = st.lists(st.tuples(st.integers(0, 20), st.none() | st.integers(0, 8)), ma
 
 
 @given(logs, st.integers(1, 6))
-def test_pieces_are_judged_as_the_whole(log: list[tuple[int, int | None]], size: int) -> None:
+def test_judging_a_log_in_pieces_equals_judging_it_as_one(
+    log: list[tuple[int, int | None]], size: int
+) -> None:
     pops = [
-        whole_order.Pop(number, None if at is None else FIRST + timedelta(seconds=at))
+        order.Pop(number, None if at is None else FIRST + timedelta(seconds=at))
         for number, at in log
     ]
-    expected = [one.pop for one in whole_order.judge(pops, Order.LAX).overtaken]
+    expected = [one.pop for one in order.judge(pops, Order.LAX).overtaken]
     points = [(number, math.nan if at is None else float(at)) for number, at in log]
     pieces = [points[at : at + size] for at in range(0, len(points), size)]
     fronts = []

@@ -1,4 +1,4 @@
-"""What is kept of a run: its file, how it ended, who is listed, and what never stands in it."""
+"""The record of a run: its file, its outcome, the list of runs, and no secrets."""
 
 import json
 import os
@@ -26,8 +26,8 @@ from console.pipeline.launch import Job
 from console.pipeline.runs import Run, RunFile, RunOutcome
 from tests.cli.calls import call
 from tests.local_tasks import LocalTasks
-from tests.pipeline.archive_tools import popped
-from tests.pipeline.conftest import Use
+from tests.pipeline.archive_tools import push_and_pop
+from tests.pipeline.conftest import NewQueue
 from tests.servers import wait_until
 
 CORE = "Pl4ntedC0re"
@@ -35,7 +35,7 @@ CORE = "Pl4ntedC0re"
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The runs of this test alone."""
+    """The folder with the runs of this test."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return runs.folder()
 
@@ -48,7 +48,7 @@ def only(root: Path) -> Run:
 # -- the file
 
 
-def test_a_run_from_its_beginning_to_its_end(root: Path) -> None:
+def test_a_run_is_recorded_from_its_beginning_to_its_end(root: Path) -> None:
     record = RunFile.begin(root, "archive", words=("pipeline", "archive", "jobs"), queue="jobs")
     assert only(root).outcome is RunOutcome.RUNNING
     record.set_subject(connection="prod", lake="/lake")
@@ -88,7 +88,7 @@ def test_progress_is_known_at_once_and_written_once_a_second(
     assert run.running
 
 
-def test_the_keys_of_a_file_stay(root: Path) -> None:
+def test_the_keys_of_a_runs_file_are_stable(root: Path) -> None:
     RunFile.begin(root, "replay")
     (path,) = root.glob("*.json")
     keys = set(json.loads(path.read_bytes()))
@@ -96,7 +96,7 @@ def test_the_keys_of_a_file_stay(root: Path) -> None:
     assert not [key for key in keys if "progress" in key]
 
 
-def test_how_it_ended(root: Path) -> None:
+def test_the_outcome_of_a_run_depends_on_verb_status_and_result(root: Path) -> None:
     for verb, status, result, outcome in (
         ("archive", 0, None, RunOutcome.DONE),
         ("verify", 1, {"pushes": 5, "pops": 4}, RunOutcome.MISMATCH),
@@ -114,8 +114,8 @@ def test_how_it_ended(root: Path) -> None:
         assert run.moved == ("9" if result else "")
 
 
-def test_one_that_was_killed_has_ended_without_a_word(root: Path) -> None:
-    """Also while nobody has taken its exit status, and where its number is another process's."""
+def test_a_killed_run_has_the_outcome_silent(root: Path) -> None:
+    """Also while it is a zombie, and if its pid belongs to another process."""
     source = (
         "import sys, time; from pathlib import Path; from console.pipeline.runs import RunFile\n"
         "RunFile.begin(Path(sys.argv[1]), 'archive')\nprint(flush=True)\ntime.sleep(600)"
@@ -147,11 +147,11 @@ def test_a_run_on_another_machine_may_be_running(root: Path) -> None:
         runs.stop(only(root))
 
 
-def test_the_newest_are_kept_and_those_that_run(
+def test_the_newest_runs_and_those_still_running_are_kept(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "KEPT", 3)
-    going = RunFile.begin(root, "archive")
+    running = RunFile.begin(root, "archive")
     ended = []
     for _ in range(5):
         record = RunFile.begin(root, "rollup")
@@ -161,7 +161,7 @@ def test_the_newest_are_kept_and_those_that_run(
         ended.append(record.id)
     last = RunFile.begin(root, "verify")
     found = [run.id for run in runs.read(root).runs]
-    assert found == [last.id, *reversed(ended[-2:]), going.id]
+    assert found == [last.id, *reversed(ended[-2:]), running.id]
     assert len([*root.iterdir()]) == 2 + 2 * 3, "what they said goes with them"
 
 
@@ -177,25 +177,25 @@ def test_files_that_are_not_runs_are_counted(root: Path) -> None:
 # -- by the command line
 
 
-def test_each_call_leaves_a_run_and_a_dry_one_none(
-    root: Path, use: Use, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_each_call_records_a_run_except_a_dry_run(
+    root: Path, new_queue: NewQueue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     @contextmanager
-    def here(*_: object) -> Any:
+    def local_tasks(*_: object) -> Any:
         yield LocalTasks()
 
-    monkeypatch.setattr(sessions, "tasks", here)
-    client = use("fifo", archive_at_pop="on")
-    sent = popped(client, 30)
-    name, place = client.queue.name, str(tmp_path / "lake")
-    words = ("pipeline", "archive", name, "--lake", place, "--url", client.url)
+    monkeypatch.setattr(sessions, "tasks", local_tasks)
+    client = new_queue("fifo", archive_at_pop="on")
+    sent = push_and_pop(client, 30)
+    name, location = client.queue.name, str(tmp_path / "lake")
+    words = ("pipeline", "archive", name, "--lake", location, "--url", client.url)
     assert call(*words, "--dry-run").status == 0
     assert runs.read(root).runs == ()
 
     done = call(*words, "--yes", "--json")
     assert done.status == 0, done.err
     run = only(root)
-    assert (run.outcome, run.rows, run.queue, run.lake) == (RunOutcome.DONE, 30, name, place)
+    assert (run.outcome, run.rows, run.queue, run.lake) == (RunOutcome.DONE, 30, name, location)
     assert run.result == done.json
     result = done.json["result"]
     figures = ("exported", "deleted", "withdrawn", "files")
@@ -205,7 +205,7 @@ def test_each_call_leaves_a_run_and_a_dry_one_none(
     assert run.progress.startswith("delete: 1 of 1 ranges, 30 rows")
     assert run.connection == client.database.label
 
-    popped(client, 3)
+    push_and_pop(client, 3)
     assert call(*words).status == 4
     assert len(runs.read(root).runs) == 1, "it was only the plan"
     assert call(*words, "--yes", "another").status == 4
@@ -220,7 +220,7 @@ def test_each_call_leaves_a_run_and_a_dry_one_none(
     ]
 
 
-def test_a_job_runs_even_where_its_run_cannot_be_recorded(root: Path) -> None:
+def test_a_job_runs_even_if_its_run_cannot_be_recorded(root: Path) -> None:
     root.parent.mkdir(parents=True)
     root.write_text("no folder")
     answer = call("pipeline", "verify")
@@ -230,10 +230,10 @@ def test_a_job_runs_even_where_its_run_cannot_be_recorded(root: Path) -> None:
 
 
 @given(st.text("/@:%'\" ü", max_size=5), st.sampled_from(["--url", "--url=", "--lake", "--lake="]))
-def test_no_secret_of_a_command_line_is_kept(signs: str, option: str) -> None:
+def test_no_secret_of_a_command_line_is_kept(characters: str, option: str) -> None:
     from urllib.parse import quote  # noqa: PLC0415
 
-    login = f"u:{quote(signs + CORE + signs, safe='')}"
+    login = f"u:{quote(characters + CORE + characters, safe='')}"
     uris = (
         f"postgresql+psycopg://{login}@h/db",
         f"postgresql+psycopg://h/db?password={CORE}",
@@ -249,23 +249,23 @@ def test_no_secret_of_a_command_line_is_kept(signs: str, option: str) -> None:
     assert without_secrets("s3://bucket/a:b@c") == "s3://bucket/a:b@c"
 
 
-# -- as a process of its own
+# -- as a separate process
 
 
-def test_a_process_of_its_own_that_fails_says_so(root: Path) -> None:
+def test_a_separate_process_that_fails_records_its_error(root: Path) -> None:
     id_ = launch.start(Job("verify", ("pipeline", "verify")), root)
     wait_until(lambda: only(root).status is not None, "an end")
     run = only(root)
     assert (run.id, run.status, run.outcome) == (id_, 2, RunOutcome.FAILED)
     assert run.error["what"].startswith("verify needs a --pop-log")
-    # The words come after the file: whoever reads it then knows already how it ended.
+    # The message comes after the file, which has the outcome by then.
     wait_until(
         lambda: launch.tail(id_, "err", root).startswith("verify needs a --pop-log"), "words"
     )
     assert launch.tail(id_, "out", root) == ""
 
 
-def test_what_could_not_even_be_read_is_reported_by_the_process_that_started_it(root: Path) -> None:
+def test_a_command_line_that_cannot_be_parsed_is_recorded_by_its_launcher(root: Path) -> None:
     launch.start(Job("verify", ("pipeline", "verify", "--no-such-option")), root)
     wait_until(lambda: only(root).status is not None, "an end")
     assert only(root).status == 2
@@ -286,7 +286,7 @@ main()
 
 @dataclass(frozen=True)
 class Waiting(Job):
-    """One that only a signal ends."""
+    """A job that only a signal ends."""
 
     @property
     def command(self) -> list[str]:
@@ -315,15 +315,15 @@ def test_a_dry_run_gives_the_plan_and_can_be_cancelled() -> None:
     cut = launch.DryRun(Waiting("wait", ()))
     failed: list[Exception] = []
 
-    def ask() -> None:
+    def run_plan() -> None:
         try:
             cut.run()
         except ConsoleError as error:
             failed.append(error)
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    thread = threading.Thread(target=run_plan)
+    thread.start()
     wait_until(lambda: cut._process is not None, "a process")
     cut.cancel()
-    asking.join(30)
+    thread.join(30)
     assert failed

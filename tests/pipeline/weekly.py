@@ -1,4 +1,4 @@
-"""Weeks of traffic made up: a shape that repeats, noise that is known, and the week that came."""
+"""Artificial weeks of traffic: a shape that repeats, with known noise."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -29,16 +29,16 @@ SHAPES: Mapping[str, Numbers] = {
     "day and night": 3_000 + 2_500 * np.sin(2 * np.pi * (_OF_DAY - 9) / 24),
     "few": np.full(forecast_files.HOURS, 3.0),
 }
-"""Messages to expect in each hour of the week."""
+"""Expected messages in each hour of the week."""
 
 
 def by_chance(random: np.random.Generator, level: Numbers) -> Numbers:
-    """Arrivals that know nothing of each other."""
+    """Independent arrivals."""
     return random.poisson(level).astype(float)
 
 
 def in_proportion(random: np.random.Generator, level: Numbers) -> Numbers:
-    """15 % up or down, by chance too."""
+    """Levels that vary by 15 %, and arrivals by chance."""
     return by_chance(random, level * random.lognormal(0.0, 0.15, level.shape))
 
 
@@ -49,7 +49,7 @@ NOISES: Mapping[str, Callable[[np.random.Generator, Numbers], Numbers]] = {
 
 
 def weeks(shape: str, noise: str, number: int, seed: int) -> Numbers:
-    """Messages of each hour, a row a week."""
+    """Messages of each hour, one row per week."""
     random = np.random.default_rng(seed)
     return NOISES[noise](random, np.tile(SHAPES[shape], (number, 1)))
 
@@ -57,7 +57,7 @@ def weeks(shape: str, noise: str, number: int, seed: int) -> Numbers:
 def hours(
     pushes: Numbers, pops: Numbers | None = None, *, begin: datetime = BEGIN, queue: str = "orders"
 ) -> pa.Table:
-    """An hour table of these, one hour after the other; NaN is an hour that nobody saw."""
+    """An hour table of these, one hour after the other; NaN is an hour without samples."""
     rows = []
     for number, value in enumerate(pushes.ravel()):
         popped = value if pops is None else pops.ravel()[number]
@@ -79,7 +79,7 @@ def hours(
 
 
 def record(root: Path, pushes: Numbers, pops: Numbers, begin: datetime = BEGIN) -> None:
-    """The same as a recorder would have sampled it, every 10 minutes: a segment a day."""
+    """The same as a recorder would have sampled it every 10 minutes, a segment per day."""
     for day, (pushed, popped) in enumerate(zip(pushes, pops, strict=True)):
         rows = []
         for number in range(24 * 6):

@@ -1,4 +1,4 @@
-"""archive beside others: restores, rows in others' hands, other runs and lakes, late tasks."""
+"""archive with concurrent work: restores, locked rows, other runs and lakes, late tasks."""
 
 import threading
 from collections import Counter
@@ -23,8 +23,8 @@ from console.pipeline.spark import Item, Work
 from tests.contract.client import Client
 from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import (
-    AT_ONCE,
-    Between,
+    NO_RETENTION,
+    HookedTasks,
     act,
     archived_keys,
     execute_sql,
@@ -37,41 +37,41 @@ from tests.pipeline.archive_tools import (
 from tests.servers import wait_until
 
 
-def test_what_is_restored_meanwhile_stays_in_the_database(filled: Client, lake: Lake) -> None:
+def test_rows_restored_during_a_run_stay_in_the_database(filled: Client, lake: Lake) -> None:
     def restore() -> int:
         return act(filled, lambda source: Restore(source, popped=True), "limit=4")
 
-    (done,) = run(filled, lake, tasks=Between(files.verify, restore), range_rows=10)
+    (done,) = run(filled, lake, tasks=HookedTasks(files.verify, restore), range_rows=10)
     assert (done.exported, done.deleted, done.withdrawn) == (30, 26, 4)
     back = Counter(str(message.payload) for message in filled.drain())
     assert sum(back.values()) == 4
     assert not back.keys() & payloads(lake).keys()
     assert sum(payloads(lake).values()) == 26
-    told = [lake.read_json(path) for path in range_manifests(lake)]
-    assert sum(manifest["rows"] for manifest in told) == 26, "the manifests say what is there"
-    assert not any(files.verify(one)["wrong"] for one in files.items(lake, told))
+    manifests = [lake.read_json(path) for path in range_manifests(lake)]
+    assert sum(manifest["rows"] for manifest in manifests) == 26, "the manifests say what is there"
+    assert not any(files.verify(one)["wrong"] for one in files.items(lake, manifests))
     (more,) = run(filled, lake)
     assert more.deleted == 4, "popped again, they are new in the archive"
 
 
-def test_a_file_whose_rows_were_all_restored_goes(filled: Client, lake: Lake) -> None:
+def test_a_file_whose_rows_were_all_restored_is_removed(filled: Client, lake: Lake) -> None:
     def restore() -> int:
         return act(filled, lambda source: Restore(source, popped=True))
 
-    (done,) = run(filled, lake, tasks=Between(files.verify, restore), range_rows=10)
+    (done,) = run(filled, lake, tasks=HookedTasks(files.verify, restore), range_rows=10)
     assert (done.deleted, done.withdrawn, done.files) == (0, 30, 0)
     assert lake.files("archive") == []
 
 
-def test_rows_locked_by_others_stay_and_leave_the_lake(
+def test_locked_rows_stay_in_the_database_and_are_removed_from_the_lake(
     filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("console.pipeline.archive.delete._RETRY_SECONDS", (0.0,))
     keys = archived_keys(filled)
     with filled.database.transaction("hold rows") as connection:
         name = sql.quote_identifier(connection.dialect, f"{filled.queue.name}_archive")
-        hold = text(f"SELECT FROM public.{name} WHERE archive_id <= :key FOR UPDATE")
-        connection.execute(hold, {"key": keys[2]})
+        lock_rows = text(f"SELECT FROM public.{name} WHERE archive_id <= :key FOR UPDATE")
+        connection.execute(lock_rows, {"key": keys[2]})
         (done,) = run(filled, lake)
     assert (done.deleted, done.withdrawn) == (27, 3)
     assert archived_keys(filled) == keys[:3]
@@ -85,7 +85,7 @@ def test_a_run_by_another_url_finishes_the_plan_of_the_first(
     sent = Counter(row[0] for row in execute_sql(filled, "SELECT payload FROM <archive>"))
     stop_at(filled, lake, phase)
     with closing(open_database(filled.url, label="the same by another name")) as other:
-        offered = job.preview(other, filled.queue, lake, AT_ONCE)
+        offered = job.preview(other, filled.queue, lake, NO_RETENTION)
         assert offered.unfinished is not None
         (done,) = job.archive(other, offered, lake, LocalTasks())
     assert (done.plan, done.deleted) == (offered.unfinished.id, 30)
@@ -105,15 +105,15 @@ def test_an_unfinished_plan_of_another_database_is_not_touched(filled: Client, l
     assert lake.read_json(plan) == content
 
 
-def test_a_second_run_is_refused(filled: Client, lake: Lake) -> None:
-    started, go_on = threading.Event(), threading.Event()
+def test_a_second_run_at_the_same_time_is_refused(filled: Client, lake: Lake) -> None:
+    started, resume = threading.Event(), threading.Event()
 
     def wait() -> None:
         started.set()
-        assert go_on.wait(30)
+        assert resume.wait(30)
 
     first = threading.Thread(
-        target=run, args=(filled, lake), kwargs={"tasks": Between(files.verify, wait)}
+        target=run, args=(filled, lake), kwargs={"tasks": HookedTasks(files.verify, wait)}
     )
     first.start()
     assert started.wait(30)
@@ -121,7 +121,7 @@ def test_a_second_run_is_refused(filled: Client, lake: Lake) -> None:
         with pytest.raises(RefusedError, match="Another run is working"):
             run(filled, lake)
     finally:
-        go_on.set()
+        resume.set()
         first.join()
     assert len(rows_in_lake(lake)) == 30
 
@@ -130,48 +130,50 @@ def test_a_second_run_is_refused(filled: Client, lake: Lake) -> None:
 def test_there_are_enough_ranges_for_all_tasks(
     filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is between them that does not go, and each row in one range only."""
+    """Despite rows between them that are not archived; each row is in one range only."""
     monkeypatch.setattr(planning, "_LEAST_ROWS", 3)
     execute_sql(
         filled, "UPDATE <archive> SET archived_at = now() + '1 day' WHERE archive_id % 3 = 0"
     )
     for large in (100_000, 7):
         monkeypatch.setattr(planning, "RANGE_ROWS", large)
-        offered = job.preview(filled.database, filled.queue, lake, AT_ONCE, at_once=3)
+        offered = job.preview(filled.database, filled.queue, lake, NO_RETENTION, at_once=3)
         ranges = offered.plan.ranges
         assert len(ranges) >= 6
         assert sum(part.rows for part in ranges) == 20
         ends = [end for part in ranges for end in (part.after, part.last)]
         assert ends == sorted(ends)
-    few = job.preview(filled.database, filled.queue, lake, AT_ONCE, at_once=300)
+    few = job.preview(filled.database, filled.queue, lake, NO_RETENTION, at_once=300)
     assert 6 <= len(few.plan.ranges) <= 10, "none smaller than is worth it"
     job.archive(filled.database, few, lake, LocalTasks())
     assert len(rows_in_lake(lake)) == 20
 
 
 @pytest.mark.long
-def test_two_lakes_share_the_rows(filled: Client, lake: Lake, tmp_path: Path) -> None:
+def test_runs_into_two_lakes_archive_each_row_once(
+    filled: Client, lake: Lake, tmp_path: Path
+) -> None:
     other = Lake(tmp_path / "other")
-    (done,) = run(filled, lake, tasks=Between(files.verify, lambda: run(filled, other)))
+    (done,) = run(filled, lake, tasks=HookedTasks(files.verify, lambda: run(filled, other)))
     assert (done.deleted, done.withdrawn) == (0, 30)
     assert len(rows_in_lake(lake) + rows_in_lake(other)) == 30
 
 
-def items(client: Client, lake: Lake) -> Iterator[Item]:
-    """The tasks that a run gives out, while it runs."""
+def export_items(client: Client, lake: Lake) -> Iterator[Item]:
+    """The items of the export tasks of a run."""
     found: list[Item] = []
 
-    class Keeping(LocalTasks):
+    class RecordingTasks(LocalTasks):
         def run(self, work: Work, items: Sequence[Item], *more: Any, **how: Any) -> Any:
             found.extend(items if work == export.export else ())
             return super().run(work, items, *more, **how)
 
-    run(client, lake, tasks=Keeping())
+    run(client, lake, tasks=RecordingTasks())
     yield from found
 
 
 def test_a_task_that_outlived_its_run_changes_nothing(filled: Client, lake: Lake) -> None:
-    (late,) = items(filled, lake)
+    (late,) = export_items(filled, lake)
     before = {path: lake.size(path) for path in lake.files("")}
     with pytest.raises(RefusedError, match="too late"):
         export.export(late)
@@ -179,13 +181,13 @@ def test_a_task_that_outlived_its_run_changes_nothing(filled: Client, lake: Lake
         work = locks.lock_name("work", lake.id(), filled.queue)
 
         def is_free() -> bool:
-            with locks.try_lock(connection, work, "exclusive") as got:
-                return got
+            with locks.try_lock(connection, work, "exclusive") as acquired:
+                return acquired
 
-        # A client that has closed does not wait for its session to end.
+        # A closed client does not wait for its session to end.
         wait_until(is_free, "its session lets go")
-        with locks.try_lock(connection, work, "exclusive") as got:
-            assert got
+        with locks.try_lock(connection, work, "exclusive") as acquired:
+            assert acquired
             with pytest.raises(RefusedError, match="too late"):
                 export.export(late)
     assert {path: lake.size(path) for path in lake.files("")} == before
@@ -194,7 +196,7 @@ def test_a_task_that_outlived_its_run_changes_nothing(filled: Client, lake: Lake
 def test_a_task_whose_run_ends_while_it_reads_leaves_nothing(
     filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver dies, a successor begins: what the task was about to rename goes."""
+    """The driver dies, a successor begins: the task removes the file it was about to rename."""
     end = "UPDATE dbq.action SET ended_at = now() WHERE ended_at IS NULL"
     read = export._Adbc.batches
 

@@ -1,4 +1,4 @@
-"""Rollups without Spark: percentile buckets, finding segments, where history reads from."""
+"""Rollups without Spark: percentile buckets, finding segments, and where history reads."""
 
 import json
 from datetime import UTC, date, datetime, timedelta
@@ -25,7 +25,7 @@ DAY = BEGIN.date()
 
 
 @given(st.lists(st.floats(1e-8, 1e6), min_size=1))
-def test_a_bucket_stands_for_its_values_within_the_error(values: list[float]) -> None:
+def test_a_bucket_represents_its_values_within_the_relative_error(values: list[float]) -> None:
     buckets = tables._bucket(pa.chunked_array([[*values, 0.0, -1.0, 1e-12]]))
     found = [rollup_files.value_of(bucket) for bucket in buckets.to_pylist()]
     for value, near in zip(values, found, strict=False):
@@ -33,7 +33,7 @@ def test_a_bucket_stands_for_its_values_within_the_error(values: list[float]) ->
     assert found[-3:] == [0.0] * 3
 
 
-def test_what_is_read_is_what_the_recorder_writes() -> None:
+def test_the_columns_read_are_those_that_the_recorder_writes() -> None:
     types = {"time": "timestamp", "text": "string", "count": "bigint", "number": "double"}
     for kind, columns in segment_files.COLUMNS.items():
         written = {name: types[of] for name, of in KINDS[kind].columns.items()}
@@ -44,9 +44,9 @@ def test_what_is_read_is_what_the_recorder_writes() -> None:
 
 
 def segment(name: str, first: float, last: float) -> segment_files.ClosedSegment:
-    place = segment_files.SegmentFile("", name)
+    file = segment_files.SegmentFile("", name)
     begin, end = (BEGIN + timedelta(seconds=at) for at in (first, last))
-    return segment_files.ClosedSegment(name, place, 1, 1, begin, end)
+    return segment_files.ClosedSegment(name, file, 1, 1, begin, end)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50))))
@@ -57,19 +57,19 @@ def test_segments_of_one_source_never_overlap(spans: list[tuple[int, int]]) -> N
         sources.setdefault(one.source, []).append(one)
     for of in sources.values():
         assert all(a.last < b.first for a, b in pairwise(of))
-    # As few as can be: as many as overlap at one moment.
+    # As few as possible: as many as overlap at one moment.
     most = max((sum(s.first <= one.first <= s.last for s in made) for one in made), default=0)
     assert len(sources) == most
 
 
-def test_the_same_segments_have_the_same_sources_in_whatever_order() -> None:
+def test_the_same_segments_have_the_same_sources_in_any_order() -> None:
     made = [segment("a", 0, 9), segment("b", 5, 12), segment("c", 10, 20), segment("d", 21, 22)]
     one = {s.name: s.source for s in segment_files.with_sources(made)}
     assert one == {s.name: s.source for s in segment_files.with_sources(reversed(made))}
     assert one == {"a": 0, "b": 1, "c": 0, "d": 0}
 
 
-def test_what_is_damaged_newer_or_older_is_reported_apart(tmp_path: Path) -> None:
+def test_damaged_and_newer_files_are_counted_separately_and_older_ones_read(tmp_path: Path) -> None:
     write(tmp_path, SAMPLES, sample(1, ready=7))
     (good,) = (tmp_path / "samples").rglob("*.parquet")
     good.with_name("cut.parquet").write_bytes(good.read_bytes()[:-20])
@@ -104,7 +104,7 @@ def test_what_is_damaged_newer_or_older_is_reported_apart(tmp_path: Path) -> Non
     assert not bad
 
 
-def test_a_file_whose_end_is_whole_and_whose_middle_is_not_is_reported(tmp_path: Path) -> None:
+def test_a_file_damaged_only_in_its_middle_is_reported(tmp_path: Path) -> None:
     write(tmp_path, SAMPLES, *(sample(at, ready=at) for at in range(200)))
     (path,) = (tmp_path / "samples").rglob("*.parquet")
     (by_kind,) = segment_files.names([str(tmp_path)]).values()
@@ -134,12 +134,14 @@ def test_a_folder_without_a_recording_is_reported(tmp_path: Path) -> None:
         segment_files.names([str(tmp_path / "nowhere")])
 
 
-def done(lake: Lake, connection: str, *names: str, state: str = "done") -> None:
+def write_manifest(lake: Lake, connection: str, *names: str, state: str = "done") -> None:
     content = {"state": state, "segments": {"samples": list(names)}}
     lake.write_json(rollup_files.manifest(connection, DAY), content)
 
 
-def test_a_day_is_done_again_for_a_new_segment_and_kept_where_one_is_gone(tmp_path: Path) -> None:
+def test_a_day_is_rolled_up_again_for_a_new_segment_and_kept_if_one_is_missing(
+    tmp_path: Path,
+) -> None:
     root, lake = tmp_path / "recordings", Lake(tmp_path / "lake")
 
     def chosen(**more: Any) -> str:
@@ -150,20 +152,20 @@ def test_a_day_is_done_again_for_a_new_segment_and_kept_where_one_is_gone(tmp_pa
     write(root, SAMPLES, sample(1, ready=7))
     (first,) = (root / "samples").rglob("*.parquet")
     assert chosen() == "due"
-    done(lake, "prod", first.stem)
+    write_manifest(lake, "prod", first.stem)
     assert chosen() == "unchanged"
     named = job.Days(DAY, DAY)
     assert chosen(days=named) == "due"
-    done(lake, "prod", first.stem, state="doing")
+    write_manifest(lake, "prod", first.stem, state="doing")
     assert chosen() == "due"
-    done(lake, "prod", first.stem)
+    write_manifest(lake, "prod", first.stem)
     write(root, SAMPLES, sample(2, ready=8))
     assert chosen() == "due"
-    done(lake, "prod", first.stem, "gone")
+    write_manifest(lake, "prod", first.stem, "gone")
     assert chosen() == "kept"
     assert chosen(days=named) == "kept"
     first.write_bytes(b"damaged since")
-    done(lake, "prod", first.stem)
+    write_manifest(lake, "prod", first.stem)
     assert chosen() == "kept"
 
 
@@ -176,7 +178,7 @@ def put(lake: Path, width: str, kind: str, rows: list[dict[str, Any]]) -> None:
     pq.write_table(pa.Table.from_pylist(rows), folder / "part.parquet")  # type: ignore[no-untyped-call]
 
 
-def row(minute: int, looks: int, ready: int, rate: float) -> dict[str, Any]:
+def row(minute: int, samples: int, ready: int, rate: float) -> dict[str, Any]:
     blank = {f"{name}_{of}": None for name in rollup_files.MEANS for of in ("max", "avg")}
     return {
         **blank,
@@ -184,84 +186,92 @@ def row(minute: int, looks: int, ready: int, rate: float) -> dict[str, Any]:
         "schema": "public",
         "queue": "orders",
         "design": "ring",
-        "looks": looks,
+        "looks": samples,
         "ready_max": ready,
         "push_per_second_avg": rate,
     }
 
 
-def whole_day(hours: int = 24) -> TimeRange:
+def time_range(hours: int = 24) -> TimeRange:
     return TimeRange(BEGIN, BEGIN + timedelta(hours=hours))
 
 
-def test_a_day_that_only_the_lake_has_comes_from_its_minutes(tmp_path: Path) -> None:
-    done(Lake(tmp_path), "prod", "gone")
+def test_a_day_that_only_the_lake_has_is_shown_from_its_minutes(tmp_path: Path) -> None:
+    write_manifest(Lake(tmp_path), "prod", "gone")
     put(tmp_path, "minute", "samples", [row(0, 6, 5, 1.0), row(1, 2, 9, 5.0)])
     finding = {"schema": "public", "queue": "orders", "code": "hole", "summary": "one"}
     begin = BEGIN + timedelta(minutes=1)
     late = begin + timedelta(seconds=30)
     put(tmp_path, "minute", "findings", [{**finding, "begin": begin, "first_at": late}])
-    span = whole_day(1)
-    told = history(tmp_path / "none", "prod", "orders", span, lake=str(tmp_path))
-    assert told.step_seconds == 60
-    assert told.tables == ("minute",)
-    assert [(p.looks, p.ready, p.push_per_second) for p in told.points] == [(6, 5, 1), (2, 9, 5)]
-    assert [(m.name, m.at) for m in told.marks] == [("hole", late)]
+    span = time_range(1)
+    result = history(tmp_path / "none", "prod", "orders", span, lake=str(tmp_path))
+    assert result.step_seconds == 60
+    assert result.tables == ("minute",)
+    assert [(p.looks, p.ready, p.push_per_second) for p in result.points] == [
+        (6, 5, 1),
+        (2, 9, 5),
+    ]
+    assert [(m.name, m.at) for m in result.marks] == [("hole", late)]
     wide = history(tmp_path, "prod", "orders", span, lake=str(tmp_path), most_points=12)
     (point,) = wide.points
-    assert (wide.step_seconds, point.looks, point.ready, point.push_per_second) == (300, 8, 9, 2.0)
+    assert (wide.step_seconds, point.looks, point.ready, point.push_per_second) == (
+        300,
+        8,
+        9,
+        2.0,
+    )
 
 
-def test_the_widest_table_that_fits_is_taken(tmp_path: Path) -> None:
-    done(Lake(tmp_path), "prod", "gone")
+def test_the_finest_table_within_the_maximum_of_points_is_used(tmp_path: Path) -> None:
+    write_manifest(Lake(tmp_path), "prod", "gone")
     for width, ready in (("minute", 1), ("hour", 2), ("day", 3)):
         put(tmp_path, width, "samples", [row(0, 1, ready, 1.0)])
     for most, width, ready in ((2000, "minute", 1), (24, "hour", 2), (1, "day", 3)):
-        told = history(
-            tmp_path, "prod", "orders", whole_day(), lake=str(tmp_path), most_points=most
+        result = history(
+            tmp_path, "prod", "orders", time_range(), lake=str(tmp_path), most_points=most
         )
-        assert told.tables == (width,)
-        assert told.points[0].ready == ready
+        assert result.tables == (width,)
+        assert result.points[0].ready == ready
 
 
-def test_the_recording_speaks_for_what_it_has_and_the_lake_for_the_rest(tmp_path: Path) -> None:
+def test_history_reads_the_recording_and_the_lake_for_what_it_lacks(tmp_path: Path) -> None:
     root = tmp_path / "recordings"
     write(root, SAMPLES, sample(61, ready=70))
     (path,) = (root / "samples").rglob("*.parquet")
     put(tmp_path, "minute", "samples", [row(0, 6, 5, 1.0), row(1, 6, 6, 1.0)])
 
-    def readies(*names: str, hours: int = 1) -> tuple[tuple[str, ...], list[int | None]]:
-        done(Lake(tmp_path), "prod", *names)
-        told = history(root, "prod", "orders", whole_day(hours), lake=str(tmp_path))
-        return told.tables, [point.ready for point in told.points]
+    def ready_points(*names: str, hours: int = 1) -> tuple[tuple[str, ...], list[int | None]]:
+        write_manifest(Lake(tmp_path), "prod", *names)
+        result = history(root, "prod", "orders", time_range(hours), lake=str(tmp_path))
+        return result.tables, [point.ready for point in result.points]
 
-    # All that the lake was made of is here still: the seconds are to be had.
-    assert readies(path.stem) == (("raw",), [70])
-    # For longer points the lake is as good, and quicker.
-    assert readies(path.stem, hours=200) == (("minute",), [6])
-    # Something of it is gone here.
-    assert readies(path.stem, "gone") == (("minute",), [5, 6])
-    # Each has what the other lacks: no minute is told twice.
-    assert readies("gone") == (("raw", "minute"), [5, 70])
-    # An open segment: what it holds is nowhere else.
+    # All that the lake was made from is still here: its seconds are available.
+    assert ready_points(path.stem) == (("raw",), [70])
+    # For longer points the lake is as good, and faster.
+    assert ready_points(path.stem, hours=200) == (("minute",), [6])
+    # A part of it is gone here.
+    assert ready_points(path.stem, "gone") == (("minute",), [5, 6])
+    # Each has what the other lacks: no minute is shown twice.
+    assert ready_points("gone") == (("raw", "minute"), [5, 70])
+    # An open segment: its samples are nowhere else.
     opened = segments.Segment(root, "prod", datetime(2026, 3, 28, 1, tzinfo=UTC))
     opened.write(SAMPLES, [sample(3700, ready=99)])
-    assert readies(path.stem, hours=2) == (("raw",), [70, 99])
+    assert ready_points(path.stem, hours=2) == (("raw",), [70, 99])
     opened.close()
 
 
-def test_a_manifest_that_is_none_is_skipped_and_told(tmp_path: Path) -> None:
+def test_an_invalid_manifest_is_skipped_and_reported(tmp_path: Path) -> None:
     write(tmp_path, SAMPLES, sample(1, ready=7))
     manifest = tmp_path / rollup_files.manifest("prod", DAY)
     for text in ("{", "[]", json.dumps({"state": "done", "segments": 3})):
         manifest.parent.mkdir(parents=True, exist_ok=True)
         manifest.write_text(text)
-        told = history(tmp_path, "prod", "orders", whole_day(), lake=str(tmp_path))
-        assert told.tables == ("raw",)
-        assert "1 damaged files" in told.skipped
+        result = history(tmp_path, "prod", "orders", time_range(), lake=str(tmp_path))
+        assert result.tables == ("raw",)
+        assert "1 damaged files" in result.skipped
 
 
-def test_days_of_a_command_line() -> None:
+def test_days_are_parsed_from_the_command_line() -> None:
     from console.cli.pipeline import _days  # noqa: PLC0415
 
     assert _days("2026-03-28") == job.Days(DAY, DAY)
