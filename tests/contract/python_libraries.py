@@ -47,7 +47,7 @@ class BlockedJob:
 
     @contextmanager
     def during(self, work: Callable[[], object]) -> Iterator[None]:
-        """Run the worker beside the block, which begins once the worker has taken the job."""
+        """Run the worker during the block, which starts once the worker has taken the job."""
         thread = threading.Thread(target=work)
         thread.start()
         try:
@@ -59,7 +59,7 @@ class BlockedJob:
 
 
 def _report_and_hang(reports: PipeEnd) -> Callable[[int], None]:
-    """The task of a worker that is to be killed."""
+    """The task of a worker that will be killed."""
 
     def run(job: int) -> None:
         reports.send(job)
@@ -87,7 +87,7 @@ class ProcrastinateApp(Tables):
 
         return asyncio.run(opened())
 
-    def _app(self, at: Callable[[int], None] | None = None) -> App:
+    def _app(self, on_report: Callable[[int], None] | None = None) -> App:
         search_path = f'-c search_path="{self.schema}"'
         app = App(
             connector=PsycopgConnector(
@@ -107,9 +107,9 @@ class ProcrastinateApp(Tables):
         @app.task(queue="reports", name="report", pass_context=True)
         async def report(context: JobContext, n: int) -> None:
             del n
-            if at is not None:
+            if on_report is not None:
                 assert context.job.id is not None
-                await asyncio.to_thread(at, context.job.id)
+                await asyncio.to_thread(on_report, context.job.id)
 
         return app
 
@@ -128,7 +128,7 @@ class ProcrastinateApp(Tables):
         return self.drive(drive)
 
     def work(self) -> None:
-        """A worker works on all due jobs, and ends."""
+        """Run a worker until all due jobs are done."""
         self.drive(lambda app: _work(app, None))
 
     @contextmanager
@@ -142,23 +142,23 @@ class ProcrastinateApp(Tables):
         with job.during(lambda: asyncio.run(hold())):
             yield
 
-    async def report(self, at: Callable[[int], None], number: int = 1) -> None:
-        """A worker works on all reports, `number` at a time."""
-        async with self._app(at).open_async() as app:
+    async def report(self, on_report: Callable[[int], None], number: int = 1) -> None:
+        """Run a worker on all reports, `number` at a time."""
+        async with self._app(on_report).open_async() as app:
             await _work(app, ["reports"], number)
 
     def leave(self, number: int = 1, *, silent: str = "1 h") -> list[int]:
-        """A worker was killed at `number` reports, `silent` ago; their ids."""
+        """A worker was killed `silent` ago while it ran `number` reports; their ids."""
         jobs = killed(_report_for_ever, self, number, number=number)
         self.silence(silent)
         return jobs
 
     def silence(self, silent: str) -> None:
-        """No worker has had a heartbeat for so long."""
+        """Set the last heartbeat of all workers to `silent` ago."""
         self.run(f"UPDATE procrastinate_workers SET last_heartbeat = now() - interval '{silent}'")
 
     def queues(self) -> dict[str, dict[str, int]]:
-        """Its own figures."""
+        """Figures of each queue, by the library."""
         found = self.drive(lambda app: app.job_manager.list_queues_async())
         return {row["name"]: {k: v for k, v in row.items() if k != "name"} for row in found}
 
@@ -215,7 +215,7 @@ class PgQueuerApp(Tables):
         return f"{self.prefix}pgqueuer"
 
     def drive(self, drive: Callable[[Queries], Awaitable[T]]) -> T:
-        """On a connection of its own."""
+        """With a new connection."""
 
         async def opened() -> T:
             words = make_url(self.url).translate_connect_args(username="user")
@@ -257,7 +257,7 @@ class PgQueuerApp(Tables):
         return self.drive(drive)
 
     def work(self, *, works: bool) -> None:
-        """A manager works on all due jobs, and ends; failed jobs are held."""
+        """Run a manager until all due jobs are done; failed jobs are held."""
 
         async def drive(queries: Queries) -> None:
             manager = PgQueuer(queries.driver, queries=queries)
@@ -315,7 +315,7 @@ class PgQueuerApp(Tables):
         return self.drive(drive)
 
     def leave(self, entrypoint: str, *, beats: bool) -> int:
-        """A manager was killed at a job, an hour ago unless `beats`; the job's id."""
+        """A manager was killed while it ran a job, an hour ago unless `beats`; the job's id."""
         (job,) = killed(PgQueuerApp.hang, self, entrypoint)
         if not beats:
             past = "heartbeat = now() - interval '1 h', updated = now() - interval '1 h'"

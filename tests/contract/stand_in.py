@@ -1,6 +1,6 @@
-"""Tables like those of libraries that no registry at hand has: written here after their migrations.
+"""Tables of libraries that cannot be installed here, written after their migrations.
 
-What is proven on them is what the console reads and writes, not what the libraries do there.
+They prove what the console reads and writes, not what the libraries do.
 """
 
 import threading
@@ -46,7 +46,7 @@ CREATE UNIQUE INDEX ON river_job (unique_key)
     WHERE unique_key IS NOT NULL AND unique_states IS NOT NULL AND
         river_job_state_in_bitmask(unique_states, state);
 """
-"""Its migrations 001 to 007."""
+"""River's migrations 001 to 007."""
 HANGFIRE_MSSQL = """
 CREATE TABLE [{schema}].[Schema] (Version int NOT NULL PRIMARY KEY);
 CREATE TABLE [{schema}].Job (
@@ -71,8 +71,8 @@ CREATE TABLE [{schema}].[Server] (
     LastHeartbeat datetime NOT NULL
 );
 """
-"""What Hangfire.SqlServer's Install.sql has made by its schema version 9, as far as it is read; the
-ids are given by whoever inserts."""
+"""The tables of Hangfire.SqlServer's Install.sql at schema version 9, as far as they are read; ids
+are passed by each insert."""
 RIVER_TAKES = """
 UPDATE river_job SET state = 'running', attempt = attempt + 1, attempted_at = now(),
     attempted_by = array_append(attempted_by, 'client')
@@ -125,7 +125,7 @@ CREATE TABLE solid_queue_failed_executions (
     error text, created_at timestamp(6) NOT NULL
 );
 """
-"""Its queue_schema.rb."""
+"""Solid Queue's queue_schema.rb."""
 SOLID_QUEUE_TAKES = """
 WITH taken AS (
     DELETE FROM solid_queue_ready_executions WHERE id = ANY(ARRAY(
@@ -166,17 +166,17 @@ CREATE TABLE server (id text PRIMARY KEY, data jsonb, lastheartbeat timestamptz 
 
 
 class StandIn(Tables):
-    """Of a library that is not here."""
+    """Tables of a library that is not installed."""
 
     def leave(self, takes: str) -> list[int]:
-        """A worker is killed in the midst of what it has taken; the ids of its jobs."""
+        """A worker is killed while it runs the jobs that it took; their ids."""
         (jobs,) = killed(_hang, self, takes)
         return [int(job) for job in jobs]
 
     def working(
         self, takes: str, ends: str, ran: Callable[[int], None]
     ) -> AbstractContextManager[object]:
-        """A worker takes and ends what is there, by statements like its library's own."""
+        """A worker takes and ends jobs, by statements like the library's own."""
 
         def step() -> None:
             taken = [job for (job,) in self.rows(takes)]
@@ -187,6 +187,6 @@ class StandIn(Tables):
         return working(step)
 
 
-def _hang(of: StandIn, takes: str, told: PipeEnd) -> None:
-    told.send([row[0] for row in of.rows(takes)])
+def _hang(of: StandIn, takes: str, reports: PipeEnd) -> None:
+    reports.send([row[0] for row in of.rows(takes)])
     threading.Event().wait()

@@ -1,4 +1,4 @@
-"""Verbs on messages, for every design: the plan is what execute does, and each is accounted for."""
+"""Verbs on messages, for every design: execute does what is planned, each message is counted."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -50,10 +50,10 @@ def contents(client: Client) -> Counter[str]:
     return found + Counter({"archived": len(archived(client))})
 
 
-def having() -> Iterator[tuple[Variant, str]]:
-    """Each variant with each of the verbs that it has on messages: others release a session.
+def variants_with_verbs() -> Iterator[tuple[Variant, str]]:
+    """Each variant with each of its verbs on messages: designs without claims release sessions.
 
-    Which verb is first changes from variant to variant: the short tier takes few others.
+    The first verb differs between variants, as the short tier takes few others.
     """
     for number, variant in enumerate(BEHAVIOURS_AND_PAYLOADS):
         verbs = [
@@ -67,7 +67,7 @@ def having() -> Iterator[tuple[Variant, str]]:
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize(("variant", "verb"), having(), ids=str)
+@pytest.mark.parametrize(("variant", "verb"), variants_with_verbs(), ids=str)
 def test_execute_does_what_the_plan_says(client: Client, verb: str) -> None:
     filled = fill(client)
     before = contents(client)
@@ -139,7 +139,7 @@ def archived_by_actions(client: Client) -> list[dict[str, Any]]:
 
 
 def senders(client: Client) -> list[Sender]:
-    """Of all messages in the queue, in any state."""
+    """Senders of all messages in the queue, in any state."""
     return [sender(str(message.payload)) for message in all_messages(client)]
 
 
@@ -154,11 +154,11 @@ def test_actions_under_traffic_lose_nothing_and_respect_the_cut_off(client: Clie
                 acted[verb] += act_on_seven(client, verb)
 
     rows = archived_by_actions(client)
-    came = Counter([*senders(client), *(sender(row["payload"]) for row in rows)])
+    found = Counter([*senders(client), *(sender(row["payload"]) for row in rows)])
     if "done" not in client.queue.states:  # else it is still in the queue
-        came += traffic.finished
+        found += traffic.finished
     assert len(traffic.pushed) == PUSHED
-    traffic.balance(came)
+    traffic.balance(found)
     cutoffs = {entry.action_id: entry.cutoff for entry in entries(client)}
     for row in rows:
         since = in_utc(row["done_at" if row["state"] in {"done", "error"} else "pushed_at"])

@@ -1,5 +1,5 @@
-"""Actions on PostgreSQL: on adopted tables, when the database is not what it should be, and what a
-batch reads of a deep queue."""
+"""Actions on PostgreSQL: on adopted tables, with faults in the database, and how much of a deep
+queue a batch reads."""
 
 import json
 import threading
@@ -94,7 +94,7 @@ def test_actions_work_on_claim_queues_with_ids_of_any_type(
     source = source_of(Client(postgresql, queue))
     assert done(postgresql, Requeue(source), "limit=4") == 4
     assert states(postgresql, table) == {"ready": 14, "claimed": 10, "error": 6}
-    # Nobody can tell whose claims these are.
+    # The owners of these claims are unknown.
     assert done(postgresql, Release(source, stuck_after_seconds=60.0)) == 0
     assert done(postgresql, Release(source, stuck_after_seconds=60.0, unknown=True)) == 10
     assert states(postgresql, table) == {"ready": 24, "error": 6}
@@ -133,7 +133,7 @@ def client(use_postgresql: Use) -> Client:
 
 
 def test_an_imbalance_rolls_back_the_batch_and_stops_the_action(client: Client) -> None:
-    """Somebody's trigger swallows every tenth row on its way into the archive."""
+    """A trigger discards every tenth row on its way into the archive."""
     archive = f'public."{client.queue.name}_archive"'
     run(
         client.database,
@@ -151,31 +151,31 @@ def test_an_imbalance_rolls_back_the_batch_and_stops_the_action(client: Client) 
     found = contents(client)
     assert found["ready"] + found["archived"] == MESSAGES
     assert found["archived"] == 8, "the two batches before it stay done"
-    told, *_ = entries(client, "purge")
-    assert (told.outcome, told.done) == ("failed", 8)
-    assert "BALANCE" in told.detail
+    entry, *_ = entries(client, "purge")
+    assert (entry.outcome, entry.done) == ("failed", 8)
+    assert "BALANCE" in entry.detail
 
 
 def test_an_action_on_a_locked_table_waits_until_it_is_stopped(client: Client) -> None:
     url = client.url
-    hasty = open_database(url, timeouts=Timeouts(lock_seconds=0.05))
-    impatient = Client(hasty, client.queue)
+    impatient_database = open_database(url, timeouts=Timeouts(lock_seconds=0.05))
+    impatient = Client(impatient_database, client.queue)
     action = action_for(impatient, "purge")
-    made = plan.make(hasty, action)
+    made = plan.make(impatient_database, action)
     control = Control()
     with client.database.transaction("lock") as connection:
         connection.execute(text(f'LOCK TABLE public."{client.queue.name}" IN EXCLUSIVE MODE'))
         threading.Timer(0.3, control.stop).start()
         with pytest.raises(BusyError):
-            execute.execute(hasty, action, made, control=control)
+            execute.execute(impatient_database, action, made, control=control)
     assert contents(client) == Counter(ready=MESSAGES)
-    again = execute.execute(hasty, action, plan.make(hasty, action))
+    again = execute.execute(impatient_database, action, plan.make(impatient_database, action))
     assert again.ledger.out == MESSAGES
-    hasty.close()
+    impatient_database.close()
 
 
 def test_a_message_whose_error_text_changed_is_no_longer_in_the_error_group(client: Client) -> None:
-    """Whoever writes an error by hand leaves the attempts as they were: the text tells."""
+    """An error that is edited by hand keeps its attempts: only the text differs."""
     for number, taken in enumerate(client.pop_many(3)):
         client.fail(taken, f"no route to host {number}")
     (group,) = error_groups(client.database, client.queue).groups
@@ -243,14 +243,14 @@ def test_an_action_that_is_ended_in_the_audit_table_stops(client: Client) -> Non
 
 
 BATCH = 5
-SMALL_OR_KEPT = [
+BATCH_VARIANTS = [
     *(variant for variant in DEFAULTS if variant.design.name not in {"ring", "broker"}),
     Variant(DESIGNS["ring"], {"in_hand": "on"}),
 ]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", SMALL_OR_KEPT, ids=str)
+@pytest.mark.parametrize("variant", BATCH_VARIANTS, ids=str)
 def test_a_batch_reads_only_its_own_rows(use_postgresql: Use, variant: Variant, long: bool) -> None:
     client = use_postgresql(variant)
     queue = client.queue
@@ -265,10 +265,10 @@ def test_a_batch_reads_only_its_own_rows(use_postgresql: Use, variant: Variant, 
         source, chosen = first(client, state)
         storage = rows.storage_of(queue, chosen[0])
         with client.database.transaction("explain") as connection:
-            read = held_and_acted(connection, source, chosen, storage, state)
+            read = pages_read(connection, source, chosen, storage, state)
             connection.get_transaction().rollback()  # type: ignore[union-attr]
         for name, pages in read.items():
-            # A key is found through an index of a few levels, in the table and beside it.
+            # A key is found through an index of a few levels, in the table and in others.
             assert pages <= BATCH * 20, f"{name} of {state} read {pages} pages"
 
 
@@ -285,14 +285,14 @@ def first(client: Client, state: str) -> tuple[MessageSource, list[Message]]:
         return source, choice.next(BATCH)
 
 
-def held_and_acted(
+def pages_read(
     connection: Connection,
     source: MessageSource,
     chosen: Sequence[Message],
     storage: Storage,
     state: str,
 ) -> dict[str, int]:
-    """Statement -> the pages that it reads for the batch."""
+    """Statement -> the number of pages that it reads for the batch."""
     (held,), skipped = rows.lock_rows(connection, source, chosen)
     assert (len(held.places), skipped) == (BATCH, 0)
     keys = [rows.key_of(source.queue, storage, message) for message in chosen]
@@ -300,10 +300,10 @@ def held_and_acted(
     values: dict[str, object] = {"keys": keys, "due": due, "places": list(held.places)}
     values |= {"state": state, "reason": "test", "action_id": None}
     names = ["lock_rows", "archive_rows", "delete_rows"] + ["make_ready"] * (state == "error")
-    return {name: explained(connection, source, storage, name, values) for name in names}
+    return {name: explained_pages(connection, source, storage, name, values) for name in names}
 
 
-def explained(
+def explained_pages(
     connection: Connection,
     source: MessageSource,
     storage: Storage,

@@ -1,6 +1,6 @@
-"""Who waits for whom at a queue, on every engine: holders and waiters that are really there.
+"""Which sessions of a queue wait for which, on every engine: with real holders and waiters.
 
-Then as PostgreSQL reports them: blockers, waiters, the cost of a sample.
+Then on PostgreSQL: blockers, waiters, the cost of a sample.
 """
 
 import threading
@@ -37,7 +37,7 @@ SKIPPING = [
 
 @contextmanager
 def popping(client: Client, consumers: int) -> Iterator[None]:
-    """Consumers that pop one message each, side by side; at the end they must be done."""
+    """Concurrent consumers that pop one message each; they must have finished at the end."""
     threads = [threading.Thread(target=client.pop, daemon=True) for _ in range(consumers)]
     for thread in threads:
         thread.start()
@@ -51,14 +51,14 @@ def popping(client: Client, consumers: int) -> Iterator[None]:
 
 @contextmanager
 def held(client: Client) -> Iterator[None]:
-    """A transaction that has popped a message, until the end."""
+    """A transaction that has popped a message and stays open until the end of the block."""
     with client.database.transaction("pop") as connection:
         assert call_pop(connection, client.queue)
         yield
 
 
-def seen(client: Client, enough: Callable[[Activity], bool]) -> Activity:
-    """A sample of the queue's sessions in which there is enough to see."""
+def sampled_when(client: Client, enough: Callable[[Activity], bool]) -> Activity:
+    """The first sample of the queue's sessions that is `enough`."""
     objects = find_objects(client.database, [client.queue])
     activity = Activity(())
 
@@ -71,8 +71,8 @@ def seen(client: Client, enough: Callable[[Activity], bool]) -> Activity:
     return activity
 
 
-def at(client: Client, waits: Sequence[Wait]) -> dict[str | None, Wait]:
-    """The waits at the queue, by name."""
+def waits_of(client: Client, waits: Sequence[Wait]) -> dict[str | None, Wait]:
+    """The waits of the queue, by name."""
     return {wait.wait: wait for wait in waits if wait.queue == client.queue}
 
 
@@ -86,7 +86,7 @@ def test_the_holder_of_the_head_is_the_root_and_waiters_are_below_it(client: Cli
     push_some(client)
     with ExitStack() as consumers, held(client):
         consumers.enter_context(popping(client, 3))
-        activity = seen(client, lambda a: a.waiting == 3)
+        activity = sampled_when(client, lambda a: a.waiting == 3)
         report = watch(client.database, [client.queue], seconds=0.5, interval_seconds=0.05)
     (tree,) = activity.trees
     root = activity.by_key[tree.key]
@@ -100,7 +100,7 @@ def test_the_holder_of_the_head_is_the_root_and_waiters_are_below_it(client: Cli
     assert all((waiter.wait_seconds or 0.0) < 60.0 for waiter in waiters)
     assert report.activity.trees
     assert report.samples_with_waiters == report.samples >= 1
-    found = at(client, report.waits)
+    found = waits_of(client, report.waits)
     idle = found.pop("idle in transaction")
     assert (idle.kind, idle.share, idle.sessions, idle.average) == ("Client", 1.0, 1, 1.0)
     locks = [wait for wait in found.values() if wait.share is not None]
@@ -119,7 +119,7 @@ def test_where_locked_rows_are_skipped_the_holder_is_listed_without_waiters(clie
     with held(client):
         with popping(client, 2):
             pass
-        activity = seen(client, lambda a: bool(a.relevant_sessions))
+        activity = sampled_when(client, lambda a: bool(a.relevant_sessions))
         (holder,) = activity.relevant_sessions
     assert (holder.state, activity.trees) == ("idle in transaction", ())
     assert {(lock.schema, lock.queue) for lock in holder.locks} == {
@@ -134,8 +134,8 @@ def test_a_session_counts_only_for_the_queues_that_it_uses(use: Use, variant: Va
     push_some(touched)
     with held(touched):
         report = watch(touched.database, [touched.queue, other.queue], seconds=0)
-    assert at(touched, report.waits)
-    assert not at(other, report.waits)
+    assert waits_of(touched, report.waits)
+    assert not waits_of(other, report.waits)
     assert [wait.wait for wait in report.waits if wait.queue is None] == ["idle in transaction"]
 
 
@@ -144,7 +144,7 @@ STRICT = Variant(DESIGNS["fifo"], {"order": "strict"})
 NAIVE = Variant(DESIGNS["naive"], {})
 RING = Variant(DESIGNS["ring"], {"size": SMALL_RING})
 QUICK_SECONDS = 5.0
-"""A sample that a session could block would take longer."""
+"""A sample that is blocked by a session would take longer."""
 
 
 def run(connection: psycopg.Connection, statement: str, *names: str) -> None:
@@ -157,14 +157,14 @@ def of(activity: Activity, application: str) -> Session:
 
 
 def session(client: Client, application: str) -> "closing[psycopg.Connection]":
-    """A session of its own; what it did is undone at the end."""
+    """A new session; its transaction is rolled back at the end."""
     words = make_url(client.url).translate_connect_args(username="user", database="dbname")
     return closing(psycopg.connect(**words, application_name=application))
 
 
 @contextmanager
 def waiting(connection: psycopg.Connection, statement: str, *names: str) -> Iterator[None]:
-    """The statement runs meanwhile, and is undone; at the end it must not wait any more."""
+    """The statement runs during the block and is rolled back; at the end it no longer waits."""
 
     def work() -> None:
         with suppress(psycopg.errors.QueryCanceled):
@@ -179,11 +179,11 @@ def waiting(connection: psycopg.Connection, statement: str, *names: str) -> Iter
 
 
 def test_waits_for_the_advisory_locks_of_a_strict_queue_are_named(use_postgresql: Use) -> None:
-    """Who waits for those has no lock on the table yet."""
+    """A session that waits for them has no lock on the table yet."""
     client = use_postgresql(STRICT)
     name = client.queue.name
     push_some(client)
-    with session(client, "holder") as holder, popping_behind(client, holder) as activity:
+    with session(client, "holder") as holder, popping_while_held(client, holder) as activity:
         pass
     (waiter,) = [s for s in activity.relevant_sessions if s.blocked_by]
     assert (waiter.wait_kind, waiter.wait) == ("Lock", "advisory")
@@ -194,24 +194,24 @@ def test_waits_for_the_advisory_locks_of_a_strict_queue_are_named(use_postgresql
 
 
 @contextmanager
-def popping_behind(client: Client, holder: psycopg.Connection) -> Iterator[Activity]:
-    """One that has pushed and popped, and another one that wants to pop."""
+def popping_while_held(client: Client, holder: psycopg.Connection) -> Iterator[Activity]:
+    """`holder` has pushed and popped, and another session waits to pop."""
     run(holder, "SELECT {}('x')", f"{client.queue.name}_push")
     run(holder, "SELECT * FROM {}()", f"{client.queue.name}_pop")
     with popping(client, 1):
-        yield seen(client, lambda activity: activity.waiting == 1)
+        yield sampled_when(client, lambda activity: activity.waiting == 1)
         holder.rollback()
 
 
 def test_an_exclusively_locked_table_delays_no_sample(use_postgresql: Use) -> None:
-    """A relay in an open transaction keeps all of a ring, and its rows in the catalog."""
+    """A relay in an open transaction locks the whole ring and its rows in the catalog."""
     client = use_postgresql(RING)
     name = client.queue.name
     push_some(client)
     with session(client, "relay") as relay, ExitStack() as poppers:
         run(relay, "SELECT * FROM {}()", f"{name}_relay")
         poppers.enter_context(popping(client, 2))
-        activity = seen(client, lambda activity: activity.waiting == 2)
+        activity = sampled_when(client, lambda activity: activity.waiting == 2)
         started = time.monotonic()
         report = watch(client.database, [client.queue], seconds=0)
         elapsed = time.monotonic() - started
@@ -222,7 +222,7 @@ def test_an_exclusively_locked_table_delays_no_sample(use_postgresql: Use) -> No
     assert tree.key == of(activity, "relay").key
     waits = {activity.by_key[node.key].waits_for for node in tree.waiters}
     assert waits == {f"AccessShareLock on relation {name}_parked"}
-    assert "A relay runs" in str(at(client, report.waits)["relation"].meaning)
+    assert "A relay runs" in str(waits_of(client, report.waits)["relation"].meaning)
 
 
 def test_sessions_wait_behind_one_that_waits_for_an_exclusive_lock(use_postgresql: Use) -> None:
@@ -231,9 +231,9 @@ def test_sessions_wait_behind_one_that_waits_for_an_exclusive_lock(use_postgresq
     with session(client, "reader") as reader, session(client, "ddl") as ddl, ExitStack() as waiters:
         run(reader, "SELECT FROM {} LIMIT 0", client.queue.name)
         waiters.enter_context(waiting(ddl, "LOCK TABLE {}", client.queue.name))
-        seen(client, lambda activity: activity.waiting == 1)
+        sampled_when(client, lambda activity: activity.waiting == 1)
         waiters.enter_context(popping(client, 2))
-        activity = seen(client, lambda activity: activity.waiting == 3)
+        activity = sampled_when(client, lambda activity: activity.waiting == 3)
         reader.rollback()
     (tree,) = activity.trees
     (second,) = tree.waiters
@@ -252,7 +252,7 @@ def test_a_deadlock_is_a_wait_tree_that_is_cut(use_postgresql: Use) -> None:
         for number, connection in enumerate((one, two), 1):
             wanted = f"SELECT FROM {{}} WHERE message_id = {3 - number} FOR UPDATE"
             waiters.enter_context(waiting(connection, wanted, name))
-        activity = seen(client, lambda activity: activity.waiting == 2)
+        activity = sampled_when(client, lambda activity: activity.waiting == 2)
         two.cancel_safe()
     (tree,) = activity.trees
     assert (tree.cut, tree.size) == (True, 2)
@@ -268,11 +268,11 @@ def test_locks_of_an_adopted_table_are_listed(use_postgresql: Use) -> None:
     client = Client(database, adopt(database, "public", "theirs", DESIGNS["fifo"], roles))
     with session(client, "theirs") as holder:
         run(holder, "UPDATE theirs SET body = 'y'")
-        (seen_now,) = sample_activity(
+        (sampled,) = sample_activity(
             database, find_objects(database, [client.queue])
         ).relevant_sessions
-    assert {lock.object for lock in seen_now.locks} == {"theirs"}
-    assert seen_now.query == "UPDATE theirs SET body = ?"
+    assert {lock.object for lock in sampled.locks} == {"theirs"}
+    assert sampled.query == "UPDATE theirs SET body = ?"
 
 
 def test_a_prepared_transaction_is_a_root_even_after_a_restart(own_server: EmbeddedServer) -> None:
@@ -289,7 +289,7 @@ def test_a_prepared_transaction_is_a_root_even_after_a_restart(own_server: Embed
         with session(client, "waiter") as waiter, ExitStack() as waiters:
             statement = "SELECT * FROM {}()"
             waiters.enter_context(waiting(waiter, statement, f"{client.queue.name}_pop"))
-            activity = seen(client, lambda activity: activity.waiting == 1)
+            activity = sampled_when(client, lambda activity: activity.waiting == 1)
             waiter.cancel_safe()
         (tree,) = activity.trees
         root = activity.by_key["left behind"]
@@ -299,23 +299,23 @@ def test_a_prepared_transaction_is_a_root_even_after_a_restart(own_server: Embed
         assert root.transaction_seconds is not None
         report = watch(client.database, [client.queue], seconds=0)
         assert report.horizon[0].kind == "prepared transaction"
-        assert at(client, report.waits)["prepared transaction"].share == 1.0
+        assert waits_of(client, report.waits)["prepared transaction"].share == 1.0
     database.close()
 
 
 def test_sessions_that_the_login_may_not_see_have_unknown_waits(use_postgresql: Use) -> None:
-    """Locks are seen by everybody, what sessions do is not."""
+    """Any login can see locks, but not what other sessions do."""
     client = use_postgresql(NAIVE)
     push_some(client)
     with (
         login(client.url) as url,
-        closing(open_database(url)) as looker,
+        closing(open_database(url)) as restricted,
         ExitStack() as waiters,
         held(client),
     ):
         waiters.enter_context(popping(client, 1))
-        seen(client, lambda activity: activity.waiting == 1)
-        report = watch(looker, [client.queue], seconds=0)
+        sampled_when(client, lambda activity: activity.waiting == 1)
+        report = watch(restricted, [client.queue], seconds=0)
     (tree,) = report.activity.trees
     holder, waiter = (report.activity.by_key[key] for key in (tree.key, tree.waiters[0].key))
     assert (holder.state, holder.wait, holder.query) == (None,) * 3
@@ -323,7 +323,7 @@ def test_sessions_that_the_login_may_not_see_have_unknown_waits(use_postgresql: 
     assert (waiter.wait_kind, waiter.wait, waiter.state) == ("Lock", "transactionid", None)
     assert list(report.missing) == ["sessions"]
     assert "pg_read_all_stats" in report.missing["sessions"]
-    unknown = at(client, report.waits)[None]
+    unknown = waits_of(client, report.waits)[None]
     assert (unknown.kind, unknown.share, unknown.meaning) == (None, 1.0, None)
 
 
@@ -336,11 +336,11 @@ def test_dead_rows_and_the_session_that_keeps_them_are_reported(use_postgresql: 
         client.drain()
         reports = []
 
-        def told() -> bool:
+        def reported() -> bool:
             reports.append(watch(client.database, [client.queue], seconds=0))
             return bool(reports[-1].dead_rows.get(("public", client.queue.name)))
 
-        wait_until(told, "the server's statistics")
+        wait_until(reported, "the server's statistics")
         pid = old.info.backend_pid
     report = reports[-1]
     assert report.dead_rows == {("public", client.queue.name): 5}
@@ -384,7 +384,7 @@ def test_a_sample_of_sessions_neither_reads_nor_locks_a_queue(
 
 
 PAGES = 500
-"""Of the system catalog, in the cache or not, that one statement may read."""
+"""Pages of the system catalog, from the cache or not, that one statement may read."""
 
 
 def test_more_queues_need_no_more_statements(use_postgresql: Use) -> None:
@@ -399,15 +399,15 @@ def test_more_queues_need_no_more_statements(use_postgresql: Use) -> None:
 
 
 def test_an_expensive_sample_is_followed_by_a_long_pause(use_postgresql: Use) -> None:
-    """A long sample is followed by a pause of nineteen times as long."""
+    """The pause after a sample is nineteen times as long as the sample."""
     client = use_postgresql(FIFO)
     pauses: list[float] = []
     report = watch(
         client.database, [client.queue], seconds=0.3, interval_seconds=0.0, sleep=pauses.append
     )
-    spent = report.seconds / (report.samples + 1)
+    sample_seconds = report.seconds / (report.samples + 1)
     assert report.samples == len(pauses)
-    assert all(pause > 5 * spent for pause in pauses[:-1])
+    assert all(pause > 5 * sample_seconds for pause in pauses[:-1])
 
 
 def test_every_wait_that_we_explain_exists_on_the_server(postgresql: Database) -> None:

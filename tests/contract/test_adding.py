@@ -1,6 +1,6 @@
-"""What console/README.md says of adding is enough: each test does it on a copy of the package.
+"""The instructions for additions in console/README.md suffice: each test follows them on a copy.
 
-`touched` is the whole of it: what had to be added or edited.
+`touched` has every file that had to be added or edited.
 """
 
 import shutil
@@ -40,10 +40,10 @@ def test_a_design_like_another_can_be_added(copy: Copy, database_url: str) -> No
 
 
 def test_a_design_unlike_the_others_can_be_added(copy: Copy, database_url: str) -> None:
-    """It has the tables of `status`, but is not told to be like it.
+    """It has the tables of `status`, without `like`.
 
-    Of SQL Server the text alone can be had: no shared T-SQL file is edited, and what is rendered is
-    what a design with the same tables gets, which Microsoft's tools have read: `tests/microsoft`.
+    For SQL Server only the text is checked: no shared T-SQL file is edited, and the rendered SQL
+    equals that of `status`, which Microsoft's tools have checked in `tests/microsoft`.
     """
     add_design(copy, "marked")
     added = []

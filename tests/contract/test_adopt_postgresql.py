@@ -1,4 +1,4 @@
-"""Tables that somebody else made: looked at truly, never touched."""
+"""Adopted tables: monitored correctly, never changed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from tests.servers import connect
 pytestmark = pytest.mark.thinned(3)
 
 RATES = {"push_per_second", "pop_per_second"}
-"""What a single look cannot know."""
+"""Figures that a single sample cannot have."""
 
 _STATES = """
     INSERT INTO "Their Queue" VALUES
@@ -54,14 +54,14 @@ _PLAIN_ROLES = {"id": "the id", "payload": "Payload", "pushed_at": "queued at"}
 
 @dataclass(frozen=True)
 class Theirs:
-    """A table of somebody else's, its columns by role, and what is true of it."""
+    """An adopted table, its columns by role, and its correct figures."""
 
     script: str
     roles: Mapping[str, str]
     figures: Mapping[str, int | None]
-    """All counts; age_seconds: at least so many."""
+    """All counts; age_seconds: a minimum."""
     without_roles: Mapping[str, int | None] = field(default_factory=dict)
-    """What differs where only the needed roles are mapped. None: unknown."""
+    """Figures that differ if only the required roles are mapped. None: unknown."""
 
 
 _PLAIN = Theirs(_PLAIN_TABLE, _PLAIN_ROLES, {"ready": 3, "age_seconds": 100}, {"age_seconds": None})
@@ -106,7 +106,7 @@ TABLES = {
         _STATUS_TABLE + _STATES + """DELETE FROM "Their Queue" WHERE "STATE" IN (2, 3);""",
         {role: column for role, column in _STATUS.roles.items() if role != "status"},
         {"ready": 3, "claimed": 2, "stuck": 1, "errors": 1, "age_seconds": 100},
-        # Who has no column for errors cannot tell a failed claim from another.
+        # Without a column for errors a failed claim looks like any other.
         {"claimed": 3, "stuck": 2, "errors": None, "age_seconds": None},
     ),
     "status": _STATUS,
@@ -134,7 +134,7 @@ TABLES = {
             "pop_sequence": "their pop's numbers",
             "size": "8",
         },
-        # Number 10 is spent for pops and still lies there: it is not ready, and no hole in the gap.
+        # Pop number 10 is consumed, its message still stored: not ready, and no hole in the gap.
         {"ready": 3, "gap": 3, "capacity": 8, "age_seconds": 170},
         {"age_seconds": None},
     ),
@@ -143,7 +143,7 @@ TABLES = {
 
 @pytest.fixture(params=sorted(TABLES))
 def name(request: pytest.FixtureRequest) -> str:
-    """A design's."""
+    """The name of a design."""
     found: str = request.param
     return found
 
@@ -155,16 +155,16 @@ def run(database: Database, script: str) -> None:
 
 
 def make(database: Database, name: str, roles: Mapping[str, str] | None = None) -> Queue:
-    """Somebody else's table, adopted."""
+    """Create and adopt the table of a design."""
     theirs = TABLES[name]
     run(database, theirs.script)
     return adopt(database, "public", "Their Queue", DESIGNS[name], roles or theirs.roles)
 
 
-def look(database: Database) -> QueueSnapshot:
-    (seen,) = take_sample(database).queues
-    assert seen.problem == ""
-    return snapshot(seen, "test")
+def sampled_queue(database: Database) -> QueueSnapshot:
+    (sample,) = take_sample(database).queues
+    assert sample.problem == ""
+    return snapshot(sample, "test")
 
 
 def check_figures(seen: QueueSnapshot, expected: Mapping[str, int | None]) -> None:
@@ -218,7 +218,7 @@ def test_an_adopted_table_is_monitored_correctly_and_never_changed(
             relay.relay(new_database, queue, size)
         with pytest.raises(RefusedError if name == "ring" else UsageError):
             relay.plan(new_database, queue, size)
-    check_figures(look(new_database), TABLES[name].figures)
+    check_figures(sampled_queue(new_database), TABLES[name].figures)
     assert (objects_of(new_database), rows_of(new_database)) == (before, contents)
     forget(new_database, queue)
     assert (objects_of(new_database), rows_of(new_database)) == (before, contents)
@@ -227,10 +227,10 @@ def test_an_adopted_table_is_monitored_correctly_and_never_changed(
 
 
 def refuse(
-    database: Database, name: str, roles: Mapping[str, str], complaint: str, table: str = ""
+    database: Database, name: str, roles: Mapping[str, str], reason: str, table: str = ""
 ) -> None:
     before = objects_of(database, with_own=True)
-    with pytest.raises(UsageError, match=complaint):
+    with pytest.raises(UsageError, match=reason):
         adopt(database, "public", table or "Their Queue", DESIGNS[name], roles)
     assert objects_of(database, with_own=True) == before
 
@@ -268,7 +268,7 @@ def test_size_and_sequences_of_a_ring_are_checked_and_its_numbers_stay(
             relay.relay(new_database, queue, wanted)
         with pytest.raises(RefusedError, match="never renumbered"):
             relay.plan(new_database, queue, wanted)
-    check_figures(look(new_database), theirs.figures)
+    check_figures(sampled_queue(new_database), theirs.figures)
     assert rows_of(new_database) == contents
 
 
@@ -296,9 +296,9 @@ def test_a_name_that_the_server_would_truncate_is_not_found(new_database: Databa
 def test_a_view_can_be_adopted(new_database: Database) -> None:
     run(new_database, TABLES["status"].script + 'CREATE VIEW v AS SELECT * FROM "Their Queue"')
     view = adopt(new_database, "public", "v", DESIGNS["status"], TABLES["status"].roles)
-    seen = look(new_database)
+    seen = sampled_queue(new_database)
     assert (seen.ready, seen.claimed, seen.done) == (3, 2, 2)
-    # No engine takes a sample of a view's pages, so none may be asked for one.
+    # No engine can sample the pages of a view, so no query may do that.
     assert view.scope(new_database.product).options["counters"] == "no"
 
 
@@ -310,6 +310,6 @@ def test_a_missing_table_hides_no_other_queue(new_database: Database) -> None:
     assert theirs.row is None
     assert "Their Queue" in theirs.problem
     assert ours.row is not None
-    gone = snapshot(theirs, "test")
-    assert gone.ready is None
-    assert "ready" in gone.unknown
+    missing = snapshot(theirs, "test")
+    assert missing.ready is None
+    assert "ready" in missing.unknown

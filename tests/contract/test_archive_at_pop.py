@@ -1,4 +1,4 @@
-"""archive_at_pop=on: what was popped is in the archive, in the same transaction."""
+"""archive_at_pop=on: a pop archives its messages in the same transaction."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ ARCHIVING = [v for v in ALL if v.options.get("archive_at_pop") == "on"]
 def test_committed_pops_are_archived_and_rolled_back_pops_are_not(
     client: Client, variant: Variant
 ) -> None:
-    """By its caller, or since the reader could not keep what came."""
+    """Rolled back by the caller, or because the reader could not store the messages."""
     assert (client.pop(), client.pop_many(9), archived(client)) == (None, [], [])
     client.push_many(client.payloads(*range(20)))
     with client.database.transaction("pop") as connection:

@@ -1,4 +1,4 @@
-"""Verbs on whole queues: each leaves its row in the audit, in its own transaction, and a line."""
+"""Verbs on whole queues: each is audited, in its own transaction, and in the local file."""
 
 import json
 from contextlib import closing
@@ -22,7 +22,7 @@ FIFO = Variant(DESIGNS["fifo"], {})
 
 
 def entries(database: Database) -> list[audit.Entry]:
-    """The oldest first."""
+    """The audit's entries, oldest first."""
     with database.transaction("read", read_only=True) as connection:
         return audit.entries(connection, audit.EntryFilter())[::-1]
 
@@ -70,7 +70,7 @@ def test_refused_verbs_are_in_the_local_log_but_not_in_the_database(new_database
 
 
 def test_a_relay_that_does_not_balance_is_rolled_back(new_database: Database) -> None:
-    """A trigger that swallows one message on its way to the new slot."""
+    """A trigger discards one message on its way to the new slot."""
     client = installed(new_database, RING, "ring")
     client.push_many(client.payloads(*range(5)))
     with connect(client.url) as connection:
@@ -94,7 +94,7 @@ def test_a_relay_that_does_not_balance_is_rolled_back(new_database: Database) ->
 def test_a_login_that_cannot_write_the_audit_is_refused_with_advice(
     new_database: Database, audited: bool
 ) -> None:
-    """Somebody else's catalog: without the right to write the audit, or without one at all."""
+    """The login may not write the catalog's audit, or the catalog has none."""
     client = installed(new_database, FIFO, "theirs")
     if not audited:
         with connect(client.url) as connection:

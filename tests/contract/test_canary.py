@@ -1,4 +1,4 @@
-"""A requeue that tries itself out: what its first messages come to decides about the others."""
+"""A requeue with a canary: the results of the first messages decide about the rest."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.thinned(3, payload=False)
 KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
 MESSAGES = 25
 ENDLESS = 600.0
-"""No test waits so long: each ends with what its workers do."""
+"""No test waits this long: each ends by what its workers do."""
 
 
 @pytest.fixture(params=KEPT, ids=str)
 def client(use: Use, request: pytest.FixtureRequest) -> Client:
-    """A queue of errors."""
+    """A queue whose messages are all errors."""
     variant: Variant = request.param
     made = use(variant)
     made.push_many(made.payloads(*range(MESSAGES)))
@@ -41,7 +41,7 @@ def client(use: Use, request: pytest.FixtureRequest) -> Client:
 def worker(
     client: Client, finish: Callable[[PoppedMessage], bool]
 ) -> AbstractContextManager[object]:
-    """A consumer of its own: it pops, and finishes what it has, until the block ends."""
+    """A consumer in a thread: it pops and finishes messages until the block ends."""
 
     def work() -> Iterator[None]:
         while True:
@@ -66,7 +66,7 @@ def requeued(
 
 @pytest.fixture
 def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many messages were followed, of each batch that was."""
+    """The number of followed messages, per followed batch."""
     begun: list[int] = []
     begin = CanaryTracker.begin
 
@@ -106,16 +106,16 @@ def test_a_canary_that_fails_again_stops_the_requeue(client: Client, followed: l
 
 
 def test_a_given_share_of_canaries_may_fail(client: Client) -> None:
-    seen: list[str] = []
+    popped_ids: list[str] = []
 
     def third_fails(taken: PoppedMessage) -> bool:
-        seen.append(taken.id)
-        return client.fail(taken, "no") if len(seen) == 3 else client.complete(taken)
+        popped_ids.append(taken.id)
+        return client.fail(taken, "no") if len(popped_ids) == 3 else client.complete(taken)
 
     with worker(client, third_fails):
         done = requeued(client, share=0.2)
     assert (done.outcome, done.verdict) == (Outcome.DONE, CanaryVerdict.PASSED)
-    assert (len(done.canary_results.done), done.canary_results.failed) == (10, (seen[2],))
+    assert (len(done.canary_results.done), done.canary_results.failed) == (10, (popped_ids[2],))
 
 
 def test_a_canary_without_a_result_is_unknown_and_stops_the_requeue(client: Client) -> None:
@@ -127,7 +127,7 @@ def test_a_canary_without_a_result_is_unknown_and_stops_the_requeue(client: Clie
     assert contents(client) == Counter(ready=1, error=MESSAGES - 1)
     for taken in client.pop_many(1):
         assert client.fail(taken, "no route")
-    # Nor is a claim a result.
+    # A claim is no result either.
     done = requeued(client, wait=0.001, progress=lambda now: _popped(client, now))
     assert done.verdict is CanaryVerdict.UNKNOWN
     assert contents(client) == Counter(claimed=1, error=MESSAGES - 1)
@@ -139,9 +139,9 @@ def _popped(client: Client, now: Progress) -> None:
 
 
 def test_a_failed_canary_that_was_archived_counts_as_failed(client: Client) -> None:
-    """What is gone is done, unless it went where errors go."""
+    """A message that is gone counts as done, unless it was archived as an error."""
 
-    def fails_and_goes(now: Progress) -> None:
+    def fail_and_archive(now: Progress) -> None:
         if now.waiting_for:
             return
         (taken,) = client.pop_many(1)
@@ -150,18 +150,18 @@ def test_a_failed_canary_that_was_archived_counts_as_failed(client: Client) -> N
         made = planned(client, action, "state=error", f"id={taken.id}")
         assert execute.execute(client.database, action, made).ledger.out == 1
 
-    done = requeued(client, progress=fails_and_goes)
+    done = requeued(client, progress=fail_and_archive)
     assert (done.verdict, len(done.canary_results.failed)) == (CanaryVerdict.FAILED, 1)
 
 
 def test_the_result_of_a_purged_canary_is_unknown(client: Client) -> None:
-    def goes(now: Progress) -> None:
+    def purge_ready(now: Progress) -> None:
         if not now.waiting_for:
             action = action_for(client, "purge")
             done = execute.execute(client.database, action, planned(client, action, "state=ready"))
             assert done.ledger.out == 1
 
-    done = requeued(client, wait=0, progress=goes)
+    done = requeued(client, wait=0, progress=purge_ready)
     assert (done.verdict, len(done.canary_results.waiting)) == (CanaryVerdict.UNKNOWN, 1)
 
 

@@ -1,6 +1,6 @@
-"""Install and uninstall: whole or not at all, and a clear error for what cannot be.
+"""Install and uninstall: completely or not at all, with a clear error for what is impossible.
 
-At the end what only PostgreSQL's own means can show: races, failures half-way, drops.
+At the end what only PostgreSQL can show: races, failures half-way, drops.
 """
 
 import pytest
@@ -157,7 +157,7 @@ def test_only_one_of_several_concurrent_installs_of_a_name_succeeds(
 
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
 def test_uninstall_drops_messages_only_if_the_operator_says_so(client: Client) -> None:
-    """From the first one on, though it came after the plan; and nobody's open pop is cut off."""
+    """Even a message pushed after the plan; and an open pop is not interrupted."""
     database, queue = client.database, client.queue
     assert not plan(database, queue, keep_archive=False).wants_with_messages
     client.push_many(client.payloads(1))
@@ -168,12 +168,12 @@ def test_uninstall_drops_messages_only_if_the_operator_says_so(client: Client) -
     assert planned.wants_with_messages
     assert (planned.live, planned.lost) == (1, 1)
     client.push(client.payload(2))
-    hasty = open_database(client.url, timeouts=Timeouts(lock_seconds=0.1))
+    impatient = open_database(client.url, timeouts=Timeouts(lock_seconds=0.1))
     with database.transaction("pop") as connection:
         assert pop.pop_many(connection, queue, 1)
         with pytest.raises(BusyError):
-            uninstall(hasty, queue, keep_archive=False, with_messages=True)
-    hasty.close()
+            uninstall(impatient, queue, keep_archive=False, with_messages=True)
+    impatient.close()
     assert objects_of(database) == before
     assert client.pop()
     planned = plan(database, queue, keep_archive=False)
@@ -212,7 +212,7 @@ def test_the_archive_can_be_kept(client: Client) -> None:
 
 
 def refuses_everything(database: Database, left: Queue) -> None:
-    """Of an archive alone nothing can be popped, pushed to or forgotten."""
+    """An archive without its queue allows no pop, push or forget."""
     with pytest.raises(UsageError, match="only its archive is left"):
         pop.pop(database, left, lambda _: None)
     with pytest.raises(UsageError, match="only its archive is left"):
@@ -239,31 +239,33 @@ def test_a_queue_is_found_by_name_with_or_without_its_schema(database: Database)
 
 def test_concurrent_first_installs_of_a_database_all_succeed(new_database: Database) -> None:
     queues = [default_of(new_database, of, of.name) for of in all_designs(new_database)[:6]]
-    patient = waiting_for_locks(new_database, 120)
-    outcomes = run_concurrently(*[lambda queue=queue: install(patient, queue) for queue in queues])
-    patient.close()
+    patient_database = waiting_for_locks(new_database, 120)
+    outcomes = run_concurrently(
+        *[lambda queue=queue: install(patient_database, queue) for queue in queues]
+    )
+    patient_database.close()
     assert outcomes == [None] * len(queues)
     assert all(catalogued(new_database, queue) for queue in queues)
 
 
 def waiting_for_locks(database: Database, seconds: float) -> Database:
-    """Connections of their own, which wait so long for a lock."""
+    """New connections with this lock timeout."""
     url = database.url.render_as_string(hide_password=False)
     return open_database(url, timeouts=Timeouts(lock_seconds=seconds))
 
 
 def test_waiting_too_long_for_another_installer_is_an_error(new_database: Database) -> None:
-    """Nothing is said of rights to the audit, which nobody lacks."""
-    hasty = waiting_for_locks(new_database, 0.05)
+    """The error does not blame missing rights to the audit."""
+    impatient = waiting_for_locks(new_database, 0.05)
     with new_database.transaction("be the installer") as connection:
         sql.run(connection, "catalog.lock")
         with pytest.raises(BusyError, match="Another session holds the lock"):
-            install(hasty, default_of(hasty, all_designs(hasty)[0], "orders"))
-    hasty.close()
+            install(impatient, default_of(impatient, all_designs(impatient)[0], "orders"))
+    impatient.close()
 
 
 _TYPE = "CREATE TYPE public.q_archive AS ENUM ('a')"
-"""Its name is met after the queue's own tables were made."""
+"""Its name conflicts only after the queue's tables were created."""
 _TRAP = """
     CREATE FUNCTION trap() RETURNS event_trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -274,7 +276,7 @@ _TRAP = """
     CREATE EVENT TRIGGER trap ON ddl_command_end WHEN TAG IN ('CREATE FUNCTION')
         EXECUTE FUNCTION trap()
 """
-"""Sprung by its last function."""
+"""Triggered by the queue's last function."""
 
 
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
@@ -282,14 +284,14 @@ def test_an_install_that_fails_late_leaves_nothing(
     new_database: Database, variant: Variant
 ) -> None:
     queue = variant.queue("public", "q")
-    for obstacle, error, told in (
+    for obstacle, error, message in (
         (_TRAP, ConsoleError, "the trap"),
         (_TYPE, UsageError, "Could not install"),
     ):
         with new_database.transaction("put it in the way") as connection:
             connection.exec_driver_sql(obstacle)
         before = objects_of(new_database, with_own=True)
-        with pytest.raises(error, match=told):
+        with pytest.raises(error, match=message):
             install(new_database, queue)
         assert objects_of(new_database, with_own=True) == before
         assert catalogued(new_database, queue) is None

@@ -1,4 +1,4 @@
-"""Claims: who may finish them, once, and what becomes of their rows."""
+"""Claims: who may finish them, once, and what happens to their rows."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ UNKNOWN = {"bigint": "987654321", "uuid": "00000000-0000-4000-8000-000000000000"
 
 
 def claims_of(client: Client) -> Table:
-    """The table with the claims, its columns named by their roles."""
+    """The table of the claims, with columns keyed by role."""
     queue = client.queue
     if queue.options.get("in_hand") == "on":
         name, roles = queue.name + "_in_hand", {"claimed_at": "claimed_at", "error": "errors"}
@@ -32,7 +32,7 @@ def claims_of(client: Client) -> Table:
 
 
 def row_of(client: Client, message: PoppedMessage) -> dict[str, object]:
-    """The claim's row by roles."""
+    """The claim's row, by role."""
     table = claims_of(client)
     wanted = [column.label(str(column.key)) for column in table.c if column.key != "payload"]
     with client.database.transaction("look") as connection:

@@ -1,6 +1,6 @@
-"""Who pops and who pushes, on every engine: sessions and claims that are really there.
+"""Consumers and producers on every engine, from real sessions and claims.
 
-Of a table that somebody else made, too; and what a statement tells of its session.
+Also for adopted tables; and which statements count as push or pop.
 """
 
 import re
@@ -35,7 +35,7 @@ ENDING = [v for v in DEFAULTS if v not in CLAIMING and not v.design.waits_itself
 
 @contextmanager
 def program(client: Client, name: str) -> Iterator[Client]:
-    """The queue through sessions of another program."""
+    """The queue through sessions with another application name."""
     url = client.database.url.render_as_string(hide_password=False)
     other = open_database(url, timeouts=TIMEOUTS, application_name=name)
     with closing(other):
@@ -84,7 +84,7 @@ def test_consumers_with_claims_have_names_last_pops_and_rates(use: Use, variant:
         assert (after.claims, after.last_pop) == (0, one.last_pop)
         assert after.messages_per_second is None
         assert "not known yet" in after.unknown["messages_per_second"]
-    # Both have left; what one of them has claimed is told as its own.
+    # Both have disconnected; the claim of one of them still has its name.
     wait_until(lambda: not named(sampled(client, watch), "another").sessions, "they have left")
     left = named(sampled(client, watch), "another")
     assert (left.sessions, left.claims, left.program) == (0, 1, "another")
@@ -102,7 +102,7 @@ def test_the_last_pop_of_a_consumer_without_claims_is_unknown_with_a_reason(clie
     client.push_many(client.payloads(*range(4)))
     with program(client, "taker") as taker, program(client, "giver") as giver:
         watch = ConsumerWatch(client.database)
-        # Each in a call: between two transactions a session has no lock, and said COMMIT last.
+        # Each during a call: between transactions a session has no lock, and COMMIT as its query.
         with giver.database.transaction("push") as connection:
             push.push_many(connection, client.queue, client.payloads(9))
             sampled(client, watch)

@@ -1,7 +1,7 @@
-"""What one sample of the monitoring costs its server: the same, however deep the queues are.
+"""The cost of a sample does not depend on the depth of the queues.
 
-A ring's slots are updated on their own page (HOT): no new index entries, nothing to vacuum. So are
-the rows of its subscribers, and a batch meets each of them once.
+Updates of a ring's slots stay on their page (HOT): no new index entries, nothing to vacuum. So do
+those of its subscribers' rows, and a batch reads each row once.
 """
 
 import random
@@ -34,19 +34,19 @@ from tests.servers import connect, statements_sent, wait_until
 
 __all__ = ["auto_explain"]
 
-LOOKED_AT = DEFAULTS + [v for v in BEHAVIOURS if v.options.get("in_hand") == "on"]
+SAMPLED = DEFAULTS + [v for v in BEHAVIOURS if v.options.get("in_hand") == "on"]
 """Other options change how messages flow, and nothing that a sample reads."""
 SHALLOW = 10_000
-"""The most that is counted to the last row."""
+"""The highest depth that is wait_for_updates exactly."""
 ESTIMATING = {100_000: 200, 1_000_000: 300, 10_000_000: 300}
-"""What may come on top of that for a deeper queue: its estimate, of nothing but what is over."""
-DEEP = 400
-"""What a sample costs while it knows that the queue is deep: the estimate, and the ends. With each
-doubling of the depth an estimate by ids reads four more chunks."""
+"""Depth -> pages allowed in addition for a deeper queue: its estimate."""
+DEEP_PAGES = 400
+"""Pages of a sample of a queue known to be deep: the estimate, and the ends. With each doubling of
+the depth an estimate by ids reads four more chunks."""
 SAMPLE_PAGES = 1200
-"""What any sample may cost."""
-TIMES = 30
-"""What the latest 100 messages of three states cost, which lie together here, and their indexes."""
+"""Pages that any sample may read."""
+TIMES_PAGES = 30
+"""Pages of the latest 100 messages of three states, adjacent here, and of their indexes."""
 PAYLOAD = "0123456789abcdef"
 
 
@@ -57,34 +57,34 @@ def depths(long: bool) -> tuple[int, ...]:
 
 @pytest.fixture
 def use_patiently(postgresql: Database) -> Iterator[Use]:
-    """As use_postgresql, for queues that take minutes to make."""
+    """Like use_postgresql, for queues that take minutes to fill."""
     url = postgresql.url.render_as_string(hide_password=False)
     with closing(open_database(url, timeouts=Timeouts(statement_seconds=3600.0))) as database:
         yield from use_of(database)
 
 
-Look = Callable[..., int]
+SampleCost = Callable[..., int]
 
 
 @contextmanager
-def sampling(url: str) -> Iterator[Look]:
-    """The pages that one sample through a connection of its own reads, by all its statements, or by
-    those whose text has `of`."""
+def sampling(url: str) -> Iterator[SampleCost]:
+    """Count the pages that a sample on a new connection reads: by all its statements, or by those
+    whose text contains `of`."""
     with recorded(url) as (database, recorder):
 
         def sampled_pages(queue: Queue, memory: Memory, of: str = "") -> int:
             recorder.take()
-            (seen,) = take_sample(database, only=[queue], memory=memory).queues
-            assert seen.row is not None, seen.problem
-            asked: list[Statement] = recorder.take()
-            assert any(".status" in one.text for one in asked)
-            return sum(one.buffers for one in asked if of in one.text)
+            (sampled,) = take_sample(database, only=[queue], memory=memory).queues
+            assert sampled.row is not None, sampled.problem
+            statements: list[Statement] = recorder.take()
+            assert any(".status" in one.text for one in statements)
+            return sum(one.buffers for one in statements if of in one.text)
 
         yield sampled_pages
 
 
 def wide(variant: Variant, depth: int) -> Variant:
-    """With room for `depth` messages, where a design wants to know that before."""
+    """With room for `depth` messages, where the design has a fixed size."""
     if "size" not in variant.options:
         return variant
     return Variant(
@@ -101,7 +101,7 @@ def filled(client: Client, depth: int) -> None:
 @pytest.mark.thinned(2, payload=False)
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("vacuumed", [False, True])
-@pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
+@pytest.mark.parametrize("variant", SAMPLED, ids=str)
 def test_the_cost_of_a_sample_does_not_grow_with_the_depth(
     use_patiently: Use, variant: Variant, depths: tuple[int, ...], vacuumed: bool
 ) -> None:
@@ -113,7 +113,7 @@ def test_the_cost_of_a_sample_does_not_grow_with_the_depth(
         if vacuumed:
             on_each_table(client, "VACUUM ANALYZE {}")
         with sampling(client.url) as sampled_pages:
-            sampled_pages(client.queue, Memory())  # a session's first one costs more
+            sampled_pages(client.queue, Memory())  # the first sample of a session costs more
             memory = Memory()
             costs[depth] = sampled_pages(client.queue, memory), sampled_pages(client.queue, memory)
     print(f"{variant}: pages of the first sample and of the next, by depth: {costs}")
@@ -122,12 +122,12 @@ def test_the_cost_of_a_sample_does_not_grow_with_the_depth(
         first, later = costs[depth]
         assert first <= shallow + ESTIMATING[depth]
         assert first <= SAMPLE_PAGES
-        assert later <= DEEP
+        assert later <= DEEP_PAGES
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("auto_explain")
-@pytest.mark.parametrize("variant", [v for v in LOOKED_AT if v.finishes], ids=str)
+@pytest.mark.parametrize("variant", [v for v in SAMPLED if v.finishes], ids=str)
 def test_the_cost_of_a_sample_does_not_grow_with_claims_errors_and_done(
     use_postgresql: Use, variant: Variant, depths: tuple[int, ...]
 ) -> None:
@@ -147,8 +147,8 @@ def test_the_cost_of_a_sample_does_not_grow_with_claims_errors_and_done(
         none = sampled_pages(client.queue, memory, ".times */")
     print(f"{variant}: {first} pages, then {later}; how long messages waited: {times}")
     assert first <= SAMPLE_PAGES
-    assert later <= DEEP
-    assert 0 < times <= TIMES
+    assert later <= DEEP_PAGES
+    assert 0 < times <= TIMES_PAGES
     assert none == 0
 
 
@@ -172,7 +172,7 @@ def test_the_cost_of_waiting_times_does_not_grow_with_the_archive(
 def test_a_new_connection_sends_no_statement_of_its_own(
     postgresql: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What SQLAlchemy wants to know of a server, libpq was told at the login."""
+    """What SQLAlchemy would query, libpq received at the login."""
     sent: list[object] = []
     execute = psycopg.Cursor.execute
 
@@ -186,7 +186,7 @@ def test_a_new_connection_sends_no_statement_of_its_own(
         assert connection.exec_driver_sql("SELECT 1").scalar() == 1
         assert connection.get_isolation_level() == "READ COMMITTED"
     assert sent[0] == "SELECT 1"
-    assert len(sent) == 2  # the other: which level it is
+    assert len(sent) == 2  # the other one reads the isolation level
 
 
 def many(database: Database, count: int) -> list[Queue]:
@@ -203,22 +203,22 @@ def test_two_hundred_queues_take_a_handful_of_statements(new_database: Database)
     queues = many(new_database, 220)
     url = new_database.url.render_as_string(hide_password=False)
     with closing(open_database(url, timeouts=SAMPLING_TIMEOUTS)) as database:
-        take_sample(database)  # also asks what the server can do
+        take_sample(database)  # also reads what the server can do
         with statements_sent() as statements:
             sample = take_sample(database)
     assert len(sample.queues) == len(queues) >= 190
     assert {snapshot(queue, "test").ready for queue in sample.queues} == {0}
     unions = -(-len(queues) // TOGETHER)
-    # The catalog's five, one of which reads what operators have decided (paused, protected,
-    # silenced); for each union its settings, the gates of the rings and the status; at the end who
-    # holds rows, and how long messages waited, each after its settings.
+    # Five of the catalog, one of which reads decisions (pause, protection, silence); for each union
+    # its settings, the gates of the rings and the status; at the end the sessions that hold rows, and
+    # the waiting times, each after its settings.
     assert len(statements) <= 5 + 3 * unions + 4
     assert all(statement.startswith("/* dbq ") for statement in statements)
 
 
 @pytest.mark.long
 def test_a_broken_queue_costs_a_few_statements_once(new_database: Database) -> None:
-    """The sample that meets it searches for it; the next ones know."""
+    """The first sample searches for the broken queue; the next ones know it."""
     queues = many(new_database, 60)
     memory = Memory()
     take_sample(new_database, memory=memory)
@@ -265,7 +265,7 @@ def test_known_dead_rows_at_the_head_cost_nothing_and_hide_no_other_queue(
     other = use_postgresql(default("claim"))
     other.push_many(["a", "b"])
     queues, memory = [dead_head.queue, other.queue], Memory()
-    # A limit between what the head takes and what is healthy, on a fast machine and on a slow one.
+    # A limit between the time of the head and a healthy one, on fast and slow machines.
     seconds = head_seconds(dead_head) / 3
     limits = Timeouts(connect_seconds=5, statement_seconds=100 * seconds, lock_seconds=0.5)
     with closing(open_database(dead_head.url, timeouts=limits)) as database:
@@ -282,7 +282,7 @@ def test_known_dead_rows_at_the_head_cost_nothing_and_hide_no_other_queue(
 
 
 def head_seconds(client: Client) -> float:
-    """How long one sample at the first message takes, at its fastest."""
+    """The shortest time to read the first message."""
     table = Identifier(client.queue.schema, client.queue.table)
     head = SQL("SELECT id FROM {} ORDER BY id LIMIT 1").format(table)
     times = []
@@ -298,7 +298,7 @@ def head_seconds(client: Client) -> float:
 SIZE = 120
 LAPS = 3
 WIDTHS = (16, 300, 1000, 1300, 2600, 7000)
-"""Some fill a page to a nicety, some leave much of it: 2,600 is two slots and a half."""
+"""Some fill a page exactly, some leave much of it unused: a page has 2.5 slots of 2,600."""
 
 
 def updates(client: Client, suffix: str = "") -> tuple[int, int]:
@@ -314,14 +314,14 @@ def updates(client: Client, suffix: str = "") -> tuple[int, int]:
     return row
 
 
-def counted(client: Client, expected: int) -> None:
-    """Wait until the server's counters have so many updates: sessions that end hand theirs in."""
+def wait_for_updates(client: Client, expected: int) -> None:
+    """Wait until the server has counted the updates: sessions report theirs when they end."""
     client.database.close()
     wait_until(lambda: updates(client)[0] >= expected, "all updates are counted")
 
 
 def full_width(kind: str, width: int, number: int) -> Payload:
-    """As wide as a slot takes, and not to be compressed."""
+    """A payload as wide as the slot, and incompressible."""
     dice = random.Random(number)
     if kind == "bytes":
         return dice.randbytes(width)
@@ -331,26 +331,26 @@ def full_width(kind: str, width: int, number: int) -> Payload:
 
 
 def fill_and_empty(client: Client, payloads: list[Payload]) -> None:
-    """Every slot of a page in one transaction."""
+    """All slots of a page change in one transaction."""
     for _ in range(LAPS):
         assert None not in client.push_many(payloads)
         assert len(client.drain(50)) == SIZE
 
 
-def by_turns(client: Client, payloads: list[Payload]) -> None:
-    """One slot after the other, each in a transaction of its own."""
+def slot_by_slot(client: Client, payloads: list[Payload]) -> None:
+    """Each slot changes in a separate transaction."""
     for _ in range(LAPS):
         for payload in payloads:
             assert client.push(payload) is not None
             assert client.pop() is not None
 
 
-TURNED = {16, 2600}
-"""Widths whose slots have their turns, and are laid anew, in the short tier too."""
+SHORT_WIDTHS = {16, 2600}
+"""Widths tested slot by slot, and after a resize, in the short tier too."""
 RINGS = [v for v in DEFAULTS if v.design.flow is Flow.NUMBERS]
 CASES = [
     *((fill_and_empty, kind, width) for kind in ("text", "json", "bytes") for width in WIDTHS),
-    *((by_turns, "text", width) for width in WIDTHS),
+    *((slot_by_slot, "text", width) for width in WIDTHS),
 ]
 
 
@@ -367,16 +367,16 @@ def test_nearly_all_updates_of_slots_are_hot_from_the_first_lap(
     laps: Callable[[Client, list[Payload]], None],
     long: bool,
 ) -> None:
-    if laps is by_turns and width not in TURNED and not long:
+    if laps is slot_by_slot and width not in SHORT_WIDTHS and not long:
         pytest.skip("with --long: each slot's turn is a transaction")
     given = {"size": str(SIZE), "max_bytes": str(width), "payload": kind}
     client = use_postgresql(Variant(ring.design, given))
-    counted(client, SIZE)
+    wait_for_updates(client, SIZE)
     prefill, prefill_hot = updates(client)
 
     laps(client, [full_width(kind, width, number) for number in range(SIZE)])
 
-    counted(client, prefill + 2 * LAPS * SIZE)
+    wait_for_updates(client, prefill + 2 * LAPS * SIZE)
     all_updates, hot = updates(client)
     assert all_updates - prefill == 2 * LAPS * SIZE
     assert (hot - prefill_hot) / (all_updates - prefill) >= 0.95
@@ -384,7 +384,7 @@ def test_nearly_all_updates_of_slots_are_hot_from_the_first_lap(
 
 @pytest.mark.parametrize(
     "width",
-    [w if w in TURNED else pytest.param(w, marks=pytest.mark.long) for w in WIDTHS],
+    [w if w in SHORT_WIDTHS else pytest.param(w, marks=pytest.mark.long) for w in WIDTHS],
 )
 @pytest.mark.parametrize("ring", RINGS, ids=str)
 def test_nearly_all_updates_of_slots_are_hot_after_a_resize(
@@ -396,12 +396,12 @@ def test_nearly_all_updates_of_slots_are_hot_after_a_resize(
     client.push_many(payloads[: SIZE // 2])
     relay.relay(client.database, client.queue, SIZE)
     client.drain()
-    counted(client, SIZE)
+    wait_for_updates(client, SIZE)
     before, before_hot = updates(client)
 
     fill_and_empty(client, payloads)
 
-    counted(client, before + 2 * LAPS * SIZE)
+    wait_for_updates(client, before + 2 * LAPS * SIZE)
     after, after_hot = updates(client)
     assert (after_hot - before_hot) / (after - before) >= 0.95
 
@@ -423,14 +423,14 @@ def test_nearly_all_updates_of_the_popped_table_are_hot(use_postgresql: Use, nam
 
 
 def test_a_batch_does_not_look_up_each_slot_separately(use_postgresql: Use) -> None:
-    """Eight pages a message: four by key and four by place. Each slot by its key took twelve."""
+    """8 pages per message: 4 by key, 4 by position. With each slot by its key it was 12."""
     client = subscribed(use_postgresql, "a,b,c", 1000)
     client.push_many(["x" * 300] * 1000)
     pop = SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM {}(100, 'a')").format(
         Identifier(client.queue.name + "_pop_many")
     )
     with connect(client.url) as connection:
-        for _ in range(7):  # plans are there by then
+        for _ in range(7):  # then plans are generic
             row = connection.execute(pop).fetchone()
     assert row is not None
     ((explained,),) = row

@@ -1,5 +1,5 @@
 """Queues of libraries that Debian has: their own code makes and ends jobs,
-the console tells the same."""
+the console shows the same."""
 
 import json
 import shutil
@@ -117,12 +117,12 @@ function work($name) { global $dbal;
 
 
 _LACKING: dict[str, str] = {}
-"""Prelude -> why it cannot run here; empty where it can."""
+"""Prelude -> why it cannot run here; empty if it can."""
 
 
 @dataclass(frozen=True)
 class DebianApp:
-    """A library in its own language: `prelude` says what a script of its finds there."""
+    """A library in its own language; `prelude` runs before each script."""
 
     url: str
     words: tuple[str, ...]
@@ -130,7 +130,7 @@ class DebianApp:
     schema: str
 
     def need(self) -> None:
-        """Skips, with the reason, where Debian's package is not installed."""
+        """Create the schema; skip, with the reason, where Debian's package is not installed."""
         with connect(self.url) as connection:
             connection.execute(f"CREATE SCHEMA {self.schema}".encode())
         if self.prelude not in _LACKING:
@@ -146,15 +146,15 @@ class DebianApp:
         return f"{self.words[0]} lacks the library: {out.strip()[-300:]}" * bool(process.returncode)
 
     def do(self, script: str) -> Any:
-        """What the script tells; None where it tells nothing."""
+        """Run the script; the value that it prints, or None."""
         with self.process(script) as process:
             out, _ = process.communicate(timeout=120)
             assert process.returncode == 0, out
-        told = [line for line in out.splitlines() if line.startswith("TOLD ")]
-        return json.loads(told[-1].removeprefix("TOLD ")) if told else None
+        printed = [line for line in out.splitlines() if line.startswith("TOLD ")]
+        return json.loads(printed[-1].removeprefix("TOLD ")) if printed else None
 
     def leave(self, script: str) -> Any:
-        """What a worker tells of the job that it hangs at; then its process is killed."""
+        """What a worker prints about the job at which it hangs; then its process is killed."""
         with self.process(script, hangs=True) as process:
             assert process.stdout is not None
             lines = []
@@ -168,7 +168,7 @@ class DebianApp:
     def process(
         self, script: str, *, hangs: bool = False
     ) -> AbstractContextManager["subprocess.Popen[str]"]:
-        """It runs the script; with `hangs` a job never ends once it has told which it is."""
+        """Run the script; with `hangs` a job never ends after printing its number."""
         uri = make_url(self.url).set(drivername="postgresql").render_as_string(False)
         more = {"URL": uri, **({"HANGS": "yes"} if hangs else {})}
         return foreign_process([*self.words, self.prelude + script], more)
@@ -235,7 +235,7 @@ def test_jobs_of_a_killed_delayed_job_worker_are_run_once_by_others(
     theirs = delayed_job(console.url)
     theirs.need()
     theirs.run("CREATE TABLE public.ran (n integer)")
-    # One job it is in the midst of; more, as its threads' names say, it has reserved.
+    # One job is being run; others are reserved, under the names of its threads.
     theirs.leave(
         """
         migrate

@@ -1,4 +1,4 @@
-"""Notes, protections, silences: kept, audited, shown, and what they keep from whom."""
+"""Notes, protections, silences: stored, audited, shown, and what they prevent."""
 
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -40,7 +40,7 @@ def orders(new_database: Database) -> Client:
 
 
 def test_a_note_is_stored_audited_and_reported(orders: Client) -> None:
-    """Of the whole database, or of one queue; an empty one is none; a reader may keep none."""
+    """For the database or one queue; an empty note is refused, and so is one by a reader."""
     here = Console(orders.url)
     said = here("note", "deployed 1.4", "--json").json
     assert said.keys() == {"note", "queue", "schema", "noted_at"}
@@ -54,12 +54,12 @@ def test_a_note_is_stored_audited_and_reported(orders: Client) -> None:
     assert "the charts of public.orders" in plan.lines[0]
     get_verb("note").plan(target, {"text": "of all", "all": True}).run_to_end()
     with connect(orders.url) as connection:
-        kept = connection.execute("SELECT queue_name, note FROM dbq.note ORDER BY note_id")
+        stored_notes = connection.execute("SELECT queue_name, note FROM dbq.note ORDER BY note_id")
         noted = [("", "deployed 1.4"), ("orders", "moved to host b"), ("", "of all")]
-        assert kept.fetchall() == noted
-    told = here("audit", "--verb", "note", "--json").json["actions"]
-    assert [(one["queue"], one["detail"]) for one in told] == noted[::-1]
-    assert {one["outcome"] for one in told} == {"done"}
+        assert stored_notes.fetchall() == noted
+    actions = here("audit", "--verb", "note", "--json").json["actions"]
+    assert [(one["queue"], one["detail"]) for one in actions] == noted[::-1]
+    assert {one["outcome"] for one in actions} == {"done"}
     text = here("audit", "--verb", "note").text
     assert "note: done" in text
     assert "note public.orders: done" in text
@@ -68,8 +68,8 @@ def test_a_note_is_stored_audited_and_reported(orders: Client) -> None:
     assert "deployed 1.4" in found["markdown"].partition("## Notes")[2]
 
 
-def past(database: Database, root: Path) -> History:
-    """What a recorder keeps of the audit, beside a sample of the queue."""
+def recorded_history(database: Database, root: Path) -> History:
+    """The history of a recording with the audit and a sample of the queue."""
     recorder = Recorder(root, "prod")
     seen: QueueSnapshot = figures("orders", ready=1)
     recorder.reading(Reading("prod", (seen,)))
@@ -82,12 +82,12 @@ def past(database: Database, root: Path) -> History:
 def test_history_has_the_notes_of_the_queue_and_of_the_database(
     orders: Client, tmp_path: Path
 ) -> None:
-    """As marks of their own, and no action of another queue's."""
+    """Notes are marks of their own kind; notes of other queues are left out."""
     other = installed(orders.database, default("fifo"), "mail").queue
     note(orders.database, "deployed 1.4", None)
     note(orders.database, "moved to host b", orders.queue)
     note(orders.database, "of another", other)
-    marks = past(orders.database, tmp_path).marks
+    marks = recorded_history(orders.database, tmp_path).marks
     noted = [(one.kind, one.words) for one in marks if one.kind == "note"]
     assert noted == [("note", "deployed 1.4"), ("note", "moved to host b")]
     assert "of another" not in {one.words for one in marks}
@@ -106,7 +106,7 @@ def ring(new_database: Database) -> Client:
 
 
 def test_verbs_that_lose_messages_are_refused_on_a_protected_queue(ring: Client) -> None:
-    """Refused in the plan and where it is done, by the command line of anybody; pops go on."""
+    """Refused in the plan and at execution, for every operator; pops continue."""
     here = Console(ring.url)
     because = ("--reason", "evidence of incident 4711")
     assert here("protect", "r", *because, "--yes").status == 0
@@ -126,7 +126,7 @@ def test_verbs_that_lose_messages_are_refused_on_a_protected_queue(ring: Client)
 
 
 def test_a_plan_made_before_the_protection_is_refused_when_executed(ring: Client) -> None:
-    """Another console protects between the plan and its confirmation."""
+    """Another console protects the queue between the plan and its confirmation."""
     target = Target(ring.database, ring.queue, Rights.ADMIN)
     planned = get_verb("purge").plan(
         target, {"filter": (), "reason": None, "permanently": False, "older": None}
@@ -143,7 +143,7 @@ def test_a_plan_made_before_the_protection_is_refused_when_executed(ring: Client
 
 
 def test_a_login_that_may_not_read_decisions_can_read_the_catalog(ring: Client) -> None:
-    """A login that was granted what an older console needed."""
+    """A login with the grants that an older console needed."""
     get_verb("protect").plan(
         Target(ring.database, ring.queue, Rights.ADMIN), {"reason": None}
     ).run_to_end()
@@ -164,7 +164,7 @@ LIMITED = Thresholds(
 
 @pytest.fixture
 def claims(new_database: Database) -> Client:
-    """A message that was claimed an hour ago, by nobody who has a name."""
+    """A message that was claimed an hour ago, by an unknown owner."""
     client = installed(new_database, default("claim"), "orders")
     client.push_many(client.payloads(0))
     with connect(client.url) as connection:
@@ -175,7 +175,7 @@ def claims(new_database: Database) -> Client:
     return client
 
 
-def kept(client: Client) -> list[dict[str, object]]:
+def stored_silences(client: Client) -> list[dict[str, object]]:
     with connect(client.url) as connection, connection.cursor(row_factory=dict_row) as cursor:
         cursor.execute("SELECT * FROM dbq.silence ORDER BY silence_id")
         return cursor.fetchall()
@@ -189,7 +189,7 @@ def examined(
 
 
 def test_a_silenced_finding_is_shown_with_its_reason_and_is_no_problem(claims: Client) -> None:
-    """By doctor, report, check and metrics; until it is taken back, which leaves a trace."""
+    """In doctor, report, check and metrics, until it is revoked, which is audited."""
     here = Console(claims.url)
     quick = ("--idle-for", "0s")
     assert here("doctor", "orders", *quick).status == 1
@@ -203,8 +203,8 @@ def test_a_silenced_finding_is_shown_with_its_reason_and_is_no_problem(claims: C
     assert "warning, silenced: " in doctor.text
     assert ", until " in doctor.text
     assert ": a long import" in doctor.text
-    told = here("doctor", "orders", *quick, "--json").json["queues"][0]
-    (finding,) = (one for one in told["findings"] if one["code"] == "claims_nobody")
+    diagnosis = here("doctor", "orders", *quick, "--json").json["queues"][0]
+    (finding,) = (one for one in diagnosis["findings"] if one["code"] == "claims_nobody")
     assert finding["severity"] == "warning"
     assert list(finding["silenced"]) == ["kind", "operator", "since", "until", "reason"]
     assert finding["silenced"]["kind"] == "silence"
@@ -229,7 +229,7 @@ def test_a_silenced_finding_is_shown_with_its_reason_and_is_no_problem(claims: C
     assert here("unsilence", "claims_nobody", "orders").status == 0
     assert here("doctor", "orders", *quick).status == 1
     assert here("unsilence", "claims_nobody", "orders").status == 2
-    (row,) = kept(claims)
+    (row,) = stored_silences(claims)
     assert row["ended_at"] is not None
     assert row["ended_by"] == row["operator"] != ""
     verbs = [one["verb"] for one in here("audit", "--json").json["actions"]]
@@ -244,13 +244,13 @@ def test_a_silence_can_apply_to_every_queue_and_expires(claims: Client) -> None:
     assert found.silenced.until is not None
     lasting = found.silenced.until - found.silenced.since
     assert abs(lasting - timedelta(hours=4)) < timedelta(minutes=1)
-    assert here("unsilence", "claims_nobody", "orders").status == 2  # it is of every queue
+    assert here("unsilence", "claims_nobody", "orders").status == 2  # it applies to every queue
     with connect(claims.url) as connection:
         connection.execute("UPDATE dbq.silence SET until = silenced_at")
     assert not examined(claims).healthy
     assert here("silence", "claims_nobody", "orders").status == 0
     assert here("silence", "claims_nobody", "orders", "--for", "1h").status == 0
-    ended = [row["ended_by"] for row in kept(claims)]
+    ended = [row["ended_by"] for row in stored_silences(claims)]
     assert ended[0] == ended[2] == ""
     assert ended[1] != ""
 
@@ -276,19 +276,19 @@ def test_an_acknowledgement_is_ended_with_its_finding_by_a_console_with_rights(
     here = Console(claims.url)
     assert here("ack", "claims_nobody").status == 0
     assert examined(claims).healthy
-    (row,) = kept(claims)
+    (row,) = stored_silences(claims)
     assert (row["queue_name"], row["severity"], row["until"]) == ("orders", "warning", None)
     with connect(claims.url) as connection:
         connection.execute("UPDATE orders SET processing_started_at = now()")
     examined(claims)
-    assert kept(claims)[0]["ended_at"] is None  # a reader's console writes nothing
+    assert stored_silences(claims)[0]["ended_at"] is None  # a reader's console writes nothing
     examined(claims, Rights.OPERATOR)
-    assert kept(claims)[0]["ended_by"] == "ended"
+    assert stored_silences(claims)[0]["ended_by"] == "ended"
     assert here("ack", "claims_nobody").status == 2  # no queue has it
 
 
 def test_an_acknowledgement_ends_when_its_finding_worsens(claims: Client) -> None:
-    """For a reader's console too, which writes nothing."""
+    """Also for a reader's console, which writes nothing."""
     claims.push_many(claims.payloads(1, 2))
     here = Console(claims.url)
     assert here("silence", "claims_nobody", "orders").status == 0
@@ -298,16 +298,16 @@ def test_an_acknowledgement_ends_when_its_finding_worsens(claims: Client) -> Non
     worse = examined(claims, limits=LIMITED)
     assert {one.code.name for one in worse.findings if one.silenced is None} >= {"limit_critical"}
     assert not worse.healthy
-    assert kept(claims)[1]["ended_at"] is None
+    assert stored_silences(claims)[1]["ended_at"] is None
     examined(claims, Rights.OPERATOR, LIMITED)
-    assert [row["ended_by"] for row in kept(claims)] == ["", "worsened"]
+    assert [row["ended_by"] for row in stored_silences(claims)] == ["", "worsened"]
 
 
 def test_an_acknowledgement_of_a_lower_severity_does_not_apply(claims: Client) -> None:
-    """Severity of the same code: by another version's console, or as the screens have it."""
+    """The same code had another severity: in another version, or on the screens."""
     assert Console(claims.url)("ack", "claims_nobody", "orders").status == 0
     with connect(claims.url) as connection:
         connection.execute("UPDATE dbq.silence SET severity = 'note'")
     assert not examined(claims).healthy
     examined(claims, Rights.OPERATOR)
-    assert kept(claims)[0]["ended_by"] == "worsened"
+    assert stored_silences(claims)[0]["ended_by"] == "worsened"

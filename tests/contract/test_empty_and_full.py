@@ -1,4 +1,4 @@
-"""Empty and full are answers, not errors, and cost nothing."""
+"""An empty or full queue is a normal result, not an error, and consumes nothing."""
 
 import pytest
 
@@ -74,7 +74,7 @@ def test_a_full_ring_stores_what_fits_and_consumes_no_number_for_the_rest(
         assert None not in client.push_many(sent)
         assert [m.payload for m in client.pop_many(size)] == sent
 
-    # The console waits for room, outside of the database.
+    # The console waits for free slots without a transaction.
     filled(client)
     database, queue = client.database, client.queue
 

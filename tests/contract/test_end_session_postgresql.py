@@ -1,6 +1,6 @@
-"""End a session: it is named, it is the right one, its rows come back; any other is skipped.
+"""Ending a session: only the planned one is ended, and its rows are available again.
 
-And who holds rows: the one at the root of the waits, by one id, and for how long. Nobody else.
+And which session holds rows: only the root of the waits; and for how long.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ FIFO = Variant(DESIGNS["fifo"], {})
 
 @contextmanager
 def popping(client: Client, count: int = 3) -> Iterator[psycopg.Connection]:
-    """A session that has popped and does not commit. It may be ended meanwhile."""
+    """A session that has popped and does not commit. The test may end it."""
     connection = connect(client.url)
     try:
         connection.execute("SET application_name = 'worker-7'")
@@ -71,11 +71,11 @@ def test_ending_a_session_that_holds_rows_makes_them_available_again(
         assert [session.key for session in sessions_holding(client.database, client.queue)] == [pid]
         assert not sessions_holding(client.database, client.queue, older_than_seconds=3600)
         made = planned(client, pid)
-        told = "\n".join(made.lines())
-        assert f"session {pid}" in told
-        assert "worker-7" in told
-        assert "idle in transaction" in told
-        assert f"holds rows in {client.queue.table}" in told
+        shown_plan = "\n".join(made.lines())
+        assert f"session {pid}" in shown_plan
+        assert "worker-7" in shown_plan
+        assert "idle in transaction" in shown_plan
+        assert f"holds rows in {client.queue.table}" in shown_plan
         assert made.as_json()["holds"] == [client.queue.table]
 
         done = end_session(client.database, made)
@@ -131,7 +131,7 @@ def test_ending_a_session_unrelated_to_the_queue_is_refused(use_postgresql: Use)
 
 
 def test_a_session_that_blocks_a_session_of_the_queue_can_be_ended(use_postgresql: Use) -> None:
-    """It holds nothing of the queue, but a row that somebody who is at the queue waits for."""
+    """It holds no row of the queue, but one for which a session of the queue waits."""
     client = use_postgresql(FIFO)
     client.push_many(client.payloads(*range(5)))
     with connect(client.url) as connection:
@@ -142,18 +142,18 @@ def test_a_session_that_blocks_a_session_of_the_queue_can_be_ended(use_postgresq
         blocker.execute('UPDATE "elsewhere" SET id = 2')
         waiter.execute("SET LOCAL lock_timeout = '60s'")
         waiter.pgconn.send_query(b'UPDATE "elsewhere" SET id = 3')
-        seen: list[EndPlan] = []
+        plans: list[EndPlan] = []
 
         def waits() -> bool:
             try:
-                seen.append(planned(client, pid_of(blocker)))
+                plans.append(planned(client, pid_of(blocker)))
             except RefusedError:
                 return False
             return True
 
         wait_until(waits, "the waiter waits")
-        assert (seen[-1].blocks, seen[-1].holds) == ((pid_of(waiter),), ())
-        assert end_session(client.database, seen[-1]).disconnected
+        assert (plans[-1].blocks, plans[-1].holds) == ((pid_of(waiter),), ())
+        assert end_session(client.database, plans[-1]).disconnected
 
 
 def test_ending_the_session_of_a_running_console_is_refused(use_postgresql: Use) -> None:
@@ -175,7 +175,7 @@ def test_ending_the_session_of_a_running_console_is_refused(use_postgresql: Use)
 
 
 def test_a_prepared_transaction_is_rolled_back(use_postgresql: Use) -> None:
-    """Whatever its name; and another one of that name is skipped."""
+    """Whatever its name is; a later one with the same name is skipped."""
     client, gid = use_postgresql(FIFO), "left 'behind' \"4711\" {session}"
     if value(client.url, "SHOW max_prepared_transactions") == "0":
         pytest.skip("this server prepares no transactions")
@@ -207,13 +207,13 @@ def test_a_prepared_transaction_is_rolled_back(use_postgresql: Use) -> None:
 
 HOLDING = [default("naive"), FIFO, default("fifo", order="strict"), default("ring")]
 WAITING = {"naive", "strict"}
-"""Whose pops wait for each other."""
-IMPATIENT = replace(DEFAULTS, stuck_after_seconds=0.05)
+"""Designs and orders whose pops wait for each other."""
+LOW_THRESHOLDS = replace(DEFAULTS, stuck_after_seconds=0.05)
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One session has popped all that there was and stays; two more have come to pop."""
+    """One session has popped all messages and stays open; two others try to pop."""
 
     client: Client
     holder: psycopg.Connection
@@ -227,13 +227,13 @@ class Scene:
         (found,) = diagnose(
             self.client.database,
             [self.client.queue],
-            thresholds_of=lambda _: IMPATIENT,
+            thresholds_of=lambda _: LOW_THRESHOLDS,
             patience_seconds=0.1,
         )
         return found
 
-    def accused(self) -> list[object]:
-        """Sessions that the doctor's findings name."""
+    def named_sessions(self) -> list[object]:
+        """Sessions that `rows_held` findings name."""
         findings = self.diagnosis().findings
         return [one.evidence["session"] for one in findings if one.code.name == "rows_held"]
 
@@ -253,16 +253,18 @@ def scene(client: Client) -> Iterator[Scene]:
             else:
                 assert not other.execute(f'SELECT * FROM "{name}_pop"()'.encode()).fetchall()
         objects = find_objects(client.database, [client.queue])
-        came = {other.info.backend_pid for other in others}
+        pids = {other.info.backend_pid for other in others}
 
-        def are_there() -> bool:
-            seen = sample_activity(client.database, objects)
-            at_work = {
-                s.key for s in seen.relevant_sessions if s.state == "active" and not s.blocked_by
+        def others_are_ready() -> bool:
+            activity = sample_activity(client.database, objects)
+            active = {
+                s.key
+                for s in activity.relevant_sessions
+                if s.state == "active" and not s.blocked_by
             }
-            return came <= {s.key for s in seen.relevant_sessions} and not came & at_work
+            return pids <= {s.key for s in activity.relevant_sessions} and not pids & active
 
-        wait_until(are_there, "the others wait, or have found nothing")
+        wait_until(others_are_ready, "the others wait, or have found nothing")
         yield Scene(client, holder, tuple(others))
 
 
@@ -281,12 +283,12 @@ def test_only_the_root_blocker_is_reported_as_holding_rows(
 ) -> None:
     client = use_postgresql(variant)
     with scene(client) as there:
-        seen = client.snapshot()
-        assert [one.session for one in seen.held_by] == [there.pid]
-        assert seen.holders == 1
+        observed = client.snapshot()
+        assert [one.session for one in observed.held_by] == [there.pid]
+        assert observed.holders == 1
         assert [one.key for one in sessions_holding(client.database, client.queue)] == [there.pid]
-        wait_until(lambda: bool(there.accused()), "it is old")
-        assert there.accused() == [there.pid]
+        wait_until(lambda: bool(there.named_sessions()), "it is old")
+        assert there.named_sessions() == [there.pid]
         assert "rows_held" in shown(client.snapshot(), there.diagnosis())
         for other in there.others:
             assert not plan(client.database, client.queue, str(other.info.backend_pid)).holds
@@ -294,7 +296,7 @@ def test_only_the_root_blocker_is_reported_as_holding_rows(
 
 
 def test_a_row_holder_that_waits_for_another_table_is_still_a_holder(use_postgresql: Use) -> None:
-    """What it waits for is none of the queue's, nor is who has that at the queue."""
+    """It waits for another table, and its blocker does not use the queue."""
     client = use_postgresql(FIFO)
     client.push_many(client.payloads(*range(5)))
     with connect(client.url) as connection:
@@ -313,7 +315,7 @@ def test_a_row_holder_that_waits_for_another_table_is_still_a_holder(use_postgre
 
 
 def test_the_time_rows_are_held_has_a_minimum_and_a_maximum(use_postgresql: Use) -> None:
-    """Not for as long as the transaction is open: at the most so long, at the least while idle."""
+    """At most as long as the transaction is open, at least as long as the session is idle."""
     client = use_postgresql(FIFO)
     client.push_many(client.payloads(*range(5)))
     with closing(connect(client.url)) as session:

@@ -1,4 +1,4 @@
-"""Errors by their wording, on every engine."""
+"""Error groups, on every engine."""
 
 from collections import Counter
 
@@ -73,7 +73,7 @@ def test_an_error_group_can_be_listed_requeued_archived_and_restored_alone(clien
     done = execute.execute(client.database, action, made, batching=execute.Batching(batch=3))
     assert (done.ledger.out, done.ledger.selected) == (len(mine), len(mine))
     assert set(ids_of(read_messages(client, "state=error"))) == set(texts) - mine
-    # What failed anew since the plan is skipped, and so is what came into the group after it.
+    # Messages that failed again since the plan are skipped, and so are new ones of the group.
     for taken in client.pop_many(len(mine)):
         assert client.fail(taken, "no disk")
     failed(client, REFUSED[3:])

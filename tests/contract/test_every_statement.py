@@ -1,4 +1,4 @@
-"""Every statement of `queries/` is run, and every row type is filled with what it says."""
+"""Every statement of `queries/` is run, and every row has the types of its dataclass."""
 
 import dataclasses
 import functools
@@ -63,13 +63,13 @@ from tests.pairs import covering, pairs_of
 
 OF_ONE_DESIGN = {"status_check", "done_lag", "missing_payloads", "fail_missing_payloads", "bottom"}
 OF_ONE_DESIGN |= {"orphaned_payloads", "status_unknown", "state_illegal"}
-"""What the doctor asks of some designs alone, in their files."""
+"""Statements of the doctor for single designs, in their files."""
 _HEAD = re.compile(r"\s*/\* dbq (?P<label>[\w.+]+) \*/")
 
 
 @contextmanager
 def running() -> Iterator[set[str]]:
-    """The labels of all statements that a server has run without an error, by the comment's."""
+    """The labels, from their comments, of all statements that a server ran without an error."""
     labels: set[str] = set()
 
     def ran(connection: Connection, cursor: object, statement: str, *rest: object) -> None:
@@ -85,7 +85,7 @@ def running() -> Iterator[set[str]]:
 
 @contextmanager
 def rows_checked(patch: pytest.MonkeyPatch) -> Iterator[set[type]]:
-    """Every row that is made is of the types that its dataclass names; the types that were."""
+    """Check that every row has the types of its dataclass; the row types that occurred."""
     filled: set[type] = set()
     unchecked = sql.rows_of
 
@@ -122,7 +122,7 @@ def _fits(value: object, hint: object) -> bool:
     if hint is Any:
         return True
     allowed = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    # An int is no float here: a rate that comes as a whole number has drifted in SQL.
+    # An int is not accepted as a float: a rate that is an integer is wrong in SQL.
     return type(value) in allowed
 
 
@@ -137,7 +137,7 @@ def all_labels(engine: str) -> set[str]:
 
 
 def live(database: Database, variant: Variant, *, acts: bool) -> None:
-    """Everything that the console does with a queue, once; verbs on it only if it `acts`."""
+    """Everything that the console does with a queue, once; verbs only if `acts`."""
     client = installed(database, variant, f"life {variant}"[:40])
     queue = client.queue
     client.push_many(client.payloads(*range(6)))
@@ -179,7 +179,7 @@ def live(database: Database, variant: Variant, *, acts: bool) -> None:
 
 
 def act(client: Client) -> None:
-    """Each verb on messages: away and back, to another queue, and for good."""
+    """Each verb on messages: purge and restore, to another queue, permanently."""
     queue = client.queue
     source = source_of(client)
     client.push_many(client.payloads(*range(3)))
@@ -211,7 +211,7 @@ def act(client: Client) -> None:
 
 
 def decide(client: Client) -> None:
-    """What an operator decides of it, and takes back."""
+    """Each decision of an operator, and its revocation."""
     database, queue = client.database, client.queue
     target = Target(database, queue, Rights.ADMIN)
     assert pause.callers(database, queue) == 0
@@ -235,7 +235,7 @@ def run(client: Client, action: MessageAction) -> None:
 
 
 def estimate_depths(client: Client) -> None:
-    """As a look does where a state has more rows than are counted."""
+    """As a sample does if a state has more rows than are counted."""
     product, queue = client.database.product, client.queue
     counted = queue.finishes or queue.design.flow is not Flow.NUMBERS
     if counted and sql.has(product, f"{queue.design.name}.estimate"):
@@ -261,7 +261,7 @@ def end_some(client: Client) -> None:
 
 
 def adopt_and_forget(database: Database) -> None:
-    """A ring, for its sequences."""
+    """With a ring, because of its sequences."""
     schema = database.product.default_schema
     kinds: dict[str, sqlalchemy.types.TypeEngine[Any]]
     kinds = {"slot": sqlalchemy.Integer(), "number": sqlalchemy.BigInteger()}
@@ -279,7 +279,7 @@ def adopt_and_forget(database: Database) -> None:
 
 
 def block_a_relay(database: Database, variant: Variant) -> None:
-    """The relay's plan with a transaction in its way."""
+    """Plan a relay that an open transaction blocks."""
     client = installed(database, variant, f"blocked {variant}"[:40])
     queue = client.queue
     client.push(client.payload(0))
@@ -291,12 +291,12 @@ def block_a_relay(database: Database, variant: Variant) -> None:
             assert "in transaction for" in blocker.line
         assert watch(database, [queue], seconds=0).connection == database.label
     with pytest.raises(UsageError):
-        install(database, queue)  # says what is there under its names
+        install(database, queue)  # names the objects that exist already
     uninstall(database, queue, keep_archive=False, with_messages=True)
 
 
 def lives(engine: str, *, long: bool) -> list[Variant]:
-    """Each design, and its variants; in the short tier as few of these as cover every pair."""
+    """All variants; in the short tier as few as cover every pair."""
     every = list(on(engine, ALL))
     chosen = covering([frozenset(pairs_of("a life", [one], payload=False)) for one in every])
     return [of for number, of in enumerate(every) if long or number in chosen]
@@ -319,21 +319,21 @@ def test_every_statement_runs_and_fills_its_row_type(
         adopt_and_forget(database)
         assert "theirs" in {table.name for table in adopt.tables(database)}
     every = all_labels(engine)
-    # The roles belong to the whole cluster: see test_rights_postgresql. Babelfish is only asked for
-    # where the first question fails: see unit/test_mssql_capabilities. Of Service Broker, a queue
-    # is enabled that is disabled. An upgrade of a paused queue: see test_pause.
+    # Roles belong to the whole cluster: see test_rights_postgresql. Babelfish is only queried if
+    # the first query fails: see unit/test_mssql_capabilities. Service Broker enables only a disabled
+    # queue. An upgrade of a paused queue: see test_pause.
     left_out = {"roles.roles", "server.babelfish", "catalog.renew", "broker.enable", "pause.renew"}
-    # Of subscribers: see test_subscribers and faults/test_subscribers.
+    # Subscribers: see test_subscribers and faults/test_subscribers.
     left_out |= {"ring.subscriber_status", "ring.sweep", "ring.unswept", "ring.consumers_at_work"}
     left_out |= {"catalog.set_options", "common.retried", "common.claimed", "common.contradictions"}
-    # What the doctor asks of a ring, the last of its file: see faults/test_doctor_ring.
+    # Statements of the doctor for a ring, the last of its file: see faults/test_doctor_ring.
     of_ring = list(templates.statements(engine, "ring"))
     doctors = of_ring[of_ring.index("next_numbers") :] if "next_numbers" in of_ring else []
     left_out |= {f"ring.{found}" for found in doctors} - labels
-    # What repairs and ends has tests of its own: test_maintain_, test_upgrade_, test_end_session_.
+    # Separate tests: test_maintain_, test_upgrade_, test_end_session_.
     elsewhere = {"maintenance", "sessions", "upgrade"}
-    # Recorders: test_notifications. The doctor: faults/test_doctor_queues, _scans. A table that is
-    # partitioned: test_pgmq_postgresql. Libraries: test_libraries_postgresql, cli/test_presets.
+    # Recorders: test_notifications. The doctor: faults/test_doctor_queues, _scans. Partitioned
+    # tables: test_pgmq_postgresql. Libraries: test_libraries_postgresql, cli/test_presets.
     elsewhere |= {"notify", "doctor", "partitions", "preset", "own", *LIBRARIES}
     # tests/pipeline, tests/bench and test_prove, in part not through SQLAlchemy.
     elsewhere |= {"pipeline", "replay", "bench", "prove"}

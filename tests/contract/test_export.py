@@ -1,4 +1,4 @@
-"""Export: every message that matches is in the file once, however often it was cut off."""
+"""Export: each matching message is in the file once, however often it was interrupted."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ from tests.contract.message_actions import entries
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, default, long_except
 
 ONE_OF_EACH_FLOW = [v for v in DEFAULTS if v.design.name in {"ring", "fifo", "status"}]
-"""An export turns the pages of `messages`, whose tests see those of every design."""
+"""An export reads the pages of `messages`, which are tested with every design."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,16 +38,16 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
-def cut_off(client: Client, wanted: ExportRequest, pages: int) -> None:
-    """After so many whole pages."""
+def interrupted(client: Client, wanted: ExportRequest, pages: int) -> None:
+    """Interrupt an export after this number of complete pages."""
     left = iter(range(pages))
 
-    def told(_: int) -> None:
+    def on_page(_: int) -> None:
         if next(left, None) is None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export(client.database, wanted, on_progress=told)
+        export(client.database, wanted, on_progress=on_page)
 
 
 @pytest.mark.parametrize("variant", long_except(ONE_OF_EACH_FLOW, BEHAVIOURS), ids=str)
@@ -59,7 +59,7 @@ def test_an_export_has_all_messages_as_they_were_when_it_began(
         pytest.skip("a heap has no order in which pages could follow each other here")
     page = read_messages(client, limit=1000, payload_bytes=exporting.PAYLOAD_BYTES)
     wanted = request(client, tmp_path / "all.jsonl", payload=True)
-    cut_off(client, wanted, 1)
+    interrupted(client, wanted, 1)
     partial = tmp_path / "all.jsonl.partial"
     with partial.open("ab") as file:
         file.write(b'{"a page that is not wh')
@@ -90,17 +90,17 @@ def test_an_export_never_overwrites_a_file(use: Use, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Its name ends in"):
         export(client.database, replace(wanted, path=tmp_path / "x.txt"))
 
-    cut_off(client, wanted, 1)
+    interrupted(client, wanted, 1)
     with pytest.raises(UsageError, match="begun by another export"):
         export(client.database, replace(wanted, filters=parse(["older=1s"])))
     with pytest.raises(UsageError, match="begun by another export"):
         export(client.database, replace(wanted, payload_bytes=10))
 
-    def told(_: int) -> None:
+    def on_page(_: int) -> None:
         with pytest.raises(RefusedError, match="Another export is writing"):
             export(client.database, wanted)
 
-    assert export(client.database, wanted, on_progress=told).progress.messages == 9
+    assert export(client.database, wanted, on_progress=on_page).progress.messages == 9
 
 
 def test_no_csv_cell_is_a_formula_and_exports_of_payloads_are_audited(
@@ -132,6 +132,6 @@ def test_an_export_of_several_ids_can_be_continued(use: Use, tmp_path: Path) -> 
     client = use(default("status"))
     ids = [str(one) for one in client.push_many(client.payloads(*range(5)))]
     wanted = request(client, tmp_path / "x.jsonl", f"id={ids[3]}", f"id={ids[1]}")
-    cut_off(client, wanted, 0)
+    interrupted(client, wanted, 0)
     assert export(client.database, wanted).resumed == 1
     assert [one["id"] for one in rows(wanted.path)] == [ids[3], ids[1]]

@@ -18,7 +18,7 @@ from console.monitor.filters import parse
 from console.monitor.message import Message
 from console.monitor.messages import message, read_page
 from console.monitor.scan_query import MessageSource
-from tests.contract.test_adopt_postgresql import TABLES, check_figures, look, make, run
+from tests.contract.test_adopt_postgresql import TABLES, check_figures, make, run, sampled_queue
 
 pytestmark = pytest.mark.thinned(3)
 
@@ -95,7 +95,9 @@ def test_messages_are_listed_by_state_and_page_by_page(new_database: Database, n
 @pytest.mark.parametrize("name", NAMES)
 def test_fields_of_unmapped_roles_are_unknown(new_database: Database, name: str) -> None:
     queue = make(new_database, name, needed(name))
-    check_figures(look(new_database), {**TABLES[name].figures, **TABLES[name].without_roles})
+    check_figures(
+        sampled_queue(new_database), {**TABLES[name].figures, **TABLES[name].without_roles}
+    )
     told = queue.roles
     for seen in shown(new_database, queue, payload_bytes=100):
         assert (seen.id is not None) == ("id" in told)

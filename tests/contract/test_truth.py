@@ -29,7 +29,7 @@ from tests.servers import TIMEOUTS, connect, wait_until
 pytestmark = pytest.mark.thinned(3)
 
 IN_HAND = [v for v in BEHAVIOURS if v.options.get("in_hand") == "on"]
-LOOKED_AT = DEFAULTS + IN_HAND
+SAMPLED = DEFAULTS + IN_HAND
 """Other options change how messages flow, and nothing that a sample reads."""
 DELETING = [v for v in DEFAULTS if v.design.flow is Flow.DELETED]
 ERROR = 0.15
@@ -66,7 +66,7 @@ def counts(seen: QueueSnapshot) -> dict[str, int | None]:
     return {state: getattr(seen, state) for state in STATES if getattr(seen, state) is not None}
 
 
-@pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
+@pytest.mark.parametrize("variant", SAMPLED, ids=str)
 def test_every_state_of_a_quiet_queue_is_counted_exactly(
     use_postgresql: Use, variant: Variant
 ) -> None:
@@ -80,7 +80,7 @@ def test_every_state_of_a_quiet_queue_is_counted_exactly(
 
 
 @pytest.mark.parametrize("count", [10_000, 10_001])
-@pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
+@pytest.mark.parametrize("variant", SAMPLED, ids=str)
 def test_counts_up_to_ten_thousand_are_exact_and_higher_ones_marked_as_estimates(
     use_postgresql: Use, variant: Variant, count: int
 ) -> None:
@@ -102,7 +102,7 @@ def near(estimate: int | None, truth: int) -> None:
 @pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("analyzed", [False, True])
-@pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
+@pytest.mark.parametrize("variant", SAMPLED, ids=str)
 def test_several_deep_states_are_estimated_separately(
     use_postgresql: Use, variant: Variant, analyzed: bool
 ) -> None:
@@ -148,7 +148,7 @@ def drop_oldest(connection: psycopg.Connection, queue: Queue, left: int) -> None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
+@pytest.mark.parametrize("variant", SAMPLED, ids=str)
 def test_the_estimate_of_a_deep_queue_follows_pushes_between_counts(
     use_postgresql: Use, postgresql: Database, variant: Variant
 ) -> None:
@@ -192,7 +192,7 @@ def test_a_deep_queue_that_is_emptied_is_counted_at_once(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
+@pytest.mark.parametrize("variant", SAMPLED, ids=str)
 def test_a_count_under_traffic_is_correct_for_one_moment_of_the_sample(
     use_postgresql: Use, variant: Variant
 ) -> None:
@@ -211,7 +211,7 @@ def test_a_count_under_traffic_is_correct_for_one_moment_of_the_sample(
             assert seen.age_seconds is None or seen.age_seconds >= 0
 
 
-@pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
+@pytest.mark.parametrize("variant", SAMPLED, ids=str)
 def test_rates_equal_what_was_pushed_and_popped(
     use_postgresql: Use, postgresql: Database, variant: Variant
 ) -> None:
@@ -307,7 +307,7 @@ def test_a_lagging_counter_makes_no_false_zero(use_postgresql: Use, postgresql: 
             assert seen.push_per_second is None or seen.push_per_second > 0
 
 
-KEEPING = [v for v in LOOKED_AT if v.finishes]
+KEEPING = [v for v in SAMPLED if v.finishes]
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
@@ -380,7 +380,7 @@ def test_a_ring_of_many_slots_is_counted_while_its_gap_is_small(use: Use) -> Non
     assert "ready" not in seen.estimated
 
 
-@pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
+@pytest.mark.parametrize("variant", SAMPLED, ids=str)
 def test_figures_that_are_left_out_are_zero_or_unknown(client: Client, variant: Variant) -> None:
     client.push_many(client.payloads(0, 1, 2))
     client.pop_many(1)

@@ -1,4 +1,4 @@
-"""Every design with every option, generated from the designs' own data: a new one is covered."""
+"""Every design with every option, generated from the designs' own data: new ones are covered."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from console.designs import DESIGNS, Design, Option, Order
 from console.errors import UsageError
 
 SMALL_RING = "300"
-"""Slots of a ring in all tests but those of the default: it is prefilled at full width."""
+"""Slots of a ring in all tests except those of the default: a ring is prefilled at full width."""
 SMALL_NUMBER = "300"
-"""What an option that is a number gets: small, yet more than `tests.contract.messages` needs."""
+"""The value of numeric options: small, but more than `tests.contract.messages` needs."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Variant:
     design: Design
     given: Mapping[str, str]
     only_on: str = ""
-    """One engine, where others have more options to combine."""
+    """The only engine, where others can combine more options."""
 
     @property
     def options(self) -> dict[str, str]:
@@ -30,7 +30,7 @@ class Variant:
 
     @property
     def engines(self) -> list[str]:
-        """Where the design is, with all options that are given."""
+        """The engines that have the design with all given options."""
         given = [self.design.option(name) for name in self.given]
         having = [e for e in self.design.engines if all(option.is_on(e) for option in given)]
         return [engine for engine in having if self.only_on in {"", engine}]
@@ -55,7 +55,7 @@ class Variant:
 
     @property
     def waits(self) -> bool:
-        """Whether a consumer waits for another one's transaction, as its source does."""
+        """Whether a pop waits for another pop's transaction, as in the design's source."""
         return (
             self.design.name in {"naive", "status"}
             or self.order is Order.STRICT
@@ -64,23 +64,23 @@ class Variant:
 
     @property
     def hides(self) -> bool:
-        """Whether a consumer finds nothing of what another one's transaction has begun to take.
+        """Whether a pop returns nothing while another pop's transaction is open.
 
         Service Broker locks the conversation.
         """
         return self.options.get("conversation") == "kept"
 
     def holds_pushes(self, engine: str) -> bool:
-        """Whether a push waits for another one's transaction.
+        """Whether a push waits for another push's transaction.
 
-        PostgreSQL hides a row that is not committed, so there only the pushes can keep the order.
+        PostgreSQL hides uncommitted rows, so only the pushes can keep the order.
         """
         return self.order is Order.STRICT and engine == "postgresql"
 
     def waits_for_pushes(self, engine: str) -> bool:
-        """Whether a pop waits for a push that is not committed, where others skip it.
+        """Whether a pop waits for an uncommitted push that others skip.
 
-        SQL Server has the row in its index, and its lock says so.
+        SQL Server has the locked row in its index.
         """
         return self.waits and engine == "mssql"
 
@@ -89,7 +89,7 @@ class Variant:
         return installed_queue(schema, name, self.design, options)
 
     def __str__(self) -> str:
-        """What pytest shows."""
+        """The id that pytest shows."""
         shown = [f"{name}={value}" for name, value in self.given.items() if value != SMALL_RING]
         return "-".join((self.design.name, *shown))
 
@@ -98,11 +98,11 @@ def variants_of(design: Design) -> Iterator[Variant]:
     """The default, every other value of every option, and all options together."""
     yield Variant(design, {})
     for option in design.options:
-        for value in other_values(option) if option.name not in _ALONE_NOTHING else ():
+        for value in other_values(option) if option.name not in _ONLY_WITH_ANOTHER else ():
             yield _with(design, option, value)
     for engine in design.engines:
         for payload in design.option("payload").choices:
-            yield Variant(design, _everything(design, engine) | {"payload": payload}, engine)
+            yield Variant(design, _all_options(design, engine) | {"payload": payload}, engine)
 
 
 def other_values(option: Option) -> list[str]:
@@ -116,17 +116,17 @@ def _small(design: Design) -> dict[str, str]:
 
 
 _GIVEN_WITH = {"content": {"partitions": "3"}}
-"""Option -> what is said with it, and is nothing without it."""
-_ALONE_NOTHING = {name for given in _GIVEN_WITH.values() for name in given}
+"""Option -> options that are given with it, and have no effect without it."""
+_ONLY_WITH_ANOTHER = {name for given in _GIVEN_WITH.values() for name in given}
 
 
 def _with(design: Design, option: Option, value: str) -> Variant:
-    given = {**_GIVEN_WITH.get(option.name, {}), **_wanted(design, option), option.name: value}
+    given = {**_GIVEN_WITH.get(option.name, {}), **_required(design, option), option.name: value}
     return Variant(design, _small(design) | given)
 
 
-def _wanted(design: Design, option: Option) -> dict[str, str]:
-    """The options without which this one cannot be."""
+def _required(design: Design, option: Option) -> dict[str, str]:
+    """The options that this one requires."""
     in_hand = option.name == "history" and any(one.name == "in_hand" for one in design.options)
     return {"in_hand": "on"} if in_hand else {}
 
@@ -136,12 +136,12 @@ def on(engine: str, variants: Iterable[Variant]) -> list[Variant]:
     return [variant for variant in variants if engine in variant.engines]
 
 
-def _everything(design: Design, engine: str) -> dict[str, str]:
-    """As many options as go together, each with its last other value."""
+def _all_options(design: Design, engine: str) -> dict[str, str]:
+    """As many options as can be combined, each with its last value that is not the default."""
     chosen: dict[str, str] = {}
-    # The last first: those are the design's own.
+    # The last ones first: those are specific to the design.
     for option in reversed(design.options_on(engine)):
-        if option.names or option.name in {"payload", *_ALONE_NOTHING}:
+        if option.names or option.name in {"payload", *_ONLY_WITH_ANOTHER}:
             continue
         value = (other_values(option) or [option.default])[-1]
         tried = chosen | _GIVEN_WITH.get(option.name, {}) | {option.name: value}
@@ -164,10 +164,10 @@ def default(name: str, **given: str) -> Variant:
 
 
 ALL = [variant for design in DESIGNS.values() for variant in variants_of(design)]
-"""Each variant of each design on any engine; those with everything differ by engine."""
+"""Each variant of each design on any engine; those with all options differ by engine."""
 
 
-_SAME_BEHAVIOUR = {"payload", "max_bytes", "size", "notify", "history", *_ALONE_NOTHING}
+_SAME_BEHAVIOUR = {"payload", "max_bytes", "size", "notify", "history", *_ONLY_WITH_ANOTHER}
 
 BEHAVIOURS = DEFAULTS + [
     _with(design, option, value)
@@ -179,7 +179,7 @@ BEHAVIOURS = DEFAULTS + [
 """One variant for each way to push and to pop."""
 
 BEHAVIOURS_AND_PAYLOADS = BEHAVIOURS + [variant for variant in ALL if variant.only_on]
-"""Each behaviour, and as many options as go together with each kind of payload."""
+"""Each behaviour, and as many options as can be combined with each payload type."""
 
 
 CORE = DEFAULTS + [
@@ -189,7 +189,7 @@ CORE = DEFAULTS + [
     or variant.given.get("dequeue") == "two_step"
     or variant.given.get("in_hand") == "on"
 ]
-"""Each design, and those of its ways that lock or keep rows otherwise."""
+"""Each design, and its variants that lock or keep rows differently."""
 
 
 SUBSCRIBED = [
@@ -201,11 +201,11 @@ SUBSCRIBED = [
         ("a,b", {"in_hand": "on"}),
     )
 ]
-"""Rings with subscribers; the first in the short tier. Client pops for all of them."""
+"""Rings with subscribers; the first is in the short tier. `Client` pops for all subscribers."""
 
 
 def long_except(short: Iterable[Variant], everything: Iterable[Variant] = ALL) -> list[object]:
-    """For parametrize: all of them with `--long`, these in the short tier."""
+    """For parametrize: everything with `--long`, `short` in the short tier."""
     kept = list(short)
     return [v if v in kept else pytest.param(v, marks=pytest.mark.long) for v in everything]
 

@@ -1,4 +1,4 @@
-"""Producers and consumers in processes of their own, each with its own connection."""
+"""Producers and consumers in separate processes, each with its own connection."""
 
 import multiprocessing
 import random
@@ -19,7 +19,7 @@ from tests.contract.client import call_pop
 from tests.contract.messages import message
 
 _FORKING = multiprocessing.get_context("forkserver")
-"""Forks processes with this module imported: that takes a new process most of a second."""
+"""Forks processes with this module imported, which would take a new process most of a second."""
 _FORKING.set_forkserver_preload([__name__])
 _PATIENCE_SECONDS = 120.0
 _TIMEOUTS = Timeouts(statement_seconds=60.0, lock_seconds=60.0)
@@ -27,7 +27,7 @@ _TIMEOUTS = Timeouts(statement_seconds=60.0, lock_seconds=60.0)
 
 @dataclass(frozen=True)
 class Produce:
-    """Send `count` messages, each once, whatever is rolled back on the way."""
+    """Push `count` messages, each once, repeating what is rolled back."""
 
     url: str
     queue: Queue
@@ -77,7 +77,7 @@ class Outcome:
 
 
 class _RollBackError(Exception):
-    """Leaves a transaction without its work."""
+    """Rolls back a transaction."""
 
 
 _done: Event
@@ -90,7 +90,7 @@ def _initialize(done: Event) -> None:
 
 def produce(job: Produce) -> dict[tuple[int, int], str]:
     """(producer, number) -> id of each committed message."""
-    dice = random.Random(job.producer)
+    random_numbers = random.Random(job.producer)
     database = open_database(job.url, timeouts=_TIMEOUTS)
     left = list(range(job.count))
     stored: dict[tuple[int, int], str] = {}
@@ -99,7 +99,7 @@ def produce(job: Produce) -> dict[tuple[int, int], str]:
         assert time.monotonic() < deadline, f"{len(left)} messages could not be pushed"
         batch = left[: job.batch]
         try:
-            ids = _push(database, job, batch, dice)
+            ids = _push(database, job, batch, random_numbers)
         except _RollBackError:
             continue
         accepted = [(n, i) for n, i in zip(batch, ids, strict=True) if i is not None]
@@ -113,7 +113,7 @@ def produce(job: Produce) -> dict[tuple[int, int], str]:
 
 
 def _push(
-    database: Database, job: Produce, numbers: Sequence[int], dice: random.Random
+    database: Database, job: Produce, numbers: Sequence[int], random_numbers: random.Random
 ) -> list[str | None]:
     kind = job.queue.options["payload"]
     payloads = [message(kind, job.producer, number) for number in numbers]
@@ -122,13 +122,13 @@ def _push(
             ids = [push.push(connection, job.queue, payloads[0])]
         else:
             ids = push.push_many(connection, job.queue, payloads)
-        _end_badly(dice, job)
+        _delay_or_roll_back(random_numbers, job)
     return ids
 
 
 def consume(job: Consume) -> list[Taken]:
     """The committed pops, in order."""
-    dice = random.Random(-1 - job.consumer)
+    random_numbers = random.Random(-1 - job.consumer)
     database = open_database(job.url, timeouts=_TIMEOUTS)
     taken: list[Taken] = []
     deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -136,7 +136,7 @@ def consume(job: Consume) -> list[Taken]:
         assert time.monotonic() < deadline, "the queue never became empty"
         last_pop = _done.is_set()
         try:
-            one = _pop(database, job, dice)
+            one = _pop(database, job, random_numbers)
         except _RollBackError:
             continue
         if one.messages:
@@ -149,7 +149,7 @@ def consume(job: Consume) -> list[Taken]:
             time.sleep(0.002)
 
 
-def _pop(database: Database, job: Consume, dice: random.Random) -> Taken:
+def _pop(database: Database, job: Consume, random_numbers: random.Random) -> Taken:
     with database.transaction("pop") as connection:
         if job.batch:
             messages = pop.pop_many(connection, job.queue, job.batch)
@@ -158,7 +158,7 @@ def _pop(database: Database, job: Consume, dice: random.Random) -> Taken:
         at = time.monotonic_ns()
         assert len(messages) <= max(job.batch, 1), "took more than requested"
         if messages:
-            _end_badly(dice, job)
+            _delay_or_roll_back(random_numbers, job)
     return Taken(job.consumer, at, messages)
 
 
@@ -170,10 +170,10 @@ def _complete(database: Database, queue: Queue, messages: Sequence[PoppedMessage
             assert pop.complete(connection, queue, one)
 
 
-def _end_badly(dice: random.Random, job: Produce | Consume) -> None:
-    if dice.random() < job.late_commits:
+def _delay_or_roll_back(random_numbers: random.Random, job: Produce | Consume) -> None:
+    if random_numbers.random() < job.late_commits:
         time.sleep(0.005)
-    if dice.random() < job.rollbacks:
+    if random_numbers.random() < job.rollbacks:
         raise _RollBackError
 
 

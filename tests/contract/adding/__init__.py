@@ -1,4 +1,4 @@
-"""What somebody else would add to the console, as console/README.md says, and its use.
+"""Additions to the console as described in console/README.md, and scripts that use them.
 
-`use_*` run in a copy of the package that has it.
+`use_*` run in a copy of the package that has the addition.
 """

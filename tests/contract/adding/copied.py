@@ -1,4 +1,4 @@
-"""A copy of the package in which something is added, and which files that takes."""
+"""A copy of the package to which something is added, and the files that this takes."""
 
 import os
 import shutil
@@ -17,15 +17,15 @@ class Copy:
 
     folder: Path
     touched: list[str] = field(default_factory=list)
-    """What was added or edited, by its path."""
+    """Paths that were added or edited."""
 
     def __post_init__(self) -> None:
         for name in ("console", "queries"):
-            # With its bytecode and its times: what is not edited need not be compiled again.
+            # With bytecode and modification times: unedited files need not be compiled again.
             shutil.copytree(ROOT / name, self.folder / name)
 
     def add(self, source: Path, to: str, *replaced: tuple[str, str]) -> None:
-        """A file of ours, or one that is there under another name."""
+        """Add a file of this folder, or a copy of one under another name."""
         text = source.read_text()
         for before, after in replaced:
             assert before in text, before
@@ -34,7 +34,7 @@ class Copy:
         self.touched.append(to)
 
     def edit(self, path: str, *replaced: tuple[str, str]) -> None:
-        """Each text stands there once."""
+        """Replace texts that each occur once."""
         text = (self.folder / path).read_text()
         for before, after in replaced:
             assert text.count(before) == 1, (path, before)
@@ -43,7 +43,7 @@ class Copy:
         self.touched.append(path)
 
     def use(self, module: str, *arguments: str) -> None:
-        """Run one of our `use_*` with the package of the copy."""
+        """Run one of the `use_*` with the copied package."""
         own = f"import console; assert console.__file__.startswith({str(self.folder)!r}); "
         run = f"import runpy; runpy.run_module('tests.contract.adding.{module}', None, '__main__')"
         done = subprocess.run(

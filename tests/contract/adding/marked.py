@@ -1,4 +1,4 @@
-"""Messages that are marked; said to be like no other design."""
+"""A design with the tables of `status`, but without `like`."""
 
 from dataclasses import replace
 

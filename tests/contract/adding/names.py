@@ -1,4 +1,4 @@
-"""A screen: the names of all queues that are known now."""
+"""A screen: the names of all known queues."""
 
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from console.tui.text import TextView, plain
 
 
 class NamesScreen(LiveScreen):
-    """Draws what it is given."""
+    """The names of the queues, in one line."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "upper", "upper case", tooltip="the names in upper case")
@@ -20,7 +20,7 @@ class NamesScreen(LiveScreen):
     upper = False
 
     def body(self) -> ComposeResult:
-        """One line."""
+        """One line of text."""
         yield TextView(id="names")
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
@@ -29,6 +29,6 @@ class NamesScreen(LiveScreen):
         self.query_one("#names", TextView).set_text(Text(names.upper() if self.upper else names))
 
     def action_upper(self) -> None:
-        """Or not."""
+        """Switch upper case on or off."""
         self.upper = not self.upper
         self.schedule_draw()

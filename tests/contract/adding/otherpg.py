@@ -1,4 +1,4 @@
-"""A server that speaks PostgreSQL's SQL and protocol, under a name of its own."""
+"""A server with PostgreSQL's SQL and protocol, under another name."""
 
 from functools import cached_property
 

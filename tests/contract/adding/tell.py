@@ -1,4 +1,4 @@
-"""The verb tell: leave a word about a queue in the audit's file."""
+"""The verb tell: write a word about a queue to the audit's file."""
 
 from console import audit
 from console.audit import Outcome

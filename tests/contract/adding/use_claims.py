@@ -1,4 +1,4 @@
-"""Every verb on a design with the tables of `status`, by the console whose package it is in.
+"""Every verb on a design with the tables of `status`, by the console in whose package it is.
 
 python -m tests.contract.adding.use_claims DESIGN URL
 """
@@ -15,8 +15,8 @@ def use(here: Console, design: str) -> None:
     here.done("pop", "q", "--count", "2", "--complete")
     here.done("pop", "q", "--count", "2", "--fail", "no such mailbox")
     (claimed,) = here.popped("q")
-    seen = here.status("q")
-    assert (seen["ready"], seen["claimed"], seen["errors"]) == (3, 1, 2)
+    status = here.status("q")
+    assert (status["ready"], status["claimed"], status["errors"]) == (3, 1, 2)
     (group,) = here.done("errors", "q", "--json").json["groups"]
     assert group["count"] == 2
     states = [one["state"] for one in here.done("messages", "q", "--json").json["messages"]]

@@ -18,9 +18,9 @@ def use(here: Console) -> None:
     here.done("push", "q", "-", "--lines", stdin=b"first\nsecond\nthird\n")
     assert here("push", "q", "x" * 101).status == 2
     assert value(here.url, "SELECT q_push('at once', 0)") is not None
-    seen = here.status("q")
-    assert (seen["ready"], seen["design"]) == (4, "lanes")
-    assert seen["age_seconds"] > 0
+    status = here.status("q")
+    assert (status["ready"], status["design"]) == (4, "lanes")
+    assert status["age_seconds"] > 0
     assert len(here.done("messages", "q", "--json").json["messages"]) == 4
     assert here.done("pop", "q", "--count", "2").out == b"at once\nfirst\n"
     (diagnosis,) = here.done("doctor", "q", "--json").json["queues"]

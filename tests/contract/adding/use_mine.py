@@ -13,8 +13,8 @@ def use(here: Console) -> None:
     (found,) = here.done("discover", "--json").json["found"]
     assert (found["preset"], found["queues"]) == ("mine", ["orders"])
     here.done("adopt", "orders", "--preset", "mine")
-    seen = here.status("orders")
-    assert (seen["ready"], seen["design"]) == (1, "mine")
+    status = here.status("orders")
+    assert (status["ready"], status["design"]) == (1, "mine")
     (message,) = here.done("messages", "orders", "--payload", "--json").json["messages"]
     assert message["payload"] == "{}"
     refused = here("purge", "orders", "--yes", "orders")

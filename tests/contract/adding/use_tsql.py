@@ -1,4 +1,4 @@
-"""Every statement on SQL Server of a design whose tables are those of `status`.
+"""Every SQL Server statement of a design with the tables of `status`.
 
 python -m tests.contract.adding.use_tsql DESIGN
 """
@@ -18,7 +18,7 @@ _LABEL = re.compile(r"/\* dbq \S+ \*/")
 
 
 def rendered(queue: Queue) -> list[tuple[str, str]]:
-    """(name, text) of what verbs send of its messages, and of every look at them."""
+    """(name, text) of the statements that change its messages or monitor them."""
     made = [
         (statement.name, sql.script(statement, PRODUCT.dialect, scope))
         for statement, scope in action_statements(PRODUCT, queue)
