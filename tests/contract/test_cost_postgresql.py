@@ -210,8 +210,8 @@ def test_two_hundred_queues_take_a_handful_of_statements(new_database: Database)
     assert {snapshot(queue, "test").ready for queue in sample.queues} == {0}
     unions = -(-len(queues) // TOGETHER)
     # Five of the catalog, one of which reads decisions (pause, protection, silence); for each union
-    # its settings, the gates of the rings and the status; at the end the sessions that hold rows, and
-    # the waiting times, each after its settings.
+    # its settings, the gates of the rings and the status; at the end the sessions that hold rows,
+    # and the waiting times, each after its settings.
     assert len(statements) <= 5 + 3 * unions + 4
     assert all(statement.startswith("/* dbq ") for statement in statements)
 

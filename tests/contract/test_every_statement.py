@@ -320,8 +320,8 @@ def test_every_statement_runs_and_fills_its_row_type(
         assert "theirs" in {table.name for table in adopt.tables(database)}
     every = all_labels(engine)
     # Roles belong to the whole cluster: see test_rights_postgresql. Babelfish is only queried if
-    # the first query fails: see unit/test_mssql_capabilities. Service Broker enables only a disabled
-    # queue. An upgrade of a paused queue: see test_pause.
+    # the first query fails: see unit/test_mssql_capabilities. Service Broker enables only disabled
+    # queues. An upgrade of a paused queue: see test_pause.
     left_out = {"roles.roles", "server.babelfish", "catalog.renew", "broker.enable", "pause.renew"}
     # Subscribers: see test_subscribers and faults/test_subscribers.
     left_out |= {"ring.subscriber_status", "ring.sweep", "ring.unswept", "ring.consumers_at_work"}

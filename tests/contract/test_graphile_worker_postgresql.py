@@ -1,4 +1,4 @@
-"""graphile-worker's own jobs: its workers make and end them, and the console tells the same."""
+"""graphile-worker's own jobs: its workers make and end them, and the console shows the same."""
 
 import signal
 import subprocess
@@ -42,40 +42,40 @@ await (process.env.STAYS ? run : runOnce)({
 
 
 class GraphileApp(NodeTables):
-    """Its tables, and what its application would do."""
+    """Its tables, and the calls of an application."""
 
     def install(self) -> None:
-        """By its own migrations."""
+        """Run its own migrations."""
         cli = self.folder / "node_modules" / "graphile-worker" / "dist" / "cli.js"
         words = [str(cli), "--schema-only", "--schema", self.schema, "--connection", self.uri]
         subprocess.run([self.node, *words], check=True, capture_output=True, timeout=120)
 
     def empty(self) -> None:
-        """As it was installed: no jobs, and nothing of the console's."""
+        """Remove all jobs and the console's catalog."""
         tables = "_private_jobs, _private_job_queues, _private_tasks"
         self.run(f"TRUNCATE {tables} CASCADE; DROP SCHEMA IF EXISTS dbq CASCADE")
 
     def add(self, task: str, payload: str = "{}", **more: str) -> int:
-        """By its own add_job; the job's id."""
+        """Add a job with its add_job; the id."""
         named = "".join(f", {name} => {value}" for name, value in more.items())
         ((job,),) = self.rows(f"SELECT id FROM add_job('{task}', '{payload}'{named})")
         return int(job)
 
     def work(self) -> None:
-        """A worker works on all that is due, and ends."""
+        """Run a worker until all due jobs are done."""
         with self.process(_WORKER) as worker:
             worker.communicate(timeout=120)
             assert worker.returncode == 0
 
     def leave(self) -> None:
-        """A worker takes a job that hangs, and is killed."""
+        """A worker is killed while it runs a job that hangs."""
         with self.process(_WORKER) as worker:
             assert worker.stdout is not None
             assert any("TAKEN" in line for line in worker.stdout)
             worker.send_signal(signal.SIGKILL)
 
     def working(self) -> AbstractContextManager["subprocess.Popen[str]"]:
-        """A worker works on what comes, until it is killed at the end."""
+        """A worker runs jobs until it is killed at the end of the block."""
         return self.process(_WORKER, STAYS="yes")
 
 
@@ -83,18 +83,18 @@ JOBS = '"Their_Worker"._private_jobs'
 
 
 @pytest.fixture(scope="module")
-def its_tables(server: Server) -> Iterator[GraphileApp]:
+def module_app(server: Server) -> Iterator[GraphileApp]:
     with fresh_database(server.url) as url:
-        at_work = GraphileApp(url, "Their_Worker", from_npm("graphile-worker"))
-        at_work.install()
-        yield at_work
+        app = GraphileApp(url, "Their_Worker", from_npm("graphile-worker"))
+        app.install()
+        yield app
 
 
 @pytest.fixture
-def graphile(its_tables: GraphileApp) -> GraphileApp:
+def graphile(module_app: GraphileApp) -> GraphileApp:
     """Its tables, with no jobs yet."""
-    its_tables.empty()
-    return its_tables
+    module_app.empty()
+    return module_app
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_jobs_are_discovered_and_counted(console: Console, graphile: GraphileApp
     before = datetime.now(UTC)
     graphile.work()
     graphile.run("ALTER TABLE _private_jobs ENABLE TRIGGER USER")
-    # Its retry is due after some seconds, which a busy machine takes for what comes.
+    # Its retry is due after a few seconds, which the next steps may take on a busy machine.
     later = "UPDATE _private_jobs SET run_at = now() + interval '1 h' WHERE attempts < max_attempts"
     graphile.run(later)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Hangfire's queues, on each engine that it has: read on tables like its own."""
+"""Hangfire's queues on each of its engines, in tables like its own."""
 
 import json
 from collections.abc import Iterator
@@ -38,12 +38,12 @@ class Theirs:
             self.run('INSERT INTO theirs."schema" (version) VALUES (9)')
 
     def ago(self, seconds: float) -> str:
-        """That moment as a literal of its columns, which are UTC."""
+        """A literal for that time in its columns, which are UTC."""
         moment = datetime.now(UTC) - timedelta(seconds=seconds)
         return f"'{moment:%Y-%m-%dT%H:%M:%S}{'+00' if self.is_postgresql else ''}'"
 
     def job(self, id_: int, *states: tuple[str, float, dict[str, str]]) -> None:
-        """One that entered each of these states so many seconds ago, and is in the last."""
+        """Insert a job that entered each state the given seconds ago, and is in the last one."""
         last, number = states[-1], id_ * 10
         rows = ", ".join(
             f"({number + at}, {id_}, '{name}', {self.ago(seconds)}, '{json.dumps(data)}')"
@@ -57,7 +57,7 @@ class Theirs:
         )
 
     def count(self, state: str) -> int:
-        """As its GetStatistics counts."""
+        """Count jobs as its GetStatistics does."""
         query = f"SELECT count(id) FROM theirs.job WHERE statename = '{state}'"
         with self.database.transaction("count", read_only=True) as connection:
             return int(connection.exec_driver_sql(query).scalar_one())
@@ -65,7 +65,7 @@ class Theirs:
 
 @pytest.fixture
 def theirs(request: pytest.FixtureRequest, database: Database) -> Iterator[Theirs]:
-    """In a database of the test alone."""
+    """Its tables in a database of this test only."""
     here = fresh_database if database.product.name == "postgresql" else fresh_mssql_database
     server = (
         request.getfixturevalue("server").url
@@ -100,8 +100,8 @@ def test_jobs_are_shown_as_hangfire_counts_them(console: Console, theirs: Theirs
     for number, server in ((7, "alive"), (8, "silent"), (9, "struck off")):
         theirs.job(number, queued(), ("Processing", 3600, {"ServerId": server}))
     long = "no host 7" + "." * 5000
-    told = {"ExceptionType": "System.IO.IOException", "ExceptionMessage": long}
-    theirs.job(10, queued(), ("Failed", 60, told))
+    error_data = {"ExceptionType": "System.IO.IOException", "ExceptionMessage": long}
+    theirs.job(10, queued(), ("Failed", 60, error_data))
     theirs.job(11, queued("report"), ("Succeeded", 60, {}))
     theirs.job(12, queued(), ("Deleted", 60, {}))
     theirs.run(

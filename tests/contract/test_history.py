@@ -1,4 +1,4 @@
-"""The option history: what became of a message's earlier attempts, in its own row."""
+"""The option history: the earlier attempts of a message, in its own row."""
 
 import re
 from dataclasses import replace
@@ -38,7 +38,7 @@ def released(client: Client) -> None:
 
 
 def failed(client: Client, error: str) -> Message:
-    """Popped by a worker of that name, and failed; as it is read by its id."""
+    """Pop a message as this worker and fail it; the message as read by its id."""
     (taken,) = client.pop_many(1, f"worker-{error}")
     assert client.fail(taken, error)
     (found,) = read_messages(client, f"id={taken.id}").messages

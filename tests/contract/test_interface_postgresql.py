@@ -25,13 +25,13 @@ from tests.servers import connect
 
 pytestmark = pytest.mark.thinned(3)
 
-THEN = datetime(2020, 2, 29, 12, 0, tzinfo=UTC)
+PAST_TIME = datetime(2020, 2, 29, 12, 0, tzinfo=UTC)
 TYPES = {"text": "text", "json": "jsonb", "bytes": "bytea"}
-EVERYONE_HAS = {"push", "push_many", "pop", "pop_many"}
+COMMON_FUNCTIONS = {"push", "push_many", "pop", "pop_many"}
 
 
 def column(client: Client, name: str, table: str = "") -> list[Any]:
-    """One column of the queue's main table, in the order of the ids or payloads."""
+    """One column of the queue's table (or `table`), sorted."""
     query = SQL("SELECT {} FROM {} ORDER BY 1").format(
         Identifier(name), Identifier(client.queue.schema, client.queue.table + table)
     )
@@ -51,7 +51,7 @@ def test_a_queue_has_the_documented_functions_and_payload_type(
     use_postgresql: Use, variant: Variant
 ) -> None:
     client = use_postgresql(variant)
-    expected = set(EVERYONE_HAS)
+    expected = set(COMMON_FUNCTIONS)
     if variant.finishes:
         expected |= {"complete", "fail"}
     if "relay" in client.queue.verbs:
@@ -107,7 +107,7 @@ def test_every_function_works_with_named_arguments(use_postgresql: Use, variant:
         for n in (None, 0, -1):
             assert call_in(connection, client, "pop_many", n=n) == []
         assert [row[1] for row in call_in(connection, client, "pop_many", n=5)] == ["e"]
-        # A session pops what it has pushed and not committed.
+        # A session can pop messages that it has pushed and not committed.
         with connection.transaction():
             ((pushed,),) = call_in(connection, client, "push", payload="mine")
             ((first, payload, _, _),) = call_in(connection, client, "pop")
@@ -119,7 +119,7 @@ def test_every_function_works_with_named_arguments(use_postgresql: Use, variant:
 def test_several_calls_in_one_statement_keep_their_order(
     use_postgresql: Use, variant: Variant
 ) -> None:
-    """As a trigger or a function of the caller's does: batches and single messages, mixed."""
+    """As in a trigger or function of the caller: batches and single messages mixed."""
     client = use_postgresql(variant)
     names = {
         "push": Identifier(client.queue.schema, f"{client.queue.name}_push"),
@@ -132,29 +132,29 @@ def test_several_calls_in_one_statement_keep_their_order(
     ).format(**names)
     with closing(connect(client.url)) as connection:
         connection.execute(block)
-    came = [message.payload for message in client.drain(3)]
+    popped = [message.payload for message in client.drain(3)]
     if variant.order is Order.LIFO:
-        came.reverse()
+        popped.reverse()
     if variant.order is Order.NONE:
-        came.sort()
-    assert came == list("1234567")
+        popped.sort()
+    assert popped == list("1234567")
 
 
 def test_the_design_claim_accepts_the_caller_s_ids_and_times(use_postgresql: Use) -> None:
     client = use_postgresql(default("claim"))
     mine = uuid4()
-    assert call(client, "push", payload="new", id=mine, created_at=THEN) == [(mine,)]
+    assert call(client, "push", payload="new", id=mine, created_at=PAST_TIME) == [(mine,)]
     ids = [uuid4(), uuid4()]
-    stored = call(client, "push_many", payloads=["b", "c"], ids=ids, created_at=THEN)
+    stored = call(client, "push_many", payloads=["b", "c"], ids=ids, created_at=PAST_TIME)
     assert [row[0] for row in stored] == ids
-    older = THEN - timedelta(days=1)
+    older = PAST_TIME - timedelta(days=1)
     call(client, "push_many", payloads=["oldest"], created_at=older)
     with pytest.raises(psycopg.errors.UniqueViolation):
         call(client, "push", payload="again", id=mine)
     with pytest.raises(psycopg.errors.UniqueViolation):
         call(client, "push_many", payloads=["x", "again"], ids=[uuid4(), ids[0]])
 
-    started = THEN + timedelta(hours=1)
+    started = PAST_TIME + timedelta(hours=1)
     ((first, payload, pushed_at, attempts),) = call(
         client, "pop", consumer="me", bound=True, started_at=started
     )
@@ -162,7 +162,7 @@ def test_the_design_claim_accepts_the_caller_s_ids_and_times(use_postgresql: Use
 
     assert (payload, pushed_at, attempts) == ("oldest", older, 1)
     assert {row[0] for row in rest} == {mine, *ids}
-    assert {row[2] for row in rest} == {THEN}
+    assert {row[2] for row in rest} == {PAST_TIME}
     assert set(column(client, "processing_started_at")) == {started}
     assert sum(" bound consumer=me" in by for by in column(client, "claimed_by")) == 1
     assert isinstance(first, UUID)
@@ -179,17 +179,17 @@ def test_status_and_split_accept_titles_and_queue_times(
     use_postgresql: Use, variant: Variant
 ) -> None:
     client = use_postgresql(variant)
-    late, early = THEN + timedelta(days=1), THEN - timedelta(days=1)
+    late, early = PAST_TIME + timedelta(days=1), PAST_TIME - timedelta(days=1)
     call(client, "push", payload="now")
     call(client, "push", payload="late", title="Title", queue_date_time=late)
-    call(client, "push_many", payloads=["b1", "b2"], title="Batch", queue_date_time=THEN)
+    call(client, "push_many", payloads=["b1", "b2"], title="Batch", queue_date_time=PAST_TIME)
     call(client, "push", payload="early", queue_date_time=early)
     call(client, "push", payload="no title", title=None, queue_date_time=early)
 
     popped = call(client, "pop", consumer="me", bound=True) + call(client, "pop_many", n=9)
 
     assert payloads(popped) == ["early", "no title", "b1", "b2", "late", "now"]
-    assert [row[2] for row in popped[:5]] == [early, early, THEN, THEN, late]
+    assert [row[2] for row in popped[:5]] == [early, early, PAST_TIME, PAST_TIME, late]
     assert column(client, "title") == ["", "", "", "Batch", "Batch", "Title"]
     assert sum(" bound consumer=me" in by for by in column(client, "claimed_by")) == 1
 

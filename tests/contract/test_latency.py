@@ -1,4 +1,4 @@
-"""How long messages waited and work on them took: known delays, written into the tables."""
+"""Waiting and processing times, from known delays that are written into the tables."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -35,7 +35,7 @@ WORKED = [(number + 1) / 4 for number in range(MESSAGES)]
 
 KEEPING = [v for v in BEHAVIOURS if v.finishes]
 ARCHIVING = [v for v in BEHAVIOURS if v.options.get("archive_at_pop") == "on"]
-TELLING_NOTHING = [v for v in DEFAULTS if not v.finishes]
+WITHOUT_TIMES = [v for v in DEFAULTS if not v.finishes]
 
 
 def latency(client: Client) -> Latency:
@@ -45,14 +45,14 @@ def latency(client: Client) -> Latency:
 
 
 def now_of(client: Client) -> datetime:
-    """By the server's clock."""
+    """Now, by the server's clock."""
     found = client.snapshot().moment
     assert found is not None
     return found
 
 
-def date(client: Client, table: Table, popped_ago: float, *, ends: bool) -> None:
-    """Give every row times of its own: known ones, all popped so many seconds ago."""
+def set_times(client: Client, table: Table, popped_ago: float, *, ends: bool) -> None:
+    """Set known times in each row: all popped `popped_ago` seconds ago."""
     popped = now_of(client) - timedelta(seconds=popped_ago)
     with client.database.transaction("date") as connection:
         ids = connection.execute(select(table.c.id).order_by(table.c.id)).scalars().all()
@@ -72,7 +72,7 @@ def popped(use: Use, variant: Variant, count: int = MESSAGES) -> Client:
 
 
 def rows_in_work(client: Client) -> Table:
-    """As claims_of, of every design with the time of the push."""
+    """Like claims_of, always with the push time."""
     table = claims_of(client)
     if "pushed_at" not in table.c:
         table.append_column(Column("pushed_at"))
@@ -90,7 +90,7 @@ def near(found: Percentiles, seconds: Sequence[float], of: int = MESSAGES) -> bo
 def test_claims_have_waiting_times_and_finished_ones_processing_times(client: Client) -> None:
     client.push_many(client.payloads(*range(MESSAGES)))
     messages = client.pop_many(MESSAGES)
-    date(client, rows_in_work(client), 60.0, ends=False)
+    set_times(client, rows_in_work(client), 60.0, ends=False)
     found = latency(client)
     assert near(found.waiting, WAITED)
     assert found.waiting.period_seconds == pytest.approx(60.0, abs=20.0)
@@ -101,7 +101,7 @@ def test_claims_have_waiting_times_and_finished_ones_processing_times(client: Cl
     for number, message in enumerate(messages):
         done = keeps_done and number % 2
         assert client.complete(message) if done else client.fail(message, "no")
-    date(client, rows_in_work(client), 60.0, ends=True)
+    set_times(client, rows_in_work(client), 60.0, ends=True)
     found = latency(client)
     assert near(found.waiting, WAITED)
     if keeps_done:
@@ -115,7 +115,7 @@ def test_claims_have_waiting_times_and_finished_ones_processing_times(client: Cl
 def test_messages_archived_at_pop_have_waiting_times(use: Use, variant: Variant) -> None:
     client = popped(use, variant)
     columns: list[Column[object]] = [Column(name) for name in ("id", "pushed_at", "archived_at")]
-    if "due_at" in client.queue.roles:  # it waited from when it was due
+    if "due_at" in client.queue.roles:  # waiting starts at the due time
         columns.append(Column("due_at"))
     table = Table(f"{client.queue.name}_archive", MetaData(), *columns, schema=client.queue.schema)
     at = now_of(client) - timedelta(seconds=60)
@@ -132,7 +132,7 @@ def test_messages_archived_at_pop_have_waiting_times(use: Use, variant: Variant)
     assert found.processing == Percentiles(unknown="a pop ends the message here")
 
 
-@pytest.mark.parametrize("variant", TELLING_NOTHING, ids=str)
+@pytest.mark.parametrize("variant", WITHOUT_TIMES, ids=str)
 def test_latency_is_unknown_with_a_reason_where_a_pop_deletes(use: Use, variant: Variant) -> None:
     client = popped(use, variant)
     found = latency(client)
@@ -153,14 +153,14 @@ def test_too_few_or_too_old_messages_give_no_percentiles(use: Use) -> None:
     client.push_many(client.payloads(*range(MESSAGES - FEWEST + 1)))
     client.pop_many(MESSAGES)
     assert latency(client).waiting.messages == MESSAGES
-    date(client, rows_in_work(client), 301.0, ends=False)
+    set_times(client, rows_in_work(client), 301.0, ends=False)
     assert latency(client).waiting.messages == 0
 
 
 def test_later_attempts_and_push_times_in_the_future_are_ignored(use: Use) -> None:
     client = popped(use, STATUS)
     table = rows_in_work(client)
-    date(client, table, 60.0, ends=False)
+    set_times(client, table, 60.0, ends=False)
     with client.database.transaction("pop some again, push others later") as connection:
         ids = connection.execute(select(table.c.id).order_by(table.c.id)).scalars().all()
         again = update(table).where(table.c.id.in_(ids[:5])).values(attempts=2)
@@ -194,14 +194,14 @@ def test_only_the_latest_messages_are_sampled(client: Client, *, ends: bool) -> 
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=60))
 def test_percentiles_equal_those_of_the_server(postgresql: Database, seconds: list[float]) -> None:
     with postgresql.transaction("ask", read_only=True) as connection:
-        told = connection.execute(
+        expected = connection.execute(
             text(
                 "SELECT percentile_cont(CAST(:cuts AS float[])) WITHIN GROUP (ORDER BY s)"
                 " FROM unnest(CAST(:seconds AS float[])) AS s"
             ),
             {"cuts": [percent / 100 for percent in PERCENTILES], "seconds": seconds},
         ).scalar_one()
-    assert cuts(seconds) == pytest.approx(tuple(told), rel=1e-9, abs=1e-9)
+    assert cuts(seconds) == pytest.approx(tuple(expected), rel=1e-9, abs=1e-9)
 
 
 def test_claims_of_an_adopted_table_have_waiting_times(new_database: Database) -> None:
@@ -217,12 +217,12 @@ def test_claims_of_an_adopted_table_have_waiting_times(new_database: Database) -
                 )
             )
         adopt.adopt(new_database, "public", name, DESIGNS["status"], of)
-    seen = {one.queue.name: one.latency for one in take_sample(new_database).queues}
-    assert seen["jobs"] is not None
-    assert near(seen["jobs"].waiting, WAITED)
-    assert seen["jobs"].processing.unknown == "no index by the end is known"
-    assert seen["tasks"] is not None
-    assert seen["tasks"].waiting.unknown == "no column is claimed_at"
+    latencies = {one.queue.name: one.latency for one in take_sample(new_database).queues}
+    assert latencies["jobs"] is not None
+    assert near(latencies["jobs"].waiting, WAITED)
+    assert latencies["jobs"].processing.unknown == "no index by the end is known"
+    assert latencies["tasks"] is not None
+    assert latencies["tasks"].waiting.unknown == "no column is claimed_at"
 
 
 def test_latency_that_cannot_be_read_in_time_is_unknown_and_read_less_often(
@@ -235,20 +235,20 @@ def test_latency_that_cannot_be_read_in_time_is_unknown_and_read_less_often(
     now = [0.0]
     memory = Memory(lambda: now[0])
 
-    def told() -> Percentiles:
-        (seen,) = take_sample(client.database, only=[client.queue], memory=memory).queues
-        assert seen.row is not None
-        assert seen.latency is not None
-        return seen.latency.waiting
+    def sample_waiting() -> Percentiles:
+        (sampled,) = take_sample(client.database, only=[client.queue], memory=memory).queues
+        assert sampled.row is not None
+        assert sampled.latency is not None
+        return sampled.latency.waiting
 
-    assert told().messages == MESSAGES
+    assert sample_waiting().messages == MESSAGES
     now[0] += EVERY_SECONDS
     with connect(client.url) as other, other.transaction():
         other.execute(archive)
-        assert told().unknown == "it could not be read, or not in time"
+        assert sample_waiting().unknown == "it could not be read, or not in time"
         now[0] += FIRST_PAUSE_SECONDS
-        assert told().messages is None
+        assert sample_waiting().messages is None
     now[0] += FIRST_PAUSE_SECONDS
-    assert told().messages is None  # the second time it is left out for longer
+    assert sample_waiting().messages is None  # after a second failure the pause is longer
     now[0] += FIRST_PAUSE_SECONDS
-    assert told().messages == MESSAGES
+    assert sample_waiting().messages == MESSAGES

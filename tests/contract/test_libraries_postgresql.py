@@ -1,4 +1,4 @@
-"""Queues that libraries keep: found, told as they tell them, and acted on by their own rules."""
+"""Queues of libraries: discovered, counted as they count, and acted on by their rules."""
 
 import shlex
 from contextlib import closing
@@ -37,7 +37,7 @@ STUCK_SECONDS = 300.0
 
 @pytest.fixture
 def procrastinate(console: Console) -> ProcrastinateApp:
-    """Its tables, in a schema that is on nobody's search path."""
+    """Its tables, in a schema outside the search path."""
     at_work = ProcrastinateApp(console.url, "Their_Jobs")
     at_work.install()
     return at_work
@@ -45,24 +45,24 @@ def procrastinate(console: Console) -> ProcrastinateApp:
 
 @pytest.fixture
 def pgqueuer(console: Console) -> PgQueuerApp:
-    """Its tables under a prefix of its own."""
+    """Its tables, with a prefix."""
     at_work = PgQueuerApp(console.url, "app", "shop_")
     at_work.install()
     return at_work
 
 
 def estimated(console: Console, name: str) -> dict[str, int]:
-    """What a deep queue's figures are made of; of a small table, by all its pages."""
+    """The estimates of a deep queue; of a small table, from all its pages."""
     with (
         closing(open_database(console.url)) as database,
         database.transaction("estimate", read_only=True) as connection,
     ):
         queue = find(connection, name)
-        (seen,) = take_sample(database, only=[queue]).queues
-        assert seen.row is not None
-        known = [state for state in STATES if getattr(seen.row, state) is not None]
+        (sample,) = take_sample(database, only=[queue]).queues
+        assert sample.row is not None
+        known = [state for state in STATES if getattr(sample.row, state) is not None]
         many: dict[str, Any] = dict.fromkeys(known, COUNTED + 1)
-        deep = replace(seen.row, **many)
+        deep = replace(sample.row, **many)
         (found,) = estimates(connection, [(queue, deep)], Memory()).values()
     return {state: round(rows) for state, rows in found.items() if rows is not None}
 
@@ -108,10 +108,10 @@ def test_both_libraries_are_discovered_and_figures_equal_their_own(
             assert (ours["claimed"], ours["errors"]) == (stats["doing"], stats["failed"])
             assert ours["done"] == stats["succeeded"]
         assert figures(console, "mails")["scheduled"] == 3
-        whole = figures(console, "procrastinate_jobs")
-        assert whole["ready"] + whole["scheduled"] == sum(one["todo"] for one in theirs.values())
-        assert whole["claimed"] == 2
-        assert whole["stuck"] == len(procrastinate.stalled(STUCK_SECONDS)) == 1
+        total = figures(console, "procrastinate_jobs")
+        assert total["ready"] + total["scheduled"] == sum(one["todo"] for one in theirs.values())
+        assert total["claimed"] == 2
+        assert total["stuck"] == len(procrastinate.stalled(STUCK_SECONDS)) == 1
 
         for name, entrypoint in (("shop_pgqueuer", None), ("mail", "mail"), ("report", "report")):
             sizes, ours = pgqueuer.size(entrypoint), figures(console, name)
@@ -132,9 +132,9 @@ def test_both_libraries_are_discovered_and_figures_equal_their_own(
         *("mail", "report", "shop_pgqueuer"),
         *("mails", "reports", "procrastinate_jobs"),
     }
-    told = console.done("discover").text
-    assert "procrastinate 3: Their_Jobs.procrastinate_jobs" in told
-    assert "adopted as app.mail, only mail" in told
+    shown = console.done("discover").text
+    assert "procrastinate 3: Their_Jobs.procrastinate_jobs" in shown
+    assert "adopted as app.mail, only mail" in shown
 
 
 def test_failed_jobs_are_retried_by_procrastinates_own_function(
@@ -159,7 +159,7 @@ def test_failed_jobs_are_retried_by_procrastinates_own_function(
     assert "another waiting job has its queueing_lock" in done
     by_id = {job.id: job for job in procrastinate.jobs()}
     assert [by_id[job].status for job in failing] == ["todo"] * 3
-    # Only one of those that have a queueing lock may wait: it stays, and the others go.
+    # Only one job with this queueing_lock may wait: this one stays failed.
     assert by_id[locked].status == "failed"
     assert set(procrastinate.events(failing[0])[-2:]) == {"retried", "scheduled"}
     assert by_id[failing[0]].attempts == 2
@@ -172,7 +172,7 @@ def test_failed_jobs_are_retried_by_procrastinates_own_function(
 def test_failed_jobs_are_retried_once_each_while_workers_run(
     console: Console, procrastinate: ProcrastinateApp, pgqueuer: PgQueuerApp
 ) -> None:
-    """None twice, none lost: by their own events and log."""
+    """Each once, by their own events and log."""
     tasks = procrastinate.defer("send", 30, fails=True)
     procrastinate.work()
     jobs = pgqueuer.enqueue("mail", 30)
@@ -192,11 +192,11 @@ def test_failed_jobs_are_retried_once_each_while_workers_run(
         wait_until(lambda: figures(console, "sends")["done"] == 30, "procrastinate's ran them")
         wait_until(lambda: pgqueuer.size() == {}, "pgqueuer's ran them")
     for task in tasks:
-        told = procrastinate.events(task)
-        assert (told.count("started"), told.count("succeeded")) == (2, 1)
+        events = procrastinate.events(task)
+        assert (events.count("started"), events.count("succeeded")) == (2, 1)
     for job in jobs:
-        told = pgqueuer.log(job)
-        assert (told.count("picked"), told.count("successful")) == (2, 1)
+        log = pgqueuer.log(job)
+        assert (log.count("picked"), log.count("successful")) == (2, 1)
 
 
 def test_only_the_job_of_a_dead_worker_is_released(
@@ -207,7 +207,7 @@ def test_only_the_job_of_a_dead_worker_is_released(
     (left,) = procrastinate.leave()
     (claim,) = listed(console, "jobs", "--state", "claimed")
     assert (claim["id"], claim["claimed_by"]) == (str(left), "worker 1")
-    # A worker that begins strikes it off: then the job has none.
+    # A starting worker removes the dead one: then the job has no owner.
     with procrastinate.working():
         console.done("release", "jobs", "--yes")
         _, started, *rest = procrastinate.events(left)
@@ -225,7 +225,7 @@ def test_jobs_of_a_killed_procrastinate_worker_are_run_once_by_others(
     adopt(console, "procrastinate")
     left = procrastinate.leave(4, silent="0 s")
     assert len(left) == figures(console, "jobs")["claimed"] == 4
-    # It may be alive, for all that anybody can see yet.
+    # So far it may be alive.
     assert planned(console, "release", "jobs")["count"] == 0
     procrastinate.silence("1 h")
     assert set(procrastinate.stalled(STUCK_SECONDS)) == set(left)
@@ -233,8 +233,8 @@ def test_jobs_of_a_killed_procrastinate_worker_are_run_once_by_others(
         console.done("release", "jobs", "--yes")
         wait_until(lambda: figures(console, "jobs")["done"] == 12, "its workers ran all")
     for job in jobs:
-        told = procrastinate.events(job)
-        assert (told.count("started"), told.count("succeeded")) == (1 + (job in left), 1)
+        events = procrastinate.events(job)
+        assert (events.count("started"), events.count("succeeded")) == (1 + (job in left), 1)
 
 
 @pytest.mark.long
@@ -252,16 +252,16 @@ def test_jobs_of_a_killed_pgqueuer_manager_are_taken_by_other_managers(
     with working(lambda: pgqueuer.work(works=True)):
         wait_until(lambda: pgqueuer.size() == {}, "another manager took it")
     for job in jobs:
-        told = pgqueuer.log(job)
-        assert (told.count("picked"), told.count("successful")) == (1 + (job == left), 1)
+        log = pgqueuer.log(job)
+        assert (log.count("picked"), log.count("successful")) == (1 + (job == left), 1)
 
 
 @pytest.mark.long
 def test_release_uses_the_same_stuck_threshold_as_status(
     console: Console, procrastinate: ProcrastinateApp, pgqueuer: PgQueuerApp, tmp_path: Path
 ) -> None:
-    """A worker without a heartbeat for longer than 300 s of an hour, or 40 s of 300, is no other
-    to the plan, the claims and the doctor than to the figures."""
+    """Silent for 600 s of 1 h a worker is not stuck, for 100 s of 40 s it is: equally for the plan,
+    the claims, the doctor and the figures."""
     procrastinate.defer("report")
     procrastinate.leave()
     pgqueuer.enqueue("mail")
@@ -270,9 +270,9 @@ def test_release_uses_the_same_stuck_threshold_as_status(
     console.done("adopt", "mails", "--preset", "pgqueuer")
     config = tmp_path / "config.toml"
     url = make_url(console.url)
-    shown = url.set(password="").render_as_string(hide_password=False)
+    plain_url = url.set(password="").render_as_string(hide_password=False)
 
-    def ask(*words: str) -> Any:
+    def json_of(*words: str) -> Any:
         here = {"DBQ_CONFIG": str(config), "PGPASSWORD": str(url.password)}
         return call(*words, "--profile", "here", "--json", environment=here).json
 
@@ -280,22 +280,22 @@ def test_release_uses_the_same_stuck_threshold_as_status(
         procrastinate.silence(f"{silent} s")
         pgqueuer.run(f"UPDATE shop_pgqueuer SET heartbeat = now() - interval '{silent} s'")
         config.write_text(
-            f"[profiles.here]\nurl = '{shown}'\nstuck_after = '{limit}'\nrights = 'operator'\n"
+            f"[profiles.here]\nurl = '{plain_url}'\nstuck_after = '{limit}'\nrights = 'operator'\n"
         )
         for name in ("jobs", "mails"):
-            (found,) = ask("status", name)["queues"]
+            (found,) = json_of("status", name)["queues"]
             assert found["stuck"] == stuck
             (claim,) = found["claims"]
             assert claim["owner"] == ("gone" if stuck else "unknown")
-            (worker,) = ask("consumers", name, "--seconds", "0")["consumers"]
+            (worker,) = json_of("consumers", name, "--seconds", "0")["consumers"]
             assert (worker["claims"], worker["sessions"], worker["does"]) == (1, None, ["pop"])
-            (examined,) = ask("doctor", name)["queues"]
-            assert ask("report", name)["figures"]["stuck"] == stuck
+            (examined,) = json_of("doctor", name)["queues"]
+            assert json_of("report", name)["figures"]["stuck"] == stuck
             codes = {one["code"] for one in examined["findings"]}
             assert codes & {"claims_gone", "claims_unknown"} == (
                 {"claims_gone"} if stuck else set()
             )
-        assert ask("release", "jobs", "--dry-run")["plan"]["count"] == stuck
+        assert json_of("release", "jobs", "--dry-run")["plan"]["count"] == stuck
 
 
 @pytest.mark.long
@@ -330,7 +330,7 @@ def test_procrastinate_jobs_retried_for_days_are_a_finding(
     procrastinate.defer("send", 1, later=True)
     adopt(console, "procrastinate", "reports")
     assert figures(console, "jobs")["scheduled"] == 3
-    # Deferred for days and begun just now: it has not been tried for long.
+    # Deferred days ago, but started only now: it has not been retried for long.
     past = """UPDATE procrastinate_events SET at = at - interval '3 d' WHERE {}"""
     procrastinate.run(past.format("type = 'deferred'"))
     assert "jobs_retrying" not in findings(console, "jobs")
@@ -382,7 +382,7 @@ def test_verbs_that_a_library_does_not_allow_say_why(
 
 
 def _letters(words: str) -> str:
-    """Delayed::Job is delayed-job, Solid Queue solid-queue."""
+    """Compare names by letters only: Delayed::Job is delayed-job."""
     return "".join(filter(str.isalpha, words.casefold()))
 
 

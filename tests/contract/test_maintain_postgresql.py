@@ -1,4 +1,4 @@
-"""Maintain: real bloat is measured, what repairs it is picked and says why, and it is gone."""
+"""Maintain: real bloat is measured, repaired by the right steps with reasons, and then gone."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,11 +27,11 @@ from tests.servers import connect, wait_until
 FIFO = Variant(DESIGNS["fifo"], {})
 SMALL = MaintainLimits(pages=20, held_seconds=0.0, dead_least=100, stale_least=100)
 QUICK = MaintainLimits(pages=20, held_seconds=3600.0, dead_least=100, stale_least=100)
-"""What is large or old in a test that lasts a second."""
+"""Limits for a test that takes a second."""
 
 
 def filled(client: Client, count: int) -> None:
-    """So many messages, without vacuum of the server's own, counted by it."""
+    """Insert messages without autovacuum, and wait until the server has wait_for_counters them."""
     name = client.queue.table
     with connect(client.url) as connection:
         connection.execute(f'ALTER TABLE "{name}" SET (autovacuum_enabled = off)')
@@ -39,28 +39,30 @@ def filled(client: Client, count: int) -> None:
             f"""INSERT INTO "{name}" (payload) SELECT repeat('x', 40)
             FROM generate_series(1, {count})"""
         )
-    # A session tells its counts when it ends: before VACUUM comes and counts the rows too.
-    counted(client, f"SELECT pg_stat_get_tuples_inserted('\"{name}\"'::regclass) >= {count}")
+    # A session reports its counts when it ends: wait, as VACUUM counts the rows too.
+    wait_for_counters(
+        client, f"SELECT pg_stat_get_tuples_inserted('\"{name}\"'::regclass) >= {count}"
+    )
     with connect(client.url) as connection:
         connection.execute(f'VACUUM ANALYZE "{name}"')
 
 
 def deleted(client: Client, keep_every: int) -> None:
-    """All but each n-th: no page of the index is empty."""
+    """Delete all but each n-th row: no page of the index gets empty."""
     name = client.queue.table
     with connect(client.url) as connection:
         gone = connection.execute(f'DELETE FROM "{name}" WHERE id % {keep_every} <> 0').rowcount
-    counted(client, f"SELECT pg_stat_get_dead_tuples('\"{name}\"'::regclass) >= {gone}")
+    wait_for_counters(client, f"SELECT pg_stat_get_dead_tuples('\"{name}\"'::regclass) >= {gone}")
 
 
-def counted(client: Client, question: str) -> None:
-    """The server's counters have come so far: sessions tell them with some delay."""
+def wait_for_counters(client: Client, query: str) -> None:
+    """Wait for the server's counters: sessions report them with some delay."""
 
-    def yes() -> bool:
+    def is_true() -> bool:
         with connect(client.url) as connection:
-            return connection.execute(question.encode()).fetchone() == (True,)
+            return connection.execute(query.encode()).fetchone() == (True,)
 
-    wait_until(yes, question)
+    wait_until(is_true, query)
 
 
 def index_of(planned: MaintainPlan, client: Client) -> IndexMeasure:
@@ -70,7 +72,7 @@ def index_of(planned: MaintainPlan, client: Client) -> IndexMeasure:
 
 @contextmanager
 def holding(url: str, *statements: str) -> Iterator[psycopg.Connection]:
-    """A transaction that stays open and sees the database as it was."""
+    """A transaction with an old snapshot that stays open."""
     with connect(url) as connection:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT 1")
@@ -82,7 +84,7 @@ def holding(url: str, *statements: str) -> Iterator[psycopg.Connection]:
 @pytest.mark.long
 @pytest.mark.parametrize("variant", on("postgresql", DEFAULTS), ids=str)
 def test_all_tables_of_every_design_are_measured(use_postgresql: Use, variant: Variant) -> None:
-    """And where nothing is needed, that is what it says."""
+    """And the plan says that nothing is needed."""
     client = use_postgresql(variant)
     planned = plan(client.database, client.queue)
     names = {table.name for table in planned.measures.tables}
@@ -109,14 +111,14 @@ def test_dead_rows_and_a_bloated_index_are_repaired(use_postgresql: Use) -> None
     ]
     assert "≈19,600 dead rows beside ≈400 live ones" in planned.steps[0].reason
     assert f'REINDEX INDEX CONCURRENTLY "public"."{index.name}"' in planned.steps[1].sql
-    told = "\n".join(planned.lines())
-    assert all(step.reason in told and step.sql in told for step in planned.steps)
+    lines = "\n".join(planned.lines())
+    assert all(step.reason in lines and step.sql in lines for step in planned.steps)
 
-    seen: list[StepResult] = []
-    done = maintain(client.database, planned, progress=seen.append)
+    steps_done: list[StepResult] = []
+    done = maintain(client.database, planned, progress=steps_done.append)
 
     assert [one.problem for one in done.done] == ["", "", ""]
-    assert tuple(seen) == done.done
+    assert tuple(steps_done) == done.done
     (after,) = [i for i in done.after.indexes if i.name == index.name]
     assert after.pages < index.pages / 10
     assert done.after.dead_rows == 0
@@ -148,7 +150,7 @@ def test_the_session_that_keeps_dead_rows_is_named(use_postgresql: Use) -> None:
         assert [s.what for s in first.steps][:1] == ["VACUUM"]
         (note,) = first.notes
         assert f" {pid} of " in note
-        # What it could do is done, and it did not help.
+        # The possible steps are done, without effect.
         maintain(client.database, first)
         again = plan(client.database, client.queue, SMALL)
         assert "VACUUM" not in [step.what for step in again.steps]
@@ -160,8 +162,8 @@ def test_the_session_that_keeps_dead_rows_is_named(use_postgresql: Use) -> None:
 
 
 def test_stopped_or_interrupted_maintenance_can_be_continued(use_postgresql: Use) -> None:
-    """Between two steps by its operator; and a reindex that waits for an older transaction longer
-    than locks may be waited for, and so leaves an index."""
+    """Stopped between two steps by its operator; and a reindex that waits too long for an older
+    transaction, and so leaves an invalid index."""
     client = use_postgresql(FIFO)
     filled(client, 20_000)
     deleted(client, 50)
@@ -172,29 +174,29 @@ def test_stopped_or_interrupted_maintenance_can_be_continued(use_postgresql: Use
     assert [one.step.what for one in done.done] == ["VACUUM"]
     assert "not started" in "\n".join(done.lines())
 
-    hasty = open_database(client.url, timeouts=Timeouts(lock_seconds=0.3))
-    planned = plan(hasty, client.queue, QUICK)
+    impatient = open_database(client.url, timeouts=Timeouts(lock_seconds=0.3))
+    planned = plan(impatient, client.queue, QUICK)
     assert planned.steps[0].what == "REINDEX"
     index = index_of(planned, client)
     with holding(client.url, f'SELECT 1 FROM "{client.queue.table}"'):
-        done = maintain(hasty, planned)
+        done = maintain(impatient, planned)
     failed = [one for one in done.done if one.problem]
     assert [one.step.what for one in failed] == ["REINDEX"]
     assert done.outcome is audit.Outcome.FAILED
     assert "lock" in entries(client, "maintain")[0].detail
 
-    planned = plan(hasty, client.queue, QUICK)
+    planned = plan(impatient, client.queue, QUICK)
     assert planned.steps[0].what == "DROP INDEX"
     assert planned.steps[0].target.startswith(index.name)
     assert "interrupted" in planned.steps[0].reason
-    done = maintain(hasty, planned)
+    done = maintain(impatient, planned)
     assert [one.problem for one in done.done] == [""] * len(done.done)
-    assert index_of(plan(hasty, client.queue, QUICK), client).pages < index.pages / 10
-    hasty.close()
+    assert index_of(plan(impatient, client.queue, QUICK), client).pages < index.pages / 10
+    impatient.close()
 
 
 def test_the_statement_timeout_is_off_only_during_maintenance(use_postgresql: Use) -> None:
-    """The connection goes back to the pool as it was."""
+    """The connection returns to the pool with its own setting."""
     client = use_postgresql(FIFO)
     filled(client, 2_000)
     deleted(client, 50)

@@ -1,4 +1,4 @@
-"""Looking at messages, on every engine: each once, in the queue's order, as it really is."""
+"""Listing messages, on every engine: each once, in the queue's order, with its real fields."""
 
 import json
 import re
@@ -37,9 +37,9 @@ KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
 def test_pages_show_every_message_once_and_each_is_found_by_its_key(client: Client) -> None:
     filled = fill(client)
     database, queue = client.database, client.queue
-    whole = read_messages(client, limit=100)
-    assert (whole.next, whole.complete) == (None, True)
-    assert Counter(ids_of(whole)) == Counter(filled.all)
+    full_page = read_messages(client, limit=100)
+    assert (full_page.next, full_page.complete) == (None, True)
+    assert Counter(ids_of(full_page)) == Counter(filled.all)
     for state, ids in filled.ids.items():
         page = read_messages(client, f"state={state}")
         assert sorted(ids_of(page)) == sorted(ids)
@@ -52,19 +52,19 @@ def test_pages_show_every_message_once_and_each_is_found_by_its_key(client: Clie
             assert len(times) == len(ids)
     if not can_be_paged(client):
         return
-    keys = [one.key for one in whole.messages]
+    keys = [one.key for one in full_page.messages]
     for limit in (1, 5, 11):
         assert [one.key for one in all_pages(client, limit=limit)] == keys
     backwards = all_pages(client, limit=5, reverse=True)
     for state in filled.ids:
-        forwards = [one.id for one in whole.messages if one.state == state]
+        forwards = [one.id for one in full_page.messages if one.state == state]
         assert [one.id for one in backwards if one.state == state] == forwards[::-1]
-    for shown in whole.messages:
+    for shown in full_page.messages:
         found = message(database, queue, shown.key, payload_bytes=100_000)
         assert found is not None
         assert (found.id, found.state, found.error) == (shown.id, shown.state, shown.error)
         assert found.payload is not None
-    ready = [shown.key for shown in whole.messages if shown.state == "ready"]
+    ready = [shown.key for shown in full_page.messages if shown.state == "ready"]
     client.drain()
     assert [message(database, queue, key) for key in ready] == [None] * len(ready)
 
@@ -108,11 +108,11 @@ def test_payloads_can_be_cut_and_complete_ones_equal_what_pops_return(
         assert shown.payload is not None
         assert shown.payload_bytes == client.size_of(shown.payload)
     for cut in read_messages(client, payload_bytes=7).messages:  # in the middle of an ü
-        head = cut.payload if isinstance(cut.payload, bytes) else str(cut.payload).encode()
-        whole = read_messages(client, f"id={cut.id}", payload_bytes=100_000).messages[0].payload
-        data = whole if isinstance(whole, bytes) else str(whole).encode()
-        assert data.startswith(head)
-        assert len(data[:7]) - 3 <= len(head) <= 7
+        prefix = cut.payload if isinstance(cut.payload, bytes) else str(cut.payload).encode()
+        complete = read_messages(client, f"id={cut.id}", payload_bytes=100_000).messages[0].payload
+        data = complete if isinstance(complete, bytes) else str(complete).encode()
+        assert data.startswith(prefix)
+        assert len(data[:7]) - 3 <= len(prefix) <= 7
         assert cut.payload_cut == (len(data) > 7)
         assert cut.payload_bytes is not None
     shown_first = [(message.id, message.payload) for message in ready]
@@ -145,7 +145,7 @@ def test_a_ring_lists_what_pops_will_return_after_laps_and_lost_numbers(
     with suppress(ZeroDivisionError), client.database.transaction("pop and lose two") as lost:
         pop.pop_many(lost, client.queue, 2)
         raise ZeroDivisionError
-    # Two numbers are spent, their messages orphans: no pop will ask for them.
+    # Two numbers are consumed, their messages orphans: no pop will fetch them.
     assert ids_of(read_messages(client)) == pushed[2:]
     assert [message.id for message in all_pages(client, limit=1)] == pushed[2:]
     assert [message.id for message in all_pages(client, limit=4, reverse=True)] == pushed[:1:-1]
@@ -178,8 +178,8 @@ def test_a_long_error_is_cut_in_a_list_and_complete_by_id(use: Use) -> None:
     assert client.fail(taken, "e" * 5000)
     (shown,) = read_messages(client).messages
     assert (shown.error, shown.error_cut) == ("e" * 1000, True)
-    (asked,) = read_messages(client, f"id={taken.id}").messages
-    assert (asked.error, asked.error_cut) == ("e" * 5000, False)
-    again = message(client.database, client.queue, shown.key)
-    assert again is not None
-    assert again.error == "e" * 5000
+    (by_id,) = read_messages(client, f"id={taken.id}").messages
+    assert (by_id.error, by_id.error_cut) == ("e" * 5000, False)
+    by_key = message(client.database, client.queue, shown.key)
+    assert by_key is not None
+    assert by_key.error == "e" * 5000

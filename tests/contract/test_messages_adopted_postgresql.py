@@ -1,4 +1,4 @@
-"""Messages of tables that somebody else made: what is there is shown, what is not told is not."""
+"""Messages of adopted tables: what the columns contain is shown, anything else is unknown."""
 
 import json
 from collections.abc import Mapping
@@ -49,8 +49,8 @@ def shown(
     return list(page.messages)
 
 
-def needed(name: str) -> Mapping[str, str]:
-    """The roles that the design cannot do without."""
+def required_roles(name: str) -> Mapping[str, str]:
+    """The roles that the design requires."""
     roles = {*DESIGNS[name].needed_roles, *(("size",) if name == "ring" else ())}
     return {role: column for role, column in TABLES[name].roles.items() if role in roles}
 
@@ -75,7 +75,7 @@ def test_messages_are_listed_by_state_and_page_by_page(new_database: Database, n
             break
         after = page.next.text
     assert found == [id_ for ids in STATES[name].values() for id_ in ids]
-    # And what its columns say.
+    # And the values of its columns.
     roles = TABLES[name].roles
     for seen in shown(new_database, queue, payload_bytes=100):
         assert seen.pushed_at is not None
@@ -94,27 +94,27 @@ def test_messages_are_listed_by_state_and_page_by_page(new_database: Database, n
 
 @pytest.mark.parametrize("name", NAMES)
 def test_fields_of_unmapped_roles_are_unknown(new_database: Database, name: str) -> None:
-    queue = make(new_database, name, needed(name))
+    queue = make(new_database, name, required_roles(name))
     check_figures(
         sampled_queue(new_database), {**TABLES[name].figures, **TABLES[name].without_roles}
     )
-    told = queue.roles
-    for seen in shown(new_database, queue, payload_bytes=100):
-        assert (seen.id is not None) == ("id" in told)
-        assert (seen.pushed_at, seen.attempts, seen.claimed_by, seen.error) == (None,) * 4
-        assert (seen.payload is not None) == ("payload" in told)
-        assert (seen.payload_bytes is not None) == ("payload" in told)
-        since = seen.state == "claimed" and "claimed_at" in told
-        assert (seen.age_seconds is not None) == since
+    roles = queue.roles
+    for one in shown(new_database, queue, payload_bytes=100):
+        assert (one.id is not None) == ("id" in roles)
+        assert (one.pushed_at, one.attempts, one.claimed_by, one.error) == (None,) * 4
+        assert (one.payload is not None) == ("payload" in roles)
+        assert (one.payload_bytes is not None) == ("payload" in roles)
+        since = one.state == "claimed" and "claimed_at" in roles
+        assert (one.age_seconds is not None) == since
     total = sum(len(ids) for ids in STATES[name].values())
     assert len(shown(new_database, queue)) == total
-    for word in ("older=1h", "claimed_by=w", "error~no", *(() if "id" in told else ("id=1",))):
+    for word in ("older=1h", "claimed_by=w", "error~no", *(() if "id" in roles else ("id=1",))):
         with pytest.raises(UsageError, match="have no"):
             shown(new_database, queue, word)
 
 
 def test_a_claim_queue_without_errors_shows_failed_claims_as_claims(new_database: Database) -> None:
-    queue = make(new_database, "claim", needed("claim"))
+    queue = make(new_database, "claim", required_roles("claim"))
     assert [m.id for m in shown(new_database, queue, "state=claimed")] == ["4", "5", "9"]
     with pytest.raises(UsageError, match="role error"):
         shown(new_database, queue, "state=error")

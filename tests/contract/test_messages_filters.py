@@ -1,4 +1,4 @@
-"""Filters, on every engine: what matches and nothing else, in bounded reading, whatever is said."""
+"""Filters, on every engine: only matches are returned, with bounded reading, for any value."""
 
 import json
 import re
@@ -49,10 +49,10 @@ def test_filters_match_the_right_messages(client: Client) -> None:
     assert found("claimed_by=worker-1") == taken
     assert found("claimed_by=worker-1", "state=claimed", "newer=1h") == claims
     assert found("claimed_by=worker") == found("claimed_by=worker-11") == Counter()
-    whole = read_messages(client, "state=claimed").messages[0].claimed_by or ""
-    session, _, rest = whole.partition(" ")
+    owner = read_messages(client, "state=claimed").messages[0].claimed_by or ""
+    session, _, rest = owner.partition(" ")
     assert rest
-    assert found(f"claimed_by={whole}", "state=claimed") == claims
+    assert found(f"claimed_by={owner}", "state=claimed") == claims
     assert found(f"claimed_by={session}") == taken
     assert found(f"claimed_by={session[:-1]}") == Counter()
 
@@ -131,7 +131,7 @@ def test_filters_that_a_queue_does_not_support_are_refused_with_a_reason(
 def test_a_filter_with_few_matches_stops_and_returns_where_to_continue(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bounded, and in the end complete: each call reads a little and the next goes on there."""
+    """Each call reads a limited part and the next continues there, until all is read."""
     fill(client, 40)
     if not can_be_paged(client):
         pytest.skip("a heap here has no keys")
@@ -211,7 +211,7 @@ def test_odd_values_are_found(database: Database, odd: Filled, text: str) -> Non
     payload = json.dumps({"key": {text: [text]}})
     with suppress(UsageError):
         word = f"payload.key.{json.dumps(text)}[0]={text}"
-        before = ids_of(read_messages(odd.client, word))  # two examples may be of one text
+        before = ids_of(read_messages(odd.client, word))  # two examples may have the same text
         pushed = odd.client.push(payload)
         assert sorted(ids_of(read_messages(odd.client, word))) == sorted([*before, str(pushed)])
         (taken,) = (m for m in odd.client.drain() if m.id == pushed)

@@ -1,4 +1,4 @@
-"""Looking at messages on PostgreSQL: what was changed by hand, locks, and what a page costs."""
+"""Listing messages on PostgreSQL: rows changed by hand, locks, and the cost of a page."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -35,11 +35,11 @@ from tests.servers import connect
 __all__ = ["auto_explain"]
 
 LIMIT = 50
-A_PAGE = 400
-"""The most pages (8 kB, in the cache or not) that a list of 50 may look at, whatever the depth."""
-BY_ID = 40
-SORTED = 64
-"""So many rows a sort by time and then id reads ahead."""
+LIST_PAGES = 400
+"""The most pages (8 kB, from the cache or not) that a list of 50 may read, whatever the depth."""
+BY_ID_PAGES = 40
+SORTED_ROWS = 64
+"""Rows that a sort by time and then id reads ahead."""
 RING = default("ring")
 LISTED = [*DEFAULTS, default("ring", in_hand="on")]
 LISTED = [variant for variant in LISTED if "postgresql" in variant.engines]
@@ -52,7 +52,7 @@ def sql_of(queue: Queue, template: str) -> Composed:
     return SQL(template).format(Identifier(queue.schema, queue.table), **columns)
 
 
-def by_hand(client: Client, template: str) -> None:
+def execute_by_hand(client: Client, template: str) -> None:
     with connect(client.url) as connection:
         connection.execute(sql_of(client.queue, template))
 
@@ -64,13 +64,13 @@ def test_messages_whose_state_was_set_by_hand_are_shown_without_its_time(
 ) -> None:
     client = use_postgresql(variant)
     client.push_many(["x"] * 6)
-    by_hand(
+    execute_by_hand(
         client, "UPDATE {} SET {error} = 'by hand', {claimed_at} = coalesce({claimed_at}, now())"
     )
     if "status" in client.queue.roles:
-        by_hand(client, "UPDATE {} SET {status} = 4, {claimed_at} = NULL")
+        execute_by_hand(client, "UPDATE {} SET {status} = 4, {claimed_at} = NULL")
     (taken, *_) = read_messages(client).messages
-    by_hand(client, f"UPDATE {{}} SET {{done_at}} = now() WHERE {{id}} = '{taken.id}'")
+    execute_by_hand(client, f"UPDATE {{}} SET {{done_at}} = now() WHERE {{id}} = '{taken.id}'")
     errors = read_messages(client, "state=error", limit=2)
     assert [shown.done_at is not None for shown in errors.messages] == [True, False]
     assert [shown.age_seconds is not None for shown in errors.messages] == [True, False]
@@ -83,9 +83,9 @@ def test_messages_whose_state_was_set_by_hand_are_shown_without_its_time(
     assert (group.count, group.first_at) == (6, group.last_at)
     assert ids_of(read_messages(client, "state=error", "newer=1h")) == [taken.id]
     if "status" in client.queue.roles:
-        by_hand(client, "UPDATE {} SET {status} = 1")
+        execute_by_hand(client, "UPDATE {} SET {status} = 1")
         assert len(read_messages(client, "state=claimed").messages) == client.status().claimed == 6
-        by_hand(client, "UPDATE {} SET {status} = 3")
+        execute_by_hand(client, "UPDATE {} SET {status} = 3")
         assert read_messages(client).messages == ()
         assert [m.state for m in read_messages(client, f"id={taken.id}").messages] == ["archived"]
 
@@ -114,8 +114,8 @@ def test_listing_messages_waits_for_no_row_lock(use_postgresql: Use, variant: Va
 
 
 @dataclass(frozen=True)
-class Looked:
-    """One call, and the statements that it ran over the messages."""
+class RecordedPage:
+    """The result of one call, and the statements by which it read messages."""
 
     page: Page
     statements: list[Statement]
@@ -126,7 +126,7 @@ class Looked:
 
     @property
     def most_rows(self) -> float:
-        """Rows that one node of a plan read from a table."""
+        """The most rows that one node of a plan read from a table."""
         nodes = (node for statement in self.statements for node in statement.nodes())
         return max(
             (
@@ -138,20 +138,20 @@ class Looked:
         )
 
 
-Look = Callable[..., Looked]
+ListMessages = Callable[..., RecordedPage]
 
 
 @contextmanager
-def looking(client: Client) -> Iterator[Look]:
-    """A console whose statements are recorded with their plans."""
+def recording(client: Client) -> Iterator[ListMessages]:
+    """Lists messages and records the statements with their plans."""
     with recorded(client.url) as (database, recorder):
 
-        def call(*words: str, **options: Any) -> Looked:
+        def call(*words: str, **options: Any) -> RecordedPage:
             recorder.take()
             page = read_page(database, client.queue, parse(words), **options)
             made = [one for one in recorder.take() if "common.matching" in one.text]
             assert made
-            return Looked(page, made)
+            return RecordedPage(page, made)
 
         yield call
 
@@ -161,10 +161,10 @@ def depth(long: bool) -> int:
     return 1_000_000 if long else 50_000
 
 
-def deep(client: Client, depth: int) -> None:
-    """So many ready, and where popped messages are kept as many claimed, failed and done.
+def fill_deep(client: Client, depth: int) -> None:
+    """Fill with `depth` ready messages and, in designs that keep rows, as many in each state.
 
-    None of them dead: what a long transaction keeps is another matter.
+    No dead rows: those that a long transaction keeps have another test.
     """
     without_autovacuum(client)
     load(client, depth)
@@ -174,7 +174,7 @@ def deep(client: Client, depth: int) -> None:
         fill(connection, client.queue, states)
 
 
-def check(found: Looked, what: str, most: int = A_PAGE) -> None:
+def check(found: RecordedPage, what: str, most: int = LIST_PAGES) -> None:
     sequential = {table for one in found.statements for table in one.sequential()}
     assert {table for table in sequential if not table.endswith(("_config", "_seq"))} == set(), what
     assert found.buffers <= most, f"{found.buffers} pages: {what}"
@@ -188,12 +188,12 @@ def test_a_page_costs_the_same_at_any_depth(
     use_postgresql: Use, variant: Variant, depth: int
 ) -> None:
     client = use_postgresql(roomy(variant, depth))
-    deep(client, depth)
+    fill_deep(client, depth)
     heap = variant.order is Order.NONE
     for statistics in ("none", "true"):
         if statistics == "true":
             on_each_table(client, "VACUUM ANALYZE {}")
-        with looking(client) as listed:
+        with recording(client) as listed:
             for state in client.queue.states:
                 for reverse in (False, True):
                     where = f"{state}, reverse={reverse}, statistics: {statistics}"
@@ -206,14 +206,14 @@ def test_a_page_costs_the_same_at_any_depth(
                     after = first.page.next.text
                     second = listed(f"state={state}", limit=LIMIT, reverse=reverse, after=after)
                     check(second, f"the next page of {where}")
-                    # Of a heap a page of the table is read whole, of a ring a stretch of slots.
-                    most = PAGES_AT_ONCE * 250 if heap else LIMIT + SORTED
+                    # A heap is read by whole pages of the table, a ring by chunks of slots.
+                    most = PAGES_AT_ONCE * 250 if heap else LIMIT + SORTED_ROWS
                     assert max(first.most_rows, second.most_rows) <= most, where
             if variant.order not in {Order.NONE, Order.DUE}:
                 (last,) = listed(limit=1, reverse=True).page.messages
                 by_id = listed(f"id={last.id}")
                 assert [found.id for found in by_id.page.messages] == [last.id]
-                check(by_id, "one message by its id", BY_ID)
+                check(by_id, "one message by its id", BY_ID_PAGES)
 
 
 @pytest.mark.long
@@ -224,17 +224,17 @@ def test_a_filter_that_matches_nothing_reads_no_more_than_its_bound(
     use_postgresql: Use, variant: Variant, depth: int
 ) -> None:
     client = use_postgresql(roomy(variant, depth))
-    deep(client, depth)
+    fill_deep(client, depth)
     rows_at_once = PAGES_AT_ONCE * 250 if variant.order is Order.NONE else READ_AT_ONCE
     words = ["older=1d"]
     if client.queue.finishes:
         words += ["claimed_by=nobody", "error~nothing"]
-    with looking(client) as listed:
+    with recording(client) as listed:
         for word in words:
             found = listed(word)
             assert found.page.messages == ()
             check(found, word, 8 * READ_MOST)
-            assert found.most_rows <= rows_at_once + SORTED, word
+            assert found.most_rows <= rows_at_once + SORTED_ROWS, word
             read = sum(
                 node["Actual Rows"] * node["Actual Loops"]
                 for one in found.statements
@@ -246,8 +246,8 @@ def test_a_filter_that_matches_nothing_reads_no_more_than_its_bound(
             else:
                 assert read <= READ_MOST + 2 * rows_at_once, word
         if client.queue.design.keeps_row:
-            check(listed("older=1d"), "an age, by the index", A_PAGE)
-            check(listed("newer=0s", "state=ready"), "an age, by the index", A_PAGE)
+            check(listed("older=1d"), "an age, by the index", LIST_PAGES)
+            check(listed("newer=0s", "state=ready"), "an age, by the index", LIST_PAGES)
 
 
 @pytest.mark.long
@@ -261,16 +261,16 @@ def test_large_payloads_cost_nothing_unless_requested(
     client = use_postgresql(Variant(variant.design, {**variant.given, **options}))
     large = "".join(f"{number * 7919:x} " for number in range(80_000))[:500_000]
     client.push_many([large] * 20)
-    with looking(client) as listed:
-        unasked = listed(limit=LIMIT)
-        asked = listed(limit=LIMIT, payload_bytes=1000)
-    assert len(unasked.page.messages) == 20
+    with recording(client) as listed:
+        without_payload = listed(limit=LIMIT)
+        with_payload = listed(limit=LIMIT, payload_bytes=1000)
+    assert len(without_payload.page.messages) == 20
     if variant.design.name != "split":
-        assert {shown.payload_bytes for shown in unasked.page.messages} == {500_000}
-    assert {shown.payload for shown in asked.page.messages} == {large[:1000]}
-    assert all(shown.payload_cut for shown in asked.page.messages)
-    assert unasked.buffers <= 60
-    assert asked.buffers <= 60 + 20 * 15
+        assert {shown.payload_bytes for shown in without_payload.page.messages} == {500_000}
+    assert {shown.payload for shown in with_payload.page.messages} == {large[:1000]}
+    assert all(shown.payload_cut for shown in with_payload.page.messages)
+    assert without_payload.buffers <= 60
+    assert with_payload.buffers <= 60 + 20 * 15
 
 
 def test_a_filter_can_name_an_empty_json_key(use_postgresql: Use) -> None:

@@ -1,4 +1,4 @@
-"""Names are taken whole, whatever is in them, and nothing is left of them afterwards."""
+"""Names are used exactly, whatever they contain, and uninstall leaves nothing of them."""
 
 import pytest
 from sqlalchemy import text
@@ -50,8 +50,8 @@ NAMES = [
 ]
 
 
-def richest(database: Database) -> list[Variant]:
-    """Each design with as many options as go together, so with all objects that it can have."""
+def with_all_options(database: Database) -> list[Variant]:
+    """Each design with as many options as can be combined, so with all its possible objects."""
     those = [v for v in reversed(on(database.product.name, ALL)) if v.payload == "text"]
     return [next(v for v in those if v.design is design) for design in all_designs(database)]
 
@@ -61,7 +61,7 @@ def make_schema(database: Database, name: str) -> None:
         connection.execute(CreateSchema(name))
 
 
-def live(client: Client) -> None:
+def use_every_verb(client: Client) -> None:
     """Every verb once."""
     database, queue = client.database, client.queue
     client.push_many(client.payloads(*range(4)))
@@ -77,8 +77,8 @@ def live(client: Client) -> None:
     if "relay" in queue.verbs:
         relay.relay(database, queue, 10)
         assert relay.plan(database, queue, None).measure.size == 10
-    seen = {sample.queue.label: sample for sample in take_sample(database).queues}
-    assert seen[queue.label].problem == ""
+    samples = {sample.queue.label: sample for sample in take_sample(database).queues}
+    assert samples[queue.label].problem == ""
     nothing: list[pop.PoppedMessage] = []
     assert pop.pop(database, queue, nothing.extend, count=9, wait_seconds=0.02).delivered < 9
 
@@ -89,18 +89,18 @@ def live(client: Client) -> None:
 def test_every_verb_works_on_a_queue_and_schema_of_any_name(database: Database, name: str) -> None:
     make_schema(database, name)
     before = objects_of(database)
-    for variant in richest(database):
+    for variant in with_all_options(database):
         client = Client(database, variant.queue(name, name))
         install(database, client.queue)
         with database.transaction("look") as connection:
             assert catalog.find(connection, name).label == f"{name}.{name}"
-        live(client)
+        use_every_verb(client)
         uninstall(database, client.queue, keep_archive=False, with_messages=True)
         assert objects_of(database) == before
 
 
-def one_name(database: Database, first: str, second: str) -> bool:
-    """Whether the database takes both for one name: on SQL Server its collation decides."""
+def same_name(database: Database, first: str, second: str) -> bool:
+    """Whether the database treats both names as equal: on SQL Server its collation decides."""
     if database.product.name != "mssql":
         return False
     same = "SELECT CASE WHEN :first = :second COLLATE DATABASE_DEFAULT THEN 1 ELSE 0 END"
@@ -109,7 +109,7 @@ def one_name(database: Database, first: str, second: str) -> bool:
 
 
 def filler(product: Product, length: int, start: str) -> str:
-    """A name of that length, of signs of several bytes as far as it goes."""
+    """A name of this length, with as many multibyte characters as fit."""
     room, each = length - product.name_length(start), product.name_length("\N{SNOWMAN}")
     return start + "\N{SNOWMAN}" * (room // each) + "x" * (room % each)
 
@@ -120,8 +120,8 @@ def test_a_name_at_the_length_limit_is_accepted_and_a_longer_one_refused(
     database: Database, design: Design, start: str
 ) -> None:
     product = database.product
-    (variant,) = (v for v in richest(database) if v.design is design)
-    # Service Broker's names have the schema's in them: it must leave room for theirs.
+    (variant,) = (v for v in with_all_options(database) if v.design is design)
+    # Service Broker's names contain the schema's name, so it must be shorter.
     schema = filler(product, product.name_limit // 2, f"{start} {design.name}")
     limit, _ = object_names.limit(product, design.name, schema)
     make_schema(database, schema)
@@ -135,7 +135,7 @@ def test_a_name_at_the_length_limit_is_accepted_and_a_longer_one_refused(
     assert objects_of(database) == before
     client = Client(database, variant.queue(schema, fits))
     install(database, client.queue)
-    live(client)
+    use_every_verb(client)
     uninstall(database, client.queue, keep_archive=False, with_messages=True)
     assert objects_of(database) == before
 
@@ -145,7 +145,7 @@ def test_a_schema_name_that_the_server_would_truncate_is_refused(database: Datab
     schema = filler(product, product.name_limit, "cut")
     make_schema(database, schema)
     before = objects_of(database)
-    for queue in [variant.queue(schema + "x", "q") for variant in richest(database)]:
+    for queue in [variant.queue(schema + "x", "q") for variant in with_all_options(database)]:
         with pytest.raises(UsageError):
             install(database, queue)
     assert objects_of(database) == before
@@ -166,7 +166,7 @@ def test_invalid_names_are_refused(
     database: Database, schema: str | None, name: str, complaint: str
 ) -> None:
     before = objects_of(database, with_own=True)
-    for variant in richest(database):
+    for variant in with_all_options(database):
         queue = variant.queue(database.product.default_schema if schema is None else schema, name)
         with pytest.raises(UsageError, match=complaint):
             install(database, queue)
@@ -177,7 +177,7 @@ def test_invalid_names_are_refused(
 def test_queues_of_the_same_name_in_two_schemas_are_separate(database: Database) -> None:
     make_schema(database, "first")
     make_schema(database, "second")
-    for variant in richest(database):
+    for variant in with_all_options(database):
         name = f"same {variant.design.name}"
         first, second = (
             Client(database, variant.queue(schema, name)) for schema in ("first", "second")
@@ -196,11 +196,11 @@ def test_names_that_differ_in_case_are_two_queues_or_the_second_is_refused(
     database: Database,
 ) -> None:
     product = database.product
-    for variant in richest(database):
+    for variant in with_all_options(database):
         names = [f"case {variant.design.name}", f"Case {variant.design.name}"]
         clients = [Client(database, variant.queue(product.default_schema, name)) for name in names]
         install(database, clients[0].queue)
-        if one_name(database, *names):
+        if same_name(database, *names):
             with pytest.raises(UsageError, match="is taken"):
                 install(database, clients.pop().queue)
         else:

@@ -1,4 +1,4 @@
-"""Notifications: each finding and its end arrive once, by one of several recorders, whatever the
+"""Notifications: each finding and its end arrive once, from one of several recorders, whatever the
 receiver does. Recorders as processes: see cli/test_notifications."""
 
 import threading
@@ -29,7 +29,7 @@ from tests.receivers import Receiver, receiving
 from tests.servers import wait_until
 
 INTERVALS = Intervals(renew=0.2, poll=0.02, first_back_off=0.1, longest_back_off=0.2)
-"""With the real lease: on a machine however slow nobody loses it."""
+"""With the real lease, which is not lost on a slow machine."""
 HOUR = 3600.0
 STOPPED = Code("consumer_stopped", Severity.WARNING, "messages wait")
 FULL = Code("full", Severity.CRITICAL, "no push fits")
@@ -37,7 +37,7 @@ FULL = Code("full", Severity.CRITICAL, "no push fits")
 
 @pytest.fixture
 def queue(use: Callable[[Variant], Client], database: Database) -> Queue:
-    """One that is installed, so the catalog is there; nothing was sent yet, and nobody sends."""
+    """An installed queue, so that the catalog exists; nothing was sent, and no recorder runs."""
     client = use(Variant(DESIGNS["fifo"], {}))
     with database.transaction("begin anew") as connection:
         prepare(connection)
@@ -51,30 +51,32 @@ def target(receiver: Receiver, name: str = "hook", within: float = 0.0) -> Targe
 
 
 class Recorder:
-    """What a recorder has of notifications."""
+    """The notifier of a recorder, and what it reported."""
 
     def __init__(self, database: Database, *targets: Target) -> None:
-        self.said: list[str] = []
-        self.notifier = Notifier(database, targets, Source("orders"), self.said.append, INTERVALS)
+        self.reported: list[str] = []
+        self.notifier = Notifier(
+            database, targets, Source("orders"), self.reported.append, INTERVALS
+        )
 
-    def sees(self, queue: Queue, *codes: Code, unproven: str = "") -> None:
-        """Its doctor has been round."""
+    def has_findings(self, queue: Queue, *codes: Code, unproven: str = "") -> None:
+        """Pass it the doctor's findings."""
         found = tuple(Finding(code, f"{code.name} it is") for code in codes)
         one = Diagnosis(queue, found, unproven=frozenset({unproven}))
         self.notifier.examined(DoctorUpdate((one,), whole_round=True))
 
-    def sends(self) -> bool:
-        return any("it sends the notifications" in words for words in self.said)
+    def is_sender(self) -> bool:
+        return any("it sends the notifications" in words for words in self.reported)
 
 
 @contextmanager
 def recorder(database: Database, *targets: Target, first: bool = True) -> Iterator[Recorder]:
-    """`first`: nobody else sends, so it does."""
+    """`first`: no other recorder sends, so this one does."""
     made = Recorder(database, *targets)
     made.notifier.start()
     try:
         if first:
-            wait_until(made.sends, "it sends")
+            wait_until(made.is_sender, "it sends")
         yield made
     finally:
         made.notifier.stop(60.0)
@@ -99,25 +101,25 @@ def unfinished(database: Database) -> list[outbox.Entry]:
 def test_a_finding_and_its_end_arrive_once_each_despite_restarts(
     database: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And every statement of notifications fills its row type."""
+    """And every statement for notifications returns its row type."""
     with receiving(Receiver()) as receiver, running() as labels, rows_checked(monkeypatch):
         for _ in range(2):
             with recorder(database, target(receiver)) as one:
-                one.sees(queue, STOPPED)
+                one.has_findings(queue, STOPPED)
                 wait_until(arrived(receiver, ("begun", STOPPED.name)), "it begins")
                 wait_until(lambda: all(not it.waits for it in unfinished(database)), "it is kept")
         with recorder(database, target(receiver)) as one:
-            one.sees(queue, unproven=STOPPED.name)
-            one.sees(queue, FULL, unproven=STOPPED.name)
-            told = [("begun", STOPPED.name), ("begun", FULL.name)]
-            wait_until(arrived(receiver, *told), "nobody knows whether the first has ended")
-            one.sees(queue)
-            told += [("ended", STOPPED.name), ("ended", FULL.name)]
-            wait_until(arrived(receiver, *told), "they end")
-            one.sees(queue, FULL)
-            wait_until(arrived(receiver, *told, ("begun", FULL.name)), "it begins anew")
+            one.has_findings(queue, unproven=STOPPED.name)
+            one.has_findings(queue, FULL, unproven=STOPPED.name)
+            expected = [("begun", STOPPED.name), ("begun", FULL.name)]
+            wait_until(arrived(receiver, *expected), "nobody knows whether the first has ended")
+            one.has_findings(queue)
+            expected += [("ended", STOPPED.name), ("ended", FULL.name)]
+            wait_until(arrived(receiver, *expected), "they end")
+            one.has_findings(queue, FULL)
+            wait_until(arrived(receiver, *expected, ("begun", FULL.name)), "it begins anew")
             one.notifier.examined(DoctorUpdate(whole_round=True))
-            again = *told, ("begun", FULL.name), ("ended", FULL.name)
+            again = *expected, ("begun", FULL.name), ("ended", FULL.name)
             wait_until(arrived(receiver, *again), "its queue is gone")
         wait_until(lambda: not unfinished(database), "all is kept")
     keys: dict[str, list[str]] = {}
@@ -143,20 +145,22 @@ def test_a_notification_is_sent_until_its_receiver_accepts_it(
         recorder(database, target(receiver), target(other, "b")) as a,
     ):
         with receiving(receiver, port) if fault != "down" else threading.Lock():
-            a.sees(queue, STOPPED)
+            a.has_findings(queue, STOPPED)
             wait_until(arrived(other, ("begun", STOPPED.name)), "no other receiver waits")
-            wait_until(lambda: any("hook are not sent" in words for words in a.said), "it is said")
+            wait_until(
+                lambda: any("hook are not sent" in words for words in a.reported), "it is said"
+            )
             wait_until(lambda: unfinished(database)[0].tries > 1, "it is tried again")
-            a.sees(queue)  # both are still to be told
+            a.has_findings(queue)  # both are still unsent
             wait_until(lambda: unfinished(database)[0].ended_at is not None, "it ends")
         receiver.status, receiver.garbage = 200, False
         with receiving(receiver, port):
-            told = ("begun", STOPPED.name), ("ended", STOPPED.name)
-            wait_until(arrived(receiver, *told), "it comes, in its order")
-            assert receiver.events_and_codes() == [*told]
-            wait_until(lambda: any("arrive again" in words for words in a.said), "it is said")
+            expected = ("begun", STOPPED.name), ("ended", STOPPED.name)
+            wait_until(arrived(receiver, *expected), "it comes, in its order")
+            assert receiver.events_and_codes() == [*expected]
+            wait_until(lambda: any("arrive again" in words for words in a.reported), "it is said")
     assert len(other.events) == 2
-    assert sum("are not sent" in words for words in a.said) == 1
+    assert sum("are not sent" in words for words in a.reported) == 1
 
 
 def test_a_receiver_that_does_not_answer_delays_no_other(database: Database, queue: Queue) -> None:
@@ -168,12 +172,12 @@ def test_a_receiver_that_does_not_answer_delays_no_other(database: Database, que
     ):
         for codes in ((STOPPED,), (), (FULL,), ()):
             events = len(other.events)
-            one.sees(queue, *codes)
+            one.has_findings(queue, *codes)
             wait_until(partial(more_than, other, events), "another is told")
         assert slow.silent is not None
         slow.silent.set()
-        told = [(one, code.name) for code in (STOPPED, FULL) for one in ("begun", "ended")]
-        wait_until(arrived(slow, *told), "each has come once in the end")
+        expected = [(one, code.name) for code in (STOPPED, FULL) for one in ("begun", "ended")]
+        wait_until(arrived(slow, *expected), "each has come once in the end")
 
 
 def test_findings_within_the_interval_arrive_in_one_notification(
@@ -181,10 +185,10 @@ def test_findings_within_the_interval_arrive_in_one_notification(
 ) -> None:
     with receiving(Receiver()) as receiver, recorder(database, target(receiver, within=HOUR)) as a:
         for codes in ((STOPPED,), (STOPPED, FULL)):
-            a.sees(queue, *codes)
+            a.has_findings(queue, *codes)
             wait_until(partial(has_unfinished, database, len(codes)), "it is kept")
         assert not receiver.bodies
-        a.notifier._states[0].target = target(receiver)  # the time is over
+        a.notifier._states[0].target = target(receiver)  # the interval is over
         wait_until(arrived(receiver, ("begun", STOPPED.name), ("begun", FULL.name)), "they come")
         assert len(receiver.bodies) == 1
 
@@ -212,24 +216,24 @@ def test_one_of_two_recorders_sends_and_the_other_takes_over(
     with receiving(Receiver()) as receiver:
         first = Recorder(database, target(receiver))
         first.notifier.start()
-        wait_until(first.sends, "the first sends")
+        wait_until(first.is_sender, "the first sends")
         with recorder(database, target(receiver), first=False) as second:
             for one in (first, second):
-                one.sees(queue, STOPPED)
+                one.has_findings(queue, STOPPED)
             wait_until(arrived(receiver, ("begun", STOPPED.name)), "it begins")
-            wait_until(lambda: "another recorder" in "".join(second.said), "the second waits")
-            assert not second.sends()
+            wait_until(lambda: "another recorder" in "".join(second.reported), "the second waits")
+            assert not second.is_sender()
             first.notifier.stop(60.0)
-            wait_until(second.sends, "the second sends")
-            second.sees(queue)
-            told = ("begun", STOPPED.name), ("ended", STOPPED.name)
-            wait_until(arrived(receiver, *told), "it ends")
+            wait_until(second.is_sender, "the second sends")
+            second.has_findings(queue)
+            expected = ("begun", STOPPED.name), ("ended", STOPPED.name)
+            wait_until(arrived(receiver, *expected), "it ends")
 
 
 def test_an_event_that_was_not_recorded_as_sent_arrives_again_with_its_key(
     database: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recorder died, or lost its connection, between the answer and its commit."""
+    """The recorder died, or lost its connection, between the response and its commit."""
 
     def lost(self: Outbox, arrived: object) -> None:
         raise ConnectionFailedError("Could not keep what was sent.")
@@ -238,7 +242,7 @@ def test_an_event_that_was_not_recorded_as_sent_arrives_again_with_its_key(
         with monkeypatch.context() as patch:
             patch.setattr(Outbox, "sent", lost)
             with recorder(database, target(receiver)) as one:
-                one.sees(queue, STOPPED)
+                one.has_findings(queue, STOPPED)
                 wait_until(lambda: len(receiver.events) == 1, "it has come")
         with recorder(database, target(receiver)) as one:
             wait_until(lambda: len(receiver.events) == 2, "it has come again")
@@ -248,22 +252,22 @@ def test_an_event_that_was_not_recorded_as_sent_arrives_again_with_its_key(
 
 
 def test_silenced_findings_are_not_sent(database: Database, queue: Queue) -> None:
-    """Not even what was to be sent; of what was sent the end comes."""
+    """Nor are pending ones; if the beginning was sent, the end is sent too."""
     by = ("ann@etl01", "ann", "known", utc(), None, False, "")
     silence = Decision("silence", STOPPED.name, "", "", *by)
     quiet = Diagnosis(queue, (Finding(STOPPED, "so", silenced=silence),))
     with receiving(Receiver()) as receiver:
         with recorder(database, target(receiver, within=HOUR)) as one:
-            one.sees(queue, STOPPED)
+            one.has_findings(queue, STOPPED)
             wait_until(lambda: len(unfinished(database)) == 1, "it has to be sent")
             one.notifier.examined(DoctorUpdate((quiet,)))
             wait_until(lambda: not unfinished(database), "it is withdrawn")
         with recorder(database, target(receiver)) as one:
-            one.sees(queue, FULL, STOPPED)
+            one.has_findings(queue, FULL, STOPPED)
             wait_until(lambda: len(receiver.events) == 2, "both have come")
             one.notifier.examined(DoctorUpdate((quiet,)))
             wait_until(lambda: len(receiver.events) == 3, "one has ended")
-            one.sees(queue)
+            one.has_findings(queue)
             wait_until(lambda: len(receiver.events) == 4, "what was told ends")
     assert receiver.events_and_codes()[2:] == [("ended", FULL.name), ("ended", STOPPED.name)]
 
@@ -274,8 +278,8 @@ def test_a_connection_that_may_not_write_says_so_and_sends_nothing(
     with receiving(Receiver()) as receiver:
         database.read_only = True
         with recorder(database, target(receiver), first=False) as one:
-            one.sees(queue, STOPPED)
-            (said,) = one.said
+            one.has_findings(queue, STOPPED)
+            (said,) = one.reported
         database.read_only = False
         assert 'rights = "operator"' in said
         assert not receiver.events
@@ -286,5 +290,5 @@ def test_the_outbox_is_added_to_an_older_catalog(database: Database, queue: Queu
     with database.transaction("as it was") as connection:
         connection.exec_driver_sql("DROP TABLE dbq.notification")
     with receiving(Receiver()) as receiver, recorder(database, target(receiver)) as one:
-        one.sees(queue, STOPPED)
+        one.has_findings(queue, STOPPED)
         wait_until(arrived(receiver, ("begun", STOPPED.name)), "it begins")

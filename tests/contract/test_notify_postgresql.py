@@ -1,4 +1,4 @@
-"""notify=on: a push tells those who wait, and nobody else."""
+"""notify=on: a push notifies waiting consumers, and no other sessions."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,16 +22,16 @@ SILENT = [v for v in ALL if not v.given]
 
 
 class Listener:
-    """A session that hears the notifications of one queue."""
+    """A session that receives the notifications of one queue."""
 
     def __init__(self, connection: psycopg.Connection, client: Client) -> None:
         self._connection = connection
         self._channel = client.queue.channel
         connection.execute(SQL("LISTEN {}").format(Identifier(self._channel)))
 
-    def heard(self) -> int:
-        """How many notifications there were since the last time."""
-        # The server delivers in the order of commits: what comes before our own mark is all.
+    def received(self) -> int:
+        """The number of notifications since the last call."""
+        # The server delivers in the order of commits: all others precede this mark.
         self._connection.execute("SELECT pg_notify(%s, 'mark')", [self._channel])
         for count, notification in enumerate(self._connection.notifies(timeout=60)):
             if notification.payload == "mark":
@@ -69,20 +69,20 @@ def test_a_push_notifies_while_a_consumer_is_registered(
     with listening(client) as listener, closing(connect(client.url)) as waiter:
         client.push(client.payload(0))
         client.push_many(client.payloads(1, 2))
-        assert listener.heard() == 0  # nobody waits: a push pays nothing
+        assert listener.received() == 0  # no session waits: a push costs nothing
 
         assert call(waiter, client, "wait") == client.queue.channel
         client.push(client.payload(3))
-        assert listener.heard() == 1
+        assert listener.received() == 1
         client.push_many(client.payloads(4, 5))
-        assert listener.heard() == 1
+        assert listener.received() == 1
         client.push_many([])
-        assert listener.heard() == 0
+        assert listener.received() == 0
 
         call(waiter, client, "wait_end")
         client.push(client.payload(6))
         client.push_many(client.payloads(7, 8))
-        assert listener.heard() == 0
+        assert listener.received() == 0
     assert len(client.drain()) == 9
 
 
@@ -96,7 +96,7 @@ def test_a_push_that_stores_nothing_sends_no_notification(
         call(waiter, client, "wait")
         assert client.push(client.payload(0)) is None
         assert client.push_many(client.payloads(0, 1)) == [None, None]
-        assert listener.heard() == 0
+        assert listener.received() == 0
 
 
 @pytest.mark.parametrize("variant", NOTIFYING, ids=str)
@@ -114,10 +114,10 @@ def test_a_consumer_that_waits_is_registered_and_gets_what_is_pushed(
         wait_until(lambda: len(waiting(client)) == 1, "the consumer is registered")
         client.push(client.payload(0))
         assert popped.result(timeout=120).delivered == 1
-        assert listener.heard() == 1
+        assert listener.received() == 1
     assert [message.payload for message in got] == client.payloads(0)
     assert waiting(client) == []
-    # One that waits in vain leaves no registration either.
+    # A consumer whose wait times out leaves no registration either.
     assert pop.pop(client.database, client.queue, got.extend, wait_seconds=0.05) == PopResult(0)
     assert waiting(client) == []
 
@@ -126,7 +126,7 @@ def test_a_consumer_that_waits_is_registered_and_gets_what_is_pushed(
 def test_registrations_of_sessions_that_died_are_removed_by_the_next_one(
     use_postgresql: Use, variant: Variant
 ) -> None:
-    """Of two that find the same dead one, neither waits for the other."""
+    """Of two sessions that find the same dead one, neither waits for the other."""
     client = use_postgresql(variant)
     dead = connect(client.url)
     call(dead, client, "wait")
@@ -139,7 +139,7 @@ def test_registrations_of_sessions_that_died_are_removed_by_the_next_one(
         second.execute("SET lock_timeout = '10s'")
         with first.transaction():
             call(first, client, "wait")
-            call(first, client, "wait")  # twice is once
+            call(first, client, "wait")  # a second registration changes nothing
             call(second, client, "wait")
         assert waiting(client) == sorted([first.info.backend_pid, second.info.backend_pid])
 
@@ -157,4 +157,4 @@ def test_without_the_option_there_is_neither_registration_nor_notification(
     with listening(client) as listener:
         client.push(client.payload(0))
         client.push_many(client.payloads(1, 2))
-        assert listener.heard() == 0
+        assert listener.received() == 0

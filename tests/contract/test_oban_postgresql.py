@@ -1,4 +1,4 @@
-"""Oban's own jobs: its statements make and end them, and the console tells the same."""
+"""Oban's own jobs: its statements make and end them, and the console shows the same."""
 
 import threading
 from collections import Counter
@@ -38,17 +38,17 @@ DROP TABLE oban_leaders;
 CREATE UNLOGGED TABLE oban_peers (name text PRIMARY KEY, node text, started_at timestamp,
     expires_at timestamp);
 """
-"""What Elixir's tables differ in, as far as they are read (lib/oban/migrations/postgres)."""
+"""Differences of Elixir's tables, as far as they are read (lib/oban/migrations/postgres)."""
 
 
 def installed() -> Path:
-    """The folder of its SQL files; skips, with the reason, where pip does not get them."""
+    """The folder of its SQL files; skips, with the reason, where pip cannot install them."""
     return from_pip(PACKAGE, "--ignore-requires-python") / "oban" / "queries"
 
 
 @dataclass(frozen=True)
 class ObanApp(Tables):
-    """Its tables, and what its application would do."""
+    """Its tables, and the calls of an application."""
 
     queries: Path
 
@@ -57,35 +57,37 @@ class ObanApp(Tables):
         if elixir:
             self.run(_ELIXIR)
 
-    def ask(self, statement: str, /, **given: Any) -> list[Any]:
-        """The rows of one of its statements."""
+    def execute(self, statement: str, /, **given: Any) -> list[Any]:
+        """Run one of its statements; the rows."""
         return self.rows((self.queries / f"{statement}.sql").read_bytes(), given)
 
     def insert(
         self, queue: str, number: int, *, state: str = "available", later: bool = False
     ) -> list[int]:
-        """So many jobs of one try; their ids."""
+        """Insert jobs with one attempt; their ids."""
         ((due,),) = self.rows("SELECT timezone('UTC', now() + interval '1 h')")
         given: dict[str, Any] = {"inserted_at": None, "meta": Jsonb({}), "priority": 0, "tags": []}
         given |= {"max_attempts": 1, "queue": queue, "state": state, "worker": "Their.Worker"}
         given["scheduled_at"] = due if later else None
-        inserted = [self.ask("insert_job", **given, args=Jsonb({"n": n})) for n in range(number)]
+        inserted = [
+            self.execute("insert_job", **given, args=Jsonb({"n": n})) for n in range(number)
+        ]
         return [row[0] for (row,) in inserted]
 
     def begin(self, queue: str) -> "Producer":
         """A producer, with its first heartbeat."""
         made = Producer(self, queue)
         given = {"name": "oban", "node": made.node, "queue": queue, "meta": Jsonb({})}
-        self.ask("insert_producer", uuid=made.uuid, **given)
+        self.execute("insert_producer", uuid=made.uuid, **given)
         return made
 
     def leave(self, queue: str, number: int) -> list[int]:
-        """A producer is killed in the midst of so many jobs; their ids."""
+        """A producer is killed while it runs `number` jobs; their ids."""
         (jobs,) = killed(_hang, self, queue, number)
         return [int(job) for job in jobs]
 
     def working(self, queue: str, work: Callable[[int], None]) -> AbstractContextManager[object]:
-        """A producer works on the queue."""
+        """A producer runs jobs of the queue."""
         producer = self.begin(queue)
 
         def step() -> None:
@@ -96,8 +98,8 @@ class ObanApp(Tables):
         return working(step)
 
 
-def _hang(of: ObanApp, queue: str, number: int, told: PipeEnd) -> None:
-    told.send([job[0] for job in of.begin(queue).fetch(number)])
+def _hang(of: ObanApp, queue: str, number: int, reports: PipeEnd) -> None:
+    reports.send([job[0] for job in of.begin(queue).fetch(number)])
     threading.Event().wait()
 
 
@@ -111,21 +113,21 @@ class Producer:
     uuid: str = field(default_factory=lambda: str(uuid4()))
 
     def fetch(self, demand: int) -> list[Any]:
-        return self.of.ask(
+        return self.of.execute(
             "fetch_jobs", queue=self.queue, demand=demand, attempted_by=[self.node, self.uuid]
         )
 
     def end(self, job: Any, state: str, error: str = "") -> None:
-        """As its executor acknowledges it."""
-        told = {"attempt": 1, "at": "2026-01-02T03:04:05+00:00", "error": error}
-        self.of.ask(
+        """Acknowledge the job as its executor does."""
+        details = {"attempt": 1, "at": "2026-01-02T03:04:05+00:00", "error": error}
+        self.of.execute(
             "ack_job",
             id=job[0],
             attempted_at=job[13],
             state=state,
             attempt_change=None,
             schedule_in=None,
-            error=Jsonb(told) if error else None,
+            error=Jsonb(details) if error else None,
             meta=None,
         )
 
@@ -146,8 +148,8 @@ def filled(oban: ObanApp) -> None:
     first, second, third = producer.fetch(3)
     producer.end(first, "completed")
     producer.end(second, "discarded", "no host 8")
-    oban.ask("cancel_many_jobs", ids=[producer.fetch(1)[0][0]])
-    oban.ask("cancel_many_jobs", ids=oban.insert("mail", 1))
+    oban.execute("cancel_many_jobs", ids=[producer.fetch(1)[0][0]])
+    oban.execute("cancel_many_jobs", ids=oban.insert("mail", 1))
     assert third[1] == "executing"
 
 
@@ -156,17 +158,17 @@ def test_job_counts_equal_those_of_oban(console: Console, oban: ObanApp) -> None
     oban.install()
     filled(oban)
     assert discovered(console, "oban")["queues"] == ["mail", "report"]
-    # Elixir's migrations keep the version in a comment on the table; Python's keep none.
+    # Elixir's migrations store the version in a comment on the table; Python's do not.
     for comment, version in ((None, None), ("'14'", "14"), ("'jobs of 2 shops'", None)):
         if comment:
             oban.run(f"COMMENT ON TABLE oban_jobs IS {comment}")
         assert discovered(console, "oban")["version"] == version
-        told = "oban_jobs, table version 14" in console.done("discover").text
-        assert told == (version is not None)
+        version_shown = "oban_jobs, table version 14" in console.done("discover").text
+        assert version_shown == (version is not None)
     adopt(console, "oban", "mail", "report")
     theirs: Counter[tuple[str, str]] = Counter()
     every = ["available", "scheduled", "retryable", "executing", "discarded", "completed"]
-    for state, queue, number in oban.ask("count_jobs", states=every):
+    for state, queue, number in oban.execute("count_jobs", states=every):
         theirs[queue, state] += number
         theirs["jobs", state] += number
     for name in ("jobs", "mail", "report"):
@@ -210,7 +212,7 @@ def test_only_jobs_of_a_dead_producer_are_rescued(console: Console, oban: ObanAp
     left = [job[0] for job in dead.fetch(3)]
     alive.fetch(3)
     oban.run("UPDATE oban_jobs SET attempted_at = attempted_at - interval '1 h'")
-    oban.ask("delete_producer", uuid=dead.uuid)
+    oban.execute("delete_producer", uuid=dead.uuid)
     adopt(console, "oban")
     assert figures(console, "jobs")["stuck"] == 6
     (examined,) = console("doctor", "jobs", "--json").json["queues"]
@@ -218,8 +220,8 @@ def test_only_jobs_of_a_dead_producer_are_rescued(console: Console, oban: ObanAp
     plan = console.done("release", "jobs", "--dry-run").text
     assert "skipped: 3 their owner is alive" in plan
     console.done("release", "jobs", "--yes")
-    told = f"SELECT string_agg(id || ' ' || state, ', ' ORDER BY id) FROM {JOBS} WHERE id < 4"
-    assert value(console.url, told) == "1 available, 2 available, 3 discarded"
+    states = f"SELECT string_agg(id || ' ' || state, ', ' ORDER BY id) FROM {JOBS} WHERE id < 4"
+    assert value(console.url, states) == "1 available, 2 available, 3 discarded"
     assert left == [1, 2, 3]
     assert value(console.url, f"SELECT meta ->> 'rescued' FROM {JOBS} WHERE id = 1") == "1"
 

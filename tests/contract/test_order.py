@@ -1,4 +1,4 @@
-"""The order that each design promises, and what it does beside a transaction that stays open."""
+"""The order that each design guarantees, also during a transaction that stays open."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -24,24 +24,24 @@ from tests.contract.variants import (
 
 pytestmark = pytest.mark.thinned(3)
 
-ALONE = next(v for v in SUBSCRIBED if v.given["subscribers"] == "a")
+ONE_SUBSCRIBER = next(v for v in SUBSCRIBED if v.given["subscribers"] == "a")
 STRICT = [v for v in BEHAVIOURS if v.order is Order.STRICT]
-OVERTAKEN = [v for v in BEHAVIOURS if v.order not in {Order.STRICT, Order.NUMBERS}]
+NOT_STRICT = [v for v in BEHAVIOURS if v.order not in {Order.STRICT, Order.NUMBERS}]
 LONG = pytest.mark.long
 NUMBERED = [v for v in BEHAVIOURS if v.order is Order.NUMBERS]
 
 
 @pytest.fixture
 def impatient(database: Database) -> Iterator[Database]:
-    """The same database through connections that wait for no lock: BusyError instead."""
+    """The same database through connections that raise BusyError instead of waiting for locks."""
     url = database.url.render_as_string(hide_password=False)
     other = open_database(url, timeouts=Timeouts(lock_seconds=0.2))
     yield other
     other.close()
 
 
-def beside(client: Client, database: Database) -> Client:
-    """The same queue through another pool of connections."""
+def on_database(client: Client, database: Database) -> Client:
+    """The same queue through another connection pool."""
     return Client(database, client.queue)
 
 
@@ -65,7 +65,7 @@ def test_a_filled_queue_is_emptied_in_its_order(
     client: Client, single_connection: Database, variant: Variant, batch: int
 ) -> None:
     sent = client.payloads(*range(40))
-    producer = beside(client, single_connection)
+    producer = on_database(client, single_connection)
     for payload in sent[:10]:
         producer.push(payload)
     producer.push_many(sent[10:35])
@@ -83,7 +83,7 @@ def test_a_filled_queue_is_emptied_in_its_order(
     else:
         assert payloads_of(came) == sent
     assert client.pop() is None
-    # By turns: a model of the queue says what each pop has to give.
+    # Alternately: a model of the queue predicts each pop.
     model: list[Payload] = []
     for step in range(8):
         new = client.payloads(*range(3 * step, 3 * step + 3))
@@ -102,12 +102,14 @@ def test_a_filled_queue_is_emptied_in_its_order(
             assert payloads_of(came) == expected
 
 
-@pytest.mark.parametrize("variant", long_except([*CORE, ALONE], [*BEHAVIOURS, ALONE]), ids=str)
+@pytest.mark.parametrize(
+    "variant", long_except([*CORE, ONE_SUBSCRIBER], [*BEHAVIOURS, ONE_SUBSCRIBER]), ids=str
+)
 def test_a_pop_during_an_open_pop_skips_or_waits_and_never_duplicates(
     client: Client, impatient: Database, variant: Variant
 ) -> None:
     client.push_many(client.payloads(0, 1, 2))
-    other = beside(client, impatient)
+    other = on_database(client, impatient)
 
     with client.database.transaction("pop") as connection:
         came = pop_in(connection, client)
@@ -129,8 +131,8 @@ def test_a_pop_during_an_open_pop_skips_or_waits_and_never_duplicates(
 def test_strict_order_is_kept_by_a_late_commit_and_a_rolled_back_pop(
     client: Client, impatient: Database, variant: Variant
 ) -> None:
-    """It holds the next push, or else the next pop."""
-    other = beside(client, impatient)
+    """They block the next push, or else the next pop."""
+    other = on_database(client, impatient)
     holds = variant.holds_pushes(client.database.product.name)
     pushes_wait = pytest.raises(BusyError) if holds else nullcontext()
     with client.database.transaction("push") as connection:
@@ -150,7 +152,7 @@ def test_strict_order_is_kept_by_a_late_commit_and_a_rolled_back_pop(
 
     pushed = (0, 4) if holds else (0, 1, 2, 3, 4)
     assert payloads_of(client.drain()) == client.payloads(*pushed)
-    # Nor is a pop that is rolled back.
+    # A pop that is rolled back is not overtaken either.
     client.push_many(client.payloads(5, 6, 7))
     with client.database.transaction("pop") as connection:
         assert payloads_of(pop_in(connection, client)) == client.payloads(5)
@@ -160,7 +162,7 @@ def test_strict_order_is_kept_by_a_late_commit_and_a_rolled_back_pop(
     assert payloads_of(client.drain(1)) == client.payloads(5, 6, 7)
 
 
-@pytest.mark.parametrize("variant", OVERTAKEN, ids=str)
+@pytest.mark.parametrize("variant", NOT_STRICT, ids=str)
 def test_a_late_commit_is_overtaken_or_waited_for_and_not_lost(
     client: Client, impatient: Database, variant: Variant
 ) -> None:
@@ -170,7 +172,7 @@ def test_a_late_commit_is_overtaken_or_waited_for_and_not_lost(
         client.push(client.payload(1))
         if variant.waits_for_pushes(client.database.product.name):
             with pytest.raises(BusyError):
-                beside(client, impatient).pop_many(5)
+                on_database(client, impatient).pop_many(5)
         else:
             came += payloads_of(client.drain())
             assert came == client.payloads(1)
@@ -193,7 +195,7 @@ def test_a_late_commit_to_a_ring_is_popped_before_later_numbers(client: Client, 
         assert next_one() == client.payload(1)
         assert next_one() is None
         client.push(client.payload(2))
-    # Number 1 is parked and there now: it goes before the numbers that nobody has drawn.
+    # Number 1 is parked and its message exists now: it precedes the numbers not yet drawn.
     assert next_one() == client.payload(0)
     rest = client.drain()
     assert payloads_of(rest) == ([] if batch == 4 else client.payloads(2))

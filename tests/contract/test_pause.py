@@ -1,5 +1,5 @@
-"""A paused queue: its pops find nothing, nobody meets an error, resume puts back what was; and who
-is told of it."""
+"""A paused queue: its pops are empty, callers get no error, resume restores the code; and where the
+pause is shown."""
 
 import itertools
 import os
@@ -37,16 +37,16 @@ from tests.contract.variants import Variant, default
 from tests.servers import connect, value, wait_until
 from tests.warm import Forked
 
-HOW = ("ring", "fifo", "claim")
-"""By number, by deletion, by claim: how a pop takes a message."""
+POP_KINDS = ("ring", "fifo", "claim")
+"""Designs that pop by number, by deletion, by claim."""
 
 
-def made(database: Database, design: str, *, name: str = "q", **options: str) -> Client:
+def install_queue(database: Database, design: str, *, name: str = "q", **options: str) -> Client:
     return installed(database, Variant(DESIGNS[design], options), name)
 
 
-def code(client: Client) -> list[tuple[str, str, str, str]]:
-    """Every function of the schema: its text, owner and rights."""
+def functions_of(client: Client) -> list[tuple[str, str, str, str]]:
+    """All functions of the schema: their text, owners and rights."""
     with connect(client.url) as connection:
         return connection.execute(
             "SELECT oid::regprocedure::text, pg_get_functiondef(oid), proowner::regrole::text,"
@@ -54,7 +54,7 @@ def code(client: Client) -> list[tuple[str, str, str, str]]:
         ).fetchall()
 
 
-def stop(client: Client, seconds: float | None = None, *, push: bool = False) -> None:
+def pause_queue(client: Client, seconds: float | None = None, *, push: bool = False) -> None:
     pause.pause(client.database, client.queue, reason="bad release", seconds=seconds, push=push)
 
 
@@ -62,10 +62,10 @@ def test_pops_of_a_paused_queue_are_empty_and_resume_restores_the_code(
     new_database: Database,
 ) -> None:
     for design in sorted(DESIGNS.keys() - {"broker"}):
-        client = made(new_database, design, name=design, **default(design).given)
-        before = code(client)
+        client = install_queue(new_database, design, name=design, **default(design).given)
+        before = functions_of(client)
         client.push_many(client.payloads(*range(3)))
-        stop(client)
+        pause_queue(client)
         assert client.pop() is None
         assert client.pop_many(5) == []
         with connect(client.url) as connection:
@@ -75,22 +75,22 @@ def test_pops_of_a_paused_queue_are_empty_and_resume_restores_the_code(
         assert client.push(client.payload(3)) is not None
         assert differences(new_database, client.queue) == []
         with pytest.raises(UsageError, match="paused already"):
-            stop(client)
+            pause_queue(client)
         pause.resume(new_database, client.queue)
-        assert code(client) == before
+        assert functions_of(client) == before
         assert len(client.drain()) == 4
         with pytest.raises(UsageError, match="not paused"):
             pause.resume(new_database, client.queue)
 
 
 def test_pushes_to_a_ring_can_be_paused(new_database: Database) -> None:
-    client = made(new_database, "ring", size="10")
-    before = code(client)
-    stop(client, push=True)
+    client = install_queue(new_database, "ring", size="10")
+    before = functions_of(client)
+    pause_queue(client, push=True)
     assert client.push(client.payload(0)) is None
     assert client.push_many(client.payloads(0, 1)) == [None, None]
     pause.resume(new_database, client.queue)
-    assert code(client) == before
+    assert functions_of(client) == before
     assert client.push(client.payload(0)) is not None
     other = Target(new_database, Variant(DESIGNS["fifo"], {}).queue("public", "f", "postgresql"))
     with pytest.raises(UsageError, match="lose it"):
@@ -101,10 +101,10 @@ def test_pushes_to_a_ring_can_be_paused(new_database: Database) -> None:
 
 
 def test_an_upgrade_keeps_the_pause_whatever_was_changed_meanwhile(new_database: Database) -> None:
-    """Resume puts back the shipped code: of what was modified locally before, of what somebody
-    replaced meanwhile, which it does not overwrite by itself, and of what somebody dropped."""
-    client = made(new_database, "fifo")
-    shipped = code(client)
+    """Resume restores the shipped code of functions that were modified locally before, replaced
+    meanwhile, which it refuses to overwrite before an upgrade, or dropped."""
+    client = install_queue(new_database, "fifo")
+    shipped = functions_of(client)
     client.push(client.payload(0))
     text = {name: text for name, text, *_ in shipped}["q_pop()"]
     changed = text.replace("BEGIN", "BEGIN\n    -- of ours", 1)
@@ -112,7 +112,7 @@ def test_an_upgrade_keeps_the_pause_whatever_was_changed_meanwhile(new_database:
     def upgraded(before: str, under: str) -> None:
         with connect(client.url) as connection:
             connection.execute(before.encode())
-            stop(client)
+            pause_queue(client)
             connection.execute(under.encode())
         if under == changed:
             with pytest.raises(RefusedError, match="has replaced q_pop"):
@@ -124,7 +124,7 @@ def test_an_upgrade_keeps_the_pause_whatever_was_changed_meanwhile(new_database:
         assert differences(new_database, client.queue) == []
         assert client.pop() is None
         pause.resume(new_database, client.queue)
-        assert code(client) == shipped
+        assert functions_of(client) == shipped
 
     for before, under in ((changed, ""), ("", changed), ("", "DROP FUNCTION public.q_pop")):
         upgraded(before, under)
@@ -132,7 +132,7 @@ def test_an_upgrade_keeps_the_pause_whatever_was_changed_meanwhile(new_database:
 
 
 def test_verbs_that_add_messages_are_refused_while_paused(new_database: Database) -> None:
-    client = made(new_database, "fifo")
+    client = install_queue(new_database, "fifo")
     url = client.url
     client.push(client.payload(0))
     assert call("purge", "q", "--yes", "q", "--url", url).status == 0
@@ -150,15 +150,16 @@ def test_verbs_that_add_messages_are_refused_while_paused(new_database: Database
 
 
 @pytest.mark.parametrize(
-    "design", [pytest.param(name, marks=[pytest.mark.long] * (name != "ring")) for name in HOW]
+    "design",
+    [pytest.param(name, marks=[pytest.mark.long] * (name != "ring")) for name in POP_KINDS],
 )
 def test_pauses_under_traffic_cause_no_error_and_lose_no_message(
     new_database: Database, design: str, long: bool
 ) -> None:
-    """Paused and resumed again and again under producers that ignore what push returns, consumers,
-    transactions that stay open, upgrades, and consoles killed somewhere in the exchange."""
-    client = made(new_database, design)
-    before = code(client)
+    """Paused and resumed repeatedly under producers that ignore what push returns, consumers, open
+    transactions, upgrades, and consoles that are killed while they replace the code."""
+    client = install_queue(new_database, design)
+    before = functions_of(client)
     callers, rounds = (16, 60) if long else (2, 2)
     popped: list[str] = []
     pushed: list[str] = []
@@ -178,8 +179,8 @@ def test_pauses_under_traffic_cause_no_error_and_lose_no_message(
                 yield
 
     def hold() -> Iterator[None]:
-        """What it popped it gives back, or keeps, while pauses come and go."""
-        # A ring's number is consumed for nothing by a pop that is rolled back: an orphan, no error.
+        """Roll back or commit pops that stayed open while pauses began and ended."""
+        # In a ring a rolled back pop leaves an orphan, which is no error of the pause.
         ends = ("COMMIT",) if design == "ring" else ("ROLLBACK", "COMMIT")
         with connect(client.url) as connection:
             for end in itertools.cycle(ends):
@@ -202,18 +203,18 @@ def test_pauses_under_traffic_cause_no_error_and_lose_no_message(
     with at_work(*works, hold(), pause_seconds=0.01):
         for _ in range(rounds):
             wait_for_more(popped)
-            _killed_somewhere(client, dice)
-            stop(client)
+            _kill_while_pausing(client, dice)
+            pause_queue(client)
             wait_for_more(pushed)
             upgrade(new_database, client.queue)
             pause.resume(new_database, client.queue)
     popped.extend(str(one.payload) for one in client.drain())
     assert sorted(popped) == sorted(pushed)
-    assert code(client) == before
+    assert functions_of(client) == before
 
 
-def _killed_somewhere(client: Client, dice: random.Random) -> None:
-    """A console that pauses the queue, killed at any moment; what it may have done is undone."""
+def _kill_while_pausing(client: Client, dice: random.Random) -> None:
+    """Kill a console at a random moment while it pauses the queue; undo a completed pause."""
     words = ("pause", "q", "--yes", "q", "--url", client.url)
     there = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dbq-console%'"
     had = value(client.url, there)
@@ -221,7 +222,7 @@ def _killed_somewhere(client: Client, dice: random.Random) -> None:
         wait_until(
             lambda: value(client.url, there) != had or child.poll() is not None, "it has connected"
         )
-        time.sleep(dice.random() * 0.3)  # nothing to wait for: anywhere in what it does
+        time.sleep(dice.random() * 0.3)  # a random moment: there is nothing to wait for
         child.kill()
     wait_until(lambda: value(client.url, there) == had, "its session is gone")
     with client.database.transaction("read", read_only=True) as connection:
@@ -231,18 +232,20 @@ def _killed_somewhere(client: Client, dice: random.Random) -> None:
 
 
 def test_a_console_killed_while_pausing_has_changed_nothing(new_database: Database) -> None:
-    """The exchange is one transaction: cut off before its commit, nothing of it is there."""
-    client = made(new_database, "fifo")
-    before = code(client)
+    """Pausing is one transaction: interrupted before its commit it has no effect."""
+    client = install_queue(new_database, "fifo")
+    before = functions_of(client)
     waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
     with connect(client.url) as holder, holder.transaction():
-        holder.execute("LOCK TABLE dbq.pause IN EXCLUSIVE MODE")  # its row comes after the exchange
+        holder.execute(
+            "LOCK TABLE dbq.pause IN EXCLUSIVE MODE"
+        )  # its row is written after the code is replaced
         words = ("pause", "q", "--yes", "q", "--url", client.url)
         with Forked(words, os.environ) as child:
             wait_until(lambda: value(client.url, waiting) != 0, "the pause waits")
             child.kill()
     wait_until(lambda: value(client.url, waiting) == 0, "its session is gone")
-    assert code(client) == before
+    assert functions_of(client) == before
     client.push(client.payload(0))
     assert client.pop() is not None
 
@@ -250,7 +253,7 @@ def test_a_console_killed_while_pausing_has_changed_nothing(new_database: Databa
 @pytest.fixture
 def orders(new_database: Database) -> Client:
     """A queue with three messages."""
-    client = made(new_database, "fifo", name="orders")
+    client = install_queue(new_database, "fifo", name="orders")
     client.push_many(client.payloads(*range(3)))
     return client
 
@@ -263,8 +266,8 @@ def examined(orders: Client) -> Diagnosis:
 
 
 def test_a_sample_contains_the_decisions_about_a_queue(orders: Client) -> None:
-    """Short and whole words, and JSON; nothing of it once it is taken back."""
-    stop(orders, 7200.0)
+    """As short and full texts and as JSON, until they are revoked."""
+    pause_queue(orders, 7200.0)
     get_verb("protect").plan(
         Target(orders.database, orders.queue, Rights.ADMIN), {"reason": "audit"}
     ).run_to_end()
@@ -294,7 +297,7 @@ def _paused(seen: QueueSnapshot) -> list[str]:
 
 
 def test_status_and_report_show_the_pause(orders: Client) -> None:
-    stop(orders)
+    pause_queue(orders)
     found = call("status", "--url", orders.url).out
     assert b"orders: PAUSED by" in found
     assert b"bad release" in found
@@ -310,7 +313,7 @@ def test_status_and_report_show_the_pause(orders: Client) -> None:
 
 
 def test_an_overdue_pause_is_a_finding_and_not_a_stopped_consumer(orders: Client) -> None:
-    stop(orders, 3600.0)
+    pause_queue(orders, 3600.0)
     watch = ConsumptionHistory(0.0, waits=False)
     for _ in range(2):
         (found,) = diagnose(orders.database, [orders.queue], consumption=watch)
@@ -328,7 +331,7 @@ def test_an_overdue_pause_is_a_finding_and_not_a_stopped_consumer(orders: Client
 
 
 def test_a_limit_reached_during_a_pause_names_the_pause_as_the_cause(orders: Client) -> None:
-    stop(orders)
+    pause_queue(orders)
     (found,) = diagnose(
         orders.database,
         [orders.queue],
@@ -343,11 +346,11 @@ def test_a_limit_reached_during_a_pause_names_the_pause_as_the_cause(orders: Cli
 def test_a_function_replaced_during_a_pause_is_a_finding_that_upgrade_repairs(
     orders: Client,
 ) -> None:
-    """Though somebody put the very code back that is shipped: it pops, and resume refused."""
+    """Even if the replacement is the shipped code: it pops, and resume refuses to run."""
     with connect(orders.url) as connection:
         read = "SELECT pg_get_functiondef('orders_pop'::regproc)"
         (text,) = connection.execute(read).fetchone() or ()
-        stop(orders)
+        pause_queue(orders)
         connection.execute(text)
     (one,) = [f for f in examined(orders).findings if f.code is UNDONE]
     assert one.evidence["functions"] == ["orders_pop"]

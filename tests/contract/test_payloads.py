@@ -1,4 +1,4 @@
-"""Whatever a message is, it comes out as it went in, or is refused whole and clearly."""
+"""Any payload is popped as it was pushed, or refused completely with a clear error."""
 
 import json
 import random
@@ -63,7 +63,7 @@ UNLIMITED = [v for v in TYPED if v.limit is None]
 
 
 def value(payload: Payload, kind: str) -> object:
-    """JSON is compared as what it means, digit for digit, everything else as it is."""
+    """JSON is compared by value, digit for digit, everything else exactly."""
     if kind == "json":
         assert isinstance(payload, str)
         return json.loads(payload, parse_float=Decimal, parse_int=Decimal)
@@ -71,9 +71,9 @@ def value(payload: Payload, kind: str) -> object:
 
 
 def of_length(client: Client, length: int) -> Payload:
-    """A payload of so many bytes, not to be compressed and not of one byte a character.
+    """A payload of this many bytes, incompressible and with multibyte characters.
 
-    Where each character takes two bytes, an odd length is taken as the next even one.
+    Where each character takes two bytes, an odd length becomes the next even one.
     """
     dice = random.Random(length)
     kind = client.queue.options["payload"]
@@ -87,8 +87,8 @@ def of_length(client: Client, length: int) -> Payload:
     return fits
 
 
-def numbers(client: Client) -> tuple[int | None, int | None, int | None]:
-    """What would have changed if a message had been stored or a number spent."""
+def depth_and_numbers(client: Client) -> tuple[int | None, int | None, int | None]:
+    """The figures that change if a message is stored or a number consumed."""
     status = client.status()
     return status.ready, status.next_push, status.next_pop
 
@@ -103,11 +103,11 @@ def test_payloads_are_popped_as_they_were_pushed(
 
     ids = client.push_many(sent) if many else [client.push(payload) for payload in sent]
     if many:
-        came = client.drain()
+        popped = client.drain()
     else:
-        came = [message for message in (client.pop() for _ in sent) if message is not None]
+        popped = [message for message in (client.pop() for _ in sent) if message is not None]
 
-    received = {message.id: message.payload for message in came}
+    received = {message.id: message.payload for message in popped}
     assert len(received) == len(sent)
     for pushed, payload in zip(ids, sent, strict=True):
         assert pushed is not None
@@ -125,9 +125,9 @@ def test_a_payload_of_a_megabyte_is_popped_unchanged(client: Client) -> None:
     client.push(large)
     client.push_many([large, large])
 
-    came = client.drain(2)
+    popped = client.drain(2)
 
-    assert [message.payload for message in came] == [large] * 3
+    assert [message.payload for message in popped] == [large] * 3
 
 
 @pytest.mark.parametrize("variant", LIMITED, ids=str)
@@ -135,13 +135,13 @@ def test_the_size_limit_counts_bytes_and_is_inclusive(client: Client) -> None:
     fits = of_length(client, LIMIT)
     too_long = of_length(client, LIMIT + 1)
     assert client.size_of(fits) == LIMIT < client.size_of(too_long) <= LIMIT + 2
-    empty = numbers(client)
+    empty = depth_and_numbers(client)
 
     with pytest.raises(UsageError, match=f"over the limit of {LIMIT} bytes"):
         client.push(too_long)
     with pytest.raises(UsageError, match=f"over the limit of {LIMIT} bytes"):
         client.push_many([fits, too_long, fits])
-    assert numbers(client) == empty
+    assert depth_and_numbers(client) == empty
     assert client.push(fits) is not None
     assert None not in client.push_many([fits, fits])
     assert [message.payload for message in client.drain()] == [fits] * 3
@@ -190,7 +190,7 @@ def test_an_invalid_payload_is_refused_with_its_whole_batch(
         refused.append(('"\ud83d"', "not valid Unicode"))
         if client.database.product.name == "postgresql":
             refused += [(payload, "Could not push") for payload in NUL[variant.payload]]
-    empty = numbers(client)
+    empty = depth_and_numbers(client)
     for payload, words in refused:
         with pytest.raises(UsageError, match=words) as caught:
             client.push(payload)
@@ -198,4 +198,4 @@ def test_an_invalid_payload_is_refused_with_its_whole_batch(
         assert "payload" in caught.value.next_step or payload not in INVALID
         with pytest.raises(UsageError, match=words):
             client.push_many([client.payload(0), payload, client.payload(1)])
-        assert numbers(client) == empty
+        assert depth_and_numbers(client) == empty

@@ -1,4 +1,4 @@
-"""A pending queue: popped by due time, and never before it; reschedule gives another due time."""
+"""A pending queue: popped by due time and never before it; reschedule changes the due time."""
 
 import random
 from collections import Counter
@@ -60,12 +60,12 @@ def test_due_messages_are_popped_by_due_time_and_the_others_stay(
     client.push_many(["now too", "and now"])
 
     if batch:
-        came = client.drain(batch)
+        popped = client.drain(batch)
     else:
-        came = [m for m in (client.pop() for _ in range(20)) if m is not None]
+        popped = [m for m in (client.pop() for _ in range(20)) if m is not None]
 
     due = ["-5", "-5 too", "-4", "-3", "-2", "-1", "now", "now too", "and now"]
-    assert [message.payload for message in came] == due
+    assert [message.payload for message in popped] == due
     status = client.status()
     assert (status.ready, status.scheduled) == (0, 4)
     assert [row[0] for row in rows(client, "SELECT payload FROM {} ORDER BY due_time")] == [
@@ -89,20 +89,20 @@ def test_messages_that_become_due_during_pops_are_popped_by_due_time_and_never_e
     use_postgresql: Use,
 ) -> None:
     client = use_postgresql(ARCHIVED)
-    dice, pushed = random.Random(0), []
+    random_numbers, pushed = random.Random(0), []
     for number in range(60):
         with client.database.transaction("push") as connection:
-            later = PushExtras(due_in_seconds=dice.random() / 2)
+            later = PushExtras(due_in_seconds=random_numbers.random() / 2)
             pushed += push_many_with(connection, client.queue, client.payloads(number), later)
-    came: list[str] = []
+    popped_ids: list[str] = []
 
-    def all_came() -> bool:
+    def all_popped() -> bool:
         while messages := client.pop_many(3):
-            came.extend(message.id for message in messages)
-        return len(came) == 60
+            popped_ids.extend(message.id for message in messages)
+        return len(popped_ids) == 60
 
-    wait_until(all_came, "every message became due")
-    assert sorted(came) == sorted(map(str, pushed))
+    wait_until(all_popped, "every message became due")
+    assert sorted(popped_ids) == sorted(map(str, pushed))
     due = rows(client, "SELECT due_at FROM {} ORDER BY archive_id", "_archive")
     assert due == sorted(due)
     early = "SELECT id FROM {} WHERE done_at < due_at OR due_at < pushed_at"
@@ -120,7 +120,7 @@ def rescheduled(client: Client, action: Reschedule, *words: str, batch: int = 3)
 
 
 def push(client: Client, *numbers: int, due: datetime | None = None) -> None:
-    """Messages that are due then, else now."""
+    """Push messages with this due time, or due now."""
     with client.database.transaction("push") as connection:
         payloads = client.payloads(*numbers)
         assert push_many_with(connection, client.queue, payloads, PushExtras(due_at=due))
@@ -185,7 +185,7 @@ def test_messages_changed_since_their_selection_are_skipped(use: Use) -> None:
     other = Reschedule(source_of(client), at=LATER + timedelta(hours=1))
 
     class Late(Reschedule):
-        """Another operator is faster, after this one has chosen."""
+        """Another operator acts between selection and execution."""
 
         def apply(
             self, connection: Connection, chosen: Sequence[Message], action_id: int
@@ -202,7 +202,7 @@ def test_messages_changed_since_their_selection_are_skipped(use: Use) -> None:
 
 @pytest.mark.parametrize("variant", long_except(DUE[:1], DUE), ids=str)
 def test_rescheduling_under_traffic_pops_each_message_once(client: Client) -> None:
-    """Forth and back, while producers and consumers are at work."""
+    """To later and back to now, during traffic."""
     traffic = Traffic(client, per_producer=PUSHED // 2, pause_seconds=0.0)
     traffic.push([(9, number) for number in range(30)])
     assert rescheduled(client, Reschedule(source_of(client), at=LATER)).ledger.out == 30
@@ -222,9 +222,9 @@ def test_impossible_reschedules_are_refused(use: Use) -> None:
     source = source_of(client)
     with pytest.raises(UsageError, match="has no verb reschedule"):
         Reschedule(source_of(fifo), at=LATER)
-    for said in ({}, {"at": LATER, "in_seconds": 1.0}):
+    for due in ({}, {"at": LATER, "in_seconds": 1.0}):
         with pytest.raises(UsageError, match="When shall they be due"):
-            Reschedule(source, **said)  # type: ignore[arg-type]
+            Reschedule(source, **due)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="beyond the year 9999"):
         rescheduled(client, Reschedule(source, in_seconds=1e12))
     with pytest.raises(UsageError, match="keep-newest"):
