@@ -1,4 +1,4 @@
-"""An action is killed at random points; run again it finishes, and nothing is missing."""
+"""Actions killed at random points: run again, they finish, and no message is missing."""
 
 import random
 import signal
@@ -30,7 +30,7 @@ CASES: list[tuple[str, dict[str, str], str]] = [
     ("claim", {}, "release"),
     ("split", {}, "archive"),
 ]
-MORE: list[tuple[str, dict[str, str], str]] = [
+LONG_CASES: list[tuple[str, dict[str, str], str]] = [
     ("fifo", {}, "purge"),
     ("heap", {}, "purge"),
     ("claim", {}, "requeue"),
@@ -50,10 +50,10 @@ def database(server: Server) -> Iterator[Database]:
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("name", "options", "verb"),
-    [*CASES, *(pytest.param(*more, marks=pytest.mark.long) for more in MORE)],
+    [*CASES, *(pytest.param(*more, marks=pytest.mark.long) for more in LONG_CASES)],
     ids=str,
 )
-def test_killed_and_run_again(
+def test_a_killed_action_finishes_when_run_again(
     database: Database,
     name: str,
     options: dict[str, str],
@@ -69,18 +69,18 @@ def test_killed_and_run_again(
         install(database, queue)
         client = Client(database, queue)
         prepare(client, verb)
-        before = everywhere(client)
+        before = payload_counts(client)
         assert sum(before.values()) == MESSAGES
 
         for _ in range(3 if long else 1):
             kill_at(client, verb, dice.randrange(MESSAGES), tmp_path)
-            assert everywhere(client) == before
-        again = run(client, verb, tmp_path)
-        assert again.wait(_DEADLINE_SECONDS) == 0
+            assert payload_counts(client) == before
+        rerun = run(client, verb, tmp_path)
+        assert rerun.wait(_DEADLINE_SECONDS) == 0
 
-        assert everywhere(client) == before
-        told = entries(client)
-        assert sum(entry.done for entry in told) == MESSAGES, "in the audit, each of them once"
+        assert payload_counts(client) == before
+        audited = entries(client)
+        assert sum(entry.done for entry in audited) == MESSAGES, "the audit has each message once"
         states = Counter(message.state for message in read_messages(client, limit=1000).messages)
         ready = verb in {"requeue", "release"}
         assert states == ({"ready": MESSAGES} if ready else {})
@@ -114,7 +114,7 @@ def run(client: Client, verb: str, state: Path) -> Forked:
 
 
 def kill_at(client: Client, verb: str, done: int, state: Path) -> None:
-    """Kill it once this many messages are done, unless it ends before."""
+    """Kill the action once about this many messages are done, unless it ends before."""
     already = sum(entry.done for entry in entries(client))
     process = run(client, verb, state)
     deadline = time.monotonic() + _DEADLINE_SECONDS
@@ -127,13 +127,13 @@ def kill_at(client: Client, verb: str, done: int, state: Path) -> None:
 
 
 def settle(client: Client) -> None:
-    """Wait until the server has noticed the lost client: its last batch may still run."""
+    """Wait until the server has noticed the lost client, whose last batch may still run."""
 
-    def gone() -> bool:
+    def sessions_have_ended() -> bool:
         with client.database.transaction("look", read_only=True) as connection:
             return True not in owners.alive(connection, entries(client)).values()
 
-    wait_until(gone, "no session of a killed process lives on")
+    wait_until(sessions_have_ended, "the sessions of killed processes have ended")
 
 
 def entries(client: Client) -> list[audit.Entry]:
@@ -142,7 +142,7 @@ def entries(client: Client) -> list[audit.Entry]:
         return audit.entries(connection, wanted)
 
 
-def everywhere(client: Client) -> Counter[str]:
+def payload_counts(client: Client) -> Counter[str]:
     """Payload -> how often it is in the queue or in its archive."""
     page = read_messages(client, limit=1000, payload_bytes=100)
     found = Counter(str(message.payload) for message in page.messages)

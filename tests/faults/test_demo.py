@@ -1,4 +1,4 @@
-"""The demo in a process of its own: what it shows, and that it leaves nothing behind."""
+"""The demo in its own process: what it shows, and that it leaves nothing behind."""
 
 import importlib.util
 import json
@@ -39,10 +39,10 @@ class Run:
     """A headless demo with traffic, and all its processes."""
 
     demo: "subprocess.Popen[str]"
-    family: list[psutil.Process]
+    processes: list[psutil.Process]
 
     def is_gone(self) -> bool:
-        return not any(map(lives, self.family)) and not folders_of(self.demo.pid)
+        return not any(map(lives, self.processes)) and not folders_of(self.demo.pid)
 
 
 def folders_of(pid: int) -> list[Path]:
@@ -71,7 +71,7 @@ def headless(seconds: float) -> Iterator[Run]:
         start_new_session=True,
     ) as demo:
         try:
-            # The victim comes last; a session's title has its peer's address.
+            # The worker `victim` starts last; a session's process title has its peer's address.
             wait_until(
                 lambda: (
                     any("worker victim" in c for c in commands_of(demo.pid))
@@ -84,15 +84,15 @@ def headless(seconds: float) -> Iterator[Run]:
             demo.kill()
 
 
-def answer(run: Run) -> dict[str, dict[str, Any]]:
-    """Its output after a normal end: the queues by name."""
+def queues_after_end(run: Run) -> dict[str, dict[str, Any]]:
+    """The queues by name, from its output after a normal end."""
     output, narration = run.demo.communicate(timeout=PATIENCE_SECONDS)
     assert run.demo.returncode == 0, narration
     queues = json.loads(output)["queues"]
     return {queue["queue"]: queue for queue in queues}
 
 
-def test_the_command_line_that_the_demo_shows_works_when_it_is_pasted(tmp_path: Path) -> None:
+def test_the_command_line_shown_by_the_demo_works_when_pasted(tmp_path: Path) -> None:
     """As shown on its screens, without a password."""
     with Demo() as demo:
         demo.stop_traffic()
@@ -100,10 +100,10 @@ def test_the_command_line_that_the_demo_shows_works_when_it_is_pasted(tmp_path: 
         words = url_options(database)
         database.close()
         assert "postgres:" not in " ".join(words)
-        surroundings = {k: v for k, v in os.environ.items() if not k.startswith("PG")}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PG")}
         pasted = subprocess.run(
             [sys.executable, "-m", "console.cli", "status", "mail", "--json", *words],
-            env=surroundings | {"HOME": str(tmp_path)},
+            env=environment | {"HOME": str(tmp_path)},
             capture_output=True,
             check=False,
         )
@@ -114,12 +114,12 @@ def test_the_command_line_that_the_demo_shows_works_when_it_is_pasted(tmp_path: 
     assert not file.exists()
 
 
-def test_shows_every_design_with_traffic_and_faults() -> None:
+def test_the_demo_shows_every_design_with_traffic_and_faults() -> None:
     with headless(8) as run:
         commands = commands_of(run.demo.pid)
-        queues = answer(run)
+        queues = queues_after_end(run)
         assert run.is_gone()
-    assert not any("://" in command for command in commands)  # a URL has the password in it
+    assert not any("://" in command for command in commands)  # a URL would contain the password
     assert {queue["design"] for queue in queues.values()} == set(designs_on("postgresql"))
     assert len(queues) == len(designs_on("postgresql"))
     for queue in queues.values():
@@ -129,39 +129,39 @@ def test_shows_every_design_with_traffic_and_faults() -> None:
         assert (queue["stuck"] or 0) + (queue["errors"] or 0) <= 50
     assert queues["mail"]["stuck"] == 4
     assert all(queues[name]["errors"] > 0 for name in ("mail", "invoices", "shipments"))
-    assert queues["orders"]["ready"] > 250  # a rush fills the ring
+    assert queues["orders"]["ready"] > 250  # a burst fills the ring
     assert queues["payments"]["age_seconds"] > 3  # its oldest rows are held
 
 
-@pytest.mark.long  # while it starts it is interrupted below, at work it is killed
+@pytest.mark.long  # tests below interrupt it during its start, and kill it
 @pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
-def test_signal_ends_it_as_the_clock_does(number: signal.Signals, *, group: bool) -> None:
+def test_a_signal_ends_the_demo_normally(number: signal.Signals, *, group: bool) -> None:
     with headless(300) as run:
         (os.killpg if group else os.kill)(run.demo.pid, number)
-        queues = answer(run)
+        queues = queues_after_end(run)
         assert run.is_gone()
     assert {queue["design"] for queue in queues.values()} == set(designs_on("postgresql"))
 
 
 @pytest.mark.long
-def test_signal_while_it_starts_leaves_nothing() -> None:
+def test_a_signal_during_the_start_leaves_nothing_behind() -> None:
     with subprocess.Popen(
         command(300),
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.PIPE,
         start_new_session=True,
     ) as demo:
-        wait_until(lambda: bool(folders_of(demo.pid)), "its server is being made")
-        family = psutil.Process(demo.pid).children(recursive=True)
+        wait_until(lambda: bool(folders_of(demo.pid)), "its server is being created")
+        processes = psutil.Process(demo.pid).children(recursive=True)
         os.killpg(demo.pid, signal.SIGINT)
         demo.communicate(timeout=PATIENCE_SECONDS)
         assert demo.returncode == 0
-        assert not any(map(lives, family))
+        assert not any(map(lives, processes))
         assert not folders_of(demo.pid)
 
 
 @pytest.mark.long
-def test_killed_demo_leaves_nothing_for_long() -> None:
+def test_a_killed_demo_is_cleaned_up() -> None:
     with headless(300) as run:
         os.kill(run.demo.pid, signal.SIGKILL)
         run.demo.wait()

@@ -1,4 +1,4 @@
-"""Wrong claims, states and payloads: found in the middle of long tables, and repaired."""
+"""Wrong claims, states and payloads are found in the middle of long tables, and repaired."""
 
 from contextlib import closing
 from types import SimpleNamespace
@@ -47,7 +47,7 @@ KEEPING = [CLAIM, STATUS, SPLIT, IN_HAND]
 
 @pytest.fixture
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several chunks of few rows."""
+    """Chunks of few rows, so that tables have several."""
     monkeypatch.setattr(row_scan, "CHUNK_ROWS", 12)
 
 
@@ -56,7 +56,7 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("of", KEEPING, ids=str)
 def test_a_claim_whose_owner_died_is_released(use: Use, of: Variant) -> None:
-    """A young one, behind many of an owner at work."""
+    """A recent claim, after many claims of a live owner."""
     client = filled(use, of, 30)
     with closing(connect(client.url)) as living:
         popped_by(living, client, 20, bound=True)
@@ -80,14 +80,14 @@ def test_an_unbound_owner_is_gone_only_after_the_threshold(use: Use) -> None:
         popped_by(consumer, client)
     assert diagnosed(client).verdict == "all clear"
 
-    def seen() -> bool:
+    def gone_found() -> bool:
         return "claims_gone" in codes_of(diagnosed(client, IMPATIENT))
 
-    wait_until(seen, "the claim is old, and its session is gone")
+    wait_until(gone_found, "the claim is old, and its session is gone")
 
 
 @pytest.mark.parametrize("of", SOME, ids=str)
-def test_a_live_owner_is_named_and_not_released_unattended(use: Use, of: Variant) -> None:
+def test_claims_of_a_live_owner_are_not_released_unattended(use: Use, of: Variant) -> None:
     client = filled(use, of)
     with closing(connect(client.url)) as consumer:
         consumer.execute("SET application_name = 'slow-worker'")
@@ -117,8 +117,8 @@ def test_claims_of_unknown_owners_need_an_option(use: Use) -> None:
 
 
 @pytest.mark.parametrize("of", SOME, ids=str)
-def test_claimed_rows_without_a_claimant(use: Use, of: Variant) -> None:
-    """Finding and repair agree: a young claim may still be worked on."""
+def test_old_claims_without_an_owner_are_released(use: Use, of: Variant) -> None:
+    """Neither finding nor repair includes a recent claim, which may be in progress."""
     client = filled(use, of)
     old, young = client.pop_many(2)
     run(client, "UPDATE {table} SET claimed_by = NULL")
@@ -148,22 +148,22 @@ ILLEGAL: dict[str, dict[str, tuple[int, LiteralString]]] = {
         "error_unclaimed": (34, "processing_started_at = NULL"),
     },
 }
-"""What `state_illegal` tells -> what makes it, of which of those that were popped."""
+"""Evidence of `state_illegal` -> index of the popped message, and the change that causes it."""
 
 
 @pytest.mark.parametrize("of", [STATUS, SPLIT, CLAIM], ids=str)
-def test_a_row_that_contradicts_its_state(use: Use, of: Variant) -> None:
+def test_rows_that_contradict_their_state_are_found(use: Use, of: Variant) -> None:
     client = filled(use, of, 64)
     taken = client.pop_many(56)
     assert all(client.complete(message) for message in taken[:24])
     assert all(client.fail(message, "no") for message in taken[24:48])
     assert codes_of(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
-    made: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
     one: LiteralString = " WHERE CAST(id AS text) = %s"
-    for wrong, (place, change) in ILLEGAL[of.design.name].items():
-        run(client, "UPDATE {table} SET " + change + one, taken[place].id)
-        made[wrong] = {"count": 1, "ids": [taken[place].id]}
-        assert finding_of(diagnosed(client, MANY_ERRORS), "state_illegal").evidence == made
+    for contradiction, (index, change) in ILLEGAL[of.design.name].items():
+        run(client, "UPDATE {table} SET " + change + one, taken[index].id)
+        expected[contradiction] = {"count": 1, "ids": [taken[index].id]}
+        assert finding_of(diagnosed(client, MANY_ERRORS), "state_illegal").evidence == expected
     # Attempts are checked even if the time is missing.
     run(client, "UPDATE {table} SET attempts = 9" + one, taken[36].id)
     tried = finding_of(diagnosed(client, MANY_ERRORS), "poison").evidence
@@ -171,14 +171,14 @@ def test_a_row_that_contradicts_its_state(use: Use, of: Variant) -> None:
 
 
 @pytest.mark.parametrize("of", [STATUS, SPLIT], ids=str)
-def test_an_invalid_status(use: Use, of: Variant) -> None:
+def test_an_invalid_status_is_found(use: Use, of: Variant) -> None:
     client = filled(use, of, 40)
     assert drop_constraints(client, client.queue.table, "c") == 1
     assert codes_of(diagnosed(client)) == ["constraint_missing"]
     run(client, "UPDATE {table} SET status = 7 WHERE id = 30")
     found = finding_of(diagnosed(client), "status_unknown")
     assert found.evidence == {"count": 1, "ids": ["30"]}
-    # The SQL to judge by returns that row.
+    # The SQL of the judgement returns that row.
     words, _, statement = found.judgement_text.partition("\n")
     assert words.startswith("needs your judgement: ")
     with connect(client.url) as connection:
@@ -186,7 +186,7 @@ def test_an_invalid_status(use: Use, of: Variant) -> None:
 
 
 @pytest.mark.parametrize("of", [STATUS, SPLIT, RING], ids=str)
-def test_a_check_that_was_dropped_is_a_finding_and_made_again(use: Use, of: Variant) -> None:
+def test_a_dropped_check_constraint_is_found_and_created_again(use: Use, of: Variant) -> None:
     client = filled(use, of)
     table = f"{client.queue.name}_config" if of is RING else client.queue.table
     count = drop_constraints(client, table, "c")
@@ -197,29 +197,29 @@ def test_a_check_that_was_dropped_is_a_finding_and_made_again(use: Use, of: Vari
     assert "--fix --code constraint_missing" in found.command
     run_repair(client, found)
     assert "constraint_missing" not in codes_of(diagnosed(client))
-    wrong: LiteralString = "size = -1" if of is RING else "status = 9"
+    contradiction: LiteralString = "size = -1" if of is RING else "status = 9"
     with pytest.raises(psycopg.errors.CheckViolation):
-        run(client, "UPDATE {of} SET " + wrong, of=table)
+        run(client, "UPDATE {of} SET " + contradiction, of=table)
 
 
 @pytest.mark.parametrize("of", KEEPING, ids=str)
-def test_a_message_that_was_tried_too_often(use: Use, of: Variant) -> None:
+def test_messages_with_too_many_attempts_are_found(use: Use, of: Variant) -> None:
     client = filled(use, of, 80)
     taken = client.pop_many(52)
     assert all(client.fail(message, "no") for message in taken[:24])
-    if of is IN_HAND:  # what is ready there came back
+    if of is IN_HAND:  # ready rows in it have been returned
         run(client, "UPDATE {table} SET claimed_at = NULL WHERE id >= %s", taken[38].id)
     assert codes_of(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
-    everybody = rows_changed(
+    changed_rows = rows_changed(
         client,
         "UPDATE {table} AS m SET attempts = 5 + n.place FROM (SELECT id, row_number() OVER "
         "(ORDER BY id) % 4 AS place FROM {table}) AS n WHERE m.id = n.id",
     )
     found = evidence_of(finding_of(diagnosed(client, MANY_ERRORS), "poison"))
     assert found.keys() == {"ready", "claimed", "error"}
-    assert sum(state["count"] for state in found.values()) == everybody
+    assert sum(state["count"] for state in found.values()) == changed_rows
     assert {state["most_attempts"] for state in found.values()} == {8}
-    assert rows_changed(client, "UPDATE {table} SET attempts = 4") == everybody
+    assert rows_changed(client, "UPDATE {table} SET attempts = 4") == changed_rows
     assert codes_of(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
     middle = taken[12].id
     run(client, "UPDATE {table} SET attempts = 9 WHERE id = %s", middle)
@@ -231,7 +231,7 @@ def test_a_message_that_was_tried_too_often(use: Use, of: Variant) -> None:
 
 
 @pytest.mark.parametrize("of", [SPLIT, TWO_STEP], ids=str)
-def test_rows_and_payloads_without_each_other(use: Use, of: Variant) -> None:
+def test_rows_without_payloads_and_payloads_without_rows_are_found(use: Use, of: Variant) -> None:
     client = filled(use, of, 40)
     assert rows_changed(client, "DELETE FROM {data} WHERE id IN (1, 12, 20, 31)") == 4
     assert rows_changed(client, "DELETE FROM {table} WHERE id IN (8, 22)") == 2
@@ -251,10 +251,10 @@ def test_rows_and_payloads_without_each_other(use: Use, of: Variant) -> None:
     assert run(client, "SELECT errors FROM {table} WHERE status = 4") == [NO_PAYLOAD] * 4
 
 
-def test_rows_that_a_pop_holds_briefly_are_marked_too(
+def test_rows_that_a_pop_locks_briefly_are_marked_as_errors_too(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every pop meets the row without a payload first, and skips no row that it can lock."""
+    """Every pop locks the row without a payload first, as it skips only locked rows."""
     client = filled(use, SPLIT)
     run(client, "DELETE FROM {data} WHERE id = 1")
     finding = finding_of(diagnosed(client), "payload_missing")
@@ -265,25 +265,25 @@ def test_rows_that_a_pop_holds_briefly_are_marked_too(
         monkeypatch.setattr(repairs, "_RETRY_SECONDS", 0.0)
         assert "0 rows without a payload; 1 row left" in run_repair(client, finding)[0]
 
-        def leave(_: float) -> None:
+        def roll_back(_: float) -> None:
             consumer.execute("ROLLBACK")
 
-        monkeypatch.setattr(repairs, "time", SimpleNamespace(sleep=leave))
+        monkeypatch.setattr(repairs, "time", SimpleNamespace(sleep=roll_back))
         assert run_repair(client, finding) == ["marked as errors: 1 row without a payload"]
     assert not without_notes(diagnosed(client, MANY_ERRORS))
 
 
 @pytest.mark.parametrize("how", ["by age", "by its owner"])
-def test_a_claimed_row_without_a_payload_is_marked(use: Use, how: str) -> None:
-    """No release frees it: there is no payload to return."""
+def test_a_claimed_row_without_a_payload_is_marked_as_an_error(use: Use, how: str) -> None:
+    """A release does not free it, as there is no payload to return."""
     client = filled(use, TWO_STEP)
     run(client, "DELETE FROM {data} WHERE id = 1")
     with closing(connect(client.url)) as consumer:
         pop = statement_for(client, "SELECT id FROM {pop}('worker', %s)")
         assert consumer.execute(pop, [how == "by its owner"]).fetchall() == []
-        assert codes_of(diagnosed(client)) == ["payload_lost"], "a living owner claimed it just now"
+        assert codes_of(diagnosed(client)) == ["payload_lost"], "a live owner claimed it just now"
         repairs.MarkAsErrors(client.queue, 1, DEFAULTS.stuck_after_seconds).run(client.database)
-        assert codes_of(diagnosed(client)) == ["payload_lost"], "and nobody takes it from him"
+        assert codes_of(diagnosed(client)) == ["payload_lost"], "the repair leaves it to its owner"
         if how == "by age":
             age(client, "1")
         else:
@@ -299,7 +299,7 @@ def test_a_claimed_row_without_a_payload_is_marked(use: Use, how: str) -> None:
     assert [message.id for message in client.drain()] == ["2", "3", "4", "5"]
 
 
-def test_messages_in_motion_are_not_incomplete(use: Use) -> None:
+def test_messages_of_open_transactions_are_not_incomplete(use: Use) -> None:
     client = filled(use, SPLIT, 20)
     with closing(connect(client.url)) as other:
         other.execute("BEGIN")

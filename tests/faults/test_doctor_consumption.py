@@ -1,7 +1,6 @@
-"""Whether messages are consumed: of every design, with nobody at work and with somebody.
+"""Whether the messages of a queue are consumed: for every design, without and with consumers.
 
-The clock of the proof is the database's: of its samples, which these tests put as far apart as they
-want.
+The proof uses the database's clock in its samples, which these tests set forward at will.
 """
 
 import itertools
@@ -56,11 +55,11 @@ PROVEN = [NAIVE, FIFO, STACK, PENDING, RING, CLAIM, STATUS, SPLIT]
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two samples of the database its clock goes on by half a minute and a bit."""
+def clock_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database's clock advances by 31 seconds between two samples."""
     positions, numbers = stopped_consumers._positions, itertools.count(1)
 
-    def later(
+    def shifted_positions(
         database: Database, queues: list[QueueSample], thresholds_of: ThresholdsOf
     ) -> dict[tuple[tuple[str, str], str], Position | str | None]:
         ahead = 31.0 * next(numbers)
@@ -75,22 +74,22 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> None:
             for key, one in positions(database, queues, thresholds_of).items()
         }
 
-    monkeypatch.setattr(stopped_consumers, "_positions", later)
+    monkeypatch.setattr(stopped_consumers, "_positions", shifted_positions)
 
 
 def diagnose_queue(
-    client: Client, seen: ConsumptionHistory, thresholds: Thresholds = AT_ONCE
+    client: Client, history: ConsumptionHistory, thresholds: Thresholds = AT_ONCE
 ) -> tuple[list[str], str]:
-    """The codes found, and why consumption is not known."""
-    found = diagnosed(client, seen, thresholds)
+    """The codes found, and why consumption is unknown."""
+    found = diagnosed(client, history, thresholds)
     return _codes(found), _unknown(found)
 
 
 def diagnosed(
-    client: Client, seen: ConsumptionHistory, thresholds: Thresholds = AT_ONCE, **more: Any
+    client: Client, history: ConsumptionHistory, thresholds: Thresholds = AT_ONCE, **more: Any
 ) -> Diagnosis:
-    whole: dict[str, Any] = {"patience_seconds": 0.1, "consumption": seen, **more}
-    return diagnosis(client.database, client.queue, thresholds, **whole)
+    arguments: dict[str, Any] = {"patience_seconds": 0.1, "consumption": history, **more}
+    return diagnosis(client.database, client.queue, thresholds, **arguments)
 
 
 def _codes(found: Diagnosis) -> list[str]:
@@ -98,102 +97,102 @@ def _codes(found: Diagnosis) -> list[str]:
 
 
 def _unknown(found: Diagnosis) -> str:
-    told = [why for why in found.unseen if why.startswith("consumption not known")]
-    assert not told or found.verdict != "all clear"
-    return "; ".join(told)
+    reasons = [why for why in found.unseen if why.startswith("consumption not known")]
+    assert not reasons or found.verdict != "all clear"
+    return "; ".join(reasons)
 
 
 STOPPED = (["consumer_stopped"], "")
 FINE: tuple[list[str], str] = ([], "")
 
 
-@pytest.mark.usefixtures("steps")
+@pytest.mark.usefixtures("clock_steps")
 @pytest.mark.parametrize("of", [*PROVEN, HEAP], ids=str)
-def test_two_samples_prove_stopped_consumers_unless_a_pop_comes_between(
+def test_two_samples_without_a_pop_between_them_prove_that_consumers_stopped(
     use: Use, of: Variant
 ) -> None:
     client = filled(use, of)
-    seen = ConsumptionHistory(waits=False)
-    codes, why = diagnose_queue(client, seen)
+    history = ConsumptionHistory(waits=False)
+    codes, why = diagnose_queue(client, history)
     assert not codes
     assert "this is the first" in why
-    assert diagnose_queue(client, seen) == STOPPED or of is HEAP
+    assert diagnose_queue(client, history) == STOPPED or of is HEAP
     with client.database.transaction("pop") as connection:
         (message,) = pop.pop_many(connection, client.queue, 1)
-        # Else the counters lag by seconds, and without an order there is no other sign.
+        # The counters may lag by seconds, and without an order there is no other evidence.
         connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
     if client.queue.finishes:
         client.complete(message)
-    wait_until(lambda: diagnose_queue(client, seen) == FINE, "the pop is seen")
+    wait_until(lambda: diagnose_queue(client, history) == FINE, "the pop is seen")
 
 
-@pytest.mark.usefixtures("steps")
-def test_of_a_heap_and_of_a_stack_that_grows_it_is_not_known(use: Use) -> None:
+@pytest.mark.usefixtures("clock_steps")
+def test_consumption_of_a_heap_or_a_growing_stack_is_unknown(use: Use) -> None:
     heap, stack = filled(use, HEAP), filled(use, STACK)
-    seen = ConsumptionHistory(waits=False)
+    history = ConsumptionHistory(waits=False)
     for client in (heap, stack):
-        diagnose_queue(client, seen)
+        diagnose_queue(client, history)
     assert stack.push(stack.payload(9)) is not None
-    assert "without an order no message is next" in diagnose_queue(heap, seen)[1]
-    assert "bottom" in diagnose_queue(stack, seen)[1]
+    assert "without an order no message is next" in diagnose_queue(heap, history)[1]
+    assert "bottom" in diagnose_queue(stack, history)[1]
 
 
-@pytest.mark.usefixtures("steps")
+@pytest.mark.usefixtures("clock_steps")
 @pytest.mark.parametrize("of", [FIFO, CLAIM, RING], ids=str)
-def test_a_session_that_holds_rows_is_at_work(
+def test_a_session_that_holds_rows_counts_as_consuming(
     use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stopped_consumers, "_AT_WORK_SECONDS", 0.0)
     client = filled(use, of)
-    seen = ConsumptionHistory(waits=False)
+    history = ConsumptionHistory(waits=False)
     with closing(connect(client.url)) as other, other.transaction(force_rollback=True):
         popped_by(other, client)
         for _ in range(3):
-            assert diagnose_queue(client, seen) == FINE
+            assert diagnose_queue(client, history) == FINE
 
 
-@pytest.mark.usefixtures("steps")
-def test_a_claim_of_a_living_owner_is_work_and_of_an_unknown_one_may_be(use: Use) -> None:
+@pytest.mark.usefixtures("clock_steps")
+def test_a_live_owners_claim_counts_as_consuming_and_an_unknown_owners_may(use: Use) -> None:
     client = filled(use, CLAIM)
-    seen = ConsumptionHistory(waits=False)
+    history = ConsumptionHistory(waits=False)
     with closing(connect(client.url)) as other:
         popped_by(other, client)
         for _ in range(3):
-            assert diagnose_queue(client, seen) == FINE
-    wait_until(lambda: "younger than" in diagnose_queue(client, seen)[1], "its owner has left")
+            assert diagnose_queue(client, history) == FINE
+    wait_until(lambda: "younger than" in diagnose_queue(client, history)[1], "its owner has left")
 
 
-@pytest.mark.usefixtures("steps")
-def test_what_is_within_its_limit_or_popped_does_not_wait_for_long(use: Use) -> None:
+@pytest.mark.usefixtures("clock_steps")
+def test_queues_within_their_age_limit_or_popped_from_are_not_stopped(use: Use) -> None:
     client = filled(use, FIFO)
-    seen = ConsumptionHistory(waits=False)
+    history = ConsumptionHistory(waits=False)
     patient = replace(DEFAULTS, age_seconds=Limits(1800.0))
     for thresholds in (patient, DEFAULTS):
         for _ in range(3):
-            assert diagnose_queue(client, seen, thresholds) == FINE
-    # Nor what a sampler has seen being popped.
+            assert diagnose_queue(client, history, thresholds) == FINE
+    # Nor is one whose pops a sampler has observed.
     rated = replace(client.snapshot(), push_per_second=1.0, pop_per_second=3.0)
-    seen = ConsumptionHistory(waits=False)
+    history = ConsumptionHistory(waits=False)
     for _ in range(2):
-        found = diagnosed(client, seen, snapshots=[rated])
+        found = diagnosed(client, history, snapshots=[rated])
         assert (_codes(found), _unknown(found)) == FINE
 
 
-@pytest.mark.usefixtures("steps")
-def test_what_was_not_due_for_long_does_not_wait_for_long(use: Use) -> None:
+@pytest.mark.usefixtures("clock_steps")
+def test_messages_that_became_due_recently_are_not_late(use: Use) -> None:
     client = filled(use, PENDING)
     run(
         client,
         "UPDATE {table} SET pushed_at = pushed_at - interval '2 days', "
         "due_time = clock_timestamp() - interval '1 minute'",
     )
-    seen = ConsumptionHistory(waits=False)
+    history = ConsumptionHistory(waits=False)
     wait = replace(DEFAULTS, age_seconds=Limits(1800.0, None))
     for _ in range(2):
-        assert diagnose_queue(client, seen, wait) == FINE
+        assert diagnose_queue(client, history, wait) == FINE
 
 
-def test_a_last_pop_leaves_a_trace_where_pops_do(use: Use) -> None:
+def test_a_recent_pop_of_a_queue_that_keeps_rows_proves_consumption(use: Use) -> None:
     client = filled(use, STATUS)
     assert client.pop()
     assert diagnose_queue(client, ConsumptionHistory(waits=False)) == FINE, (
@@ -201,7 +200,7 @@ def test_a_last_pop_leaves_a_trace_where_pops_do(use: Use) -> None:
     )
 
 
-# --------------------------------------------------------------------------------- one wait for all
+# ------------------------------------------------------------------------------- several queues
 
 
 def test_the_doctor_waits_once_for_all_queues_together(
@@ -220,11 +219,13 @@ def test_the_doctor_waits_once_for_all_queues_together(
         clients[0].database, thresholds_of=lambda _: AT_ONCE, consumption=ConsumptionHistory(0.5)
     )
     assert [_codes(one) for one in found] == [["consumer_stopped"]] * 6
-    assert sum(waited) < 2 * 0.5, "each of them waits for itself"
+    assert sum(waited) < 2 * 0.5, "each queue was waited for separately"
 
 
-def test_checks_that_wait_overlap(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each ring has an orphan, which cannot be proven while a transaction has drawn."""
+def test_waiting_checks_of_several_queues_run_concurrently(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each ring has an orphan that cannot be proven while a transaction holds a number."""
     clients = [filled(use, RING) for _ in range(4)]
     others = [connect(clients[0].url) for _ in clients]
     all_wait = threading.Barrier(len(clients))
@@ -233,7 +234,7 @@ def test_checks_that_wait_overlap(use: Use, monkeypatch: pytest.MonkeyPatch) -> 
     def sleep(seconds: float) -> None:
         if not getattr(waited, "once", False):
             waited.once = True
-            all_wait.wait(60)  # broken, and an error, where one waits after the other
+            all_wait.wait(60)  # breaks with an error if one waits after the other
         time.sleep(seconds)
 
     monkeypatch.setattr(context_module, "time", SimpleNamespace(sleep=sleep))
@@ -255,23 +256,23 @@ def test_checks_that_wait_overlap(use: Use, monkeypatch: pytest.MonkeyPatch) -> 
     assert all("may be held by" in "; ".join(one.unseen) for one in found)
 
 
-def stopped(client: Client, seen: ConsumptionHistory) -> list[Finding]:
-    found = diagnosed(client, seen)
-    told = [one for one in found.findings if one.code.name.endswith("_stopped")]
+def stopped(client: Client, history: ConsumptionHistory) -> list[Finding]:
+    found = diagnosed(client, history)
+    stopped_findings = [one for one in found.findings if one.code.name.endswith("_stopped")]
     assert _unknown(found) or "subscriber_stopped" not in found.unproven
-    return told
+    return stopped_findings
 
 
-@pytest.mark.usefixtures("steps")
+@pytest.mark.usefixtures("clock_steps")
 def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> None:
     client = made(use)
-    seen = ConsumptionHistory(waits=False)
+    history = ConsumptionHistory(waits=False)
     client.push_many(client.payloads(*range(5)))
-    assert stopped(client, seen) == []
+    assert stopped(client, history) == []
     assert len(popped(client, "billing")) == 5
     client.push_many(client.payloads(*range(5)))
     assert len(popped(client, "billing", 2)) == 2
-    (one,) = stopped(client, seen)
+    (one,) = stopped(client, history)
     assert (one.code.name, one.subscriber, one.subject) == (
         "subscriber_stopped",
         "search",
@@ -287,48 +288,48 @@ def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> No
     assert "10 messages" in " ".join(one.repair.run(client.database))
     assert popped(client, "search") == []
     assert len(popped(client, "billing")) == 3
-    assert stopped(client, seen) == []
+    assert stopped(client, history) == []
 
 
-@pytest.mark.usefixtures("steps")
+@pytest.mark.usefixtures("clock_steps")
 @pytest.mark.parametrize("in_hand", ["off", "on"])
 def test_a_subscriber_whose_consumer_is_at_work_has_not_stopped(use: Use, in_hand: str) -> None:
     """In an open transaction, or on a claim; another subscriber's work does not count."""
     client = made(use, in_hand=in_hand)
     client.push_many(client.payloads(*range(8)))
-    seen = ConsumptionHistory(waits=False)
+    history = ConsumptionHistory(waits=False)
     with client.database.transaction("work") as connection:
         pop.pop_many(connection, client.queue.of("search"), 1, "worker")
-        assert stopped(client, seen) == []
-        (one,) = stopped(client, seen)
+        assert stopped(client, history) == []
+        (one,) = stopped(client, history)
         assert one.subscriber == "billing"
         assert one.code.severity is Severity.WARNING, "nothing was pushed"
-    seen = ConsumptionHistory(waits=False)
-    assert stopped(client, seen) == []
-    assert [one.subscriber for one in stopped(client, seen)] == [
+    history = ConsumptionHistory(waits=False)
+    assert stopped(client, history) == []
+    assert [one.subscriber for one in stopped(client, history)] == [
         *["billing"],
         *(["search"] if in_hand == "off" else []),
     ]
 
 
-# ------------------------------------------------------------------- a console of another clock
+# ---------------------------------------------------------------- a console with another clock
 
 
 SKEWS = [timedelta(), timedelta(hours=2), timedelta(hours=-2)]
-"""By so much this console's clock is ahead of the database's."""
+"""How far this console's clock is ahead of the database's."""
 AGE = 1800.0
 
 
 @pytest.fixture(params=SKEWS, ids=str)
 def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> datetime:
-    """The database's clock, as good as: both are this machine's."""
+    """The database's time; the server runs on this machine."""
     for module in ("doctor.context", "monitor.sample_queries"):
         monkeypatch.setattr(f"console.{module}.utc", lambda: datetime.now(UTC) + request.param)
     return datetime.now(UTC)
 
 
-def waiting(use: Use, of: Variant) -> Client:
-    """Messages that have waited, and were due, for half an hour."""
+def queue_with_old_messages(use: Use, of: Variant) -> Client:
+    """A queue whose messages have been ready for half an hour."""
     client = filled(use, of, 2)
     for column in ("pushed_at", *(["due_time"] if of is PENDING else [])):
         ago: LiteralString = "clock_timestamp() - interval '30 minutes'"
@@ -336,25 +337,25 @@ def waiting(use: Use, of: Variant) -> Client:
     return client
 
 
-def told_at(client: Client) -> Diagnosis:
+def diagnose_now(client: Client) -> Diagnosis:
     consumption = ConsumptionHistory(0.05)
     return diagnosis(client.database, client.queue, AT_ONCE, consumption=consumption)
 
 
 def test_since_is_by_the_databases_clock(use: Use, now: datetime) -> None:
-    client = waiting(use, FIFO)
-    found = told_at(client)
+    client = queue_with_old_messages(use, FIFO)
+    found = diagnose_now(client)
     aged = finding_of(found, "limit_reached")
     assert aged.since is not None
     assert abs(aged.since + timedelta(seconds=AGE) - now) < timedelta(minutes=5)
-    # The screens count on from there by a clock of their own, which may be any.
+    # The screens continue from there by their own clock, which may show any time.
     store = Store({"a": 1.0}, now=0)
     sample = take_sample(client.database, only=[client.queue])
     store.add_reading("a", Reading("a", (snapshot(sample.queues[0], "a"),)), at=100_000)
     store.add_diagnoses("a", [found], 100_000, now - found.clock_ahead)
     (row,) = store.queues(100_000)
     ages = {one.code: one.since_seconds or 0.0 for one in row.findings}
-    # Since the messages came, or the server began to count: that may have been up for long.
+    # Since the push, or since the server started to count, which may be long ago.
     assert 0 < ages["consumer_stopped"] < 2 * AGE
-    # What is due, whatever our clock says.
-    assert "consumer_stopped" in codes_of(told_at(waiting(use, PENDING)))
+    # Messages are due by the database's clock, whatever the console's says.
+    assert "consumer_stopped" in codes_of(diagnose_now(queue_with_old_messages(use, PENDING)))
