@@ -25,7 +25,7 @@ from tests.contract.test_plans_postgresql import (
     auto_explain,
     load,
     on_each_table,
-    roomy,
+    with_room,
     without_autovacuum,
 )
 from tests.contract.variants import DEFAULTS, Variant, default
@@ -187,7 +187,7 @@ def check(found: RecordedPage, what: str, most: int = LIST_PAGES) -> None:
 def test_a_page_costs_the_same_at_any_depth(
     use_postgresql: Use, variant: Variant, depth: int
 ) -> None:
-    client = use_postgresql(roomy(variant, depth))
+    client = use_postgresql(with_room(variant, depth))
     fill_deep(client, depth)
     heap = variant.order is Order.NONE
     for statistics in ("none", "true"):
@@ -223,7 +223,7 @@ def test_a_page_costs_the_same_at_any_depth(
 def test_a_filter_that_matches_nothing_reads_no_more_than_its_bound(
     use_postgresql: Use, variant: Variant, depth: int
 ) -> None:
-    client = use_postgresql(roomy(variant, depth))
+    client = use_postgresql(with_room(variant, depth))
     fill_deep(client, depth)
     rows_at_once = PAGES_AT_ONCE * 250 if variant.order is Order.NONE else READ_AT_ONCE
     words = ["older=1d"]

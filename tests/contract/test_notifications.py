@@ -279,9 +279,9 @@ def test_a_connection_that_may_not_write_says_so_and_sends_nothing(
         database.read_only = True
         with recorder(database, target(receiver), first=False) as one:
             one.has_findings(queue, STOPPED)
-            (said,) = one.reported
+            (message,) = one.reported
         database.read_only = False
-        assert 'rights = "operator"' in said
+        assert 'rights = "operator"' in message
         assert not receiver.events
         assert not unfinished(database)
 

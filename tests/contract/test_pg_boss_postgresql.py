@@ -1,4 +1,4 @@
-"""pg-boss's own jobs: its workers make and end them, and the console tells the same."""
+"""pg-boss's own jobs: its workers make and end them, and the console shows the same."""
 
 import json
 import signal
@@ -43,32 +43,32 @@ await new Promise((_) => boss.work(%s, { batchSize: 3 }, async (jobs) => {
 
 
 class PgBossApp(NodeTables):
-    """Its tables, and what its application would do."""
+    """Its tables, and the calls of an application."""
 
     def do(self, script: str) -> Any:
-        """What the script returns; `boss` is started, which makes its tables."""
+        """Run the script with a started `boss`, which creates its tables; the value it returns."""
         with self.process(_DRIVE, SCRIPT=script) as process:
             out, _ = process.communicate(timeout=120)
             assert process.returncode == 0, out
-        (told,) = [line for line in out.splitlines() if line.startswith("TOLD ")]
-        return json.loads(told.removeprefix("TOLD "))
+        (printed,) = [line for line in out.splitlines() if line.startswith("TOLD ")]
+        return json.loads(printed.removeprefix("TOLD "))
 
     def leave(self, queue: str) -> list[str]:
-        """A worker is killed in the midst of a batch of three; the ids of its jobs."""
+        """A worker is killed while it runs a batch of three jobs; their ids."""
         with self.process(_DRIVE, SCRIPT=_HANG % json.dumps(queue), STAYS="yes") as process:
-            told = _told(process)
+            jobs = _printed_value(process)
             process.send_signal(signal.SIGKILL)
-        return list(told)
+        return list(jobs)
 
     @contextmanager
     def working(self, queue: str) -> Iterator[None]:
-        """A worker is at it; what it runs it writes into the table `ran`."""
+        """A worker runs jobs and writes each into the table `ran`."""
         with self.process(_DRIVE, SCRIPT=_WORK % json.dumps(queue), STAYS="yes") as process:
-            _told(process)
+            _printed_value(process)
             yield
 
 
-def _told(process: "subprocess.Popen[str]") -> Any:
+def _printed_value(process: "subprocess.Popen[str]") -> Any:
     assert process.stdout is not None
     out = []
     for line in process.stdout:
@@ -97,9 +97,9 @@ def boss(console: Console) -> PgBossApp:
     return PgBossApp(console.url, "their_boss", from_npm("pg-boss"))
 
 
-def theirs(boss: PgBossApp, *queues: str) -> list[dict[str, int]]:
-    """Its own count of each."""
-    told = boss.do(
+def own_counts(boss: PgBossApp, *queues: str) -> list[dict[str, int]]:
+    """Its own counts for each queue."""
+    stats = boss.do(
         f"return await Promise.all({json.dumps(queues)}"
         ".map(async (name) => (await boss.getQueueStats(name))[0]))"
     )
@@ -109,7 +109,7 @@ def theirs(boss: PgBossApp, *queues: str) -> list[dict[str, int]]:
         "claimed": "activeCount",
         "errors": "failedCount",
     }
-    return [{ours: one[name] for ours, name in names.items()} for one in told]
+    return [{ours: one[name] for ours, name in names.items()} for one in stats]
 
 
 @pytest.mark.long
@@ -122,7 +122,7 @@ def test_jobs_are_discovered_and_counted_and_those_of_a_killed_worker_released(
     assert int(found["version"]) >= 30
     assert (found["table"], found["queues"]) == ("job", ["mail", "report"])
     adopt(console, "pg-boss", "mail", "report")
-    for name, own in zip(("mail", "report"), theirs(boss, "mail", "report"), strict=True):
+    for name, own in zip(("mail", "report"), own_counts(boss, "mail", "report"), strict=True):
         assert figures(console, name).items() >= own.items()
     assert figures(console, "jobs") == counts(3, 1, 3, 0, 2, 1)
     number, words = error_group(console, "mail")

@@ -1,4 +1,4 @@
-"""pgmq's own queues: its functions make, read and end the messages; the console tells the same."""
+"""pgmq's own queues: its functions make, read and end the messages; the console shows the same."""
 
 import shlex
 from collections import Counter
@@ -31,7 +31,7 @@ from tests.servers import (
 
 @pytest.fixture
 def console(database_url: str) -> Console:
-    """The command line on a database of this test, in which pgmq is."""
+    """The command line on a database of this test, with pgmq installed."""
     pgmq.install(database_url)
     return Console(database_url)
 
@@ -49,7 +49,7 @@ def test_queues_are_discovered_and_counted(console: Console) -> None:
     pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 3600, 1)")
     first, second = console.done("discover", "--json").json["found"]
     assert (first["queues"], second["queues"]) == (["orders"], ["other"])
-    assert first["version"] is None  # it was not made as an extension
+    assert first["version"] is None  # it was not installed as an extension
     console.done(*shlex.split(first["commands"][0])[1:])
     console.done("adopt", "theirs", "--preset", "pgmq", "--queue", "Other")
     assert figures(console, "orders") == counts(2, 1, 1, 0, None, 0)
@@ -75,8 +75,8 @@ def test_discover_shows_the_version_of_the_extension(server: Server) -> None:
         pgmq.run(url, "SELECT pgmq.create('orders')")
         found = Console(url).done("discover", "--json").json["found"]
         assert [(one["preset"], one["version"]) for one in found] == [("pgmq", pgmq.VERSION)]
-        told = Console(url).done("discover").text
-        assert f"pgmq.q_orders, table version {pgmq.VERSION}" in told
+        shown = Console(url).done("discover").text
+        assert f"pgmq.q_orders, table version {pgmq.VERSION}" in shown
 
 
 @pytest.mark.long
@@ -125,7 +125,7 @@ def test_messages_being_read_have_waiting_times(console: Console) -> None:
     )
     console.done("adopt", "orders", "--preset", "pgmq")
     waiting = console.status("orders")["latency"]["waiting"]
-    # Of the first one, which was read twice, it is not known.
+    # Unknown for the first one, which was read twice.
     assert (waiting["messages"], waiting["p50_seconds"]) == (20, 10.5)
     lines = console.done("status", "orders").text
     assert "orders: waiting p50 10.5 s, p95 19.1 s, p99 19.8 s (20 messages of " in lines
@@ -143,8 +143,8 @@ def test_a_message_that_becomes_visible_by_itself_is_never_stuck(console: Consol
     plan = console.done("release", "orders", "--dry-run").text
     assert "comes back by itself after its time-out" in plan
     assert "counts as stuck" not in plan
-    # As in its versions before 1.8, which do not write down when a message was read: an age that
-    # is unknown is not counted as none.
+    # As in its versions before 1.8, which do not store when a message was read: an unknown age is
+    # not counted as zero.
     for table in ("q_orders", "a_orders"):
         pgmq.run(console.url, f"ALTER TABLE pgmq.{table} DROP COLUMN last_read_at")
     console.done("forget", "orders")
@@ -166,14 +166,14 @@ def test_a_partitioned_queue_is_counted_estimated_and_maintained_by_its_partitio
             queue = find(connection, "parts")
         window = RateWindow(queue.design.flow)
 
-        def look(at: float) -> Any:
+        def sample_at(at: float) -> Any:
             pgmq.run(console.url, "SELECT pg_stat_force_next_flush()")
-            (seen,) = take_sample(database, only=[queue]).queues
-            assert seen.row is not None
-            return seen, window.add(at, seen.row, counts_rows=True)
+            (sample,) = take_sample(database, only=[queue]).queues
+            assert sample.row is not None
+            return sample, window.add(at, sample.row, counts_rows=True)
 
-        look(0.0)
-        # Without a partition for most of them: 10,001 onwards lie in the next one.
+        sample_at(0.0)
+        # Ids of 10,000 and more are in the second partition.
         pgmq.run(
             console.url,
             """
@@ -182,11 +182,11 @@ def test_a_partitioned_queue_is_counted_estimated_and_maintained_by_its_partitio
             SELECT pg_stat_force_next_flush();
             """,
         )
-        seen, rates = look(10.0)
+        sample, rates = sample_at(10.0)
         assert (rates.push, rates.pop) == (1900.0, 200.0)
-        assert seen.row.rows_estimated == 17_000
+        assert sample.row.rows_estimated == 17_000
         with database.transaction("estimate", read_only=True) as connection:
-            (found,) = estimates(connection, [(queue, seen.row)], Memory()).values()
+            (found,) = estimates(connection, [(queue, sample.row)], Memory()).values()
         assert found["ready"] == pytest.approx(17_000, rel=0.1)
     finally:
         database.close()
@@ -210,8 +210,8 @@ SELECT pg_stat_force_next_flush();
 """
 
 
-def archived(console: Console) -> tuple[Any, bool, bool]:
-    """What is told of those that are done: how many, whether by an estimate, whether at all."""
+def done_figure(console: Console) -> tuple[Any, bool, bool]:
+    """The figure `done`: its value, whether it is estimated, whether it is unknown."""
     found = console.status("orders")
     assert not found["problem"]
     return found["done"], "done" in found["estimated"], "done" in found["unknown"]
@@ -220,9 +220,9 @@ def archived(console: Console) -> tuple[Any, bool, bool]:
 def test_archived_messages_are_done(console: Console) -> None:
     pgmq.run(console.url, "SELECT pgmq.create('orders')")
     console.done("adopt", "orders", "--preset", "pgmq")
-    assert archived(console) == (0, False, False)
+    assert done_figure(console) == (0, False, False)
     pgmq.run(console.url, ARCHIVED)
-    assert archived(console) == (2, True, False)
+    assert done_figure(console) == (2, True, False)
     assert "≈2" in console.done("status", "orders").text
     done = listed(console, "orders", "--state", "done")
     assert [(one["id"], one["state"]) for one in done] == [("3", "done"), ("1", "done")]
@@ -232,21 +232,21 @@ def test_archived_messages_are_done(console: Console) -> None:
         (named,) = listed(console, "orders", "--filter", f"id={id_}")
         assert named["state"] == state
     assert planned(console, "release", "orders", "--force")["count"] == 0
-    # No false zero where rows are there and the counters begin anew, as after a crash.
+    # No false zero if rows exist and the counters were reset, as after a crash.
     reset = "SELECT pg_stat_reset_single_table_counters('pgmq.a_orders'::regclass)"
     pgmq.run(console.url, reset)
-    assert archived(console) == (None, False, True)
+    assert done_figure(console) == (None, False, True)
     pgmq.run(console.url, "ANALYZE pgmq.a_orders")
-    assert archived(console) == (2, True, False)
-    unreadable(console)
+    assert done_figure(console) == (2, True, False)
+    check_unreadable_archive(console)
 
 
-def unreadable(console: Console) -> None:
-    """What is done is unknown to whom the archive is closed, and without one."""
+def check_unreadable_archive(console: Console) -> None:
+    """`done` is unknown without rights to the archive, and without an archive."""
     theirs = ("GRANT USAGE ON SCHEMA pgmq TO {}", "GRANT SELECT ON pgmq.q_orders TO {}")
     with login(console.url, *READ_CATALOG, *theirs) as url:
         reader = Console(url)
-        assert archived(reader) == (None, False, True)
+        assert done_figure(reader) == (None, False, True)
         listed = reader.done("messages", "orders", "--json").json
         assert [one["id"] for one in listed["messages"]] == ["2"]
         assert listed["complete"] is False
@@ -254,7 +254,7 @@ def unreadable(console: Console) -> None:
         assert answer.status == 4
         assert "may not read the table" in answer.err
     pgmq.run(console.url, "DROP TABLE pgmq.a_orders")
-    assert archived(console) == (None, False, True)
+    assert done_figure(console) == (None, False, True)
 
 
 def test_a_partitioned_archive_is_estimated_by_its_partitions(console: Console) -> None:
@@ -272,12 +272,12 @@ def test_a_partitioned_archive_is_estimated_by_its_partitions(console: Console) 
         + ARCHIVED,
     )
     console.done("adopt", "orders", "--preset", "pgmq")
-    assert archived(console) == (2, True, False)
+    assert done_figure(console) == (2, True, False)
     assert [one["id"] for one in listed(console, "orders", "--state", "done")] == ["3", "1"]
 
 
 def test_rows_of_two_partitions_with_the_same_ctid_are_distinguished(console: Console) -> None:
-    """And some in the default partition are a finding."""
+    """And rows in the default partition are a finding."""
     pgmq.run(console.url, pgmq.PARTITIONED)
     insert = "INSERT INTO pgmq.q_parts (msg_id, vt, message) VALUES ({}, now(), '{{}}')"
     for number in (1, 10001):

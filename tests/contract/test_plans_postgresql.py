@@ -1,4 +1,4 @@
-"""Guards on the plans of push and pop: an index, and few pages, whatever the depth."""
+"""The plans of push and pop use an index and read few pages, whatever the depth."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from tests.filling import fill
 from tests.servers import Server, connect
 
 ROUNDS = 7
-"""From the sixth call on a session uses its generic plans."""
+"""From the sixth call on a session uses generic plans."""
 BATCH = 100
 MANY = ["many"] * BATCH
 ENDS = ("complete", "fail")
@@ -32,15 +32,15 @@ BOUNDS = {
     "complete": 40,
     "fail": 40,
 }
-"""The most pages (8 kB, in the cache or not) that one call may look at, whatever the depth."""
-APART = 20
-"""What a call of one message looks at besides where its content lies apart: by its key."""
-ONE_CALL = 300
-"""What one call of a session may look at besides: the system catalog, once."""
-SAMPLE = 2500
-"""What one look of the monitoring may cost: at most 10,001 rows of each state."""
-LOST_NUMBERS = 600
-"""What a pop of a ring may look at besides where numbers are parked: 64 of them, by index."""
+"""The most pages (8 kB, from the cache or not) that one call may read, whatever the depth."""
+APART_PAGES = 20
+"""Pages that a call for one message reads in addition with content=apart: by its key."""
+CATALOG_PAGES = 300
+"""Pages that one call of a session may read in addition: the system catalog, once."""
+SAMPLE_PAGES = 2500
+"""Pages that one sample may read: at most 10,001 rows of each state."""
+LOST_NUMBERS_PAGES = 600
+"""Pages that a pop of a ring may read in addition for parked numbers: 64 of them, by index."""
 
 
 pytestmark = pytest.mark.usefixtures("auto_explain")
@@ -51,7 +51,7 @@ PLANNED = [v for v in BEHAVIOURS if v.options.get("archive_at_pop") != "on"]
 
 @pytest.fixture(scope="module")
 def auto_explain(server: Server) -> None:
-    """Skip where the server has not this module, or the login may not load it."""
+    """Skip if the server lacks this module, or the login may not load it."""
     with connect(server.url) as connection:
         try:
             connection.execute("LOAD 'auto_explain'")
@@ -64,8 +64,8 @@ def depth(long: bool) -> int:
     return 1_000_000 if long else 20_000
 
 
-def roomy(variant: Variant, depth: int) -> Variant:
-    """With room for `depth` messages, where a design wants to know that before."""
+def with_room(variant: Variant, depth: int) -> Variant:
+    """With room for `depth` messages, where the design has a fixed size."""
     if "size" not in variant.options:
         return variant
     return Variant(variant.design, {**variant.given, "size": str(depth * 2), "max_bytes": "32"})
@@ -88,9 +88,9 @@ def on_each_table(client: Client, statement: str) -> None:
 
 
 def load(client: Client, count: int, *, claimed: int | None = None) -> None:
-    """Push so many messages through the queue's own push_many, a few at a time.
+    """Push `count` messages by the queue's own push_many, a few at a time.
 
-    A design that keeps the row gets others that are claimed: as many, unless told.
+    Designs with claims also get `claimed` ones, by default as many.
     """
     name = Identifier(client.queue.schema, client.queue.name + "_push_many")
     call = SQL(
@@ -106,8 +106,8 @@ def load(client: Client, count: int, *, claimed: int | None = None) -> None:
             fill(connection, client.queue, {"claimed": count if claimed is None else claimed})
 
 
-def use_all(session: Session, queue: Queue) -> dict[str, list[Call]]:
-    """Every verb as often as it takes until plans are generic."""
+def call_everything(session: Session, queue: Queue) -> dict[str, list[Call]]:
+    """Call every function often enough to get generic plans."""
     calls = {
         "push": [session.call("push", "%s::text", "one") for _ in range(ROUNDS)],
         "pop": [session.call("pop") for _ in range(ROUNDS)],
@@ -129,7 +129,7 @@ def use_all(session: Session, queue: Queue) -> dict[str, list[Call]]:
 
 
 def check(client: Client, calls: dict[str, list[Call]], *, situation: str) -> None:
-    """Every verb worked, by an index, within its bound, and took no more than it should."""
+    """Every call used an index, stayed within its limit, and took no more than n messages."""
     sequential = {client.queue.table} if client.queue.design.order is Order.NONE else set()
     may_be_read_whole = ("_config", "_waiting", "_push_seq", "_pop_seq")
     for verb, made in calls.items():
@@ -140,27 +140,27 @@ def check(client: Client, calls: dict[str, list[Call]], *, situation: str) -> No
             }
             assert scanned <= sequential, f"reads {scanned} whole: {where}"
             assert not statement.selected_again(), f"chooses its rows again: {where}"
-        apart = APART if client.queue.partitions else 0
-        within_bounds(made, BOUNDS[verb] + apart, where)
+        apart = APART_PAGES if client.queue.partitions else 0
+        check_bounds(made, BOUNDS[verb] + apart, where)
         assert all(len(call.rows) <= BATCH for call in made)
     assert all(len(call.rows) == 1 for call in calls["pop"])
     assert all(len(call.rows) == BATCH for call in calls["pop_many"])
     assert all(call.rows == [(True,)] for verb in ENDS for call in calls.get(verb, []))
 
 
-def within_bounds(calls: list[Call], limit: int, where: str) -> None:
-    dearest, *others = sorted((call.buffers for call in calls), reverse=True)
+def check_bounds(calls: list[Call], limit: int, where: str) -> None:
+    most_expensive, *others = sorted((call.buffers for call in calls), reverse=True)
     assert others[0] <= limit, f"{others[0]} pages: {where}"
-    assert dearest <= limit + ONE_CALL, f"{dearest} pages: {where}"
+    assert most_expensive <= limit + CATALOG_PAGES, f"{most_expensive} pages: {where}"
 
 
 def without_autovacuum(client: Client) -> None:
-    """Statistics change when the test says so."""
+    """Statistics then change only by the test's own ANALYZE."""
     on_each_table(client, "ALTER TABLE {} SET (autovacuum_enabled = off)")
 
 
 def leave_some(client: Client, count: int) -> None:
-    """A queue with few messages in every state, and statistics that say so."""
+    """Leave few messages in every state, and matching statistics."""
     client.push_many(["few"] * 3 * count)
     if client.queue.finishes:
         for number, popped in enumerate(client.pop_many(2 * count)):
@@ -177,17 +177,17 @@ def leave_some(client: Client, count: int) -> None:
 def test_calls_on_a_deep_queue_use_an_index_and_read_few_pages(
     use_postgresql: Use, variant: Variant, depth: int
 ) -> None:
-    """Of a session that knew it empty, of a new one before any statistics, and with them."""
-    client = use_postgresql(roomy(variant, depth))
+    """In a session from when it was empty, in a new one without statistics, and with them."""
+    client = use_postgresql(with_room(variant, depth))
     without_autovacuum(client)
     with Session(client.url, client.queue) as old, Session(client.url, client.queue) as new:
-        check(client, use_all(old, client.queue), situation="on a new queue")
+        check(client, call_everything(old, client.queue), situation="on a new queue")
         load(client, depth)
-        check(client, use_all(old, client.queue), situation="from when it was empty")
-        check(client, use_all(new, client.queue), situation="without statistics")
+        check(client, call_everything(old, client.queue), situation="from when it was empty")
+        check(client, call_everything(new, client.queue), situation="without statistics")
     on_each_table(client, "ANALYZE {}")
     with Session(client.url, client.queue) as session:
-        check(client, use_all(session, client.queue), situation="with statistics")
+        check(client, call_everything(session, client.queue), situation="with statistics")
 
 
 @pytest.mark.long
@@ -196,30 +196,32 @@ def test_calls_on_a_deep_queue_use_an_index_and_read_few_pages(
 def test_plans_made_while_few_were_claimed_stay_cheap(
     use_postgresql: Use, variant: Variant, depth: int
 ) -> None:
-    """An index that only holds claims was the smallest one then; now it holds most of the rows."""
-    client = use_postgresql(roomy(variant, depth))
+    """The index of claims was the smallest one then; now it contains most rows."""
+    client = use_postgresql(with_room(variant, depth))
     without_autovacuum(client)
     load(client, depth, claimed=0)
     on_each_table(client, "VACUUM ANALYZE {}")
     with Session(client.url, client.queue) as session:
-        check(client, use_all(session, client.queue), situation="while few were claimed")
+        check(client, call_everything(session, client.queue), situation="while few were claimed")
         with connect(client.url) as connection:
             fill(connection, client.queue, {"claimed": depth})
-        check(client, use_all(session, client.queue), situation="from when few were claimed")
+        check(
+            client, call_everything(session, client.queue), situation="from when few were claimed"
+        )
 
 
 @contextmanager
 def sampled(client: Client) -> Iterator[Callable[[], Statement]]:
-    """A console that looks at the queue; what its last look at it was, after some others."""
+    """Sample the queue repeatedly; the status statement of the last sample."""
     with recorded(client.url) as (database, recorder):
 
-        def look() -> Statement:
+        def sampled_status() -> Statement:
             for _ in range(ROUNDS):
                 (seen,) = take_sample(database, only=[client.queue]).queues
                 assert seen.row is not None, seen.problem
             return [one for one in recorder.take() if ".status" in one.text][-1]
 
-        yield look
+        yield sampled_status
 
 
 @pytest.mark.long
@@ -229,18 +231,18 @@ def sampled(client: Client) -> Iterator[Callable[[], Statement]]:
 def test_plans_made_while_the_queue_was_short_stay_cheap(
     use_postgresql: Use, variant: Variant, depth: int, left: int
 ) -> None:
-    """The worst for a planner: statistics say, rightly, that the table has one page or none."""
-    client = use_postgresql(roomy(variant, depth))
+    """The worst case for a planner: correct statistics of a table with one page or none."""
+    client = use_postgresql(with_room(variant, depth))
     url, queue = client.url, client.queue
     without_autovacuum(client)
     leave_some(client, left)
-    with Session(url, queue) as old, Session(url, queue) as new, sampled(client) as look:
-        assert look().buffers <= SAMPLE
-        check(client, use_all(old, queue), situation="on a short queue")
+    with Session(url, queue) as old, Session(url, queue) as new, sampled(client) as sampled_status:
+        assert sampled_status().buffers <= SAMPLE_PAGES
+        check(client, call_everything(old, queue), situation="on a short queue")
         load(client, depth)
-        assert look().buffers <= SAMPLE
-        check(client, use_all(old, queue), situation="from when it was short")
-        check(client, use_all(new, queue), situation="with statistics of a short queue")
+        assert sampled_status().buffers <= SAMPLE_PAGES
+        check(client, call_everything(old, queue), situation="from when it was short")
+        check(client, call_everything(new, queue), situation="with statistics of a short queue")
     assert (client.snapshot().ready or 0) >= 10_000
 
 
@@ -257,10 +259,10 @@ def test_plans_made_while_the_ring_was_small_stay_cheap(
     without_autovacuum(client)
     on_each_table(client, "VACUUM ANALYZE {}")
     with Session(client.url, client.queue) as session:
-        check(client, use_all(session, client.queue), situation="on a small ring")
+        check(client, call_everything(session, client.queue), situation="on a small ring")
         relay.relay(client.database, client.queue, depth)
         load(client, depth // 2)
-        check(client, use_all(session, client.queue), situation="from when it was small")
+        check(client, call_everything(session, client.queue), situation="from when it was small")
 
 
 @pytest.mark.long
@@ -269,12 +271,12 @@ def test_plans_made_while_the_ring_was_small_stay_cheap(
 def test_calls_on_a_ring_with_many_lost_numbers_stay_cheap(
     use_postgresql: Use, variant: Variant, depth: int, void: bool
 ) -> None:
-    """As many as a crash with large gaps leaves: a pop still looks at 64 of them."""
-    client = use_postgresql(roomy(variant, depth))
+    """As many as a crash with large gaps leaves: a pop still reads 64 of them."""
+    client = use_postgresql(with_room(variant, depth))
     queue = client.queue
     without_autovacuum(client)
     with Session(client.url, queue) as session:
-        check(client, use_all(session, queue), situation="on a new ring")
+        check(client, call_everything(session, queue), situation="on a new ring")
         with connect(client.url) as connection:
             parked = Identifier(queue.schema, queue.name + "_parked")
             connection.execute(
@@ -284,22 +286,22 @@ def test_calls_on_a_ring_with_many_lost_numbers_stay_cheap(
                 ).format(parked),
                 [void, depth],
             )
-        calls = use_all(session, queue)
-    swept_by_place([*calls["pop"], *calls["pop_many"]], queue, sweeps=not void)
-    apart = APART if client.queue.partitions else 0
+        calls = call_everything(session, queue)
+    check_parked_reads([*calls["pop"], *calls["pop_many"]], queue, sweeps=not void)
+    apart = APART_PAGES if client.queue.partitions else 0
     for verb in ("push", "push_many"):
-        within_bounds(calls[verb], BOUNDS[verb] + apart, verb)
+        check_bounds(calls[verb], BOUNDS[verb] + apart, verb)
     for verb in ("pop", "pop_many"):
-        within_bounds(calls[verb], BOUNDS[verb] + apart + LOST_NUMBERS, verb)
+        check_bounds(calls[verb], BOUNDS[verb] + apart + LOST_NUMBERS_PAGES, verb)
         assert all(call.rows for call in calls[verb])
     on_each_table(client, "ANALYZE {}")
     with Session(client.url, queue) as session:
-        calls = use_all(session, queue)
-    swept_by_place([*calls["pop"], *calls["pop_many"]], queue, sweeps=not void)
+        calls = call_everything(session, queue)
+    check_parked_reads([*calls["pop"], *calls["pop_many"]], queue, sweeps=not void)
 
 
-def swept_by_place(calls: list[Call], queue: Queue, *, sweeps: bool) -> None:
-    """Parked numbers whose turn it is are read from a part of a page, and never all of them."""
+def check_parked_reads(calls: list[Call], queue: Queue, *, sweeps: bool) -> None:
+    """Parked numbers whose turn it is are read from part of a page; the table is never scanned."""
     parked = queue.name + "_parked"
     for call in calls:
         assert parked not in {t for one in call.statements for t in one.sequential()}
@@ -314,9 +316,9 @@ def swept_by_place(calls: list[Call], queue: Queue, *, sweeps: bool) -> None:
 
 
 def test_pops_of_a_heap_cost_the_dead_pages_in_front(use_postgresql: Use) -> None:
-    """It has no index: cheap while its front is short, else as dear as the pages in front.
+    """It has no index: a pop reads all pages before the first message.
 
-    Vacuum frees those pages for new messages, but until these come a pop still looks at them.
+    Vacuum frees dead pages for new messages, but until these arrive a pop still reads them.
     """
     (variant,) = (v for v in DEFAULTS if v.order is Order.NONE)
     client = use_postgresql(variant)
@@ -324,20 +326,20 @@ def test_pops_of_a_heap_cost_the_dead_pages_in_front(use_postgresql: Use) -> Non
     without_autovacuum(client)
     load(client, 50_000)  # of 150,000 the server would begin a scan in its middle
     with Session(client.url, queue) as session:
-        session.call("pop")  # what the first call costs is the session's own
+        session.call("pop")  # the first call of a session costs more
         cheap = session.call("pop")
         with client.database.transaction("an old transaction") as old:
             old.execute(text("SELECT 1 FROM pg_class"))
             old.execute(text("SELECT txid_current()"))
             session.call("pop_many", "%s::integer", 20_000)
             on_each_table(client, "VACUUM {}")
-            dear = session.call("pop")
+            expensive = session.call("pop")
         on_each_table(client, "VACUUM {}")
         vacuumed = session.call("pop")
     dead_pages = 20_000 // 200
-    print(f"pages that a pop reads: {cheap.buffers}, behind 20,000 dead rows {dear.buffers},")
+    print(f"pages that a pop reads: {cheap.buffers}, behind 20,000 dead rows {expensive.buffers},")
     print(f"vacuumed, before new messages come: {vacuumed.buffers}")
-    assert all(call.rows for call in (cheap, dear, vacuumed))
+    assert all(call.rows for call in (cheap, expensive, vacuumed))
     assert {"Seq Scan"} == {
         node["Node Type"]
         for statement in cheap.statements
@@ -345,4 +347,4 @@ def test_pops_of_a_heap_cost_the_dead_pages_in_front(use_postgresql: Use) -> Non
         if node.get("Alias") == "free"
     }
     assert cheap.buffers <= BOUNDS["pop"]
-    assert dear.buffers > dead_pages
+    assert expensive.buffers > dead_pages

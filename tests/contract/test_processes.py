@@ -1,6 +1,6 @@
-"""Producers and consumers in processes of their own: every message once, intact, in order.
+"""Producers and consumers in separate processes: every message once, intact, in order.
 
-And where consumers wait for each other: what the one gets that waited.
+And where consumers wait for each other: what a pop returns that waited.
 """
 
 from collections import Counter
@@ -28,30 +28,30 @@ def count(long: bool) -> int:
 
 @pytest.fixture(scope="session")
 def share(count: int) -> float:
-    """Share of transactions that are rolled back: few enough for a small ring's slots.
+    """Share of transactions that are rolled back: few enough for the slots of a small ring.
 
-    A pop that is rolled back leaves its message in the slot until a relay.
+    A rolled back pop leaves its message in the slot until a relay.
     """
     return 5 / count
 
 
-def settle(client: Client) -> list[PoppedMessage]:
-    """What rolled back pops of a ring have left: a relay gives it back. Elsewhere nothing."""
+def drain_rest(client: Client) -> list[PoppedMessage]:
+    """The remaining messages: those of rolled back pops in a ring, after a relay."""
     if "relay" in client.queue.verbs:
         relay.relay(client.database, client.queue, None)
     return client.drain()
 
 
 def check_each_once(client: Client, outcome: Outcome, rest: Sequence[PoppedMessage]) -> None:
-    """All that was acknowledged came exactly once, unchanged, under the id that push returned."""
+    """Each acknowledged message was popped once, unchanged, with the id that push returned."""
     kind = client.queue.options["payload"]
-    came = [*outcome.messages, *rest]
-    assert all(intact(kind, message.payload) for message in came)
-    times = Counter(sender(message.payload) for message in came)
+    popped = [*outcome.messages, *rest]
+    assert all(intact(kind, message.payload) for message in popped)
+    times = Counter(sender(message.payload) for message in popped)
     assert {key: count for key, count in times.items() if count > 1} == {}
     assert set(times) == set(outcome.pushed)
-    assert {sender(m.payload): m.id for m in came} == outcome.pushed
-    assert {message.attempts for message in came} == {1}
+    assert {sender(m.payload): m.id for m in popped} == outcome.pushed
+    assert {message.attempts for message in popped} == {1}
 
 
 def check_strict_order(outcome: Outcome) -> None:
@@ -84,7 +84,7 @@ def test_two_producers_and_two_consumers_deliver_each_message_once(
         ],
     )
 
-    rest = settle(client)
+    rest = drain_rest(client)
     if "relay" not in queue.verbs:
         assert rest == []
     check_each_once(client, outcome, rest)
@@ -139,14 +139,14 @@ def test_each_of_several_consumers_gets_its_messages_in_order_of_their_numbers(
 WAITING = [v for v in BEHAVIOURS if v.waits]
 
 
-def somebody_waits(client: Client) -> bool:
+def a_session_waits(client: Client) -> bool:
     query = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
     with connect(client.url) as connection:
         return bool(connection.execute(query, [client.database.url.database]).fetchall())
 
 
-def pop_beside(client: Client, batch: int, *, commits: bool) -> list[PoppedMessage]:
-    """What a pop gets that waited for another one, while message 9 was pushed."""
+def pop_after_waiting(client: Client, batch: int, *, commits: bool) -> list[PoppedMessage]:
+    """The messages of a pop that waited for another one while message 9 was pushed."""
 
     def take() -> list[PoppedMessage]:
         if batch:
@@ -158,7 +158,7 @@ def pop_beside(client: Client, batch: int, *, commits: bool) -> list[PoppedMessa
             popped = pop.pop_many(connection, client.queue, 2)
             assert len(popped) == 2
             second = pool.submit(take)
-            wait_until(lambda: somebody_waits(client), "the second consumer waits")
+            wait_until(lambda: a_session_waits(client), "the second consumer waits")
             client.push(client.payload(9))
             if not commits:
                 connection.rollback()
@@ -169,13 +169,13 @@ def pop_beside(client: Client, batch: int, *, commits: bool) -> list[PoppedMessa
 def test_a_pop_that_waited_gets_messages_pushed_or_rolled_back_meanwhile(
     use_postgresql: Use, variant: Variant, long: bool
 ) -> None:
-    """Where everything that it saw was taken it looks once more before it says empty."""
+    """If all messages in its snapshot were taken, it reads again before returning nothing."""
     client = use_postgresql(variant)
     for batch in (0, 1, 5) if long else (0, 5):
         client.push_many(client.payloads(0, 1))
-        came = pop_beside(client, batch, commits=True)
-        assert [message.payload for message in came] == client.payloads(9)
+        popped = pop_after_waiting(client, batch, commits=True)
+        assert [message.payload for message in popped] == client.payloads(9)
         client.push_many(client.payloads(0, 1))
-        came = pop_beside(client, batch, commits=False) + client.drain(1)
-        assert [message.payload for message in came] == client.payloads(0, 1, 9)
-        assert {message.attempts for message in came} == {1}
+        popped = pop_after_waiting(client, batch, commits=False) + client.drain(1)
+        assert [message.payload for message in popped] == client.payloads(0, 1, 9)
+        assert {message.attempts for message in popped} == {1}

@@ -1,6 +1,7 @@
-"""`prove` on each engine at hand: every claim holds there, and no queue but its own is touched.
+"""`prove` on each available engine: every claim holds, and only scratch queues are changed.
 
-On PostgreSQL: a defect for each kind of claim fails it; what a killed one left the next one drops.
+On PostgreSQL: a defect fails its claim, for each kind of claim; leftovers of a killed proof are
+dropped by the next.
 """
 
 import itertools
@@ -33,9 +34,9 @@ from tests.contract.conftest import Use
 from tests.contract.variants import Variant
 from tests.servers import PATIENCE_SECONDS, value, wait_until
 
-SHORT = ("ring:in_hand=on:content=apart", "fifo:order=strict", "split")
-"""So every claim is proven of one of them."""
-WHOLE = [
+SHORT_SPECS = ("ring:in_hand=on:content=apart", "fifo:order=strict", "split")
+"""Each claim applies to one of these."""
+ALL_SPECS = [
     *DESIGNS,
     *("split:dequeue=two_step", "ring:in_hand=on", "ring:content=apart", "ring:subscribers=a,b"),
 ]
@@ -43,13 +44,16 @@ WHOLE = [
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine is no defect."""
+    """Allow for a slow machine."""
     monkeypatch.setattr(run, "MOST_SECONDS", 3600.0)
 
 
 @pytest.mark.parametrize(
     "words",
-    [*SHORT, *(pytest.param(one, marks=pytest.mark.long) for one in WHOLE if one not in SHORT)],
+    [
+        *SHORT_SPECS,
+        *(pytest.param(one, marks=pytest.mark.long) for one in ALL_SPECS if one not in SHORT_SPECS),
+    ],
 )
 def test_every_claim_holds_and_no_other_queue_is_touched(
     database: Database, use: Use, words: str
@@ -68,7 +72,7 @@ def test_every_claim_holds_and_no_other_queue_is_touched(
     assert all(line.evidence for line in lines)
     assert {line.design for line in lines} == {words}
     for line in lines[1:-1] if "subscribers" in words else ():
-        assert line.outcome is not Outcome.PROVEN or of_both(line), line
+        assert line.outcome is not Outcome.PROVEN or tested_for_both(line), line
     assert NOT_TRIED not in {line.evidence for line in lines}
     assert queues_of(other) == before
     assert [one.payload for one in other.drain()] == other.payloads(0, 1, 2)
@@ -79,8 +83,8 @@ def queues_of(client: Client) -> list[str]:
         return [queue.label for queue in catalog.queues(connection)]
 
 
-def of_both(line: Line) -> bool:
-    """Whether it was tried with each of the two subscribers."""
+def tested_for_both(line: Line) -> bool:
+    """Whether it was tested for each of the two subscribers."""
     return line.evidence.startswith("a: ") and "; b: " in line.evidence
 
 
@@ -90,14 +94,14 @@ def test_a_claim_is_tested_for_each_subscriber(use: Use) -> None:
         queue = catalog.find(connection, client.queue.name, client.queue.schema)
     for claim in claims_of(client.database, queue)[:2]:
         line = prove_claim("", claim, Trial(client.database, queue))
-        assert (line.outcome, of_both(line)) == (Outcome.PROVEN, True), line
+        assert (line.outcome, tested_for_both(line)) == (Outcome.PROVEN, True), line
 
 
 def test_each_claim_applies_to_some_design(database: Database) -> None:
-    """Which of them apply is known without a proof."""
+    """Which claims apply is known without a proof."""
     queues = [
         Variant(DESIGNS[name], dict(option.split("=") for option in options)).queue("s", "q")
-        for name, *options in (words.split(":") for words in SHORT)
+        for name, *options in (words.split(":") for words in SHORT_SPECS)
     ]
     everything = {one.text: one for queue in queues for one in claims_of(database, queue)}
     for claim in everything.values():
@@ -120,7 +124,7 @@ def test_an_unknown_design_is_refused(database: Database) -> None:
 
 
 PREFIX = PROOF_PREFIX.replace("_", "\\_")
-TWICE = """
+STORE_TWICE = """
     CREATE FUNCTION "twice {q}"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         IF pg_trigger_depth() = 1 THEN
             INSERT INTO "{q}" (payload) VALUES (NEW.payload);
@@ -130,55 +134,55 @@ TWICE = """
     CREATE TRIGGER twice AFTER INSERT ON "{q}" FOR EACH ROW EXECUTE FUNCTION "twice {q}"();
 """
 """Each message is stored twice."""
-STAYS = """
+IGNORE = """
     CREATE FUNCTION "stays {q}"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         RETURN NULL;
     END $$;
     CREATE TRIGGER stays BEFORE {when} ON "{table}" FOR EACH ROW EXECUTE FUNCTION "stays {q}"();
 """
-"""Nothing is done, and nobody is told."""
-NO_DELETE = STAYS.replace("{table}", "{q}").replace("{when}", "DELETE")
-NO_ARCHIVE = STAYS.replace("{table}", "{q}_archive").replace("{when}", "INSERT")
-NO_PARKING = STAYS.replace("{table}", "{q}_parked").replace("{when}", "INSERT")
-WIDER = 'UPDATE "{q}_config" SET size = size + 1'
+"""Nothing is done, without an error."""
+NO_DELETE = IGNORE.replace("{table}", "{q}").replace("{when}", "DELETE")
+NO_ARCHIVE = IGNORE.replace("{table}", "{q}_archive").replace("{when}", "INSERT")
+NO_PARKING = IGNORE.replace("{table}", "{q}_parked").replace("{when}", "INSERT")
+WRONG_SIZE = 'UPDATE "{q}_config" SET size = size + 1'
 NEWEST_FIRST = r"s/ORDER BY (head|p)\.id/ORDER BY \1.id DESC/"
-SAME_AGAIN = "s/DELETE FROM (.+?) AS m/UPDATE \\1 AS m SET pushed_at = m.pushed_at/"
+UPDATE_INSTEAD = "s/DELETE FROM (.+?) AS m/UPDATE \\1 AS m SET pushed_at = m.pushed_at/"
 TWO_ATTEMPTS = r"s/, 1 FROM popped/, 2 FROM popped/"
-GIVES_SOMETHING = "s/BEGIN\n/BEGIN\n RETURN QUERY SELECT 0::bigint, '0'::text, now(), 1;\n/"
+RETURN_A_ROW = "s/BEGIN\n/BEGIN\n RETURN QUERY SELECT 0::bigint, '0'::text, now(), 1;\n/"
 
 DEFECTS = [
-    ("fifo", GIVES_SOMETHING, "an empty queue"),
+    ("fifo", RETURN_A_ROW, "an empty queue"),
     ("fifo", NEWEST_FIRST, "every message once"),
-    ("ring", WIDER, "a full queue"),
+    ("ring", WRONG_SIZE, "a full queue"),
     ("fifo", TWO_ATTEMPTS, "a pop that is rolled back"),
     ("ring", NO_PARKING, "a pop that is rolled back"),
-    ("fifo", TWICE, "a push that is rolled back"),
-    ("fifo", TWICE, "a session that is killed"),
+    ("fifo", STORE_TWICE, "a push that is rolled back"),
+    ("fifo", STORE_TWICE, "a session that is killed"),
     ("fifo", NO_DELETE, "READ COMMITTED"),
-    ("fifo", SAME_AGAIN, "READ COMMITTED"),
+    ("fifo", UPDATE_INSTEAD, "READ COMMITTED"),
     ("fifo", "s/BEGIN/BEGIN RAISE 'no'; /", "READ COMMITTED"),
-    ("fifo", SAME_AGAIN, "SERIALIZABLE"),
+    ("fifo", UPDATE_INSTEAD, "SERIALIZABLE"),
     ("fifo", NO_ARCHIVE, "purge and restore"),
     ("fifo", 'ALTER TABLE "{q}" DROP CONSTRAINT "{q}_pkey"', "the doctor names"),
     ("fifo", 'GRANT DELETE ON "{q}_archive" TO PUBLIC', "the server lets"),
 ]
-"""Design, what is done to its scratch queue, and the claim that it breaks."""
+"""Design, defect of its scratch queue, and the claim that it breaks."""
 
 
-def planted(on_trial: Trial, defect: str) -> None:
-    """SQL, or s/this/that/ in the functions by which it is popped."""
+def plant(on_trial: Trial, defect: str) -> None:
+    """Plant a defect: SQL, or s/pattern/replacement/ in the pop functions."""
     queue = on_trial.queue
     with on_trial.database.transaction("plant a defect") as connection:
         if not defect.startswith("s/"):
             connection.execute(text(defect.replace("{q}", queue.name).replace(":", "\\:")))
             return
-        _, this, that, _ = defect.split("/")
-        asked = "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname IN (:one, :many)"
+        _, pattern, replacement, _ = defect.split("/")
+        query = "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname IN (:one, :many)"
         names = {"one": f"{queue.name}_pop", "many": f"{queue.name}_pop_many"}
-        for made in connection.execute(text(asked), names).scalars().all():
-            assert re.search(this, made)
-            other = re.sub(this, that, made, count=0 if "ORDER" in this else 1)
-            connection.execute(text(other.replace(":", "\\:")))
+        for made in connection.execute(text(query), names).scalars().all():
+            assert re.search(pattern, made)
+            changed = re.sub(pattern, replacement, made, count=0 if "ORDER" in pattern else 1)
+            connection.execute(text(changed.replace(":", "\\:")))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +196,7 @@ def test_a_defect_disproves_its_claim(
     use_postgresql: Use, design: str, defect: str, words: str
 ) -> None:
     on_trial = trial_of(use_postgresql, design)
-    planted(on_trial, defect)
+    plant(on_trial, defect)
     line = prove_claim(design, claim_of(on_trial, words), on_trial)
     assert line.outcome is Outcome.FAILED, line.evidence
     assert line.evidence
@@ -216,9 +220,9 @@ CODES = {
     "rows_held": "fifo",
     "payload_missing": "split",
 }
-"""Each fault that is planted, and a design that has it."""
-BLIND, IDLE = "sees nothing", "repairs nothing"
-IN_SHORT = dict(zip(CODES, (BLIND, IDLE) * 2, strict=True))
+"""Code of each plant fault, and a design that can have it."""
+FINDS_NOTHING, REPAIRS_NOTHING = "sees nothing", "repairs nothing"
+IN_SHORT = dict(zip(CODES, (FINDS_NOTHING, REPAIRS_NOTHING) * 2, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -226,14 +230,14 @@ IN_SHORT = dict(zip(CODES, (BLIND, IDLE) * 2, strict=True))
     [
         pytest.param(code, failing, marks=[pytest.mark.long] * (IN_SHORT[code] != failing))
         for code in CODES
-        for failing in (BLIND, IDLE)
+        for failing in (FINDS_NOTHING, REPAIRS_NOTHING)
     ],
 )
 def test_a_failing_doctor_disproves_its_claims(
     use_postgresql: Use, monkeypatch: pytest.MonkeyPatch, code: str, failing: str
 ) -> None:
     on_trial = trial_of(use_postgresql, CODES[code])
-    if failing == BLIND:
+    if failing == FINDS_NOTHING:
         nothing = [Diagnosis(on_trial.queue, ())]
         monkeypatch.setattr(trial, "diagnose", lambda *_, **__: nothing)
     else:
@@ -261,16 +265,16 @@ ANSWERS: dict[str, list[tuple[str, object, Outcome, str]]] = {
         ("own_row", 0, Outcome.FAILED, "it sees 0 rows of itself"),
     ],
 }
-"""Design, statement, what an engine answers that is asked it, and what the report says then."""
+"""Design -> statement, the engine's answer, the outcome, and words of the evidence."""
 
 
 @pytest.mark.parametrize("design", ANSWERS)
 def test_the_answer_of_an_engine_decides_the_outcome(use_postgresql: Use, design: str) -> None:
-    """PostgreSQL is asked none: the answer is put into its mouth."""
+    """PostgreSQL has no such statement, so the answer is patched in."""
     on_trial = trial_of(use_postgresql, design)
     for name, answer, outcome, words in ANSWERS[design]:
         with pytest.MonkeyPatch.context() as patch:
-            answered(patch, f"prove.{name}", answer)
+            patch_answer(patch, f"prove.{name}", answer)
             line = prove_claim("", question_of(on_trial, name), on_trial)
         assert (line.outcome, words in line.evidence) == (outcome, True), line.evidence
 
@@ -279,20 +283,20 @@ def test_a_pop_that_does_not_skip_disproves_readpast(
     use_postgresql: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_trial = trial_of(use_postgresql, "fifo")
-    answered(monkeypatch, "prove.optimized_locking", True)
-    planted(on_trial, r"s/LIMIT (1|greatest\(n, 0\))/LIMIT 1/")
+    patch_answer(monkeypatch, "prove.optimized_locking", True)
+    plant(on_trial, r"s/LIMIT (1|greatest\(n, 0\))/LIMIT 1/")
     line = prove_claim("", question_of(on_trial, "optimized_locking"), on_trial)
     assert line.outcome is Outcome.FAILED, line.evidence
 
 
 def question_of(on_trial: Trial, name: str) -> Claim:
-    asked = [one for one in QUESTIONS if one.statement == f"prove.{name}"]
-    assert [one.design for one in asked] == [on_trial.queue.design.name]
-    assert asked[0].claim not in run.claims_of(on_trial.database, on_trial.queue)
-    return asked[0].claim
+    found = [one for one in QUESTIONS if one.statement == f"prove.{name}"]
+    assert [one.design for one in found] == [on_trial.queue.design.name]
+    assert found[0].claim not in run.claims_of(on_trial.database, on_trial.queue)
+    return found[0].claim
 
 
-def answered(monkeypatch: pytest.MonkeyPatch, statement: str, answer: object) -> None:
+def patch_answer(monkeypatch: pytest.MonkeyPatch, statement: str, answer: object) -> None:
     def asking(ask: Callable[..., object]) -> Callable[..., object]:
         def asked(connection: object, *words: object, **values: object) -> object:
             return answer if statement in words else ask(connection, *words, **values)
@@ -302,7 +306,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, statement: str, answer: object) ->
     for name in ("value", "row", "run"):
         monkeypatch.setattr(sql, name, asking(getattr(sql, name)))
     if statement == "prove.own_row":
-        answered(monkeypatch, "prove.become", None)
+        patch_answer(monkeypatch, "prove.become", None)
 
 
 def test_a_queue_that_differs_from_the_printed_sql_or_stays_disproves_a_claim(
@@ -314,7 +318,7 @@ def test_a_queue_that_differs_from_the_printed_sql_or_stays_disproves_a_claim(
     def careless(database: Database, queue: Queue) -> Iterator[None]:
         install(database, queue)
         kept.append(queue)
-        planted(Trial(database, queue), "s/BEGIN/BEGIN NULL;/")
+        plant(Trial(database, queue), "s/BEGIN/BEGIN NULL;/")
         yield
 
     first, last = list(Proof(postgresql, "public", print, install_scratch=careless).run("heap"))
@@ -333,7 +337,7 @@ def test_after_a_failure_the_next_claim_has_a_new_queue(postgresql: Database) ->
     def defective(database: Database, queue: Queue) -> Iterator[None]:
         with scratch_queue(database, queue):
             if not made:
-                planted(Trial(database, queue), TWICE)
+                plant(Trial(database, queue), STORE_TWICE)
             made.append(queue)
             yield
 
@@ -360,13 +364,13 @@ def test_a_proof_drops_the_queue_that_a_killed_proof_left(database_url: str) -> 
     left = value(database_url, listed)
     assert isinstance(left, str)
 
-    told: list[str] = []
+    reported: list[str] = []
     with (
         closing(open_database(database_url)) as database,
-        closing(Proof(database, "public", told.append).run("heap")) as proof,
+        closing(Proof(database, "public", reported.append).run("heap")) as proof,
     ):
         assert next(proof).claim == INSTALLS
-        assert f"An earlier proof left the queue public.{left} behind" in " ".join(told)
+        assert f"An earlier proof left the queue public.{left} behind" in " ".join(reported)
         assert left not in str(value(database_url, listed))
 
 
@@ -380,14 +384,14 @@ def test_an_interrupt_leaves_nothing(database_url: str, sent: signal.Signals) ->
         assert process.stderr is not None
         assert b"fifo: installs" in process.stderr.readline()
         process.send_signal(sent)
-        told = process.communicate(timeout=PATIENCE_SECONDS)
-    assert process.returncode == 128 + sent, told
+        output = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 128 + sent, output
     there = f"SELECT count(*) FROM pg_class WHERE relname LIKE '{PREFIX}%'"
     assert value(database_url, there) == 0
 
 
 def test_an_error_caused_by_an_interrupt_is_no_outcome(postgresql: Database) -> None:
-    """A driver that is cut off in a call tells of an error of its own."""
+    """A driver that is interrupted in a call raises its own error."""
 
     def cut_off(_: object) -> str:
         try:
@@ -401,13 +405,13 @@ def test_an_error_caused_by_an_interrupt_is_no_outcome(postgresql: Database) -> 
 
 
 def test_the_queue_of_a_running_proof_is_not_dropped(postgresql: Database) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     running = Proof(postgresql, "public", print).run("fifo")
     assert next(running).claim == INSTALLS
 
-    with closing(Proof(postgresql, "public", told.append).run("heap")) as another:
+    with closing(Proof(postgresql, "public", reported.append).run("heap")) as another:
         assert next(another).claim == INSTALLS
 
-    assert "belongs to a proof that may still be running" in " ".join(told)
+    assert "belongs to a proof that may still be running" in " ".join(reported)
     with closing(running):
         assert [line.outcome for line in itertools.islice(running, 2)] == [Outcome.PROVEN] * 2

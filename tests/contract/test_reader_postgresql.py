@@ -1,8 +1,8 @@
-"""A login that is only a reader (`dbq-console roles`): it sees all, the server refuses the rest.
+"""A login that is only a reader (`dbq-console roles`): it reads all, the server refuses the rest.
 
-The console's own checks are off: whoever names a URL may do everything as far as those know, and
-what is asked about the audit before an action is answered with yes. So the server refuses a reader
-there; and a scribe, who may write the audit and is a reader otherwise, at the queue itself.
+The console's own checks are off: a URL has all rights, and the check of the audit before an action
+always passes. So the server refuses a reader at the audit; and a scribe, a reader who may write the
+audit, at the queue itself.
 """
 
 import time
@@ -39,7 +39,7 @@ from tests.tui.acting import acting, database_at, make
 from tests.tui.opened import picture, threads_ended
 
 HOLDER = "{holder}"
-"""Stands for the session that holds rows of `held`."""
+"""Placeholder for the session that holds rows of `held`."""
 ORDERS = ("here", "public", "orders")
 LOGINS = ("reader", "scribe")
 MAP = ("--map", "id=id", "--map", "payload=body")
@@ -88,7 +88,7 @@ REFUSED = {
     "pipeline archive": "pipeline archive jobs --done-older 0s --lake {lake} --yes jobs",
 }
 """Every verb that writes, in each of its ways; `pipeline replay` has a test of its own."""
-LOOKING = {
+READING = {
     "status": "status",
     "messages": "messages mail --payload",
     "errors": "errors mail",
@@ -107,17 +107,17 @@ LOOKING = {
     "completion": "completion bash",
     "pipeline runs": "pipeline runs",
 }
-ELSEWHERE = {
+NOT_TESTED_HERE = {
     *("demo", "record", "serve-metrics", "history", "notify"),
     *("pipeline rollup", "pipeline verify"),
     *("preset list", "preset show", "preset trust", "preset check"),
 }
-"""They go on until they are ended, ask no database, or run with logins of their own elsewhere."""
-THE_SERVERS_WORDS = ("permission denied", "must be owner", "must be superuser", "denied to")
+"""They run until they are stopped, use no database, or are tested with logins elsewhere."""
+SERVER_ERRORS = ("permission denied", "must be owner", "must be superuser", "denied to")
 
 
 @dataclass(frozen=True)
-class Place:
+class Site:
     """A database with something to do for every verb."""
 
     owner: str
@@ -131,10 +131,8 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def conn(
-    module_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Place]:
-    """Queues in every state, the roles, a login that is a reader and nothing else."""
+def conn(module_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Queues in every state, the roles, and the logins `reader` and `scribe`."""
     url = module_server.create_database("rights")
     owner = Console(url)
     lake = tmp_path_factory.mktemp("lake")
@@ -154,7 +152,7 @@ def conn(
     owner.done("silence", "bloat", "decided")
     with connect(url) as connection:
         connection.execute(owner.done("roles").out)
-        _make_it_bad(connection)
+        _add_faults(connection)
         owner.done("adopt", "adopted", "--design", "fifo", *MAP)
         connection.execute("GRANT SELECT ON theirs, adopted TO dbq_reader")
     reads, writes = "GRANT dbq_reader TO {}", "GRANT INSERT, UPDATE ON dbq.action TO {}"
@@ -166,11 +164,11 @@ def conn(
     ):
         held.execute("SELECT held_pop()")
         logins = dict(zip(LOGINS, (Console(reader), Console(scribe)), strict=True))
-        yield Place(url, logins, held.info.backend_pid, lake)
+        yield Site(url, logins, held.info.backend_pid, lake)
 
 
-def _make_it_bad(connection: psycopg.Connection) -> None:
-    """What upgrade, the doctor and maintain are for, and tables that nobody has adopted."""
+def _add_faults(connection: psycopg.Connection) -> None:
+    """Make work for upgrade, the doctor and maintain, and create tables to adopt."""
     connection.execute("ALTER TABLE bloated SET (autovacuum_enabled = off)")
     connection.execute("INSERT INTO bloated (payload) SELECT 'x' FROM generate_series(1, 30000)")
     connection.execute("DELETE FROM bloated")
@@ -187,7 +185,7 @@ def _make_it_bad(connection: psycopg.Connection) -> None:
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Nothing of the console asks whether the audit may be written; the pipeline's jobs run without
+    """The console does not check whether the audit may be written; jobs of the pipeline run without
     Spark, in this process."""
 
     @contextmanager
@@ -207,7 +205,7 @@ def unchecked() -> Iterator[None]:
 
 
 def contents(url: str) -> str:
-    """All that the database holds, but for what the server counts."""
+    """All contents of the database except the server's statistics."""
     with connect(url) as connection:
         tables = connection.execute(
             "SELECT c.relkind, format('%I.%I', n.nspname, c.relname) FROM pg_class AS c "
@@ -229,32 +227,32 @@ def contents(url: str) -> str:
 def test_every_verb_is_covered() -> None:
     known = {name for name, _ in verbs()}
     written = {" ".join(w for w in name.split() if not w.startswith("--")) for name in REFUSED}
-    assert written | {"pipeline replay"} | LOOKING.keys() | ELSEWHERE == known
+    assert written | {"pipeline replay"} | READING.keys() | NOT_TESTED_HERE == known
     assert set(REFUSED) - known >= {"doctor --fix", "requeue --to"}
     asking = {
         name
         for name, verb in verbs()
         if any("--yes" in parameter.opts for parameter in verb.params)
     }
-    # discover --adopt asks what adopt asks, of each table that it found.
+    # discover --adopt confirms like adopt, for each table that it found.
     assert asking - {"pipeline replay", "discover"} <= written
 
 
 def test_a_reader_can_run_every_verb_that_only_reads(
-    conn: Place, monkeypatch: pytest.MonkeyPatch
+    conn: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DBQ_RIGHTS", "read-only")
-    for verb, words in LOOKING.items():
+    for verb, words in READING.items():
         answer = conn.call(words)
         assert answer.status in {0, 1 if verb in {"doctor", "check"} else 0}, answer
         assert answer.out
-        if verb != "pipeline runs":  # which quotes what runs of other tests were told
+        if verb != "pipeline runs":  # which quotes errors from runs of other tests
             assert not any(bad in answer.text + answer.err for bad in ("denied", "Could not"))
 
 
 @pytest.mark.parametrize("login", LOGINS)
-def test_the_server_refuses_every_verb_that_writes(conn: Place, login: str, long: bool) -> None:
-    """Of a reader most verbs end where the audit is written: of those the short tier takes some."""
+def test_the_server_refuses_every_verb_that_writes(conn: Site, login: str, long: bool) -> None:
+    """For a reader most verbs fail at the audit: the short tier runs some of them."""
     before = contents(conn.owner)
     with unchecked():
         for verb in REFUSED if long or login == "scribe" else [*REFUSED][::3]:
@@ -265,16 +263,16 @@ def test_the_server_refuses_every_verb_that_writes(conn: Place, login: str, long
 
 
 def _refused(verb: str, answer: Answer) -> None:
-    told = answer.text + answer.err
-    assert any(words in told for words in THE_SERVERS_WORDS), answer
-    # The doctor's exit status is that of the queue, which is as bad as before.
+    output = answer.text + answer.err
+    assert any(words in output for words in SERVER_ERRORS), answer
+    # The doctor's exit status is that of the queue, which is not repaired.
     assert answer.status == (1 if verb == "doctor --fix" else 4), answer
-    assert "Traceback" not in told
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("login", LOGINS)
-def test_the_server_refuses_the_replay_of_archived_messages(conn: Place, login: str) -> None:
-    """The job itself: what stands before it in the verb reads the lake, by Spark."""
+def test_the_server_refuses_the_replay_of_archived_messages(conn: Site, login: str) -> None:
+    """The job only: the verb reads the lake before it, with Spark."""
     before = contents(conn.owner)
     source = QueueArchive("elsewhere", "public", "old", {"text": ("a.parquet",)}, 0)
     row: Any = {"message": "a1 1", "payload": b"x", "title": None, "due_us": None}
@@ -284,7 +282,7 @@ def test_the_server_refuses_the_replay_of_archived_messages(conn: Place, login: 
         offered = replaying.ReplayPreview(queue, str(conn.lake), source, (), 1, None, None)
         with pytest.raises(RefusedError) as refused:
             replaying.replay(database, offered, Lake(conn.lake), [row])
-    assert any(words in refused.value.why for words in THE_SERVERS_WORDS)
+    assert any(words in refused.value.why for words in SERVER_ERRORS)
     assert contents(conn.owner) == before
 
 
@@ -320,7 +318,7 @@ SCREENS: dict[str, tuple[Callable[[ConsoleApp], object], str]] = {
 
 @pytest.mark.long
 async def test_every_screen_works_for_a_reader(
-    conn: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    conn: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # without the runs that were refused
     with database_at(conn.logins["reader"].url) as database:
@@ -358,12 +356,12 @@ async def test_every_screen_works_for_a_reader(
 
 
 @pytest.mark.long
-async def test_the_server_refuses_a_verb_started_on_a_screen(conn: Place) -> None:
+async def test_the_server_refuses_a_verb_started_on_a_screen(conn: Site) -> None:
     before = contents(conn.owner)
     with unchecked(), database_at(conn.logins["scribe"].url) as database:
         async with acting(database, "letters", size=(110, 40)) as console:
             await console.open("letters", "purge")
             await console.plan()
             await console.confirm("letters")
-            assert any(words in console.picture for words in THE_SERVERS_WORDS), console.picture
+            assert any(words in console.picture for words in SERVER_ERRORS), console.picture
     assert contents(conn.owner) == before
