@@ -52,11 +52,11 @@ def make(database: Database, name: str, design_name: str, options: Mapping[str, 
             push_many(connection, made, payloads[:READY])
     if made.finishes:
         with database.transaction("pop") as connection:
-            taken = pop_many(connection, made, CLAIMED + FAILED + DONE, "tester")
+            popped = pop_many(connection, made, CLAIMED + FAILED + DONE, "tester")
         with database.transaction("finish") as connection:
-            for message in taken[CLAIMED : CLAIMED + FAILED]:
+            for message in popped[CLAIMED : CLAIMED + FAILED]:
                 assert fail(connection, made, message, "no [bold]good")
-            for message in taken[CLAIMED + FAILED :]:
+            for message in popped[CLAIMED + FAILED :]:
                 assert complete(connection, made, message)
     return made
 
@@ -108,9 +108,9 @@ class Acting(Running):
         """Press Enter on the form, if it is shown, and wait for the plan."""
         if self.screen.stage is Stage.FORM:
             await self.pilot.press("enter")
-        return await self.planned()
+        return await self.wait_for_plan()
 
-    async def planned(self) -> ActionScreen:
+    async def wait_for_plan(self) -> ActionScreen:
         await self.until(lambda: self.screen.stage in {Stage.PLAN, Stage.FORM})
         return self.screen
 
@@ -118,9 +118,9 @@ class Acting(Running):
         """Type the word, press Enter, and wait for the result."""
         self.screen.query_one("#confirm", Input).value = word
         await self.pilot.press("enter")
-        return await self.ended()
+        return await self.wait_for_result()
 
-    async def ended(self) -> ActionScreen:
+    async def wait_for_result(self) -> ActionScreen:
         await self.until(lambda: self.screen.stage is Stage.RESULT)
         return self.screen
 
@@ -129,7 +129,7 @@ class Acting(Running):
             await self.pilot.press("escape")
             await self.pilot.pause()
 
-    def words(self, selector: str) -> str:
+    def text_of(self, selector: str) -> str:
         return str(self.screen.query_one(selector).plain_text)  # type: ignore[attr-defined]
 
 

@@ -165,19 +165,19 @@ class RecordedConnection:
         self.at = BEGIN + timedelta(seconds=seconds)
         self._recorder.reading(Reading(self._connection, error=ConsoleError(what)))
 
-    def found(self, seconds: float, queue: str, codes: Sequence[str] = ()) -> None:
+    def add_findings(self, seconds: float, queue: str, codes: Sequence[str] = ()) -> None:
         row = {"at": BEGIN + timedelta(seconds=seconds), "schema": "public", "queue": queue}
         severe = {"verdict": "critical", "severity": "critical"}
         rows = [{**row, **severe, "code": code, "summary": f"{code} it is"} for code in codes]
         self._recorder.add(FINDINGS, rows or [{**row, "verdict": "all clear"}])
 
-    def acted(self, seconds: float, queue: str, verb: str) -> None:
+    def add_action(self, seconds: float, queue: str, verb: str) -> None:
         at = BEGIN + timedelta(seconds=seconds)
         row = {"at": at, "schema": "public", "queue": queue, "action_id": 7, "verb": verb}
         more = {"ended_at": at, "operator": "ann", "outcome": "ok", "planned": 3, "done": 3}
         self._recorder.add(ACTIONS, [{**row, **more}])
 
-    def noted(self, seconds: float, note: str) -> None:
+    def add_note(self, seconds: float, note: str) -> None:
         at = BEGIN + timedelta(seconds=seconds)
         row = {"at": at, "ended_at": at, "action_id": 8, "verb": "note", "operator": "ann"}
         self._recorder.add(ACTIONS, [{**row, "outcome": "done", "note": note}])

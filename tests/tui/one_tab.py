@@ -80,7 +80,7 @@ class Shown(Running, Generic[Tab]):
     tab: Tab
     navigator: RecordingNavigator
 
-    def words(self, selector: str) -> str:
+    def text_of(self, selector: str) -> str:
         """The text of a line of the tab."""
         return self.tab.query_one(selector, TextView).plain_text
 

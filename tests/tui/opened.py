@@ -147,7 +147,7 @@ class Opened(Running):
         (found,) = (row for row in rows if row["queue"].text == queue)
         return {name: cell.text for name, cell in found.items()}
 
-    def words(self, selector: str) -> str:
+    def text_of(self, selector: str) -> str:
         """The text of a line of the screen."""
         return self.overview.query_one(selector, TextView).plain_text
 

@@ -80,7 +80,7 @@ class ChangingFeed:
         ]
 
     def sample_now(self) -> None:
-        """It comes soon anyway."""
+        """The next reading comes soon anyway."""
 
     def stop(self, timeout_seconds: float = 0.0) -> None:  # noqa: ARG002  # of the protocol
         self._stop.set()
@@ -94,7 +94,7 @@ class KeyLatency(NamedTuple):
     """Of the thread that paints: what `seconds` would be on an idle machine."""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         return f"{self.seconds * 1000:5.0f} ({self.cpu_seconds * 1000:3.0f}) ms"
 
 
@@ -136,7 +136,7 @@ class Speed:
     def line(self) -> str:
         return (
             f"{self.queues:6}  {self.first_seconds:6.2f} s ({self.first_cpu_seconds:.2f})"
-            f"  {self.key_p95.words}  {self.opened[0].words} {self.opening.words}"
+            f"  {self.key_p95.text}  {self.opened[0].text} {self.opening.text}"
             f"  {self.idle_share:6.1%}  {self.queue_share:6.1%}  {self.still_share:6.1%}"
             f"  {self.memory_mb:4.0f} to {self.memory_end_mb:.0f} MB"
         )
@@ -206,9 +206,9 @@ def share(console: "pexpect.spawn[str]", seconds: float) -> float:
 def _drain(console: "pexpect.spawn[str]", seconds: float) -> None:
     """Read without `expect`, which would search all of it again at each piece."""
     ends = time.perf_counter() + seconds
-    while (left := ends - time.perf_counter()) > 0:
+    while (remaining := ends - time.perf_counter()) > 0:
         with contextlib.suppress(pexpect.TIMEOUT):
-            console.read_nonblocking(65_536, timeout=left)
+            console.read_nonblocking(65_536, timeout=remaining)
     console.buffer = ""
 
 

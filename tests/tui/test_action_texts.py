@@ -159,8 +159,8 @@ def test_every_parameter_is_the_same_in_a_form_and_on_the_command_line(verb: Ver
     expected = {**required(verb), **{one.name: filled[one.name] for one in options}}
     assert values_from_texts(verb, read) == values_from_texts(verb, expected)
     # The form lacks nothing that the command line has.
-    left = {n for n, value in parameters.items() if n not in GENERIC}
-    assert left <= {
+    missing = {n for n, value in parameters.items() if n not in GENERIC}
+    assert missing <= {
         "url",
         "profile",
         "rights",
@@ -170,7 +170,7 @@ def test_every_parameter_is_the_same_in_a_form_and_on_the_command_line(verb: Ver
         *("codes", "all_codes"),
         "idle_for",
         *("subscriber", "group", "fleet"),
-    }, left
+    }, missing
 
 
 def required(verb: Verb) -> dict[str, str]:

@@ -13,7 +13,7 @@ from console.errors import ConnectionFailedError
 from console.tui.dialogs.audit_entry import AuditEntryDialog, AuditRow, filters_of, follow_up
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
-from console.tui.screens import audit as screen
+from console.tui.screens import audit
 from console.tui.screens.audit import AuditEntries, AuditScreen, AuditSearch, parse
 from tests.tui.opened import Opened, alone, conn
 
@@ -58,7 +58,7 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         found.append((tuple(one.name for one in connections), search, key))
         return AuditEntries()
 
-    monkeypatch.setattr(screen, "read_all", read_all)
+    monkeypatch.setattr(audit, "read_all", read_all)
     return found
 
 
@@ -71,27 +71,29 @@ async def shown(console: Opened, *lines: AuditRow, **more: Any) -> AuditScreen:
     return opened_screen
 
 
-def words(of: AuditScreen, selector: str) -> str:
-    return str(of.query_one(selector).render())
+def text_of(screen: AuditScreen, selector: str) -> str:
+    return str(screen.query_one(selector).render())
 
 
-async def test_each_action_has_a_line_and_the_cursor_stays_on_its_action() -> None:
+async def test_each_action_has_a_row_and_the_cursor_stays_on_its_action() -> None:
     async with alone(connections=[conn("prod")]) as console:
-        at = await shown(console, AuditRow(ENTRY), AuditRow(INSTALL))
-        table = at.table
+        screen = await shown(console, AuditRow(ENTRY), AuditRow(INSTALL))
+        table = screen.table
         cells = {name: cell.text for name, cell in table.cells(table.keys[0]).items()}
         assert cells["verb"] == "purge"
         assert cells["done"] == "4,990"
         assert cells["when"] == "03-29 02:00:00"
         await console.press("j")
         assert table.row == AuditRow(INSTALL)
-        at.show(AuditEntries((AuditRow(RUNNING, alive=False), AuditRow(ENTRY), AuditRow(INSTALL))))
+        screen.show(
+            AuditEntries((AuditRow(RUNNING, alive=False), AuditRow(ENTRY), AuditRow(INSTALL)))
+        )
         await console.pilot.pause()
         assert table.row == AuditRow(INSTALL)
         assert "interrupted" in console.picture
 
 
-async def test_a_purge_is_shown_in_full_as_data_and_leads_to_the_form_that_restores_it(
+async def test_a_purge_is_shown_in_full_and_escaped_and_leads_to_its_restore(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with alone(connections=[conn("prod")], size=(50, 14)) as console:
@@ -120,45 +122,45 @@ async def test_the_database_filters_by_verb_and_time_and_the_screen_by_words(
     requested: list[tuple[Any, ...]],
 ) -> None:
     async with alone(connections=[conn("prod")]) as console:
-        at = await shown(console, AuditRow(ENTRY), AuditRow(INSTALL))
+        screen = await shown(console, AuditRow(ENTRY), AuditRow(INSTALL))
         await console.press("slash", "v")
-        at.query_one("#filter", Input).value = "verb:purge since:1d ann"
+        screen.query_one("#filter", Input).value = "verb:purge since:1d ann"
         await console.press("enter")
         assert requested[-1][1].verb == "purge"
         assert requested[-1][1].since == 86_400
-        await console.until(lambda: not at._fetch.busy)
-        at.show(AuditEntries((AuditRow(ENTRY), AuditRow(INSTALL))))
+        await console.until(lambda: not screen._fetch.busy)
+        screen.show(AuditEntries((AuditRow(ENTRY), AuditRow(INSTALL))))
         await console.pilot.pause()
-        assert [*at.table.keys] == [AuditRow(ENTRY).key]
+        assert [*screen.table.keys] == [AuditRow(ENTRY).key]
         await console.press("escape")
         assert requested[-1][1] == AuditSearch()
-        await console.until(lambda: not at._fetch.busy)
-        at.show(AuditEntries((AuditRow(ENTRY), AuditRow(INSTALL))))
-        assert len(at.table.keys) == 2
+        await console.until(lambda: not screen._fetch.busy)
+        screen.show(AuditEntries((AuditRow(ENTRY), AuditRow(INSTALL))))
+        assert len(screen.table.keys) == 2
         await console.press("slash")
-        at.query_one("#filter", Input).value = "since:nix"
+        screen.query_one("#filter", Input).value = "since:nix"
         await console.pilot.pause()
-        assert "not a duration" in words(at, "#audit-head")
+        assert "not a duration" in text_of(screen, "#audit-head")
         await console.press("escape", "escape")
         assert not console.is_at(AuditScreen)
 
 
 async def test_a_failed_connection_is_reported_and_not_shown_as_without_actions() -> None:
     async with alone(connections=[conn("prod"), conn("stage")]) as console:
-        at = await shown(console)
+        screen = await shown(console)
         assert "No actions here yet" in console.picture
         error = ConnectionFailedError("Could not read the audit.", why="refused", next_step="Wait.")
-        at.show(AuditEntries(errors=(("prod", error),)))
+        screen.show(AuditEntries(errors=(("prod", error),)))
         await console.pilot.pause()
         for part in ("Could not read the audit.", "refused", "Wait."):
             assert part in console.picture
         assert "Nobody" not in console.picture
-        at.show(AuditEntries((AuditRow(ENTRY, None, "prod"), AuditRow(ENTRY, None, "stage"))))
-        assert len(at.table.keys) == 2, "numbers are a database's own"
-        at.show(AuditEntries((AuditRow(ENTRY, None, "prod"),), (("stage", error),)))
+        screen.show(AuditEntries((AuditRow(ENTRY, None, "prod"), AuditRow(ENTRY, None, "stage"))))
+        assert len(screen.table.keys) == 2, "numbers are a database's own"
+        screen.show(AuditEntries((AuditRow(ENTRY, None, "prod"),), (("stage", error),)))
         await console.pilot.pause()
-        assert "stage: refused" in words(at, "#audit-head")
-        assert len(at.table.keys) == 2, "what it said before stays"
+        assert "stage: refused" in text_of(screen, "#audit-head")
+        assert len(screen.table.keys) == 2, "what it said before stays"
 
 
 def test_an_interrupted_action_continues_with_the_same_filters() -> None:
@@ -171,5 +173,5 @@ def test_an_interrupted_action_continues_with_the_same_filters() -> None:
 
 
 def test_a_filter_becomes_the_options_of_the_equivalent_command() -> None:
-    found = screen.command_words(parse("verb:purge since:1d running mail"))
+    found = audit.command_words(parse("verb:purge since:1d running mail"))
     assert found == ["--verb", "purge", "--since", "86400s", "--running"]

@@ -72,13 +72,13 @@ def written(path: Path) -> bool:
     return path.exists() and path.read_text().endswith("\n")
 
 
-async def begin(console: Opened, at: BenchScreen, word: str = "y") -> None:
+async def begin(console: Opened, screen: BenchScreen, word: str = "y") -> None:
     """Make the plan, check that nothing runs yet, and confirm."""
-    await console.until(lambda: at.stage is Stage.FORM)
+    await console.until(lambda: screen.stage is Stage.FORM)
     await console.press("enter")
-    await console.until(lambda: at.stage is Stage.PLAN)
-    assert not at.runs
-    at.query_one("#confirm", Input).value = word
+    await console.until(lambda: screen.stage is Stage.PLAN)
+    assert not screen.runs
+    screen.query_one("#confirm", Input).value = word
     await console.press("enter")
 
 
@@ -92,10 +92,10 @@ async def test_a_real_bench_goes_from_the_form_to_a_report(
     database_url: str, tmp_path: Path
 ) -> None:
     async with console_on(database_url) as console:
-        at = await bench_at(console, **SMALL, rounds="1")
-        await begin(console, at)
-        await console.until(lambda: at.stage is Stage.RESULT)
-        bench_run = at._bench_run
+        screen = await bench_at(console, **SMALL, rounds="1")
+        await begin(console, screen)
+        await console.until(lambda: screen.stage is Stage.RESULT)
+        bench_run = screen._bench_run
         assert bench_run is not None
         assert bench_run.complete
         assert (bench_run.done, bench_run.total) == (1, 1)
@@ -103,7 +103,7 @@ async def test_a_real_bench_goes_from_the_form_to_a_report(
         (result,) = bench_run.results
         assert result.ok
         assert result.messages_per_second.median > 0
-        row = at.table.cells("ring")
+        row = screen.table.cells("ring")
         assert row["rounds"].text == "1 of 1"
         assert row["rate"].text == f"{result.messages_per_second.median:,.0f}"
         popped = result.verdict["popped"]
@@ -114,9 +114,9 @@ async def test_a_real_bench_goes_from_the_form_to_a_report(
         for ending, begins in ((".svg", "<svg "), (".json", '{"ran_on"')):
             path = tmp_path / f"bench{ending}"
             await console.press("w")
-            at.query_one("#bench-file", Input).value = str(path)
+            screen.query_one("#bench-file", Input).value = str(path)
             await console.press("enter")
-            await console.until(lambda: not at.query_one("#bench-file").display)
+            await console.until(lambda: not screen.query_one("#bench-file").display)
             await console.until(partial(written, path))
             assert path.read_text().startswith(begins)
         assert json.loads(path.read_text())["results"][0]["popped"] == popped
@@ -125,14 +125,14 @@ async def test_a_real_bench_goes_from_the_form_to_a_report(
 async def test_escape_stops_a_bench_and_its_queue_is_dropped(database_url: str) -> None:
     async with console_on(database_url) as console:
         one = {"producers": "1", "consumers": "1", "seconds": "60"}
-        at = await bench_at(console, **{**SMALL, **one})
-        await begin(console, at)
-        await console.until(lambda: at._bench_run is not None and at._bench_run.live)
+        screen = await bench_at(console, **{**SMALL, **one})
+        await begin(console, screen)
+        await console.until(lambda: screen._bench_run is not None and screen._bench_run.live)
         assert value(database_url, LEFTOVERS[0]) != 0
         assert "ring, round 1 of 3" in console.picture
         await console.press("escape")
         assert console.is_at(BenchScreen)
-        await console.until(lambda: at.stage is Stage.RESULT)
+        await console.until(lambda: screen.stage is Stage.RESULT)
         await console.pilot.pause()
         assert "stopped after 0 rounds" in console.picture
         assert [value(database_url, query) for query in LEFTOVERS] == [0, 0]
@@ -143,9 +143,9 @@ async def test_escape_stops_a_bench_and_its_queue_is_dropped(database_url: str) 
 @pytest.mark.long
 async def test_a_bench_leaves_nothing_when_the_console_ends(database_url: str) -> None:
     async with console_on(database_url) as console:
-        at = await bench_at(console, **{**SMALL, "seconds": "60"})
-        await begin(console, at)
-        await console.until(lambda: at._bench_run is not None and at._bench_run.live)
+        screen = await bench_at(console, **{**SMALL, "seconds": "60"})
+        await begin(console, screen)
+        await console.until(lambda: screen._bench_run is not None and screen._bench_run.live)
         running = console.app.context.action_runs
     running.wait(lambda _: None)
     assert [value(database_url, query) for query in LEFTOVERS] == [0, 0]
@@ -155,31 +155,31 @@ async def test_invalid_values_are_reported_and_a_production_database_requires_it
     database_url: str,
 ) -> None:
     async with console_on(database_url, production=True) as console:
-        at = await bench_at(console, **{**SMALL, "designs": "rign"})
-        await console.until(lambda: at.stage is Stage.FORM)
+        screen = await bench_at(console, **{**SMALL, "designs": "rign"})
+        await console.until(lambda: screen.stage is Stage.FORM)
         await console.press("enter")
-        await console.until(lambda: "rign" in at.query_one("#problem", TextView).plain_text)
-        assert at.stage is Stage.FORM
-        at.form["designs"].value, right = "ring", at.form.fields[4].value
-        at.form.fields[4].value = "1,x"
+        await console.until(lambda: "rign" in screen.query_one("#problem", TextView).plain_text)
+        assert screen.stage is Stage.FORM
+        screen.form["designs"].value, right = "ring", screen.form.fields[4].value
+        screen.form.fields[4].value = "1,x"
         await console.press("enter")
         await console.pilot.pause()
         assert "must be whole numbers, such as 1 or 1,10,100" in console.picture
-        at.form.fields[4].value = right
-        await begin(console, at)
+        screen.form.fields[4].value = right
+        await begin(console, screen)
         assert "'y' does not match" in console.picture
         assert "PRODUCTION database" in console.picture
         assert "uses all of the server's capacity" in " ".join(console.picture.split())
         await console.press("escape")
-        assert at.stage is Stage.FORM
+        assert screen.stage is Stage.FORM
         assert not console.app.context.action_runs.all
 
 
 async def test_a_bench_without_the_right_has_no_form() -> None:
     async with alone(connections=[conn(rights=Rights.OPERATOR)]) as console:
-        at = await bench_at(console)
+        screen = await bench_at(console)
         await console.press("enter")
-        assert at.stage is Stage.NOTHING
+        assert screen.stage is Stage.NOTHING
         assert "eeds the right admin" in console.picture
         assert not console.app.context.action_runs.all
 
@@ -194,9 +194,9 @@ async def test_a_bench_shows_its_progress_and_its_errors() -> None:
             bench_run.on_event(RoundProgress(FIFO, 1, 2, second, 2000.0 + second, MS))
         running = ActionRun(1, ("prod", "", "prod"), "bench", bench_run.work(conn()), 0.0)
         console.app.context.action_runs._all = [running]
-        at = await bench_at(console)
-        assert at._bench_run is bench_run
-        table = at.table
+        screen = await bench_at(console)
+        assert screen._bench_run is bench_run
+        table = screen.table
         assert "fifo x10, round 1 of 2; 1 of 4 rounds, about 0 s left" in console.picture
         assert "messages/s 2,002   fifo x10, second 3" in console.picture
         now = table.cells("fifo x10")
@@ -211,7 +211,7 @@ async def test_a_bench_shows_its_progress_and_its_errors() -> None:
         bench_run.ended_at = console.clock.now
         running.error = ConnectionFailedError("It is gone.", why="b\x1b[31m")
         running.finished.set()
-        at.update_progress()
+        screen.update_progress()
         await console.pilot.pause()
         assert "NOT OK: fifo x10: 1,000 pushed, 999 popped, 0 left, 1 lost" in " ".join(
             console.picture.split()
@@ -245,8 +245,8 @@ def test_the_remaining_time_is_estimated_from_finished_rounds() -> None:
 
 async def test_the_equivalent_command_of_a_bench_has_the_forms_values() -> None:
     async with alone(connections=[conn()]) as console:
-        at = await bench_at(console, designs="ring,fifo", rounds="5", **{"held-xmin": "yes"})
-        await console.until(lambda: at.stage is Stage.FORM)
+        screen = await bench_at(console, designs="ring,fifo", rounds="5", **{"held-xmin": "yes"})
+        await console.until(lambda: screen.stage is Stage.FORM)
         await console.press("ctrl+o")
         dialog = console.on_top(CommandDialog)
         expected = "dbq-console bench --profile prod --designs ring,fifo --rounds 5 --held-xmin"

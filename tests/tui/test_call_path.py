@@ -23,17 +23,17 @@ async def test_the_name_of_a_queue_passes_few_files_to_its_sql(database: Databas
         catalogs += is_job and "catalog.queues " in statement
 
     queue = make(database, "mail", "status", {})
-    async with acting(database, "mail") as here:
+    async with acting(database, "mail") as console:
         event.listen(Engine, "before_cursor_execute", sent)
         try:
             with files_on_call_path("mail", "job", "requeue mail") as files:
-                here.app.open_actions(here.key("mail"), ("limit=1",), "error")
-                await here.until(lambda: bool(here.dialog.choices))
-                await here.press("enter")
-                await here.until(lambda: here.at(Stage.FORM))
+                console.app.open_actions(console.key("mail"), ("limit=1",), "error")
+                await console.until(lambda: bool(console.dialog.choices))
+                await console.press("enter")
+                await console.until(lambda: console.at(Stage.FORM))
                 assert catalogs == 1, "the dialog has looked the queue up"
-                await here.plan()
-                await here.confirm("mail")
+                await console.plan()
+                await console.confirm("mail")
         finally:
             event.remove(Engine, "before_cursor_execute", sent)
     assert states(database, queue)["error"] == FAILED - 1

@@ -51,7 +51,7 @@ def drawn(*samples: tuple[float, QueueSnapshot], now: float, span: int = 0) -> l
 
 
 @given(st.floats(1e-6, 1e12))
-def test_an_axis_ends_at_a_round_figure_that_is_not_below_the_highest(highest: float) -> None:
+def test_an_axis_ends_at_a_round_figure_not_below_the_highest_value(highest: float) -> None:
     for by in (scale, scale_count, scale_seconds):
         assert by(highest) >= highest * (1 - 1e-9)
     assert scale(highest) <= highest * 2.51

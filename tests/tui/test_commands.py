@@ -122,13 +122,13 @@ def test_each_command_opens_its_screen() -> None:
         ("doctor mail", ("examine", KEY)),
     ]
     for line, call in cases:
-        here, navigator = command_context(KEY)
-        commands.run(here, line)
+        context, navigator = command_context(KEY)
+        commands.run(context, line)
         assert navigator.calls == [call], line
 
 
 def test_a_wrong_command_is_explained() -> None:
-    here, navigator = command_context()
+    context, navigator = command_context()
     for line, words in (
         ("relase mail", "Did you mean: release"),
         ("queue mial", "Did you mean: mail"),
@@ -150,22 +150,24 @@ def test_a_wrong_command_is_explained() -> None:
         ('q "mail', "quotation"),
     ):
         with pytest.raises(UsageError) as caught:
-            commands.run(here, line)
+            commands.run(context, line)
         assert words in str(caught.value), line
     assert not navigator.calls
 
 
 def test_queues_of_the_same_name_need_their_schema() -> None:
-    here, _ = command_context(queues=(queue("mail"), queue("mail", schema="sales"), queue("a b")))
+    context, _ = command_context(
+        queues=(queue("mail"), queue("mail", schema="sales"), queue("a b"))
+    )
     with pytest.raises(UsageError) as caught:
-        queue_named(here, "mail")
+        queue_named(context, "mail")
     assert "sales.mail" in caught.value.next_step
-    assert queue_named(here, "sales.mail") == ("prod", "sales", "mail")
-    offered = completions(here, "queue ")
+    assert queue_named(context, "sales.mail") == ("prod", "sales", "mail")
+    offered = completions(context, "queue ")
     assert offered == ["queue public.mail", "queue sales.mail", 'queue "a b"']
 
 
-def test_completions_of_a_command_line() -> None:
+def test_a_command_line_is_completed() -> None:
     expected = {
         "rel": ["relay", "release"],
         "release ma": ["release mail"],
@@ -211,13 +213,13 @@ async def test_the_command_line_completes_shows_errors_and_has_a_history() -> No
 
 
 def test_the_palette_has_every_verb_of_the_queue_under_the_cursor() -> None:
-    here, navigator = command_context(KEY)
-    names = [name for name, _, _ in entries(here)]
+    context, navigator = command_context(KEY)
+    names = [name for name, _, _ in entries(context)]
     assert {"release mail", "requeue mail", "smoke mail", "queue prod/public.mail"} <= {*names}
     assert "resize mail" not in names
     assert len(names) == len(set(names))
-    for _, _, line in entries(here):
-        commands.run(here, line)
+    for _, _, line in entries(context):
+        commands.run(context, line)
     assert len(navigator.calls) == len(names)
 
 

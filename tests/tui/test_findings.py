@@ -120,7 +120,7 @@ async def test_findings_are_ordered_by_severity_then_repairable_then_oldest() ->
         ]
         assert "release [bold] of them" in shown[0]
         assert "40 min" in shown[2]
-        assert "✖ 1 critical  ! 3 warnings" in console.words("#summary")
+        assert "✖ 1 critical  ! 3 warnings" in console.text_of("#summary")
         assert "bloated" not in console.picture
         assert console.row("orders")["state"] == "✖"
 
@@ -144,32 +144,32 @@ async def test_a_finding_of_the_figures_is_not_repeated_beside_the_doctors() -> 
         # The present figure, not the one that the doctor saw.
         assert "6 in error" in shown[1]
         await console.give(replace(mail, claimed=0, stuck=0, errors=0))
-        assert "FINDINGS" not in console.words("#summary")
+        assert "FINDINGS" not in console.text_of("#summary")
 
 
 async def test_all_clear_is_shown_only_after_every_queue_was_examined() -> None:
     async with opened() as console:
         console.app.context.store.expect_doctor("prod-orders")
         await console.give(queue("mail"), queue("bills"))
-        assert "nothing wrong in the figures; the doctor is at work" in console.words("#summary")
+        assert "nothing wrong in the figures; the doctor is at work" in console.text_of("#summary")
         await show_diagnoses(console, diagnosis("mail"))
-        assert "all clear" not in console.words("#summary")
+        assert "all clear" not in console.text_of("#summary")
         await show_diagnoses(console, diagnosis("bills", unseen=["claims: permission denied\nx"]))
-        assert "not examined: bills: claims: permission" in console.words("#summary")
+        assert "not examined: bills: claims: permission" in console.text_of("#summary")
         await show_diagnoses(console, diagnosis("bills", finding(NOTE)))
-        assert "all clear" in console.words("#summary")
+        assert "all clear" in console.text_of("#summary")
         console.clock.now += 200
         await console.give(queue("mail"), queue("bills"))
-        assert "the doctor has not run for 3 min 20 s" in console.words("#summary")
+        assert "the doctor has not run for 3 min 20 s" in console.text_of("#summary")
         store = console.app.context.store
         error = RefusedError("Could not look.", why="too many connections")
         store.add_diagnoses("prod-orders", [], console.clock.now, NOW, error=error)
         for errors in (0, 10):
             await console.give(queue("mail", errors=errors), queue("bills"))
-            assert "the doctor failed: to" in console.words("#summary")
+            assert "the doctor failed: to" in console.text_of("#summary")
         console.feed.fail()
         await console.pilot.pause()
-        assert "clear" not in console.words("#summary")
+        assert "clear" not in console.text_of("#summary")
         assert "lost" in rows(console)[0]
 
 
@@ -182,7 +182,7 @@ async def test_a_failed_doctor_is_shown_with_the_name_of_its_connection() -> Non
         error = RefusedError("Could not look.", why="too many connections")
         store.add_diagnoses("mail", [], console.clock.now, NOW, error=error)
         await console.give(queue("q"))
-        assert "the doctor failed on mail: too many" in console.words("#summary")
+        assert "the doctor failed on mail: too many" in console.text_of("#summary")
 
 
 async def test_findings_fill_rows_that_queues_leave_free_and_the_rest_is_counted() -> None:
@@ -190,7 +190,7 @@ async def test_findings_fill_rows_that_queues_leave_free_and_the_rest_is_counted
         names = [f"q{number}" for number in range(13)]
         await console.give(*(queue(name, errors=10) for name in names))
         assert len(rows(console)) == 4
-        assert "Tab ↓9" in console.words("#summary")
+        assert "Tab ↓9" in console.text_of("#summary")
         for name in names:
             assert f" {name} " in "\n".join(console.picture.splitlines()[6:])
         await console.press("tab", "G")
@@ -205,9 +205,9 @@ async def test_findings_fill_rows_that_queues_leave_free_and_the_rest_is_counted
             for _ in range(3):
                 console.overview.draw()
                 await console.pilot.pause()
-            assert ("Tab" in console.words("#summary")) == (shown is found)
+            assert ("Tab" in console.text_of("#summary")) == (shown is found)
         assert console.table.size.height == 1 + console.table.HEADER_LINES, "empty rows"
-        assert f"Tab ↓{30 - len(rows(console))}" in console.words("#summary")
+        assert f"Tab ↓{30 - len(rows(console))}" in console.text_of("#summary")
         await console.press("tab", "G")
         assert "of q0 1 " in rows(console)[-1]
 
@@ -223,7 +223,7 @@ async def test_tab_goes_to_the_findings_and_back_and_the_cursor_stays_on_its_fin
         assert table.has_focus
         assert table.row is not None
         assert table.row.label == "b"
-        assert "of b" in console.words("#detail")
+        assert "of b" in console.text_of("#detail")
         await show_diagnoses(console, diagnosis("c", finding(CRITICAL, "now grave", minutes=9)))
         assert "now grave" in rows(console)[0]
         assert table.row.label == "b"

@@ -163,7 +163,7 @@ async def test_rows_that_match_a_filter_are_shown_in_folded_groups() -> None:
             "  ▾ a: 1 queue",
             "    bills",
         ]
-        assert "1 of 3 match bills" in console.words("#summary")
+        assert "1 of 3 match bills" in console.text_of("#summary")
         await console.press("escape", "slash", *"/c", "enter")
         assert console.order[1:] == ["  ▾ c: connecting"]
         await console.press("escape")
@@ -178,7 +178,7 @@ async def test_a_group_takes_no_action_and_forms_name_the_connection_and_the_que
         depth = len(console.app.screen_stack)
         for key in "adwBio":
             await console.press(key)
-            assert "first" in console.words("#summary"), key
+            assert "first" in console.text_of("#summary"), key
             assert len(console.app.screen_stack) == depth
         await console.press("j", "w")
         assert console.app.screen.connection == "shops/a"  # type: ignore[attr-defined]
@@ -199,7 +199,7 @@ async def test_of_many_connections_the_worst_or_the_screens_own_is_shown() -> No
             feed.give(queue("mail"), production=feed.name == "shops/7")
         console.feeds[3].fail()
         await console.until(lambda: "PRODUCTION among them" in console.picture)
-        first, second = console.words("#connections").splitlines()
+        first, second = console.text_of("#connections").splitlines()
         assert "shops/3  lost" in first  # the worst
         assert "+ 11 more connections, all of them answer" in second
         console.app.open_queue(("shops/7", "public", "mail"))
@@ -238,8 +238,10 @@ async def test_hosts_that_fall_silent_do_not_delay_the_others(
             for proxy in fleet.proxies[-silent:]:
                 proxy.freeze()
             dead = {f"{NAME}/{fleet.title(index)}" for index in range(hosts - silent, hosts)}
-            left = f"{hosts - silent} of {hosts} connections, {(hosts - silent) * queues:,} queues"
-            await console.until(lambda: left in head(console))
+            remaining = (
+                f"{hosts - silent} of {hosts} connections, {(hosts - silent) * queues:,} queues"
+            )
+            await console.until(lambda: remaining in head(console))
             assert not_answering(console) == dead
             # Hosts that do not answer are first, and say since when.
             for words in console.order[1 : 1 + silent]:
@@ -283,6 +285,6 @@ async def test_queues_are_grouped_by_connection_with_totals() -> None:
         await console.press("k", "k")
         assert console.cursor == ""
         await console.press("a")
-        assert "choose a queue" in console.words("#summary")
+        assert "choose a queue" in console.text_of("#summary")
         await console.press("v")
         assert len(console.order) == 3

@@ -217,12 +217,12 @@ async def test_a_message_is_revealed_written_and_followed_on_a_server(
         await write(console, screen, tmp_path / "masked")
         assert "is there already" in text_of(screen, "foot")
         with database.transaction("pop") as connection:
-            taken = pop_many(connection, queue, 100, "tester")
+            popped = pop_many(connection, queue, 100, "tester")
         screen._load()
         await console.until(lambda: "claimed for" in text_of(screen, "head"))
         assert "owner" in text_of(screen, "head")
         with database.transaction("complete") as connection:
-            for one in taken:
+            for one in popped:
                 complete(connection, queue, one)
         screen._load()
         await console.until(lambda: screen.gone)

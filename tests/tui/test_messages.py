@@ -18,6 +18,7 @@ from console.monitor.filters import NOTHING, Filters, line_of, parse, words_of
 from console.monitor.message import Message
 from console.monitor.messages import Page
 from console.monitor.scans import ScanKey
+from console.tui.open_connection import OpenConnection
 from console.tui.tabs.messages import LoadedPage, MessagesTab, PageRequest
 from console.tui.widgets.keyed_table import LEFT, merge_keys
 from console.tui.widgets.messages import by_key
@@ -72,7 +73,7 @@ async def test_a_page_says_that_there_is_more_and_why_a_refresh_failed() -> None
     async with one_tab(MessagesTab) as shown:
         give(shown.tab, *ABC, message("[bold]x", "error", error="no\x1b[31m route"), more=True)
         await shown.pilot.pause()
-        assert "7 messages, more below" in shown.words(".pane-head")
+        assert "7 messages, more below" in shown.text_of(".pane-head")
         assert "[bold]x" in shown.picture
         assert "no␛[31m route" in shown.picture
         await shown.press("enter")
@@ -80,10 +81,10 @@ async def test_a_page_says_that_there_is_more_and_why_a_refresh_failed() -> None
         shown.tab.show_error(ConnectionFailedError("Could not look.", why="gone", next_step="wait"))
         await shown.pilot.pause()
         assert all(
-            words in shown.words(".pane-head")
+            words in shown.text_of(".pane-head")
             for words in ("Could not look.", "gone", "wait", "as of")
         )
-        assert "7 messages" in shown.words(".pane-head")
+        assert "7 messages" in shown.text_of(".pane-head")
 
 
 async def test_page_down_at_the_end_loads_the_next_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,8 +101,8 @@ async def test_page_down_at_the_end_loads_the_next_page(monkeypatch: pytest.Monk
         await shown.pilot.pause()
         assert list(pane.table.keys) == [f"id={name}" for name in "abcdefg"]
         assert pane.table.cursor_key == "id=f"
-        assert "7 messages" in shown.words(".pane-head")
-        assert "more" not in shown.words(".pane-head")
+        assert "7 messages" in shown.text_of(".pane-head")
+        assert "more" not in shown.text_of(".pane-head")
 
 
 async def test_marked_messages_become_filters_by_id_and_all_matching_the_lists_filter(
@@ -112,10 +113,10 @@ async def test_marked_messages_become_filters_by_id_and_all_matching_the_lists_f
         give(pane, *ABC)
         await shown.press("a")
         await shown.press("x", "j", "X", "a")
-        assert "3 marked" in shown.words(".pane-head")
+        assert "3 marked" in shown.text_of(".pane-head")
         await shown.press("escape", "shift+down", "a")
         await shown.press("asterisk")
-        assert "all matching" in shown.words(".pane-head")
+        assert "all matching" in shown.text_of(".pane-head")
         await shown.press("a")
         filters = parse(["state=error", "error~no route"])
         pane.show_page(LoadedPage(PageRequest(filters, reverse=True), page(message("a", "error"))))
@@ -127,8 +128,8 @@ async def test_marked_messages_become_filters_by_id_and_all_matching_the_lists_f
             (),
             ("state=error", "error~no route"),
         ]
-        assert "oldest first" in shown.words(".pane-head")
-        assert 'filter "error~no route"' in shown.words(".pane-head")
+        assert "oldest first" in shown.text_of(".pane-head")
+        assert 'filter "error~no route"' in shown.text_of(".pane-head")
         requests = requests_of(pane, monkeypatch)
         await shown.press("escape", "t")
         assert [request.filters for request in requests] == [Filters(state="ready")]
@@ -153,7 +154,7 @@ async def test_an_invalid_filter_is_reported_and_changes_nothing(
         pane.show_error(UsageError("The queue 'mail' has no messages in a state 'x'."))
         assert pane.request.filters == NOTHING
         assert [*pane.table.keys] == [f"id={name}" for name in "abcdef"]
-        assert "has no messages in a state" in shown.words(".pane-head")
+        assert "has no messages in a state" in shown.text_of(".pane-head")
 
 
 async def test_letters_typed_into_the_filter_are_not_keys_however_fast(
@@ -280,10 +281,8 @@ def test_a_filter_line_is_split_as_a_shell_would() -> None:
 
 
 async def test_messages_are_listed_and_filtered_on_a_server(database: Database) -> None:
-    from console.tui.open_connection import OpenConnection as Connection  # noqa: PLC0415  # a Key is one, too
-
     make(database, "mail", "claim", {})
-    conn = Connection("prod", database)
+    conn = OpenConnection("prod", database)
     async with one_tab(MessagesTab, connections=[conn]) as shown:
         pane = shown.tab
         pane.poll()
@@ -293,7 +292,7 @@ async def test_messages_are_listed_and_filtered_on_a_server(database: Database) 
         await shown.press("slash", *"error~GOOD", "enter")
         await shown.until(lambda: len(pane.table.keys) == 4)
         await shown.press("slash", "ctrl+u", *"state=scheduled", "enter")
-        await shown.until(lambda: "no messages in a state" in shown.words(".pane-head"))
+        await shown.until(lambda: "no messages in a state" in shown.text_of(".pane-head"))
         assert len(pane.table.keys) == 4
         await shown.press("escape", "escape")
         await shown.until(lambda: len(pane.table.keys) == 14)

@@ -22,8 +22,8 @@ from tests.tui.opened import opened
 
 async def test_the_overview_says_that_it_is_connecting_until_the_first_sample() -> None:
     async with opened(banner="demo", rights="admin") as console:
-        assert "connecting" in console.words("#connections")
-        assert "Searching for queues" in console.words("#empty")
+        assert "connecting" in console.text_of("#connections")
+        assert "Searching for queues" in console.text_of("#empty")
         assert "all clear" not in console.picture
         await console.give(*nine_queues(), production=True)
         assert console.order[:3] == ["mail", "orders", "reports"]
@@ -38,7 +38,7 @@ async def test_the_overview_says_that_it_is_connecting_until_the_first_sample() 
             "errors": "6",
         }
         assert console.row("imports")["age"] == "?"
-        assert "4 ms" in console.words("#connections")
+        assert "4 ms" in console.text_of("#connections")
         # All of them are visible at 80 by 24.
         for one in nine_queues():
             assert f" {one.queue} " in console.picture
@@ -72,13 +72,13 @@ def read_only(login: Login | None) -> str:
 
 async def test_production_and_a_read_only_session_of_a_login_that_can_write_are_shown() -> None:
     async with opened(rights={"prod-orders": read_only}) as console:
-        assert "read-only" in console.words("#connections")
-        assert "PRODUCTION" not in console.words("#connections")
+        assert "read-only" in console.text_of("#connections")
+        assert "PRODUCTION" not in console.text_of("#connections")
         for columns, login in product((80, 160), (READER, WRITER)):
             await console.resize(columns, 24)
             console.feed.give(*nine_queues(), production=True, login=login)
             await console.pilot.pause()
-            first, *below = console.words("#connections").splitlines()
+            first, *below = console.text_of("#connections").splitlines()
             assert "read-only" in first
             assert "PRODUCTION" in first
             has_warning = login is WRITER
@@ -87,7 +87,7 @@ async def test_production_and_a_read_only_session_of_a_login_that_can_write_are_
             for one in nine_queues():
                 assert f" {one.queue} " in console.picture
         await console.give(production=False)
-        assert "PRODUCTION" not in console.words("#connections")
+        assert "PRODUCTION" not in console.text_of("#connections")
 
 
 async def test_each_connection_has_its_own_limits() -> None:
@@ -109,9 +109,9 @@ async def test_u_switches_from_utc_to_the_machines_own_zone(
     time.tzset()
     try:
         async with opened() as console:
-            assert "02:14:07 UTC" in console.words("#connections")
+            assert "02:14:07 UTC" in console.text_of("#connections")
             await console.press("u")
-            assert "05:44:07 +03:30" in console.words("#connections")
+            assert "05:44:07 +03:30" in console.text_of("#connections")
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -128,7 +128,7 @@ async def test_production_is_shown_beside_a_name_of_any_length() -> None:
 async def test_a_database_without_queues_says_how_to_install_one() -> None:
     async with opened() as console:
         await console.give()
-        assert "dbq-console install" in console.words("#empty")
+        assert "dbq-console install" in console.text_of("#empty")
         await console.press("j", "s", "slash", "x", "enter", "escape", "space", "space")
         await console.give(queue("first"))
         assert console.order == ["first"]
@@ -143,17 +143,17 @@ async def test_a_lost_connection_makes_its_rows_stale_and_the_others_continue() 
         console.feeds[1].fail(retry_seconds=8)
         console.clock.now += 14
         await console.give(queue("orders", ready=2))
-        assert "audit  lost 14 s, again now" in console.words("#connections")
-        assert "connection refused" in console.words("#connections")
+        assert "audit  lost 14 s, again now" in console.text_of("#connections")
+        assert "connection refused" in console.text_of("#connections")
         assert console.row("prod › orders")["ready"] == "2"  # noqa: RUF001
         stale = console.row("audit › trail · 14 s old")  # noqa: RUF001
         assert (stale["state"], stale["ready"]) == ("✖", "7")
-        assert "1 stale" in console.words("#summary")
+        assert "1 stale" in console.text_of("#summary")
 
         console.feeds[1].give(queue("trail", ready=8))
         await console.pilot.pause()
         assert console.row("audit › trail")["ready"] == "8"  # noqa: RUF001
-        assert "stale" not in console.words("#summary")
+        assert "stale" not in console.text_of("#summary")
 
 
 async def test_a_connection_that_never_answered_says_so() -> None:
@@ -162,10 +162,10 @@ async def test_a_connection_that_never_answered_says_so() -> None:
         console.clock.now += 3
         await console.press("r")
         console.overview.draw()
-        words = console.words("#connections")
+        words = console.text_of("#connections")
         assert "no connection 3 s, again in 5 s" in words
         assert "no such host" in words
-        assert "keeps trying" in console.words("#empty")
+        assert "keeps trying" in console.text_of("#empty")
 
 
 async def test_keys_move_the_cursor_and_sort_and_a_click_on_a_header_sorts() -> None:
@@ -175,7 +175,7 @@ async def test_keys_move_the_cursor_and_sort_and_a_click_on_a_header_sorts() -> 
         for keys, at in (("j", 1), ("down", 2), ("k", 1), ("G", 8), ("up", 7), ("g", 0)):
             await console.press(keys)
             assert console.cursor == top[at], keys
-            assert f"public.{top[at]}" in console.words("#detail")
+            assert f"public.{top[at]}" in console.text_of("#detail")
         await console.press("end", "pageup")
         assert console.cursor == top[0]
         sorted_by = []
@@ -186,7 +186,7 @@ async def test_keys_move_the_cursor_and_sort_and_a_click_on_a_header_sorts() -> 
         assert console.table.sort_column.name == "state"
         await console.press("s")
         assert console.order == sorted(one.queue for one in nine_queues())
-        assert "by name ▲" in console.words("#summary")
+        assert "by name ▲" in console.text_of("#summary")
         await console.press("S")
         assert console.order == sorted((one.queue for one in nine_queues()), reverse=True)
         await console.pilot.click(console.table, offset=(40, 0))
@@ -203,10 +203,10 @@ async def test_the_filter_applies_at_every_letter_and_enter_keeps_it() -> None:
         await console.press("p", "enter")
         assert console.order == ["reports"]
         assert console.app.focused is console.table
-        assert "1 of 9 match rep" in console.words("#summary")
+        assert "1 of 9 match rep" in console.text_of("#summary")
         await console.give(*nine_queues()[:3])
         assert console.order == []
-        assert "No queue matches" in console.words("#empty")
+        assert "No queue matches" in console.text_of("#empty")
         await console.press("escape")
         assert len(console.order) == 3
         # Letters that are keys elsewhere are only letters here.
@@ -224,7 +224,7 @@ async def test_the_filter_applies_at_every_letter_and_enter_keeps_it() -> None:
         await console.pilot.pause()
         await console.pilot.pause()
         assert console.order == ["mail"]
-        assert "FROZEN" in console.words("#summary")
+        assert "FROZEN" in console.text_of("#summary")
 
 
 async def test_space_freezes_the_screen_but_not_the_sampling() -> None:
@@ -234,12 +234,12 @@ async def test_space_freezes_the_screen_but_not_the_sampling() -> None:
         console.clock.now += 9
         await console.give(queue("q", ready=5))
         assert console.row("q")["ready"] == "1"
-        assert "FROZEN 9 s" in console.words("#summary")
+        assert "FROZEN 9 s" in console.text_of("#summary")
         await console.press("s", "slash", "q", "enter")
         assert console.row("q")["ready"] == "1"
         await console.press("space")
         assert console.row("q")["ready"] == "5"
-        assert "FROZEN" not in console.words("#summary")
+        assert "FROZEN" not in console.text_of("#summary")
         # A click on a key at the bottom presses it.
         keys = console.overview.query_one(KeyFooter)
         at = keys.render_line(0).text.index("freeze")
@@ -253,15 +253,15 @@ async def test_space_freezes_the_screen_but_not_the_sampling() -> None:
 async def test_keys_switch_the_zone_sample_at_once_and_change_the_interval_within_limits() -> None:
     async with opened("a", "b", zone=ZoneInfo("Asia/Kathmandu")) as console:
         for _ in range(2):
-            assert "07:59:07 +05:45" in console.words("#connections")
+            assert "07:59:07 +05:45" in console.text_of("#connections")
             await console.press("u")
-            assert "02:14:07 UTC" in console.words("#connections")
+            assert "02:14:07 UTC" in console.text_of("#connections")
             await console.press("u")
         await console.press("r")
         assert [feed.samples_requested for feed in console.feeds] == [1, 1]
         await console.press("plus")
         assert console.feed.interval_seconds == 2
-        assert "every 2 s" in console.words("#connections")
+        assert "every 2 s" in console.text_of("#connections")
         await console.press(*["plus"] * 9)
         assert console.feed.interval_seconds == 60
         await console.press(*["minus"] * 9)
@@ -281,7 +281,7 @@ async def test_escape_goes_back_one_level_at_a_time_and_never_quits() -> None:
         assert len(console.order) == 9
         await console.press("escape", "q", "escape")
         assert console.app.is_running
-        assert "Ctrl-Q quits" in console.words("#summary")
+        assert "Ctrl-Q quits" in console.text_of("#summary")
 
 
 @pytest.mark.parametrize("before", [(), ("slash", "m"), ("question_mark",)])
@@ -333,7 +333,7 @@ async def test_a_dropped_queue_leaves_the_cursor_on_the_row_that_moved_up() -> N
         assert console.cursor == "c"
         await console.give(queue("a"))
         assert console.cursor == "a"
-        assert "public.a" in console.words("#detail")
+        assert "public.a" in console.text_of("#detail")
 
 
 async def test_new_rows_above_the_cursor_do_not_move_it_and_hidden_rows_are_up_to_date() -> None:
@@ -379,7 +379,7 @@ async def test_keys_act_on_the_queue_or_the_finding_under_the_cursor(
             ("open_install", "prod"),
             ("open_connections",),
         ]
-        assert "the doctor is examining" in console.words("#summary")
+        assert "the doctor is examining" in console.text_of("#summary")
         calls.clear()
         await console.press("tab", "a", "d", "w")
         assert calls == [("open_actions", mail), ("examine", mail), ("open_waits", "stage")]
@@ -398,11 +398,11 @@ async def test_a_row_and_the_line_below_show_actions_holders_waiting_times_and_e
         assert console.cursor == "secret"
         row = console.row("secret")
         assert (row["state"], row["ready"], row["age"]) == ("!", "?", "?")
-        assert "permission denied" in console.words("#detail")
+        assert "permission denied" in console.text_of("#detail")
         assert console.row("bills")["claimed"] == "3 held"
         assert "mail » requeue by ann@etl01, 1 min 04 s" in console.picture
         await console.press("G")
-        assert "  waiting p95 400 ms" in console.words("#detail")
-        assert "processing" not in console.words("#detail")
+        assert "  waiting p95 400 ms" in console.text_of("#detail")
+        assert "processing" not in console.text_of("#detail")
         await console.resize(80, 24)
         assert "mail » requeue" in console.picture

@@ -148,11 +148,11 @@ def test_a_segment_left_by_a_killed_console_is_closed_by_the_next(
     console.kill(9)
     console.expect(pexpect.EOF)
     console.close()
-    (left,) = segments.open_segments(root, name)
+    (segment,) = segments.open_segments(root, name)
     before = kept()
     with started(database_url, tmp_path) as second:
         second.expect("letters")
-        wait_for(lambda: not left.exists())
+        wait_for(lambda: not segment.exists())
         assert [*segments.closed(root, SAMPLES, name)]
         assert kept()[: len(before)] == before
         second.send("\x11")
@@ -178,9 +178,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
     for second in range(4200, LAST + 1, 60):
         recording.sample(second, queue("mail", ready=1), next_seconds=60.0)
     for second in (2400, 2460, 2520):
-        recording.found(second, "mail", ["odd"] if second == 2460 else [])
-    recording.acted(3000, "mail", "purge")
-    recording.noted(3060, "deployed 1.4")
+        recording.add_findings(second, "mail", ["odd"] if second == 2460 else [])
+    recording.add_action(3000, "mail", "purge")
+    recording.add_note(3060, "deployed 1.4")
     recording.close()
     return Recordings(root)
 

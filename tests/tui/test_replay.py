@@ -42,7 +42,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
         mail = queue("mail", "claim", ready=second, errors=0)
         recorded.sample(second, mail, queue("late", ready=7))
     for second in range(0, 601, 60):
-        recorded.found(second, "mail", ["claims_odd"] if 360 <= second < 480 else [])
+        recorded.add_findings(second, "mail", ["claims_odd"] if 360 <= second < 480 else [])
     recorded.close()
     return root
 
@@ -114,7 +114,7 @@ async def test_a_replay_shows_the_recorded_state_and_continues_to_the_end(record
         assert "claims_odd" not in console.picture
 
 
-async def test_going_back_removes_queues_findings_and_figures_of_later(recording: Path) -> None:
+async def test_going_back_removes_later_queues_findings_and_figures(recording: Path) -> None:
     async with played(recording, "01:08:00") as console:
         assert {key[2] for key in _keys(console)} == {"mail", "late"}
         await console.pilot.press("comma", "comma")

@@ -80,14 +80,14 @@ def posted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def shown(console: Opened, *found: Run) -> RunsScreen:
     """The screen, with these runs."""
-    at = await console.opens(RunsScreen, console.app.open_runs)
-    at.show(RunList(found))
+    screen = await console.opens(RunsScreen, console.app.open_runs)
+    screen.show(RunList(found))
     await console.pilot.pause()
-    return at
+    return screen
 
 
-def cells(at: RunsScreen, id_: str) -> dict[str, str]:
-    found = at.table.cells(id_)
+def cells(screen: RunsScreen, id_: str) -> dict[str, str]:
+    found = screen.table.cells(id_)
     return {name: cell.text for name, cell in found.items()}
 
 
@@ -96,15 +96,15 @@ def cells(at: RunsScreen, id_: str) -> dict[str, str]:
 
 async def test_each_run_has_a_row_and_the_cursor_stays_on_its_run(posted: None) -> None:
     async with alone(connections=[conn()], size=(160, 30)) as console:
-        at = await shown(console, RUNNING, DONE)
+        screen = await shown(console, RUNNING, DONE)
         assert "2 runs, 1 running" in console.picture
-        first = cells(at, "2")
+        first = cells(screen, "2")
         assert (first["outcome"], first["rows"], first["progress"]) == (
             "running",
             "200,000",
             PROGRESS,
         )
-        done = cells(at, "1")
+        done = cells(screen, "1")
         assert (done["ended"], done["rows"], done["size"], done["rate"], done["took"]) == (
             *("03-29 02:00:20", "400,000", "122.3 MB", "20,000", "20.0 s"),
         )
@@ -112,33 +112,33 @@ async def test_each_run_has_a_row_and_the_cursor_stays_on_its_run(posted: None) 
             *("", "7 B", "4.2 kB", "90.0 GB"),
         ]
         await console.press("j")
-        table = at.table
-        at.show(RunList((WRONG, RUNNING, DONE), unreadable=2))
+        table = screen.table
+        screen.show(RunList((WRONG, RUNNING, DONE), unreadable=2))
         await console.pilot.pause()
         assert table.row == DONE
         assert "2 files cannot be read" in console.picture
-        assert cells(at, "4")["outcome"] == RunOutcome.MISMATCH
+        assert cells(screen, "4")["outcome"] == RunOutcome.MISMATCH
 
 
 async def test_an_empty_list_killed_runs_and_unreadable_runs_are_explained(posted: None) -> None:
     async with alone(connections=[conn()]) as console:
-        at = await shown(console)
+        screen = await shown(console)
         assert "No job has been run on this machine yet" in console.picture
         assert ":pipeline archive QUEUE" in console.picture
-        at.show(RunList((KILLED, FAILED, DONE)))
+        screen.show(RunList((KILLED, FAILED, DONE)))
         await console.pilot.pause()
         assert f"ended without a word; before that: {PROGRESS}" in console.picture
         assert "ended without a word  " in console.picture, "not cut off in the table"
-        assert cells(at, "3")["mark"] == "✖"
+        assert cells(screen, "3")["mark"] == "✖"
         await console.press("j")
         assert "[bold]no␛[31m gone" in console.picture
         assert "dbq-console pipeline archive jobs" in console.picture
         await console.resize(50, 14)
         assert "archive" in console.picture
-        at._failed(ConsoleError("The runs cannot be read.", why="no disk"))
+        screen._failed(ConsoleError("The runs cannot be read.", why="no disk"))
         await console.pilot.pause()
         assert "no disk" in console.picture
-        assert len(at.table.keys) == 3, "what was read stays"
+        assert len(screen.table.keys) == 3, "what was read stays"
         await console.press("o")
         assert console.is_at(CommandDialog)
 
@@ -281,9 +281,9 @@ async def test_a_run_is_planned_confirmed_by_name_and_then_listed(started: list[
         assert not started
         console.feed.give(queue("jobs"))
         await console.pilot.pause()
-        at = console.on_top(PipelineScreen)
-        at.confirm("jobs")
-        at.confirm("jobs")
+        screen = console.on_top(PipelineScreen)
+        screen.confirm("jobs")
+        screen.confirm("jobs")
         await console.until(lambda: console.is_at(RunsScreen))
         assert [job.words[:4] for job in started] == [("pipeline", "archive", "--yes", "jobs")]
         listed = console.on_top(RunsScreen)
@@ -354,7 +354,9 @@ def test_a_typed_password_cannot_be_passed_to_a_job(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.long
-async def test_a_real_run_from_the_dialog_to_its_result(database: Database, tmp_path: Path) -> None:
+async def test_a_real_run_goes_from_the_dialog_to_its_result(
+    database: Database, tmp_path: Path
+) -> None:
     made = make(database, "jobs", "fifo", {"archive_at_pop": "on"})
     with database.transaction("pop") as connection:
         connection.exec_driver_sql("SELECT count(*) FROM public.jobs_pop_many(5)")

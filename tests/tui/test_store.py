@@ -185,7 +185,7 @@ def test_the_marks_of_severities_differ_without_colour() -> None:
     assert [level.mark for level in Severity] == [" ", "·", "?", "!", "✖"]
 
 
-def test_the_time_until_a_ring_is_full() -> None:
+def test_the_time_until_a_ring_is_full_follows_from_its_gap_and_rates() -> None:
     for push, pop, gap, seconds in (
         (812.0, 640.0, 4_840, 30.0),
         (640.0, 812.0, 4_840, None),
@@ -307,8 +307,8 @@ def test_points_are_joined_only_if_no_sample_between_is_missing_unknown_or_faile
             first, last = span.cell(before), span.cell(after)
             between = [ready for at, ready in samples if first < span.cell(at) < last]
             assert not between, "a look between them told nothing"
-            left = max(at for at, _ in samples if span.cell(at) == first)
-            assert span.cell(left + 3.0) >= last, "the next look came too late"
+            last_sample = max(at for at, _ in samples if span.cell(at) == first)
+            assert span.cell(last_sample + 3.0) >= last, "the next look came too late"
             fails = [at for at, _, fails in history if fails and first < span.cell(at) < last]
             assert not fails, "a look between them failed"
 

@@ -43,14 +43,14 @@ async def test_claims_are_shown_with_the_evidence_about_their_owners() -> None:
     async with one_tab(StuckTab, connections=[conn()]) as shown:
         shown.tab.show_error(RefusedError("Could not look."))
         await shown.show(QueueHolders(Claims((GONE, BOUND, ALIVE, YOUNG), more=True), None))
-        assert "4 claims and more   3 stuck over 5 min: owner 2 gone, 1 alive" in shown.words(
+        assert "4 claims and more   3 stuck over 5 min: owner 2 gone, 1 alive" in shown.text_of(
             "#stuck-head"
         )
         for words in ("15 min", "gone", "alive", "unknown", "etl␛", "somebody"):
             assert words in shown.picture
-        assert "The session that claimed it has ended" in shown.words("#stuck-detail")
+        assert "The session that claimed it has ended" in shown.text_of("#stuck-detail")
         await shown.press("j")
-        assert "so has the claim" in shown.words("#stuck-detail")
+        assert "so has the claim" in shown.text_of("#stuck-detail")
         await shown.press("x", "x", "a", "escape", "a", "f")
         assert shown.navigator.calls == [
             ("actions", KEY, "id=2", "id=3"),
@@ -59,8 +59,8 @@ async def test_claims_are_shown_with_the_evidence_about_their_owners() -> None:
         ]
         shown.tab.show_result(QueueHolders(Claims((GONE,), more=False), None, library="River"))
         await shown.press("g", "y")
-        assert "Its worker is gone" in shown.words("#stuck-detail")
-        assert shown.app.clipboard == shown.words("#stuck-detail"), (
+        assert "Its worker is gone" in shown.text_of("#stuck-detail")
+        assert shown.app.clipboard == shown.text_of("#stuck-detail"), (
             "what is copied is what is shown"
         )
 
@@ -69,10 +69,10 @@ async def test_the_cursor_stays_on_its_claim_and_an_empty_tab_says_why() -> None
     async with one_tab(StuckTab, connections=[conn()]) as shown:
         shown.tab.show_result(QueueHolders(Claims((), more=False), ()))
         await shown.press("a", "y")
-        assert "No claims." in shown.words("#stuck-head")
-        assert "No session holds rows." in shown.words("#stuck-head")
+        assert "No claims." in shown.text_of("#stuck-head")
+        assert "No session holds rows." in shown.text_of("#stuck-head")
         shown.tab.show_result(QueueHolders(None, None))
-        assert "Nothing can be stuck in this design." in shown.words("#stuck-head")
+        assert "Nothing can be stuck in this design." in shown.text_of("#stuck-head")
         assert shown.navigator.calls == []
         shown.tab.show_result(QueueHolders(Claims((GONE, BOUND, ALIVE), more=False), None))
         await shown.press("j", "j")
@@ -87,11 +87,11 @@ async def test_the_cursor_stays_on_its_claim_and_an_empty_tab_says_why() -> None
 async def test_sessions_that_hold_rows_can_be_ended() -> None:
     async with one_tab(StuckTab, connections=[conn()], size=(160, 48)) as shown:
         await shown.show(QueueHolders(None, (HOLDER, PREPARED)))
-        assert "2 sessions hold rows" in shown.words("#stuck-head")
+        assert "2 sessions hold rows" in shown.text_of("#stuck-head")
         for words in ("session 815", "41 min 12 s", "psql, ann", "idle in transaction"):
             assert words in shown.picture
         assert "prepared transaction [b]forgotten" in shown.picture
-        assert "last: SELECT ? FROM billing_pop()" in shown.words("#stuck-detail")
+        assert "last: SELECT ? FROM billing_pop()" in shown.text_of("#stuck-detail")
         await shown.press("a", "j", "a", "g", "x", "x", "a")  # two that are marked: none
         assert shown.navigator.calls == [
             ("end-session", KEY, ("session", "815")),
@@ -120,7 +120,7 @@ def groups(*found: ErrorGroup, complete: bool = True, ungrouped: int = 0) -> Err
 async def test_error_groups_have_counts_times_attempts_and_a_sample() -> None:
     async with one_tab(ErrorsTab, size=(160, 48)) as shown:
         await shown.show(groups(NO_ROUTE, TIMED_OUT, complete=False, ungrouped=4))
-        assert "19 errors in 2 groups at least, the newest; older ones were not" in shown.words(
+        assert "19 errors in 2 groups at least, the newest; older ones were not" in shown.text_of(
             "#errors-head"
         )
         for words in ("≈12", "03-29 02:00:00", "03-29 02:10:00", "1 to 5", "no route to <ip>"):
@@ -128,15 +128,15 @@ async def test_error_groups_have_counts_times_attempts_and_a_sample() -> None:
         assert "newest, message 17: no route to 10.0.0.7: 'x'␛ [bold]" in shown.picture
         shown.tab.show_error(ConnectionFailedError("Could not look.", why="it is away"))
         await shown.pilot.pause()
-        assert "it is away" in shown.words("#errors-head")
-        assert "19 errors" in shown.words("#errors-head")
+        assert "it is away" in shown.text_of("#errors-head")
+        assert "19 errors" in shown.text_of("#errors-head")
 
 
 async def test_the_cursor_stays_on_its_error_group_and_actions_apply_to_it() -> None:
     async with one_tab(ErrorsTab) as shown:
         shown.tab.show_result(groups())
         await shown.press("enter", "a", "y")
-        assert "No errors." in shown.words("#errors-head")
+        assert "No errors." in shown.text_of("#errors-head")
         assert shown.navigator.calls == []
         shown.tab.show_result(groups(NO_ROUTE, TIMED_OUT))
         await shown.press("j")
@@ -177,14 +177,14 @@ async def test_consumers_are_listed_whether_present_or_gone_and_an_empty_list_sa
         found = Consumers(QUEUE, SEEN_AT, (NIGHT, PUSHER), {"sessions": "no right to see others"})
         shown.tab.show_error(RefusedError("Could not look."))
         await shown.show(SampledConsumers(found, (DEPARTED,)))
-        assert "1 consumer, 1 producer seen   1 gone in a day" in shown.words("#consumers-head")
-        assert "Not visible: no right to see others" in shown.words("#consumers-head")
+        assert "1 consumer, 1 producer seen   1 gone in a day" in shown.text_of("#consumers-head")
+        assert "Not visible: no right to see others" in shown.text_of("#consumers-head")
         for words in ("night␛ shift", "pops", "5.0 s", "≈12.5", "≈4", "2 h", "10.0.0.4, worker"):
             assert words in shown.picture
         assert "day shift" in shown.picture
         assert "03-29 01:14:07" in shown.picture
         await shown.press("G", "a", "g", "a", "j", "a")
-        assert "no row tells who pushed it" in shown.words("#consumers-detail")
+        assert "no row tells who pushed it" in shown.text_of("#consumers-detail")
         assert shown.navigator.calls == [
             ("actions", KEY, "state=claimed", "claimed_by=night\x1b shift")
         ], "who has left or has no claims has nothing to act on"
@@ -194,8 +194,8 @@ async def test_consumers_are_listed_whether_present_or_gone_and_an_empty_list_sa
         assert shown.tab.table.row.consumer is PUSHER
         await shown.resize(80, 24)
         await shown.show(SampledConsumers(Consumers(QUEUE, SEEN_AT), None))
-        assert "Nobody seen yet" in shown.words("#consumers-head")
-        assert "gone: ? (not recorded)" in shown.words("#consumers-head")
+        assert "Nobody seen yet" in shown.text_of("#consumers-head")
+        assert "gone: ? (not recorded)" in shown.text_of("#consumers-head")
         await shown.show(SampledConsumers(Consumers(QUEUE, SEEN_AT, (NIGHT,)), ()))
         for words in ("night␛ shift", "last pop", "msg/s", "claims"):
             assert words in shown.picture
@@ -211,14 +211,14 @@ async def test_stuck_errors_and_consumers_are_shown_on_a_server(
         async with one_tab(StuckTab, connections=here) as claims:
             claims.tab.poll()
             await claims.until(lambda: claims.tab.result is not None)
-            assert "3 claims" in claims.words("#stuck-head")
+            assert "3 claims" in claims.text_of("#stuck-head")
             table = claims.tab.table
             assert {row["who"].text for row in map(table.cells, table.keys)} == {"tester"}
         async with one_tab(ErrorsTab, connections=here) as errors:
             tab = errors.tab
             tab.poll()
             await errors.until(lambda: tab.result is not None)
-            assert "4 errors in 1 group" in errors.words("#errors-head")
+            assert "4 errors in 1 group" in errors.text_of("#errors-head")
             await errors.press("enter")
             await errors.until(lambda: len(tab.pane.table.keys) == 4)
             assert tab.is_open
@@ -233,7 +233,7 @@ async def test_stuck_errors_and_consumers_are_shown_on_a_server(
         async with one_tab(StuckTab, key=letters, connections=here) as holders:
             holders.tab.poll()
             await holders.until(lambda: holders.tab.result is not None)
-            assert "1 session holds rows" in holders.words("#stuck-head")
+            assert "1 session holds rows" in holders.text_of("#stuck-head")
             await holders.press("a")
             assert holders.navigator.calls[0][2] == ("session", str(taker.info.backend_pid))
         taker.execute("COMMIT")
