@@ -115,7 +115,7 @@ def test_a_planted_mistake_is_found_by_the_expected_tools(
     long: bool,
     mistake: str,
 ) -> None:
-    """By the binder only with --long, because it is slower."""
+    """By the binder too, if there is ICU."""
     expected, statement = MISTAKES[mistake]
     assert tools_that_found[mistake] == expected - {BINDER}
     if long and icu():

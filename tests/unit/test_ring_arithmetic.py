@@ -17,7 +17,7 @@ SIZES = st.integers(min_value=1, max_value=7)
 
 
 @given(size=st.integers(1, 1000), next_pop=st.integers(1, 2**62), live=st.integers(0, 1000))
-def test_messages_between_pop_and_push_have_slots_of_their_own(
+def test_messages_between_pop_and_push_have_distinct_slots(
     size: int, next_pop: int, live: int
 ) -> None:
     """Up to the number of slots, for any numbers: so a gap below the size means there is room."""

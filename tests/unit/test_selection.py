@@ -36,11 +36,11 @@ class Scan:
     most = 0
     """The most rows that it reads."""
 
-    def __init__(self, source: MessageSource, wanted: MessageQuery, after: str | None) -> None:
+    def __init__(self, source: MessageSource, query: MessageQuery, after: str | None) -> None:
         del source
         assert after is None
         self.finished, self.next, self.read = False, None, 0
-        within = self.present[: min(wanted.limit, self.most)]
+        within = self.present[: min(query.limit, self.most)]
         self.messages = [message(id_) for id_ in within]
         self.complete = len(within) == len(self.present)
 

@@ -54,7 +54,7 @@ def test_all_tables_of_the_catalog_are_found(engine: str) -> None:
     assert {"action_id", "detail", "cutoff"} <= {c.name for c in columns if c.table == "action"}
 
 
-def test_the_header_of_a_procedure_is_no_difference() -> None:
+def test_the_header_of_a_procedure_does_not_count_as_a_difference() -> None:
     """SQL Server stores the batch that created it, with our comment, as a CREATE."""
     product = PRODUCTS["mssql"]
     body = "[s].[q_pop]\n    @n int\nAS\nBEGIN\n    SELECT 1;\nEND;"

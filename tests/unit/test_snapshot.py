@@ -42,18 +42,18 @@ def queue(design: str, **options: str) -> Queue:
 
 
 def test_a_field_that_the_design_lacks_is_null_but_not_unknown() -> None:
-    seen = snapshot(QueueSample(queue("fifo"), replace(NOTHING, ready=3, age_seconds=1.0)), "c")
-    assert (seen.claimed, seen.stuck, seen.gap, seen.capacity) == (None, None, None, None)
-    assert set(seen.unknown) == {"push_per_second", "pop_per_second", "holders"}
+    result = snapshot(QueueSample(queue("fifo"), replace(NOTHING, ready=3, age_seconds=1.0)), "c")
+    assert (result.claimed, result.stuck, result.gap, result.capacity) == (None, None, None, None)
+    assert set(result.unknown) == {"push_per_second", "pop_per_second", "holders"}
 
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_unreadable_figures_are_unknown_and_never_zero(design: str) -> None:
-    seen = snapshot(QueueSample(queue(design), None, "no right to read it"), "c")
-    figures = {name: value for name, value in seen.as_json().items() if name in seen.unknown}
+    result = snapshot(QueueSample(queue(design), None, "no right to read it"), "c")
+    figures = {name: value for name, value in result.as_json().items() if name in result.unknown}
     assert "ready" in figures
     assert set(figures.values()) == {None}
-    assert seen.problem == "no right to read it"
+    assert result.problem == "no right to read it"
 
 
 def test_an_empty_queue_has_no_age_and_a_heap_s_age_is_unknown() -> None:
@@ -64,8 +64,8 @@ def test_an_empty_queue_has_no_age_and_a_heap_s_age_is_unknown() -> None:
 
 def test_above_the_counting_bound_depth_is_an_estimate_of_at_least_the_bound() -> None:
     many = replace(NOTHING, ready=COUNTED + 1, rows_estimated=2_000_000)
-    seen = snapshot(QueueSample(queue("fifo"), many), "c")
-    assert (seen.ready, seen.estimated) == (2_000_000, ("ready",))
+    result = snapshot(QueueSample(queue("fifo"), many), "c")
+    assert (result.ready, result.estimated) == (2_000_000, ("ready",))
     stale = replace(many, rows_estimated=17)
     assert snapshot(QueueSample(queue("fifo"), stale), "c").ready == COUNTED
     exact = replace(NOTHING, ready=COUNTED)
@@ -83,18 +83,23 @@ def test_an_estimate_excludes_rows_counted_in_other_states() -> None:
         rows_estimated=50_013,
         age_seconds=1.0,
     )
-    seen = snapshot(QueueSample(queue("status"), row), "c")
-    assert (seen.ready, seen.claimed, seen.errors, seen.done) == (5, 7, 1, 50_000)
-    assert seen.estimated == ("done",)
+    result = snapshot(QueueSample(queue("status"), row), "c")
+    assert (result.ready, result.claimed, result.errors, result.done) == (5, 7, 1, 50_000)
+    assert result.estimated == ("done",)
 
 
 def test_a_ring_s_gap_is_exact_and_its_depth_an_estimate_where_it_is_large() -> None:
     row = replace(RING, ready=4_900, next_push=15_001, next_pop=10_001, capacity=20_000)
-    seen = snapshot(QueueSample(queue("ring"), replace(row, age_seconds=1.0)), "c")
-    assert (seen.ready, seen.gap, seen.capacity, seen.estimated) == (4_900, 5_000, 20_000, ())
+    result = snapshot(QueueSample(queue("ring"), replace(row, age_seconds=1.0)), "c")
+    assert (result.ready, result.gap, result.capacity, result.estimated) == (
+        4_900,
+        5_000,
+        20_000,
+        (),
+    )
     uncounted = replace(row, ready=None, next_push=30_001, age_seconds=1.0)
-    seen = snapshot(QueueSample(queue("ring"), uncounted), "c")
-    assert (seen.ready, seen.gap, seen.estimated) == (20_000, 20_000, ("ready",))
+    result = snapshot(QueueSample(queue("ring"), uncounted), "c")
+    assert (result.ready, result.gap, result.estimated) == (20_000, 20_000, ("ready",))
 
 
 def rates(flow: Flow, *rows: StatusRow | None, counts_rows: bool = True) -> list[Rates]:
@@ -109,7 +114,7 @@ def test_a_server_that_counts_no_rows_has_unknown_rates() -> None:
 
 
 @given(st.lists(st.sampled_from(["push", "pop", "complete", "fail", "release"]), max_size=40))
-def test_pops_of_kept_rows_follow_from_updates_deletes_and_claims(events: list[str]) -> None:
+def test_pops_of_kept_rows_are_derived_from_updates_deletes_and_claims(events: list[str]) -> None:
     """The law behind Flow.CLAIMED: whatever happens to the claims, each pop counts once."""
     claimed = updated = deleted = inserted = pops = errors = 0
     ready = 100
@@ -137,15 +142,15 @@ def test_too_many_claims_to_count_leave_the_pop_rate_unknown() -> None:
 
 def a_ring(**figures: object) -> QueueSnapshot:
     row = replace(RING, next_push=1_001, next_pop=1, ready=1_000, capacity=5_000, age_seconds=1.0)
-    seen = snapshot(QueueSample(queue("ring"), row), "c", Rates(50.0, 30.0))
-    return replace(seen, **figures)  # type: ignore[arg-type]
+    result = snapshot(QueueSample(queue("ring"), row), "c", Rates(50.0, 30.0))
+    return replace(result, **figures)  # type: ignore[arg-type]
 
 
 def test_time_to_full_and_the_time_gained_by_a_resize() -> None:
-    seen = a_ring(filling_per_second=(10.0, 40.0))
-    assert seen.full_in_seconds == 200.0
-    assert seen.full_in_range_seconds == (100.0, 400.0)
-    assert seen.resize_buys_seconds(10_000) == 250.0
+    result = a_ring(filling_per_second=(10.0, 40.0))
+    assert result.full_in_seconds == 200.0
+    assert result.full_in_range_seconds == (100.0, 400.0)
+    assert result.resize_buys_seconds(10_000) == 250.0
     assert a_ring(gap=5_000).full_in_seconds == 0.0
     may_never = a_ring(filling_per_second=(-5.0, 45.0))
     assert may_never.full_in_range_seconds[1] is None
@@ -158,8 +163,8 @@ def test_time_to_full_and_the_time_gained_by_a_resize() -> None:
 def test_a_ring_that_does_not_fill_or_has_unknown_figures_has_no_time_to_full(
     figures: dict[str, object],
 ) -> None:
-    seen = a_ring(**figures)
-    assert (seen.full_in_seconds, seen.resize_buys_seconds(10_000)) == (None, None)
+    result = a_ring(**figures)
+    assert (result.full_in_seconds, result.resize_buys_seconds(10_000)) == (None, None)
 
 
 def test_the_range_of_a_ring_s_fill_rate_contains_its_mean() -> None:
@@ -192,26 +197,30 @@ def test_holders_are_counted_even_if_the_queue_cannot_be_read() -> None:
         Holder(pid, None, None, None, seconds, None, seconds)
         for pid, seconds in ((7, 40.0), (8, None))
     )
-    seen = snapshot(QueueSample(queue("fifo"), None, "locked", holders=holders), "c")
-    assert (seen.holders, seen.held_seconds, len(seen.held_by)) == (2, 40.0, 2)
-    assert "holders" not in seen.unknown
+    result = snapshot(QueueSample(queue("fifo"), None, "locked", holders=holders), "c")
+    assert (result.holders, result.held_seconds, len(result.held_by)) == (2, 40.0, 2)
+    assert "holders" not in result.unknown
 
 
 def test_several_deep_states_without_an_estimate_are_unknown() -> None:
     row = replace(NOTHING, ready=COUNTED + 1, done=COUNTED + 1, claimed=0, rows_estimated=10**6)
-    seen = snapshot(QueueSample(queue("status"), row), "c")
-    assert (seen.ready, seen.done, seen.estimated) == (None, None, ())
-    assert {"ready", "done"} <= set(seen.unknown)
+    result = snapshot(QueueSample(queue("status"), row), "c")
+    assert (result.ready, result.done, result.estimated) == (None, None, ())
+    assert {"ready", "done"} <= set(result.unknown)
     estimated = QueueSample(queue("status"), row, estimates={"ready": 25_000.4, "done": 9.0})
-    seen = snapshot(estimated, "c")
-    assert (seen.ready, seen.done) == (25_000, COUNTED)
-    assert seen.estimated == ("ready", "done")
+    result = snapshot(estimated, "c")
+    assert (result.ready, result.done) == (25_000, COUNTED)
+    assert result.estimated == ("ready", "done")
 
 
 def test_too_many_stuck_claims_to_count_are_estimated_as_all_claims() -> None:
     row = replace(NOTHING, ready=0, claimed=COUNTED + 1, stuck=COUNTED + 1, errors=0)
-    seen = snapshot(QueueSample(queue("claim"), row, estimates={"claimed": 70_000.0}), "c")
-    assert (seen.claimed, seen.stuck, seen.estimated) == (70_000, 70_000, ("claimed", "stuck"))
+    result = snapshot(QueueSample(queue("claim"), row, estimates={"claimed": 70_000.0}), "c")
+    assert (result.claimed, result.stuck, result.estimated) == (
+        70_000,
+        70_000,
+        ("claimed", "stuck"),
+    )
 
 
 def test_the_json_object_is_plain_data() -> None:
@@ -277,7 +286,7 @@ def test_rates_are_computed_between_two_resets_of_the_counters(
             assert rates.pop is not None
             # From the latest sample that is as old as the window, or the oldest one.
             at, first_pushes, first_pops = next(
-                (seen for seen in reversed(life) if now - seen[0] >= SECONDS), life[0]
+                (earlier for earlier in reversed(life) if now - earlier[0] >= SECONDS), life[0]
             )
             assert abs(rates.push - (pushes - first_pushes) / (now - at)) < 1e-6
             assert abs(rates.pop - (pops - first_pops) / (now - at)) < 1e-6
@@ -310,19 +319,19 @@ def test_a_total_counts_every_observed_push_and_never_falls(steps: list[int | st
     last: float | None = None
     begun = False
     for now, step in enumerate(steps):
-        seen: StatusRow | None = None
+        sampled: StatusRow | None = None
         if step == "reset":  # a relay: numbers are moved, not drawn
             base, number, begun = base + 1, number + 1_000, True
-            seen = replace(RING, next_push=number, base=base)
+            sampled = replace(RING, next_push=number, base=base)
         elif step == "missed":
             begun = False
         elif isinstance(step, int):
             number += step
             expected += step if begun else 0
             begun = True
-            seen = replace(RING, next_push=number, base=base)
-        found = window.add(float(now), seen, counts_rows=True).pushed
-        assert found == (None if seen is None else expected)
+            sampled = replace(RING, next_push=number, base=base)
+        found = window.add(float(now), sampled, counts_rows=True).pushed
+        assert found == (None if sampled is None else expected)
         assert found is None or last is None or found >= last
         last = found if found is not None else last
 

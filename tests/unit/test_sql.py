@@ -279,7 +279,7 @@ def test_a_definition_that_becomes_empty_is_undefined(query_files: Path) -> None
     assert "    NULL AS error, -- {is_error}" in counted("fifo")
 
 
-def test_a_design_inherits_from_the_one_that_it_is_like(query_files: Path) -> None:
+def test_a_design_inherits_from_the_design_it_is_like(query_files: Path) -> None:
     """Statements, definitions, and thereby the shared statements."""
     for design in ("stack", "heap"):
         assert sql.statement("postgresql", f"{design}.own").label == "fifo.own"

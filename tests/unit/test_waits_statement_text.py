@@ -61,7 +61,7 @@ def test_a_statement_keeps_its_shape(text: str, shown: str) -> None:
         ("{call orders_push('x')}", "…"),
     ],
 )
-def test_uncertain_text_is_left_out_to_its_end(text: str, shown: str) -> None:
+def test_a_statement_is_cut_where_its_syntax_is_uncertain(text: str, shown: str) -> None:
     assert masked(text, KNOWN) == shown
 
 
