@@ -11,21 +11,21 @@ from console.engines import PRODUCTS
 from console.errors import UsageError
 
 PAIRS = [
-    (product, of)
+    (product, design)
     for product in PRODUCTS.values()
-    for of in DESIGNS.values()
-    if product.name in of.engines
+    for design in DESIGNS.values()
+    if product.name in design.engines
 ]
 
 
-def queue(of: Design, name: str, schema: str = "s") -> Queue:
-    return installed_queue(schema, name, of, of.complete_options({}))
+def queue(design: Design, name: str, schema: str = "s") -> Queue:
+    return installed_queue(schema, name, design, design.complete_options({}))
 
 
 def test_the_longest_object_name_just_fits_at_the_limit() -> None:
-    for product, of in PAIRS:
-        limit, suffix = object_names.limit(product, of.name, "s")
-        longest = queue(of, "x" * limit)
+    for product, design in PAIRS:
+        limit, suffix = object_names.limit(product, design.name, "s")
+        longest = queue(design, "x" * limit)
         names = object_names.of(product, longest)
         # The name of an object outside any schema begins with the schema's name.
         assert product.name_limit - max(map(product.name_length, names)) in {0, len("s.")}
@@ -33,22 +33,29 @@ def test_the_longest_object_name_just_fits_at_the_limit() -> None:
         object_names.check(product, longest)
         complaint = rf"{limit + 1} {product.name_unit}, at most {limit}"
         with pytest.raises(UsageError, match=complaint) as refused:
-            object_names.check(product, queue(of, "x" * (limit + 1)))
+            object_names.check(product, queue(design, "x" * (limit + 1)))
         assert f"<queue>{suffix}" in refused.value.why
         suffixes = {name.removeprefix(longest.name) for name in names}
-        assert {"_push", "_push_many", "_pop", "_pop_many", "_archive", of.table_suffix} <= suffixes
-        assert not of.keeps_row or {"_complete", "_fail"} <= suffixes
+        assert {
+            "_push",
+            "_push_many",
+            "_pop",
+            "_pop_many",
+            "_archive",
+            design.table_suffix,
+        } <= suffixes
+        assert not design.keeps_row or {"_complete", "_fail"} <= suffixes
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60))
 def test_the_limit_is_in_the_engine_s_unit_of_length(name: str) -> None:
-    for product, of in PAIRS:
-        limit, _ = object_names.limit(product, of.name, "s")
+    for product, design in PAIRS:
+        limit, _ = object_names.limit(product, design.name, "s")
         if product.name_length(name) <= limit:
-            object_names.check(product, queue(of, name))
+            object_names.check(product, queue(design, name))
         else:
             with pytest.raises(UsageError, match="too long"):
-                object_names.check(product, queue(of, name))
+                object_names.check(product, queue(design, name))
 
 
 @pytest.mark.parametrize(
@@ -64,15 +71,15 @@ def test_the_limit_is_in_the_engine_s_unit_of_length(name: str) -> None:
     ],
 )
 def test_invalid_names_are_refused(schema: str, name: str, complaint: str) -> None:
-    for product, of in PAIRS:
+    for product, design in PAIRS:
         with pytest.raises(UsageError, match=complaint):
-            object_names.check(product, queue(of, name, schema))
+            object_names.check(product, queue(design, name, schema))
 
 
 @given(st.text(), st.text(), st.text(), st.text())
 def test_channels_are_short_alphanumeric_and_unique(a: str, b: str, c: str, d: str) -> None:
-    of = DESIGNS["fifo"]
-    first, second = queue(of, b, a).channel, queue(of, d, c).channel
+    design = DESIGNS["fifo"]
+    first, second = queue(design, b, a).channel, queue(design, d, c).channel
     assert (first == second) == ((a, b) == (c, d))
     assert first.isascii()
     assert first.replace("_", "").isalnum()
@@ -80,5 +87,5 @@ def test_channels_are_short_alphanumeric_and_unique(a: str, b: str, c: str, d: s
 
 
 def test_an_adopted_table_keeps_its_own_name() -> None:
-    for of in DESIGNS.values():
-        assert Queue("s", "t", of, {}, {}, kind=Kind.ADOPTED).table == "t"
+    for design in DESIGNS.values():
+        assert Queue("s", "t", design, {}, {}, kind=Kind.ADOPTED).table == "t"

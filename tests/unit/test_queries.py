@@ -21,10 +21,10 @@ LIBRARY_QUEUES = [
     (product, queue) for product in PRODUCTS.values() for queue in library_queues(product)
 ]
 PRODUCT_DESIGNS = [
-    (product, of)
+    (product, design)
     for product in PRODUCTS.values()
-    for of in DESIGNS.values()
-    if product.name in of.engines
+    for design in DESIGNS.values()
+    if product.name in design.engines
 ]
 
 
@@ -52,19 +52,19 @@ def test_statements_of_an_installed_queue_are_rendered(variant: Variant) -> None
 
 
 @pytest.mark.parametrize(
-    ("product", "of"),
+    ("product", "design"),
     PRODUCT_DESIGNS,
-    ids=[f"{product.name}-{of.name}" for product, of in PRODUCT_DESIGNS],
+    ids=[f"{product.name}-{design.name}" for product, design in PRODUCT_DESIGNS],
 )
-def test_statements_of_an_adopted_table_are_rendered(product: Product, of: Design) -> None:
+def test_statements_of_an_adopted_table_are_rendered(product: Product, design: Design) -> None:
     """With all roles of the design, without each optional one, and without all of these."""
-    size = {"size": "5"} if "slot" in of.needed_roles else {}
-    needed = dict.fromkeys(of.needed_roles, "column") | size
-    full = dict.fromkeys(of.roles, "column") | needed
+    size = {"size": "5"} if "slot" in design.needed_roles else {}
+    needed = dict.fromkeys(design.needed_roles, "column") | size
+    full = dict.fromkeys(design.roles, "column") | needed
     lacking = [{r: c for r, c in full.items() if r != left} for left in full.keys() - needed.keys()]
-    status = sql.statement(product.name, f"{of.name}.status")
+    status = sql.statement(product.name, f"{design.name}.status")
     for roles in (full, *lacking, needed):
-        check(product, Queue("s", "t", of, {}, roles, kind=Kind.ADOPTED), status)
+        check(product, Queue("s", "t", design, {}, roles, kind=Kind.ADOPTED), status)
 
 
 @pytest.mark.parametrize(

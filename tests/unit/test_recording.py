@@ -51,7 +51,9 @@ def wait_for(condition: Callable[[], bool]) -> None:
 @st.composite
 def row(draw: st.DrawFn, kind: RecordKind) -> dict[str, Any]:
     values = {
-        name: draw(st.none() | BY_TYPE[of]) for name, of in kind.columns.items() if name != "at"
+        name: draw(st.none() | BY_TYPE[column_type])
+        for name, column_type in kind.columns.items()
+        if name != "at"
     }
     return {"at": draw(BY_TYPE[segments.TIME]), **values}
 
@@ -78,7 +80,7 @@ def test_rows_of_open_and_closed_segments_can_be_read(
         assert not segment.close().torn
     for kind in KINDS.values():
         reader = RecordReader(root, connection)
-        written = [one for of, rows in batches for one in rows if of is kind]
+        written = [one for its_kind, rows in batches for one in rows if its_kind is kind]
         assert reader.rows(kind, ALWAYS) == sorted(written, key=lambda one: one["at"])
         assert reader.skipped.text == ""
     if not close:
@@ -215,7 +217,7 @@ def test_a_segment_that_cannot_be_sealed_waits_for_the_next_recorder(
         patched.setattr(segments, "seal", Mock(side_effect=pa.ArrowInvalid("not today")))
         for number in range(2):
             recorder = Recorder(tmp_path, "prod", now=lambda: NOW)
-            wait_for(lambda of=recorder, n=number: ("not today" in of.problem) == bool(n))  # type: ignore[misc]
+            wait_for(lambda current=recorder, n=number: ("not today" in current.problem) == bool(n))  # type: ignore[misc]
             recorder.add(LINKS, [{"at": NOW}])
             recorder.close()
             assert "not today" in recorder.problem

@@ -36,9 +36,9 @@ def test_the_scans_of_a_queue_show_all_its_states() -> None:
 
 
 def adopted(name: str, *roles: str) -> Queue:
-    of = DESIGNS[name]
-    columns = dict.fromkeys((*of.needed_roles, *roles), "column")
-    return Queue("s", "t", of, {}, columns, kind=Kind.ADOPTED)
+    design = DESIGNS[name]
+    columns = dict.fromkeys((*design.needed_roles, *roles), "column")
+    return Queue("s", "t", design, {}, columns, kind=Kind.ADOPTED)
 
 
 def test_a_state_that_no_column_shows_has_no_scan() -> None:

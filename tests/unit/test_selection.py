@@ -64,8 +64,8 @@ class _Source(MessageSource):
 def selection(queue: Queue = QUEUE) -> rows.QueueSelection:
     source = _Source(PRODUCT, queue, "text", "bigint")
     anything: Any = _Session()
-    of = rows.SelectionCriteria(anything, anything, NOTHING, ["ready"], AT)
-    return rows.QueueSelection(source, of)
+    criteria = rows.SelectionCriteria(anything, anything, NOTHING, ["ready"], AT)
+    return rows.QueueSelection(source, criteria)
 
 
 @pytest.fixture

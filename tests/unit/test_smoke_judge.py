@@ -18,8 +18,8 @@ CLEAN = {"lost": 0, "doubled": 0, "damaged": 0, "out_of_order": 0, "unfinished":
 
 
 def queue(design: str = "fifo", **options: str) -> Queue:
-    of = DESIGNS[design]
-    return installed_queue("s", "q", of, of.complete_options(options))
+    definition = DESIGNS[design]
+    return installed_queue("s", "q", definition, definition.complete_options(options))
 
 
 @dataclass
@@ -32,35 +32,35 @@ class Observed:
     errors: list[str] = field(default_factory=list)
 
 
-def payload(of: Queue, number: int) -> bytes:
-    found = payload_of(number, of)
+def payload(tested: Queue, number: int) -> bytes:
+    found = payload_of(number, tested)
     return found if isinstance(found, bytes) else found.encode()
 
 
-def sound(of: Queue) -> Observed:
+def sound(tested: Queue) -> Observed:
     """The log of a sound queue: everything once, in order, the consumers taking turns."""
     numbers = [*range(EXPECTED)]
-    if of.design.order_with(of.options) is Order.LIFO:
+    if tested.design.order_with(tested.options) is Order.LIFO:
         numbers[: smoke._SEQUENTIAL] = numbers[: smoke._SEQUENTIAL][::-1]
     observed = Observed()
     for at, number in enumerate(numbers):
         consumer = 0 if at < smoke._SEQUENTIAL else 1 + at % smoke._CONSUMERS
-        observed.popped.append((consumer, at + 1, payload(of, number)))
+        observed.popped.append((consumer, at + 1, payload(tested, number)))
     return observed
 
 
-def judged(of: Queue, observed: Observed) -> SmokeResult:
+def judged(tested: Queue, observed: Observed) -> SmokeResult:
     log = CallLog(unfinished=observed.unfinished, errors=observed.errors)
     if observed.pushed:
         log.pushes.add(1, 0, smoke._SEQUENTIAL, 1)
         for producer in range(smoke._PRODUCERS):
             log.pushes.add(1, producer + 1, smoke._MESSAGES_EACH, 1)
-    messages = smoke._Messages(of)
+    messages = smoke._Messages(tested)
     for consumer, _, sent in observed.popped:
         log.pops.add(1, consumer, 1, 1)
         log.heads += messages.head_of(sent)
     ids = [str(id_) for consumer, id_, _ in observed.popped if consumer]
-    return smoke.judge_round(of, "name", log, ids)
+    return smoke.judge_round(tested, "name", log, ids)
 
 
 def faults(result: SmokeResult) -> dict[str, int]:
@@ -74,56 +74,58 @@ KINDS = [
 ]
 
 
-def swapped(of: Queue, first: int, second: int) -> Observed:
+def swapped(tested: Queue, first: int, second: int) -> Observed:
     """Two messages swapped; the consumers unchanged."""
-    log = sound(of)
+    log = sound(tested)
     (a, *one), (b, *other) = log.popped[first], log.popped[second]
     log.popped[first], log.popped[second] = (a, *other), (b, *one)  # type: ignore[assignment]
     return log
 
 
-@pytest.mark.parametrize("of", KINDS, ids=lambda of: f"{of.design.name} {of.options}")
-def test_each_fault_is_detected_and_a_sound_log_passes(of: Queue) -> None:
-    result = judged(of, sound(of))
+@pytest.mark.parametrize(
+    "tested", KINDS, ids=lambda tested: f"{tested.design.name} {tested.options}"
+)
+def test_each_fault_is_detected_and_a_sound_log_passes(tested: Queue) -> None:
+    result = judged(tested, sound(tested))
     assert (result.ok, faults(result)) == (True, {})
-    assert (result.queue, result.design, result.messages) == ("name", of.design.name, EXPECTED)
+    assert (result.queue, result.design, result.messages) == ("name", tested.design.name, EXPECTED)
     for at in (0, smoke._SEQUENTIAL, EXPECTED - 1):
-        log = sound(of)
+        log = sound(tested)
         del log.popped[at]
-        result = judged(of, log)
+        result = judged(tested, log)
         assert (result.ok, faults(result)) == (False, {"lost": 1})
-    log = sound(of)
+    log = sound(tested)
     log.popped.append(log.popped[-1])
-    result = judged(of, log)
+    result = judged(tested, log)
     assert (result.ok, result.doubled) == (False, 1)
-    intact = payload(of, 100)
+    intact = payload(tested, 100)
     for damaged in (intact[:-1], intact + b"0", intact[:0]):
-        log = sound(of)
+        log = sound(tested)
         at = next(at for at, one in enumerate(log.popped) if one[2] == intact)
         log.popped[at] = (*log.popped[at][:2], damaged)
         # A truncated payload may equal another message's, which is then doubled.
-        assert faults(judged(of, log)) in ({"damaged": 1}, {"lost": 1, "doubled": 1})
-    log = sound(of)  # and one that nobody pushed
-    log.popped.append((1, EXPECTED + 1, payload(of, EXPECTED)))
-    assert faults(judged(of, log))["damaged"] == 1
+        assert faults(judged(tested, log)) in ({"damaged": 1}, {"lost": 1, "doubled": 1})
+    log = sound(tested)  # and one that nobody pushed
+    log.popped.append((1, EXPECTED + 1, payload(tested, EXPECTED)))
+    assert faults(judged(tested, log))["damaged"] == 1
     # Two messages of one producer that one consumer got in the wrong order.
     at = smoke._SEQUENTIAL + 10
-    promises = of.design.order_with(of.options) in {Order.LAX, Order.STRICT, Order.DUE}
-    result = judged(of, swapped(of, at, at + smoke._CONSUMERS))
+    promises = tested.design.order_with(tested.options) in {Order.LAX, Order.STRICT, Order.DUE}
+    result = judged(tested, swapped(tested, at, at + smoke._CONSUMERS))
     assert (result.ok, bool(result.out_of_order)) == (not promises, promises)
 
 
 @pytest.mark.parametrize("kind", ["text", "json", "bytes"])
 def test_payloads_are_distinct_fit_the_limit_and_can_be_identified(kind: str) -> None:
     for one in KINDS:
-        of = queue(one.design.name, **{**one.options, "payload": kind})
-        payloads = [payload_of(number, of) for number in range(EXPECTED)]
+        tested = queue(one.design.name, **{**one.options, "payload": kind})
+        payloads = [payload_of(number, tested) for number in range(EXPECTED)]
         assert len(set(payloads)) == EXPECTED
-        assert [number_of(payload, of) for payload in payloads] == list(range(EXPECTED))
-        limit = of.options["max_bytes"]
+        assert [number_of(payload, tested) for payload in payloads] == list(range(EXPECTED))
+        limit = tested.options["max_bytes"]
         sizes = [len(p if isinstance(p, bytes) else p.encode()) for p in payloads]
         assert limit == "unlimited" or max(sizes) <= int(limit)
-        assert judged(of, sound(of)).ok
+        assert judged(tested, sound(tested)).ok
 
 
 def test_a_strict_order_holds_across_consumers_a_lax_one_does_not() -> None:
@@ -152,19 +154,19 @@ def test_a_lax_order_allows_any_order_of_different_producers() -> None:
 
 @pytest.mark.parametrize("design", ["heap", "ring", "fifo", "naive"])
 def test_disorder_in_the_sequential_part_counts(design: str) -> None:
-    of = queue(design)
-    promises = of.design.order_with(of.options) is not Order.NONE
-    assert bool(judged(of, swapped(of, 3, 4)).out_of_order) == promises
+    tested = queue(design)
+    promises = tested.design.order_with(tested.options) is not Order.NONE
+    assert bool(judged(tested, swapped(tested, 3, 4)).out_of_order) == promises
 
 
 def test_lost_claims_and_failed_calls_are_not_ok() -> None:
-    of = queue("claim")
-    log = sound(of)
+    tested = queue("claim")
+    log = sound(tested)
     log.unfinished = 1
-    assert faults(judged(of, log)) == {"unfinished": 1}
-    log = sound(of)
+    assert faults(judged(tested, log)) == {"unfinished": 1}
+    log = sound(tested)
     log.errors.append("Could not push.")
-    result = judged(of, log)
+    result = judged(tested, log)
     assert (result.ok, result.errors) == (False, ("Could not push.",))
 
 
@@ -175,15 +177,15 @@ def test_an_empty_log_means_all_messages_are_lost() -> None:
 
 @given(st.integers(0, 2**32), st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
 def test_every_fault_is_counted(seed: int, lost: int, doubled: int, damaged: int) -> None:
-    of, dice = queue("heap"), random.Random(seed)
-    log = sound(of)
+    tested, dice = queue("heap"), random.Random(seed)
+    log = sound(tested)
     dice.shuffle(log.popped)
     bad = [(c, id_, b"x") for c, id_, _ in log.popped[:damaged]]
     kept = log.popped[damaged + lost :]
     log.popped = bad + kept + dice.choices(kept, k=doubled)
     dice.shuffle(log.popped)
     expected = {"lost": lost, "doubled": doubled, "damaged": damaged}
-    assert faults(judged(of, log)) == {name: count for name, count in expected.items() if count}
+    assert faults(judged(tested, log)) == {name: count for name, count in expected.items() if count}
 
 
 @given(st.lists(st.integers(0, 10_000_000), min_size=2, max_size=200))

@@ -37,8 +37,8 @@ RING = replace(NOTHING, next_push=1, next_pop=1, base=1, capacity=100)
 
 
 def queue(design: str, **options: str) -> Queue:
-    of = DESIGNS[design]
-    return installed_queue("public", "q", of, of.complete_options(options))
+    definition = DESIGNS[design]
+    return installed_queue("public", "q", definition, definition.complete_options(options))
 
 
 def test_a_field_that_the_design_lacks_is_null_but_not_unknown() -> None:

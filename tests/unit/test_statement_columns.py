@@ -85,9 +85,9 @@ def of_the_doctor(product: Product, design: str) -> list[sql.Statement]:
 
 
 ARCHIVING = [
-    Variant(of, {"archive_at_pop": "on"})
-    for of in DESIGNS.values()
-    if "archive_at_pop" in {option.name for option in of.options}
+    Variant(design, {"archive_at_pop": "on"})
+    for design in DESIGNS.values()
+    if "archive_at_pop" in {option.name for option in design.options}
 ]
 
 

@@ -31,8 +31,8 @@ DATABASE = "shop"
 
 
 def queue(name: str, design: str = "naive", **options: str) -> Queue:
-    of = DESIGNS[design]
-    return installed_queue("public", name, of, of.complete_options(options))
+    definition = DESIGNS[design]
+    return installed_queue("public", name, definition, definition.complete_options(options))
 
 
 ORDERS, MAILS = queue("orders"), queue("mails", "claim")
@@ -226,14 +226,16 @@ SESSIONS = st.builds(
 
 
 def report(activity: Activity, name: str = "orders", **more: object) -> WaitReport:
-    of = queue(name)
-    known = Wait(of, "Lock", "tuple", 3, 0.5, 1.5, meaning="It is so. It means that. " * 9)
+    reported_queue = queue(name)
+    known = Wait(
+        reported_queue, "Lock", "tuple", 3, 0.5, 1.5, meaning="It is so. It means that. " * 9
+    )
     counted = Wait(None, "Tran Log IO", "WRITELOG", ms=1234, count=5)
     values: dict[str, object] = {
         "connection": "here",
         "seconds": 5.0,
         "samples": 25,
-        "waits": (known, Wait(of, None, None, 1, 1.0, 1.0), counted),
+        "waits": (known, Wait(reported_queue, None, None, 1, 1.0, 1.0), counted),
         "activity": activity,
         "activity_at_sample": 3,
         "samples_with_waiters": 3,

@@ -11,8 +11,8 @@ ENTRIES = [(engine, known) for engine in PRODUCTS for known in known_waits(engin
 
 
 def queue(design: str, **options: str) -> Queue:
-    of = DESIGNS[design]
-    return installed_queue("public", "q", of, of.complete_options(options))
+    definition = DESIGNS[design]
+    return installed_queue("public", "q", definition, definition.complete_options(options))
 
 
 def test_an_entry_has_short_texts_and_is_found_by_its_wait() -> None:
