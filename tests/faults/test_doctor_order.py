@@ -1,4 +1,4 @@
-"""The order of archived pops: broken for real, and no alarm under healthy traffic."""
+"""The order of archived pops: real violations are found, healthy traffic raises no alarm."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -33,10 +33,10 @@ def archiving(design: str, **options: str) -> Variant:
 
 STRICT = archiving("fifo", order="strict")
 PENDING, LAX, RING, NAIVE = map(archiving, ("pending", "fifo", "ring", "naive"))
-JUDGED = [STRICT, PENDING, LAX, RING, NAIVE]
+CHECKED = [STRICT, PENDING, LAX, RING, NAIVE]
 
 
-def found(client: Client) -> list[Finding]:
+def order_findings(client: Client) -> list[Finding]:
     queue = catalogued(client.database, client.queue)
     assert queue is not None
     with check_context(client.database, queue) as context:
@@ -46,7 +46,7 @@ def found(client: Client) -> list[Finding]:
 
 
 def evidence_of(client: Client, code: str) -> dict[str, Any]:
-    (finding,) = found(client)
+    (finding,) = order_findings(client)
     assert finding.code.name == code
     assert finding.cause
     assert finding.consequence
@@ -74,11 +74,11 @@ POP_EARLY: LiteralString = (
 # --------------------------------------------------------------------------------------- faults
 
 
-def test_a_strict_order_that_somebody_broke(use: Use) -> None:
+def test_a_broken_strict_order_is_found(use: Use) -> None:
     client = filled(use, STRICT, 5)
     assert client.pop()
     run(client, POP_BY_HAND, 5)
-    assert found(client) == [], "nobody has come after it yet"
+    assert order_findings(client) == [], "no other message was popped after it yet"
     assert client.pop()
     evidence = evidence_of(client, "order_broken")
     assert (evidence["count"], ids(evidence)) == (1, [2])
@@ -88,8 +88,8 @@ def test_a_strict_order_that_somebody_broke(use: Use) -> None:
     assert (evidence["pops"], ids(evidence), evidence["farthest"]) == (5, [2, 3, 4], 1)
 
 
-def test_a_strict_queue_whose_code_was_made_lax(use: Use) -> None:
-    """The pop skips what another one holds, and that one is rolled back."""
+def test_pops_of_a_strict_queue_with_lax_code_are_found(use: Use) -> None:
+    """A pop skips a message that another one holds, which is then rolled back."""
     client = filled(use, STRICT, 3)
     queue = installed_queue(client.queue.schema, client.queue.name, DESIGNS["fifo"], LAX.options)
     lax = Client(client.database, queue)
@@ -107,18 +107,18 @@ def test_a_strict_queue_whose_code_was_made_lax(use: Use) -> None:
 
 
 @pytest.mark.parametrize("due", ["now() + interval '1 hour'", "'infinity'"])
-def test_a_message_that_was_popped_before_it_was_due(use: Use, due: LiteralString) -> None:
+def test_a_message_popped_before_it_was_due_is_found(use: Use, due: LiteralString) -> None:
     client = filled(use, PENDING, 3)
     run(client, "UPDATE {table} SET due_time = " + due + " WHERE id = 2")
     assert len(client.drain()) == 2
-    assert found(client) == []
+    assert order_findings(client) == []
     run(client, POP_EARLY)
     evidence = evidence_of(client, "popped_early")
     assert (evidence["pops"], ids(evidence)) == (3, [2])
 
 
 @pytest.mark.parametrize("of", [LAX, RING], ids=str)
-def test_a_lax_order_that_was_left_far_behind_is_a_note(
+def test_a_message_overtaken_by_many_in_a_lax_order_is_a_note(
     use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(order, "FAR", 20)
@@ -127,10 +127,10 @@ def test_a_lax_order_that_was_left_far_behind_is_a_note(
         (held,) = pop.pop_many(connection, client.queue, 1)
         assert len(client.drain()) == 39
         connection.rollback()
-    if of is RING:  # its number is spent: a repair gives it back
+    if of is RING:  # its number is consumed: a repair returns the message
         run_repairs(client)
     assert [message.id for message in client.drain()] == [held.id]
-    assert found(client) == [], "a moment late"
+    assert order_findings(client) == [], "a moment late"
     monkeypatch.setattr(order, "LATE_SECONDS", 0.0)
     evidence = evidence_of(client, "overtaken")
     assert (evidence["count"], evidence["farthest"], ids(evidence)) == (1, 39, [int(held.id)])
@@ -148,49 +148,49 @@ def run_repairs(client: Client) -> None:
 
 
 def purge_and_restore(client: Client) -> None:
-    """What is ready, as operators do."""
+    """Purge and restore all ready messages, as operators do."""
     with client.database.transaction("look", read_only=True) as connection:
         source = MessageSource.of(connection, client.queue)
     for action in (Purge(source), Restore(source)):
-        made = plan.make(client.database, action)
-        execute.execute(client.database, action, made)
+        planned = plan.make(client.database, action)
+        execute.execute(client.database, action, planned)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("of", JUDGED, ids=str)
+@pytest.mark.parametrize("of", CHECKED, ids=str)
 def test_healthy_traffic_raises_no_alarm(use: Use, of: Variant) -> None:
-    """Some of it is rolled back, some is committed late."""
+    """Some transactions are rolled back, some are committed late."""
     client = filled(use, of, 30)
     traffic = Traffic(client, consumers=3, per_producer=90, backlog=60, rolled_back=0.1, late=0.2)
-    acting = of is not RING  # a purge of a ring is a drain, by the pops themselves
+    acting = of is not RING  # a purge of a ring drains it with its own pops
     with traffic.running() as producing:
         while not all(one.done() for one in producing):
             if acting:
                 with suppress(TooSlowError):
                     purge_and_restore(client)
-            assert found(client) == []
-    assert found(client) == []
+            assert order_findings(client) == []
+    assert order_findings(client) == []
     (pops,) = run(client, "SELECT count(*) FROM {archive} WHERE reason = 'pop'")
     assert pops > 50
 
 
-def test_what_is_restored_or_numbered_anew_is_no_inversion(use: Use) -> None:
+def test_restored_or_renumbered_messages_do_not_break_the_order(use: Use) -> None:
     client = filled(use, STRICT, 20)
     assert len(client.pop_many(10)) == 10
     with client.database.transaction("look", read_only=True) as connection:
         source = MessageSource.of(connection, client.queue)
     restore = Restore(source, popped=True)
-    made = plan.make(client.database, restore)
-    assert execute.execute(client.database, restore, made).ledger.out == 10
+    planned = plan.make(client.database, restore)
+    assert execute.execute(client.database, restore, planned).ledger.out == 10
     assert len(client.drain(3)) == 20
-    assert found(client) == []
+    assert order_findings(client) == []
     run(client, "ALTER TABLE {table} ALTER COLUMN id RESTART WITH 1")
     client.push_many(client.payloads(*range(5)))
     assert len(client.drain()) == 5
-    assert found(client) == []
+    assert order_findings(client) == []
 
 
-def test_pops_of_long_ago_or_of_an_earlier_queue_of_that_name_are_no_fault(use: Use) -> None:
+def test_old_pops_and_those_of_an_earlier_queue_of_that_name_are_ignored(use: Use) -> None:
     client = filled(use, STRICT, 3)
     run(client, POP_BY_HAND, 3)
     assert len(client.drain()) == 2
@@ -198,9 +198,9 @@ def test_pops_of_long_ago_or_of_an_earlier_queue_of_that_name_are_no_fault(use: 
     installed: LiteralString = "UPDATE dbq.queue SET installed_at = {} WHERE queue_name = %s"
     for moment, codes in (("clock_timestamp()", 0), ("clock_timestamp() - interval '1 h'", 1)):
         run(client, installed.replace("{}", moment), client.queue.name)
-        assert len(found(client)) == codes
+        assert len(order_findings(client)) == codes
     run(client, "UPDATE {archive} SET done_at = done_at - interval '25 hours'")
-    assert found(client) == []
+    assert order_findings(client) == []
 
 
 # ----------------------------------------------------------------------------------------- cost
@@ -229,8 +229,8 @@ def test_only_the_newest_rows_of_the_archive_are_read(use: Use) -> None:
     assert statement.buffers < 600
 
 
-def test_which_queues_have_their_order_checked() -> None:
-    for of in JUDGED:
+def test_only_installed_ordered_queues_that_archive_have_their_order_checked() -> None:
+    for of in CHECKED:
         assert order.CHECKS.applies(of.queue("s", "q"))
         assert not order.CHECKS.applies(replace(of.queue("s", "q"), kind=Kind.ADOPTED))
     others = [archiving("heap"), archiving("stack"), variant("fifo", order="strict")]

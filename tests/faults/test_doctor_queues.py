@@ -1,8 +1,8 @@
-"""The doctor on every design but the ring's numbers: sessions, limits, and no false alarm.
+"""The doctor on every design, except for a ring's numbers: sessions, limits, no false alarm.
 
-Each fault is made by SQL or by a session that is left open or ended; each repair is run, and the
-doctor looks again. Of claims and payloads: `test_doctor_claims`; of indexes, keys and code:
-`test_doctor_tables`.
+Each fault is caused by SQL or by a session that stays open or is ended; each repair is run and
+followed by another diagnosis. For claims and payloads see `test_doctor_claims`, for indexes, keys
+and code `test_doctor_tables`.
 """
 
 import re
@@ -67,18 +67,18 @@ from tests.unit.test_statement_columns import of_the_doctor
 pytestmark = pytest.mark.thinned(3)
 
 KEEPING = variant("fifo", archive_at_pop="on")
-HERE = [*DELETING, *CLAIMING, RING, STRICT]
-"""Each way to push and to pop on PostgreSQL, but for archive_at_pop."""
+ALL = [*DELETING, *CLAIMING, RING, STRICT]
+"""Every way to push and pop on PostgreSQL, except for archive_at_pop."""
 
 
 def test_every_code_is_named_once() -> None:
     assert len({code.name for code in CODES}) == len(CODES)
 
 
-@pytest.mark.parametrize("of", HERE, ids=str)
+@pytest.mark.parametrize("of", ALL, ids=str)
 def test_healthy_traffic_raises_no_alarm(use: Use, of: Variant, long: bool) -> None:
     client = filled(use, of, 50)
-    ends_at = time.monotonic() + (600 / len(HERE) if long else 0)
+    ends_at = time.monotonic() + (600 / len(ALL) if long else 0)
     traffic = Traffic(client, consumers=3, backlog=100, late=0.3, late_seconds=0.1)
     with traffic.running(min_finished=20):
         while True:
@@ -112,20 +112,20 @@ def test_a_session_that_holds_rows_is_named_and_ended(use: Use, of: Variant) -> 
         assert finding.evidence["session"] == holder.info.backend_pid
         assert "worker-7" in finding.summary
         assert "sends nothing" in finding.cause
-        # Another transaction of the session is not the one that was seen.
+        # Another transaction of the same session is not ended.
         holder.execute("COMMIT")
         holder.execute("BEGIN")
         popped_by(holder, client)
         assert finding.repair is not None
-        told = replace(finding.repair, older_seconds=3600.0).run(client.database)  # type: ignore[type-var]
-        assert "skipped" in told[0]
+        lines = replace(finding.repair, older_seconds=3600.0).run(client.database)  # type: ignore[type-var]
+        assert "skipped" in lines[0]
         wait_until(lambda: "rows_held" in codes_of(diagnosed(client, IMPATIENT)), "it is old")
         run_repair(client, finding_of(diagnosed(client, IMPATIENT), "rows_held"), unattended=False)
     assert "rows_held" not in codes_of(diagnosed(client, IMPATIENT))
     assert len(client.drain()) == 4
 
 
-def test_the_bottom_of_a_stack_starves(use: Use) -> None:
+def test_a_starving_message_at_the_bottom_of_a_stack_is_found(use: Use) -> None:
     client = filled(use, STACK)
     run(client, "UPDATE {table} SET pushed_at = pushed_at - interval '2 hours' WHERE id = 1")
     assert "starved" not in codes_of(diagnosed(client)), "nothing was popped"
@@ -136,7 +136,7 @@ def test_the_bottom_of_a_stack_starves(use: Use) -> None:
     assert diagnosed(client).verdict == "all clear"
 
 
-def test_sessions_that_keep_dead_rows_at_the_head_and_everywhere(
+def test_sessions_that_prevent_the_removal_of_dead_rows_are_found(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "DEAD_ROWS", 100)
@@ -155,7 +155,7 @@ def test_sessions_that_keep_dead_rows_at_the_head_and_everywhere(
         monkeypatch.setattr(general, "XMIN_WARNING_SECONDS", SOON)
         assert finding_of(diagnosed(client), "xmin_held_long").code.severity is Severity.WARNING
     wait_until(
-        lambda: "dead_head" not in codes_of(diagnosed(client, IMPATIENT)), "the keeper is gone"
+        lambda: "dead_head" not in codes_of(diagnosed(client, IMPATIENT)), "the session has ended"
     )
 
 
@@ -175,7 +175,7 @@ def test_a_wait_is_explained(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
 # --------------------------------------------------------------------------------------- limits
 
 
-def test_limits_that_are_reached(use: Use) -> None:
+def test_reached_limits_are_found(use: Use) -> None:
     client = filled(use, CLAIM)
     deep = replace(DEFAULTS, depth=Limits(3, 5))
     assert finding_of(diagnosed(client, deep), "limit_critical").evidence["value"] == 5
@@ -188,7 +188,9 @@ def test_limits_that_are_reached(use: Use) -> None:
     assert not without_notes(diagnosed(client, deep))
 
 
-def test_a_filling_ring_has_a_range(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_until_a_filling_ring_is_full_has_a_range(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = use(variant("ring", size="5000"))
     client.push_many(client.payloads(*range(3000)))
     assert not without_notes(diagnosed(client, patience_seconds=0.5)), "it does not fill"
@@ -203,7 +205,7 @@ def test_a_filling_ring_has_a_range(use: Use, monkeypatch: pytest.MonkeyPatch) -
     assert soonest <= middle <= latest
 
 
-def test_a_burst_of_errors_with_its_first_message(use: Use) -> None:
+def test_a_burst_of_errors_is_reported_with_its_first_message(use: Use) -> None:
     client = filled(use, IN_HAND, 12)
     long = "no answer, try 0\n" + "Traceback " * 15
     for number, message in enumerate(client.pop_many(12)):
@@ -213,13 +215,13 @@ def test_a_burst_of_errors_with_its_first_message(use: Use) -> None:
     assert "no answer, try 0" in finding.summary
     assert len(finding.summary) <= 100
     assert finding.evidence["first_error"] == long
-    # What masks hide is hidden before anything is cut off, so that no half of it is left.
+    # Masks are applied before texts are cut off, so that no part of a masked text is left.
     masks = [re.compile("try 0\nTrace(back)+")]
     masked = diagnosis(client.database, client.queue, MANY_ERRORS, masks=masks)
     hidden = finding_of(masked, "error_burst")
     assert "no answer, ***" in hidden.summary
     assert str(hidden.evidence["first_error"]).startswith("no answer, ***")
-    # The same all day long is no burst.
+    # A constant rate of errors is not a burst.
     client.push_many(client.payloads(*range(200)))
     assert all(client.fail(message, "as ever") for message in client.pop_many(200))
     run(
@@ -230,7 +232,7 @@ def test_a_burst_of_errors_with_its_first_message(use: Use) -> None:
     assert not without_notes(diagnosed(client, MANY_ERRORS))
 
 
-def test_an_archive_that_lags(use: Use) -> None:
+def test_a_lagging_archive_is_found_and_repaired(use: Use) -> None:
     client = filled(use, SPLIT)
     assert all(client.complete(message) for message in client.drain())
     assert diagnosed(client).verdict == "all clear"
@@ -242,20 +244,20 @@ def test_an_archive_that_lags(use: Use) -> None:
 # --------------------------------------------------------------------------------------- unseen
 
 
-def test_unseen_is_reported_and_never_all_clear(use: Use) -> None:
+def test_unchecked_parts_are_reported_and_never_all_clear(use: Use) -> None:
     client = filled(use, SPLIT)
     with login(client.url, *READS_THE_CATALOG) as url, closing(open_database(url)) as blind:
         found = diagnosed(Client(blind, client.queue))
     assert found.verdict == "unknown"
     assert not found.healthy
-    told = "\n".join(found.unseen)
-    for what in (
+    lines = "\n".join(found.unseen)
+    for part in (
         "its figures",
         "claims and their owners",
         "messages without their payload",
         "permission denied",
     ):
-        assert what in told
+        assert part in lines
 
 
 def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
@@ -275,14 +277,14 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
         assert finding_of(diagnosed(client), "key_missing").repair is None
     assert labels >= {"common.claimed", "common.contradictions"}
     product = client.database.product
-    asked = {one.label for of in designs_on(product.name) for one in of_the_doctor(product, of)}
-    # Of a standby alone.
-    assert asked - labels <= {"doctor.recovering"}
+    expected = {one.label for of in designs_on(product.name) for one in of_the_doctor(product, of)}
+    # Only on a standby.
+    assert expected - labels <= {"doctor.recovering"}
 
 
 @pytest.mark.parametrize("of", [*CLAIMING, STACK, KEEPING], ids=str)
 def test_no_statement_of_the_doctor_reads_a_whole_table(use: Use, of: Variant) -> None:
-    """Whatever a planner thinks of a queue of which it has no statistics."""
+    """Even if the planner has no statistics of the queue."""
     client = filled(use, of, 200)
     product, queue = client.database.product, client.queue
     bound = {
@@ -300,21 +302,21 @@ def test_no_statement_of_the_doctor_reads_a_whole_table(use: Use, of: Variant) -
         for statement in of_the_doctor(product, queue.design.name):
             name = statement.name
             scope = queue.scope_of(name, product)
-            asked = sql.query(statement, product.dialect, scope).text.partition("*/")[2]
-            asked = re.sub(r"^\s*EXPLAIN \(.*?\)", "", asked)  # one is a plan itself
-            if asked.strip(" \n;") == "" or name in {
+            query = sql.query(statement, product.dialect, scope).text.partition("*/")[2]
+            query = re.sub(r"^\s*EXPLAIN \(.*?\)", "", query)  # one is an EXPLAIN itself
+            if query.strip(" \n;") == "" or name in {
                 "indexes",
                 "fail_missing_payloads",
                 "duplicate_keys",
             }:
                 continue
-            values = {word: value for word, value in bound.items() if f":{word}" in asked}
+            values = {word: value for word, value in bound.items() if f":{word}" in query}
             with session.transaction("explain") as connection:
                 limit_transaction(connection, client.database, 5.0)
-                lines = connection.execute(text(f"EXPLAIN {asked}"), values).scalars().all()
-            whole = [line for line in lines if "Seq Scan on" in line and queue.name in line]
-            # A ring's slots are as many as ever, and its parked numbers are few.
+                lines = connection.execute(text(f"EXPLAIN {query}"), values).scalars().all()
+            scans = [line for line in lines if "Seq Scan on" in line and queue.name in line]
+            # A ring has a fixed number of slots, and few parked numbers.
             allowed = queue.design.name == "ring" and name == "pops"
-            assert whole == [] or allowed, name
+            assert scans == [] or allowed, name
             explained += 1
     assert explained >= 2

@@ -1,9 +1,9 @@
-"""Each repair of the doctor, but for those of a ring's numbers, while the queue is in use.
+"""Each of the doctor's repairs, except for those of a ring's numbers, while the queue is in use.
 
-A fault is made for real, the doctor finds it, its repair runs as `doctor --fix` runs it (or, where
-somebody has to choose it, as it is then run), and callers never stop. At the end the books are
-balanced: every message that was acknowledged came out and was finished once, what a transaction
-undid never came, and the doctor says all clear, or names exactly what is left.
+A real fault is caused, the doctor finds it, and its repair runs as with `doctor --fix` (or as an
+operator runs it who has to choose it), under traffic. At the end every acknowledged message was
+popped and completed once, none of a rolled back transaction was popped, and the doctor says all
+clear, or names exactly what is left.
 """
 
 from collections.abc import Sequence
@@ -71,14 +71,14 @@ from tests.faults.traffic_faults import (
 from tests.servers import wait_until
 
 BACKLOG = 40
-"""So many messages at most wait or are worked on: a small ring shall not be full."""
+"""At most this many messages are ready or claimed, so that a small ring is not full."""
 PROGRESS = 20
-"""So many messages are finished before the fault, and again after its repair."""
+"""This many messages are completed before the fault, and again after its repair."""
 SHORT_TERM = replace(DEFAULTS, stuck_after_seconds=0.5)
 
 
 def traffic_of(client: Client, seed: int = 0) -> Traffic:
-    """It goes on beside a fault."""
+    """Traffic that continues during a fault."""
     return Traffic(client, seed, backlog=BACKLOG - 5, tolerated=(ConsoleError,))
 
 
@@ -87,7 +87,7 @@ def traffic_of(client: Client, seed: int = 0) -> Traffic:
 
 @dataclass(frozen=True)
 class Case:
-    """A fault, what the doctor says of it, and by which verb it is repaired."""
+    """A fault, its finding, and the verb that repairs it."""
 
     make: Make
     code: str
@@ -95,7 +95,7 @@ class Case:
     of: Variant
     thresholds: Thresholds = DEFAULTS
     left: tuple[str, ...] = ()
-    """What the doctor says at the end."""
+    """The findings that remain."""
 
     def __str__(self) -> str:
         return f"{self.make.__name__}-{self.of}"
@@ -105,17 +105,17 @@ def cases(make: Make, code: str, verb: str, *of: Variant, **more: Any) -> list[C
     return [Case(make, code, verb, one, **more) for one in of]
 
 
-HALVES: dict[str, Any] = {"thresholds": MANY_ERRORS, "left": ("payload_lost",)}
-FEW = [
+INCOMPLETE: dict[str, Any] = {"thresholds": MANY_ERRORS, "left": ("payload_lost",)}
+CASES = [
     *cases(hangs, "claims_alive", "release", SPLIT),
     *cases(dropped_column, "code_missing", "upgrade", STATUS),
     *cases(old_and_done, "archive_lags", "archive", SPLIT),
-    *cases(claimed_incomplete, "payload_missing", "mend", TWO_STEP, **HALVES),
+    *cases(claimed_incomplete, "payload_missing", "mend", TWO_STEP, **INCOMPLETE),
 ]
-"""With the tests below, each verb that repairs."""
+"""With the tests below, these cover each verb that repairs."""
 
-MORE = [
-    *cases(lost_payloads, "payload_missing", "mend", SPLIT, **HALVES),
+LONG_CASES = [
+    *cases(lost_payloads, "payload_missing", "mend", SPLIT, **INCOMPLETE),
     *cases(died, "claims_gone", "release", CLAIM, STATUS, SPLIT, TWO_STEP, IN_HAND),
     *cases(hangs, "claims_alive", "release", CLAIM, STATUS, TWO_STEP, IN_HAND),
     *cases(pooled, "claims_unknown", "release", CLAIM, STATUS, SPLIT, IN_HAND),
@@ -141,14 +141,14 @@ MORE = [
 """With --long only."""
 
 
-def examined(client: Client, thresholds: Thresholds = DEFAULTS) -> Diagnosis:
-    """The queue as the catalog has it now."""
+def diagnose_now(client: Client, thresholds: Thresholds = DEFAULTS) -> Diagnosis:
+    """A diagnosis of the queue as it is in the catalog now."""
     queue = catalogued(client.database, client.queue)
     return diagnosed(client, thresholds, queue, patience_seconds=0.5)
 
 
-def told(diagnosis: Diagnosis, code: str, fault: Fault) -> list[Finding]:
-    """What it says of this very fault."""
+def findings_of(diagnosis: Diagnosis, code: str, fault: Fault) -> list[Finding]:
+    """The findings of this fault."""
     return [
         finding
         for finding in diagnosis.findings
@@ -158,24 +158,24 @@ def told(diagnosis: Diagnosis, code: str, fault: Fault) -> list[Finding]:
 
 
 def fix(client: Client, case: Case, fault: Fault) -> None:
-    """As `doctor --fix` does; what wants a word of somebody is run as he runs it."""
-    seen: list[Diagnosis] = []
+    """Repair as `doctor --fix` does; a repair that needs a choice is run alone."""
+    diagnoses: list[Diagnosis] = []
 
-    def is_told() -> bool:
-        seen.append(examined(client, case.thresholds))
-        return bool(told(seen[-1], case.code, fault))
+    def is_found() -> bool:
+        diagnoses.append(diagnose_now(client, case.thresholds))
+        return bool(findings_of(diagnoses[-1], case.code, fault))
 
-    wait_until(is_told, f"{case.code} is found")
-    (finding,) = told(seen[-1], case.code, fault)
+    wait_until(is_found, f"{case.code} is found")
+    (finding,) = findings_of(diagnoses[-1], case.code, fault)
     assert finding.repair is not None
     unattended = finding.repair.unattended
-    for one in seen[-1].findings if unattended else [finding]:
+    for one in diagnoses[-1].findings if unattended else [finding]:
         if one is finding or (one.repair is not None and one.repair.unattended):
             run_repair(client, one)
 
 
-def audited(client: Client, verb: str) -> None:
-    """What was done is told, and went well."""
+def assert_audited(client: Client, verb: str) -> None:
+    """The audit has the action, with a good outcome."""
     with client.database.transaction("read the audit", read_only=True) as connection:
         wanted = audit.EntryFilter(queue=client.queue.name, verb=verb)
         entries = audit.entries(connection, wanted)
@@ -183,58 +183,58 @@ def audited(client: Client, verb: str) -> None:
     assert {entry.outcome for entry in entries} == {audit.Outcome.DONE}
 
 
-def all_clear(client: Client, thresholds: Thresholds = DEFAULTS) -> None:
-    """Once what the fault left behind is worked off."""
-    wait_until(lambda: not without_notes(examined(client, thresholds)), "all is well again")
+def wait_until_all_clear(client: Client, thresholds: Thresholds = DEFAULTS) -> None:
+    """Wait until consumers have processed what the fault left behind."""
+    wait_until(lambda: not without_notes(diagnose_now(client, thresholds)), "all is well again")
 
 
-def prove(client: Client, case: Case, seed: int = 0) -> None:
+def check_repair(client: Client, case: Case, seed: int = 0) -> None:
     traffic = traffic_of(client, seed)
     with traffic.running(min_finished=PROGRESS):
         at_work = traffic.pop_one()
         with case.make(client) as fault:
             fix(client, case, fault)
-            assert told(examined(client, case.thresholds), case.code, fault) == []
+            assert findings_of(diagnose_now(client, case.thresholds), case.code, fault) == []
             traffic.finish(at_work)
-            all_clear(client, case.thresholds)
-    audited(client, case.verb)
+            wait_until_all_clear(client, case.thresholds)
+    assert_audited(client, case.verb)
     traffic.settle(fault.lost)
-    diagnosis = examined(client, case.thresholds)
+    diagnosis = diagnose_now(client, case.thresholds)
     assert tuple(codes_of(diagnosis)) == case.left
     assert diagnosis.unseen == ()
-    assert traffic.released_meanwhile == 0, "a claim of somebody at work was released"
+    assert traffic.released_meanwhile == 0, "a claim in progress was released"
     assert bool(traffic.refused) or case.make not in {dropped_code, dropped_column}
 
 
-@pytest.mark.parametrize("case", FEW, ids=str)
-def test_a_repair_beside_traffic(use: Use, case: Case, long: bool) -> None:
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_repair_under_traffic(use: Use, case: Case, long: bool) -> None:
     for seed in range(3 if long else 1):
-        prove(use(case.of), case, seed)
+        check_repair(use(case.of), case, seed)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", MORE, ids=str)
-def test_more_of_the_same(use: Use, case: Case) -> None:
-    prove(use(case.of), case)
+@pytest.mark.parametrize("case", LONG_CASES, ids=str)
+def test_more_repairs_under_traffic(use: Use, case: Case) -> None:
+    check_repair(use(case.of), case)
 
 
-def test_what_a_ring_session_leaves_behind_is_repaired_too(use: Use) -> None:
-    """Its numbers are spent: that is the next thing that the doctor says."""
+def test_orphans_of_an_ended_session_on_a_ring_are_repaired_too(use: Use) -> None:
+    """Its pop numbers are consumed, which the doctor finds next."""
     held = Case(left_open, "rows_held", "end-session", RING, SHORT_TERM)
     client = use(RING)
     traffic = traffic_of(client)
     with traffic.running(min_finished=PROGRESS), left_open(client) as fault:
         fix(client, held, fault)
-        found = {finding.code.name for finding in without_notes(examined(client))}
+        found = {finding.code.name for finding in without_notes(diagnose_now(client))}
         assert found == {"orphan"}
         fix(client, replace(held, code="orphan", thresholds=DEFAULTS), Fault())
-        all_clear(client)
+        wait_until_all_clear(client)
     traffic.settle()
-    assert examined(client).verdict == "all clear"
+    assert diagnose_now(client).verdict == "all clear"
 
 
 def test_dead_rows_at_the_head_are_removed(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody keeps them, but looks at the head have become slow."""
+    """No session prevents their removal, but reading the head has become slow."""
     monkeypatch.setattr(sessions, "DEAD_ROWS", 100)
     client = use(FIFO)
     slow = replace(client.snapshot(), slow=("ready",))
@@ -252,13 +252,13 @@ def test_dead_rows_at_the_head_are_removed(use: Use, monkeypatch: pytest.MonkeyP
             (finding,) = found()
             run_repair(client, finding)
         assert found() == []
-    audited(client, "maintain")
+    assert_audited(client, "maintain")
     traffic.settle()
-    assert examined(client).verdict == "all clear"
+    assert diagnose_now(client).verdict == "all clear"
 
 
 def test_one_call_repairs_several_faults(use: Use) -> None:
-    """From the command line, which says so by its exit."""
+    """On the command line, with its exit statuses."""
     client = use(CLAIM)
     console, name = Console(client.url), client.queue.name
 
@@ -275,12 +275,12 @@ def test_one_call_repairs_several_faults(use: Use) -> None:
         dropped_code(client),
     ):
         before = console("doctor", name, "--json")
-        assert (before.status, codes(before)) == (1, set(MENDED))
+        assert (before.status, codes(before)) == (1, set(REPAIRED_BY))
         after = console("doctor", name, "--fix", "--yes", name, "--json")
         assert after.status == 0, after
-        assert not codes(after) & set(MENDED)
-    for verb in MENDED.values():
-        audited(client, verb)
+        assert not codes(after) & set(REPAIRED_BY)
+    for verb in REPAIRED_BY.values():
+        assert_audited(client, verb)
     traffic.settle()
     assert console.done("doctor", name, "--json").json["queues"][0]["verdict"] == "all clear"
 
@@ -291,7 +291,7 @@ def test_a_failed_repair_does_not_stop_the_others(
     client = use(CLAIM)
     console, name = Console(client.url), client.queue.name
     fix = ("doctor", name, "--fix", "--yes", name, "--json")
-    put_in_place = upgrade.upgrade
+    original = upgrade.upgrade
 
     def busy(database: Database, queue: Queue) -> Sequence[str]:
         del database, queue
@@ -314,10 +314,10 @@ def test_a_failed_repair_does_not_stop_the_others(
         assert [one["code"] for one in queue["findings"]] == ["code_missing"]
         assert "not done: install the code" in some.err
         assert "The queue is in use. Somebody holds a lock. Wait." in some.err
-        monkeypatch.setattr(upgrade, "upgrade", put_in_place)
+        monkeypatch.setattr(upgrade, "upgrade", original)
         every = console(*fix)
         assert (every.status, every.json["queues"][0]["verdict"]) == (0, "all clear")
     assert len(client.drain()) == 5
 
 
-MENDED = {"code_missing": "upgrade", "claims_gone": "release", "index_missing": "maintain"}
+REPAIRED_BY = {"code_missing": "upgrade", "claims_gone": "release", "index_missing": "maintain"}

@@ -1,4 +1,4 @@
-"""The doctor on rings: every fault is made for real, found by its numbers, repaired."""
+"""The doctor on rings: every fault is real, found with its numbers, and repaired."""
 
 import threading
 from collections.abc import Callable
@@ -33,18 +33,18 @@ from tests.servers import kill_session, restart_as_standby, wait_until
 
 @pytest.fixture
 def make(make_own: Make) -> Make:
-    """Makes rings on a server that tests may kill."""
+    """Creates rings on a server that tests may kill."""
     return partial(make_own, size=50, max_bytes=100)
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full ring is not watched for long."""
+def short_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full ring is watched only briefly."""
     monkeypatch.setattr(doctor, "_STANDSTILL_SECONDS", 0.05)
 
 
 def lost_by_sequences(ring: Ring) -> tuple[list[int], list[int]]:
-    """Of a ring where nothing is parked: live numbers below next_pop, and the gap at the end."""
+    """Orphans and holes of a ring without parked numbers: live below next_pop; the end's gap."""
     now = ring.measure()
     with ring.connect() as connection:
         live = [number for _, number, _, _ in ring.live(connection)]
@@ -52,10 +52,10 @@ def lost_by_sequences(ring: Ring) -> tuple[list[int], list[int]]:
     return orphans, list(range(max(live) + 1, now.next_push))
 
 
-def test_a_crash_of_the_server_loses_what_sequences_had_logged_ahead(
+def test_numbers_that_sequences_skip_in_a_crash_are_found_and_repaired(
     own_server: EmbeddedServer, make: Make
 ) -> None:
-    """1,000 pushes, 507 pops, kill -9: named by number, with the crash as their cause; repaired."""
+    """1,000 pushes, 507 pops, kill -9: each number is named, with the crash as its cause."""
     ring = make(size=2000)
     with ring.connect() as connection:
         left = fill(ring, connection, 1000, 507)
@@ -93,29 +93,29 @@ def test_a_crash_of_the_server_loses_what_sequences_had_logged_ahead(
 
 
 @pytest.fixture
-def in_the_second(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
-    """What happens in the second for which a parked number's message is watched."""
-    meanwhile: list[Callable[[], object]] = []
+def while_waiting(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """Calls to make in the second during which the message of a parked number is watched."""
+    calls: list[Callable[[], object]] = []
 
-    def pass_by(_: float) -> None:
-        while meanwhile:
-            meanwhile.pop(0)()
+    def run_all(_: float) -> None:
+        while calls:
+            calls.pop(0)()
 
     monkeypatch.setattr(doctor, "_STRANDED_SECONDS", 0.0)
-    monkeypatch.setattr("console.doctor.ring.time.sleep", pass_by)
-    return meanwhile
+    monkeypatch.setattr("console.doctor.ring.time.sleep", run_all)
+    return calls
 
 
-def test_a_message_that_pops_leave_behind_is_named(
-    make: Make, in_the_second: list[Callable[[], object]]
+def test_a_message_that_pops_leave_behind_is_found(
+    make: Make, while_waiting: list[Callable[[], object]]
 ) -> None:
-    """Its parked number waits for its turn among holes; without them the next pop takes it."""
+    """Its parked number waits for its turn among holes; without holes the next pop takes it."""
     ring = make(size=2000)
     with ring.connect() as connection:
         number = page_of_holes(ring, connection)
-        assert list(findings_by_code(ring)) == ["hole"], "nobody pops: it is ready and no more"
+        assert list(findings_by_code(ring)) == ["hole"], "without pops it is just ready"
 
-        in_the_second.append(lambda: ring.pop(connection))
+        while_waiting.append(lambda: ring.pop(connection))
         found = findings_by_code(ring)
         assert list(found) == ["parked_stranded", "hole"]
         evidence = found["parked_stranded"].evidence
@@ -124,7 +124,7 @@ def test_a_message_that_pops_leave_behind_is_named(
         assert found["parked_stranded"].since is not None
 
         connection.execute("BEGIN")
-        in_the_second.append(lambda: ring.pop_many(connection, 1))
+        while_waiting.append(lambda: ring.pop_many(connection, 1))
         assert list(findings_by_code(ring)) == ["hole"], "the pop that runs now holds it"
         connection.execute("ROLLBACK")
 
@@ -134,10 +134,10 @@ def test_a_message_that_pops_leave_behind_is_named(
         assert taken.id == number
 
 
-def test_a_backend_that_is_killed_takes_its_pop_and_the_caches_with_it(
+def test_numbers_lost_by_a_killed_backend_are_found_and_repaired(
     own_server: EmbeddedServer, make: Make
 ) -> None:
-    """kill -9 of one backend makes the whole server recover: its start alone would not tell."""
+    """kill -9 of a backend makes the server recover, without a new start time."""
     ring = make(size=500)
     with ring.connect() as connection:
         left = fill(ring, connection, 300, 100)
@@ -157,10 +157,10 @@ def test_a_backend_that_is_killed_takes_its_pop_and_the_caches_with_it(
     assert findings_by_code(ring) == {}
 
 
-def test_a_fail_over_is_reported_and_a_standby_is_unseen(
+def test_losses_of_a_failover_are_found_and_a_standby_is_not_checked(
     own_server: EmbeddedServer, make: Make
 ) -> None:
-    """A standby has the numbers up to 32 ahead of what was drawn, and keeps them when promoted."""
+    """A standby's sequences are up to 32 numbers ahead, and stay so when it is promoted."""
     ring = make()
     with ring.connect() as connection:
         left = fill(ring, connection, 40, 10)
@@ -183,7 +183,7 @@ def test_a_fail_over_is_reported_and_a_standby_is_unseen(
 
 
 def test_orphans_and_holes_of_rollbacks_are_not_blamed_on_a_crash(make: Make) -> None:
-    """A pop that was rolled back, a push drawn by a pop since, a push that no pop has come to."""
+    """A rolled back pop; a rolled back push, before and after a pop has drawn its number."""
     ring = make()
     with ring.connect() as connection:
         left = fill(ring, connection, 20, 5)
@@ -192,7 +192,7 @@ def test_orphans_and_holes_of_rollbacks_are_not_blamed_on_a_crash(make: Make) ->
             assert ring.pop(caller)
             assert ring.push(caller, "never") == 21
             caller.execute("ROLLBACK")
-            # Where a test before had the server crash, nothing but this was rolled back since.
+            # If an earlier test crashed the server, this is the only rollback since.
             caller.execute("SELECT pg_stat_force_next_flush()")
         assert ring.push(connection, "message 21") == 22
         assert ring.pop(connection).payload == left[1]  # type: ignore[union-attr]
@@ -202,7 +202,7 @@ def test_orphans_and_holes_of_rollbacks_are_not_blamed_on_a_crash(make: Make) ->
         assert found["hole"].evidence["not_drawn_yet"] == 1
         assert "rolled back" in found["orphan"].cause
         assert "crash" not in found["orphan"].cause + found["hole"].cause
-        # Pops come to the hole and park it; the message behind it comes all the same.
+        # Pops reach the hole and park it; the message after it is popped nevertheless.
         popped = [message.payload for message in ring.pop_many(connection, 30)]
         assert popped == [*left[2:], "message 21"]
         found = findings_by_code(ring)
@@ -214,8 +214,8 @@ def test_orphans_and_holes_of_rollbacks_are_not_blamed_on_a_crash(make: Make) ->
         assert ring.parked(connection) == set()
 
 
-def test_what_is_in_progress_is_no_finding_and_its_holder_is_named(make: Make) -> None:
-    """Nor does a repair touch it: not even one that was found before the holder came."""
+def test_numbers_of_open_transactions_are_not_lost_and_their_sessions_are_named(make: Make) -> None:
+    """Nor does a repair change them, not even one planned before the transaction started."""
     ring = make()
     with ring.connect() as connection, ring.connect() as holder:
         fill(ring, connection, 20, 5)
@@ -240,7 +240,7 @@ def test_what_is_in_progress_is_no_finding_and_its_holder_is_named(make: Make) -
         with pytest.raises(BusyError, match=f"pid {holder.info.backend_pid} "):
             orphan.repair.run(ring.database)
         assert ring.parked(connection) == set()
-        # One that ends while the doctor waits is waited for.
+        # The doctor waits for a transaction that ends soon.
         later = threading.Timer(0.3, holder.execute, ["COMMIT"])
         later.start()
         found, unseen = diagnose_ring(ring)
@@ -252,7 +252,7 @@ def test_what_is_in_progress_is_no_finding_and_its_holder_is_named(make: Make) -
         assert len(ring.texts()) == 16
 
 
-def test_spent_pop_numbers_are_parked_before_a_message_lands_on_them(make: Make) -> None:
+def test_consumed_pop_numbers_are_parked_before_messages_get_them(make: Make) -> None:
     ring = make()
     with ring.connect() as connection:
         fill(ring, connection, 20, 20)
@@ -261,15 +261,15 @@ def test_spent_pop_numbers_are_parked_before_a_message_lands_on_them(make: Make)
         assert list(found) == ["spent"]
         assert numbers(found["spent"]) == list(range(21, 28))
         assert repair_all(ring) == ["park 7 consumed pop numbers"]
-        assert findings_by_code(ring) == {}  # parked ahead of the pushes: callers wait
+        assert findings_by_code(ring) == {}  # parked ahead of the pushes, like waiting pops
         sent = [f"later {number}" for number in range(10)]
         ring.push_many(connection, sent)
         assert ring.texts() == sent
         assert findings_by_code(ring) == {}
 
 
-def test_more_spent_numbers_than_slots_want_a_relay_at_once(make: Make) -> None:
-    """The first of all findings, though the ring has others."""
+def test_more_consumed_pop_numbers_than_slots_require_a_relay(make: Make) -> None:
+    """It is the first finding, before the ring's others."""
     ring = make(size=10)
     with ring.connect() as connection:
         fill(ring, connection, 5, 3)
@@ -286,8 +286,8 @@ def test_more_spent_numbers_than_slots_want_a_relay_at_once(make: Make) -> None:
         assert ring.texts() == ["message 4", "message 5"]
 
 
-def test_pops_more_than_a_lap_ahead_want_a_relay(make: Make) -> None:
-    """Though each of their numbers is parked: a sequence was moved, callers do not get that far."""
+def test_pops_ahead_by_more_than_the_ring_size_require_a_relay(make: Make) -> None:
+    """Even if all their numbers are parked: only a moved sequence gets that far ahead."""
     ring = make(size=5)
     with ring.connect() as connection:
         for _ in range(3):
@@ -301,9 +301,9 @@ def test_pops_more_than_a_lap_ahead_want_a_relay(make: Make) -> None:
         assert ring.texts() == sent
 
 
-@pytest.mark.usefixtures("hasty")
-def test_a_ring_that_skipped_more_than_a_lap_is_lapped(make: Make) -> None:
-    """Full of nothing: voids let the pops through, a relay makes room at once."""
+@pytest.mark.usefixtures("short_standstill")
+def test_a_ring_with_more_skipped_push_numbers_than_slots_is_lapped(make: Make) -> None:
+    """It is full of holes: void numbers let pops continue, a relay makes room at once."""
     for relay in (False, True):
         ring = make(size=10)
         with ring.connect() as connection:
@@ -323,7 +323,7 @@ def test_a_ring_that_skipped_more_than_a_lap_is_lapped(make: Make) -> None:
             assert ring.push(connection, "room")
 
 
-def test_holes_that_pile_up_or_grow_old_are_more_than_a_note(make: Make) -> None:
+def test_many_or_old_holes_are_more_than_a_note(make: Make) -> None:
     ring = make(size=10)
     with ring.connect() as connection:
         for _ in range(2):
@@ -346,7 +346,7 @@ def test_holes_that_pile_up_or_grow_old_are_more_than_a_note(make: Make) -> None
 def test_a_recorder_with_operator_rights_drops_old_holes(
     make: Make, database_url: str, tmp_path: Path
 ) -> None:
-    """Nobody else need look at the ring; a number whose push may still come stays."""
+    """No other diagnosis is needed; a number whose push may still commit stays."""
     ring = make(database_url, size=100)
     recorder = Recorder(tmp_path, "here")
     recording = Recording(
@@ -356,7 +356,7 @@ def test_a_recorder_with_operator_rights_drops_old_holes(
         stuck_after_seconds=lambda _: 300.0,
         rights=Rights.OPERATOR,
     )
-    holes, to_come = set(range(1, 9)), set(range(9, 21))
+    holes, expected = set(range(1, 9)), set(range(9, 21))
     with ring.connect() as connection, ring.connect() as pusher:
         ring.consume_numbers(connection, "push", 8)
         assert ring.pop(connection) is None
@@ -378,8 +378,8 @@ def test_a_recorder_with_operator_rights_drops_old_holes(
         recording.start()
         try:
             wait_until(
-                lambda: {number for number, _ in ring.parked(connection)} == to_come,
-                "the holes are forgotten",
+                lambda: {number for number, _ in ring.parked(connection)} == expected,
+                "the holes are dropped",
             )
         finally:
             recording.stop(60)

@@ -1,4 +1,4 @@
-"""The doctor on a ring's slots and sequences: broken by hand, restored, laid in any state."""
+"""The doctor on a ring's slots and sequences: damaged, restored, or in random states."""
 
 import itertools
 import re
@@ -40,18 +40,18 @@ from tests.servers import connect, fresh_database
 
 @pytest.fixture
 def make(make: Make) -> Make:
-    """Makes rings of 50 slots."""
+    """Creates rings of 50 slots."""
     return partial(make, size=50, max_bytes=100)
 
 
-def test_deleted_slots_are_counted_and_come_back_empty(make: Make) -> None:
+def test_deleted_slots_are_counted_and_added_again_empty(make: Make) -> None:
     ring = make(size=20)
     with ring.connect() as connection:
         left = fill(ring, connection, 12, 4)
         connection.execute(ring.sql("DELETE FROM {ring} WHERE slot IN (7, 8, 15, 19)"))
         found = findings_by_code(ring)
         assert found["slot_count"].evidence["missing"] == [[7, 8], [15, 15], [19, 19]]
-        assert numbers(found["hole"]) == [7, 8]  # what lay there is lost
+        assert numbers(found["hole"]) == [7, 8]  # their messages are lost
         assert [r.state for r in read_slot_map(ring.database, ring.queue).ranges] == [
             *("free", "ready", "missing", "ready", "free", "missing", "free", "missing")
         ]
@@ -63,8 +63,8 @@ def test_deleted_slots_are_counted_and_come_back_empty(make: Make) -> None:
     assert ring.texts() == [*kept, *(f"new {number}" for number in range(12))]
 
 
-def test_slots_outside_the_ring_do_not_hide_what_is_missing(make: Make) -> None:
-    """Nor does what lies between them and the ring count as missing; a payload in one is kept."""
+def test_slots_outside_the_ring_do_not_hide_missing_slots(make: Make) -> None:
+    """Nor do those between them and the ring count as missing; a payload in one is kept."""
     ring = make(size=20)
     with ring.connect() as connection:
         left = fill(ring, connection, 12, 4)
@@ -89,8 +89,8 @@ def test_slots_outside_the_ring_do_not_hide_what_is_missing(make: Make) -> None:
     assert sorted(ring.texts()) == sorted([*left, "message 13"])
 
 
-def test_slots_that_contradict_themselves_are_put_straight(make: Make) -> None:
-    """Whatever has a payload is kept; what cannot be popped by its number gets a new one."""
+def test_contradictory_slots_are_repaired(make: Make) -> None:
+    """Every payload is kept; a message that its number cannot reach gets a new number."""
     ring = make(size=20)
     with ring.connect() as connection:
         left = fill(ring, connection, 12, 4)
@@ -118,7 +118,7 @@ def test_slots_that_contradict_themselves_are_put_straight(make: Make) -> None:
 
 
 @pytest.mark.parametrize("back", ["push", "pop", "both"])
-def test_sequences_set_back_are_lifted_above_all_that_is_in_use(make: Make, back: str) -> None:
+def test_sequences_set_back_are_raised_above_all_numbers_in_use(make: Make, back: str) -> None:
     ring = make(size=20)
     with ring.connect() as connection:
         fill(ring, connection, 15, 15)
@@ -140,12 +140,12 @@ def test_sequences_set_back_are_lifted_above_all_that_is_in_use(make: Make, back
     assert findings_by_code(ring) == {}
 
 
-def test_a_sequence_that_sessions_cache_is_found_and_set_right(make: Make) -> None:
+def test_a_sequence_cached_by_sessions_is_found_and_repaired(make: Make) -> None:
     ring = make()
     with ring.connect() as connection, ring.connect() as other:
         connection.execute(ring.sql("ALTER SEQUENCE {push_seq} CACHE 20"))
-        sent = [ring.push(session, "x") for session in (connection, other, connection)]
-        assert sent == [1, 21, 2]
+        pushed_numbers = [ring.push(session, "x") for session in (connection, other, connection)]
+        assert pushed_numbers == [1, 21, 2]
         found = findings_by_code(ring)
         assert "sequence_cached" in found
         assert "CACHE 20" in found["sequence_cached"].summary
@@ -157,7 +157,7 @@ def test_a_sequence_that_sessions_cache_is_found_and_set_right(make: Make) -> No
     assert ring.texts() == ["x"] * 3 + ["y"] * 3
 
 
-def test_full_is_critical_where_nothing_is_popped(make: Make) -> None:
+def test_a_full_ring_is_only_reported_while_nothing_is_popped(make: Make) -> None:
     ring = make(size=10)
     with ring.connect() as connection:
         fill(ring, connection, 9, 0)
@@ -205,8 +205,10 @@ def restored(ring: Ring, text: str) -> Iterator[Ring]:
 _SETS = re.compile(r"pg_catalog\.setval\(.*_(push|pop)_seq")
 
 
-def test_a_dump_with_sequences_of_a_later_moment_or_without(database_url: str, make: Make) -> None:
-    """A dump reads sequences as they are by then: what was popped meanwhile is there again."""
+def test_a_restored_dump_with_later_sequences_or_without_them_is_repaired(
+    database_url: str, make: Make
+) -> None:
+    """A dump has sequences newer than its rows, so messages popped meanwhile exist again."""
     ring = make(database_url, size=200)
     with ring.connect() as connection, ring.connect() as holder:
         left = fill(ring, connection, 100, 20)
@@ -234,8 +236,8 @@ def test_a_dump_with_sequences_of_a_later_moment_or_without(database_url: str, m
 
 
 @st.composite
-def laid(draw: st.DrawFn) -> Store:
-    """Of small rings, so that laps meet."""
+def ring_states(draw: st.DrawFn) -> Store:
+    """States of small rings, so that numbers share slots."""
     size, base = draw(st.integers(1, 8)), draw(st.integers(1, 12))
     next_push, next_pop = (base + draw(st.integers(0, 20)) for _ in range(2))
     live = draw(st.frozensets(st.integers(base, max(base, next_push - 1)), max_size=size))
@@ -245,13 +247,13 @@ def laid(draw: st.DrawFn) -> Store:
     return Store(size, base, next_push, next_pop, slots, set(parked))
 
 
-def lying(state: Store) -> set[int]:
+def live_numbers(state: Store) -> set[int]:
     return {live.message_id for live in state.slots.values()}
 
 
 def test_lost_numbers_are_found_and_repaired_in_any_state(make: Make, long: bool) -> None:
-    """The runs are exactly the numbers that set arithmetic finds; the repairs leave none of them,
-    and no message that was there is gone."""
+    """The found ranges are exactly the numbers that set arithmetic finds; repairs leave none of
+    them, and lose no message."""
     ring = make(size=1)
     with ring.connect() as connection:
 
@@ -261,32 +263,34 @@ def test_lost_numbers_are_found_and_repaired_in_any_state(make: Make, long: bool
             database=None,
             suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
         )
-        @given(laid())
+        @given(ring_states())
         def check(state: Store) -> None:
             ring.set_state(connection, state)
             with check_context(ring.database, ring.queue) as context:
                 found = find_lost_numbers(context)
             for kind, expected in lost_numbers(state).items():
                 runs = found.proven[kind]
-                told = [number for run in runs for number in range(run.first, run.last + 1)]
-                assert (kind, told) == (kind, sorted(expected))
+                found_numbers = [
+                    number for run in runs for number in range(run.first, run.last + 1)
+                ]
+                assert (kind, found_numbers) == (kind, sorted(expected))
                 pairs = itertools.pairwise(runs)
                 assert all(one.last + 1 < two.first for one, two in pairs)
             check_map(read_slot_map(ring.database, ring.queue).ranges, state)
             RepairNumbers(ring.queue, dict.fromkeys(LostKind, 1)).run(ring.database)
             with check_context(ring.database, ring.queue) as context:
-                # A hole that a pop had come to is void twice over by now: parked too, or spent.
+                # A hole that a pop had reached is now void and parked, or void and consumed.
                 left = {
                     kind: runs for kind, runs in find_lost_numbers(context).proven.items() if runs
                 }
             assert left == {}
-            assert {number for _, number, _, _ in ring.live(connection)} == lying(state)
+            assert {number for _, number, _, _ in ring.live(connection)} == live_numbers(state)
 
         check()
 
 
 def check_map(ranges: Sequence[SlotRange], state: Store) -> None:
-    """Every slot once, in order, and in the state that its number has."""
+    """Every slot once, in order, in the state of its number."""
     slots = [slot for r in ranges for slot in range(r.first_slot, r.last_slot + 1)]
     assert slots == list(range(state.size))
     assert all(r.count == r.last_slot - r.first_slot + 1 for r in ranges)
@@ -299,14 +303,14 @@ def check_map(ranges: Sequence[SlotRange], state: Store) -> None:
             for number in range(r.first_number, r.first_number + r.count)
         }
 
-    assert numbered("ready", "parked", "orphan") == lying(state)
+    assert numbered("ready", "parked", "orphan") == live_numbers(state)
     assert numbered("orphan") == lost_numbers(state)[LostKind.ORPHAN]
 
 
 def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of ring.sql from the first that only the doctor asks."""
+    """Statements of ring.sql, from the first that only the doctor uses."""
     names = list(templates.statements("postgresql", "ring"))
     verbs = {"beginnings", "void_for_subscriber", "owed", "number_older", "unsubscribe"}
     verbs |= {"skip", "skip_numbers", "add_popped"}  # of rings with subscribers
@@ -330,13 +334,13 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
             RepairNumbers(ring.queue, dict.fromkeys(LostKind, 1)).run(ring.database)
             AddSlots(ring.queue, 1).run(ring.database)
             repair_finding(ring, found["slot_mismatch"])
-            mend_halves(make(content="apart", partitions=1))
+            repair_wrong_content(make(content="apart", partitions=1))
         assert wanted <= labels
     assert ring.texts() == left
 
 
-def mend_halves(ring: Ring) -> None:
-    """A content that has another number than its slot."""
+def repair_wrong_content(ring: Ring) -> None:
+    """Repair a content whose number differs from that of its slot."""
     with ring.connect() as connection:
         ring.push(connection, "one")
         wrong_content = SQL("UPDATE {} SET content_id = 9").format(*ring.content_tables)
@@ -347,20 +351,20 @@ def mend_halves(ring: Ring) -> None:
 
 
 def test_the_map_of_a_large_ring_reads_it_once(make: Make) -> None:
-    """20,000 slots are one scan, and as many ranges as there are differences."""
+    """20,000 slots take one scan, and have only as many ranges as changes of state."""
     ring = make(size=20_000, max_bytes=1)
     with ring.connect() as connection:
         assert None not in ring.push_many(connection, ["x"] * 5_000)
         assert len(ring.pop_many(connection, 1_000)) == 1_000
-        whole = read_slot_map(ring.database, ring.queue).ranges
-        assert [(r.first_slot, r.last_slot, r.state, r.count) for r in whole] == [
+        ranges = read_slot_map(ring.database, ring.queue).ranges
+        assert [(r.first_slot, r.last_slot, r.state, r.count) for r in ranges] == [
             (0, 1_000, "free", 1_001),
             (1_001, 5_000, "ready", 4_000),
             (5_001, 19_999, "free", 14_999),
         ]
         product = ring.database.product
         text = sql.script("ring.slot_map", product.dialect, ring.queue.scope(product))
-        asked = re.sub(r":drawn_\w+", "1", text)
-        plan = [line for (line,) in connection.execute(f"EXPLAIN {asked}".encode()).fetchall()]
+        query = re.sub(r":drawn_\w+", "1", text)
+        plan = [line for (line,) in connection.execute(f"EXPLAIN {query}".encode()).fetchall()]
         scans = [line for line in plan if f'on "{ring.queue.name}" r' in line]
         assert len(scans) == 1, plan

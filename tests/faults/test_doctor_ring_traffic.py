@@ -1,4 +1,4 @@
-"""The doctor on a ring in use: silent where all is well; names what random faults did, no more."""
+"""The doctor on a ring in use: no false alarms, and exactly the results of random faults."""
 
 import itertools
 import random
@@ -21,30 +21,30 @@ from tests.faults.ring_tools import Make, Ring, make_ring, wait_for_server
 
 @contextmanager
 def repeated(*works: Callable[[int], None]) -> Iterator[Counter[str]]:
-    """Each in a thread of its own, again and again; how often each was done."""
+    """Run each repeatedly in its own thread; how often each was run."""
     done: Counter[str] = Counter()
 
-    def again(work: Callable[[int], None]) -> Iterator[None]:
+    def repeat(work: Callable[[int], None]) -> Iterator[None]:
         for turn in itertools.count():
             work(turn)
             done[work.__name__] += 1
             yield
 
-    with at_work(*map(again, works)):
+    with at_work(*map(repeat, works)):
         yield done
     assert all(done[work.__name__] for work in works), done
 
 
 def backlog(ring: Ring, connection: psycopg.Connection, batches: int) -> None:
-    """Messages that lie there for two hours, 500 a batch."""
+    """Push messages that are two hours old, 500 per batch."""
     for _ in range(batches):
         assert None not in ring.push_many(connection, ["old"] * 500)
     aged = "UPDATE {ring} SET time = time - interval '2 h' WHERE reference_count > 0"
     connection.execute(ring.sql(aged))
 
 
-def test_silence_under_heavy_healthy_traffic(own_server: EmbeddedServer, long: bool) -> None:
-    """A backlog, late commits, prepared transactions, poppers that wait, an idle ring resized."""
+def test_heavy_healthy_traffic_raises_no_alarm(own_server: EmbeddedServer, long: bool) -> None:
+    """A backlog, late commits, prepared transactions, waiting pops, resizes of an idle ring."""
     url = own_server.create_database("silence")
     rings = [make_ring(url, name, size=20_000, max_bytes=300) for name in ("busy", "idle")]
     busy, idle = rings
@@ -67,7 +67,7 @@ def test_silence_under_heavy_healthy_traffic(own_server: EmbeddedServer, long: b
             with sessions[0].transaction():
                 busy.push(sessions[0], "late")
                 busy.pop_many(sessions[0], 3)
-                time.sleep(0.2)  # nothing to wait for: it is the lateness
+                time.sleep(0.2)  # the delay itself, not a wait for anything
 
         def prepare(turn: int) -> None:
             sessions[1].execute("BEGIN")
@@ -83,7 +83,7 @@ def test_silence_under_heavy_healthy_traffic(own_server: EmbeddedServer, long: b
         def resize(_: int) -> None:
             with suppress(BusyError):
                 idle.relay(chance.randint(18_000, 22_000))
-            time.sleep(0.5)  # a relay now and then: callers are to get on
+            time.sleep(0.5)  # relays only now and then, so that callers progress
 
         with repeated(commit_late, prepare, wait_for_more, resize):
             until = time.monotonic() + (600 if long else 1)
@@ -104,15 +104,15 @@ def test_silence_under_heavy_healthy_traffic(own_server: EmbeddedServer, long: b
 
 
 @pytest.mark.long
-def test_silence_under_traffic_of_two_subscribers(
+def test_traffic_of_two_subscribers_raises_no_alarm(
     rings_url: str, make: Make, *, long: bool
 ) -> None:
-    """Late commits of one among them."""
+    """Including late commits of one of them."""
     ring = make(size=2_000, max_bytes=300, subscribers="a,b")
     with ring.connect() as connection, clients(rings_url) as of:
         of.start(PRODUCER, rings=[ring.queue.name], seed=1)
-        for who in ("a", "b", "b"):
-            of.start(CONSUMER, rings=[ring.queue.name], seed=2, subscriber=who)
+        for subscriber in ("a", "b", "b"):
+            of.start(CONSUMER, rings=[ring.queue.name], seed=2, subscriber=subscriber)
         wait_for_progress(of, 1_000)
         for _ in range(200 if long else 3):
             connection.execute("BEGIN")
@@ -121,8 +121,8 @@ def test_silence_under_traffic_of_two_subscribers(
             held, _ = diagnose_ring(ring, patience_seconds=0.1)
             connection.execute("COMMIT")
             found, unseen = diagnose_ring(ring)
-            told = [one.summary for one in (*held, *found) if one.code.name != "filling"]
-            assert told == []
+            alarms = [one.summary for one in (*held, *found) if one.code.name != "filling"]
+            assert alarms == []
             assert unseen == []
         of.finish()
         assert not of.ledger().errors
@@ -131,25 +131,25 @@ def test_silence_under_traffic_of_two_subscribers(
 def test_random_faults_are_found_and_repaired(
     own_server: EmbeddedServer, own_rings_url: str, long: bool
 ) -> None:
-    """Every exception is named by a finding; a healthy number by none."""
+    """Every lost number is named by a finding, a healthy one by none."""
     total = Tally()
-    for seed in range(1, 201) if long else (2, 7):  # of both kinds of ring, crashes, traffic
+    for seed in range(1, 201) if long else (2, 7):  # with both kinds of ring, crashes and traffic
         total.add(campaign(own_server, own_rings_url, seed, most=60 if long else 30))
-    _is_sound(total)
+    _assert_passed(total)
 
 
 @pytest.mark.long
-def test_random_faults_are_those_of_a_subscriber(
+def test_random_faults_are_found_and_repaired_for_each_subscriber(
     own_server: EmbeddedServer, own_rings_url: str, long: bool
 ) -> None:
-    """The same of one, two and three of them: whose each number is, is told."""
+    """With one, two and three subscribers: each finding names its subscriber."""
     total = Tally()
     for seed in range(2, 62 if long else 4):
         total.add(campaign(own_server, own_rings_url, seed, 60 if long else 30, 1 + seed % 3))
-    _is_sound(total)
+    _assert_passed(total)
 
 
-def _is_sound(total: Tally) -> None:
+def _assert_passed(total: Tally) -> None:
     assert total.wrong == []
     assert total.counts["acknowledged"] > 0
     assert total.counts["orphan"] > 0

@@ -1,4 +1,4 @@
-"""What the doctor looks for in whole tables: how much it reads, and what it says it left out."""
+"""The doctor's scans of entire tables: how much they read, and what they report as unread."""
 
 import re
 from typing import Any, LiteralString
@@ -38,9 +38,9 @@ def test_unread_claims_and_states_are_reported(use: Use, monkeypatch: pytest.Mon
     assert len(client.pop_many(50)) == 50
     assert diagnosed(client).verdict == "all clear"
     monkeypatch.setattr(row_scan, "MOST_ROWS", 40)
-    told = "\n".join(diagnosed(client).unseen)
-    assert "claims and their owners: 40 rows" in told
-    assert re.search(r"states of rows: 40 rows .* those that are done, the others not", told)
+    report = "\n".join(diagnosed(client).unseen)
+    assert "claims and their owners: 40 rows" in report
+    assert re.search(r"states of rows: 40 rows .* those that are done, the others not", report)
 
 
 @pytest.mark.parametrize("bound", ["rows", "seconds"])
@@ -55,14 +55,14 @@ def test_unread_rows_are_reported(use: Use, bound: str, monkeypatch: pytest.Monk
     with check_context(client.database, client.queue, patience_seconds=patience) as context:
         (missing,) = messages.PAYLOAD_CHECKS.run(context)
         (poison,) = messages.ATTEMPT_CHECKS.run(context)
-    assert missing.evidence["ids"] == ["90"], "the newest come first"
-    assert poison.evidence["ready"]["ids"] == ["5"], "what is popped first"  # type: ignore[index]
-    looked = 40 if bound == "rows" else 20
-    told = "\n".join(context.unseen)
-    assert f"messages without their payload: {looked} rows" in told
-    assert f"up to id {100 - looked} not" in told
-    assert "payloads without a message" in told
-    assert re.search(rf"popped too often: {looked} rows .* those that are ready", told)
+    assert missing.evidence["ids"] == ["90"], "the newest first"
+    assert poison.evidence["ready"]["ids"] == ["5"], "in the order of pops"  # type: ignore[index]
+    scanned_rows = 40 if bound == "rows" else 20
+    report = "\n".join(context.unseen)
+    assert f"messages without their payload: {scanned_rows} rows" in report
+    assert f"up to id {100 - scanned_rows} not" in report
+    assert "payloads without a message" in report
+    assert re.search(rf"popped too often: {scanned_rows} rows .* those that are ready", report)
     assert not diagnosed(client, patience_seconds=patience).healthy
 
 
@@ -70,7 +70,7 @@ def test_unread_rows_are_reported(use: Use, bound: str, monkeypatch: pytest.Monk
 
 
 def load(client: Client) -> None:
-    """Many messages, every other done where that is kept, and no statistics of them."""
+    """Many messages, every other one done if the design keeps these, and no statistics."""
     run(client, "ALTER TABLE {table} SET (autovacuum_enabled = off)")
     run(client, _LOAD[client.queue.design.name])
     if client.queue.design.name != "claim":
@@ -101,7 +101,7 @@ _CLAIM: dict[str, LiteralString] = {
 }
 
 
-def recorded(context: CheckContext) -> Recorder:
+def start_recorder(context: CheckContext) -> Recorder:
     with context.transaction() as connection:
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
@@ -131,35 +131,35 @@ def test_each_chunk_reads_its_rows_and_no_more(
     load(client)
     queue = client.queue
     with check_context(client.database, queue, patience_seconds=600.0) as context:
-        recorder = recorded(context)
+        recorder = start_recorder(context)
         assert list(messages.ATTEMPT_CHECKS.run(context)) == []
         scanned = labelled("common.retried", recorder)
         run(client, _CLAIM[design])
         assert list(claims.CHECKS.run(context)) == []
-        asked = recorder.take()
-        stated = [one for one in asked if "common.contradictions" in one.text]
-        claimed = [one for one in asked if "common.claimed" in one.text]
+        statements = recorder.take()
+        contradictions = [one for one in statements if "common.contradictions" in one.text]
+        claimed = [one for one in statements if "common.claimed" in one.text]
         assert list(messages.PAYLOAD_CHECKS.run(context)) == []
-        pieces = labelled("split.missing_payloads", recorder)
+        chunks = labelled("split.missing_payloads", recorder)
         assert context.unseen == []
     check(scanned, queue.table, buffers=4_400)
-    check(stated, queue.table, buffers=4_400)
+    check(contradictions, queue.table, buffers=4_400)
     check(claimed, queue.table, buffers=18_000)
     if design != "claim":
-        full = [one for one in stated if rows_read(one, queue.table) >= row_scan.CHUNK_ROWS]
+        full = [one for one in contradictions if rows_read(one, queue.table) >= row_scan.CHUNK_ROWS]
         assert len(full) == 5 + 2
     full = [one for one in claimed if rows_read(one, queue.table) >= row_scan.CHUNK_ROWS]
-    assert len(full) == 2, "once before the look at the owners, and once after it"
+    assert len(full) == 2, "once before the owners are looked up, and once after it"
     full = [one for one in scanned if rows_read(one, queue.table) == row_scan.CHUNK_ROWS]
     assert len(full) == (5 if design == "claim" else 2)
     if design == "split":
-        assert len(pieces) == 6
-        check(pieces, queue.table, buffers=18_000)
-        check(pieces, f"{queue.name}_data", buffers=18_000)
+        assert len(chunks) == 6
+        check(chunks, queue.table, buffers=18_000)
+        check(chunks, f"{queue.name}_data", buffers=18_000)
 
 
 AHEAD = 64
-"""An incremental sort, by a time and then the id, reads its groups of rows to their end."""
+"""An incremental sort by time and id reads each group of equal times to its end."""
 
 
 def check(statements: list[Statement], table: str, buffers: int) -> None:
@@ -170,7 +170,7 @@ def check(statements: list[Statement], table: str, buffers: int) -> None:
         assert one.buffers <= buffers
 
 
-def test_incomplete_says_how_far_it_went(use: Use) -> None:
+def test_missing_payloads_says_how_far_it_scanned(use: Use) -> None:
     client = filled(use, SPLIT, 10)
     rest: dict[str, Any] = {
         "most": 3,
@@ -184,6 +184,6 @@ def test_incomplete_says_how_far_it_went(use: Use) -> None:
         assert (row.looked, row.lowest) == (0, None)
 
 
-def test_which_queues_are_checked_for_payloads() -> None:
+def test_only_split_queues_are_checked_for_payloads() -> None:
     assert messages.PAYLOAD_CHECKS.applies(SPLIT.queue("s", "q"))
     assert not messages.PAYLOAD_CHECKS.applies(STATUS.queue("s", "q"))

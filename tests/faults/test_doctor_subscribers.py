@@ -1,4 +1,4 @@
-"""The doctor on a ring with subscribers: a fault is one subscriber's, and mended for it alone."""
+"""The doctor on a ring with subscribers: a fault is one subscriber's, as is its repair."""
 
 from contextlib import suppress
 from functools import partial
@@ -19,12 +19,12 @@ Found = dict[tuple[str, str], Finding]
 
 @pytest.fixture
 def make(make: Make) -> Make:
-    """Makes a ring of 20 slots with the subscribers a and b."""
+    """Creates rings of 20 slots with the subscribers a and b."""
     return partial(make, subscribers="a,b")
 
 
 def findings_by_code(ring: Ring) -> Found:
-    """By code and subscriber; a summary and a repair name whose it is."""
+    """Findings by code and subscriber; each summary names its subscriber."""
     found, unseen = diagnose_ring(ring)
     assert unseen == []
     for one in found:
@@ -71,8 +71,8 @@ def test_a_pop_that_did_not_commit_is_an_orphan_of_its_subscriber(
     assert findings_by_code(ring) == {}
 
 
-def test_a_hole_is_one_of_each_subscriber(make: Make) -> None:
-    """One has come to it and parked it, the other has not."""
+def test_a_hole_is_found_and_repaired_for_each_subscriber(make: Make) -> None:
+    """One subscriber has reached and parked it, the other has not."""
     ring = make()
     texts = ring.fill(5)
     with ring.connect() as connection:
@@ -87,7 +87,7 @@ def test_a_hole_is_one_of_each_subscriber(make: Make) -> None:
         assert [numbers(one) for one in found.values()] == [[6], [6]]
         parked = [one.evidence["parked"] for one in found.values()]
         assert parked == [1, 0]
-        # The repair of one leaves the other's to it.
+        # The repair for one does not change the other's.
         repair_all(ring, {("hole", "a"): found["hole", "a"]})
         assert list(findings_by_code(ring)) == [("hole", "b")]
         repair_all(ring, findings_by_code(ring))
@@ -96,7 +96,7 @@ def test_a_hole_is_one_of_each_subscriber(make: Make) -> None:
     assert findings_by_code(ring) == {}
 
 
-def test_consumed_numbers_voids_and_laps_are_of_one(make: Make) -> None:
+def test_consumed_numbers_voids_and_laps_belong_to_one_subscriber(make: Make) -> None:
     ring = make(size=10)
     texts = ring.fill(5)
     assert ring.of("a").texts() == ring.of("b").texts() == texts
@@ -116,7 +116,9 @@ def test_consumed_numbers_voids_and_laps_are_of_one(make: Make) -> None:
     assert ring.of("a").texts() == ring.of("b").texts() == texts
 
 
-def test_who_fills_a_ring_is_named_and_deleted_rows_of_popped_come_back_owed(make: Make) -> None:
+def test_the_subscriber_that_fills_a_ring_is_named_and_deleted_rows_of_popped_are_owed(
+    make: Make,
+) -> None:
     ring = make(size=10)
     texts = ring.fill(10)
     assert ring.of("a").texts() == texts
@@ -141,13 +143,13 @@ def _first(ring: Ring, n: int) -> list[Popped]:
         return [*ring.pop_many(connection, n)]
 
 
-def test_a_slot_without_its_content_is_freed_for_subscribers_that_owe_it(make: Make) -> None:
+def test_a_slot_without_its_content_is_freed_for_subscribers_that_are_owed_it(make: Make) -> None:
     ring = make(content="apart", partitions=1)
     texts = ring.fill(4)
     assert ring.of("a").texts() == texts
     assert len(_first(ring.of("b"), 2)) == 2
     with ring.connect() as connection:
-        for number in (1, 3):  # what both have popped is no loss
+        for number in (1, 3):  # one that both have popped is not lost
             (table,) = ring.content_tables
             gone = SQL("DELETE FROM {} WHERE content_id = %s").format(table)
             connection.execute(gone, [number])
@@ -167,21 +169,21 @@ _BREAKS = {
     9: "message_id = message_id + 1003",
     10: "message_id = message_id - 1",
 }
-"""What is done to a slot by hand."""
+"""Number -> the change made to its slot by hand."""
 
 
 @pytest.mark.parametrize("relaid", [False, True])
 @pytest.mark.parametrize("content", ["slot", "apart"])
-def test_contradictory_slots_are_owed_by_subscribers_that_have_not_popped_them(
-    make: Make, content: str, *, relaid: bool
+def test_contradictory_slots_are_owed_to_subscribers_that_have_not_popped_them(
+    make: Make, content: str, *, after_relay: bool
 ) -> None:
-    """Nobody loses one; where its number is lost, who has popped it gets it again."""
+    """None is lost; if its number is lost, a subscriber that has popped it gets it again."""
     ring = make(content=content)
     texts = ring.fill(12)
     with ring.connect() as connection:
         for name, count in (("a", 8), ("b", 4)):
             assert len(ring.of(name).pop_many(connection, count)) == count
-        if relaid:
+        if after_relay:
             ring.relay()
         slots = {number: slot for slot, _, number, _ in ring.of("b").live(connection)}
         for number, change in _BREAKS.items():
@@ -191,15 +193,15 @@ def test_contradictory_slots_are_owed_by_subscribers_that_have_not_popped_them(
             key: one for key, one in findings_by_code(ring).items() if key[0] == "slot_mismatch"
         }
         mismatch = found["slot_mismatch", ""]
-        told = mismatch.evidence["slots"]
-        assert isinstance(told, list)
-        assert [one["slot"] for one in told] == sorted(slots[n] for n in _BREAKS)
+        reported = mismatch.evidence["slots"]
+        assert isinstance(reported, list)
+        assert [one["slot"] for one in reported] == sorted(slots[n] for n in _BREAKS)
         repair_all(ring, found)
-    got = {name: ring.of(name).texts() for name in "ab"}
-    assert sorted(got["b"]) == sorted(texts[4:])
-    again = {texts[number - 1] for number in _BREAKS} if relaid else set()
-    assert set(texts[8:]) <= set(got["a"]) <= {*texts[8:], *again}
-    assert len(got["a"]) == len(set(got["a"]))
+    received = {name: ring.of(name).texts() for name in "ab"}
+    assert sorted(received["b"]) == sorted(texts[4:])
+    popped_again = {texts[number - 1] for number in _BREAKS} if after_relay else set()
+    assert set(texts[8:]) <= set(received["a"]) <= {*texts[8:], *popped_again}
+    assert len(received["a"]) == len(set(received["a"]))
     assert findings_by_code(ring) == {}
 
 

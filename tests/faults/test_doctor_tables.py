@@ -1,4 +1,4 @@
-"""Indexes, keys and code that are gone or not what was installed, by whoever's hand."""
+"""Indexes, keys and code that are missing or were changed."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -67,23 +67,23 @@ def test_bloat_is_a_note_and_is_repaired(use: Use) -> None:
 
 
 PLANNED = [v for v in DEFAULTS if v.design.name not in {"heap", "ring", "broker"}] + [TWO_STEP]
-"""Whether pops go by their index, as PostgreSQL's planner says."""
+"""Designs whose pops use an index, as PostgreSQL's planner says."""
 
 
-def use_of_indexes(database: Database, queue: Queue) -> dict[str, Finding]:
+def index_findings(database: Database, queue: Queue) -> dict[str, Finding]:
     with check_context(database, queue) as context:
         findings = {one.code.name: one for one in indexes.INDEX_CHECKS.run(context)}
         assert context.unseen == []
     return findings
 
 
-def used(client: Client) -> dict[str, Finding]:
-    return use_of_indexes(client.database, client.queue)
+def own_index_findings(client: Client) -> dict[str, Finding]:
+    return index_findings(client.database, client.queue)
 
 
 @pytest.fixture
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No queue is too short to be looked at."""
+    """No queue is too short to be checked."""
     monkeypatch.setattr(indexes, "ENOUGH_PAGES", 1)
 
 
@@ -99,29 +99,29 @@ def index_of_pop(client: Client) -> str:
     condition = expected.condition.replace(" ", "").lower()
     (name,) = [
         name
-        for name, made in rows
-        if f"({', '.join(expected.columns)})" in made
-        and condition in made.replace(" ", "").lower()
-        and ("WHERE" in made) == bool(condition)
+        for name, definition in rows
+        if f"({', '.join(expected.columns)})" in definition
+        and condition in definition.replace(" ", "").lower()
+        and ("WHERE" in definition) == bool(condition)
     ]
     return str(name)
 
 
 @pytest.mark.parametrize("of", PLANNED, ids=str)
-def test_a_pop_that_does_not_go_by_its_index(
+def test_a_pop_that_does_not_use_its_index_is_found(
     use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found where it matters; a deep queue without statistics raises no alarm."""
+    """Found if it matters; a deep queue without statistics raises no alarm."""
     client = use(of)
     index = index_of_pop(client)
     invalidate(client, index)
-    # A short queue is left alone, even where a read of all is what the planner chooses.
+    # A short queue is not checked, even if the planner chooses a sequential scan.
     for _ in range(2):
-        assert "index_unused" not in used(client)
+        assert "index_unused" not in own_index_findings(client)
         client.push_many(client.payloads(*range(25)))
     with monkeypatch.context() as any_size:
         any_size.setattr(indexes, "ENOUGH_PAGES", 1)
-        findings = used(client)
+        findings = own_index_findings(client)
         finding = findings.pop("index_unused")
         assert findings.keys() <= {"index_invalid"}
         assert finding.code.severity is Severity.WARNING
@@ -130,17 +130,17 @@ def test_a_pop_that_does_not_go_by_its_index(
         plan: list[dict[str, Any]] = evidence_of(finding)["plan"]
         assert {"Sort", "Seq Scan"} & {node["Node Type"] for node in plan}
         assert run_repair(client, finding)
-        assert used(client) == {}
+        assert own_index_findings(client) == {}
     client.push_many(["x" * 500] * 4000)
-    assert used(client) == {}
+    assert own_index_findings(client) == {}
     run(client, "ANALYZE {table}")
     assert len(client.pop_many(1000)) == 1000
-    assert used(client) == {}
+    assert own_index_findings(client) == {}
 
 
 @pytest.mark.usefixtures("any_size")
-def test_an_index_younger_than_an_open_snapshot(use: Use) -> None:
-    """As a CREATE INDEX leaves it for as long as somebody may see rows of before."""
+def test_an_index_younger_than_an_open_snapshot_is_reported_as_unused(use: Use) -> None:
+    """As after a CREATE INDEX, while an older snapshot may see earlier rows."""
     client = filled(use, CLAIM, 50)
     with closing(connect(client.url)) as older:
         older.execute("BEGIN")
@@ -150,16 +150,16 @@ def test_an_index_younger_than_an_open_snapshot(use: Use) -> None:
             "UPDATE pg_index SET indcheckxmin = true WHERE indexrelid = %s::regclass",
             f'"{index_of_pop(client)}"',
         )
-        (finding,) = used(client).values()
+        (finding,) = own_index_findings(client).values()
         assert finding.code is indexes.UNUSED
         assert "an older transaction" in finding.cause
         assert finding.repair is None
-    wait_until(lambda: not used(client), "the older one has ended")
+    wait_until(lambda: not own_index_findings(client), "the older one has ended")
 
 
 @pytest.mark.usefixtures("any_size")
-def test_other_indexes_and_other_checks(use: Use) -> None:
-    """A better one will do; one that is gone is told once; the whole examination tells it too."""
+def test_a_better_index_suffices_and_a_missing_one_is_reported_once(use: Use) -> None:
+    """The complete diagnosis also reports it."""
     client = filled(use, CLAIM, 50)
     index = index_of_pop(client)
     invalidate(client, index)
@@ -169,19 +169,19 @@ def test_other_indexes_and_other_checks(use: Use) -> None:
         "CREATE INDEX better ON {table} (created_at, id, claimed_by) "
         "WHERE processing_started_at IS NULL",
     )
-    assert used(client).keys() == {"index_invalid"}
+    assert own_index_findings(client).keys() == {"index_invalid"}
     run(client, "DROP INDEX {index}, better", index=index)
-    assert used(client).keys() == {"index_missing"}
+    assert own_index_findings(client).keys() == {"index_missing"}
 
 
 def test_a_reader_sees_the_same_findings_on_indexes(use: Use) -> None:
     client = filled(use, FIFO, 50)
-    looks = (*READS_THE_CATALOG, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}")
-    with login(client.url, *looks) as url, closing(open_database(url)) as reader:
-        assert use_of_indexes(reader, client.queue) == {}
+    grants = (*READS_THE_CATALOG, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}")
+    with login(client.url, *grants) as url, closing(open_database(url)) as reader:
+        assert index_findings(reader, client.queue) == {}
 
 
-def test_which_queues_have_an_index_for_pops() -> None:
+def test_all_designs_but_heap_and_ring_have_an_index_for_pops() -> None:
     queue = FIFO.queue("s", "q")
     assert indexes.INDEX_CHECKS.applies(queue)
     assert not indexes.INDEX_CHECKS.applies(replace(queue, kind=Kind.ADOPTED))
@@ -195,7 +195,7 @@ def test_which_queues_have_an_index_for_pops() -> None:
 
 
 @pytest.mark.parametrize("of", [NAIVE, IN_HAND], ids=str)
-def test_a_missing_key(use: Use, of: Variant) -> None:
+def test_a_missing_key_is_found_and_created(use: Use, of: Variant) -> None:
     client = filled(use, of)
     assert drop_constraints(client, client.queue.table, "p", "u")
     finding = finding_of(diagnosed(client), "key_missing")
@@ -211,11 +211,11 @@ def test_duplicates_keep_a_key_from_being_created(use: Use, of: Variant) -> None
     name = f"{client.queue.name}_data" if of is SPLIT else client.queue.table
     drop_constraints(client, name, "p")
     before = finding_of(diagnosed(client), "key_missing")
-    there: LiteralString = "SELECT indexrelid FROM pg_index WHERE indrelid = %s::regclass"
-    others = run(client, there, f'"{name}"')
+    indexes_query: LiteralString = "SELECT indexrelid FROM pg_index WHERE indrelid = %s::regclass"
+    others = run(client, indexes_query, f'"{name}"')
     run(client, "INSERT INTO {t} SELECT * FROM {t} WHERE id IN (2, 3)", t=name)
-    assert "failed" in "\n".join(run_repair(client, before)), "they came after the look"
-    assert run(client, there, f'"{name}"') == others, "nothing is left behind"
+    assert "failed" in "\n".join(run_repair(client, before)), "they were added after the diagnosis"
+    assert run(client, indexes_query, f'"{name}"') == others, "nothing is left behind"
     finding = finding_of(diagnosed(client), "key_missing")
     (first, second) = evidence_of(finding)["doubled"]
     assert [first[0], first[2]] == [name, 2]
@@ -235,7 +235,7 @@ def test_duplicates_keep_a_key_from_being_created(use: Use, of: Variant) -> None
 
 
 @pytest.mark.parametrize("of", [CLAIM, IN_HAND, FIFO], ids=str)
-def test_a_function_that_is_missing_is_put_back(use: Use, of: Variant) -> None:
+def test_a_missing_function_is_installed_again(use: Use, of: Variant) -> None:
     client = filled(use, of, 1)
     run(client, "DROP FUNCTION {pop}")
     finding = repaired(client, "code_missing", unattended=True)
@@ -252,7 +252,7 @@ def test_locally_modified_code_is_shown_and_not_upgraded_unattended(use: Use) ->
     assert "SKIP LOCKED" not in difference["installed"]
 
 
-def test_an_older_version_is_a_note_and_a_newer_one_is_left_to_its_console(use: Use) -> None:
+def test_an_older_version_is_a_note_and_a_newer_one_is_not_repaired(use: Use) -> None:
     client = filled(use, FIFO)
     newer = diagnosed(client, queue=replace(client.queue, version=INTERFACE_VERSION + 1))
     assert newer.verdict == "notes"
@@ -274,7 +274,7 @@ def test_a_missing_table_can_only_be_restored(use: Use) -> None:
     assert diagnosed(client).verdict == "all clear"
 
 
-# ---------------------------------------------------------------------------- somebody else's
+# ------------------------------------------------------------------------------ adopted tables
 
 
 def test_an_adopted_table_is_checked_by_its_mapped_roles(use: Use) -> None:
@@ -287,24 +287,24 @@ def test_an_adopted_table_is_checked_by_its_mapped_roles(use: Use) -> None:
     run(client, "INSERT INTO jobs SELECT i, 0, 'x' FROM generate_series(1, 5) AS s (i)")
     roles = {"id": "n", "status": "state", "payload": "body"}
     bare = adopt(client.database, "public", "jobs", DESIGNS["status"], roles)
-    seen = diagnosed(client, queue=bare)
-    assert (seen.findings, seen.verdict) == ((), "unknown")
-    assert "no column has their time" in "\n".join(seen.unseen)
+    diagnosis = diagnosed(client, queue=bare)
+    assert (diagnosis.findings, diagnosis.verdict) == ((), "unknown")
+    assert "no column has their time" in "\n".join(diagnosis.unseen)
     forget(client.database, bare)
 
     roles |= {"claimed_by": "who", "claimed_at": "at", "attempts": "tries"}
-    theirs = adopt(client.database, "public", "jobs", DESIGNS["status"], roles)
-    seen = diagnosed(client, queue=theirs)
-    assert seen.findings == ()
-    # No column tells how long they wait, and no order which is next.
-    assert all(why.startswith("consumption not known") for why in seen.unseen)
+    adopted = adopt(client.database, "public", "jobs", DESIGNS["status"], roles)
+    diagnosis = diagnosed(client, queue=adopted)
+    assert diagnosis.findings == ()
+    # No column has their waiting time, and no order defines the next one.
+    assert all(why.startswith("consumption not known") for why in diagnosis.unseen)
     run(client, "UPDATE jobs SET state = 9 WHERE n = 1")
     run(
         client,
         "UPDATE jobs SET state = 1, who = 'me', at = now() - interval '1 day', tries = 6 "
         "WHERE n = 2",
     )
-    found = diagnosed(client, queue=theirs)
+    found = diagnosed(client, queue=adopted)
     assert set(codes_of(found)) == {"status_unknown", "claims_unknown", "poison"}
-    forget(client.database, theirs)
+    forget(client.database, adopted)
     run(client, "DROP TABLE jobs")
