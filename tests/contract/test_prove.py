@@ -220,7 +220,7 @@ CODES = {
     "rows_held": "fifo",
     "payload_missing": "split",
 }
-"""Code of each plant fault, and a design that can have it."""
+"""Code of each planted fault, and a design that can have it."""
 FINDS_NOTHING, REPAIRS_NOTHING = "sees nothing", "repairs nothing"
 IN_SHORT = dict(zip(CODES, (FINDS_NOTHING, REPAIRS_NOTHING) * 2, strict=True))
 

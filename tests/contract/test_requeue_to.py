@@ -1,4 +1,4 @@
-"""Requeue into another queue: what failed here is a new message there, once, or still in error."""
+"""Requeue to another queue: an error becomes one new message there, or stays an error."""
 
 import json
 from collections import Counter
@@ -46,7 +46,7 @@ def requeue(client: Client, target: Client, *words: str) -> Result:
 
 
 def failed(client: Client, *payloads: Payload) -> None:
-    """Messages of the queue, all in error."""
+    """Push messages and fail all of them."""
     assert None not in client.push_many(payloads)
     for message in client.pop_many(len(payloads)):
         assert client.fail(message, "no")
@@ -89,9 +89,9 @@ def test_errors_become_messages_of_the_other_queue(
     require_no_incomplete(client)
     require_no_incomplete(other)
     assert requeue(client, other).ledger == Ledger()
-    came = other.drain(3)
-    assert {message.attempts for message in came} == {1}
-    assert len(came) == 10
+    popped = other.drain(3)
+    assert {message.attempts for message in popped} == {1}
+    assert len(popped) == 10
 
 
 def test_titles_are_kept_and_the_plan_shows_the_push(use: Use) -> None:
@@ -128,7 +128,7 @@ def test_only_valid_json_goes_from_text_into_json(
     good = ['{"a": 1}', "17", '"x"', "[]", '{"ü": "\\u00e9"}']
     bad = ["{", "", "{'a': 1}", "[1,]", "NaN", "1 2"]
     if client.database.product.name == "postgresql":
-        bad[3] = '"\\u0000"'  # JSON, and yet no jsonb
+        bad[3] = '"\\u0000"'  # valid JSON, but not valid jsonb
     failed(client, good[0], *bad[:3], *good[1:4], *bad[3:], good[4])
     action = to(client, other)
     made = planned(client, action)
@@ -140,8 +140,8 @@ def test_only_valid_json_goes_from_text_into_json(
     done = execute.execute(client.database, action, made, batching=Batching(batch=4))
     assert done.ledger == Ledger(5, 5, 5)
     assert in_state(client, "error") == Counter(bad)
-    came = [json.loads(str(message.payload)) for message in other.drain()]
-    assert came == [json.loads(text) for text in good]
+    popped = [json.loads(str(message.payload)) for message in other.drain()]
+    assert popped == [json.loads(text) for text in good]
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
@@ -186,22 +186,22 @@ def test_requeue_stops_when_the_target_ring_is_full_and_can_be_continued(
     assert "is full" in done.problem
     assert (done.ledger.out, dict(done.ledger.failed)) == (7, {FULL: 1})
     assert in_state(client, "error") == Counter(client.payloads(9, 10, 11))
-    came = [message.payload for message in other.drain()]
-    assert Counter(came) == Counter([*filler, *client.payloads(*range(2, 9))])
+    popped = [message.payload for message in other.drain()]
+    assert Counter(popped) == Counter([*filler, *client.payloads(*range(2, 9))])
     assert requeue(client, other).ledger.out == 3
 
 
 def test_a_failed_push_rolls_back_its_batch(use_postgresql: Use) -> None:
-    """The other queue turns out to take less than the catalog says."""
+    """The target has a lower size limit than the catalog says."""
     client, other = (
         use_postgresql(default("status")),
         use_postgresql(default("fifo", max_bytes="5")),
     )
     failed(client, "one", "two", "three and more", "four")
     options = {**other.queue.options, "max_bytes": "unlimited"}
-    lying = Client(other.database, replace(other.queue, options=options))
+    mistaken = Client(other.database, replace(other.queue, options=options))
     with pytest.raises(UsageError, match="over the limit"):
-        requeue(client, lying)
+        requeue(client, mistaken)
     assert len(all_messages(client)) == 4
     assert all_messages(other) == []
     assert requeue(client, other).ledger.out == 3
@@ -224,7 +224,7 @@ def test_two_concurrent_requeues_move_each_message_once(use: Use, variant: Varia
 def test_errors_of_an_adopted_queue_can_be_moved_but_it_cannot_be_a_target(
     use_postgresql: Use,
 ) -> None:
-    """An adopted queue's errors can go into one of ours, and never the other way."""
+    """Errors can go from an adopted queue to an installed one, never the other way."""
     client, other = use_postgresql(default("status")), use_postgresql(default("ring"))
     failed(client, *client.payloads(*range(3)))
     theirs = Client(client.database, replace(client.queue, kind=Kind.ADOPTED, options={}))

@@ -1,4 +1,4 @@
-"""Restore: what was purged comes back whole, once, in its former state; nothing is ever lost."""
+"""Restore: purged messages are restored completely, once, in their former state; none is lost."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -49,20 +49,22 @@ from tests.servers import connect
 
 pytestmark = pytest.mark.thinned(3)
 
-HERE = [variant for variant in BEHAVIOURS_AND_PAYLOADS if variant.design.name != "broker"]
+WITHOUT_BROKER = [variant for variant in BEHAVIOURS_AND_PAYLOADS if variant.design.name != "broker"]
 
 
 def pushed_again(message: Message) -> tuple[object, ...]:
-    """What a push keeps."""
+    """The fields that are kept by pushing a message again."""
     return (message.state, message.payload, message.due_at, message.title)
 
 
 def keeps(client: Client, message: Message) -> bool:
-    """Whether such a message comes back as it was."""
+    """Whether the message is restored unchanged."""
     return client.queue.design.keeps_row or message.state == "error"
 
 
-@pytest.mark.parametrize("variant", long_except([v for v in HERE if v in CORE], HERE), ids=str)
+@pytest.mark.parametrize(
+    "variant", long_except([v for v in WITHOUT_BROKER if v in CORE], WITHOUT_BROKER), ids=str
+)
 def test_purged_messages_are_restored(client: Client, variant: Variant) -> None:
     fill(client)
     set_titles(client)
@@ -102,15 +104,15 @@ def test_restore_keeps_the_order(client: Client, variant: Variant) -> None:
     client.push_many(client.payloads(*range(10)))
     purge(client)
     restore(client)
-    came = [message.payload for message in client.drain(3)]
+    popped = [message.payload for message in client.drain(3)]
     expected = client.payloads(*range(10))
     if variant.order is Order.NONE:
-        came, expected = sorted(map(str, came)), sorted(map(str, expected))
-    assert came == (expected[::-1] if variant.order is Order.LIFO else expected)
+        popped, expected = sorted(map(str, popped)), sorted(map(str, expected))
+    assert popped == (expected[::-1] if variant.order is Order.LIFO else expected)
 
 
 def test_restore_keeps_the_order_whatever_the_physical_order_of_rows(use_postgresql: Use) -> None:
-    """Rows that came late lie before the others, where vacuum has made room."""
+    """Later rows are stored before the others, in space that vacuum freed."""
     client = use_postgresql(default("fifo"))
     client.push_many(client.payloads(*range(8)))
     client.pop_many(4)
@@ -125,7 +127,7 @@ def test_restore_keeps_the_order_whatever_the_physical_order_of_rows(use_postgre
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
 def test_an_id_that_is_taken_is_replaced(client: Client) -> None:
-    """By another row of the archive, or by a message in the queue; a claim is an error now."""
+    """Taken by another archive row, or by a message in the queue; claims are restored as errors."""
     filled = fill(client)
     before = all_payloads(client)
     purge(client, "state=error")
@@ -157,7 +159,7 @@ def test_an_id_that_is_taken_is_replaced(client: Client) -> None:
     assert not errors & {*filled.ids["error"], in_use}
     assert all_payloads(client) == before
     require_no_incomplete(client)
-    # Later pushes and pops meet no id that was given away.
+    # Later pushes and pops are not affected by the replaced ids.
     client.push_many(client.payloads(*range(70, 75)))
     assert len(client.drain(2)) >= 5
     if "relay" in client.queue.verbs:
@@ -166,7 +168,7 @@ def test_an_id_that_is_taken_is_replaced(client: Client) -> None:
 
 
 def ids_of_all(client: Client) -> set[str | None]:
-    """Each message has one of its own."""
+    """The ids of all messages, which are unique."""
     ids = [message.id for message in all_messages(client)]
     assert len(set(ids)) == len(ids)
     return set(ids)
@@ -191,7 +193,7 @@ def test_restore_stops_when_the_ring_is_full_and_can_be_continued(use: Use) -> N
     made = plan_restore(client)
     assert f"needs 20 slots, {size - 20} are free" in made.consequences
     assert any("goes behind 0 messages" in line for line in made.consequences)
-    client.drain()  # steps over the void numbers, so that a push counts them as free
+    client.drain()  # skips the void numbers, so that a push counts them as free
     filler = client.payloads(*range(100, 100 + size - 8))
     assert None not in client.push_many(filler)
 
@@ -214,14 +216,14 @@ def test_restore_stops_when_the_ring_is_full_and_can_be_continued(use: Use) -> N
     assert (done.ledger.out, dict(done.ledger.failed)) == (8, {FULL: 4})
     assert len(archived(client)) == 7
 
-    came = [message.payload for message in client.drain()]
-    assert came == [*filler, *client.payloads(*range(5, 13))]
+    popped = [message.payload for message in client.drain()]
+    assert popped == [*filler, *client.payloads(*range(5, 13))]
     assert restore(client).ledger.out == 7
     assert [m.payload for m in client.drain()] == client.payloads(*range(13, 20))
 
 
 def test_a_ring_full_of_purged_numbers_can_be_restored_after_a_relay(use: Use) -> None:
-    """The plan names the remedy, and it is one."""
+    """The plan names the solution, which works."""
     client = use(default("ring"))
     size = int(client.queue.options["size"])
     payloads = client.payloads(*range(size))
@@ -317,7 +319,7 @@ def test_an_archive_row_locked_by_another_session_is_skipped(use: Use) -> None:
 def test_messages_of_an_interrupted_batch_stay_in_the_archive(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever it is cut off: what was done is done and audited, the rest untouched."""
+    """Completed batches are done and audited, the rest is unchanged."""
     client = use(default("status"))
     client.push_many(client.payloads(*range(10)))
     before = all_payloads(client)
@@ -325,15 +327,15 @@ def test_messages_of_an_interrupted_batch_stay_in_the_archive(
     action = Restore(source_of(client))
     made = planned(client, action)
     calls = iter(range(100))
-    acting = action.apply
+    apply_batch = action.apply
 
-    def cut_off(*arguments: Any) -> Ledger:
-        ledger = acting(*arguments)
+    def interrupted(*arguments: Any) -> Ledger:
+        ledger = apply_batch(*arguments)
         if next(calls) == 2:
             raise KeyboardInterrupt
         return ledger
 
-    monkeypatch.setattr(action, "apply", cut_off)
+    monkeypatch.setattr(action, "apply", interrupted)
     with pytest.raises(KeyboardInterrupt):
         execute.execute(client.database, action, made, batching=Batching(batch=3))
     assert (len(all_messages(client)), len(archived(client))) == (6, 4)

@@ -1,4 +1,4 @@
-"""Which messages a restore means, what its plan says of them, and what it refuses."""
+"""Which messages a restore selects, what its plan says, and what it refuses."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -82,7 +82,7 @@ def archive_four(client: Client) -> None:
 def test_restore_selects_the_last_purge_by_default(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However the archive is read: a few rows at a time."""
+    """Also if the archive is read a few rows at a time."""
     monkeypatch.setattr(archive, "_READ_AT_ONCE", 4)
     monkeypatch.setattr(archive, "_PURGES_AT_ONCE", 3)
     client = use(default("status"))
@@ -175,7 +175,7 @@ def test_impossible_restores_are_refused(use_postgresql: Use) -> None:
     uninstall(client.database, client.queue, keep_archive=True, with_messages=True)
     with client.database.transaction("look") as connection:
         left = catalog.find(connection, client.queue.name)
-    with pytest.raises(UsageError, match="uninstalled") as told:
+    with pytest.raises(UsageError, match="uninstalled") as refused:
         Restore(MessageSource(product, left, "text", "bigint"))
-    assert "push the payloads" in told.value.next_step
+    assert "push the payloads" in refused.value.next_step
     uninstall(client.database, left, keep_archive=False, with_messages=True)

@@ -1,4 +1,4 @@
-"""The roles that are shipped: what the server itself refuses, whatever the console would try."""
+"""The shipped roles: what the server itself refuses, regardless of the console's checks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -34,15 +34,15 @@ RICH = [
     next(v for v in reversed(on("postgresql", ALL)) if v.design is default.design)
     for default in on("postgresql", DEFAULTS)
 ]
-"""Each design with as many options as go together, so with all its objects."""
+"""Each design with as many options as can be combined, so with all its objects."""
 IN_HAND = Variant(design("ring"), {"size": "30", "in_hand": "on", "notify": "on"})
 QUEUES = {f"{number} {v.design.name}": v for number, v in enumerate([*RICH, IN_HAND])}
-EACH = pytest.mark.parametrize("name", QUEUES)
+EACH_QUEUE = pytest.mark.parametrize("name", QUEUES)
 
 
 @dataclass(frozen=True)
 class Place:
-    """A database with the roles, a login of each, and queues that were there before and after."""
+    """A database with the roles, a login of each, and queues installed before and after them."""
 
     url: str
     by: dict[str, Database]
@@ -62,7 +62,7 @@ def place(module_server: EmbeddedServer) -> Iterator[Place]:
     before = [_install(owner, name) for name in names[::2]]
     with connect(url) as connection:
         connection.execute("REVOKE CONNECT ON DATABASE rights FROM PUBLIC")
-        for _ in range(2):  # again changes nothing
+        for _ in range(2):  # a second time changes nothing
             connection.execute(role_script(PRODUCT, "public", before).encode())
     for name in names[1::2]:
         _install(owner, name)
@@ -81,15 +81,15 @@ def _install(database: Database, name: str) -> Queue:
     return client.queue
 
 
-def may_be_let_maintain(place: Place) -> bool:
-    """From PostgreSQL 17 on; before, only an owner maintains."""
+def maintain_can_be_granted(place: Place) -> bool:
+    """From PostgreSQL 17 on; before, only an owner can maintain."""
     version = value(place.url, "SHOW server_version_num")
     assert isinstance(version, str)
     return int(version) >= 170_000
 
 
 def can(place: Place, login: str, *names: str) -> tuple[str, ...]:
-    """What it can do, by its own look, with these queues."""
+    """What the login can do with these queues, by its own probe."""
     database = place.by[login]
     found = probe(database, [place.client(login, name).queue for name in names])
     assert found is not None
@@ -101,23 +101,23 @@ def test_rights_are_probed_without_any_queue(place: Place) -> None:
 
 
 def test_execute_without_rights_to_the_tables_permits_no_pop(module_server: EmbeddedServer) -> None:
-    """Everybody may call a function that nobody took away; its tables are closed all the same."""
+    """PostgreSQL lets everybody call a function by default, but without rights to its tables."""
     with closing(open_database(module_server.create_database("public execute"))) as owner:
         queue = _install(owner, next(iter(QUEUES)))
         url = owner.url.render_as_string(hide_password=False)
         may_read = f'GRANT SELECT ON public."{queue.table}" TO {{}}'
         with (
             login(url, *READ_CATALOG, may_read) as theirs,
-            closing(open_database(theirs)) as looker,
+            closing(open_database(theirs)) as reader,
         ):
-            found = probe(looker, [queue])
+            found = probe(reader, [queue])
             assert found is not None
             assert found.can == ()
             with pytest.raises(RefusedError):
-                Client(looker, queue).pop()
+                Client(reader, queue).pop()
 
 
-@EACH
+@EACH_QUEUE
 def test_a_reader_sees_everything_and_is_refused_every_write(place: Place, name: str) -> None:
     client, owners = place.client("reader", name), place.client("owner", name)
     held = owners.status()
@@ -158,7 +158,7 @@ def _finish(client: Client) -> None:
 
 
 def _writes(queue: Queue) -> Iterator[str]:
-    """What would get round the functions."""
+    """Statements that bypass the functions."""
     tables = [queue.table, f"{queue.name}_archive"]
     tables += [f"{queue.name}_data"] * (queue.design.name == "split")
     if queue.design.name == "ring":
@@ -182,7 +182,7 @@ def _writes(queue: Queue) -> Iterator[str]:
 
 
 def test_a_reader_cannot_vacuum_or_reindex(place: Place) -> None:
-    """VACUUM of somebody else's table only warns and does nothing; REINDEX fails."""
+    """VACUUM of another owner's table only warns and does nothing; REINDEX fails."""
     reader = place.by["reader"]
     notices: list[str] = []
     with reader.autocommit("vacuum") as connection:
@@ -196,7 +196,7 @@ def test_a_reader_cannot_vacuum_or_reindex(place: Place) -> None:
 
 
 def test_a_maintenance_step_that_the_server_skips_is_reported_as_failed(place: Place) -> None:
-    """VACUUM and ANALYZE of a table that one may not maintain end without an error."""
+    """VACUUM and ANALYZE without rights to the table end without an error."""
     name = next(iter(QUEUES))
     for who, outcome in {"operator": Outcome.FAILED, "owner": Outcome.DONE}.items():
         client = place.client(who, name)
@@ -212,10 +212,10 @@ def test_a_maintenance_step_that_the_server_skips_is_reported_as_failed(place: P
             assert ("permission denied" in one.problem) == (who == "operator")
 
 
-@EACH
+@EACH_QUEUE
 def test_an_operator_can_move_messages_but_not_relay_or_uninstall(place: Place, name: str) -> None:
     client = place.client("operator", name)
-    maintains = ("maintain",) if may_be_let_maintain(place) else ()
+    maintains = ("maintain",) if maintain_can_be_granted(place) else ()
     works = ("write", "push and pop", "end sessions", *maintains)
     assert can(place, "operator", name) == works
     assert can(place, "admin", name) == (*works, "create")
@@ -233,33 +233,33 @@ def test_an_operator_can_move_messages_but_not_relay_or_uninstall(place: Place, 
     with pytest.raises(RefusedError):
         uninstall(client.database, client.queue, keep_archive=False, with_messages=True)
     if maintains:
-        maintained(client)
+        vacuum_all(client)
     owners = place.client("owner", name)
     owners.push_many(owners.payloads(1, 2, 3))  # as the other tests found it
 
 
-def maintained(client: Client) -> None:
-    """What a queue wears out, by a login that does not own it."""
+def vacuum_all(client: Client) -> None:
+    """Maintain the queue's tables by a login that does not own them."""
     measures = maintain_plan.measure(client.database, client.queue)
-    worn = [table.name for table in measures.tables]
-    assert worn
-    quoted = [client.database.product.dialect.identifier_preparer.quote(one) for one in worn]
+    tables = [table.name for table in measures.tables]
+    assert tables
+    quoted = [client.database.product.dialect.identifier_preparer.quote(one) for one in tables]
     steps = tuple(
         maintain_plan.MaintainStep("VACUUM", one, "a test", (f"VACUUM (ANALYZE) public.{one}",))
         for one in quoted
     )
     planned = maintain_plan.MaintainPlan(client.queue, measures, steps)
     done = maintain.maintain(client.database, planned)
-    assert [one.problem for one in done.done] == [""] * len(worn)
+    assert [one.problem for one in done.done] == [""] * len(tables)
 
 
 @pytest.mark.thinned(3)
-@EACH
+@EACH_QUEUE
 def test_a_reader_can_plan_what_only_an_operator_can_execute(place: Place, name: str) -> None:
-    """Past the console's own checks: the server refuses the statements of the actions."""
+    """Without the console's checks too: the server refuses the statements of the actions."""
     owners, client = place.client("owner", name), place.client("reader", name)
     operator = place.client("operator", name)
-    made = prepared(owners)
+    made = prepare(owners)
     for verb in made:
         action = action_for(client, verb)
         planned = plan.make(client.database, action)
@@ -294,8 +294,8 @@ def test_an_operators_recorder_sends_notifications_and_a_readers_cannot(place: P
     assert lacks_rights(refused.value)
 
 
-def prepared(client: Client) -> list[str]:
-    """One message at least in each state, two errors; the verbs that have something to do."""
+def prepare(client: Client) -> list[str]:
+    """Make a message in each state, two of them errors; the verbs that then have work."""
     client.push_many(client.payloads(1, 2, 3, 4))
     if client.queue.finishes:
         *failed, done, _ = client.pop_many(4)
@@ -333,7 +333,7 @@ def test_an_admin_installs_and_owns_what_it_installed(place: Place) -> None:
 
 
 def test_without_the_roles_nothing_is_granted(database_url: str) -> None:
-    """In a database where the script never ran, an install leaves PostgreSQL's own defaults."""
+    """Without the script of the roles an install leaves PostgreSQL's default privileges."""
     database = open_database(database_url)
     installed(database, DEFAULTS[0])
     with database.transaction("look") as connection:

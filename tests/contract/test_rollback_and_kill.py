@@ -1,4 +1,4 @@
-"""A consumer that rolls back, and one that is killed: the message comes back."""
+"""Consumers that roll back or are killed: their messages can be popped again."""
 
 from collections.abc import Sequence
 
@@ -28,22 +28,24 @@ KEEPING = [v for v in BEHAVIOURS if v.finishes]
 KILLED = DEFAULTS + [v for v in KEEPING if v not in DEFAULTS]
 
 
-def gives_numbers(client: Client) -> bool:
-    """Whether a pop that is rolled back has spent a number for nothing."""
+def consumes_numbers(client: Client) -> bool:
+    """Whether a rolled back pop has consumed a number for nothing."""
     return client.queue.design.flow is Flow.NUMBERS
 
 
 def expected_first(variant: Variant, client: Client, count: int) -> list[object]:
-    """The payloads of 0..count-1 in the order in which they have to come."""
+    """The payloads of 0..count-1 in the order in which they must be popped."""
     sent: list[object] = [*client.payloads(*range(count))]
     return sent[::-1] if variant.order is Order.LIFO else sent
 
 
-def same(variant: Variant, messages: Sequence[PoppedMessage], expected: Sequence[object]) -> bool:
-    came = [message.payload for message in messages]
+def is_expected(
+    variant: Variant, messages: Sequence[PoppedMessage], expected: Sequence[object]
+) -> bool:
+    payloads = [message.payload for message in messages]
     if variant.order is Order.NONE:
-        return sorted(map(str, came)) == sorted(map(str, expected))
-    return came == list(expected)
+        return sorted(map(str, payloads)) == sorted(map(str, expected))
+    return payloads == list(expected)
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -58,15 +60,15 @@ def test_messages_of_a_rolled_back_pop_are_popped_again(
         assert len(popped) == n
         connection.rollback()
 
-    if gives_numbers(client):
+    if consumes_numbers(client):
         after = client.status()
         assert after.next_pop == (before.next_pop or 0) + n
-        assert after.ready == 5 - n  # the others are orphans now: no pop will ask for them
+        assert after.ready == 5 - n  # the others are orphans now: no pop will fetch them
         relay.relay(client.database, client.queue, None)
-    came = client.drain(2)
-    assert same(variant, came, expected_first(variant, client, 5))
-    assert {message.id for message in came} == set(ids)
-    assert {message.attempts for message in came} == {1}
+    drained = client.drain(2)
+    assert is_expected(variant, drained, expected_first(variant, client, 5))
+    assert {message.id for message in drained} == set(ids)
+    assert {message.attempts for message in drained} == {1}
 
 
 @pytest.mark.parametrize("variant", with_subscribed_rings(CORE, BEHAVIOURS), ids=str)
@@ -78,10 +80,10 @@ def test_messages_of_a_rolled_back_push_are_never_popped(client: Client) -> None
         connection.rollback()
     client.push(client.payload(4))
 
-    came = [message.payload for message in client.drain(1)]
+    popped = [message.payload for message in client.drain(1)]
 
-    assert set(came) == set(client.payloads(0, 4))
-    assert len(came) == 2
+    assert set(popped) == set(client.payloads(0, 4))
+    assert len(popped) == 2
 
 
 @pytest.mark.parametrize("variant", DELETING, ids=str)
@@ -102,16 +104,16 @@ def test_messages_that_the_reader_could_not_store_are_popped_again(
     assert client.status().ready == 5
     single = client.pop()
     assert single is not None
-    assert same(variant, [single, *client.drain(2)], expected_first(variant, client, 5))
+    assert is_expected(variant, [single, *client.drain(2)], expected_first(variant, client, 5))
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
 def test_messages_that_the_reader_could_not_store_stay_claimed(client: Client) -> None:
     client.push_many(client.payloads(*range(5)))
-    seen: list[PoppedMessage] = []
+    delivered: list[PoppedMessage] = []
 
     def broken_pipe(messages: Sequence[PoppedMessage]) -> None:
-        seen.extend(messages)
+        delivered.extend(messages)
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
@@ -119,7 +121,7 @@ def test_messages_that_the_reader_could_not_store_stay_claimed(client: Client) -
 
     status = client.status()
     assert (status.ready, status.claimed) == (2, 3)
-    assert all(client.complete(message) for message in seen)
+    assert all(client.complete(message) for message in delivered)
 
 
 @pytest.mark.parametrize("variant", with_subscribed_rings(CORE, BEHAVIOURS), ids=str)
@@ -135,7 +137,7 @@ def test_pop_ends_with_its_count_or_with_the_queue(client: Client, variant: Vari
     assert first == PopResult(2, 2 if variant.finishes else 0)
     assert second == PopResult(3, 3 if variant.finishes else 0)
     assert third == PopResult(0)
-    assert same(variant, kept, expected_first(variant, client, 5))
+    assert is_expected(variant, kept, expected_first(variant, client, 5))
 
 
 @pytest.mark.thinned(2)
@@ -146,18 +148,18 @@ def test_messages_of_a_client_killed_in_mid_transaction_are_popped_again(client:
     held = killed_client(client.url, client.queue, commit=False, n=3)
 
     assert len(held.popped) == 3
-    if gives_numbers(client):
+    if consumes_numbers(client):
         relay.relay(client.database, client.queue, None)
-    came: list[PoppedMessage] = []
+    popped_again: list[PoppedMessage] = []
 
-    def all_are_back() -> bool:
-        came.extend(client.pop_many(5 - len(came)))
-        return len(came) == 5
+    def all_popped() -> bool:
+        popped_again.extend(client.pop_many(5 - len(popped_again)))
+        return len(popped_again) == 5
 
-    wait_until(all_are_back, "the messages of a killed consumer are back")
-    assert {message.id for message in came} == set(ids)
-    assert {message.payload for message in came} == set(client.payloads(*range(5)))
-    assert client.pop() is None  # what it pushed is not there
+    wait_until(all_popped, "the messages of a killed consumer are back")
+    assert {message.id for message in popped_again} == set(ids)
+    assert {message.payload for message in popped_again} == set(client.payloads(*range(5)))
+    assert client.pop() is None  # its own push was rolled back
     client.push(client.payload(5))
     assert [message.payload for message in client.drain()] == client.payloads(5)
 
@@ -175,7 +177,7 @@ def test_a_consumer_that_is_killed_after_its_commit_leaves_its_claims(client: Cl
     assert its_own.id == held.pushed[0]
     assert client.status().claimed == 4
     first, second, third = held.popped
-    # Anybody who knows the claim may finish it, once.
+    # Any caller that knows the claim can finish it, once.
     assert client.complete(first)
     assert client.fail(second, "the consumer died")
     assert not client.complete(second)

@@ -1,4 +1,4 @@
-"""smoke --live: through the queue itself, only if it is drained; nobody can notice."""
+"""smoke --live: uses the queue itself, only if it is drained, and leaves it unchanged."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_a_queue_with_messages_is_not_touched(client: Client) -> None:
 @pytest.mark.parametrize("in_hand", ["off", "on"])
 def test_each_subscriber_pops_each_message(use: Use, in_hand: str) -> None:
     client = use(default("ring", subscribers="a,b", in_hand=in_hand))
-    result = smoke_live(client.database, whole(client))
+    result = smoke_live(client.database, entire_queue(client))
     assert (result.messages, result.ok, result.subscribers) == (ROUNDS, True, ("a", "b")), result
     assert states(client) == []
 
@@ -52,7 +52,7 @@ def test_each_subscriber_pops_each_message(use: Use, in_hand: str) -> None:
 def test_a_subscriber_that_missed_a_message_is_named(use_postgresql: Use) -> None:
     client = use_postgresql(default("ring", subscribers="a,b"))
     value(client.url, f"""SELECT nextval('"{client.queue.name}_pop_seq_2"')""")
-    result = smoke_live(client.database, whole(client))
+    result = smoke_live(client.database, entire_queue(client))
     assert (result.lost, result.errors) == (1, ("b: 1 lost",))  # then it is level with the pushes
 
 
@@ -62,11 +62,11 @@ def test_a_message_pushed_meanwhile_is_kept_for_each_subscriber(
     client = use(default("ring", subscribers="a,b"))
     monkeypatch.setattr("console.actions.smoke_live._require_drained", lambda *_: client.push("1"))
     with pytest.raises(RefusedError, match="not drained any more"):
-        smoke_live(client.database, whole(client))
+        smoke_live(client.database, entire_queue(client))
     assert [message.payload for message in client.drain()] == ["1"]
 
 
-def whole(client: Client) -> Queue:
-    """The ring as no subscriber alone has it."""
+def entire_queue(client: Client) -> Queue:
+    """The ring itself, not the view of a subscriber."""
     with client.database.transaction("read the catalog", read_only=True) as connection:
         return catalog.find(connection, client.queue.name, client.queue.schema)

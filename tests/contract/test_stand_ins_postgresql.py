@@ -1,6 +1,6 @@
-"""Queues of libraries that cannot be run here: found, read and acted on, on tables like theirs.
+"""Queues of libraries that cannot run here: discovered, read and acted on, on tables like theirs.
 
-A pause is their own: read by workers that do as theirs do.
+They have their own pause, which workers like theirs respect.
 """
 
 import json
@@ -36,12 +36,12 @@ from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
 from tests.servers import Server, connect, fresh_database, value, wait_until
 
 PACKAGE = "riverqueue==0.7.0"
-WANTS = "greenlet>=3,<4"
-"""It imports SQLAlchemy's asyncio, which is an extra of that."""
+REQUIRES = "greenlet>=3,<4"
+"""It imports SQLAlchemy's asyncio, which needs this."""
 
 
 class Send:
-    """A job's arguments, as its client wants them."""
+    """A job's arguments, as its client requires them."""
 
     kind = "send"
 
@@ -54,8 +54,8 @@ class Send:
 
 @pytest.fixture
 def river(console: Console, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Its package, whose `client` is on tables like its own."""
-    monkeypatch.syspath_prepend(from_pip(PACKAGE, WANTS))
+    """Its package, with a `client` on tables like its own."""
+    monkeypatch.syspath_prepend(from_pip(PACKAGE, REQUIRES))
     StandIn(console.url, "Theirs").create(RIVER)
     riverqueue: Any = import_module("riverqueue")
     engine = create_engine(console.url, connect_args={"options": '-c search_path="Theirs"'})
@@ -76,7 +76,7 @@ def test_jobs_of_rivers_own_client_are_shown_as_it_reports_them(
     many = [river.InsertManyParams(Send(n), insert_opts=report) for n in (4, 5)]
     assert river.client.insert_many(many) == 2
     theirs = StandIn(console.url, "Theirs")
-    # Its clients in Go write down the queues that they work on; none is running here.
+    # Its clients in Go register the queues that they work on; none is running here.
     theirs.run("INSERT INTO river_queue (name) VALUES ('mail'), ('report')")
 
     found = discovered(console, "river")
@@ -92,7 +92,7 @@ def test_jobs_of_rivers_own_client_are_shown_as_it_reports_them(
     assert json.loads(message["payload"]) == jobs[3].args == {"n": 3}
     assert datetime.fromisoformat(message["due_at"]) == jobs[3].scheduled_at
 
-    # And once they have failed, they are retried as any, its tries counted as it set them.
+    # Once they have failed they can be retried, with attempts counted as the client set them.
     fails = "UPDATE river_job SET state = 'discarded', attempt = max_attempts, finalized_at = now()"
     theirs.run(f"{fails} WHERE queue = 'report'")
     assert figures(console, "report") == counts(0, 0, 0, 0, 2, 0)
@@ -230,7 +230,7 @@ def test_failed_jobs_and_those_of_a_killed_process_are_run_once_by_others(
     assert len(left) == 5
     assert figures(console, "jobs") == counts(15, 0, 5, 0, 40, 0)
     assert planned(console, "release", "jobs")["count"] == 0
-    # The others are another process than the one that is silent now.
+    # The other workers belong to another process than the silent one.
     theirs.run(
         """
         UPDATE solid_queue_processes SET last_heartbeat_at = last_heartbeat_at - interval '1 h';
@@ -276,15 +276,15 @@ def test_one_pass_over_the_catalog_finds_all_tables_with_the_columns_of_a_preset
     theirs.create(RIVER + SOLID_QUEUE + HANGFIRE)
     sent: list[tuple[str, Any]] = []
 
-    def note(*called: Any) -> None:
+    def record(*called: Any) -> None:
         sent.append((called[2].removeprefix("/* dbq ").partition(" ")[0], called[2:4]))
 
     libraries.discover(database)
-    event.listen(Engine, "before_cursor_execute", note)
+    event.listen(Engine, "before_cursor_execute", record)
     try:
         found = libraries.discover(database)
     finally:
-        event.remove(Engine, "before_cursor_execute", note)
+        event.remove(Engine, "before_cursor_execute", record)
 
     versions = {"hangfire": "23", "river": "7", "solid-queue": None}
     assert {one.of.name: one.version for one in found} == versions
@@ -293,8 +293,8 @@ def test_one_pass_over_the_catalog_finds_all_tables_with_the_columns_of_a_preset
     assert labels == sorted(
         [*each, *["preset.find"] * 3, "preset.recognised", *["preset.version"] * 3]
     )
-    # The one that sees every table reads their columns once, and hands on next to none of them; the
-    # others look their one table up by its name.
+    # The statement that checks every table reads their columns once and returns few rows; the
+    # others look up one table by its name.
     sizes = "SELECT pg_relation_size('pg_attribute') / current_setting('block_size')::int"
     pages = int(str(value(url, sizes)))
     for label, (statement, parameters) in sent:
@@ -306,8 +306,8 @@ def test_one_pass_over_the_catalog_finds_all_tables_with_the_columns_of_a_preset
         found_by = Statement(statement, plan["Plan"])
         read = found_by.sequential() - {"pg_namespace"}
         assert read == ({"pg_attribute"} if label == "preset.recognised" else set()), plan
-        whole = [one for one in found_by.nodes() if one["Node Type"] == "Seq Scan"]
-        assert sum(one["Actual Rows"] for one in whole) < 60, json.dumps(plan)
+        scans = [one for one in found_by.nodes() if one["Node Type"] == "Seq Scan"]
+        assert sum(one["Actual Rows"] for one in scans) < 60, json.dumps(plan)
         assert found_by.buffers < (pages + 300 if label == "preset.recognised" else 150)
     theirs.run("ALTER TABLE river_job DROP COLUMN kind")
     assert {one.of.name for one in libraries.discover(database)} == {"hangfire", "solid-queue"}
@@ -315,8 +315,8 @@ def test_one_pass_over_the_catalog_finds_all_tables_with_the_columns_of_a_preset
 
 @contextmanager
 def river_client(theirs: StandIn, queue: str, ran: Counter[str]) -> Iterator[None]:
-    """Takes jobs of the queue, as long as it was not told that this is paused: as producer.go does
-    it, which reads paused_at once, when it begins, and listens from then on."""
+    """Takes jobs of the queue until notified that it is paused: like producer.go, which reads
+    paused_at once at its start and then listens."""
     with connect(theirs.url) as connection:
         connection.execute(b'SET search_path = "Theirs"')
         connection.execute(b'LISTEN "Theirs.river_control"')
@@ -327,8 +327,8 @@ def river_client(theirs: StandIn, queue: str, ran: Counter[str]) -> Iterator[Non
 
         def step() -> None:
             nonlocal paused
-            for told in connection.notifies(timeout=0.01, stop_after=1):
-                event = json.loads(told.payload)
+            for notification in connection.notifies(timeout=0.01, stop_after=1):
+                event = json.loads(notification.payload)
                 if event["queue"] in {"*", queue}:
                     paused = event["action"] == "pause"
             if not paused:
@@ -373,7 +373,7 @@ def test_clients_of_river_are_notified_of_a_pause_and_wait(
             add_river(theirs, name, 3)
         wait_until(lambda: ran["report"] == 6, "the other one works")
         assert ran["mail"] == 3
-        # One that begins meanwhile reads it from the table.
+        # A client that starts during the pause reads it from the table.
         with river_client(theirs, "mail", ran):
             console.done("resume", "mail", "--yes")
             wait_until(lambda: ran["mail"] == 6, "it goes on")
@@ -392,8 +392,8 @@ def test_all_of_rivers_queues_are_paused_at_once(console: Console, theirs: Stand
         listener.execute(b'LISTEN "Theirs.river_control"')
         for verb in ("pause", "resume"):
             console.done(verb, "jobs", "--yes", "jobs")
-            (told,) = listener.notifies(timeout=60, stop_after=1)
-            assert json.loads(told.payload) == {"action": verb, "queue": "*"}
+            (notification,) = listener.notifies(timeout=60, stop_after=1)
+            assert json.loads(notification.payload) == {"action": verb, "queue": "*"}
             (paused,) = theirs.rows("SELECT count(paused_at) FROM river_queue")
             assert paused == (2 if verb == "pause" else 0,)
     assert console("resume", "jobs", "--yes").status == 2

@@ -1,6 +1,6 @@
-"""What is seen of a ring's subscribers, each by itself; the queue shows the slowest.
+"""Monitoring of a ring's subscribers: each has its figures; the queue shows the slowest.
 
-And verbs on their messages: whose message each acts on, and whose stays.
+And verbs on their messages: on which subscriber's they act.
 """
 
 import itertools
@@ -40,7 +40,7 @@ BOTH = {"size": "16", "subscribers": "billing,search"}
 
 
 def made(use: Use, **more: str) -> Client:
-    """Of the whole ring: the contract's own clients pop for all subscribers at once."""
+    """A client of the ring itself: other clients of these tests pop for all subscribers at once."""
     client = use(Variant(RING, BOTH | more))
     with client.database.transaction("look") as connection:
         queue = catalog.find(connection, client.queue.name, client.queue.schema)
@@ -52,7 +52,7 @@ def popped(client: Client, subscriber: str, n: int = 100) -> list[PoppedMessage]
         return pop.pop_many(connection, client.queue.of(subscriber), n, "worker")
 
 
-def told(seen: QueueSnapshot) -> dict[str, tuple[int | None, int | None, int | None]]:
+def subscriber_figures(seen: QueueSnapshot) -> dict[str, tuple[int | None, int | None, int | None]]:
     return {one.subscriber: (one.gap, one.ready, one.parked) for one in seen.subscribers or ()}
 
 
@@ -61,22 +61,22 @@ def test_each_subscriber_has_figures_and_the_queue_has_those_of_the_slowest(
     use: Use, content: str
 ) -> None:
     client = made(use, content=content)
-    assert told(client.snapshot()) == {"billing": (0, 0, 0), "search": (0, 0, 0)}
+    assert subscriber_figures(client.snapshot()) == {"billing": (0, 0, 0), "search": (0, 0, 0)}
     client.push_many(client.payloads(*range(12)))
     popped(client, "billing", 9)
     popped(client, "search", 1)
     seen = client.snapshot()
-    assert told(seen) == {"billing": (3, 3, 0), "search": (11, 11, 0)}
+    assert subscriber_figures(seen) == {"billing": (3, 3, 0), "search": (11, 11, 0)}
     billing, search = seen.subscribers or ()
     assert billing.age_seconds is not None
     assert search.age_seconds is not None
     assert (seen.gap, seen.slowest) == (11, search)
     popped(client, "search")
     seen = client.snapshot()
-    assert told(seen) == {"billing": (3, 3, 0), "search": (0, 0, 0)}
+    assert subscriber_figures(seen) == {"billing": (3, 3, 0), "search": (0, 0, 0)}
     assert (seen.gap, seen.slowest and seen.slowest.subscriber) == (3, "billing")
     assert [one.age_seconds is None for one in seen.subscribers or ()] == [False, True]
-    # One more than fits in: full for the slowest.
+    # One more than fits: full for the slowest.
     client.push_many(client.payloads(*range(13)))
     seen = client.snapshot()
     assert (seen.full_in_seconds, seen.slowest and seen.slowest.full_in_seconds) == (0.0, 0.0)
@@ -88,9 +88,9 @@ def test_a_parked_pop_counts_for_its_subscriber_only(use: Use) -> None:
         push.push(held, client.queue, client.payload(1))
         assert popped(client, "search", 1) == []
         seen = client.snapshot()
-        assert told(seen) == {"billing": (1, 0, 0), "search": (0, 0, 1)}
-    # Committed: what it has drawn a number for, and can pop.
-    assert told(client.snapshot()) == {"billing": (1, 1, 0), "search": (0, 1, 1)}
+        assert subscriber_figures(seen) == {"billing": (1, 0, 0), "search": (0, 0, 1)}
+    # Committed: `search` has drawn its number and can pop it.
+    assert subscriber_figures(client.snapshot()) == {"billing": (1, 1, 0), "search": (0, 1, 1)}
 
 
 def test_a_released_claim_is_ready_for_its_subscriber_only(use: Use) -> None:
@@ -98,22 +98,22 @@ def test_a_released_claim_is_ready_for_its_subscriber_only(use: Use) -> None:
     client.push_many(client.payloads(1, 2))
     popped(client, "billing", 1)
     popped(client, "search")
-    assert told(client.snapshot()) == {"billing": (1, 1, 0), "search": (0, 0, 0)}
+    assert subscriber_figures(client.snapshot()) == {"billing": (1, 1, 0), "search": (0, 0, 0)}
     queue, dialect = client.queue, client.database.product.dialect
     parts = (queue.schema, f"{queue.name}_in_hand")
     table = ".".join(sql.quote_identifier(dialect, part) for part in parts)
     with client.database.transaction("release") as connection:
         again = "SET claimed_at = NULL WHERE subscriber = 1"
         connection.execute(text(f"UPDATE {table} {again}"))
-    assert told(client.snapshot()) == {"billing": (1, 2, 0), "search": (0, 0, 0)}
+    assert subscriber_figures(client.snapshot()) == {"billing": (1, 2, 0), "search": (0, 0, 0)}
 
 
 def test_rings_without_subscribers_need_no_further_query(use: Use) -> None:
     plain = use(Variant(RING, {"size": "16"}))
-    for client, asked in ((plain, 0), (made(use, subscribers="billing,search,audit"), 1)):
+    for client, expected in ((plain, 0), (made(use, subscribers="billing,search,audit"), 1)):
         with statements_sent() as sent:
             seen = client.snapshot()
-        assert len([one for one in sent if "subscriber_status" in one]) == asked
+        assert len([one for one in sent if "subscriber_status" in one]) == expected
         assert (seen.subscribers is None) == (client is plain)
         assert "subscribers" not in seen.unknown
 
@@ -192,7 +192,7 @@ def failed(client: Client, subscriber: str, message: PoppedMessage) -> None:
 
 
 def returned(client: Client) -> None:
-    """All claims are ready again, as release leaves them."""
+    """Make all claims ready again, as release does."""
     with client.database.transaction("release") as connection:
         table = f'"{client.queue.name}_in_hand"'
         connection.execute(text(f"UPDATE {table} SET claimed_at = NULL, claimed_by = NULL"))
@@ -205,7 +205,7 @@ def planned(client: Client, verb: str, subscriber: str = "", **texts: str) -> Pl
 
 
 def held(client: Client, subscriber: str) -> dict[str | None, str]:
-    """Of each message that the subscriber has: its state."""
+    """Message -> state, for all messages of the subscriber."""
     of = Client(client.database, client.queue.of(subscriber))
     found: list[Message] = list(read_messages(of, limit=100).messages)
     assert len({one.id for one in found}) == len(found)
@@ -248,7 +248,7 @@ def test_a_verb_acts_only_on_the_claims_of_its_subscriber(both: tuple[Client, li
     released.run_to_end()
     assert held(client, "search") == untouched | {two: "ready"}
     assert held(client, "billing") == {two: "ready"}
-    # Each has its own again, as a second attempt, and no other gets it.
+    # Each subscriber pops its own again, as a second attempt, and no other.
     assert [(m.id, m.attempts) for m in popped(client, "billing")] == [(two, 2)]
     assert [(m.id, m.attempts) for m in popped(client, "search")] == [(one, 2), (two, 2)]
     assert popped(client, "billing") == []
@@ -279,9 +279,9 @@ def test_purge_and_restore_apply_to_all_subscribers(use: Use, more: dict[str, st
     payloads = client.payloads(1, 2, 3, 4)
     with client.database.transaction("push") as late:
         push.push(late, client.queue, payloads[0])
-        assert popped(client, "search", 1) == []  # parked: it is not there yet
+        assert popped(client, "search", 1) == []  # parked: not committed yet
     client.push_many(payloads[1:])
-    # The first is owed to both, has a number that is parked, and is held by who pops it.
+    # The first is owed to both, has a parked number, and is locked by an open pop.
     with client.database.transaction("pop") as other:
         assert len(pop.pop_many(other, client.queue.of("search"), 1, "worker")) == 1
         plan = planned(client, "purge")
@@ -299,7 +299,7 @@ def test_purge_and_restore_apply_to_all_subscribers(use: Use, more: dict[str, st
     back.run_to_end()
     for subscriber in ("billing", "search"):
         assert texts_of(popped(client, subscriber)) == payloads[1:]
-    # Their slots and numbers serve again, for more than a lap.
+    # Their slots and numbers are reused, for more than a lap.
     for start in (10, 20, 30):
         lap = client.payloads(*range(start, start + 10))
         assert None not in client.push_many(lap)
@@ -320,16 +320,18 @@ def pushing(client: Client, pushed: list[object], full: threading.Event) -> Iter
 
 @pytest.mark.long  # it purges until 200 messages were found
 def test_a_purge_under_traffic_loses_no_message_of_any_subscriber(use: Use) -> None:
-    # So many slots that a purge finds some that nobody has popped since it was planned.
+    # Enough slots that a purge finds messages that were not popped since its plan.
     client = made(use, size="128")
     pushed: list[object] = []
-    got: dict[str, list[object]] = {"billing": [], "search": []}
+    received: dict[str, list[object]] = {"billing": [], "search": []}
     full = threading.Event()
 
     def consumer(name: str) -> Iterator[None]:
         while True:
-            if name == "billing" or full.is_set():  # the slower one, that there is what to purge
-                got[name] += texts_of(popped(client, name, 3))
+            if (
+                name == "billing" or full.is_set()
+            ):  # the slower one, so that there is something to purge
+                received[name] += texts_of(popped(client, name, 3))
             yield
 
     purged, wanted = 0, 200
@@ -339,12 +341,14 @@ def test_a_purge_under_traffic_loses_no_message_of_any_subscriber(use: Use) -> N
             purged += ledger.out if ledger else 0
             if purged >= wanted:
                 break
-    for name in got:
+    for name in received:
         while more := popped(client, name):
-            got[name] += texts_of(more)
-    away = [row["payload"] for row in archived(client)]
-    assert len(away) == len(set(away)) == purged >= wanted
-    for found in got.values():
+            received[name] += texts_of(more)
+    purged_payloads = [row["payload"] for row in archived(client)]
+    assert len(purged_payloads) == len(set(purged_payloads)) == purged >= wanted
+    for found in received.values():
         assert len(set(found)) == len(found)
-        assert set(found) | set(away) == set(pushed)
-    assert not set(got["billing"]) & set(got["search"]) & set(away), "archived, and owed to nobody"
+        assert set(found) | set(purged_payloads) == set(pushed)
+    assert not set(received["billing"]) & set(received["search"]) & set(purged_payloads), (
+        "archived, and owed to nobody"
+    )

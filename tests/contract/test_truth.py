@@ -1,6 +1,6 @@
-"""What the monitoring says of a queue is so, or is marked, or is said to be unknown.
+"""Figures of the monitoring are correct, or marked as estimates, or unknown.
 
-Its counts and rates on PostgreSQL; what a sample has besides on every engine.
+Counts and rates on PostgreSQL; the rest of a sample on every engine.
 """
 
 import time
@@ -33,11 +33,11 @@ SAMPLED = DEFAULTS + IN_HAND
 """Other options change how messages flow, and nothing that a sample reads."""
 DELETING = [v for v in DEFAULTS if v.design.flow is Flow.DELETED]
 ERROR = 0.15
-"""How far an estimate may be off."""
+"""The relative error that an estimate may have."""
 
 
-def large(variant: Variant, size: int = 60_000, max_bytes: int = 16) -> Variant:
-    """With room, where a design wants to know that before."""
+def with_room(variant: Variant, size: int = 60_000, max_bytes: int = 16) -> Variant:
+    """With room for many messages, where the design has a fixed size."""
     if "size" not in variant.options:
         return variant
     return Variant(
@@ -45,8 +45,8 @@ def large(variant: Variant, size: int = 60_000, max_bytes: int = 16) -> Variant:
     )
 
 
-def filled(client: Client, **counts: int) -> dict[str, int]:
-    """Fill the states that the design has; what a sample should show."""
+def fill_states(client: Client, **counts: int) -> dict[str, int]:
+    """Fill the states that the design has; the counts that a sample should show."""
     states = {state for state in STATES if state in _states(client.queue)}
     kept = {state: count for state, count in counts.items() if state in states}
     with connect(client.url) as connection:
@@ -70,9 +70,9 @@ def counts(seen: QueueSnapshot) -> dict[str, int | None]:
 def test_every_state_of_a_quiet_queue_is_counted_exactly(
     use_postgresql: Use, variant: Variant
 ) -> None:
-    client = use_postgresql(large(variant))
-    assert counts(client.snapshot()) == filled(client)
-    expected = filled(client, done=37, errors=11, claimed=5, stuck=3, ready=90, scheduled=21)
+    client = use_postgresql(with_room(variant))
+    assert counts(client.snapshot()) == fill_states(client)
+    expected = fill_states(client, done=37, errors=11, claimed=5, stuck=3, ready=90, scheduled=21)
     seen = client.snapshot()
     assert counts(seen) == expected
     assert seen.estimated == ()
@@ -84,17 +84,17 @@ def test_every_state_of_a_quiet_queue_is_counted_exactly(
 def test_counts_up_to_ten_thousand_are_exact_and_higher_ones_marked_as_estimates(
     use_postgresql: Use, variant: Variant, count: int
 ) -> None:
-    client = use_postgresql(large(variant))
-    filled(client, ready=count)
+    client = use_postgresql(with_room(variant))
+    fill_states(client, ready=count)
     seen = client.snapshot()
     if count == 10_000:
         assert (seen.ready, seen.estimated) == (count, ())
     else:
         assert seen.estimated == ("ready",)
-        near(seen.ready, count)
+        check_near(seen.ready, count)
 
 
-def near(estimate: int | None, truth: int) -> None:
+def check_near(estimate: int | None, truth: int) -> None:
     assert estimate is not None
     assert abs(estimate - truth) <= ERROR * truth, f"{estimate} for {truth}"
 
@@ -106,9 +106,9 @@ def near(estimate: int | None, truth: int) -> None:
 def test_several_deep_states_are_estimated_separately(
     use_postgresql: Use, variant: Variant, analyzed: bool
 ) -> None:
-    """An incident: the ready ones pile up in front of all that was done."""
-    client = use_postgresql(large(variant))
-    expected = filled(client, done=40_000, errors=13_000, scheduled=20_000, ready=25_000)
+    """An incident: ready messages pile up next to many done ones."""
+    client = use_postgresql(with_room(variant))
+    expected = fill_states(client, done=40_000, errors=13_000, scheduled=20_000, ready=25_000)
     if analyzed:
         with connect(client.url) as connection:
             connection.execute("VACUUM ANALYZE")
@@ -116,27 +116,27 @@ def test_several_deep_states_are_estimated_separately(
     deep = {state for state, count in expected.items() if count}
     assert set(seen.estimated) == deep
     for state in deep:
-        near(getattr(seen, state), expected[state])
+        check_near(getattr(seen, state), expected[state])
 
 
 @pytest.mark.parametrize("variant", DELETING, ids=str)
 def test_a_draining_backlog_is_not_underestimated(use_postgresql: Use, variant: Variant) -> None:
-    """Vacuum's own count goes wrong here: the pages that it skips are the full ones."""
+    """Vacuum's sampled_queue count is wrong here: the pages that it skips are the full ones."""
     client = use_postgresql(variant)
-    filled(client, ready=80_000)
+    fill_states(client, ready=80_000)
     table = Identifier(client.queue.schema, client.queue.table)
     with connect(client.url) as connection:
         connection.execute(SQL("VACUUM ANALYZE {}").format(table))
         for left in (40_000, 20_000):
-            drop_oldest(connection, client.queue, left)
+            delete_oldest(connection, client.queue, left)
             connection.execute(SQL("VACUUM {}").format(table))
             seen = client.snapshot()
             assert seen.estimated == ("ready",)
-            near(seen.ready, left)
+            check_near(seen.ready, left)
 
 
-def drop_oldest(connection: psycopg.Connection, queue: Queue, left: int) -> None:
-    """Pop all but so many; an unordered design as its table lies."""
+def delete_oldest(connection: psycopg.Connection, queue: Queue, left: int) -> None:
+    """Delete the oldest rows until `left` remain."""
     direction = "ASC" if queue.design.order is Order.LIFO else "DESC"
     id_of = Identifier(queue.roles["id"])
     connection.execute(
@@ -152,9 +152,9 @@ def drop_oldest(connection: psycopg.Connection, queue: Queue, left: int) -> None
 def test_the_estimate_of_a_deep_queue_follows_pushes_between_counts(
     use_postgresql: Use, postgresql: Database, variant: Variant
 ) -> None:
-    """Between two counts the estimate moves with what the engine counts anyway."""
-    client = use_postgresql(large(variant, 120_000))
-    filled(client, ready=60_000)
+    """Between two counts the estimate follows the engine's sampled_queue counters."""
+    client = use_postgresql(with_room(variant, 120_000))
+    fill_states(client, ready=60_000)
     memory = Memory()
 
     def ready() -> int:
@@ -162,14 +162,14 @@ def test_the_estimate_of_a_deep_queue_follows_pushes_between_counts(
         return seen.ready or 0
 
     for _ in range(2):
-        near(ready(), 60_000)
+        check_near(ready(), 60_000)
     with connect(client.url) as connection:
         name = Identifier(client.queue.schema, f"{client.queue.name}_push_many")
         more = SQL("SELECT count(*) FROM {}(array_fill('x'::text, ARRAY[30000]))")
         connection.execute(more.format(name))
-    # The session has ended, so its counters come at once or nearly so.
+    # The session has ended, so its counters arrive almost at once.
     wait_until(lambda: ready() > 80_000, "the new messages are seen")
-    near(ready(), 90_000)
+    check_near(ready(), 90_000)
 
 
 @pytest.mark.parametrize("left", [0, 12, 15_000])
@@ -177,18 +177,18 @@ def test_a_deep_queue_that_is_emptied_is_counted_at_once(
     use_postgresql: Use, postgresql: Database, left: int
 ) -> None:
     client = use_postgresql(default("fifo"))
-    filled(client, ready=60_000)
+    fill_states(client, ready=60_000)
     memory = Memory()
     for _ in range(2):
         ((seen,), _) = sampled(postgresql, client.queue, memory=memory)
-        near(seen.ready, 60_000)
+        check_near(seen.ready, 60_000)
     with connect(client.url) as connection:
-        drop_oldest(connection, client.queue, left)
+        delete_oldest(connection, client.queue, left)
     ((seen,), _) = sampled(postgresql, client.queue, memory=memory)
     if left <= 10_000:
         assert (seen.ready, seen.estimated) == (left, ())
     else:
-        near(seen.ready, left)
+        check_near(seen.ready, left)
 
 
 @pytest.mark.long
@@ -196,7 +196,7 @@ def test_a_deep_queue_that_is_emptied_is_counted_at_once(
 def test_a_count_under_traffic_is_correct_for_one_moment_of_the_sample(
     use_postgresql: Use, variant: Variant
 ) -> None:
-    client = use_postgresql(large(variant, 10_000, max_bytes=300))
+    client = use_postgresql(with_room(variant, 10_000, max_bytes=300))
     assert None not in client.push_many(client.payloads(*range(500)))
     traffic = Traffic(client, producers=1, consumers=1, batch=1, pause_seconds=0.0)
     with traffic.running(min_finished=20):
@@ -215,11 +215,11 @@ def test_a_count_under_traffic_is_correct_for_one_moment_of_the_sample(
 def test_rates_equal_what_was_pushed_and_popped(
     use_postgresql: Use, postgresql: Database, variant: Variant
 ) -> None:
-    """Until all counters are in, a rate is too low or unknown, but no zero and never negative."""
-    client = use_postgresql(large(variant))
+    """Until all counters have arrived a rate is too low or unknown, but not zero or negative."""
+    client = use_postgresql(with_room(variant))
     pushed, popped = 400, 150
     windows = Sampler(postgresql, timeouts=TIMEOUTS)
-    first = own(windows, client)
+    first = sampled_queue(windows, client)
     assert first.push_per_second is None
     assert "push_per_second" in first.unknown
     began = time.monotonic()
@@ -229,7 +229,7 @@ def test_rates_equal_what_was_pushed_and_popped(
         assert len(other.pop_many(popped)) == popped
 
     def complete() -> bool:
-        seen = own(windows, client)
+        seen = sampled_queue(windows, client)
         elapsed = time.monotonic() - began
         assert seen.push_per_second is None or seen.push_per_second > 0
         assert seen.pop_per_second is None or seen.pop_per_second >= 0
@@ -240,10 +240,10 @@ def test_rates_equal_what_was_pushed_and_popped(
             and seen.pop_per_second * elapsed >= 0.9 * popped
         )
 
-    wait_until(complete, "the rates are complete", 9.0)  # inside of the window of 10 s
+    wait_until(complete, "the rates are complete", 9.0)  # within the window of 10 s
 
 
-def own(sampler: Sampler, client: Client) -> QueueSnapshot:
+def sampled_queue(sampler: Sampler, client: Client) -> QueueSnapshot:
     reading = sampler.sample()
     assert reading.error is None
     (seen,) = (queue for queue in reading.queues if queue.queue == client.queue.name)
@@ -253,7 +253,7 @@ def own(sampler: Sampler, client: Client) -> QueueSnapshot:
 def test_rates_are_unknown_after_a_reset_of_the_counters(
     use_postgresql: Use, postgresql: Database
 ) -> None:
-    """All at once, or only those of the queue's table."""
+    """All counters, or only those of the queue's table."""
     client = use_postgresql(default("fifo"))
     client.push_many(["x"] * 100)
     whole = "SELECT pg_stat_reset()"
@@ -262,29 +262,32 @@ def test_rates_are_unknown_after_a_reset_of_the_counters(
     sampler = Sampler(postgresql, timeouts=TIMEOUTS)
     with connect(client.url) as connection:
         for reset in (whole, single):
-            wait_until(lambda: own(sampler, client).push_per_second is not None, "rates are known")
+            wait_until(
+                lambda: sampled_queue(sampler, client).push_per_second is not None,
+                "rates are known",
+            )
             wait_until(lambda: (client.status().inserted or 0) > 0, "pushes were counted")
-            own(sampler, client)
+            sampled_queue(sampler, client)
             connection.execute(reset.encode())
-            seen = own(sampler, client)
+            seen = sampled_queue(sampler, client)
             assert (seen.push_per_second, seen.pop_per_second) == (None, None)
             assert {"push_per_second", "pop_per_second"} <= set(seen.unknown)
-            assert own(sampler, client).push_per_second is not None
+            assert sampled_queue(sampler, client).push_per_second is not None
             client.push_many(["x"] * 100)
             client.database.close()
 
 
 def test_a_deep_queue_is_estimated_correctly_without_its_counters(use_postgresql: Use) -> None:
     client = use_postgresql(default("fifo"))
-    filled(client, ready=50_000)
+    fill_states(client, ready=50_000)
     with connect(client.url) as connection:
         connection.execute("SELECT pg_stat_reset()")
-    near(client.snapshot().ready, 50_000)
+    check_near(client.snapshot().ready, 50_000)
 
 
 def test_only_the_oldest_claims_are_listed(use_postgresql: Use) -> None:
     client = use_postgresql(default("claim"))
-    filled(client, claimed=500, stuck=4)
+    fill_states(client, claimed=500, stuck=4)
     seen = client.snapshot()
     assert seen.claims is not None
     assert (seen.claimed, len(seen.claims)) == (504, 10)
@@ -292,17 +295,17 @@ def test_only_the_oldest_claims_are_listed(use_postgresql: Use) -> None:
 
 
 def test_a_lagging_counter_makes_no_false_zero(use_postgresql: Use, postgresql: Database) -> None:
-    """A session that rests keeps its counts for up to ten seconds."""
+    """An idle session keeps its counts for up to ten seconds."""
     client = use_postgresql(default("fifo"))
     sampler = Sampler(postgresql, timeouts=TIMEOUTS)
-    assert own(sampler, client).ready == 0
+    assert sampled_queue(sampler, client).ready == 0
     with connect(client.url) as connection:
         push = SQL("SELECT {}('x')").format(
             Identifier(client.queue.schema, f"{client.queue.name}_push")
         )
         for count in (1, 2, 3):
             connection.execute(push)
-            seen = own(sampler, client)
+            seen = sampled_queue(sampler, client)
             assert seen.ready == count
             assert seen.push_per_second is None or seen.push_per_second > 0
 
@@ -320,17 +323,17 @@ def test_claims_have_owners(client: Client) -> None:
         expected: dict[str | None, str] = {"left early": "gone", 'here \' "it" is': "alive"}
         if client.database.product.name == "postgresql":
             with connect(client.url) as connection:
-                fill(connection, client.queue, {"claimed": 1})  # by a name that is no session's
+                fill(connection, client.queue, {"claimed": 1})  # by a name without a session
             expected[None] = "unknown"
         if "sessions" in client.database.capabilities.missing:
             expected = dict.fromkeys(expected, "unknown")
 
-        def told() -> bool:
-            # A server may need a moment to see that somebody has left.
+        def owners_are_known() -> bool:
+            # A server may need a moment to notice a disconnect.
             claims = client.snapshot().claims or ()
             return {claim.consumer: str(claim.owner) for claim in claims} == expected
 
-        wait_until(told, "each claim has its owner")
+        wait_until(owners_are_known, "each claim has its owner")
         seen = client.snapshot()
     assert seen.claimed == len(seen.claims or ()) == len(expected)
     ages = [claim.claimed_seconds for claim in seen.claims or ()]

@@ -1,4 +1,4 @@
-"""Upgrade: what was changed or is older becomes what is shipped; no message moves."""
+"""Upgrade: changed or older objects are replaced by the shipped ones; no message changes."""
 
 from dataclasses import replace
 
@@ -26,18 +26,18 @@ FIFO = Variant(DESIGNS["fifo"], {})
 RING = default("ring")
 
 
-def known(client: Client) -> catalog.Queue:
-    """The queue as the catalog has it now."""
+def from_catalog(client: Client) -> catalog.Queue:
+    """The queue as read from the catalog now."""
     with client.database.transaction("look", read_only=True) as connection:
         return catalog.find(connection, client.queue.name)
 
 
-def sql_of(client: Client) -> psycopg.Connection:
+def session(client: Client) -> psycopg.Connection:
     return connect(client.url)
 
 
-def found(client: Client) -> dict[str, How]:
-    return {d.name: d.how for d in differences(client.database, known(client))}
+def differences_of(client: Client) -> dict[str, How]:
+    return {d.name: d.how for d in differences(client.database, from_catalog(client))}
 
 
 @pytest.mark.parametrize("variant", on("postgresql", DEFAULTS), ids=str)
@@ -47,7 +47,7 @@ def test_an_older_queue_is_upgraded_and_keeps_its_messages(
     client = use_postgresql(variant)
     fill(client)
     name = client.queue.name
-    with sql_of(client) as connection:
+    with session(client) as connection:
         connection.execute(
             f"""CREATE OR REPLACE FUNCTION "{name}_push"(payload text) RETURNS {_id(client)}
             LANGUAGE sql AS 'SELECT NULL::{_id(client)}'"""
@@ -59,24 +59,24 @@ def test_an_older_queue_is_upgraded_and_keeps_its_messages(
         connection.execute(f'ALTER TABLE "{name}_archive" DROP COLUMN action_id')
         connection.execute("UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", [name])
         before = connection.execute(f'SELECT t FROM "{client.queue.table}" AS t').fetchall()
-    told = found(client)
-    assert told[f"{name}_push_many"] is How.MISSING
-    assert told[f"{name}_pop"] is How.OTHER
-    assert told[f"{name}_archive.action_id"] is How.MISSING
-    assert told[name] is How.OLDER
-    assert f"{name}_push" in told
+    reported = differences_of(client)
+    assert reported[f"{name}_push_many"] is How.MISSING
+    assert reported[f"{name}_pop"] is How.OTHER
+    assert reported[f"{name}_archive.action_id"] is How.MISSING
+    assert reported[name] is How.OLDER
+    assert f"{name}_push" in reported
 
-    done = upgrade(client.database, known(client))
+    done = upgrade(client.database, from_catalog(client))
 
-    assert {d.name for d in done.differences} == set(told)
-    assert found(client) == {}
-    assert known(client).version == catalog.INTERFACE_VERSION
-    with sql_of(client) as connection:
+    assert {d.name for d in done.differences} == set(reported)
+    assert differences_of(client) == {}
+    assert from_catalog(client).version == catalog.INTERFACE_VERSION
+    with session(client) as connection:
         after = connection.execute(f'SELECT t FROM "{client.queue.table}" AS t').fetchall()
     assert after == before
     (entry,) = entries(client, "upgrade")
     assert (entry.outcome, name in entry.detail) == ("done", True)
-    assert not upgrade(client.database, known(client)).needed
+    assert not upgrade(client.database, from_catalog(client)).needed
     assert len(entries(client, "upgrade")) == 1, "nothing to do is no action"
     client.drain()
     assert archived(client) == [], "without archive_at_pop"
@@ -91,15 +91,15 @@ def test_a_missing_column_is_restored_with_its_indexes(use_postgresql: Use) -> N
     fill(client)
     name = client.queue.name
     indexes = "SELECT count(*) FROM pg_indexes WHERE tablename = %s AND indexdef LIKE '%%done_at%%'"
-    with sql_of(client) as connection:
+    with session(client) as connection:
         assert connection.execute(indexes, [name]).fetchone() == (1,)
         connection.execute(f'ALTER TABLE "{name}" DROP COLUMN done_at, DROP COLUMN attempts')
         assert connection.execute(indexes, [name]).fetchone() == (0,)
-    planned = plan(client.database, known(client))
+    planned = plan(client.database, from_catalog(client))
     assert planned.changed_by_hand is False
     assert any("done_at is missing" in line for line in planned.lines())
-    upgrade(client.database, known(client))
-    with sql_of(client) as connection:
+    upgrade(client.database, from_catalog(client))
+    with session(client) as connection:
         assert connection.execute(indexes, [name]).fetchone() == (1,)
     client.drain()
 
@@ -108,22 +108,22 @@ def test_an_upgrade_is_refused_if_a_missing_column_cannot_be_filled(use_postgres
     client = use_postgresql(FIFO)
     fill(client)
     name = client.queue.name
-    with sql_of(client) as connection:
+    with session(client) as connection:
         connection.execute(f'ALTER TABLE "{name}" DROP COLUMN payload')
         connection.execute(f'ALTER FUNCTION "{name}_pop" RESET enable_seqscan')
     with pytest.raises(RefusedError, match="cannot be upgraded") as refused:
-        upgrade(client.database, known(client))
+        upgrade(client.database, from_catalog(client))
     assert "payload" in refused.value.why
-    assert found(client)[f"{name}_pop"] is How.OTHER, "all of it or nothing"
+    assert differences_of(client)[f"{name}_pop"] is How.OTHER, "all of it or nothing"
 
 
 def test_a_function_with_another_signature_is_replaced_and_keeps_its_rights(
     use_postgresql: Use,
 ) -> None:
-    """An overload of an older version goes; rights that somebody gave stay."""
+    """Overloads of an older version are dropped; granted rights stay."""
     client = use_postgresql(FIFO)
     name = client.queue.name
-    with login(client.url) as url, sql_of(client) as connection:
+    with login(client.url) as url, session(client) as connection:
         role = make_url(url).username
         connection.execute(f'DROP FUNCTION "{name}_pop_many"')
         for arguments in ("n bigint", "n integer, lax boolean"):
@@ -133,9 +133,9 @@ def test_a_function_with_another_signature_is_replaced_and_keeps_its_rights(
                 REVOKE EXECUTE ON FUNCTION {signature} FROM PUBLIC;
                 GRANT EXECUTE ON FUNCTION {signature} TO "{role}" """
             )
-        assert found(client) == {f"{name}_pop_many": How.OTHER_SIGNATURE}
-        upgrade(client.database, known(client))
-        assert found(client) == {}
+        assert differences_of(client) == {f"{name}_pop_many": How.OTHER_SIGNATURE}
+        upgrade(client.database, from_catalog(client))
+        assert differences_of(client) == {}
         rights = connection.execute(
             """SELECT has_function_privilege(%s, p.oid, 'EXECUTE'),
             has_function_privilege('public', p.oid, 'EXECUTE')
@@ -148,54 +148,56 @@ def test_a_function_with_another_signature_is_replaced_and_keeps_its_rights(
 def test_a_ring_of_version_1_gets_the_turn_sequence_with_its_rights(
     use_postgresql: Use,
 ) -> None:
-    """The sequence, with the rights that pop's has: else a consumer's pop would be refused."""
+    """With the rights of the pop sequence, without which a consumer's pop would be refused."""
     client = use_postgresql(RING)
     fill(client)
     name = client.queue.name
     turns = f'"{name}_turn_seq"'
-    with login(client.url) as url, sql_of(client) as connection:
+    with login(client.url) as url, session(client) as connection:
         role = make_url(url).username
         connection.execute(f"DROP SEQUENCE {turns}")
         connection.execute("UPDATE dbq.queue SET version = 1 WHERE queue_name = %s", [name])
         connection.execute(f'GRANT USAGE, SELECT ON SEQUENCE "{name}_pop_seq" TO "{role}"')
-        assert found(client) == {f"{name}_turn_seq": How.MISSING, name: How.OLDER}
-        planned = plan(client.database, known(client))
+        assert differences_of(client) == {f"{name}_turn_seq": How.MISSING, name: How.OLDER}
+        planned = plan(client.database, from_catalog(client))
         assert not planned.changed_by_hand
         assert any(f"sequence {name}_turn_seq is missing" in line for line in planned.lines())
-        upgrade(client.database, known(client))
-        assert found(client) == {}
+        upgrade(client.database, from_catalog(client))
+        assert differences_of(client) == {}
         park = f"""INSERT INTO "{name}_parked" SELECT -generate_series(1, 100), false, now()"""
         connection.execute(park)
         rights = "SELECT has_sequence_privilege(%s, %s, unnest(ARRAY['USAGE', 'SELECT']))"
         assert connection.execute(rights, [role, turns]).fetchall() == [(True,), (True,)]
         client.drain()
-        connection.execute(f"DROP SEQUENCE {turns}")  # one of that version is uninstalled, too
-        uninstall(client.database, known(client), keep_archive=False, with_messages=True)
+        connection.execute(
+            f"DROP SEQUENCE {turns}"
+        )  # a ring of that version can be uninstalled too
+        uninstall(client.database, from_catalog(client), keep_archive=False, with_messages=True)
 
 
 def test_upgrades_under_traffic_lose_no_message(use_postgresql: Use) -> None:
-    """Code replaced and a column added, again and again, beside producers and consumers."""
+    """Functions are replaced and a column is added repeatedly, next to producers and consumers."""
     client = use_postgresql(CLAIM)
     name = client.queue.name
     traffic = Traffic(client, backlog=50)
     with traffic.running(min_finished=20):
         for _ in range(3):
-            with sql_of(client) as connection:
+            with session(client) as connection:
                 connection.execute(f'ALTER FUNCTION "{name}_pop_many" SET work_mem = 64')
                 connection.execute(f'ALTER TABLE "{name}_archive" DROP COLUMN action_id')
-            assert len(upgrade(client.database, known(client)).differences) == 2
+            assert len(upgrade(client.database, from_catalog(client)).differences) == 2
             traffic.progress(20)
-    assert found(client) == {}
+    assert differences_of(client) == {}
     traffic.settle()
 
 
 def test_an_older_catalog_gets_its_audit_table(new_database: Database) -> None:
     client = installed(new_database, FIFO)
-    with sql_of(client) as connection:
+    with session(client) as connection:
         connection.execute("DROP TABLE dbq.action")
-    assert found(client) == {"dbq.action": How.MISSING}
-    upgrade(new_database, known(client))
-    assert found(client) == {}
+    assert differences_of(client) == {"dbq.action": How.MISSING}
+    upgrade(new_database, from_catalog(client))
+    assert differences_of(client) == {}
     (entry,) = entries(client, "upgrade")
     assert "dbq.action" in entry.detail
 

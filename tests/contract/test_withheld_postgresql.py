@@ -1,4 +1,4 @@
-"""What a sample cannot read, or not at once, is unknown and no zero, and delays nothing else."""
+"""Figures that a sample cannot read, or not quickly, are unknown, not zero, and delay no others."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,19 +19,19 @@ from tests.contract.variants import default
 from tests.servers import READ_CATALOG, connect, login, wait_until
 
 TIMEOUTS = Timeouts(connect_seconds=20, statement_seconds=20.0, lock_seconds=0.5)
-"""Four times what a sampler waits: what is slow here is so on purpose, never by a busy machine."""
+"""Four times those of a sampler: statements time out here on purpose, not on a busy machine."""
 
 
 @pytest.fixture
-def sampling(postgresql: Database) -> Iterator[Database]:
-    """The module's database as the sampler sees it."""
+def sampling_database(postgresql: Database) -> Iterator[Database]:
+    """The module's database with the timeouts of a sampler."""
     url = postgresql.url.render_as_string(hide_password=False)
     with closing(open_database(url, timeouts=TIMEOUTS)) as database:
         yield database
 
 
 def test_a_ring_without_its_configuration_affects_no_other_queue(
-    use_postgresql: Use, sampling: Database
+    use_postgresql: Use, sampling_database: Database
 ) -> None:
     ring, fifo = use_postgresql(default("ring")), use_postgresql(default("fifo"))
     fifo.push("x")
@@ -39,7 +39,7 @@ def test_a_ring_without_its_configuration_affects_no_other_queue(
     with connect(ring.url) as connection:
         connection.execute(SQL("CREATE TABLE kept AS SELECT * FROM {}").format(config))
         connection.execute(SQL("DELETE FROM {}").format(config))
-        (broken, sound), _ = sampled(sampling, ring.queue, fifo.queue)
+        (broken, sound), _ = sampled(sampling_database, ring.queue, fifo.queue)
         connection.execute(SQL("INSERT INTO {} SELECT * FROM kept").format(config))
         connection.execute("DROP TABLE kept")
     assert (broken.ready, broken.problem) == (None, "its configuration is empty")
@@ -47,29 +47,29 @@ def test_a_ring_without_its_configuration_affects_no_other_queue(
 
 
 def test_figures_that_the_login_may_not_read_are_unknown(use_postgresql: Use) -> None:
-    seen_one, hidden = use_postgresql(default("claim")), use_postgresql(default("fifo"))
-    for client in (seen_one, hidden):
+    visible, hidden = use_postgresql(default("claim")), use_postgresql(default("fifo"))
+    for client in (visible, hidden):
         client.push_many(["a", "b"])
-    seen_one.pop_many(1)
-    table = seen_one.queue.table
+    visible.pop_many(1)
+    table = visible.queue.table
     with (
-        login(seen_one.url, *READ_CATALOG, f'GRANT SELECT ON "{table}" TO {{}}') as url,
+        login(visible.url, *READ_CATALOG, f'GRANT SELECT ON "{table}" TO {{}}') as url,
         closing(open_database(url)) as database,
-        seen_one.database.transaction("hold") as connection,
+        visible.database.transaction("hold") as connection,
     ):
         connection.exec_driver_sql(f'UPDATE "{table}" SET attempts = attempts')
-        (no, yes), _ = sampled(database, hidden.queue, seen_one.queue)
-    assert (yes.ready, yes.claimed, yes.holders) == (1, 1, 1)
-    assert yes.claims is not None
-    assert [claim.owner for claim in yes.claims] == ["unknown"]
-    assert yes.held_seconds is None
-    assert (no.ready, no.age_seconds) == (None, None)
-    assert "permission denied" in no.problem
-    assert {"ready", "age_seconds", "push_per_second"} <= set(no.unknown)
+        (hidden_snapshot, visible_snapshot), _ = sampled(database, hidden.queue, visible.queue)
+    assert (visible_snapshot.ready, visible_snapshot.claimed, visible_snapshot.holders) == (1, 1, 1)
+    assert visible_snapshot.claims is not None
+    assert [claim.owner for claim in visible_snapshot.claims] == ["unknown"]
+    assert visible_snapshot.held_seconds is None
+    assert (hidden_snapshot.ready, hidden_snapshot.age_seconds) == (None, None)
+    assert "permission denied" in hidden_snapshot.problem
+    assert {"ready", "age_seconds", "push_per_second"} <= set(hidden_snapshot.unknown)
 
 
 def test_a_relay_hides_only_its_own_ring_and_delays_no_sample(
-    use_postgresql: Use, sampling: Database
+    use_postgresql: Use, sampling_database: Database
 ) -> None:
     ring, fifo = use_postgresql(default("ring")), use_postgresql(default("fifo"))
     queues = [ring.queue, fifo.queue]
@@ -81,19 +81,19 @@ def test_a_relay_hides_only_its_own_ring_and_delays_no_sample(
         connection.execute("BEGIN")
         connection.execute(SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(parked))
         for _ in range(3):
-            (hidden, seen), seconds = sampled(sampling, *queues, memory=memory)
+            (hidden, seen), seconds = sampled(sampling_database, *queues, memory=memory)
             assert (hidden.ready, hidden.gap, hidden.capacity) == (None, None, None)
             assert {"ready", "gap", "capacity", "age_seconds"} <= set(hidden.unknown)
             assert "lock" in hidden.problem
             assert seen.ready == 2
             assert seconds < TIMEOUTS.statement_seconds / 2
         connection.execute("ROLLBACK")
-    both, _ = sampled(sampling, *queues, memory=memory)
+    both, _ = sampled(sampling_database, *queues, memory=memory)
     assert [seen.ready for seen in both] == [2, 2]
 
 
 def test_samples_during_relays_never_have_wrong_figures(
-    use_postgresql: Use, sampling: Database
+    use_postgresql: Use, sampling_database: Database
 ) -> None:
     client = use_postgresql(default("ring"))
     client.push_many(["x"] * 100)
@@ -111,14 +111,14 @@ def test_samples_during_relays_never_have_wrong_figures(
     seen: list[QueueSnapshot] = []
     with at_work(relays()):
         while relaid < 8 or len(seen) < 30:
-            seen += sampled(sampling, client.queue, memory=memory)[0]
+            seen += sampled(sampling_database, client.queue, memory=memory)[0]
     assert {queue.ready for queue in seen} <= {100, None}
     assert {queue.gap for queue in seen} <= {100, None}
     assert {queue.capacity for queue in seen} <= {200, 5200, None}
     assert all(queue.problem for queue in seen if queue.gap is None)
 
 
-SICK = """
+SLOW_VIEW = """
 CREATE TABLE "{0} rows" (id bigint PRIMARY KEY, at timestamptz, status smallint, body text);
 INSERT INTO "{0} rows" SELECT i, now(), i % 5, 'x' FROM generate_series(0, 49) AS i;
 CREATE VIEW "{0}" AS
@@ -126,28 +126,28 @@ CREATE VIEW "{0}" AS
     UNION ALL
     SELECT r.* FROM (SELECT pg_sleep({1}) OFFSET 0) AS wait, "{0} rows" AS r WHERE r.status = 0;
 """
-"""A stand-in for a head that is slow to read: who asks for ready rows waits."""
+"""A stand-in for a head that is slow to read: a query for ready rows waits."""
 
 
-def sick_queue(client: Client, suffix: str = "") -> Queue:
+def slow_queue(client: Client, suffix: str = "") -> Queue:
     name = f"sick {client.queue.name} {suffix}"
     with connect(client.url) as connection:
-        connection.execute(SICK.format(name, 20.0).encode())
+        connection.execute(SLOW_VIEW.format(name, 20.0).encode())
     roles = {"id": "id", "pushed_at": "at", "status": "status", "payload": "body"}
     return Queue("public", name, DESIGNS["status"], {}, roles, Kind.ADOPTED)
 
 
 def test_a_slow_figure_is_unknown_and_delays_nothing(
-    use_postgresql: Use, sampling: Database
+    use_postgresql: Use, sampling_database: Database
 ) -> None:
-    """And it is skipped for a while, then tried again by itself."""
+    """And it is skipped for a while, then tried again automatically."""
     now = [1000.0]
     client = use_postgresql(default("fifo"))
     client.push_many(["a", "b"])
-    sick = sick_queue(client)
+    sick = slow_queue(client)
     queues, memory = [sick, client.queue], Memory(lambda: now[0])
     for _ in range(3):
-        (slow, well), seconds = sampled(sampling, *queues, memory=memory)
+        (slow, well), seconds = sampled(sampling_database, *queues, memory=memory)
         assert seconds < TIMEOUTS.statement_seconds
         assert well.ready == 2
         assert (slow.ready, slow.age_seconds) == (None, None)
@@ -157,24 +157,26 @@ def test_a_slow_figure_is_unknown_and_delays_nothing(
     with connect(client.url) as connection:
         cured = f'CREATE OR REPLACE VIEW "{sick.name}" AS SELECT * FROM "{sick.name} rows"'
         connection.execute(cured.encode())
-    (still, _), _ = sampled(sampling, *queues, memory=memory)
+    (still, _), _ = sampled(sampling_database, *queues, memory=memory)
     assert still.ready is None
     now[0] += 11.0
     for _ in range(2):
-        (known, _), _ = sampled(sampling, *queues, memory=memory)
+        (known, _), _ = sampled(sampling_database, *queues, memory=memory)
         assert known.ready == 10
     assert known.age_seconds is not None
     assert known.slow == ()
 
 
-def test_many_slow_queues_do_not_hide_the_others(use_postgresql: Use, sampling: Database) -> None:
+def test_many_slow_queues_do_not_hide_the_others(
+    use_postgresql: Use, sampling_database: Database
+) -> None:
     client = use_postgresql(default("fifo"))
     client.push_many(["a", "b"])
-    sick = [sick_queue(client, f"s{i}") for i in range(6)]
+    sick = [slow_queue(client, f"s{i}") for i in range(6)]
     memory = Memory()
 
     def well() -> bool:
-        (*slow, seen), seconds = sampled(sampling, *sick, client.queue, memory=memory)
+        (*slow, seen), seconds = sampled(sampling_database, *sick, client.queue, memory=memory)
         assert seconds < TIMEOUTS.statement_seconds
         assert all(queue.ready is None and queue.problem == "" for queue in slow)
         return seen.ready == 2
