@@ -199,7 +199,7 @@ def begin(connection: Connection, subject: Subject) -> int:
         queue=queue,
         verb=verb,
         operator=operator(),
-        place=subject.connection,
+        connection=subject.connection,
         filters=" ".join(subject.filters),
         cutoff=subject.cutoff,
         planned=subject.planned,

@@ -259,13 +259,13 @@ class ArchiveSelection:
     def next(self, most: int) -> list[Message]:
         while self._continues():
             narrowed = self._filters != NOTHING or self._taken != Taken()
-            look = max(most, _READ_AT_ONCE) if narrowed else most
+            read_limit = max(most, _READ_AT_ONCE) if narrowed else most
             with self._criteria.session.transaction(read_task(self._source.queue)) as connection:
                 self._source.begin_read(connection, self._criteria.database)
-                rows = self._fetch(connection, look, most)
+                rows = self._fetch(connection, read_limit, most)
             if rows:
                 self._after = rows[-1].archive_id
-            self._ended = not rows or (len(rows) < most and rows[-1].position < look)
+            self._ended = not rows or (len(rows) < most and rows[-1].position < read_limit)
             if found := [row.message for row in rows if row.matches and self._in_error_group(row)]:
                 return found
         return []
@@ -280,10 +280,10 @@ class ArchiveSelection:
         group = self._filters.error_group
         return group is None or group == wording.group_key(row.error or "")
 
-    def _fetch(self, connection: Connection, look: int, most: int) -> list[_ArchivedRow]:
+    def _fetch(self, connection: Connection, read_limit: int, most: int) -> list[_ArchivedRow]:
         request = ScanRequest(
             Scan("archive", By.ID),
-            read_limit=look,
+            read_limit=read_limit,
             n=most,
             after=ScanKey("archive", id=str(self._after)),
             filters=self._filters,
@@ -313,7 +313,7 @@ class ArchiveSelection:
 
 @dataclass(frozen=True)
 class _Purges:
-    looked: int
+    rows_read: int
     lowest: int | None
     action_id: int | None
 
@@ -338,10 +338,10 @@ def last_purge(source: MessageSource, criteria: SelectionCriteria) -> int | None
                 "actions.last_purge",
                 queue.scope(product),
                 before=before,
-                look=_PURGES_AT_ONCE,
+                read_limit=_PURGES_AT_ONCE,
                 moment=criteria.cutoff,
             )
         greatest = max(filter(None, (greatest, found.action_id)), default=None)
-        if found.looked < _PURGES_AT_ONCE or (greatest is not None and greatest == newest):
+        if found.rows_read < _PURGES_AT_ONCE or (greatest is not None and greatest == newest):
             return greatest
         before = found.lowest

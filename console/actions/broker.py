@@ -51,7 +51,7 @@ def receive(
         Moved,
         statement,
         scope(source, Storage.TABLE),
-        places=source.product.array([message.key.rpartition(",")[2] for message in chosen]),
+        locations=source.product.array([message.key.rpartition(",")[2] for message in chosen]),
         state="ready",
         **bound,
     )
@@ -165,7 +165,7 @@ def plan_conversations(database: Database, queue: Queue) -> ConversationsPlan:
     with database.transaction(f"read the queue {queue.name!r}") as connection:
         production = database.production or catalog.is_production(connection)
         conversations = sql.value(
-            connection, int, f"{queue.design.name}.over", queue.scope(connection)
+            connection, int, f"{queue.design.name}.finished_conversations", queue.scope(connection)
         )
     return ConversationsPlan(queue, database.label, conversations, production)
 
@@ -180,7 +180,7 @@ def end_conversations(
 ) -> Ledger:
     """End the finished conversations in batches, each one transaction; records the outcome."""
     queue, control = planned.queue, control or Control()
-    doing, statement = f"end conversations of {queue.name!r}", f"{queue.design.name}.end_over"
+    doing, statement = f"end conversations of {queue.name!r}", f"{queue.design.name}.end_finished"
     ledger, outcome = Ledger(), audit.Outcome.STOPPED
     with database.session(doing) as session:
         with session.transaction(doing) as connection:

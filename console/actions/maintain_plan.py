@@ -382,7 +382,7 @@ class _SQLServer(_Planner):
 
     def _index(self, index: IndexMeasure) -> None:
         where = (index.table_name, index.name)
-        off = "" if self._queue.kind is Kind.ADOPTED else self._text("no_page_locks", *where)
+        off = "" if self._queue.kind is Kind.ADOPTED else self._text("disable_page_locks", *where)
         percent = index.fragmentation or 0.0
         figures = {"pages": index.pages, "fragmentation": round(percent, 1)}
         if not self._worth(index):
@@ -398,7 +398,7 @@ class _SQLServer(_Planner):
             return
         if percent > self._limits.rebuild_percent:
             reason += "; this edition cannot rebuild an index online"
-        let = [self._text("let_page_locks", *where)] if off else []
+        let = [self._text("enable_page_locks", *where)] if off else []
         text = self._text("reorganize", *where)
         self._step("REORGANIZE", index.name, reason, *let, text, always=off, figures=figures)
 

@@ -138,7 +138,7 @@ def _volatile(connection: Connection, statement: sql.Statement, scope: sql.Scope
 
 def count_states(connection: Connection, queue: Queue, n: int) -> list[StatesRow]:
     """Counts the first `n` rows by their states, the most frequent first."""
-    of = f"{queue.design.name}.states_met"
+    of = f"{queue.design.name}.state_combinations"
     return sql.rows(connection, StatesRow, of, queue.scope(connection), n=n)
 
 

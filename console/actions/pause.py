@@ -109,7 +109,7 @@ def pause(
         return sql.value(
             connection,
             datetime,
-            "pause.keep",
+            "pause.store_definitions",
             schema=queue.schema,
             queue=queue.name,
             operator=audit.operator(),
@@ -251,4 +251,6 @@ def _is_kept(connection: Connection, queue: Queue) -> bool:
 def _kept(connection: Connection, queue: Queue) -> list[_Kept]:
     if not decisions.has_decisions(connection):
         return []
-    return sql.rows(connection, _Kept, "pause.kept", schema=queue.schema, queue=queue.name)
+    return sql.rows(
+        connection, _Kept, "pause.stored_definitions", schema=queue.schema, queue=queue.name
+    )

@@ -429,19 +429,21 @@ class RequeueTo(RowAction):
     def _move(self, connection: Connection, held: LockedRows, action_id: int) -> Ledger:
         del action_id
         unfit = self._unfit_ids(connection, held.storage, held.ids)
-        places = [
-            place for place, id_ in zip(held.places, held.ids, strict=True) if id_ not in unfit
+        locations = [
+            location
+            for location, id_ in zip(held.locations, held.ids, strict=True)
+            if id_ not in unfit
         ]
         moved = Moved(0, 0)
-        if places:
+        if locations:
             moved = sql.row(
                 connection,
                 Moved,
                 self.source.statement_name(self.statement),
                 self._scope(held.storage),
-                places=self.source.product.array(places),
+                locations=self.source.product.array(locations),
             )
         failed = Counter(unfit.values())
-        if stayed := len(places) - moved.taken_out:
+        if stayed := len(locations) - moved.taken_out:
             failed[FULL] = stayed
-        return Ledger(len(held.places), moved.taken_out, moved.put_in, failed=dict(failed))
+        return Ledger(len(held.locations), moved.taken_out, moved.put_in, failed=dict(failed))

@@ -53,7 +53,7 @@ _KEY_TYPES = {"bigint": "int8", "integer": "int4", "smallint": "int2", "uuid": "
 class CurrentRow:
     """A row as it is now. None: not known."""
 
-    place: str
+    location: str
     id: str | None
     state: str | None
     attempts: int | None
@@ -74,7 +74,7 @@ class LockedRows:
 
     storage: Storage
     state: str
-    places: tuple[str, ...]
+    locations: tuple[str, ...]
     ids: tuple[str | None, ...]
 
 
@@ -118,15 +118,15 @@ def lock_rows(
         order = {message.id: at for at, message in enumerate(messages)}
         same: dict[str, list[CurrentRow]] = defaultdict(list)
         for row in rows:
-            name = row.place if row.id is None else row.id
+            name = row.location if row.id is None else row.id
             message = by_id.get(name) or keys.get(name)
             if message is not None and _is_still(row, message):
                 same[message.state].append(row)
                 skipped -= 1
         for state, some in same.items():
             some.sort(key=lambda row: order.get(row.id, 0))
-            places, ids = tuple(row.place for row in some), tuple(row.id for row in some)
-            held.append(LockedRows(storage, state, places, ids))
+            locations, ids = tuple(row.location for row in some), tuple(row.id for row in some)
+            held.append(LockedRows(storage, state, locations, ids))
     return held, skipped
 
 
@@ -417,12 +417,12 @@ class RowAction(MessageAction):
             Moved,
             self.source.statement_name(self.statement),
             scope(self.source, held.storage, **self._conditions),
-            places=self.source.product.array(list(held.places)),
+            locations=self.source.product.array(list(held.locations)),
             state=held.state,
             **self.bound(action_id),
         )
         # A library's own rule may leave some unchanged.
-        stayed = len(held.places) - moved.taken_out
+        stayed = len(held.locations) - moved.taken_out
         why = self.source.queue.design.stays
         failed = {why: stayed} if stayed > 0 and why else {}
-        return Ledger(len(held.places), moved.taken_out, moved.put_in, failed=failed)
+        return Ledger(len(held.locations), moved.taken_out, moved.put_in, failed=failed)

@@ -360,7 +360,7 @@ def _replace_code(connection: Connection, queue: Queue, found: Sequence[Differen
     for script in shipped.code_scripts(queue):
         sql.run(connection, script, queue.scope(connection))
     for caller in callers:
-        script = "upgrade.close_code" if caller.role is None else "upgrade.let_call"
+        script = "upgrade.close_code" if caller.role is None else "upgrade.grant_execute"
         values = {"schema": queue.schema, "function": caller.name, "role": caller.role or ""}
         sql.run(connection, script, sql.Scope(values))
 

@@ -150,7 +150,7 @@ class LoadSampler:
     def log_bytes(self) -> int | None:
         """Written by the server so far; None: not known."""
         try:
-            written: int | None = sql.value(self._connection, int | None, "bench.written")
+            written: int | None = sql.value(self._connection, int | None, "bench.bytes_written")
         except DBAPIError:  # no right to read it
             return None
         return written

@@ -58,7 +58,7 @@ def applies(queue: Queue) -> bool:
 
 @dataclass(frozen=True)
 class OrphanedPayloads:
-    looked: int
+    rows_read: int
     lowest: int | None
     alone: int
     alone_ids: Any
@@ -172,8 +172,8 @@ def _scan(
         return newest, chunk(context, newest)
 
     def after(found: tuple[int, Row]) -> tuple[int, int | None]:
-        looked, lowest = found[1].looked, found[1].lowest
-        return looked, None if looked < row_scan.CHUNK_ROWS or lowest is None else lowest - 1
+        rows_read, lowest = found[1].rows_read, found[1].lowest
+        return rows_read, None if rows_read < row_scan.CHUNK_ROWS or lowest is None else lowest - 1
 
     bound, lowest = row_scan.bound_of(context), row_scan.NEWEST
     for newest, row in pages(row_scan.NEWEST, read, after, bound):

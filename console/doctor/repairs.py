@@ -273,7 +273,7 @@ class RepairCounts:
 class IncompleteMessages:
     """The result of `missing_payloads` for a chunk of a split queue's messages."""
 
-    looked: int
+    rows_read: int
     lowest: int | None
     ready: int
     ready_ids: Any

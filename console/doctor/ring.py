@@ -132,7 +132,7 @@ def _check_ring(context: CheckContext) -> Iterator[Finding]:
         return
     if not context.can_query("lost numbers", "lost"):
         return
-    (history,) = context.query_unlimited(ServerHistory, "life")
+    (history,) = context.query_unlimited(ServerHistory, "server_start")
     if history.recovering:
         context.unseen.append("lost numbers: a standby does not know its primary's sequences")
         return

@@ -29,7 +29,7 @@ class CountedRow:
     key_time: str | None
     key_id: str
     position: int
-    looked: int
+    rows_read: int
     """Rows examined in its chunk."""
     id: str | None
 
@@ -81,8 +81,8 @@ def scan_rows(
             return sql.rows(connection, row_type, query(source, request, last), **bound)
 
     def after(rows: list[AnyCountedRow]) -> tuple[int, ScanKey | None]:
-        looked = max(rows, key=lambda row: row.position).looked if rows else 0
-        return looked, None if looked < CHUNK_ROWS else last_key(scan, rows)
+        rows_read = max(rows, key=lambda row: row.position).rows_read if rows else 0
+        return rows_read, None if rows_read < CHUNK_ROWS else last_key(scan, rows)
 
     bound = bound_of(context)
     for rows in pages(None, read, after, bound):

@@ -181,7 +181,7 @@ def _reset_role(*, conn: Connection, cursor: Any, context: Any, **_: object) -> 
     """After a statement of an untrusted preset. If that failed, the rollback does it."""
     if getattr(context, "by_reader", False):
         with cursor.connection.cursor() as other:
-            other.execute(sql.script("own.be_oneself", conn.dialect))
+            other.execute(sql.script("own.reset_role", conn.dialect))
 
 
 class Session:
@@ -296,7 +296,7 @@ class Database:
         if self._reader is None:
             self._reader = sql.row(conn, _Reader, "own.reader")
         if self._reader.takes_role:
-            cursor.execute(sql.script("own.be_reader", conn.dialect))
+            cursor.execute(sql.script("own.set_reader_role", conn.dialect))
             context.by_reader = True
         elif self._reader.may_more:
             raise RefusedError(

@@ -70,7 +70,7 @@ class ClaimantRow:
     popped_at: datetime | None
     recent: int
     recent_seconds: float
-    looked: int
+    rows_read: int
 
 
 _Identity = tuple[str | None, str | None, str | None, str | None]

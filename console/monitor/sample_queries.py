@@ -115,7 +115,7 @@ def limit_transaction(
     row = sql.row(
         connection,
         _SettingsRow,
-        "server.careful",
+        "server.transaction_settings",
         statement_timeout=f"{statement_seconds * 1000:.0f}ms",
         lock_timeout=f"{lock * 1000:.0f}ms",
     )

@@ -250,7 +250,7 @@ def values_of(source: MessageSource, request: ScanRequest) -> dict[str, object]:
         {"path": [str(step) for step in one.path], "value": one.value} for one in filters.payload
     ]
     return {
-        "look": request.read_limit,
+        "read_limit": request.read_limit,
         "n": request.n,
         "after_id": request.after.id if request.after else None,
         "after_time": request.after.time if request.after else None,

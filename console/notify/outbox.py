@@ -212,7 +212,7 @@ class Outbox:
     def unfinished(self) -> dict[int, Entry]:
         """By notification_id; old ones are deleted. ConsoleError."""
         with self._database.transaction("read the notifications") as connection:
-            sql.values(connection, int, "notify.forget", seconds=FORGOTTEN_SECONDS)
+            sql.values(connection, int, "notify.delete_old", seconds=FORGOTTEN_SECONDS)
             found = sql.rows(connection, Entry, "notify.unfinished", n=MOST)
         return {one.notification_id: one for one in found}
 

@@ -131,11 +131,11 @@ def _call_as(
     """Call as a member of the role, then roll back. RefusedError if the server refuses it."""
     scope = sql.Scope({"role": f"dbq_{role}", "member": f"{trial.queue.name}_{role}"})
     with revert_identity(session), session.transaction(f"act as a {role}") as connection:
-        if not sql.value(connection, bool, "prove.roles_there"):
+        if not sql.value(connection, bool, "prove.roles_exist"):
             sql.run(connection, "roles.roles", sql.Scope({"schema": trial.queue.schema}))
             sql.run(connection, "roles.queue", trial.installed.scope(connection))
         sql.run(connection, "prove.make_member", scope)
-        sql.run(connection, "prove.become", scope)
+        sql.run(connection, "prove.impersonate", scope)
         do(connection, trial)
         # The rollback removes the member, so revert first.
         sql.run(connection, "prove.revert")
@@ -180,7 +180,7 @@ def _own_row(trial: Trial) -> str:
         revert_identity(session),
         session.transaction(doing) as connection,
     ):
-        sql.run(connection, "prove.become", sql.Scope({"member": "dbq_owner"}))
+        sql.run(connection, "prove.impersonate", sql.Scope({"member": "dbq_owner"}))
         seen = sql.value(connection, int, "prove.own_row")
     require(seen == 1, f"it sees {seen} rows of itself")
     return "1 row"

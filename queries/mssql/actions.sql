@@ -33,9 +33,9 @@ INSERT INTO @chosen (id) SELECT CAST(k.[value] AS {location_type}) FROM OPENJSON
 
 -- define: chosen_locations
 -- @chosen: the row locations, as `lock_rows` returned them
-DECLARE @chosen TABLE (place {location_type} NOT NULL PRIMARY KEY); -- when installed=yes
-DECLARE @chosen TABLE (place {location_type} NOT NULL); -- when installed=no
-INSERT INTO @chosen (place) SELECT CAST(p.[value] AS {location_type}) FROM OPENJSON(@places) AS p;
+DECLARE @chosen TABLE (location {location_type} NOT NULL PRIMARY KEY); -- when installed=yes
+DECLARE @chosen TABLE (location {location_type} NOT NULL); -- when installed=no
+INSERT INTO @chosen (location) SELECT CAST(p.[value] AS {location_type}) FROM OPENJSON(@locations) AS p;
 
 -- define: row_location
 {id}
@@ -44,7 +44,7 @@ INSERT INTO @chosen (place) SELECT CAST(p.[value] AS {location_type}) FROM OPENJ
 c.id = m.[{id}]
 
 -- define: by_location
-c.place = m.[{id}]
+c.location = m.[{id}]
 
 -- define: own_id
 m.[{id}]
@@ -103,7 +103,7 @@ INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON {by_lo
 -- define: payloads_taken_out
 -- when defined beside
 DELETE d
-FROM @chosen AS c INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = d.id
+FROM @chosen AS c INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.location = d.id
 OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 
@@ -111,7 +111,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- for archive_rows: @chosen, and the values of its INSERT into the archive
 -- @before: later rows of this action are this batch's; other sessions' rows have no action or another one.
 SET NOCOUNT ON;
-DECLARE @places nvarchar(max) = :places;
+DECLARE @locations nvarchar(max) = :locations;
 DECLARE @state nvarchar(20) = :state;
 DECLARE @reason nvarchar(400) = :reason;
 DECLARE @action_id bigint = :action_id;
@@ -149,7 +149,7 @@ SELECT CAST(DATEADD(nanosecond, 400, SYSUTCDATETIME()) AS datetime2(6)) AS momen
 -- Without lock=yes nothing is skipped: a locked row is waited for and never seems to be missing.
 {chosen_keys}
 SELECT
-    {row_location} AS place,
+    {row_location} AS location,
     CAST({own_id} AS nvarchar(450)) AS id,
     {state_held} AS state,
     CAST(m.[{attempts}] AS bigint) AS attempts, -- when role attempts
@@ -228,7 +228,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- one row: how many messages were deleted
 -- For a split queue both rows are counted.
 SET NOCOUNT ON;
-DECLARE @places nvarchar(max) = :places;
+DECLARE @locations nvarchar(max) = :locations;
 DECLARE @taken_out bigint = 0, @put_in bigint;
 {chosen_locations}
 -- when defined beside
@@ -243,16 +243,16 @@ SELECT
 -- name: make_ready
 -- one row: how many claimed or failed messages are ready again; their attempts stay counted
 SET NOCOUNT ON;
-DECLARE @places nvarchar(max) = :places;
+DECLARE @locations nvarchar(max) = :locations;
 DECLARE @taken_out bigint = 0;
 DECLARE @now datetime2(7) = SYSUTCDATETIME(); -- when to_back=yes
-DECLARE @chosen TABLE (position int NOT NULL, place {location_type} NOT NULL PRIMARY KEY); -- when installed=yes
-DECLARE @chosen TABLE (position int NOT NULL, place {location_type} NOT NULL); -- when installed=no
-INSERT INTO @chosen (position, place)
+DECLARE @chosen TABLE (position int NOT NULL, location {location_type} NOT NULL PRIMARY KEY); -- when installed=yes
+DECLARE @chosen TABLE (position int NOT NULL, location {location_type} NOT NULL); -- when installed=no
+INSERT INTO @chosen (position, location)
 SELECT
     CAST(p.[key] AS int),
     CAST(p.[value] AS {location_type})
-FROM OPENJSON(@places) AS p;
+FROM OPENJSON(@locations) AS p;
 UPDATE m
 SET
     -- when keeps_history=yes
@@ -265,7 +265,7 @@ SET
             e.error
         FROM (
             SELECT
-                0 AS place,
+                0 AS position,
                 SYSUTCDATETIME() AS [at],
                 m.[{claimed_by}] COLLATE DATABASE_DEFAULT AS [by],
                 m.[{attempts}] AS attempt,
@@ -279,7 +279,7 @@ SET
                 JSON_VALUE(p.[value], N'$.error') COLLATE DATABASE_DEFAULT
             FROM OPENJSON(m.history) AS p
         ) AS e
-        ORDER BY e.place
+        ORDER BY e.position
         FOR JSON PATH, INCLUDE_NULL_VALUES
     ) END,
     -- end
@@ -296,19 +296,19 @@ SET
     -- end
     [{claimed_at}] = NULL -- when no role status
 FROM @chosen AS c
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.[{id}]
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.location = m.[{id}]
 {seek_by_key};
 SET @taken_out = @@ROWCOUNT;
 SELECT
     @taken_out AS taken_out,
     COUNT_BIG(*) AS put_in
 FROM @chosen AS c
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.[{id}]
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.location = m.[{id}]
 WHERE {is_ready_again}
 {seek_by_key};
 
 -- name: matching_archived
--- of the next :look rows of the archive: at most :n that match, and the last row whether it matches or not
+-- of the next :read_limit rows of the archive: at most :n that match, and the last row whether it matches or not
 -- READPAST: rows that others are moving are skipped without waiting. Texts are compared as in `matching` of common.sql.
 DECLARE @moment datetime2(7) = :moment;
 SELECT TOP (CAST(:n AS bigint))
@@ -328,7 +328,7 @@ SELECT TOP (CAST(:n AS bigint))
     CAST(DATALENGTH(l.payload) AS bigint) AS payload_bytes,
     LEFT(l.error COLLATE Latin1_General_100_CI_AS_SC, CAST(:error_length AS int)) AS error
 FROM (
-    SELECT TOP (CAST(:look AS bigint))
+    SELECT TOP (CAST(:read_limit AS bigint))
         ROW_NUMBER() OVER (ORDER BY a.archive_id) AS position,
         a.archive_id,
         a.id,
@@ -377,18 +377,18 @@ CROSS APPLY (
             ELSE 1
         END AS bit) AS matches
 ) AS t
-WHERE t.matches = 1 OR l.position = CAST(:look AS bigint)
+WHERE t.matches = 1 OR l.position = CAST(:read_limit AS bigint)
 ORDER BY l.archive_id;
 
 -- name: last_purge
--- one row: of the :look archived rows before a number: how many there are, the lowest, and the last purge among them
+-- one row: of the :read_limit archived rows before a number: how many there are, the lowest, and the last purge among them
 DECLARE @moment datetime2(7) = :moment;
 SELECT
-    COUNT_BIG(*) AS looked,
+    COUNT_BIG(*) AS rows_read,
     MIN(l.archive_id) AS lowest,
     MAX(l.purge_id) AS action_id
 FROM (
-    SELECT TOP (CAST(:look AS bigint))
+    SELECT TOP (CAST(:read_limit AS bigint))
         a.archive_id,
         CASE WHEN (a.reason = N'purge' OR a.reason LIKE N'purge: %') AND a.archived_at <= @moment THEN a.action_id END AS purge_id
     FROM [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -651,29 +651,29 @@ CROSS APPLY (SELECT CAST({joined_payload} AS {target_payload_type}) AS payload) 
 -- one row: how many messages left the queue, and how many the target queue's push accepted; the others stay
 -- One push after the other, as in restore_by_push.
 SET NOCOUNT ON;
-DECLARE @places nvarchar(max) = :places;
+DECLARE @locations nvarchar(max) = :locations;
 DECLARE @at int = 0, @count int, @taken_out bigint = 0, @put_in bigint = 0;
 DECLARE @payload {target_payload_type};
 DECLARE @title nvarchar(max); -- when titles=yes
-DECLARE @place {location_type};
-DECLARE @chosen TABLE (position int NOT NULL PRIMARY KEY, place {location_type} NOT NULL);
-INSERT INTO @chosen (position, place)
+DECLARE @location {location_type};
+DECLARE @chosen TABLE (position int NOT NULL PRIMARY KEY, location {location_type} NOT NULL);
+INSERT INTO @chosen (position, location)
 SELECT
     CAST(p.[key] AS int),
     CAST(p.[value] AS {location_type})
-FROM OPENJSON(@places) AS p;
+FROM OPENJSON(@locations) AS p;
 DECLARE @answer TABLE (id nvarchar(36) NULL);
 SET @count = (SELECT COUNT(*) FROM @chosen);
 WHILE @at < @count
 BEGIN
-    SET @place = (SELECT c.place FROM @chosen AS c WHERE c.position = @at);
+    SET @location = (SELECT c.location FROM @chosen AS c WHERE c.position = @at);
     SET @payload = NULL;
     SELECT
         @title = {title}, -- when titles=yes
         @payload = CAST({joined_payload} AS {target_payload_type})
     FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
     INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON m.id = d.id -- when defined beside
-    WHERE m.[{id}] = @place;
+    WHERE m.[{id}] = @location;
     DELETE FROM @answer;
     -- when titles=yes
     INSERT INTO @answer (id) EXEC [{target_schema}].[{target}_push] @payload = @payload, @title = @title;
@@ -685,8 +685,8 @@ BEGIN
         BREAK;
     END;
     SET @put_in += 1;
-    DELETE FROM {beside} WITH (ROWLOCK) WHERE id = @place; -- when defined beside
-    DELETE FROM [{schema}].[{table}] WITH (ROWLOCK) WHERE [{id}] = @place;
+    DELETE FROM {beside} WITH (ROWLOCK) WHERE id = @location; -- when defined beside
+    DELETE FROM [{schema}].[{table}] WITH (ROWLOCK) WHERE [{id}] = @location;
     SET @taken_out += @@ROWCOUNT;
     SET @at += 1;
 END;
@@ -707,12 +707,12 @@ SELECT
     s.status AS state
 FROM (
     SELECT
-        asked.[value] COLLATE DATABASE_DEFAULT AS session,
+        requested.[value] COLLATE DATABASE_DEFAULT AS session,
         -- ABS: a text without a blank must not cause an error, whatever is evaluated first.
-        CASE WHEN asked.[value] LIKE N'session=[0-9]% login=%'
-            THEN TRY_CAST(SUBSTRING(asked.[value], 9, ABS(CHARINDEX(N' ', asked.[value]) - 9)) AS int)
+        CASE WHEN requested.[value] LIKE N'session=[0-9]% login=%'
+            THEN TRY_CAST(SUBSTRING(requested.[value], 9, ABS(CHARINDEX(N' ', requested.[value]) - 9)) AS int)
         END AS session_id
-    FROM OPENJSON(@sessions) AS asked
+    FROM OPENJSON(@sessions) AS requested
 ) AS w
 INNER JOIN sys.dm_exec_sessions AS s ON w.session_id = s.session_id
 ORDER BY s.session_id;

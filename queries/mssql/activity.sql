@@ -329,8 +329,8 @@ CROSS APPLY (
     SELECT
         CASE
             WHEN EXISTS (
-                SELECT 1 FROM OPENJSON(@names) AS asked
-                WHERE CHARINDEX(asked.[value] COLLATE DATABASE_DEFAULT, LOWER(c.query) COLLATE DATABASE_DEFAULT) > 0
+                SELECT 1 FROM OPENJSON(@names) AS requested
+                WHERE CHARINDEX(requested.[value] COLLATE DATABASE_DEFAULT, LOWER(c.query) COLLATE DATABASE_DEFAULT) > 0
             ) THEN 1
             ELSE 0
         END AS named
@@ -344,7 +344,7 @@ CROSS APPLY (
 WHERE
     w.relations IS NOT NULL OR n.named = 1
     OR EXISTS (
-        SELECT 1 FROM OPENJSON(@sessions) AS asked WHERE asked.[value] COLLATE DATABASE_DEFAULT = c.session COLLATE DATABASE_DEFAULT
+        SELECT 1 FROM OPENJSON(@sessions) AS requested WHERE requested.[value] COLLATE DATABASE_DEFAULT = c.session COLLATE DATABASE_DEFAULT
     );
 
 -- name: counters

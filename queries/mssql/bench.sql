@@ -146,7 +146,7 @@ SELECT CAST(CASE WHEN d.delayed_durability_desc = N'FORCED' THEN 0 ELSE 1 END AS
 FROM sys.databases AS d
 WHERE d.database_id = DB_ID();
 
--- name: written
+-- name: bytes_written
 -- one row: bytes of this database's log that were written so far
 -- It wants VIEW SERVER STATE (in Azure SQL Database VIEW DATABASE STATE).
 SELECT CAST(SUM(f.num_of_bytes_written) AS bigint) AS log_bytes

@@ -36,7 +36,7 @@ WITH (NOLOCK)
 -- Service Broker's own messages do not count.
 m.status = 1 AND m.message_type_name NOT LIKE N'http://schemas.microsoft.com/SQL/ServiceBroker/%'
 
--- define: is_ours
+-- define: is_message
 m.status = 1 AND m.message_type_name = N'{schema}.{queue}_message_type'
 
 -- define: age_seconds
@@ -47,7 +47,7 @@ m.status = 1 AND m.message_type_name = N'{schema}.{queue}_message_type'
         microsecond, TRY_CAST(CAST(SUBSTRING(m.message_body, 17, 9) AS binary(9)) AS datetime2(7)), SYSUTCDATETIME()
     ) / 1e6 AS float)
     FROM [{schema}].[{table}] AS m {reading}
-    WHERE {is_ours}
+    WHERE {is_message}
     ORDER BY m.priority, m.queuing_order
 )
 -- end
@@ -104,7 +104,7 @@ SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_conversation] AS c WITH (TABLO
 -- Our procedures put the id and the time before it.
 SELECT CAST(SUBSTRING(m.message_body, 26, 2147483647) AS nvarchar(max)) AS payload
 FROM [{schema}].[{table}] AS m {reading}
-WHERE {is_ours}
+WHERE {is_message}
 
 -- define: readable_table
 [{schema}].[{queue}_archive]
@@ -138,7 +138,7 @@ SELECT
     m.queuing_order,
     m.conversation_handle,
     m.conversation_group_id
-FROM @chosen AS c INNER JOIN [{schema}].[{table}] AS m {reading} ON c.place = m.queuing_order
+FROM @chosen AS c INNER JOIN [{schema}].[{table}] AS m {reading} ON c.location = m.queuing_order
 WHERE m.status = 1 AND m.message_type_name = N'{schema}.{queue}_message_type';
 
 -- define: next_conversation
@@ -161,7 +161,7 @@ SET @count = (
 IF EXISTS (
     SELECT 1 FROM @received AS r
     WHERE r.message_type_name <> N'{schema}.{queue}_message_type'
-    OR NOT EXISTS (SELECT 1 FROM @chosen AS c WHERE c.place = r.queuing_order)
+    OR NOT EXISTS (SELECT 1 FROM @chosen AS c WHERE c.location = r.queuing_order)
 )
     THROW 51003, N'A consumer took from the same conversation meanwhile.||Nothing was changed. Try again.', 1;
 
@@ -192,7 +192,7 @@ ALTER TABLE [{schema}].[{queue}_conversation] SET (LOCK_ESCALATION = DISABLE);
 -- They belong to that user, who may also RECEIVE from both queues: what BEGIN DIALOG and SEND require (Microsoft's manual,
 -- "BEGIN DIALOG CONVERSATION", "SEND", Permissions).
 SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
-{owner_there}
+{owner_exists}
 GRANT RECEIVE ON OBJECT::[{schema}].[{queue}] TO dbq_owner;
 GRANT RECEIVE ON OBJECT::[{schema}].[{queue}_initiator] TO dbq_owner;
 IF EXISTS (SELECT 1 FROM sys.service_contracts AS x WHERE x.name = N'{schema}.{queue}_contract' AND x.principal_id <> DATABASE_PRINCIPAL_ID(N'dbq_owner'))
@@ -544,7 +544,7 @@ WHERE m.status = 1 AND m.message_type_name NOT LIKE N'http://schemas.microsoft.c
 -- script: enables the queue again, after poison messages (or somebody) disabled it
 ALTER QUEUE [{schema}].[{queue}] WITH STATUS = ON;
 
--- name: over
+-- name: finished_conversations
 -- one row: how many conversations are finished on the other side and hold nothing (counted to 10,001)
 -- Ended there (DI) or broken (ER), without messages in the queue or to be sent.
 SELECT COUNT_BIG(*) AS conversations
@@ -560,7 +560,7 @@ FROM (
     AND NOT EXISTS (SELECT 1 FROM sys.transmission_queue AS t WITH (NOLOCK) WHERE t.conversation_handle = e.conversation_handle)
 ) AS bounded;
 
--- name: end_over
+-- name: end_finished
 -- one row: how many of these conversations, at most :n, were ended on this side too
 -- They can receive nothing any more, so what was read without a lock still holds.
 SET NOCOUNT ON;
@@ -661,7 +661,7 @@ FROM sys.service_queues AS q WHERE q.object_id = OBJECT_ID(N'[{schema}].[{table}
 -- Only a RECEIVE could lock it: archive_rows receives it or fails.
 {chosen_keys}
 SELECT
-    CAST(m.queuing_order AS nvarchar(450)) AS place,
+    CAST(m.queuing_order AS nvarchar(450)) AS location,
     CAST({own_id} AS nvarchar(450)) AS id,
     N'ready' AS state,
     CAST(NULL AS bigint) AS attempts,
@@ -708,7 +708,7 @@ FROM @received AS r ORDER BY r.queuing_order;
 -- name: delete_rows
 -- one row: how many messages were deleted
 SET NOCOUNT ON;
-DECLARE @places nvarchar(max) = :places;
+DECLARE @locations nvarchar(max) = :locations;
 DECLARE @taken_out bigint = 0, @put_in bigint;
 {chosen_locations}
 DECLARE @received TABLE (queuing_order bigint NOT NULL, message_type_name nvarchar(256) NOT NULL);

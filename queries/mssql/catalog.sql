@@ -203,7 +203,7 @@ DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;
 DECLARE @verb nvarchar(30) = :verb;
 DECLARE @operator nvarchar(400) = :operator;
-DECLARE @place nvarchar(max) = :place;
+DECLARE @connection nvarchar(max) = :connection;
 DECLARE @filters nvarchar(max) = :filters;
 DECLARE @cutoff datetime2(7) = :cutoff;
 DECLARE @planned bigint = :planned;
@@ -221,7 +221,7 @@ SELECT
     CONCAT(N'session=', s.session_id, N' login=', CONVERT(nvarchar(23), CAST(DATEADD(
         minute, -DATEPART(tzoffset, SYSDATETIMEOFFSET()), s.login_time
     ) AS datetime2(3)), 126), N'Z'),
-    @place,
+    @connection,
     @filters,
     @cutoff,
     @planned,

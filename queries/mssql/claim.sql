@@ -237,7 +237,7 @@ BEGIN
     {read_committed_only}
     UPDATE [{schema}].[{queue}] WITH (ROWLOCK)
     SET errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()
-    , history = {this_error_kept} -- when keeps_history=yes
+    , history = {history_with_this_error} -- when keeps_history=yes
     WHERE id = @id AND processing_started_at IS NOT NULL AND errors IS NULL
     AND (@attempts IS NULL OR attempts = @attempts);
     SELECT CAST(@@ROWCOUNT AS bit) AS acted;

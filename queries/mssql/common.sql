@@ -23,7 +23,7 @@ COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
         AND COALESCE(HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE'), 0) = 1
     )
 
--- define: owner_there
+-- define: owner_exists
 -- The procedures run as dbq_owner, a user without login, rather than AS OWNER: that would require the right to impersonate
 -- the owner, is not possible in a schema owned by a role, and after a restore without that owner every call fails (15517).
 -- No schema changes its owner. See Microsoft's manual, "EXECUTE AS Clause".
@@ -157,7 +157,7 @@ END IS NULL THEN 0
 CONVERT(nvarchar(27), l.key_time, 126) -- when sorted=time_up|time_down
 CAST(NULL AS nvarchar(27)) -- when sorted=id_up|id_down|undated_up|undated_down|no
 
--- define: this_error_kept
+-- define: history_with_this_error
 -- the message's history of errors and releases with this one, newest first
 (
     SELECT TOP (CAST(N'{history}' AS int))
@@ -319,11 +319,11 @@ WHERE l.reason = N'pop' AND l.archived_at > DATEADD(minute, -5, SYSUTCDATETIME()
 SELECT COUNT_BIG(*) AS archived FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK);
 
 -- name: chunk
--- the next :look of the rows that the design's `messages` returns, from a key on, numbered in order
+-- the next :read_limit of the rows that the design's `messages` returns, from a key on, numbered in order
 -- Sent as part of one statement: WITH scanned AS (messages), chunk AS (chunk), then matching or another of the statements
--- below. A message is found by its key in an index, never by counting rows, and at most :look are read. T-SQL compares
+-- below. A message is found by its key in an index, never by counting rows, and at most :read_limit are read. T-SQL compares
 -- no pairs: >= seeks the index, and what follows excludes what was seen.
-SELECT TOP (:look)
+SELECT TOP (:read_limit)
     ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS position, -- when sorted=no
     ROW_NUMBER() OVER (ORDER BY w.key_id) AS position, -- when sorted=id_up
     ROW_NUMBER() OVER (ORDER BY w.key_id DESC) AS position, -- when sorted=id_down
@@ -461,7 +461,7 @@ CROSS APPLY (
             ELSE 1
         END AS bit) AS matches
 ) AS t
-WHERE t.matches = 1 OR l.position = :look
+WHERE t.matches = 1 OR l.position = :read_limit
 ORDER BY l.key_id -- when sorted=id_up|undated_up
 ORDER BY l.key_id DESC -- when sorted=id_down|undated_down
 ORDER BY l.key_time, l.key_id -- when sorted=time_up
@@ -486,7 +486,7 @@ SELECT
     CAST(NULL AS nvarchar(27)) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down
     CAST(t.key_id AS nvarchar(450)) AS key_id,
     t.position AS position,
-    t.looked AS looked,
+    t.rows_read AS rows_read,
     t.id AS id,
     t.attempts AS attempts
 FROM (
@@ -496,10 +496,10 @@ FROM (
         l.position,
         l.id,
         l.attempts,
-        COUNT_BIG(*) OVER () AS looked
+        COUNT_BIG(*) OVER () AS rows_read
     FROM chunk AS l
 ) AS t
-WHERE t.attempts >= CAST(:least AS bigint) OR t.position = t.looked
+WHERE t.attempts >= CAST(:least AS bigint) OR t.position = t.rows_read
 
 -- name: claimed
 -- of the chunk, unordered: each claim's owner and age, and whether its payload is missing; with the number of rows read
@@ -507,7 +507,7 @@ SELECT
     {key_time_text} AS key_time,
     CAST(l.key_id AS nvarchar(450)) AS key_id,
     l.position AS position,
-    COUNT_BIG(*) OVER () AS looked,
+    COUNT_BIG(*) OVER () AS rows_read,
     l.id AS id,
     l.claimed_by AS claimed_by,
     {lacks_payload} AS half,
@@ -522,7 +522,7 @@ SELECT
     CAST(NULL AS nvarchar(27)) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down
     CAST(t.key_id AS nvarchar(450)) AS key_id,
     t.position AS position,
-    t.looked AS looked,
+    t.rows_read AS rows_read,
     t.id AS id,
     CAST(t.contradicts AS bit) AS contradicts
 FROM (
@@ -532,7 +532,7 @@ FROM (
         l.position,
         l.id,
         {contradicts} AS contradicts, -- when defined contradicts
-        COUNT_BIG(*) OVER () AS looked
+        COUNT_BIG(*) OVER () AS rows_read
     FROM chunk AS l
 ) AS t
-WHERE t.contradicts = 1 OR t.position = t.looked -- when sorted=time_up|time_down|id_up|id_down
+WHERE t.contradicts = 1 OR t.position = t.rows_read -- when sorted=time_up|time_down|id_up|id_down

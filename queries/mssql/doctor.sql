@@ -60,7 +60,7 @@ FROM (
         r.table_name,
         r.[key],
         COUNT_BIG(*) AS found,
-        ROW_NUMBER() OVER (PARTITION BY r.table_name ORDER BY r.[key]) AS place
+        ROW_NUMBER() OVER (PARTITION BY r.table_name ORDER BY r.[key]) AS position
     FROM (
         -- when defined key_text
         SELECT
@@ -114,7 +114,7 @@ FROM (
     GROUP BY r.table_name, r.[key]
     HAVING COUNT_BIG(*) > 1
 ) AS t
-WHERE t.place <= 10
+WHERE t.position <= 10
 ORDER BY t.table_name, t.[key]
 -- end
 ;

@@ -132,12 +132,12 @@ ORDER BY name;
 -- It beats every 30 seconds; after ServerTimeout (5 minutes unless set) the others strike it off.
 DECLARE @sessions nvarchar(max) = :sessions;
 SELECT
-    asked.[value] AS session,
+    requested.[value] AS session,
     CASE
         WHEN v.Id IS NULL THEN N'gone'
         WHEN v.LastHeartbeat >= DATEADD(second, -300, SYSUTCDATETIME()) THEN N'alive'
         WHEN v.LastHeartbeat < {silent_since} THEN N'gone'
         ELSE N'unknown'
     END AS owner
-FROM OPENJSON(@sessions) AS asked
-LEFT JOIN [{schema}].[Server] AS v WITH (NOLOCK) ON v.Id = asked.[value] COLLATE DATABASE_DEFAULT;
+FROM OPENJSON(@sessions) AS requested
+LEFT JOIN [{schema}].[Server] AS v WITH (NOLOCK) ON v.Id = requested.[value] COLLATE DATABASE_DEFAULT;

@@ -125,7 +125,7 @@ FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
 INNER JOIN @chosen AS c ON m.[{id}] = c.id
 OPTION (LOOP JOIN, FORCE ORDER);
 SELECT
-    h.id AS place,
+    h.id AS location,
     h.id AS id,
     CAST(NULL AS nvarchar(20)) AS state,
     CAST(NULL AS bigint) AS attempts,
@@ -133,7 +133,7 @@ SELECT
 FROM @held AS h;
 -- else
 SELECT
-    CAST(m.[{id}] AS nvarchar(450)) AS place,
+    CAST(m.[{id}] AS nvarchar(450)) AS location,
     CAST(m.[{id}] AS nvarchar(450)) AS id,
     CAST(NULL AS nvarchar(20)) AS state,
     CAST(NULL AS bigint) AS attempts,
@@ -166,7 +166,7 @@ INTO [{schema}].[{queue}_archive] (
     action_id
 )
 FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-INNER JOIN @chosen AS c ON m.[{id}] = c.place
+INNER JOIN @chosen AS c ON m.[{id}] = c.location
 OPTION (LOOP JOIN, FORCE ORDER);
 -- Not verified by another read: that would be a full scan.
 SET @taken_out = @@ROWCOUNT;
@@ -175,13 +175,13 @@ SET @taken_out = @@ROWCOUNT;
 -- name: delete_rows
 -- one row: how many messages were deleted
 SET NOCOUNT ON;
-DECLARE @places nvarchar(max) = :places;
+DECLARE @locations nvarchar(max) = :locations;
 DECLARE @taken_out bigint = 0, @put_in bigint;
 {chosen_locations}
 DECLARE @n bigint = (SELECT COUNT_BIG(*) FROM @chosen);
 DELETE TOP (@n) m
 FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-INNER JOIN @chosen AS c ON m.[{id}] = c.place
+INNER JOIN @chosen AS c ON m.[{id}] = c.location
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @taken_out = @@ROWCOUNT;
 SELECT

@@ -77,11 +77,11 @@ CROSS APPLY sys.dm_db_index_physical_stats(DB_ID(), x.object_id, x.index_id, NUL
 WHERE f.alloc_unit_type_desc = N'IN_ROW_DATA' AND f.index_level = 0
 ORDER BY table_name, name;
 
--- name: let_page_locks
+-- name: enable_page_locks
 -- script: enables the page locks that REORGANIZE requires and the queue's indexes do not have
 ALTER INDEX [{index}] ON [{schema}].[{relation}] SET (ALLOW_PAGE_LOCKS = ON);
 
--- name: no_page_locks
+-- name: disable_page_locks
 -- script: disables page locks again
 ALTER INDEX [{index}] ON [{schema}].[{relation}] SET (ALLOW_PAGE_LOCKS = OFF);
 

@@ -398,7 +398,7 @@ FROM (
 -- name: consumers
 -- a row for each consumer name among the newest 1,000 claims and the newest 1,000 done and failed messages of a minute
 -- popped_at: its last pop that left a trace; recent: its pops of the last minute that are still there; recent_seconds:
--- their total duration so far; looked: the number of claims read, of all names.
+-- their total duration so far; rows_read: the number of claims read, of all names.
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
@@ -407,7 +407,7 @@ SELECT
     MAX(popped.at) AS popped_at,
     COUNT_BIG(CASE WHEN popped.seconds < 60 THEN 1 END) AS recent,
     COALESCE(SUM(CASE WHEN popped.seconds < 60 THEN popped.seconds END), 0e0) AS recent_seconds,
-    SUM(COUNT_BIG(CASE WHEN popped.claimed = 1 THEN 1 END)) OVER () AS looked
+    SUM(COUNT_BIG(CASE WHEN popped.claimed = 1 THEN 1 END)) OVER () AS rows_read
 FROM (
     SELECT
         found.claimed,

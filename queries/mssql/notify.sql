@@ -120,7 +120,7 @@ OUTPUT deleted.notification_id AS notification_id
 FROM dbq.notification AS m
 WHERE m.notification_id = @notification_id AND m.tries = 0;
 
--- name: forget
+-- name: delete_old
 -- the numbers of the notifications deleted: ended more than :seconds ago, sent or not
 DECLARE @seconds float = :seconds;
 DELETE m

@@ -64,7 +64,7 @@ DECLARE @definition nvarchar(max) = (
 SET @definition = CONCAT(N'ALTER ', SUBSTRING(@definition, CHARINDEX(N'PROCEDURE', @definition), LEN(@definition) + 1));
 EXEC (@definition);
 
--- name: keep
+-- name: store_definitions
 -- one row: since when the queue is paused; `functions`: the definitions that resume restores (a JSON array)
 DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;
@@ -88,7 +88,7 @@ OUTPUT TODATETIMEOFFSET(inserted.paused_at, 0) AS since
 FROM dbq.pause AS p
 WHERE p.schema_name = @schema AND p.queue_name = @queue;
 
--- name: kept
+-- name: stored_definitions
 -- the definition to restore for each replaced function; none if the queue is not paused
 DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;

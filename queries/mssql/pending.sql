@@ -52,16 +52,16 @@ FROM OPENJSON(@keys) AS k INNER JOIN OPENJSON(@due) AS d ON k.[key] = d.[key];
 
 -- define: chosen_locations
 -- when installed=yes
-DECLARE @chosen TABLE (due datetime2(7) NOT NULL, place {location_type} NOT NULL, PRIMARY KEY (due, place));
-INSERT INTO @chosen (due, place)
+DECLARE @chosen TABLE (due datetime2(7) NOT NULL, location {location_type} NOT NULL, PRIMARY KEY (due, location));
+INSERT INTO @chosen (due, location)
 SELECT
     CAST(LEFT(p.[value], CHARINDEX(N',', p.[value]) - 1) AS datetime2(7)),
     CAST(SUBSTRING(p.[value], CHARINDEX(N',', p.[value]) + 1, 450) AS {location_type})
-FROM OPENJSON(@places) AS p;
+FROM OPENJSON(@locations) AS p;
 -- else
-DECLARE @chosen TABLE (place {location_type} NOT NULL);
-INSERT INTO @chosen (place)
-SELECT SUBSTRING(p.[value], CHARINDEX(N',', p.[value]) + 1, 450) FROM OPENJSON(@places) AS p;
+DECLARE @chosen TABLE (location {location_type} NOT NULL);
+INSERT INTO @chosen (location)
+SELECT SUBSTRING(p.[value], CHARINDEX(N',', p.[value]) + 1, 450) FROM OPENJSON(@locations) AS p;
 -- end
 
 -- define: row_location
@@ -72,8 +72,8 @@ c.due = m.[{due_at}] AND c.id = m.[{id}] -- when installed=yes
 c.id = m.[{id}] AND c.due = CAST(m.[{due_at}] AS datetime2(7)) -- when installed=no
 
 -- define: by_location
-c.due = m.[{due_at}] AND c.place = m.[{id}] -- when installed=yes
-c.place = m.[{id}] -- when installed=no
+c.due = m.[{due_at}] AND c.location = m.[{id}] -- when installed=yes
+c.location = m.[{id}] -- when installed=no
 
 -- define: push_values
 -- Whole seconds and milliseconds separately: DATEADD takes an int of one unit.
@@ -199,7 +199,7 @@ SELECT COUNT_BIG(*) AS messages FROM (
 -- name: reschedule
 -- one row: how many messages were rescheduled
 SET NOCOUNT ON;
-DECLARE @places nvarchar(max) = :places;
+DECLARE @locations nvarchar(max) = :locations;
 DECLARE @due_time datetime2(7) = :due_time;
 DECLARE @taken_out bigint = 0;
 {chosen_locations}
@@ -214,7 +214,7 @@ SELECT
     COUNT_BIG(*) AS put_in
 FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
-    ON c.place = m.[{id}] AND m.[{due_at}] = @due_time
+    ON c.location = m.[{id}] AND m.[{due_at}] = @due_time
 {seek_by_key};
 
 -- name: drop

@@ -42,18 +42,18 @@ WHERE a.action_id = CAST(N'{action_id}' AS bigint);
 SELECT SYSUTCDATETIME() AS moment;
 
 -- name: step
--- one row: of the next :look keys: the last, how many there are, how many are to be exported, and the range of their times
+-- one row: of the next :read_limit keys: the last, how many there are, how many are to be exported, and the range of their times
 DECLARE @after bigint = :after;
-DECLARE @look bigint = :look;
+DECLARE @read_limit bigint = :read_limit;
 SELECT
     MAX(l.[key]) AS last,
-    COUNT_BIG(*) AS looked,
+    COUNT_BIG(*) AS rows_read,
     COALESCE(SUM(CAST(l.goes AS bigint)), 0) AS rows,
     MIN(CASE WHEN l.goes = 1 THEN l.moment END) AS oldest,
     MAX(CASE WHEN l.goes = 1 THEN l.moment END) AS newest
 FROM (
     -- when source=archive
-    SELECT TOP (@look)
+    SELECT TOP (@read_limit)
         a.archive_id AS [key],
         a.archived_at AS moment,
         CASE
@@ -66,7 +66,7 @@ FROM (
     ORDER BY a.archive_id
     -- end
     -- when source=done
-    SELECT TOP (@look)
+    SELECT TOP (@read_limit)
         m.id AS [key],
         m.done_at AS moment,
         1 AS goes
@@ -125,14 +125,14 @@ ORDER BY m.id;
 -- READUNCOMMITTED alone: with any hint that says which locks are taken, the server refuses it (error 1047).
 DECLARE @keys nvarchar(max) = :keys;
 -- when source=archive
-DECLARE @chosen TABLE (place bigint NOT NULL PRIMARY KEY);
-INSERT INTO @chosen (place) SELECT CAST(k.[value] AS bigint) FROM OPENJSON(@keys) AS k;
+DECLARE @chosen TABLE (location bigint NOT NULL PRIMARY KEY);
+INSERT INTO @chosen (location) SELECT CAST(k.[value] AS bigint) FROM OPENJSON(@keys) AS k;
 SELECT a.archive_id AS [key]
 FROM @chosen AS c
 -- when lock=yes
-INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK) ON c.place = a.archive_id
+INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK) ON c.location = a.archive_id
 -- end
-INNER JOIN [{schema}].[{queue}_archive] AS a WITH (READUNCOMMITTED) ON c.place = a.archive_id -- when lock=no
+INNER JOIN [{schema}].[{queue}_archive] AS a WITH (READUNCOMMITTED) ON c.location = a.archive_id -- when lock=no
 WHERE
     a.archived_at <= CAST(N'{before}' AS datetime2(7))
     OR (a.reason = N'pop' AND a.archived_at <= CAST(N'{cutoff}' AS datetime2(7)))
@@ -141,8 +141,8 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 -- when source=done
 DECLARE @attempts nvarchar(max) = :attempts;
-DECLARE @chosen TABLE (place bigint NOT NULL PRIMARY KEY, attempts int NOT NULL);
-INSERT INTO @chosen (place, attempts)
+DECLARE @chosen TABLE (location bigint NOT NULL PRIMARY KEY, attempts int NOT NULL);
+INSERT INTO @chosen (location, attempts)
 SELECT
     CAST(k.[value] AS bigint),
     CAST(t.[value] AS int)
@@ -152,10 +152,10 @@ SELECT m.id AS [key]
 FROM @chosen AS c
 -- when lock=yes
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK)
-    ON c.place = m.id AND c.attempts = m.attempts
+    ON c.location = m.id AND c.attempts = m.attempts
 -- end
 -- when lock=no
-INNER JOIN [{schema}].[{table}] AS m WITH (READUNCOMMITTED) ON c.place = m.id AND c.attempts = m.attempts
+INNER JOIN [{schema}].[{table}] AS m WITH (READUNCOMMITTED) ON c.location = m.id AND c.attempts = m.attempts
 -- end
 WHERE m.status = 2 AND m.done_at <= CAST(N'{before}' AS datetime2(7))
 ORDER BY m.id
@@ -167,12 +167,12 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SET NOCOUNT ON;
 DECLARE @keys nvarchar(max) = :keys;
 DECLARE @deleted bigint;
-DECLARE @chosen TABLE (place bigint NOT NULL PRIMARY KEY);
-INSERT INTO @chosen (place) SELECT CAST(k.[value] AS bigint) FROM OPENJSON(@keys) AS k;
+DECLARE @chosen TABLE (location bigint NOT NULL PRIMARY KEY);
+INSERT INTO @chosen (location) SELECT CAST(k.[value] AS bigint) FROM OPENJSON(@keys) AS k;
 -- when source=archive
 DELETE a
 FROM @chosen AS c
-INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = a.archive_id
+INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.location = a.archive_id
 WHERE
     a.archived_at <= CAST(N'{before}' AS datetime2(7))
     OR (a.reason = N'pop' AND a.archived_at <= CAST(N'{cutoff}' AS datetime2(7)))
@@ -180,18 +180,18 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SET @deleted = @@ROWCOUNT;
 -- end
 -- when source=done
-DECLARE @gone TABLE (place bigint NOT NULL PRIMARY KEY);
+DECLARE @gone TABLE (location bigint NOT NULL PRIMARY KEY);
 DELETE m
-OUTPUT deleted.id INTO @gone (place)
+OUTPUT deleted.id INTO @gone (location)
 FROM @chosen AS c
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.id
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.location = m.id
 WHERE m.status = 2 AND m.done_at <= CAST(N'{before}' AS datetime2(7))
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @deleted = @@ROWCOUNT;
 -- when defined beside
 DELETE d
 FROM @gone AS g
-INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON g.place = d.id
+INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON g.location = d.id
 OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 -- end

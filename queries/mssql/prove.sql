@@ -20,7 +20,7 @@ DELETE FROM {beside}; -- when defined beside
 DELETE FROM [{schema}].[{queue}_content_{partition}];
 -- end
 
--- name: roles_there
+-- name: roles_exist
 -- one value: whether the three roles exist in this database
 SELECT CAST(CASE WHEN DATABASE_PRINCIPAL_ID(N'dbq_reader') IS NULL THEN 0 ELSE 1 END AS bit) AS there;
 
@@ -29,7 +29,7 @@ SELECT CAST(CASE WHEN DATABASE_PRINCIPAL_ID(N'dbq_reader') IS NULL THEN 0 ELSE 1
 CREATE USER [{member}] WITHOUT LOGIN;
 ALTER ROLE [{role}] ADD MEMBER [{member}];
 
--- name: become
+-- name: impersonate
 -- script: the session has that member's rights only, until it reverts
 EXECUTE AS USER = N'{member}';
 

@@ -264,7 +264,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 -- end
 
--- define: slot_seen
+-- define: visible_slot
 -- a slot k popped up to o.popped: a message that is not owed any more makes no slot full
 k.slot,
 CASE WHEN k.message_id > o.popped THEN k.message_id END AS message_id,
@@ -273,12 +273,12 @@ CASE WHEN k.message_id > o.popped THEN k.message END AS message, -- when content
 CASE WHEN k.message_id > o.popped OR k.reference_count = 0 THEN k.time ELSE o.popped_at END AS time,
 CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.reference_count ELSE 0 END AS reference_count
 
--- define: slots_seen
+-- define: visible_slots
 -- as one subscriber sees them, or all together; locked rows are skipped
 -- when subscribed=yes
 (
     SELECT
-        {slot_seen}
+        {visible_slot}
     FROM [{schema}].[{queue}] AS k WITH (READPAST, READCOMMITTEDLOCK)
     CROSS APPLY (
         SELECT
@@ -295,12 +295,12 @@ CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.refe
 )
 -- end
 
--- define: slots_seen_unlocked
+-- define: visible_slots_unlocked
 -- the same for the doctor, which counts a missing row as owing
 -- when subscribed=yes
 (
     SELECT
-        {slot_seen}
+        {visible_slot}
     FROM [{schema}].[{queue}] AS k WITH (NOLOCK)
     CROSS APPLY (
         SELECT
@@ -317,21 +317,21 @@ CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.refe
 )
 -- end
 
--- define: seen_ring_m
+-- define: visible_ring_m
 [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK) -- when subscribed=no
-{slots_seen} AS m -- when subscribed=yes
+{visible_slots} AS m -- when subscribed=yes
 
--- define: seen_table_m
+-- define: visible_table_m
 [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK) -- when subscribed=no
-{slots_seen} AS m -- when subscribed=yes
+{visible_slots} AS m -- when subscribed=yes
 
--- define: seen_ring_r
+-- define: visible_ring_r
 [{schema}].[{queue}] AS r WITH (READPAST, READCOMMITTEDLOCK) -- when subscribed=no
-{slots_seen} AS r -- when subscribed=yes
+{visible_slots} AS r -- when subscribed=yes
 
 -- define: unlocked_ring_r
 [{schema}].[{queue}] AS r WITH (NOLOCK) -- when subscribed=no
-{slots_seen_unlocked} AS r -- when subscribed=yes
+{visible_slots_unlocked} AS r -- when subscribed=yes
 
 -- define: rows_of_slots
 [{schema}].[{queue}] AS r WITH (NOLOCK) -- when subscribed=no
@@ -345,7 +345,7 @@ CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.refe
 -- end
 -- end
 
--- define: seen_next_pop
+-- define: visible_next_pop
 -- when of=one
 (
     SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
@@ -357,21 +357,21 @@ CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.refe
 -- define: read_numbers
 -- read last; sequences that are not visible are an error, never "empty"
 SET @next_push = {push_number_due};
-SET @next_pop = {seen_next_pop};
+SET @next_pop = {visible_next_pop};
 IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
     THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
 
--- define: and_p_seen
+-- define: and_p_visible
 -- when subscribed=yes
  AND p.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
 -- end
 
--- define: and_v_seen
+-- define: and_v_visible
 -- when subscribed=yes
  AND v.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
 -- end
 
--- define: and_w_seen
+-- define: and_w_visible
 -- when subscribed=yes
  AND w.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
 -- end
@@ -528,7 +528,7 @@ SELECT
     m.slot,
     MAX(m.message_id)
 FROM [{schema}].[{queue}] AS m WITH (NOLOCK)
-WHERE m.reference_count > 0 AND m.message_id IS NOT NULL AND m.first_id IS NOT NULL AND {content_seen} IS NULL
+WHERE m.reference_count > 0 AND m.message_id IS NOT NULL AND m.first_id IS NOT NULL AND {content_exists} IS NULL
 -- when subscribed=yes
 AND EXISTS (
     SELECT 1 FROM [{schema}].[{queue}_popped] AS d WITH (NOLOCK)
@@ -548,9 +548,9 @@ INNER JOIN [{schema}].[{queue}] AS m WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMI
 OPTION (LOOP JOIN, FORCE ORDER);
 DELETE m
 FROM @bare AS m
-WHERE {content_seen} IS NOT NULL;
+WHERE {content_exists} IS NOT NULL;
 
--- define: content_seen
+-- define: content_exists
 -- 1 if there is such a row, committed or not
 CASE m.first_id % CAST(N'{partitions}' AS bigint)
 -- each partition
@@ -605,8 +605,8 @@ CAST(m.slot AS nvarchar(450)) -- when storage=slots
 {id} -- when storage=in_hand
 
 -- define: by_location
-c.place = m.slot -- when storage=slots
-c.place = m.[{id}] {and_mine} -- when storage=in_hand
+c.location = m.slot -- when storage=slots
+c.location = m.[{id}] {and_mine} -- when storage=in_hand
 
 -- define: by_key
 c.id = m.[{id}] {and_mine}
@@ -665,7 +665,7 @@ SELECT
     1,
     SYSUTCDATETIME()
 FROM @chosen AS c
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.slot
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.location = m.slot
 CROSS JOIN [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
 INNER JOIN [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READCOMMITTEDLOCK)
     ON d.subscriber = b.number AND d.slot = m.slot AND d.message_id < m.message_id
@@ -681,7 +681,7 @@ SELECT
     1,
     SYSUTCDATETIME()
 FROM @chosen AS c
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.slot
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.location = m.slot
 WHERE m.reference_count > 0 AND NOT EXISTS (
     SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
     WHERE p.void = 1 AND p.number = m.message_id
@@ -691,7 +691,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- each partition
 DELETE k
 FROM @chosen AS c
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.slot
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.location = m.slot
 INNER JOIN [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READCOMMITTEDLOCK) ON m.first_id = k.content_id
 WHERE m.reference_count > 0
 OPTION (LOOP JOIN, FORCE ORDER);
@@ -700,12 +700,12 @@ UPDATE m
 SET {empty_slot}
     reference_count = 0
 FROM @chosen AS c
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.slot
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.location = m.slot
 WHERE m.reference_count > 0
 OPTION (LOOP JOIN, FORCE ORDER);
 SELECT @taken_out = @@ROWCOUNT - COUNT_BIG(*)
 FROM @chosen AS c
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.slot
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.location = m.slot
 WHERE m.reference_count > 0
 OPTION (LOOP JOIN, FORCE ORDER);
 -- end
@@ -783,7 +783,7 @@ CAST(NULL AS datetime2(7))
 
 -- define: unfinished_payloads
 SELECT {payload} AS payload FROM [{schema}].[{table}] AS m WHERE m.reference_count > 0 -- when subscribed=no
-SELECT {payload} AS payload FROM {seen_table_m} WHERE m.reference_count > 0 -- when subscribed=yes
+SELECT {payload} AS payload FROM {visible_table_m} WHERE m.reference_count > 0 -- when subscribed=yes
 -- when in_hand=on
 UNION ALL
 SELECT h.payload AS payload FROM [{schema}].[{queue}_in_hand] AS h WHERE h.done_at IS NULL
@@ -1071,7 +1071,7 @@ UPDATE [{schema}].[{queue}_config] SET subscribers = {subscriber_number} WHERE s
 -- name: functions
 -- script: push, push_many, pop, pop_many, relay, and with in_hand complete and fail
 SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
-{owner_there}
+{owner_exists}
 GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_push_seq] TO dbq_owner;
 GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_pop_seq] TO dbq_owner; -- when subscribed=no
 -- each subscriber
@@ -1987,7 +1987,7 @@ BEGIN
     UPDATE [{schema}].[{queue}_in_hand] WITH (ROWLOCK, READCOMMITTEDLOCK)
     SET errors = COALESCE(@error, N''),
         done_at = SYSUTCDATETIME()
-    , history = {this_error_kept} -- when keeps_history=yes
+    , history = {history_with_this_error} -- when keeps_history=yes
     WHERE id = @id AND claimed_at IS NOT NULL AND done_at IS NULL{of_subscriber}
     AND (@attempts IS NULL OR attempts = @attempts);
 
@@ -2430,7 +2430,7 @@ FROM (
     SELECT
         -- when installed=yes
         {push_number_due} AS next_push,
-        {seen_next_pop} AS next_pop,
+        {visible_next_pop} AS next_pop,
         c.size AS size,
         c.base AS base
     FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
@@ -2676,7 +2676,7 @@ SELECT
             SELECT COUNT_BIG(*) FROM (
                 SELECT TOP (10001) 1 AS one
                 FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) -- when subscribed=no
-                FROM {seen_ring_m} -- when subscribed=yes
+                FROM {visible_ring_m} -- when subscribed=yes
                 WHERE m.reference_count > 0
             ) AS bounded
         )
@@ -2692,7 +2692,7 @@ SELECT
     CASE WHEN n.gap IS NOT NULL THEN (
         SELECT COUNT_BIG(*) FROM (
             SELECT TOP (10001) 1 AS one FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK)
-            WHERE p.void = 1 AND p.number >= n.next_pop{and_p_seen}
+            WHERE p.void = 1 AND p.number >= n.next_pop{and_p_visible}
         ) AS bounded
     ) END AS voids
 FROM (
@@ -2704,7 +2704,7 @@ FROM (
         SELECT
             c.size,
             {push_number_due} AS next_push,
-            {seen_next_pop} AS next_pop
+            {visible_next_pop} AS next_pop
         FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
     ) AS r
 ) AS n;
@@ -2714,7 +2714,7 @@ FROM (
 -- Rows that others hold are skipped; after lock_all there are none.
 SELECT
     (
-        SELECT COUNT_BIG(*) FROM {seen_table_m}
+        SELECT COUNT_BIG(*) FROM {visible_table_m}
         WHERE m.reference_count > 0
     )
     -- each partition
@@ -2765,11 +2765,11 @@ SELECT
     0,
     SYSUTCDATETIME(){seen_value}
 FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK)
-INNER JOIN {seen_ring_r} ON c.base = @base
+INNER JOIN {visible_ring_r} ON c.base = @base
 WHERE r.first_id IN (SELECT CAST(given.[value] AS bigint) FROM OPENJSON(@ids) AS given) AND r.reference_count > 0
 AND NOT EXISTS (
     SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK)
-    WHERE p.void = 0 AND p.number = r.message_id{and_p_seen}
+    WHERE p.void = 0 AND p.number = r.message_id{and_p_visible}
 );
 
 SELECT CAST(@@ROWCOUNT AS bigint) AS given_back;
@@ -2786,15 +2786,15 @@ SELECT
     c.size AS size,
     c.base AS base,
     (
-        SELECT COUNT_BIG(*) FROM {seen_ring_m} WHERE m.reference_count > 0
+        SELECT COUNT_BIG(*) FROM {visible_ring_m} WHERE m.reference_count > 0
     ) AS live,
     {push_number_due} AS next_push,
-    {seen_next_pop} AS next_pop,
+    {visible_next_pop} AS next_pop,
     (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK) WHERE p.void = 0{and_p_seen}
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK) WHERE p.void = 0{and_p_visible}
     ) AS parked,
     (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK) WHERE p.void = 1{and_p_seen}
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK) WHERE p.void = 1{and_p_visible}
     ) AS voids
 FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
 
@@ -2850,7 +2850,7 @@ ELSE
 -- one row: the first and the last number still to be popped (null where the sequences are not visible), and the number of slots
 SELECT
     -- when installed=yes
-    {seen_next_pop} AS first,
+    {visible_next_pop} AS first,
     (
         SELECT CAST(s.current_value AS bigint) FROM sys.sequences AS s
         WHERE s.object_id = OBJECT_ID(N'[{schema}].[{push_sequence}]')
@@ -2882,7 +2882,7 @@ SELECT
     m.[{slot}] AS slot,
     m.[{id}] AS number,
     {payload} AS payload
-FROM {seen_table_m}
+FROM {visible_table_m}
 WHERE
     m.[{slot}] BETWEEN CAST(:first_slot AS bigint) AND CAST(:last_slot AS bigint)
     AND m.[{id}] BETWEEN CAST(:first AS bigint) AND CAST(:last AS bigint)
@@ -2907,13 +2907,13 @@ OUTER APPLY (
         r.time,
         r.message, -- when content=slot
         r.reference_count
-    FROM {seen_ring_r}
+    FROM {visible_ring_r}
     WHERE r.slot = p.number % c.size AND r.message_id = p.number
 ) AS m
-WHERE p.void = 0{and_p_seen}
+WHERE p.void = 0{and_p_visible}
 -- when of=all
 -- A number parked for another subscriber, which the scan of undrawn numbers does not include.
-AND p.number < {seen_next_pop}
+AND p.number < {visible_next_pop}
 AND NOT EXISTS (
     SELECT 1 FROM [{schema}].[{queue}_parked] AS o WITH (READPAST, READCOMMITTEDLOCK)
     WHERE o.void = 0 AND o.number = p.number AND o.subscriber < p.subscriber
@@ -2960,7 +2960,7 @@ AND h.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when scan=in_hand
 -- one row: the two next numbers; an error, never "empty", where they are not visible to this login
 DECLARE @next_push bigint, @next_pop bigint;
 SET @next_push = {push_number_due};
-SET @next_pop = {seen_next_pop};
+SET @next_pop = {visible_next_pop};
 IF @next_push IS NULL OR @next_pop IS NULL
     THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or they are gone.|Grant VIEW DEFINITION on them.', 1;
 SELECT
@@ -2994,14 +2994,14 @@ FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
 
 -- GROUP BY: under NOLOCK a page split may return a row twice.
 INSERT INTO @before (number)
-SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{and_p_seen} GROUP BY p.number;
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{and_p_visible} GROUP BY p.number;
 
 INSERT INTO @voids (number, parked_at)
 SELECT
     p.number,
     MIN(p.parked_at)
 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK)
-WHERE p.void = 1{and_p_seen}
+WHERE p.void = 1{and_p_visible}
 GROUP BY p.number;
 
 INSERT INTO @slots (slot, number, time)
@@ -3019,7 +3019,7 @@ SELECT
     p.number,
     MIN(p.parked_at)
 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK)
-WHERE p.void = 0{and_p_seen}
+WHERE p.void = 0{and_p_visible}
 GROUP BY p.number;
 
 {read_numbers}
@@ -3149,7 +3149,7 @@ SELECT TOP (1000)
     r.first_id AS id,
     r.time AS pushed_at,
     CAST(DATEDIFF_BIG(microsecond, r.time, SYSUTCDATETIME()) / 1e6 AS float) AS age_seconds,
-    {seen_next_pop} AS next_pop,
+    {visible_next_pop} AS next_pop,
     (
         SELECT CAST(s.current_value AS bigint)
         FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_turn_seq]') -- when subscribed=no
@@ -3159,9 +3159,9 @@ SELECT TOP (1000)
     ) AS turn
 FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK)
 CROSS JOIN [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
-INNER JOIN {seen_ring_r}
+INNER JOIN {visible_ring_r}
     ON r.slot = p.number % c.size AND r.message_id = p.number
-WHERE p.void = 0{and_p_seen} AND r.reference_count > 0
+WHERE p.void = 0{and_p_visible} AND r.reference_count > 0
 AND {slot_has_content} -- when content=apart
 ORDER BY r.time;
 
@@ -3178,7 +3178,7 @@ SELECT
     @size = c.size,
     @base = c.base
 FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
-SET @pops = {seen_next_pop};
+SET @pops = {visible_next_pop};
 
 SELECT
     @slots = COUNT_BIG(*),
@@ -3322,7 +3322,7 @@ FROM sys.sequences AS s
 WHERE s.object_id IN (OBJECT_ID(N'[{schema}].[{push_sequence}]'), OBJECT_ID(N'[{schema}].[{pop_sequence}]'))
 ORDER BY s.name;
 
--- name: life
+-- name: server_start
 -- one row: when the server was started, and how many numbers a crash may lose
 -- An orderly shutdown saves the sequences; a crash skips the rest of their caches. So a start together with numbers lost
 -- around that time means a crash, and a start alone means nothing. Rollbacks and lost sessions are counted nowhere.
@@ -3369,7 +3369,7 @@ FROM {unlocked_ring_r}
 WHERE
     r.message_id < @drawn_pop AND r.message_id >= @base AND r.slot = r.message_id % @size
     AND NOT EXISTS (
-        SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 AND p.number = r.message_id{and_p_seen}
+        SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 AND p.number = r.message_id{and_p_visible}
     )
 GROUP BY r.message_id;
 SET @selected = @@ROWCOUNT;
@@ -3395,7 +3395,7 @@ SELECT
     SYSUTCDATETIME(){seen_value}
 FROM @held AS h
 WHERE NOT EXISTS (
-    SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 AND p.number = h.number{and_p_seen}
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 AND p.number = h.number{and_p_visible}
 );
 SELECT
     @selected AS selected,
@@ -3416,9 +3416,9 @@ INSERT INTO @hole (number)
 SELECT w.number
 FROM [{schema}].[{queue}_parked] AS w WITH (NOLOCK)
 WHERE
-    w.void = 0 AND w.number < @drawn_push{and_w_seen}
+    w.void = 0 AND w.number < @drawn_push{and_w_visible}
     AND NOT EXISTS (
-        SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = w.number{and_v_seen}
+        SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = w.number{and_v_visible}
     )
     AND NOT EXISTS (
         SELECT 1 FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.slot = w.number % @size AND r.message_id = w.number
@@ -3430,18 +3430,18 @@ INSERT INTO @held (number)
 SELECT p.number
 FROM @hole AS h
 INNER JOIN [{schema}].[{queue}_parked] AS p WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    ON p.void = 0 AND p.number = h.number{and_p_seen}
+    ON p.void = 0 AND p.number = h.number{and_p_visible}
 OPTION (LOOP JOIN, FORCE ORDER);
 
 DELETE p
 FROM @held AS h
 INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    ON p.void = 0 AND p.number = h.number{and_p_seen}
+    ON p.void = 0 AND p.number = h.number{and_p_visible}
 WHERE NOT EXISTS (
     SELECT 1 FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.slot = p.number % @size AND r.message_id = p.number
 )
 AND NOT EXISTS (
-    SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = p.number{and_v_seen}
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = p.number{and_v_visible}
 )
 OPTION (LOOP JOIN, FORCE ORDER);
 SELECT
@@ -3463,9 +3463,9 @@ SELECT t.number
 FROM (
     SELECT r.message_id AS number FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.message_id < @drawn_push
     UNION
-    SELECT v.number FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1{and_v_seen}
+    SELECT v.number FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1{and_v_visible}
 ) AS t;
-SET @next_pop = {seen_next_pop};
+SET @next_pop = {visible_next_pop};
 IF @next_pop IS NULL OR @base IS NULL
     THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
 SET @first = CASE WHEN @next_pop > @base THEN @next_pop ELSE @base END;
@@ -3502,7 +3502,7 @@ DECLARE @spent TABLE (number bigint NOT NULL PRIMARY KEY);
 
 SELECT @base = c.base FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
 INSERT INTO @there (number)
-SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{and_p_seen} GROUP BY p.number;
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{and_p_visible} GROUP BY p.number;
 SET @next_push = {push_number_due};
 IF @next_push IS NULL OR @base IS NULL
     THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
@@ -3540,9 +3540,9 @@ INSERT INTO @stale (number)
 SELECT v.number
 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK)
 WHERE
-    v.void = 1 AND v.number < @drawn_pop{and_v_seen}
+    v.void = 1 AND v.number < @drawn_pop{and_v_visible}
     AND NOT EXISTS (
-        SELECT 1 FROM [{schema}].[{queue}_parked] AS w WITH (NOLOCK) WHERE w.void = 0 AND w.number = v.number{and_w_seen}
+        SELECT 1 FROM [{schema}].[{queue}_parked] AS w WITH (NOLOCK) WHERE w.void = 0 AND w.number = v.number{and_w_visible}
     )
 GROUP BY v.number;
 SET @selected = @@ROWCOUNT;
@@ -3550,7 +3550,7 @@ SET @selected = @@ROWCOUNT;
 DELETE p
 FROM @stale AS s
 INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    ON p.void = 1 AND p.number = s.number{and_p_seen}
+    ON p.void = 1 AND p.number = s.number{and_p_visible}
 OPTION (LOOP JOIN, FORCE ORDER);
 SELECT
     @selected AS selected,
@@ -3928,11 +3928,11 @@ SELECT @drawn + 1 AS next_push;
 -- a new number, and every subscriber gets it, perhaps again.
 SET NOCOUNT ON;
 DECLARE @numberless bigint, @range sql_variant, @first bigint = 0, @selected bigint;
--- place: the rank among those with a payload and no number
-DECLARE @broken TABLE (slot bigint NOT NULL PRIMARY KEY, kept bit NOT NULL, number bigint NULL, place bigint NOT NULL);
-DECLARE @mended TABLE (kept tinyint NOT NULL);
+-- position: the rank among those with a payload and no number
+DECLARE @broken TABLE (slot bigint NOT NULL PRIMARY KEY, kept bit NOT NULL, number bigint NULL, position bigint NOT NULL);
+DECLARE @repaired TABLE (kept tinyint NOT NULL);
 
-INSERT INTO @broken (slot, kept, number, place)
+INSERT INTO @broken (slot, kept, number, position)
 SELECT
     k.slot,
     k.kept,
@@ -3980,10 +3980,10 @@ BEGIN
 END;
 
 UPDATE r
-SET message_id = CASE WHEN b.kept = 1 THEN COALESCE(b.number, @first + b.place - 1) END,
-    first_id = CASE WHEN b.kept = 1 THEN COALESCE(r.first_id, r.message_id, @first + b.place - 1) END,
+SET message_id = CASE WHEN b.kept = 1 THEN COALESCE(b.number, @first + b.position - 1) END,
+    first_id = CASE WHEN b.kept = 1 THEN COALESCE(r.first_id, r.message_id, @first + b.position - 1) END,
     reference_count = b.kept
-OUTPUT inserted.reference_count INTO @mended (kept)
+OUTPUT inserted.reference_count INTO @repaired (kept)
 FROM [{schema}].[{queue}] AS r
 INNER JOIN @broken AS b ON r.slot = b.slot;
 
@@ -3991,7 +3991,7 @@ SELECT
     @selected AS selected,
     COUNT_BIG(CASE WHEN m.kept = 1 THEN 1 END) AS kept,
     COUNT_BIG(CASE WHEN m.kept = 0 THEN 1 END) AS emptied
-FROM @mended AS m;
+FROM @repaired AS m;
 
 -- name: slot_map
 -- a row for each range of slots in the same state, in order, with the numbers they hold or are expected to get
@@ -4008,9 +4008,9 @@ DECLARE @voids TABLE (number bigint NOT NULL PRIMARY KEY);
 
 SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
 INSERT INTO @parked (number)
-SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{and_p_seen} GROUP BY p.number;
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{and_p_visible} GROUP BY p.number;
 INSERT INTO @voids (number)
-SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 1{and_p_seen} GROUP BY p.number;
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 1{and_p_visible} GROUP BY p.number;
 INSERT INTO @waiting (slot, number)
 SELECT
     p.number % @size,

@@ -205,15 +205,15 @@ SELECT
     END AS owner
 FROM (
     SELECT
-        asked.[value] COLLATE DATABASE_DEFAULT AS session,
+        requested.[value] COLLATE DATABASE_DEFAULT AS session,
         -- ABS: of a text without a blank in its place, whatever is computed first, no error.
-        CASE WHEN asked.[value] LIKE N'session=[0-9]% login=%'
-            THEN TRY_CAST(SUBSTRING(asked.[value], 9, ABS(CHARINDEX(N' ', asked.[value]) - 9)) AS int)
+        CASE WHEN requested.[value] LIKE N'session=[0-9]% login=%'
+            THEN TRY_CAST(SUBSTRING(requested.[value], 9, ABS(CHARINDEX(N' ', requested.[value]) - 9)) AS int)
         END AS session_id,
-        CASE WHEN asked.[value] LIKE N'session=[0-9]% login=%'
-            THEN TRY_CONVERT(datetime2(3), SUBSTRING(asked.[value], CHARINDEX(N' login=', asked.[value]) + 7, 30), 127)
+        CASE WHEN requested.[value] LIKE N'session=[0-9]% login=%'
+            THEN TRY_CONVERT(datetime2(3), SUBSTRING(requested.[value], CHARINDEX(N' login=', requested.[value]) + 7, 30), 127)
         END AS login_time
-    FROM OPENJSON(@sessions) AS asked
+    FROM OPENJSON(@sessions) AS requested
 ) AS w
 CROSS JOIN (
     SELECT
@@ -248,21 +248,21 @@ DECLARE @tables nvarchar(max) = :tables;
 DECLARE @queues nvarchar(max) = :queues;
 SELECT
     CAST(CASE WHEN IS_SRVROLEMEMBER(N'sysadmin') = 1 THEN 1 ELSE 0 END AS bit) AS superuser,
-    CAST(COALESCE(MAX(HAS_PERMS_BY_NAME(asked.relation, N'OBJECT', N'CONTROL')), 0) AS bit) AS owns,
+    CAST(COALESCE(MAX(HAS_PERMS_BY_NAME(requested.relation, N'OBJECT', N'CONTROL')), 0) AS bit) AS owns,
     CAST(MAX(
         CASE
-            WHEN HAS_PERMS_BY_NAME(asked.relation, N'OBJECT', N'INSERT') = 1 THEN 1
-            WHEN HAS_PERMS_BY_NAME(asked.relation, N'OBJECT', N'UPDATE') = 1 THEN 1
-            WHEN HAS_PERMS_BY_NAME(asked.relation, N'OBJECT', N'DELETE') = 1 THEN 1
+            WHEN HAS_PERMS_BY_NAME(requested.relation, N'OBJECT', N'INSERT') = 1 THEN 1
+            WHEN HAS_PERMS_BY_NAME(requested.relation, N'OBJECT', N'UPDATE') = 1 THEN 1
+            WHEN HAS_PERMS_BY_NAME(requested.relation, N'OBJECT', N'DELETE') = 1 THEN 1
             ELSE 0
         END
     ) AS bit) AS writes,
     -- A procedure reaches its tables through their common owner: EXECUTE is all that a caller needs.
     CAST(MAX(
         CASE
-            WHEN HAS_PERMS_BY_NAME(asked.push, N'OBJECT', N'EXECUTE') = 1 THEN 1
-            WHEN HAS_PERMS_BY_NAME(asked.pop, N'OBJECT', N'EXECUTE') = 1 THEN 1
-            WHEN HAS_PERMS_BY_NAME(asked.relation, N'OBJECT', N'RECEIVE') = 1 THEN 1
+            WHEN HAS_PERMS_BY_NAME(requested.push, N'OBJECT', N'EXECUTE') = 1 THEN 1
+            WHEN HAS_PERMS_BY_NAME(requested.pop, N'OBJECT', N'EXECUTE') = 1 THEN 1
+            WHEN HAS_PERMS_BY_NAME(requested.relation, N'OBJECT', N'RECEIVE') = 1 THEN 1
             ELSE 0
         END
     ) AS bit) AS calls,
@@ -274,7 +274,7 @@ SELECT
             ELSE 0
         END AS bit
     ) AS ends_sessions,
-    CAST(COALESCE(MAX(HAS_PERMS_BY_NAME(asked.relation, N'OBJECT', N'ALTER')), 0) AS bit) AS maintains,
+    CAST(COALESCE(MAX(HAS_PERMS_BY_NAME(requested.relation, N'OBJECT', N'ALTER')), 0) AS bit) AS maintains,
     CAST(CASE WHEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CREATE TABLE') = 1 THEN 1 ELSE 0 END AS bit) AS creates
 FROM (
     -- One row more, of nothing: without any queue the server is asked all the same.
@@ -287,4 +287,4 @@ FROM (
     FROM OPENJSON(@schemas) AS s
     INNER JOIN OPENJSON(@tables) AS t ON s.[key] = t.[key]
     INNER JOIN OPENJSON(@queues) AS q ON s.[key] = q.[key]
-) AS asked;
+) AS requested;

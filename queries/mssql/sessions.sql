@@ -35,10 +35,10 @@ DECLARE @session int = TRY_CAST(:session AS int);
 DECLARE @started nvarchar(50) = :started;
 DECLARE @transaction_started nvarchar(50) = :transaction_started;
 DECLARE @seconds float = :seconds;
-DECLARE @told bit;
+DECLARE @found bit;
 DECLARE @kill nvarchar(60);
 SELECT
-    @told = 1,
+    @found = 1,
     @kill = CONCAT(N'KILL ', s.session_id)
 FROM sys.dm_exec_sessions AS s
 WHERE s.session_id = @session AND CONVERT(nvarchar(23), s.login_time, 126) = @started
@@ -48,8 +48,8 @@ AND COALESCE((
     INNER JOIN sys.dm_tran_active_transactions AS a ON t.transaction_id = a.transaction_id
     WHERE t.session_id = s.session_id AND t.is_user_transaction = 1
 ), N'') = COALESCE(@transaction_started, N'');
-IF @told = 1 EXEC (@kill);
-SELECT CAST(0 AS bit) AS ended WHERE @told = 1;
+IF @found = 1 EXEC (@kill);
+SELECT CAST(0 AS bit) AS ended WHERE @found = 1;
 
 -- name: end_prepared
 -- script: rolls back a distributed transaction without a session, outside a transaction

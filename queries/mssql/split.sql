@@ -229,7 +229,7 @@ BEGIN
     {read_committed_only}
     UPDATE [{schema}].[{queue}_meta] WITH (ROWLOCK)
     SET status = 4, errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()
-    , history = {this_error_kept} -- when keeps_history=yes
+    , history = {history_with_this_error} -- when keeps_history=yes
     WHERE id = @id AND status = 1 AND (@attempts IS NULL OR attempts = @attempts);
     SELECT CAST(@@ROWCOUNT AS bit) AS acted;
 END;
@@ -248,17 +248,17 @@ DROP TABLE [{schema}].[{queue}_meta], [{schema}].[{queue}_data];
 SET NOCOUNT ON;
 DECLARE @newest bigint = :newest, @most bigint = :most;
 DECLARE @stuck_after float = :stuck_after, @gone nvarchar(max) = :gone;
-DECLARE @looked TABLE (id bigint NOT NULL PRIMARY KEY);
-DECLARE @halves TABLE (
+DECLARE @chunk TABLE (id bigint NOT NULL PRIMARY KEY);
+DECLARE @single TABLE (
     id bigint NOT NULL PRIMARY KEY,
     state nvarchar(10) COLLATE DATABASE_DEFAULT NOT NULL,
     claimed_by nvarchar(450) COLLATE Latin1_General_100_BIN2 NULL
 );
-INSERT INTO @looked (id)
+INSERT INTO @chunk (id)
 SELECT TOP (@most) m.id FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
 WHERE m.id <= @newest
 ORDER BY m.id DESC;
-INSERT INTO @halves (id, state, claimed_by)
+INSERT INTO @single (id, state, claimed_by)
 SELECT
     m.id,
     CASE
@@ -272,42 +272,42 @@ SELECT
         ELSE N'kept'
     END,
     CASE WHEN m.status = 1 THEN CAST(m.claimed_by AS nvarchar(450)) END
-FROM @looked AS l
+FROM @chunk AS l
 INNER JOIN [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON l.id = m.id
 WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = l.id)
 OPTION (LOOP JOIN, FORCE ORDER);
 DELETE h
-FROM @halves AS h
+FROM @single AS h
 WHERE
     NOT EXISTS (
         SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE m.id = h.id
     )
     OR EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = h.id);
 SELECT
-    (SELECT COUNT_BIG(*) FROM @looked AS l) AS looked,
-    (SELECT MIN(l.id) FROM @looked AS l) AS lowest,
-    (SELECT COUNT_BIG(*) FROM @halves AS h WHERE h.state = N'ready') AS ready,
+    (SELECT COUNT_BIG(*) FROM @chunk AS l) AS rows_read,
+    (SELECT MIN(l.id) FROM @chunk AS l) AS lowest,
+    (SELECT COUNT_BIG(*) FROM @single AS h WHERE h.state = N'ready') AS ready,
     (
-        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @halves AS h WHERE h.state = N'ready'
+        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @single AS h WHERE h.state = N'ready'
         ORDER BY h.id
         FOR JSON PATH
     ) AS ready_ids,
-    (SELECT COUNT_BIG(*) FROM @halves AS h WHERE h.state = N'stuck') AS stuck,
+    (SELECT COUNT_BIG(*) FROM @single AS h WHERE h.state = N'stuck') AS stuck,
     (
-        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @halves AS h WHERE h.state = N'stuck'
+        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @single AS h WHERE h.state = N'stuck'
         ORDER BY h.id
         FOR JSON PATH
     ) AS stuck_ids,
-    (SELECT COUNT_BIG(*) FROM @halves AS h WHERE h.state = N'kept') AS kept,
+    (SELECT COUNT_BIG(*) FROM @single AS h WHERE h.state = N'kept') AS kept,
     (
-        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @halves AS h WHERE h.state = N'kept'
+        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @single AS h WHERE h.state = N'kept'
         ORDER BY h.id
         FOR JSON PATH
     ) AS kept_ids,
     (
         SELECT o.claimed_by AS claimed_by
         FROM (
-            SELECT DISTINCT h.claimed_by FROM @halves AS h WHERE h.state = N'kept' AND h.claimed_by IS NOT NULL
+            SELECT DISTINCT h.claimed_by FROM @single AS h WHERE h.state = N'kept' AND h.claimed_by IS NOT NULL
         ) AS o
         FOR JSON PATH
     ) AS owners;
@@ -316,14 +316,14 @@ SELECT
 -- one row: of the next :most payloads from id :newest downwards: how many there are, the lowest, how many belong to no message, and the first ten of those
 SET NOCOUNT ON;
 DECLARE @newest bigint = :newest, @most bigint = :most;
-DECLARE @looked TABLE (id bigint NOT NULL PRIMARY KEY);
+DECLARE @chunk TABLE (id bigint NOT NULL PRIMARY KEY);
 DECLARE @alone TABLE (id bigint NOT NULL PRIMARY KEY);
-INSERT INTO @looked (id)
+INSERT INTO @chunk (id)
 SELECT TOP (@most) d.id FROM [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
 WHERE d.id <= @newest
 ORDER BY d.id DESC;
 INSERT INTO @alone (id)
-SELECT l.id FROM @looked AS l
+SELECT l.id FROM @chunk AS l
 WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (NOLOCK) WHERE m.id = l.id)
 OPTION (LOOP JOIN);
 DELETE a
@@ -334,8 +334,8 @@ WHERE
     )
     OR EXISTS (SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (NOLOCK) WHERE m.id = a.id);
 SELECT
-    (SELECT COUNT_BIG(*) FROM @looked AS l) AS looked,
-    (SELECT MIN(l.id) FROM @looked AS l) AS lowest,
+    (SELECT COUNT_BIG(*) FROM @chunk AS l) AS rows_read,
+    (SELECT MIN(l.id) FROM @chunk AS l) AS lowest,
     (SELECT COUNT_BIG(*) FROM @alone AS a) AS alone,
     (SELECT TOP (10) CAST(a.id AS nvarchar(20)) AS id FROM @alone AS a ORDER BY a.id FOR JSON PATH) AS alone_ids;
 

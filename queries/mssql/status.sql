@@ -244,7 +244,7 @@ BEGIN
     {read_committed_only}
     UPDATE [{schema}].[{queue}] WITH (ROWLOCK)
     SET status = 4, errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()
-    , history = {this_error_kept} -- when keeps_history=yes
+    , history = {history_with_this_error} -- when keeps_history=yes
     WHERE id = @id AND status = 1 AND (@attempts IS NULL OR attempts = @attempts);
     SELECT CAST(@@ROWCOUNT AS bit) AS acted;
 END;

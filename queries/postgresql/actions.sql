@@ -19,11 +19,11 @@ FROM "{schema}"."{table}" AS m
 WHERE m."{id}" = ANY(CAST(:keys AS "{key_type}"[]))
 
 -- define: at_locations
-m.ctid = ANY(ARRAY(SELECT CAST(substring(p.place FROM '[(].*') AS tid) FROM unnest(CAST(:places AS text[])) AS p (place)))
-AND concat(m.tableoid, m.ctid) = ANY(CAST(:places AS text[]))
+m.ctid = ANY(ARRAY(SELECT CAST(substring(p.location FROM '[(].*') AS tid) FROM unnest(CAST(:locations AS text[])) AS p (location)))
+AND concat(m.tableoid, m.ctid) = ANY(CAST(:locations AS text[]))
 
 -- define: remove_rows
--- removes the rows at :places from the queue and returns them as `gone`
+-- removes the rows at :locations from the queue and returns them as `gone`
 {deleted}
 
 -- define: deleted
@@ -39,7 +39,7 @@ SELECT clock_timestamp() AS moment;
 -- name: lock_rows
 -- a row for each chosen row that exists: its location and its state (lock=yes: locked now, without those that others hold)
 SELECT
-    concat(m.tableoid, m.ctid) AS place,
+    concat(m.tableoid, m.ctid) AS location,
     {id} AS id, -- when role id
     CAST(m.ctid AS text) AS id, -- when no role id
     {state_held} AS state,
@@ -154,7 +154,7 @@ SELECT
     (SELECT count(*) FROM freed) AS put_in;
 
 -- name: matching_archived
--- of the next :look rows of the archive: at most :n that match, and the last row whether it matches or not
+-- of the next :read_limit rows of the archive: at most :n that match, and the last row whether it matches or not
 SELECT
     l.position AS position,
     t.matches AS matches,
@@ -194,7 +194,7 @@ FROM (
         a.payload
     FROM "{schema}"."{queue}_archive" AS a
     WHERE a.archive_id > CAST(:after_id AS bigint)
-    ORDER BY a.archive_id LIMIT :look
+    ORDER BY a.archive_id LIMIT :read_limit
 ) AS l
 CROSS JOIN LATERAL (
     SELECT
@@ -217,13 +217,13 @@ CROSS JOIN LATERAL (
             , false
         ) AS matches
 ) AS t
-WHERE t.matches OR l.position = :look
+WHERE t.matches OR l.position = :read_limit
 ORDER BY l.archive_id LIMIT :n;
 
 -- name: last_purge
--- one row: of the :look archived rows before a number: how many there are, the lowest, and the last purge among them
+-- one row: of the :read_limit archived rows before a number: how many there are, the lowest, and the last purge among them
 SELECT
-    count(*) AS looked,
+    count(*) AS rows_read,
     min(l.archive_id) AS lowest,
     max(l.action_id) FILTER (
         WHERE (l.reason = 'purge' OR starts_with(l.reason, 'purge: ')) AND l.archived_at <= CAST(:moment AS timestamptz)
@@ -236,7 +236,7 @@ FROM (
         a.archived_at
     FROM "{schema}"."{queue}_archive" AS a
     WHERE a.archive_id < coalesce(CAST(:before AS bigint), 9223372036854775807)
-    ORDER BY a.archive_id DESC LIMIT CAST(:look AS bigint)
+    ORDER BY a.archive_id DESC LIMIT CAST(:read_limit AS bigint)
 ) AS l;
 
 -- name: lock_archived
@@ -401,20 +401,20 @@ WHERE m."{id}" = ANY(CAST(:keys AS "{key_type}"[]));
 -- one row: how many messages left the queue, and how many the target queue's push accepted; the others stay
 WITH chosen AS MATERIALIZED (
     SELECT
-        p.place,
+        p.location,
         p.position,
         {title}, -- when titles=yes
         CAST({joined_payload} AS "{target_payload_type}") AS payload
-    FROM unnest(CAST(:places AS text[])) WITH ORDINALITY AS p (place, position)
+    FROM unnest(CAST(:locations AS text[])) WITH ORDINALITY AS p (location, position)
     INNER JOIN "{schema}"."{table}" AS m
-        ON CAST(substring(p.place FROM '[(].*') AS tid) = m.ctid AND p.place = concat(m.tableoid, m.ctid)
+        ON CAST(substring(p.location FROM '[(].*') AS tid) = m.ctid AND p.location = concat(m.tableoid, m.ctid)
     {payload_join} -- when defined payload_join
 ),
 
 calls AS MATERIALIZED (
     SELECT
         max(c.title) AS title, -- when titles=yes
-        array_agg(c.place ORDER BY c.position) AS places,
+        array_agg(c.location ORDER BY c.position) AS locations,
         array_agg(c.payload ORDER BY c.position) AS payloads
     FROM chosen AS c
     -- when titles=yes
@@ -424,7 +424,7 @@ calls AS MATERIALIZED (
 ),
 
 pushed AS MATERIALIZED (
-    SELECT c.places[p.position] AS place
+    SELECT c.locations[p.position] AS location
     FROM calls AS c
     CROSS JOIN LATERAL "{target_schema}"."{target}_push_many"(c.payloads, title => c.title) -- when titles=yes
     CROSS JOIN LATERAL "{target_schema}"."{target}_push_many"(c.payloads) -- when titles=no
@@ -435,15 +435,15 @@ pushed AS MATERIALIZED (
 -- when defined beside
 data_gone AS (
     DELETE FROM {beside} AS d USING "{schema}"."{table}" AS m
-    WHERE d.id = m.id AND m.ctid = ANY(ARRAY(SELECT CAST(substring(p.place FROM '[(].*') AS tid) FROM pushed AS p))
-    AND concat(m.tableoid, m.ctid) = ANY(ARRAY(SELECT p.place FROM pushed AS p))
+    WHERE d.id = m.id AND m.ctid = ANY(ARRAY(SELECT CAST(substring(p.location FROM '[(].*') AS tid) FROM pushed AS p))
+    AND concat(m.tableoid, m.ctid) = ANY(ARRAY(SELECT p.location FROM pushed AS p))
 ),
 
 -- end
 gone AS (
     DELETE FROM "{schema}"."{table}" AS m
-    WHERE m.ctid = ANY(ARRAY(SELECT CAST(substring(p.place FROM '[(].*') AS tid) FROM pushed AS p))
-    AND concat(m.tableoid, m.ctid) = ANY(ARRAY(SELECT p.place FROM pushed AS p))
+    WHERE m.ctid = ANY(ARRAY(SELECT CAST(substring(p.location FROM '[(].*') AS tid) FROM pushed AS p))
+    AND concat(m.tableoid, m.ctid) = ANY(ARRAY(SELECT p.location FROM pushed AS p))
     RETURNING 1 AS one
 )
 
@@ -462,9 +462,9 @@ SELECT
     a.state AS state
 FROM (
     SELECT
-        asked.session,
-        CAST(substring(asked.session FROM '^pid=([0-9]{1,9}) start=') AS integer) AS pid
-    FROM unnest(CAST(:sessions AS text[])) AS asked (session)
+        requested.session,
+        CAST(substring(requested.session FROM '^pid=([0-9]{1,9}) start=') AS integer) AS pid
+    FROM unnest(CAST(:sessions AS text[])) AS requested (session)
 ) AS w
 INNER JOIN pg_stat_activity AS a ON w.pid = a.pid
 ORDER BY a.pid;

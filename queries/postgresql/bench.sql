@@ -155,7 +155,7 @@ ORDER BY s.name;
 -- one row: whether commits are flushed to disk (the bench's own sessions wait for that)
 SELECT current_setting('fsync') = 'on' AS durable;
 
--- name: written
+-- name: bytes_written
 -- one row: bytes of WAL written so far, by the whole server
 SELECT CAST(pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0') AS bigint) AS log_bytes;
 
@@ -235,7 +235,7 @@ ANALYZE "{schema}"."rows";
 -- no row: updates one row
 UPDATE "{schema}"."rows" SET message = CAST(:message AS text) WHERE slot = CAST(:slot AS bigint);
 
--- name: pgmq_there
+-- name: pgmq_available
 -- one row: whether pgmq and its schema are in this database, whether its pop takes a quantity, and whether this login could create the extension
 SELECT
     to_regclass('pgmq.meta') IS NOT NULL AS installed,
@@ -290,8 +290,8 @@ FROM pgmq.send_batch(
     '{queue}',
     ARRAY(
         SELECT jsonb_build_object('p', given.payload)
-        FROM unnest(CAST(:payloads AS text[])) WITH ORDINALITY AS given (payload, place)
-        ORDER BY given.place
+        FROM unnest(CAST(:payloads AS text[])) WITH ORDINALITY AS given (payload, position)
+        ORDER BY given.position
     )
 ) AS sent (id);
 

@@ -189,7 +189,7 @@ SELECT
     CAST(:verb AS text),
     CAST(:operator AS text),
     format('pid=%s start=%s', a.pid, to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')),
-    CAST(:place AS text),
+    CAST(:connection AS text),
     CAST(:filters AS text),
     CAST(:cutoff AS timestamptz),
     CAST(:planned AS bigint),

@@ -186,7 +186,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     UPDATE "{schema}"."{queue}" AS m
     SET errors = coalesce(error, ''), done_at = clock_timestamp()
-    , history = {this_error_kept} -- when keeps_history=yes
+    , history = {history_with_this_error} -- when keeps_history=yes
     -- num_nulls: the row is found by its key, never by an index that only holds claims.
     WHERE m.id = "{queue}_fail".id AND num_nulls(m.processing_started_at) = 0 AND num_nulls(m.errors) = 1
     AND ("{queue}_fail".attempts IS NULL OR m.attempts = "{queue}_fail".attempts);

@@ -81,7 +81,7 @@ CAST(NULL AS text) -- when sorted=id_up|id_down|undated_up|undated_down|no
 -- whether a row of the chunk has no payload
 false
 
--- define: this_error_kept
+-- define: history_with_this_error
 -- the message's history of errors and releases with this one, newest first
 jsonb_path_query_array(
     jsonb_build_array(jsonb_build_object(
@@ -253,9 +253,9 @@ WHERE l.reason = 'pop' AND {popped_at} > statement_timestamp() - interval '5 min
 SELECT count(*) AS archived FROM "{schema}"."{queue}_archive";
 
 -- name: chunk
--- the next :look of the rows that the design's `messages` returns, from a key on, numbered in order
+-- the next :read_limit of the rows that the design's `messages` returns, from a key on, numbered in order
 -- Sent as part of one statement: WITH scanned AS (messages), chunk AS (chunk), then matching or another of the statements
--- below. A message is found by its key in an index, never by counting rows, and at most :look are read.
+-- below. A message is found by its key in an index, never by counting rows, and at most :read_limit are read.
 SELECT
     row_number() OVER () AS position, -- when sorted=no
     row_number() OVER (ORDER BY w.key_id) AS position, -- when sorted=id_up
@@ -317,7 +317,7 @@ ORDER BY w.key_id -- when sorted=id_up
 ORDER BY w.key_id DESC -- when sorted=id_down
 ORDER BY w.key_time, w.key_id -- when sorted=time_up|undated_up
 ORDER BY w.key_time DESC, w.key_id DESC -- when sorted=time_down|undated_down
-LIMIT :look
+LIMIT :read_limit
 
 -- name: matching
 -- of the chunk: at most :n rows that match the filters, in order, and the last row whether it matches or not
@@ -391,7 +391,7 @@ CROSS JOIN LATERAL (
             , false
         ) AS matches
 ) AS t
-WHERE t.matches OR l.position = :look
+WHERE t.matches OR l.position = :read_limit
 ORDER BY l.key_id -- when sorted=id_up|undated_up
 ORDER BY l.key_id DESC -- when sorted=id_down|undated_down
 ORDER BY l.key_time, l.key_id -- when sorted=time_up
@@ -417,7 +417,7 @@ SELECT
     CAST(NULL AS text) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down|no
     CAST(t.key_id AS text) AS key_id,
     t.position AS position,
-    t.looked AS looked,
+    t.rows_read AS rows_read,
     t.id AS id,
     t.attempts AS attempts
 FROM (
@@ -427,10 +427,10 @@ FROM (
         l.position,
         l.id,
         l.attempts,
-        count(*) OVER () AS looked
+        count(*) OVER () AS rows_read
     FROM chunk AS l
 ) AS t
-WHERE t.attempts >= CAST(:least AS bigint) OR t.position = t.looked
+WHERE t.attempts >= CAST(:least AS bigint) OR t.position = t.rows_read
 
 -- name: claimed
 -- of the chunk, unordered: each claim's owner and age, and whether its payload is missing; with the number of rows read
@@ -438,7 +438,7 @@ SELECT
     {key_time_text} AS key_time,
     CAST(l.key_id AS text) AS key_id,
     l.position AS position,
-    count(*) OVER () AS looked,
+    count(*) OVER () AS rows_read,
     l.id AS id,
     CAST(l.claimed_by AS text) AS claimed_by,
     {lacks_payload} AS half,
@@ -453,7 +453,7 @@ SELECT
     CAST(NULL AS text) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down|no
     CAST(t.key_id AS text) AS key_id,
     t.position AS position,
-    t.looked AS looked,
+    t.rows_read AS rows_read,
     t.id AS id,
     t.contradicts AS contradicts
 FROM (
@@ -463,7 +463,7 @@ FROM (
         l.position,
         l.id,
         {contradicts} AS contradicts, -- when defined contradicts
-        count(*) OVER () AS looked
+        count(*) OVER () AS rows_read
     FROM chunk AS l
 ) AS t
-WHERE t.contradicts OR t.position = t.looked -- when sorted=time_up|time_down|id_up|id_down
+WHERE t.contradicts OR t.position = t.rows_read -- when sorted=time_up|time_down|id_up|id_down

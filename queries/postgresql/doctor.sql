@@ -49,7 +49,7 @@ FROM (
         r.table_name,
         r.key,
         count(*) AS found,
-        row_number() OVER (PARTITION BY r.table_name ORDER BY r.key) AS place
+        row_number() OVER (PARTITION BY r.table_name ORDER BY r.key) AS position
     FROM (
         -- when defined keys
         (
@@ -96,7 +96,7 @@ FROM (
     GROUP BY r.table_name, r.key
     HAVING count(*) > 1
 ) AS t
-WHERE t.place <= 10
+WHERE t.position <= 10
 ORDER BY t.table_name, t.key
 -- end
 ;

@@ -104,12 +104,12 @@ ORDER BY name LIMIT 100;
 -- a row for each of the servers, as in claimed_by: gone, alive or unknown, by its heartbeat
 -- It beats every 30 seconds; after ServerTimeout (5 minutes unless set) the others strike it off.
 SELECT
-    asked.session AS session,
+    requested.session AS session,
     CASE
         WHEN v.id IS NULL THEN 'gone'
         WHEN CAST(v.lastheartbeat AS timestamptz) >= statement_timestamp() - interval '5 minutes' THEN 'alive'
         WHEN CAST(v.lastheartbeat AS timestamptz) < statement_timestamp() - make_interval(secs => greatest(300, CAST('{stuck_after_seconds}' AS double precision))) THEN 'gone'
         ELSE 'unknown'
     END AS owner
-FROM unnest(CAST(:sessions AS text[])) AS asked (session)
-LEFT JOIN "{schema}".server AS v ON asked.session = v.id;
+FROM unnest(CAST(:sessions AS text[])) AS requested (session)
+LEFT JOIN "{schema}".server AS v ON requested.session = v.id;

@@ -278,9 +278,9 @@ SELECT
     CAST(a.kept ->> 'attempt' AS bigint) AS attempts,
     a.kept ->> 'error' AS error
 FROM {claims_table} AS m
-CROSS JOIN LATERAL jsonb_array_elements(m.history) WITH ORDINALITY AS a (kept, place)
+CROSS JOIN LATERAL jsonb_array_elements(m.history) WITH ORDINALITY AS a (kept, position)
 WHERE m.id = CAST(:id AS "{id_type}")
-ORDER BY a.place
+ORDER BY a.position
 
 -- name: claims
 -- the ten oldest claims: time and owner
@@ -358,7 +358,7 @@ FROM (
 -- name: consumers
 -- a row for each consumer name among the newest 1,000 claims and the newest 1,000 done and failed messages of a minute
 -- popped_at: its last pop that left a trace; recent: its pops of the last minute that are still there; recent_seconds:
--- their total duration so far; looked: the number of claims read, of all names.
+-- their total duration so far; rows_read: the number of claims read, of all names.
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
@@ -367,7 +367,7 @@ SELECT
     max(popped.at) AS popped_at,
     count(*) FILTER (WHERE popped.seconds < 60) AS recent,
     coalesce(sum(popped.seconds) FILTER (WHERE popped.seconds < 60), 0) AS recent_seconds,
-    CAST(sum(count(*) FILTER (WHERE popped.claimed)) OVER () AS bigint) AS looked
+    CAST(sum(count(*) FILTER (WHERE popped.claimed)) OVER () AS bigint) AS rows_read
 FROM (
     (
         SELECT
@@ -452,7 +452,7 @@ SELECT
                     {first_ready_id}
                 ) AS first_id,
                 (SELECT h."{id}" FROM "{schema}"."{table}" AS h ORDER BY h."{id}" DESC LIMIT 1) AS last_id
-            LIMIT 1 -- so that each end is looked up once
+            LIMIT 1 -- so that each end is rows_read up once
         ) AS ends
         CROSS JOIN LATERAL (
             SELECT
@@ -508,7 +508,7 @@ FROM (
 CROSS JOIN LATERAL (
     SELECT DISTINCT (2 * i + 1) * t.total / (2 * {pages_to_sample}) - t.before AS page FROM generate_series(0, {pages_to_sample} - 1) AS i
     WHERE (2 * i + 1) * t.total / (2 * {pages_to_sample}) >= t.before AND (2 * i + 1) * t.total / (2 * {pages_to_sample}) < t.before + t.pages
-) AS place
+) AS sampled
 CROSS JOIN LATERAL (
     SELECT
         count(*) FILTER (WHERE {is_scheduled}) AS scheduled, -- when over=scheduled
@@ -517,6 +517,6 @@ CROSS JOIN LATERAL (
         count(*) FILTER (WHERE {is_done}) AS done, -- when over=done
         count(*) FILTER (WHERE {is_ready}) AS ready
     FROM "{schema}"."{table}" AS m
-    WHERE m.tableoid = t.oid AND m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
+    WHERE m.tableoid = t.oid AND m.ctid >= CAST(format('(%s,0)', sampled.page) AS tid) AND m.ctid < CAST(format('(%s,0)', sampled.page + 1) AS tid)
 ) AS found
 -- end

@@ -97,7 +97,7 @@ DELETE FROM dbq.notification AS m
 WHERE m.notification_id = CAST(:notification_id AS bigint) AND m.tries = 0
 RETURNING m.notification_id AS notification_id;
 
--- name: forget
+-- name: delete_old
 -- the numbers of the notifications deleted: ended more than :seconds ago, sent or not
 DELETE FROM dbq.notification AS m
 WHERE m.ended_at < clock_timestamp() - make_interval(secs => CAST(:seconds AS double precision))

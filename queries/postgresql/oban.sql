@@ -95,7 +95,7 @@ substring(obj_description(CAST('"{schema}"."{table}"' AS regclass), 'pg_class') 
 -- a row for each of the producers, as claimed_by names them: gone, alive or unknown, by its heartbeat
 -- It beats every 15 seconds; after 60 without a beat the others strike it off (oban/_refresher.py).
 SELECT
-    asked.session AS session,
+    requested.session AS session,
     -- when not beside=oban_peers
     CASE
         WHEN p.uuid IS NULL THEN 'gone'
@@ -103,12 +103,12 @@ SELECT
         WHEN p.updated_at < timezone('UTC', now()) - make_interval(secs => greatest(60, CAST('{stuck_after_seconds}' AS double precision))) THEN 'gone'
         ELSE 'unknown'
     END AS owner
-FROM unnest(CAST(:sessions AS text[])) AS asked (session)
-LEFT JOIN "{schema}"."{beside}" AS p ON substring(asked.session FROM '[^ ]*$') = CAST(p.uuid AS text);
+FROM unnest(CAST(:sessions AS text[])) AS requested (session)
+LEFT JOIN "{schema}"."{beside}" AS p ON substring(requested.session FROM '[^ ]*$') = CAST(p.uuid AS text);
 -- end
 -- when beside=oban_peers
     'unknown' AS owner
-FROM unnest(CAST(:sessions AS text[])) AS asked (session);
+FROM unnest(CAST(:sessions AS text[])) AS requested (session);
 -- end
 
 -- name: make_ready

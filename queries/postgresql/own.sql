@@ -1,7 +1,7 @@
 -- like: preset
 -- What presets of users' own have: files that define expressions and predicates, and have no statement
 -- (console/designs/own_file.py, `dbq-console help presets`). Each definition comes here in brackets. What is run by a
--- file that its user has not trusted is run between be_reader and be_oneself.
+-- file that its user has not trusted is run between set_reader_role and reset_role.
 
 -- define: fragment
 -- the definition of the file that is examined
@@ -50,11 +50,11 @@ FROM (
     AND pg_has_role(d.oid, CASE WHEN CAST(current_setting('server_version_num') AS integer) >= 160000 THEN 'SET' ELSE 'MEMBER' END)
 ) AS r;
 
--- name: be_reader
+-- name: set_reader_role
 -- script: from here on the transaction has the reader's rights
 SET LOCAL ROLE dbq_reader;
 
--- name: be_oneself
+-- name: reset_role
 -- script: from here on it has the login's rights again
 RESET ROLE;
 
@@ -157,7 +157,7 @@ FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS r
 LEFT JOIN LATERAL pg_partition_tree(r.oid) AS p ON p.isleaf
 INNER JOIN pg_class AS c ON c.oid = coalesce(p.relid, r.oid);
 
--- name: states_met
+-- name: state_combinations
 -- a row for each combination of states that rows are in, and for rows in none, for each status; of the first :n rows
 SELECT
     s.states AS states,

@@ -68,7 +68,7 @@ BEGIN
 END
 $dbq$;
 
--- name: keep
+-- name: store_definitions
 -- one row: since when the queue is paused; `functions`: the definitions that resume restores (a JSON array)
 INSERT INTO dbq.pause (schema_name, queue_name, operator, reason, until, push, functions)
 SELECT
@@ -87,7 +87,7 @@ UPDATE dbq.pause AS p SET functions = CAST(:functions AS jsonb)
 WHERE p.schema_name = CAST(:schema AS text) AND p.queue_name = CAST(:queue AS text)
 RETURNING p.paused_at AS since;
 
--- name: kept
+-- name: stored_definitions
 -- the definition to restore for each replaced function; none if the queue is not paused
 SELECT
     f.value ->> 'name' AS name,

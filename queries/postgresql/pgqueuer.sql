@@ -106,7 +106,7 @@ coalesce(
 
 -- define: last_beat
 -- of the manager's jobs
-(SELECT max(m.heartbeat) FROM "{schema}"."{table}" AS m WHERE CAST(m.queue_manager_id AS text) = asked.session AND m.status = 'picked')
+(SELECT max(m.heartbeat) FROM "{schema}"."{table}" AS m WHERE CAST(m.queue_manager_id AS text) = requested.session AND m.status = 'picked')
 
 -- define: owner_without_heartbeat
 'unknown'

@@ -28,10 +28,10 @@ WHERE a.action_id = CAST('{action_id}' AS bigint);
 SELECT statement_timestamp() AS moment;
 
 -- name: step
--- one row: of the next :look keys: the last, how many there are, how many are to be exported, and the range of their times
+-- one row: of the next :read_limit keys: the last, how many there are, how many are to be exported, and the range of their times
 SELECT
     max(l.key) AS last,
-    count(*) AS looked,
+    count(*) AS rows_read,
     count(*) FILTER (WHERE l.goes) AS rows,
     min(l.moment) FILTER (WHERE l.goes) AS oldest,
     max(l.moment) FILTER (WHERE l.goes) AS newest
@@ -55,7 +55,7 @@ FROM (
     WHERE {is_done} AND m.done_at <= CAST('{before} UTC' AS timestamptz) AND m.id > CAST(:after AS bigint)
     ORDER BY m.id
     -- end
-    LIMIT CAST(:look AS bigint)
+    LIMIT CAST(:read_limit AS bigint)
 ) AS l;
 
 -- name: rows

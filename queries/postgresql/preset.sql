@@ -14,7 +14,7 @@
 -- queue_column, with queue_index where an index begins with it, or part: which rows are the queue's of a table with several,
 -- used by `AND {in_part}` in each predicate; is_waiting, was_tried, failing_since: what is tried again; own_function: what
 -- make_ready calls; writes_into: the table into which it inserts, and lacks: why a version cannot do it; last_beat: the
--- last heartbeat of who is asked.session, with silent_seconds, after which its library takes it for dead;
+-- last heartbeat of who is requested.session, with silent_seconds, after which its library takes it for dead;
 -- installed_version: of its tables, where it keeps one.
 -- Statements: queues, where no queue_column tells them (none: a table each, and found_queue), make_ready, not_requeued, wait_for_relay,
 -- hidden; rule and owners, where they are not made of these definitions; with the verb pause: may_pause, paused, pause, resume.
@@ -141,14 +141,14 @@ SELECT CAST(f.name AS text) AS name FROM met AS f WHERE f.name IS NOT NULL LIMIT
 -- name: owners
 -- a row for each of the owners, as in claimed_by: gone, alive or unknown, by its last heartbeat
 SELECT
-    asked.session AS session,
+    requested.session AS session,
     CASE
         WHEN o.beat IS NULL THEN {owner_without_heartbeat}
         WHEN o.beat >= statement_timestamp() - make_interval(secs => {silent_seconds}) THEN 'alive'
         WHEN o.beat < {silent_before} THEN 'gone'
         ELSE 'unknown'
     END AS owner
-FROM unnest(CAST(:sessions AS text[])) AS asked (session)
+FROM unnest(CAST(:sessions AS text[])) AS requested (session)
 CROSS JOIN LATERAL (SELECT {last_beat} AS beat) AS o;
 
 -- name: retrying

@@ -106,7 +106,7 @@ m.attempts > 0
 SELECT set_config('search_path', quote_ident('{schema}'), true) AS passed;
 
 -- define: last_beat
-(SELECT w.last_heartbeat FROM "{schema}".procrastinate_workers AS w WHERE concat('worker ', w.id) = asked.session)
+(SELECT w.last_heartbeat FROM "{schema}".procrastinate_workers AS w WHERE concat('worker ', w.id) = requested.session)
 
 -- define: silent_seconds
 -- Each worker beats every 10 seconds; after 30 without a beat the others take it for dead and strike it off.

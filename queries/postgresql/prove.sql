@@ -16,7 +16,7 @@ DELETE FROM {beside}; -- when defined beside
 DELETE FROM "{schema}"."{queue}_content_{partition}";
 -- end
 
--- name: roles_there
+-- name: roles_exist
 -- one value: whether the three roles exist in this database
 SELECT
     EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = 'dbq_reader')
@@ -30,7 +30,7 @@ SELECT
 CREATE ROLE "{member}" NOLOGIN IN ROLE "{role}";
 GRANT "{member}" TO CURRENT_USER;
 
--- name: become
+-- name: impersonate
 -- script: the session has that member's rights only, until the transaction ends
 SET LOCAL ROLE "{member}";
 

@@ -210,7 +210,7 @@ CASE mine -- see subscriber_known
 END CASE;
 -- end
 
--- define: seen_ring
+-- define: visible_ring
 -- the slots as one subscriber sees them, or all together: a message that is not owed any more makes no slot full
 "{schema}"."{queue}" -- when subscribed=no
 -- when subscribed=yes
@@ -234,11 +234,11 @@ END CASE;
 )
 -- end
 
--- define: seen_table
+-- define: visible_table
 "{schema}"."{table}" -- when subscribed=no
-{seen_ring} -- when subscribed=yes
+{visible_ring} -- when subscribed=yes
 
--- define: seen_parked
+-- define: visible_parked
 "{schema}"."{queue}_parked" -- when subscribed=no
 -- when subscribed=yes
 -- when of=one
@@ -263,7 +263,7 @@ END CASE;
 -- end
 -- end
 
--- define: seen_next_pop
+-- define: visible_next_pop
 (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) -- when subscribed=no
 -- when subscribed=yes
 (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s) -- when of=one
@@ -374,7 +374,7 @@ END IF;
 
 -- define: park_numbers
 -- parks the numbers in `found`, void or not; returns how many there were and how many are parked now
-mended AS (
+repaired AS (
     INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
     SELECT
         CAST('{subscriber_number}' AS smallint), -- when subscribed=yes
@@ -388,7 +388,7 @@ mended AS (
 
 SELECT
     (SELECT count(*) FROM found) AS selected,
-    (SELECT count(*) FROM mended) AS done
+    (SELECT count(*) FROM repaired) AS done
 
 -- define: slot_is_free
 -- a push may fill slot r
@@ -666,7 +666,7 @@ CAST(NULL AS bigint)
 CAST(NULL AS timestamptz)
 
 -- define: unfinished_payloads
-SELECT {payload} AS payload FROM {seen_table} AS m WHERE m.reference_count > 0
+SELECT {payload} AS payload FROM {visible_table} AS m WHERE m.reference_count > 0
 -- when in_hand=on
 UNION ALL
 SELECT m.payload AS payload FROM "{schema}"."{queue}_in_hand" AS m WHERE m.done_at IS NULL
@@ -716,7 +716,7 @@ GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_in_hand" TO dbq_operator;
 tables := array_append(tables, '"{schema}"."{queue}_in_hand"');
 -- end
 
--- define: this_error_kept
+-- define: history_with_this_error
 -- as in common.sql, for a row of in_hand
 jsonb_path_query_array(
     jsonb_build_array(jsonb_build_object(
@@ -1650,7 +1650,7 @@ BEGIN
     {find_subscriber}
     UPDATE "{schema}"."{queue}_in_hand" AS h
     SET errors = coalesce(error, ''), done_at = clock_timestamp()
-    , history = {this_error_kept} -- when keeps_history=yes
+    , history = {history_with_this_error} -- when keeps_history=yes
     -- num_nulls: the row is found by its key, never by an index that only holds claims.
     WHERE h.id = "{queue}_fail".id AND num_nulls(h.claimed_at) = 0 AND num_nulls(h.done_at) = 1
     AND h.subscriber = mine -- when subscribed=yes
@@ -1991,7 +1991,7 @@ CROSS JOIN LATERAL (
             SELECT m."{pushed_at}" FROM "{schema}"."{queue}" AS m
             WHERE m."{slot}" = l.number % p.size AND m."{id}" = l.number AND m."{reference_count}" > 0
         ) AS pushed_at
-        FROM {seen_parked} AS l
+        FROM {visible_parked} AS l
         WHERE NOT l.void AND l.number < p.next_pop
         LIMIT least(10001, (CAST('{ready_limit}' AS bigint) + CAST('{age_seconds_limit}' AS bigint)) * 10001)
     ) AS w
@@ -2132,13 +2132,13 @@ SELECT
     -- A push counts the numbers of purged messages until pops have passed them.
     (
         SELECT count(*) FROM (
-            SELECT FROM {seen_parked} AS p WHERE p.void AND p.number >= r.next_pop LIMIT 10001
+            SELECT FROM {visible_parked} AS p WHERE p.void AND p.number >= r.next_pop LIMIT 10001
         ) AS bounded
     ) AS voids
 FROM (
     SELECT
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
-        {seen_next_pop} AS next_pop,
+        {visible_next_pop} AS next_pop,
         c.size
     FROM "{schema}"."{queue}_config" AS c
 ) AS r;
@@ -2147,16 +2147,16 @@ FROM (
 -- one row: exact counts of the queue's messages, by a scan; for verbs, never for monitoring
 SELECT
     -- when in_hand=off
-    (SELECT count(*) FROM {seen_table} AS m WHERE m.reference_count > 0) AS live, -- when content=slot
+    (SELECT count(*) FROM {visible_table} AS m WHERE m.reference_count > 0) AS live, -- when content=slot
     -- when content=apart
     -- Contents without a slot are messages too.
-    (SELECT count(*) FROM {seen_table} AS m WHERE m.reference_count > 0)
+    (SELECT count(*) FROM {visible_table} AS m WHERE m.reference_count > 0)
     + (SELECT count(*) FROM ({contents_without_slot}) AS k) AS live,
     -- end
     CAST(0 AS bigint) AS claimed,
     CAST(0 AS bigint) AS finished,
     -- else
-    (SELECT count(*) FROM {seen_table} AS m WHERE m.reference_count > 0)
+    (SELECT count(*) FROM {visible_table} AS m WHERE m.reference_count > 0)
     + (SELECT count(*) FROM ({contents_without_slot}) AS k) -- when content=apart
     + (SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS m WHERE {is_ready_again}) AS live,
     (
@@ -2201,13 +2201,13 @@ FROM (
 ) AS t
 CROSS JOIN LATERAL (
     SELECT DISTINCT (2 * i + 1) * t.pages / 512 AS page FROM generate_series(0, 255) AS i
-) AS place
+) AS sampled
 CROSS JOIN LATERAL (
     SELECT
         count(*) FILTER (WHERE {is_claimed}) AS claimed,
         count(*) FILTER (WHERE {is_error}) AS errors
     FROM "{schema}"."{queue}_in_hand" AS m
-    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
+    WHERE m.ctid >= CAST(format('(%s,0)', sampled.page) AS tid) AND m.ctid < CAST(format('(%s,0)', sampled.page + 1) AS tid)
 ) AS found
 
 -- name: base
@@ -2224,7 +2224,7 @@ WITH parked AS (
         r.message_id,
         false,
         clock_timestamp()
-    FROM {seen_ring} AS r
+    FROM {visible_ring} AS r
     INNER JOIN "{schema}"."{queue}_config" AS c ON c.base = :base
     WHERE r.first_id = ANY(CAST(:ids AS bigint[])) AND r.reference_count > 0
     ON CONFLICT DO NOTHING
@@ -2248,11 +2248,11 @@ FROM "{schema}"."{queue}_relay"(CAST(:new_size AS bigint)) AS r;
 SELECT
     c.size AS size,
     c.base AS base,
-    (SELECT count(*) FROM {seen_ring} AS m WHERE m.reference_count > 0) AS live,
+    (SELECT count(*) FROM {visible_ring} AS m WHERE m.reference_count > 0) AS live,
     (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
-    {seen_next_pop} AS next_pop,
-    (SELECT count(*) FROM {seen_parked} AS p WHERE NOT p.void) AS parked,
-    (SELECT count(*) FROM {seen_parked} AS p WHERE p.void) AS voids
+    {visible_next_pop} AS next_pop,
+    (SELECT count(*) FROM {visible_parked} AS p WHERE NOT p.void) AS parked,
+    (SELECT count(*) FROM {visible_parked} AS p WHERE p.void) AS voids
 FROM "{schema}"."{queue}_config" AS c;
 
 -- name: blockers
@@ -2319,7 +2319,7 @@ SELECT
     m."{slot}" AS slot,
     m."{id}" AS number,
     {payload} AS payload
-FROM {seen_table} AS m
+FROM {visible_table} AS m
 WHERE
     m."{slot}" BETWEEN CAST(:first_slot AS bigint) AND CAST(:last_slot AS bigint)
     AND m."{id}" BETWEEN CAST(:first AS bigint) AND CAST(:last AS bigint)
@@ -2335,7 +2335,7 @@ SELECT
     p.number AS number,
     m.message AS payload -- when content=slot
     {content} AS payload -- when content=apart
-FROM {seen_parked} AS p
+FROM {visible_parked} AS p
 CROSS JOIN "{schema}"."{queue}_config" AS c
 LEFT JOIN LATERAL (
     SELECT
@@ -2344,14 +2344,14 @@ LEFT JOIN LATERAL (
         r.time,
         r.message, -- when content=slot
         r.reference_count
-    FROM {seen_ring} AS r
+    FROM {visible_ring} AS r
     WHERE r.slot = p.number % c.size AND r.message_id = p.number
     OFFSET 0 -- looked up slot by slot, and in no other way
 ) AS m ON true
 WHERE NOT p.void
 -- when of=all
 -- A number parked for another subscriber, which the scan of undrawn numbers does not include.
-AND p.number < {seen_next_pop}
+AND p.number < {visible_next_pop}
 -- end
 
 -- name: in_hand_messages
@@ -2445,7 +2445,7 @@ SELECT set_config('jit', 'off', true) AS jit;
 WITH numbers AS MATERIALIZED (
     SELECT
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
-        {seen_next_pop} AS next_pop,
+        {visible_next_pop} AS next_pop,
         c.size,
         c.base
     FROM "{schema}"."{queue}_config" AS c
@@ -2457,21 +2457,21 @@ held AS MATERIALIZED (
         r.message_id AS number,
         r.slot,
         r.time
-    FROM {seen_ring} AS r WHERE r.message_id IS NOT NULL
+    FROM {visible_ring} AS r WHERE r.message_id IS NOT NULL
 ),
 
 waiting AS MATERIALIZED (
     SELECT
         p.number,
         p.parked_at
-    FROM {seen_parked} AS p WHERE NOT p.void
+    FROM {visible_parked} AS p WHERE NOT p.void
 ),
 
 voids AS MATERIALIZED (
     SELECT
         p.number,
         p.parked_at
-    FROM {seen_parked} AS p WHERE p.void
+    FROM {visible_parked} AS p WHERE p.void
 ),
 
 single AS (
@@ -2589,8 +2589,8 @@ SELECT
     END AS after_at
 FROM runs AS r
 CROSS JOIN numbers AS n
-LEFT JOIN {seen_ring} AS before ON before.slot = (r.first - 1) % n.size
-LEFT JOIN {seen_ring} AS after ON after.slot = (r.last + 1) % n.size
+LEFT JOIN {visible_ring} AS before ON before.slot = (r.first - 1) % n.size
+LEFT JOIN {visible_ring} AS after ON after.slot = (r.last + 1) % n.size
 ORDER BY r.kind, r.first;
 
 -- name: stranded
@@ -2601,14 +2601,14 @@ SELECT
     r.first_id AS id,
     r.time AS pushed_at,
     CAST(EXTRACT(EPOCH FROM clock_timestamp() - r.time) AS double precision) AS age_seconds,
-    {seen_next_pop} AS next_pop,
+    {visible_next_pop} AS next_pop,
     pg_sequence_last_value(to_regclass('"{schema}"."{queue}_turn_seq"')) AS turn -- when subscribed=no
     -- when subscribed=yes
     pg_sequence_last_value(to_regclass('"{schema}"."{queue}_turn_seq_{subscriber_number}"')) AS turn
     -- end
-FROM {seen_parked} AS p
+FROM {visible_parked} AS p
 CROSS JOIN "{schema}"."{queue}_config" AS c
-INNER JOIN {seen_ring} AS r ON p.number % c.size = r.slot AND p.number = r.message_id
+INNER JOIN {visible_ring} AS r ON p.number % c.size = r.slot AND p.number = r.message_id
 WHERE
     NOT p.void AND r.reference_count > 0
     AND {slot_has_content} -- when content=apart
@@ -2624,7 +2624,7 @@ LIMIT 1000;
 -- With subscribers a wrong number may look popped by all: it is counted where it is.
 SELECT
     (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
-    {seen_next_pop} AS next_pop,
+    {visible_next_pop} AS next_pop,
     c.size AS size,
     c.base AS base,
     t.slots AS slots,
@@ -2650,7 +2650,7 @@ FROM (
     SELECT
         config.size,
         config.base,
-        {seen_next_pop} AS pops
+        {visible_next_pop} AS pops
     FROM "{schema}"."{queue}_config" AS config
     LIMIT 1 -- see lost
 ) AS c
@@ -2669,7 +2669,7 @@ CROSS JOIN LATERAL (
             OR num_nulls(r.message_id, r.first_id) <> 2 * (1 - r.reference_count) -- when content=apart
         ) AS miscounted,
         coalesce(max(greatest(r.message_id, r.first_id)), 0) AS highest
-    FROM {seen_ring} AS r
+    FROM {visible_ring} AS r
 ) AS t
 -- when subscribed=yes
 CROSS JOIN LATERAL (
@@ -2687,7 +2687,7 @@ CROSS JOIN LATERAL (
         coalesce(max(l.number) FILTER (WHERE NOT l.void), 0) AS highest_parked,
         coalesce(max(l.number) FILTER (WHERE l.void), 0) AS highest_void,
         CAST(EXTRACT(EPOCH FROM clock_timestamp() - min(l.parked_at) FILTER (WHERE NOT l.void)) AS double precision) AS parked_seconds
-    FROM {seen_parked} AS l
+    FROM {visible_parked} AS l
 ) AS p;
 
 -- name: broken_slots
@@ -2757,7 +2757,7 @@ WHERE s.seqrelid IN (
 )
 ORDER BY c.relname;
 
--- name: life
+-- name: server_start
 -- one row: when the server and its checkpointer started, since when it counts, and the abnormal ends since
 -- A crash resets the counters, and a crashed backend restarts the checkpointer.
 SELECT
@@ -2783,10 +2783,10 @@ WITH found AS MATERIALIZED (
     SELECT
         r.message_id AS number,
         false AS void
-    FROM {seen_ring} AS r CROSS JOIN "{schema}"."{queue}_config" AS c
+    FROM {visible_ring} AS r CROSS JOIN "{schema}"."{queue}_config" AS c
     WHERE
         r.message_id < CAST(:drawn_pop AS bigint) AND r.message_id >= c.base AND r.slot = r.message_id % c.size
-        AND NOT EXISTS (SELECT FROM {seen_parked} AS p WHERE p.number = r.message_id AND NOT p.void)
+        AND NOT EXISTS (SELECT FROM {visible_parked} AS p WHERE p.number = r.message_id AND NOT p.void)
 ),
 
 {park_numbers};
@@ -2796,36 +2796,36 @@ WITH found AS MATERIALIZED (
 -- Rows of parked are never updated, so a locked row is where it was seen.
 WITH hole AS MATERIALIZED (
     SELECT w.number
-    FROM {seen_parked} AS w CROSS JOIN "{schema}"."{queue}_config" AS c
+    FROM {visible_parked} AS w CROSS JOIN "{schema}"."{queue}_config" AS c
     WHERE
         NOT w.void AND w.number < CAST(:drawn_push AS bigint)
-        AND NOT EXISTS (SELECT FROM {seen_parked} AS v WHERE v.number = w.number AND v.void)
-        AND NOT EXISTS (SELECT FROM {seen_ring} AS r WHERE r.slot = w.number % c.size AND r.message_id = w.number)
+        AND NOT EXISTS (SELECT FROM {visible_parked} AS v WHERE v.number = w.number AND v.void)
+        AND NOT EXISTS (SELECT FROM {visible_ring} AS r WHERE r.slot = w.number % c.size AND r.message_id = w.number)
 ),
 
 locked AS MATERIALIZED (
-    SELECT p.ctid AS place
+    SELECT p.ctid AS location
     FROM "{schema}"."{queue}_parked" AS p
     WHERE p.number IN (SELECT h.number FROM hole AS h) AND NOT p.void
     AND p.subscriber = CAST('{subscriber_number}' AS smallint) -- when subscribed=yes
     FOR UPDATE SKIP LOCKED
 ),
 
-mended AS (
+repaired AS (
     DELETE FROM "{schema}"."{queue}_parked" AS p
-    WHERE p.ctid = ANY(ARRAY(SELECT l.place FROM locked AS l))
+    WHERE p.ctid = ANY(ARRAY(SELECT l.location FROM locked AS l))
     RETURNING p.number
 )
 
 SELECT
     (SELECT count(*) FROM hole) AS selected,
-    (SELECT count(*) FROM mended) AS done;
+    (SELECT count(*) FROM repaired) AS done;
 
 -- name: void_holes
 -- one row: how many push numbers below :drawn_push (proven) have neither message nor pop, and how many are void now
 WITH numbers AS MATERIALIZED (
     SELECT
-        greatest({seen_next_pop}, c.base) AS start
+        greatest({visible_next_pop}, c.base) AS start
     FROM "{schema}"."{queue}_config" AS c
     LIMIT 1 -- see lost
 ),
@@ -2837,8 +2837,8 @@ found AS MATERIALIZED (
     FROM numbers AS n
     CROSS JOIN LATERAL generate_series(n.start, CAST(:drawn_push AS bigint) - 1) AS g (number)
     WHERE
-        NOT EXISTS (SELECT FROM {seen_ring} AS r WHERE r.message_id = g.number)
-        AND NOT EXISTS (SELECT FROM {seen_parked} AS v WHERE v.number = g.number AND v.void)
+        NOT EXISTS (SELECT FROM {visible_ring} AS r WHERE r.message_id = g.number)
+        AND NOT EXISTS (SELECT FROM {visible_parked} AS v WHERE v.number = g.number AND v.void)
 ),
 
 {park_numbers};
@@ -2858,7 +2858,7 @@ found AS MATERIALIZED (
         false AS void
     FROM numbers AS n
     CROSS JOIN LATERAL generate_series(n.start, CAST(:drawn_pop AS bigint) - 1) AS g (number)
-    WHERE NOT EXISTS (SELECT FROM {seen_parked} AS w WHERE w.number = g.number AND NOT w.void)
+    WHERE NOT EXISTS (SELECT FROM {visible_parked} AS w WHERE w.number = g.number AND NOT w.void)
 ),
 
 {park_numbers};
@@ -2867,29 +2867,29 @@ found AS MATERIALIZED (
 -- one row: how many void numbers below :drawn_pop (proven) nobody will drop, and how many are removed
 WITH stale AS MATERIALIZED (
     SELECT v.number
-    FROM {seen_parked} AS v
+    FROM {visible_parked} AS v
     WHERE
         v.void AND v.number < CAST(:drawn_pop AS bigint)
-        AND NOT EXISTS (SELECT FROM {seen_parked} AS w WHERE w.number = v.number AND NOT w.void)
+        AND NOT EXISTS (SELECT FROM {visible_parked} AS w WHERE w.number = v.number AND NOT w.void)
 ),
 
 locked AS MATERIALIZED (
-    SELECT p.ctid AS place
+    SELECT p.ctid AS location
     FROM "{schema}"."{queue}_parked" AS p
     WHERE p.number IN (SELECT s.number FROM stale AS s) AND p.void
     AND p.subscriber = CAST('{subscriber_number}' AS smallint) -- when subscribed=yes
     FOR UPDATE SKIP LOCKED
 ),
 
-mended AS (
+repaired AS (
     DELETE FROM "{schema}"."{queue}_parked" AS p
-    WHERE p.ctid = ANY(ARRAY(SELECT l.place FROM locked AS l))
+    WHERE p.ctid = ANY(ARRAY(SELECT l.location FROM locked AS l))
     RETURNING p.number
 )
 
 SELECT
     (SELECT count(*) FROM stale) AS selected,
-    (SELECT count(*) FROM mended) AS done;
+    (SELECT count(*) FROM repaired) AS done;
 
 -- name: content_mismatches
 -- a row for each of the first 20 contents without a slot and slots without content: its id, and how many there are of its kind
@@ -2912,7 +2912,7 @@ UNION ALL
         'slot' AS kind,
         m.first_id AS id,
         count(*) OVER () AS found
-    FROM {seen_ring} AS m
+    FROM {visible_ring} AS m
     WHERE m.reference_count > 0 AND m.first_id IS NOT NULL AND {has_content} IS NULL
     ORDER BY m.message_id LIMIT 20
 );
@@ -2974,7 +2974,7 @@ WITH astray AS MATERIALIZED (
     SELECT
         m.slot,
         m.message_id AS number
-    FROM {seen_ring} AS m
+    FROM {visible_ring} AS m
     WHERE m.reference_count > 0 AND m.first_id IS NOT NULL AND {has_content} IS NULL
 ),
 
@@ -2998,7 +2998,7 @@ void AS (
     ON CONFLICT DO NOTHING
 ),
 
-mended AS (
+repaired AS (
     UPDATE "{schema}"."{queue}" AS r
     SET {empty_slot}, reference_count = 0
     FROM locked AS l WHERE r.slot = l.slot AND r.message_id = l.number
@@ -3007,7 +3007,7 @@ mended AS (
 
 SELECT
     (SELECT count(*) FROM astray) AS selected,
-    (SELECT count(*) FROM mended) AS done;
+    (SELECT count(*) FROM repaired) AS done;
 -- end
 
 -- name: add_slots
@@ -3262,7 +3262,7 @@ WITH broken AS MATERIALIZED (
 ),
 -- end
 
-mended AS (
+repaired AS (
     UPDATE "{schema}"."{queue}" AS r
     SET
         message_id = CASE WHEN b.kept THEN coalesce(b.number, nextval('"{schema}"."{queue}_push_seq"')) END,
@@ -3277,7 +3277,7 @@ SELECT
     (SELECT count(*) FROM broken) AS selected,
     count(*) FILTER (WHERE m.kept) AS kept,
     count(*) FILTER (WHERE NOT m.kept) AS emptied
-FROM mended AS m;
+FROM repaired AS m;
 
 -- name: slot_map
 -- a row for each range of slots in the same state, in order, with the numbers they hold or are expected to get
@@ -3286,7 +3286,7 @@ FROM mended AS m;
 WITH numbers AS MATERIALIZED (
     SELECT
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
-        {seen_next_pop} AS next_pop,
+        {visible_next_pop} AS next_pop,
         c.size
     FROM "{schema}"."{queue}_config" AS c
     LIMIT 1 -- see lost
@@ -3297,13 +3297,13 @@ waiting AS MATERIALIZED (
         p.number % n.size AS slot,
         min(p.number) AS number,
         array_agg(p.number) AS numbers
-    FROM {seen_parked} AS p CROSS JOIN numbers AS n
+    FROM {visible_parked} AS p CROSS JOIN numbers AS n
     WHERE NOT p.void
     GROUP BY p.number % n.size
 ),
 
 voids AS MATERIALIZED (
-    SELECT p.number FROM {seen_parked} AS p WHERE p.void
+    SELECT p.number FROM {visible_parked} AS p WHERE p.void
 ),
 
 slots AS (
@@ -3326,7 +3326,7 @@ slots AS (
             WHEN w.number IS NOT NULL THEN 'awaited'
             ELSE 'free'
         END AS state
-    FROM {seen_ring} AS r
+    FROM {visible_ring} AS r
     CROSS JOIN numbers AS n
     -- The number that a pop of this lap will look for here.
     CROSS JOIN LATERAL (SELECT n.next_pop + ((r.slot - n.next_pop) % n.size + n.size) % n.size AS number) AS e

@@ -153,8 +153,8 @@ WITH paused AS (
 
 SELECT count(p.name) AS queues
 FROM paused AS p
-CROSS JOIN (SELECT CAST(pg_notify(concat('{schema}', '.river_control'), {pause_notification}) AS text) AS one) AS told
-WHERE told.one IS NOT NULL;
+CROSS JOIN (SELECT CAST(pg_notify(concat('{schema}', '.river_control'), {pause_notification}) AS text) AS one) AS notified
+WHERE notified.one IS NOT NULL;
 
 -- name: resume
 -- one row: how many queues its own QueueResume lets go on
@@ -169,5 +169,5 @@ WITH resumed AS (
 
 SELECT count(r.name) AS queues
 FROM resumed AS r
-CROSS JOIN (SELECT CAST(pg_notify(concat('{schema}', '.river_control'), {resume_notification}) AS text) AS one) AS told
-WHERE told.one IS NOT NULL;
+CROSS JOIN (SELECT CAST(pg_notify(concat('{schema}', '.river_control'), {resume_notification}) AS text) AS one) AS notified
+WHERE notified.one IS NOT NULL;

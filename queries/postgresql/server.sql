@@ -15,7 +15,7 @@ SELECT
 FROM pg_database
 WHERE datname = current_database();
 
--- name: careful
+-- name: transaction_settings
 -- one row: the settings of this transaction from now on, and what the server is
 -- Plans read by an index wherever there is one, whatever statistics say: a look bounds its rows by LIMIT;
 -- without statistics, or with those of an empty queue, a planner expects to find them soon and reads the
@@ -152,9 +152,9 @@ SELECT
     END AS owner
 FROM (
     SELECT
-        asked.session,
-        CAST(substring(asked.session FROM '^pid=([0-9]{1,9}) start=') AS integer) AS pid
-    FROM unnest(CAST(:sessions AS text[])) AS asked (session)
+        requested.session,
+        CAST(substring(requested.session FROM '^pid=([0-9]{1,9}) start=') AS integer) AS pid
+    FROM unnest(CAST(:sessions AS text[])) AS requested (session)
 ) AS w
 LEFT JOIN pg_stat_activity AS a ON w.pid = a.pid;
 
@@ -172,7 +172,7 @@ SELECT
             SELECT FROM pg_proc AS p
             WHERE
                 p.pronamespace = c.relnamespace
-                AND p.proname IN (asked.queue || '_push', asked.queue || '_pop')
+                AND p.proname IN (requested.queue || '_push', requested.queue || '_pop')
                 AND has_function_privilege(p.oid, 'EXECUTE')
         )
     ), false) AS calls,
@@ -185,6 +185,6 @@ SELECT
         END
     ), false) AS maintains,
     has_database_privilege(current_database(), 'CREATE') AS creates
-FROM unnest(CAST(:schemas AS text[]), CAST(:tables AS text[]), CAST(:queues AS text[])) AS asked (schema, relation, queue)
-LEFT JOIN pg_namespace AS n ON asked.schema = n.nspname
-LEFT JOIN pg_class AS c ON asked.relation = c.relname AND n.oid = c.relnamespace;
+FROM unnest(CAST(:schemas AS text[]), CAST(:tables AS text[]), CAST(:queues AS text[])) AS requested (schema, relation, queue)
+LEFT JOIN pg_namespace AS n ON requested.schema = n.nspname
+LEFT JOIN pg_class AS c ON requested.relation = c.relname AND n.oid = c.relnamespace;

@@ -85,7 +85,7 @@ timezone('UTC', coalesce(m.finished_at, (SELECT f.created_at FROM "{schema}"."{b
 m.class_name
 
 -- define: last_beat
-(SELECT timezone('UTC', p.last_heartbeat_at) FROM "{schema}".solid_queue_processes AS p WHERE concat('process ', p.id) = asked.session)
+(SELECT timezone('UTC', p.last_heartbeat_at) FROM "{schema}".solid_queue_processes AS p WHERE concat('process ', p.id) = requested.session)
 
 -- define: silent_seconds
 -- It beats every minute; after process_alive_threshold (5 minutes unless set) its supervisor prunes it.

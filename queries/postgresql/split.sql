@@ -216,7 +216,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     UPDATE "{schema}"."{queue}_meta" AS m
     SET status = 4, errors = coalesce(error, ''), done_at = clock_timestamp()
-    , history = {this_error_kept} -- when keeps_history=yes
+    , history = {history_with_this_error} -- when keeps_history=yes
     -- "+ 0": found by its key, as above.
     WHERE m.id = "{queue}_fail".id AND m.status + 0 = 1
     AND ("{queue}_fail".attempts IS NULL OR m.attempts = "{queue}_fail".attempts);
@@ -236,7 +236,7 @@ DROP TABLE "{schema}"."{queue}_meta", "{schema}"."{queue}_data";
 -- ready: still to be popped; stuck: claimed for :stuck_after seconds, or by one of :gone; kept: all others. owners: who
 -- claimed the kept ones. OFFSET 0: one key lookup for each row.
 SELECT
-    count(*) AS looked,
+    count(*) AS rows_read,
     min(w.id) AS lowest,
     count(*) FILTER (WHERE w.state = 'ready') AS ready,
     (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.state = 'ready'))[1:10] AS ready_ids,
@@ -269,7 +269,7 @@ FROM (
 -- name: orphaned_payloads
 -- one row: of the next :most payloads from id :newest downwards: how many there are, the lowest, how many belong to no message, and the first ten of those
 SELECT
-    count(*) AS looked,
+    count(*) AS rows_read,
     min(w.id) AS lowest,
     count(*) FILTER (WHERE w.half) AS alone,
     (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.half))[1:10] AS alone_ids

@@ -209,7 +209,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     UPDATE "{schema}"."{queue}" AS m
     SET status = 4, errors = coalesce(error, ''), done_at = clock_timestamp()
-    , history = {this_error_kept} -- when keeps_history=yes
+    , history = {history_with_this_error} -- when keeps_history=yes
     -- "+ 0": found by its key, as above.
     WHERE m.id = "{queue}_fail".id AND m.status + 0 = 1
     AND ("{queue}_fail".attempts IS NULL OR m.attempts = "{queue}_fail".attempts);

@@ -53,7 +53,7 @@ BEGIN
 END
 $dbq$;
 
--- name: let_call
+-- name: grant_execute
 -- script: grants a role EXECUTE on a function
 DO $dbq$
 BEGIN

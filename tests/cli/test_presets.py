@@ -394,7 +394,7 @@ def test_every_statement_of_own_presets_is_run(ann: User, bob: User) -> None:
         bob.writes(PRESET.replace("error=problem", "error=no"))("preset", "check", "crate")
     every = {one.label for one in templates.statements("postgresql", "own").values()}
     # These two run before and after another statement, on its cursor.
-    assert every - labels == {"own.be_reader", "own.be_oneself"}
+    assert every - labels == {"own.set_reader_role", "own.reset_role"}
 
 
 assert IS_READY in PRESET

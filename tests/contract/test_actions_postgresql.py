@@ -294,10 +294,10 @@ def pages_read(
 ) -> dict[str, int]:
     """Statement -> the number of pages that it reads for the batch."""
     (held,), skipped = rows.lock_rows(connection, source, chosen)
-    assert (len(held.places), skipped) == (BATCH, 0)
+    assert (len(held.locations), skipped) == (BATCH, 0)
     keys = [rows.key_of(source.queue, storage, message) for message in chosen]
     due = [rows.due_of(message) for message in chosen]
-    values: dict[str, object] = {"keys": keys, "due": due, "places": list(held.places)}
+    values: dict[str, object] = {"keys": keys, "due": due, "locations": list(held.locations)}
     values |= {"state": state, "reason": "test", "action_id": None}
     names = ["lock_rows", "archive_rows", "delete_rows"] + ["make_ready"] * (state == "error")
     return {name: explained_pages(connection, source, storage, name, values) for name in names}

@@ -145,7 +145,7 @@ def test_the_cost_of_sampling_consumers_does_not_grow_with_the_queue(use: Use) -
             found = sampled(client, watch)
     one = named(found, "hoarder")
     assert (one.claims, one.estimated) == (MOST, ("claims",))
-    assert seen == {"server.careful", "monitor.consumers", "activity.clients"}
+    assert seen == {"server.transaction_settings", "monitor.consumers", "activity.clients"}
 
 
 ROLES = {"id": "id", "claimed_at": "started", "claimed_by": "worker", "payload": "body"}

@@ -306,7 +306,7 @@ def patch_answer(monkeypatch: pytest.MonkeyPatch, statement: str, answer: object
     for name in ("value", "row", "run"):
         monkeypatch.setattr(sql, name, asking(getattr(sql, name)))
     if statement == "prove.own_row":
-        patch_answer(monkeypatch, "prove.become", None)
+        patch_answer(monkeypatch, "prove.impersonate", None)
 
 
 def test_a_queue_that_differs_from_the_printed_sql_or_stays_disproves_a_claim(

@@ -179,9 +179,9 @@ def test_missing_payloads_says_how_far_it_scanned(use: Use) -> None:
     }
     with check_context(client.database, client.queue) as context:
         (row,) = context.query(IncompleteMessages, "missing_payloads", newest=7, **rest)
-        assert (row.looked, row.lowest, row.ready) == (3, 5, 0)
+        assert (row.rows_read, row.lowest, row.ready) == (3, 5, 0)
         (row,) = context.query(IncompleteMessages, "missing_payloads", newest=0, **rest)
-        assert (row.looked, row.lowest) == (0, None)
+        assert (row.rows_read, row.lowest) == (0, None)
 
 
 def test_only_split_queues_are_checked_for_payloads() -> None:

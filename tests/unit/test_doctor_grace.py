@@ -242,7 +242,7 @@ def test_a_crash_of_sql_server_explains_the_lost_numbers(monkeypatch: pytest.Mon
     odbc = stand_in_for_pyodbc(monkeypatch)
     early, late = AT - timedelta(hours=1), AT + timedelta(hours=1)
     results = {
-        "ring.life": rows(LIFE),
+        "ring.server_start": rows(LIFE),
         "ring.wait_for_relay": [(("number",), (1,))],
         "ring.stranded": [(tuple(field.name for field in fields(_Stranded)),)],
         "ring.structure": [(tuple(STRUCTURE), tuple(STRUCTURE.values()))],

@@ -12,7 +12,7 @@ from tests.statements import BIND, adopted, scan_requests, sources, texts
 from tests.statements import CONDITIONS_OF_SCANS as CONDITIONS
 
 BOUND = {
-    *("look", "n", "after_id", "after_time", "first", "last", "first_slot", "last_slot"),
+    *("read_limit", "n", "after_id", "after_time", "first", "last", "first_slot", "last_slot"),
     *("payload_length", "error_length", "id", "errors", "claimed_by", "payload_equals", "moment"),
     *("older", "older_s", "older_us", "newer", "newer_s", "newer_us", "least"),
     *(f"payload_value_{number}" for number in range(1, 5)),
@@ -55,7 +55,7 @@ def check(product: Product, queue: Queue, *, everything: bool) -> None:
         assert not re.search(r"\bOFFSET (?!0\b)|\bSELECT \*|\w\.\*", plain), where
         # At most one limit of rows read, one of rows returned.
         assert (
-            len(re.findall(r"(?:LIMIT|TOP \()\s*:(?:look|n)\b", plain))
+            len(re.findall(r"(?:LIMIT|TOP \()\s*:(?:read_limit|n)\b", plain))
             == text.count("common.matching") + 1
         ), where
 

@@ -110,9 +110,9 @@ def test_conversations_are_ended_in_batches_until_none_is_left(
     batches = [2, 2, 1]
 
     def answer(batch: str) -> list[object]:
-        if "broker.over" in batch:
+        if "broker.finished_conversations" in batch:
             return [(("conversations",), (5,))]
-        if "broker.end_over" in batch:
+        if "broker.end_finished" in batch:
             return [(("ended",), (batches.pop(0),))]
         if "OUTPUT inserted.action_id, inserted.done" in batch:
             return [(("action_id", "done"), (4, 5))]

@@ -24,7 +24,7 @@ from tests.contract.variants import ALL, DEFAULTS, Variant, on
 from tests.statements import pipeline_statements
 
 RING = {"next_numbers", "lost", "structure", "broken_slots", "missing_slots", "sequence_settings"}
-RING |= {"life", "park_orphans", "drop_holes", "void_holes", "park_spent", "drop_voids"}
+RING |= {"server_start", "park_orphans", "drop_holes", "void_holes", "park_spent", "drop_voids"}
 RING |= {"add_slots", "empty_slots", "raise_numbers", "repair_slots", "slot_map"}
 ONLY_ON = {"postgresql": {"drawing_transactions", "disable_jit", "pop_plan"}, "mssql": set[str]()}
 """Statements of one engine alone: who has drawn from a ring, which the other derives from two
@@ -192,14 +192,14 @@ def test_the_explained_plan_is_that_of_a_pop() -> None:
 
 
 def test_a_pop_and_the_doctor_use_the_same_planner_settings() -> None:
-    careful = templates.statements("postgresql", "server")["careful"].template
+    settings = templates.statements("postgresql", "server")["transaction_settings"].template
     for design in ("naive", "fifo", "stack", "pending", "claim", "status", "split"):
         functions = sql.statement("postgresql", f"{design}.functions").template
         pop = functions.partition('FUNCTION "{schema}"."{queue}_pop_many"(')[2].partition("$dbq$")[
             0
         ]
         off = set(re.findall(r"SET (\w+) = off", pop)) - {"enable_hashjoin", "enable_mergejoin"}
-        assert off == set(re.findall(r"set_config\('(\w+)', 'off'", careful)), design
+        assert off == set(re.findall(r"set_config\('(\w+)', 'off'", settings)), design
 
 
 PIPELINE_TYPES = {

@@ -164,7 +164,7 @@ class Pgmq:
 
 def _there(database: Database) -> _There:
     with database.transaction("look for pgmq", read_only=True) as connection:
-        return sql.row(connection, _There, "bench.pgmq_there")
+        return sql.row(connection, _There, "bench.pgmq_available")
 
 
 def _calls(database: Database, queue: str, names: Mapping[str, str]) -> dict[str, str]:

@@ -154,7 +154,7 @@ class RangeStep:
     """A row of the statement `step`: the next so many keys."""
 
     last: int | None
-    looked: int
+    rows_read: int
     rows: int
     oldest: datetime | None
     newest: datetime | None
@@ -343,12 +343,14 @@ def _steps(
         # A step may end beyond its span, inside the next.
         reached = max(reached, first)
         while reached < last:
-            step = sql.row(connection, RangeStep, "pipeline.step", within, after=reached, look=most)
+            step = sql.row(
+                connection, RangeStep, "pipeline.step", within, after=reached, read_limit=most
+            )
             if step.last is None:
                 return
             if step.rows:
                 yield reached, step.last, step
-            if step.looked < most:
+            if step.rows_read < most:
                 return
             reached = step.last
 
