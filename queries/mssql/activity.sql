@@ -1,13 +1,13 @@
--- Sessions, locks and waits of the queues, looked at from outside: these statements read the server's
--- views of itself and its catalog, never a queue, so nothing that a queue's sessions do can hold them up.
--- What cannot be seen so: a session that has used a queue and holds no lock of it any more. Between
--- two transactions a session holds none.
--- They want VIEW SERVER STATE (from SQL Server 2022 VIEW SERVER PERFORMANCE STATE, in Azure SQL Database
+-- Sessions, locks and waits of the queues, observed from outside: these statements read the server's
+-- views of itself and its catalog, never a queue, so nothing that a queue's sessions do can block them.
+-- They do not show a session that has used a queue and holds none of its locks any more. Between two
+-- transactions a session holds none.
+-- They require VIEW SERVER STATE (from SQL Server 2022 VIEW SERVER PERFORMANCE STATE, in Azure SQL Database
 -- VIEW DATABASE STATE); without it the server shows nothing of other sessions.
 
 -- name: objects
 -- a row for each object of the queues that sessions lock: tables, sequences, broker queues, application locks
--- :schemas, :queues and :names are JSON arrays of one length: where a thing is, of which queue it is, its name.
+-- :schemas, :queues and :names are JSON arrays of equal length: each object's schema, queue and name.
 DECLARE @schemas nvarchar(max) = :schemas;
 DECLARE @queues nvarchar(max) = :queues;
 DECLARE @names nvarchar(max) = :names;
@@ -16,7 +16,7 @@ SELECT
     q.[value] COLLATE DATABASE_DEFAULT AS queue,
     n.[value] COLLATE DATABASE_DEFAULT AS name,
     CASE RTRIM(o.type) WHEN N'SO' THEN N'sequence' WHEN N'SQ' THEN N'queue' ELSE N'table' END AS kind,
-    -- What sessions lock of a broker queue is the table inside it.
+    -- Of a broker queue, sessions lock its internal table.
     CAST(COALESCE(i.object_id, o.object_id) AS bigint) AS id
 FROM OPENJSON(@schemas) AS s
 INNER JOIN OPENJSON(@queues) AS q ON s.[key] = q.[key]
@@ -26,7 +26,7 @@ LEFT JOIN sys.internal_tables AS i ON o.object_id = i.parent_id AND i.internal_t
 WHERE o.type IN (N'U', N'V', N'SO', N'SQ')
 UNION
 -- order=strict: see fifo.sql. The lock views only show the first 32 characters of an application lock's
--- name; of these the id is made.
+-- name; the id is made from these.
 SELECT
     s.[value] COLLATE DATABASE_DEFAULT,
     q.[value] COLLATE DATABASE_DEFAULT,
@@ -40,12 +40,12 @@ INNER JOIN OPENJSON(@queues) AS q ON s.[key] = q.[key];
 
 -- name: sessions
 -- a row for each session (or transaction of a distributed one that has lost its session) that locks something of the queues, waits for a lock, blocks one that does, or works in this database
--- :relations and :advisory_locks are JSON arrays of ids, from the statement before. The server's views are
--- read one after the other and not at one moment: what began or ended between two of them shows up in one
--- only. blocked_by: [session id, ...]; locks: [[id of the object, kind of lock, mode, granted], ...].
--- Three waits are not the server's own words: a session that sleeps in a transaction is idle there, and an
--- active one without a wait runs, or is runnable and has no processor yet. Only these have a wait_kind.
--- held_at_...: for how long it holds the rows that it has locked, if any; see `holders` of server.sql.
+-- :relations and :advisory_locks are JSON arrays of ids, from the statement above. The server's views are
+-- read one after the other, not at one moment: what begins or ends between two reads shows up in only one of
+-- them. blocked_by: [session id, ...]; locks: [[id of the object, kind of lock, mode, granted], ...].
+-- Three waits are not in the server's words: a session that sleeps in a transaction is idle, and an active
+-- one without a wait is running, or runnable and without a processor yet. Only these have a wait_kind.
+-- held_at_...: how long it has held the rows that it locked, if any; see `holders` of server.sql.
 DECLARE @relations nvarchar(max) = :relations;
 DECLARE @advisory_locks nvarchar(max) = :advisory_locks;
 DECLARE @locks TABLE (
@@ -86,7 +86,7 @@ SELECT DISTINCT
 FROM (
     SELECT
         l.request_session_id AS session_id,
-        -- -2: a distributed transaction whose coordinator has not said yet how it ends.
+        -- -2: a distributed transaction whose coordinator has not decided its outcome yet.
         CASE WHEN l.request_session_id = -2 THEN CAST(l.request_owner_guid AS nvarchar(36)) END AS unit,
         CASE
             WHEN l.resource_type = N'OBJECT' THEN l.resource_associated_entity_id
@@ -129,7 +129,7 @@ FROM (
             OR (l.resource_type IN (N'KEY', N'RID') AND l.request_mode IN (N'X', N'U', N'RangeX-X', N'RangeS-U'))
         )
 ) AS found;
--- Below zero are owners that nobody knows (-4, -5: of a latch), but for -2.
+-- Below zero, except for -2, are unknown owners (-4, -5: of a latch).
 INSERT INTO @edges (session_id, blocker, unit)
 SELECT DISTINCT
     w.session_id,
@@ -349,13 +349,13 @@ WHERE
 
 -- name: counters
 -- the cumulative waits of the server (in Azure SQL Database: of the database) without the benign ones, and those at the indexes of :relations, a JSON array
--- What tells of no trouble is left out: threads that have nothing to do, or that wait because they should.
--- Source: Paul Randal, "SQL Server Wait Statistics (or please tell me where it hurts)", whose list this
--- is but for the last 10: sp_BlitzFirst of the First Responder Kit leaves those out too (background tasks,
--- most of them of availability groups).
--- An index's counters begin anew when its table leaves the metadata cache, the server's when somebody
--- clears them: a fall is a gap and no zero. An escalation takes no time; that there is one tells that
--- somebody has turned it on again.
+-- Benign: waits of threads that have nothing to do, or that are supposed to wait.
+-- Source: Paul Randal, "SQL Server Wait Statistics (or please tell me where it hurts)". This is his list,
+-- except for the last 10, which sp_BlitzFirst of the First Responder Kit omits too (background tasks, most
+-- of them of availability groups).
+-- An index's counters restart when its table leaves the metadata cache, the server's when somebody clears
+-- them: a decrease is a gap, not a zero. An escalation takes no time; if there is one, somebody has enabled
+-- it again.
 DECLARE @relations nvarchar(max) = :relations;
 WITH indexes AS (
     SELECT
@@ -371,7 +371,7 @@ WITH indexes AS (
         SUM(o.tree_page_latch_wait_in_ms) AS tree_latch_ms,
         SUM(o.page_io_latch_wait_count) AS reads,
         SUM(o.page_io_latch_wait_in_ms) AS read_ms
-    -- CROSS APPLY: of these alone; without it the function reads those of the whole database.
+    -- CROSS APPLY: for these only; otherwise the function reads the whole database.
     FROM (SELECT DISTINCT CAST(given.[value] AS int) AS object_id FROM OPENJSON(@relations) AS given) AS relation
     CROSS APPLY sys.dm_db_index_operational_stats(DB_ID(), relation.object_id, NULL, NULL) AS o
     GROUP BY o.object_id
@@ -437,7 +437,7 @@ CROSS APPLY (
 
 -- name: horizon
 -- at most 5 rows, the oldest first: the transactions whose row versions keep deleted rows of this database from being cleared away
--- transactions: how many with a snapshot or a row version have begun since; NULL: nobody counts them.
+-- transactions: how many with a snapshot or a row version have begun since; NULL: not counted.
 SELECT TOP (5)
     CASE a.is_snapshot WHEN 1 THEN N'snapshot' ELSE N'row versions' END AS kind,
     COALESCE(s.login_name, N'') AS name,

@@ -1,5 +1,5 @@
--- What `dbq-console bench` asks: the calls of a queue's public interface as its load makes them, what a
--- round leaves behind, and what a round cost the server.
+-- What `dbq-console bench` sends: the calls of a queue's public interface that its load makes, and queries
+-- of what a round leaves behind and of what it cost the server.
 --
 -- A message of the bench is text: 8 digits that check the head, 4 of its producer, 10 of its number there,
 -- 16 of the microsecond in which it was pushed, and a filler that is the same in all of them.
@@ -91,7 +91,7 @@ FROM (
         TRY_CAST(SUBSTRING(h.payload, 9, 4) AS bigint) AS producer,
         TRY_CAST(SUBSTRING(h.payload, 13, 10) AS bigint) AS number,
         TRY_CAST(SUBSTRING(h.payload, 23, 16) AS bigint) AS at_us,
-        -- Compared sign by sign: a collation may take an A for an a.
+        -- Compared by code point: a collation may treat A and a as equal.
         CASE
             WHEN
                 SUBSTRING(h.payload, 1, 38) NOT LIKE N'%[^0-9]%' COLLATE Latin1_General_BIN2
@@ -148,7 +148,7 @@ WHERE d.database_id = DB_ID();
 
 -- name: bytes_written
 -- one row: bytes of this database's log that were written so far
--- It wants VIEW SERVER STATE (in Azure SQL Database VIEW DATABASE STATE).
+-- Requires VIEW SERVER STATE (in Azure SQL Database VIEW DATABASE STATE).
 SELECT CAST(SUM(f.num_of_bytes_written) AS bigint) AS log_bytes
 FROM sys.dm_io_virtual_file_stats(DB_ID(), NULL) AS f
 INNER JOIN sys.database_files AS d ON f.file_id = d.file_id
@@ -208,7 +208,7 @@ ORDER BY s.name;
 CREATE SCHEMA [{schema}];
 
 -- name: drop_schema
--- script: drops such a schema with all that is in it
+-- script: drops such a schema with everything in it
 DROP TABLE IF EXISTS [{schema}].[rows];
 DROP SCHEMA IF EXISTS [{schema}];
 
@@ -237,7 +237,7 @@ SET TRANSACTION ISOLATION LEVEL SNAPSHOT;
 BEGIN TRANSACTION;
 
 -- name: old_snapshot
--- one row: the transaction from which on this one's snapshot keeps versions from being cleared away
+-- one row: the first transaction whose row versions this one's snapshot keeps from being cleared
 SELECT CAST(MIN(t.transaction_sequence_num) AS nvarchar(20)) AS xmin
 FROM sys.dm_tran_active_snapshot_database_transactions AS t
 WHERE t.session_id = @@SPID;

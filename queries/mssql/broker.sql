@@ -1,10 +1,10 @@
 -- broker: SQL Server's own queue, Service Broker, behind the interface of the other designs.
 --
--- A queue is a QUEUE, a SERVICE, a CONTRACT and a MESSAGE TYPE. Only the QUEUE lies in a schema; the names
--- of the others are the database's, so they hold the schema's name: [schema.queue_service] and so on.
--- Pushes send from a service and a queue of their own (_initiator), so that what Service Broker answers
--- does not come among the messages. It must be enabled: ALTER DATABASE ... SET ENABLE_BROKER.
--- Azure SQL Database has none; Managed Instance has.
+-- A queue is a QUEUE, a SERVICE, a CONTRACT and a MESSAGE TYPE. Only the QUEUE belongs to a schema; the names
+-- of the others are global in the database, so they contain the schema's name: [schema.queue_service] etc.
+-- Pushes send from a service and a queue of their own (_initiator), so that Service Broker's answers do not
+-- get among the messages. It must be enabled: ALTER DATABASE ... SET ENABLE_BROKER.
+-- Azure SQL Database does not have it; Managed Instance does.
 --
 -- The body of a message, for those who SEND and RECEIVE themselves: 16 bytes its id (a uniqueidentifier),
 -- 9 bytes its push time in UTC (a datetime2(7) as binary(9): 07, five bytes of 100 ns since midnight and
@@ -12,21 +12,21 @@
 --
 -- conversation=kept  each session keeps one conversation and sends all its messages on it (Rusanu, "Reusing
 --                    conversations": about 4 times cheaper to send than one each, 10 times to receive).
---                    One for all would hold every push until the transaction of the one before it ends:
---                    SEND locks its conversation. The order is kept within a conversation, so within a
---                    session. RECEIVE locks a conversation too: one consumer at a time takes from it, and
---                    meanwhile others find nothing in it. One that was ended or broke is replaced by
---                    the next push. Sessions that are gone leave theirs to the next of the same number.
--- conversation=each  one conversation a message: as many consumers as messages, no promise of an order
---                    (in practice the one in which they came). pop ends it; the answer to that is taken
---                    by later pushes, two for each message. What is still open is in `health`.
+--                    One for all would make every push wait until the transaction of the previous one
+--                    ends: SEND locks its conversation. Order is kept within a conversation, and so within
+--                    a session. RECEIVE locks a conversation too: one consumer at a time takes from it,
+--                    and meanwhile others find nothing in it. One that was ended or broke is replaced by
+--                    the next push. A closed session's is used by the next session with the same number.
+-- conversation=each  one conversation per message: as many consumers as messages, no guaranteed order
+--                    (in practice that of arrival). pop ends it; the answer to that is received by
+--                    later pushes, two for each message. What is still open is in `health`.
 --
 -- Five rollbacks in a row of a transaction that received disable the queue (poison messages): pop fails
 -- with error 9617, pushes pile up in sys.transmission_queue. To enable it: ALTER QUEUE ... WITH STATUS = ON.
 -- attempts is always 1: Service Broker keeps no count.
 --
--- activation=on makes a procedure <queue>_activated, the frame of a consumer, and registers it switched
--- off: see there.
+-- activation=on creates a procedure <queue>_activated, the frame of a consumer, and registers it disabled:
+-- see there.
 
 -- define: reading
 -- NOLOCK: otherwise a read of the queue and its RECEIVE wait for each other. Uncommitted messages are counted.
@@ -93,8 +93,8 @@ DECLARE @wait_ms int = :wait_ms;
 , @wait_ms = @wait_ms
 
 -- define: locked
--- Pushes on kept conversations go through their table. There is nothing else to lock: SEND and RECEIVE touch no table of
--- ours, and a Service Broker queue takes no hint but NOLOCK. So a message that arrives between the count and the DROP is
+-- Pushes on kept conversations go through their table. There is nothing else to lock: SEND and RECEIVE touch none of our
+-- tables, and a Service Broker queue takes no hint but NOLOCK. So a message that arrives between the count and the DROP is
 -- dropped with the queue.
 -- when conversation=kept
 SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_conversation] AS c WITH (TABLOCKX, HOLDLOCK);
@@ -110,7 +110,7 @@ WHERE {is_message}
 [{schema}].[{queue}_archive]
 
 -- define: grants_of_table
--- Who can read the queue can also RECEIVE from it, so a reader's counts stay unknown.
+-- Whoever can read the queue can also RECEIVE from it, so a reader's counts stay unknown.
 GRANT RECEIVE ON OBJECT::[{schema}].[{queue}] TO dbq_operator;
 -- The next installer may remove this one. Before an upgrade it belongs to somebody else.
 IF EXISTS (
@@ -517,7 +517,7 @@ WHERE q.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND d.database_id = DB_ID
 -- name: messages
 -- the messages by Service Broker's order number, for `chunk` of common.sql
 -- NOLOCK: otherwise a read of the queue and its RECEIVE wait for each other. The engine's index begins with the priority:
--- for a page of a deep queue it is read as a whole.
+-- for a page of a deep queue all of it is read.
 SELECT
     m.queuing_order AS key_id,
     -- when installed=yes
@@ -562,7 +562,7 @@ FROM (
 
 -- name: end_finished
 -- one row: how many of these conversations, at most :n, were ended on this side too
--- They can receive nothing any more, so what was read without a lock still holds.
+-- They cannot receive anything any more, so what was read without a lock is still true.
 SET NOCOUNT ON;
 DECLARE @n int = :n;
 DECLARE @ended bigint = 0, @conversation uniqueidentifier;

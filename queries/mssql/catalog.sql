@@ -1,8 +1,8 @@
 -- The console's own schema: which queues this database holds.
 --
--- Names are kept and compared exactly, whatever the database's collation: Orders and orders are two.
--- SQL Server itself compares the names of its objects by the collation of its catalog, where they may be
--- one; so what is taken there (relations) is asked by its own rule.
+-- Names are stored and compared exactly, whatever the database's collation: Orders and orders differ.
+-- SQL Server compares the names of its objects by the collation of its catalog, where they may be equal;
+-- so `relations` checks by that rule which names are taken.
 
 -- name: lock
 -- script: one installer at a time, until the transaction ends
@@ -170,8 +170,8 @@ IF OBJECT_ID(N'dbq.notification', N'U') IS NULL
     );
 
 -- name: exists
--- one row: whether this database has a catalog at all (or one that this login may know of), whether that
--- keeps an audit and decisions, and this login may read these
+-- one row: whether this database has a catalog (that this login may see), whether it has an audit and
+-- decisions, and whether this login may read these
 SELECT
     CAST(CASE WHEN OBJECT_ID(N'dbq.queue', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present,
     CAST(CASE WHEN OBJECT_ID(N'dbq.action', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS audited,
@@ -274,7 +274,7 @@ ORDER BY a.last_at DESC;
 
 -- name: actions
 -- the actions of operators, newest first, at most :n
--- An action that is one transaction shows once it is committed: a look at the audit waits for nobody.
+-- An action that is a single transaction appears once it is committed: reading the audit waits for nobody.
 DECLARE @n bigint = :n;
 DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;
@@ -490,7 +490,7 @@ UPDATE dbq.[queue] SET version = CAST(N'{version}' AS int) WHERE schema_name = N
 UPDATE dbq.[queue] SET options = N'{options_json}' WHERE schema_name = N'{schema}' AND queue_name = N'{queue}';
 
 -- name: schema_exists
--- one row: whether the schema is there (compared exactly; "=" alone does not see blanks at the end)
+-- one row: whether the schema exists (compared exactly; "=" alone ignores trailing blanks)
 DECLARE @schema nvarchar(max) = :schema;
 SELECT
     CAST(
@@ -502,9 +502,9 @@ SELECT
 
 -- name: relations
 -- those of the given names (:names, a JSON array) that are already in use in the schema, with what they are
--- Looked up as the server itself looks names up, by the collation of its catalog. Message types, contracts
--- and services of Service Broker belong to the database and to no schema: ours bear its name before their
--- own (broker.sql), and Service Broker compares such names exactly.
+-- Compared as the server does, by the collation of its catalog. Message types, contracts and services of
+-- Service Broker belong to the database, not to a schema: the schema's name is a prefix of ours (broker.sql),
+-- and Service Broker compares such names exactly.
 DECLARE @schema nvarchar(128) = :schema;
 DECLARE @names nvarchar(max) = :names;
 SELECT
@@ -557,7 +557,7 @@ FROM (
 ORDER BY taken.name, taken.kind;
 
 -- name: columns
--- the columns of one table or view (its name compared exactly), with their types; none: it is not there
+-- the columns of one table or view (its name compared exactly), with their types; none if it does not exist
 DECLARE @schema nvarchar(max) = :schema;
 DECLARE @table nvarchar(max) = :table;
 SELECT

@@ -1,8 +1,8 @@
--- What the doctor asks of any queue, besides what monitoring asks: each statement reads a bounded number of
--- rows by an index and returns keys, never a payload. What a statement says of claims is for queues that
--- keep what was popped. Of a ring with in_hand the table is <queue>_in_hand.
--- Rows that open transactions hold are skipped (READPAST), not waited for: they are somebody's work. Where
--- a row is looked for that should be there, locked ones are looked at too (NOLOCK): a locked row is there.
+-- What the doctor reads of any queue, besides what monitoring reads: each statement reads a bounded number
+-- of rows by an index and returns keys, never a payload. Statements about claims are for queues that keep
+-- popped messages. Of a ring with in_hand the table is <queue>_in_hand.
+-- Rows that open transactions hold are skipped (READPAST), not waited for: they are somebody's work. A check
+-- for a row that should exist also reads locked ones (NOLOCK): a locked row exists.
 -- ids: an array as JSON text, [{"id": "1"}, ...].
 
 -- name: recovering
@@ -11,7 +11,7 @@ SELECT CAST(CASE WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nv
 
 -- name: indexes
 -- a row for each index of the given tables (:tables, a JSON array): what it is on, under what condition, and whether it can be used
--- columns: an array as JSON text, as ids. READUNCOMMITTED: never behind somebody's DDL.
+-- columns: an array as JSON text, as ids. READUNCOMMITTED: never waits for somebody's DDL.
 DECLARE @schema nvarchar(max) = :schema;
 DECLARE @tables nvarchar(max) = :tables;
 SELECT
@@ -48,7 +48,7 @@ AND EXISTS (SELECT 1 FROM OPENJSON(:tables) AS given WHERE given.[value] = t.nam
 
 -- name: duplicate_keys
 -- a row for each duplicate key, of the first ten in each of :tables, whose key constraint is missing: among the table's first million rows
--- Run only then, without an index; the statement time-out ends it.
+-- Run only in that case, without an index; the statement time-out ends it.
 -- when installed=yes
 DECLARE @tables nvarchar(max) = :tables;
 SELECT
@@ -120,9 +120,9 @@ ORDER BY t.table_name, t.[key]
 ;
 
 -- name: ghosts
--- a row for each table of the queue: how many rows are deleted and not cleared away yet, of which some are kept for old row versions
--- A ghost is cleared away by the server itself, unless a transaction may still read its version. Of a table of
--- 10,000 pages or more the server looks at one page in a hundred. An error without VIEW DATABASE STATE.
+-- a row for each table of the queue: how many deleted rows are not cleared yet, and how many of them are kept for old row versions
+-- The server clears a ghost by itself, unless a transaction may still read its version. Of a table of 10,000
+-- pages or more the server samples one page in a hundred. An error without VIEW DATABASE STATE.
 SELECT
     CAST(o.name AS nvarchar(128)) AS name,
     CAST(COALESCE(SUM(g.ghost_record_count + g.version_ghost_record_count), 0) AS bigint) AS dead_rows
@@ -133,10 +133,10 @@ AND g.alloc_unit_type_desc = N'IN_ROW_DATA' AND g.index_level = 0
 GROUP BY o.name;
 
 -- name: pops
--- one row: the server's clock; when something was popped last, where that leaves a trace; what would be popped next; how many were, and since when that is counted
--- Of installed queues. A trace: done rows and the last one that was archived, what archive_at_pop wrote, the times of a ring's free
--- slots (of those up to 100,000). What a complete deletes leaves none, so of claims there is no last pop. The
--- counters begin anew when the table leaves the metadata cache, and nobody tells when that was.
+-- one row: the server's clock; the last pop, where it leaves a trace; the message to be popped next; the number of pops, and since when they are counted
+-- For installed queues. Traces: done rows and the last archived one, what archive_at_pop wrote, the times of a ring's free
+-- slots (up to 100,000 slots). A row that complete deletes leaves none, so `claim` has no last pop. The counters
+-- restart when the table leaves the metadata cache, and the server does not record when that was.
 SET NOCOUNT ON;
 DECLARE @popped bigint, @last_pop datetime2(7), @next nvarchar(450);
 -- when defined popped

@@ -5,7 +5,7 @@
 
 -- name: tables
 -- a row for each table or broker queue of the given names (a JSON array): its size, and how much its statistics have missed
--- fragmentation: in percent, of a heap; of an index it stands with the index.
+-- fragmentation: in percent, of a heap; that of an index is with the index.
 DECLARE @schema nvarchar(max) = :schema;
 DECLARE @names nvarchar(max) = :names;
 SELECT
@@ -39,7 +39,7 @@ OUTER APPLY (
 ) AS st
 OUTER APPLY (
     SELECT f.avg_fragmentation_in_percent
-    -- 0 is an index of a heap only: of another table the function does not take it (Microsoft's manual,
+    -- 0 is the index of a heap only: for any other table the function rejects it (Microsoft's manual,
     -- "sys.dm_db_index_physical_stats", Arguments).
     FROM sys.indexes AS x
     CROSS APPLY sys.dm_db_index_physical_stats(DB_ID(), x.object_id, x.index_id, NULL, N'LIMITED') AS f
@@ -91,9 +91,9 @@ ALTER INDEX [{index}] ON [{schema}].[{relation}] REORGANIZE;
 
 -- name: rebuild
 -- script: builds a new index that replaces the old one; callers continue
--- What is not said is as it was, but for frozen statistics. At its end it wants the table for a moment: it
--- waits for that behind all others, and gives up rather than stop them. MAXDOP = 1: in parallel, and with page
--- locks off, it may leave an index more out of order than before (Microsoft's manual, "Guidelines for online
+-- Options not given stay as they are, except frozen statistics. At its end it locks the table for a moment: it
+-- waits for that behind all others, and gives up rather than block them. MAXDOP = 1: in parallel, and with page
+-- locks off, it may leave an index more fragmented than before (Microsoft's manual, "Guidelines for online
 -- index operations", Performance considerations).
 ALTER INDEX [{index}] ON [{schema}].[{relation}] REBUILD WITH (
     MAXDOP = 1,

@@ -1,13 +1,13 @@
 -- Who may do what: three database roles for people, enforced by the server itself. Users become members:
 --
---   ALTER ROLE dbq_reader ADD MEMBER [the user];      looks at everything and changes nothing
+--   ALTER ROLE dbq_reader ADD MEMBER [the user];      reads everything and changes nothing
 --   ALTER ROLE dbq_operator ADD MEMBER [the user];    also pushes, pops, finishes and repairs
 --   ALTER ROLE dbq_admin ADD MEMBER [the user];       also installs
 --
 -- Procedures reach their tables through their common owner, so EXECUTE is all that a caller needs, and
--- a reader has none. What other sessions of the server do and wait for is the server's to grant to a
--- login, not the database's: VIEW SERVER STATE (from SQL Server 2022 VIEW SERVER PERFORMANCE STATE);
--- to end a session wants ALTER ANY CONNECTION.
+-- a reader has none. The right to see what other sessions do and wait for is granted to a login by the
+-- server, not the database: VIEW SERVER STATE (from SQL Server 2022 VIEW SERVER PERFORMANCE STATE);
+-- ending a session requires ALTER ANY CONNECTION.
 
 -- name: roles
 -- script: creates the three roles where they are missing, and lets them read this database's catalog

@@ -3,7 +3,7 @@
 -- name: capabilities
 -- one row: the server, the login, and what it may do
 -- version_number: major * 10,000,000 + minor * 100,000 + build, so 160004125 for 16.0.4125.3. In Azure it
--- stays at 12.0, whatever the server can; there engine_edition tells.
+-- stays at 12.0, whatever the server's features; engine_edition distinguishes those.
 SELECT
     v.version AS server_version,
     CAST(PARSENAME(v.version, 4) AS int) * 10000000
@@ -17,7 +17,7 @@ SELECT
         CASE WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) = N'READ_ONLY' THEN 1 ELSE 0 END
         AS bit
     ) AS read_only,
-    -- In Azure SQL Database and Fabric the server is not ours to look at, but the database's sessions are.
+    -- In Azure SQL Database and Fabric only the database's sessions are visible, not the server.
     CAST(
         CASE
             WHEN v.engine_edition IN (5, 12) THEN v.sees_database
@@ -32,7 +32,7 @@ SELECT
             WHEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CREATE TABLE') = 1
                 AND HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CREATE PROCEDURE') = 1
                 AND HAS_PERMS_BY_NAME(QUOTENAME(SCHEMA_NAME()), N'SCHEMA', N'ALTER') = 1
-                -- The first queue of a database makes the catalog's schema.
+                -- Installing a database's first queue creates the catalog's schema.
                 AND (SCHEMA_ID(N'dbq') IS NOT NULL OR HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CREATE SCHEMA') = 1)
                 THEN 1
             ELSE 0
@@ -69,10 +69,10 @@ FROM (
 LEFT JOIN sys.databases AS d ON d.name = DB_NAME();
 
 -- name: server_state
--- one row: what the server is, at the head of a look's transaction
--- The counters live from a start to the next one. tempdb is made anew at each start, and everybody may
--- see when, except in Azure SQL Database: there only the fall of a counter tells. Who writes is seen in
--- sys.dm_tran_locks, by those who may look at it, and not on a readable secondary.
+-- one row: what the server is, at the beginning of a sample's transaction
+-- The counters last from one start to the next. tempdb is created at each start, and everybody may see
+-- when, except in Azure SQL Database: there only a counter that decreases shows it. Writers are visible in
+-- sys.dm_tran_locks, to those with the right to read it, and not on a readable secondary.
 SELECT
     CONCAT(
         CONVERT(nvarchar(23), d.create_date, 126), N' ', CAST(SERVERPROPERTY(N'ServerName') AS nvarchar(128)), N' ', u.updateability
@@ -95,11 +95,11 @@ LEFT JOIN sys.databases AS d ON d.name = N'tempdb';
 
 -- name: holders
 -- a row for each table in which an open transaction holds rows: the holder, and the minimum and maximum time held
--- Who comes to a table has an intent lock on it; who holds rows has row locks too, or has written (with
--- optimized locking, row locks are not kept). Who waits for a lock of the table, or for another that
--- writes there, holds nobody up: only the root of the waits is a holder. When it got its rows: not before
--- its first log record here (a row that was only read WITH (UPDLOCK) may be locked earlier), and before it
--- fell idle. Of a broker queue the table is the one inside it. It wants what `server_state` asks for.
+-- Any user of a table has an intent lock on it; a holder of rows has row locks too, or has written (with
+-- optimized locking, row locks are not kept). A session that waits for a lock of the table, or for another
+-- writer there, does not count: only the root of the waits is a holder. It locked its rows not before its
+-- first log record here (a row only read WITH (UPDLOCK) may have been locked earlier), and before it became
+-- idle. Of a broker queue it is the internal table. Requires the same right as `server_state`.
 -- READUNCOMMITTED: never waits for somebody's DDL.
 DECLARE @locks TABLE (
     session_id int NOT NULL,
@@ -127,7 +127,7 @@ SELECT
 FROM (
     SELECT
         l.request_session_id AS session_id,
-        -- -2: it has no session any more; its coordinator has not said yet how it ends.
+        -- -2: it has no session any more; its coordinator has not decided its outcome yet.
         CASE WHEN l.request_session_id = -2 THEN CAST(l.request_owner_guid AS nvarchar(36)) END AS unit,
         CASE WHEN l.resource_type = N'OBJECT' THEN l.resource_associated_entity_id ELSE p.object_id END AS object_id,
         CASE WHEN l.request_owner_type = N'TRANSACTION' THEN l.request_owner_id END AS transaction_id,
@@ -188,15 +188,15 @@ WHERE
 
 -- name: owners
 -- a row for each of the sessions (as in claimed_by): gone, alive, or unknown
--- :sessions is a JSON array. The procedures write a login time in UTC, made of the server's local time by
--- its zone at that moment. Clocks may have been put forward or back since: a difference of whole half hours
--- up to two hours, to the millisecond, is the same login.
+-- :sessions is a JSON array. The procedures write a login time in UTC, converted from the server's local time
+-- by its offset at that moment. The offset may have changed since: a difference of whole half hours, up to two
+-- hours and exact to the millisecond, is the same login.
 DECLARE @sessions nvarchar(max) = :sessions;
 SELECT
     w.session AS session,
     CASE
         WHEN w.session_id IS NULL OR w.login_time IS NULL THEN N'unknown' -- not ours
-        -- A primary's, looked for on its secondary.
+        -- A primary's session, when queried on its secondary.
         WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) = N'READ_ONLY' THEN N'unknown'
         WHEN s.session_id IS NULL AND v.sees_all = 1 THEN N'gone'
         WHEN s.session_id IS NULL THEN N'unknown' -- hidden for lack of VIEW SERVER STATE
@@ -206,7 +206,7 @@ SELECT
 FROM (
     SELECT
         requested.[value] COLLATE DATABASE_DEFAULT AS session,
-        -- ABS: of a text without a blank in its place, whatever is computed first, no error.
+        -- ABS: a text without a blank must not cause an error, whatever is evaluated first.
         CASE WHEN requested.[value] LIKE N'session=[0-9]% login=%'
             THEN TRY_CAST(SUBSTRING(requested.[value], 9, ABS(CHARINDEX(N' ', requested.[value]) - 9)) AS int)
         END AS session_id,
@@ -237,12 +237,12 @@ OUTER APPLY (
 ) AS s;
 
 -- name: babelfish
--- one row: 1 on Babelfish, which lacks some of what the first statement asks; NULL on SQL Server
+-- one row: 1 on Babelfish, which lacks some of what the first statement reads; NULL on SQL Server
 SELECT CAST(SERVERPROPERTY(N'Babelfish') AS int) AS babelfish;
 
 -- name: login_rights
 -- one row: what this login may do beyond reading, on any of these queues and on the server
--- :schemas, :tables and :queues are JSON arrays of one length. A right on an object that cannot be seen is NULL: none.
+-- :schemas, :tables and :queues are JSON arrays of equal length. A right on an invisible object is NULL: none.
 DECLARE @schemas nvarchar(max) = :schemas;
 DECLARE @tables nvarchar(max) = :tables;
 DECLARE @queues nvarchar(max) = :queues;
@@ -277,7 +277,7 @@ SELECT
     CAST(COALESCE(MAX(HAS_PERMS_BY_NAME(requested.relation, N'OBJECT', N'ALTER')), 0) AS bit) AS maintains,
     CAST(CASE WHEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CREATE TABLE') = 1 THEN 1 ELSE 0 END AS bit) AS creates
 FROM (
-    -- One row more, of nothing: without any queue the server is asked all the same.
+    -- An additional empty row, so that the server's rights are read without any queue too.
     SELECT CAST(NULL AS nvarchar(600)) AS relation, CAST(NULL AS nvarchar(600)) AS push, CAST(NULL AS nvarchar(600)) AS pop
     UNION ALL
     SELECT

@@ -29,7 +29,7 @@ SELECT
 FROM sys.dm_tran_active_transactions AS a WHERE a.transaction_uow = @unit;
 
 -- name: end_session
--- one row: whether it was killed; none: it is not the same session any more, and was left alone
+-- one row: whether it was killed; none: it is not the same session any more, so it was not killed
 -- KILL takes a constant, and is allowed in no transaction. :seconds is for engines that wait.
 DECLARE @session int = TRY_CAST(:session AS int);
 DECLARE @started nvarchar(50) = :started;

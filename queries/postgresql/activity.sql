@@ -1,7 +1,7 @@
--- Sessions, locks and waits of the queues, looked at from outside: these statements read the server's
--- own views and its catalog, never a queue, so nothing that a queue's sessions do can hold them up.
--- What cannot be seen so: a session that has used a queue and holds no lock of it any more. Between
--- two transactions a session holds none.
+-- Sessions, locks and waits of the queues, observed from outside: these statements read the server's
+-- own views and its catalog, never a queue, so nothing that a queue's sessions do can block them.
+-- They do not show a session that has used a queue and holds none of its locks any more. Between two
+-- transactions a session holds none.
 
 -- name: objects
 -- a row for each object of the queues that sessions lock: tables with their indexes, sequences, advisory locks
@@ -72,11 +72,11 @@ CROSS JOIN unnest(ARRAY['push', 'pop']) AS l (verb);
 
 -- name: sessions
 -- a row for each session or prepared transaction that locks something of the queues, waits for a lock, blocks one that does, or works in this database
--- The server's views are read one after the other and not at one moment: what began or ended between
--- two of them shows up in one only. blocked_by: [session id or name of a prepared transaction, ...];
--- locks: [[id of the object, kind of lock, mode, granted], ...]. Two waits are not the server's own
--- words: what it calls ClientRead inside a transaction is idle there, and active without a wait runs.
--- held_at_...: for how long it holds the rows that it has locked, if any; see `holders` of server.sql.
+-- The server's views are read one after the other, not at one moment: what begins or ends between
+-- two reads shows up in only one. blocked_by: [session id or name of a prepared transaction, ...];
+-- locks: [[id of the object, kind of lock, mode, granted], ...]. Two waits are not in the server's
+-- words: ClientRead inside a transaction is idle, and an active session without a wait is running.
+-- held_at_...: how long it has held the rows that it locked, if any; see `holders` of server.sql.
 WITH wanted AS MATERIALIZED (
     SELECT
         false AS advisory,
@@ -147,8 +147,8 @@ touching AS MATERIALIZED (
     GROUP BY l.pid, prepared_as
 ),
 
--- A session waits for one lock at a time. Only these are asked for their blockers: to answer, the
--- server holds its lock tables still for a moment.
+-- A session waits for one lock at a time. Only waiting ones are queried for their blockers, because
+-- the server freezes its lock tables for a moment to answer.
 waiting AS MATERIALIZED (
     SELECT
         l.pid,
@@ -241,7 +241,7 @@ SELECT
     CAST(a.usename AS text) AS user_name,
     a.application_name AS application_name,
     host(a.client_addr) AS client_address,
-    -- disabled: track_activities is off for it, so nobody knows.
+    -- disabled: track_activities is off for it, so its state is unknown.
     nullif(a.state, 'disabled') AS state,
     CASE
         WHEN w.pid IS NOT NULL THEN 'Lock'
@@ -360,8 +360,8 @@ LIMIT 1000;
 
 -- name: horizon
 -- at most 5 rows, oldest first: what keeps dead rows of this database from vacuum, whatever queue they are in
--- seconds: of its transaction; a replication slot has none. A session's own snapshot is let go between
--- statements at READ COMMITTED, its transaction number is not.
+-- seconds: of its transaction; a replication slot has none. At READ COMMITTED a session releases its
+-- snapshot between statements, but not its transaction number.
 SELECT
     o.kind AS kind,
     o.name AS name,

@@ -1,5 +1,5 @@
--- What `dbq-console bench` asks: the calls of a queue's public interface as its load makes them, what a
--- round leaves behind, and what a round cost the server.
+-- What `dbq-console bench` sends: the calls of a queue's public interface that its load makes, and queries
+-- of what a round leaves behind and of what it cost the server.
 --
 -- A message of the bench is text: 8 digits that check the head, 4 of its producer, 10 of its number there,
 -- 16 of the microsecond in which it was pushed, and a filler that is the same in all of them.
@@ -217,7 +217,7 @@ ORDER BY n.nspname;
 CREATE SCHEMA "{schema}";
 
 -- name: drop_schema
--- script: drops such a schema with all that is in it
+-- script: drops such a schema with everything in it
 DROP SCHEMA IF EXISTS "{schema}" CASCADE;
 
 -- name: make_rows

@@ -157,9 +157,9 @@ COMMENT ON COLUMN dbq.notification.target IS 'the receiver, as the configuration
 COMMENT ON COLUMN dbq.notification.event_key IS 'by which the receiver drops doubles';
 
 -- name: exists
--- one row: whether this database has a catalog at all, whether that keeps an audit and decisions (old ones do not), and this login may read these
+-- one row: whether this database has a catalog, whether it has an audit and decisions (old ones do not), and whether this login may read these
 -- Read from the tables: to_regclass would answer from the session's cache, where a table that another
--- session has made since the first look is still missing, even after a wait for that session's lock.
+-- session has created since the first check is still missing, even after waiting for that session's lock.
 SELECT
     coalesce(bool_or(c.relname = 'queue'), false) AS present,
     coalesce(bool_or(c.relname = 'action'), false) AS audited,
@@ -412,7 +412,7 @@ UPDATE dbq.queue SET version = CAST('{version}' AS integer) WHERE schema_name = 
 UPDATE dbq.queue SET options = '{options_json}' WHERE schema_name = '{schema}' AND queue_name = '{queue}';
 
 -- name: schema_exists
--- one row: whether the schema is there (compared as text: a longer name is not cut off to fit)
+-- one row: whether the schema exists (compared as text: a longer name is not truncated)
 SELECT EXISTS(SELECT FROM pg_namespace AS n WHERE n.nspname = CAST(:schema AS text)) AS present;
 
 -- name: relations

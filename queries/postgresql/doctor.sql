@@ -1,7 +1,7 @@
--- What the doctor asks of any queue, besides what monitoring asks: each statement reads a bounded number of
--- rows by an index, in a transaction that does so (`careful` of server.sql), and returns keys, never a payload.
--- What a statement says of claims is for queues that keep what was popped. Of a ring with in_hand the table
--- is <queue>_in_hand.
+-- What the doctor reads of any queue, besides what monitoring reads: each statement reads a bounded number of
+-- rows by an index, as `transaction_settings` of server.sql makes it, and returns keys, never a payload.
+-- Statements about claims are for queues that keep popped messages. Of a ring with in_hand the table is
+-- <queue>_in_hand.
 
 -- name: recovering
 -- one row: whether this server is a replica: transactions and claims are on its primary
@@ -38,7 +38,7 @@ WHERE k.contype = 'c' AND n.nspname = CAST(:schema AS text) AND t.relname = ANY(
 
 -- name: duplicate_keys
 -- a row for each duplicate key, of the first ten in each of :tables, whose key constraint is missing: among the table's first million rows
--- Run only then, without an index; the statement time-out ends it.
+-- Run only in that case, without an index; the statement time-out ends it.
 -- when installed=yes
 SELECT
     CAST(t.table_name AS text) AS table_name,
@@ -104,7 +104,7 @@ ORDER BY t.table_name, t.key
 -- name: pop_plan
 -- one row: the planner's plan for finding the next row to pop, as JSON; nothing is read
 -- The pop's own query without its lock, which needs the right to write, and without ctid, which is in no index. Under the
--- settings of `careful`, which are those of the pop function.
+-- settings of `transaction_settings`, which are those of the pop function.
 -- when installed=yes
 -- when defined pop_order
 EXPLAIN (SETTINGS, FORMAT JSON)
@@ -116,9 +116,9 @@ ORDER BY {pop_order} LIMIT 1
 ;
 
 -- name: pops
--- one row: the server's clock; when something was popped last, where that leaves a trace; what would be popped next; how many were, and since when that is counted
--- Of installed queues. A trace: done rows and the last one that was archived, what archive_at_pop wrote, the times of a ring's free
--- slots (of those up to 100,000). What a complete deletes leaves none, so of claims there is no last pop.
+-- one row: the server's clock; the last pop, where it leaves a trace; the message to be popped next; the number of pops, and since when they are counted
+-- For installed queues. Traces: done rows and the last archived one, what archive_at_pop wrote, the times of a ring's free
+-- slots (up to 100,000 slots). A row that complete deletes leaves none, so `claim` has no last pop.
 SELECT
     CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS double precision) AS moment,
     CAST(EXTRACT(EPOCH FROM clock_timestamp() - t.last_pop) AS double precision) AS popped_seconds,

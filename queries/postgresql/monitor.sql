@@ -452,7 +452,7 @@ SELECT
                     {first_ready_id}
                 ) AS first_id,
                 (SELECT h."{id}" FROM "{schema}"."{table}" AS h ORDER BY h."{id}" DESC LIMIT 1) AS last_id
-            LIMIT 1 -- so that each end is rows_read up once
+            LIMIT 1 -- so that each end is looked up once
         ) AS ends
         CROSS JOIN LATERAL (
             SELECT

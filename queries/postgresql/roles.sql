@@ -1,12 +1,12 @@
 -- Who may do what: three roles for people, enforced by the server itself. Logins become members:
 --
---   GRANT dbq_reader TO "the login";      looks at everything and changes nothing
+--   GRANT dbq_reader TO "the login";      reads everything and changes nothing
 --   GRANT dbq_operator TO "the login";    also pushes, pops, finishes, repairs and ends sessions
 --   GRANT dbq_admin TO "the login";       also installs; what it installs belongs to that login
 --
--- A queue's functions run with their caller's rights, so those of its tables decide. To look at a
--- queue a reader needs SELECT and no more: no function, no write, no sequence to draw from.
--- Roles are the cluster's, their rights each database's own: run it in every one that has queues.
+-- A queue's functions run with their caller's rights, so the rights on its tables decide. To read a
+-- queue SELECT is enough: no function, no write, no sequence to draw from.
+-- Roles belong to the cluster, their rights to each database: run it in every one that has queues.
 
 -- name: roles
 -- script: creates the three roles where they are missing, and lets them read this database's catalog

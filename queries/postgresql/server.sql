@@ -17,9 +17,9 @@ WHERE datname = current_database();
 
 -- name: transaction_settings
 -- one row: the settings of this transaction from now on, and what the server is
--- Plans read by an index wherever there is one, whatever statistics say: a look bounds its rows by LIMIT;
--- without statistics, or with those of an empty queue, a planner expects to find them soon and reads the
--- whole table where there are none. The counters live from a start, a crash or a reset to the next one.
+-- Plans use an index wherever there is one, whatever the statistics: a sample bounds its rows by LIMIT;
+-- without statistics, or with those of an empty queue, the planner expects to find them soon and reads
+-- the entire table where there are none. The counters last from a start, crash or reset to the next one.
 SELECT
     set_config('enable_seqscan', 'off', true) AS seqscan,
     set_config('enable_bitmapscan', 'off', true) AS bitmapscan,
@@ -36,9 +36,9 @@ SELECT
 
 -- name: holders
 -- a row for each table in which an open transaction holds rows: the holder, and the minimum and maximum time held
--- A transaction that comes to a table has a lock on it; one that has locked a row has a number too. One
--- that waits for another at the same table is held up itself: only the root of the waits is a holder.
--- When it locked a row is not kept: after it began, and before it fell idle or was prepared.
+-- A transaction that uses a table has a lock on it; one that has locked a row has a number too. One that
+-- waits for another at the same table is blocked itself: only the root of the waits is a holder. When it
+-- locked a row is not recorded: after it began, and before it became idle or was prepared.
 WITH locks AS MATERIALIZED (
     SELECT
         l.pid,
@@ -144,7 +144,7 @@ WHERE
 SELECT
     w.session AS session,
     CASE
-        WHEN w.pid IS NULL OR pg_is_in_recovery() THEN 'unknown' -- not ours; or a primary's, looked for on its standby
+        WHEN w.pid IS NULL OR pg_is_in_recovery() THEN 'unknown' -- not ours; or a primary's, when queried on its standby
         WHEN a.pid IS NULL THEN 'gone'
         WHEN a.backend_start IS NULL THEN 'unknown' -- hidden for lack of pg_read_all_stats
         WHEN format('pid=%s start=%s', a.pid, to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) = w.session THEN 'alive'

@@ -19,7 +19,7 @@ SELECT
 FROM pg_prepared_xacts AS p WHERE p.gid = CAST(:session AS text) AND p.database = current_database();
 
 -- name: end_session
--- one row: whether it ended within :seconds; none: it is not the same session any more, and was left alone
+-- one row: whether it ended within :seconds; none: it is not the same session any more, so it was not ended
 SELECT pg_terminate_backend(a.pid, CAST(CAST(:seconds AS double precision) * 1000 AS bigint)) AS ended
 FROM pg_stat_activity AS a
 WHERE CAST(a.pid AS text) = CAST(:session AS text)
