@@ -13,7 +13,7 @@ from console.designs import own_file
 from console.engines.embedded import EmbeddedServer
 from console.sql import templates
 from tests.cli.own_presets import IS_READY, PRESET, TABLE, User, ready_if, run
-from tests.contract.test_every_statement import running
+from tests.contract.test_every_statement import labels_run
 from tests.servers import connect, fresh_database
 
 REFUSED_EXPRESSIONS = {
@@ -383,7 +383,7 @@ def test_show_describes_a_preset_and_trust_can_be_revoked(ann: User, bob: User) 
 
 
 def test_every_statement_of_own_presets_is_run(ann: User, bob: User) -> None:
-    with running() as labels:
+    with labels_run() as labels:
         make_roles(ann)
         ann.done("preset", "check", "crate")
         ann.trusts().done("discover")

@@ -53,7 +53,7 @@ _PLAIN_ROLES = {"id": "the id", "payload": "Payload", "pushed_at": "queued at"}
 
 
 @dataclass(frozen=True)
-class Theirs:
+class ForeignTable:
     """An adopted table, its columns by role, and its correct figures."""
 
     script: str
@@ -64,8 +64,10 @@ class Theirs:
     """Figures that differ if only the required roles are mapped. None: unknown."""
 
 
-_PLAIN = Theirs(_PLAIN_TABLE, _PLAIN_ROLES, {"ready": 3, "age_seconds": 100}, {"age_seconds": None})
-_STATUS = Theirs(
+_PLAIN = ForeignTable(
+    _PLAIN_TABLE, _PLAIN_ROLES, {"ready": 3, "age_seconds": 100}, {"age_seconds": None}
+)
+_STATUS = ForeignTable(
     _STATUS_TABLE + _STATES,
     {
         "id": "the id",
@@ -86,8 +88,8 @@ TABLES = {
     "naive": _PLAIN,
     "fifo": _PLAIN,
     "stack": _PLAIN,
-    "heap": Theirs(_PLAIN_TABLE, _PLAIN_ROLES, {"ready": 3, "age_seconds": None}),
-    "pending": Theirs(
+    "heap": ForeignTable(_PLAIN_TABLE, _PLAIN_ROLES, {"ready": 3, "age_seconds": None}),
+    "pending": ForeignTable(
         """
         CREATE TABLE "Their Queue" (
             "the id" integer, "Payload" text, "at" timestamp, "due" timestamp
@@ -102,7 +104,7 @@ TABLES = {
         {"ready": 2, "scheduled": 2, "age_seconds": 100},
         {"age_seconds": None},
     ),
-    "claim": Theirs(
+    "claim": ForeignTable(
         _STATUS_TABLE + _STATES + """DELETE FROM "Their Queue" WHERE "STATE" IN (2, 3);""",
         {role: column for role, column in _STATUS.roles.items() if role != "status"},
         {"ready": 3, "claimed": 2, "stuck": 1, "errors": 1, "age_seconds": 100},
@@ -111,7 +113,7 @@ TABLES = {
     ),
     "status": _STATUS,
     "split": _STATUS,
-    "ring": Theirs(
+    "ring": ForeignTable(
         """
         CREATE TABLE "Their Queue" (
             "the slot" integer, "number" bigint, "Payload" text, "at" timestamp, "refs" integer
@@ -167,10 +169,10 @@ def sampled_queue(database: Database) -> QueueSnapshot:
     return snapshot(sample, "test")
 
 
-def check_figures(seen: QueueSnapshot, expected: Mapping[str, int | None]) -> None:
+def check_figures(observed: QueueSnapshot, expected: Mapping[str, int | None]) -> None:
     unknown = set(RATES)
     for figure, value in expected.items():
-        found = getattr(seen, figure)
+        found = getattr(observed, figure)
         if value is None:
             unknown.add(figure)
             assert found is None
@@ -178,10 +180,10 @@ def check_figures(seen: QueueSnapshot, expected: Mapping[str, int | None]) -> No
             assert value <= found < value + 10_000
         else:
             assert found == value, figure
-    assert set(seen.unknown) == unknown
+    assert set(observed.unknown) == unknown
     others = {"ready", "claimed", "stuck", "errors", "done", "scheduled", "gap", "capacity"}
-    assert all(getattr(seen, figure) is None for figure in others - set(expected))
-    assert seen.estimated == ()
+    assert all(getattr(observed, figure) is None for figure in others - set(expected))
+    assert observed.estimated == ()
 
 
 def test_every_design_is_covered() -> None:
@@ -296,8 +298,8 @@ def test_a_name_that_the_server_would_truncate_is_not_found(new_database: Databa
 def test_a_view_can_be_adopted(new_database: Database) -> None:
     run(new_database, TABLES["status"].script + 'CREATE VIEW v AS SELECT * FROM "Their Queue"')
     view = adopt(new_database, "public", "v", DESIGNS["status"], TABLES["status"].roles)
-    seen = sampled_queue(new_database)
-    assert (seen.ready, seen.claimed, seen.done) == (3, 2, 2)
+    observed = sampled_queue(new_database)
+    assert (observed.ready, observed.claimed, observed.done) == (3, 2, 2)
     # No engine can sample the pages of a view, so no query may do that.
     assert view.scope(new_database.product).options["counters"] == "no"
 
@@ -306,7 +308,9 @@ def test_a_missing_table_hides_no_other_queue(new_database: Database) -> None:
     make(new_database, "fifo")
     installed(new_database, default("ring"), "ours")
     run(new_database, 'DROP TABLE "Their Queue"')
-    theirs, ours = sorted(take_sample(new_database).queues, key=lambda seen: seen.queue.name)
+    theirs, ours = sorted(
+        take_sample(new_database).queues, key=lambda observed: observed.queue.name
+    )
     assert theirs.row is None
     assert "Their Queue" in theirs.problem
     assert ours.row is not None

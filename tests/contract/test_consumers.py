@@ -25,7 +25,7 @@ from console.monitor.figures import key_of
 from console.monitor.statement_text import actions_in, call_pattern
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.test_every_statement import running
+from tests.contract.test_every_statement import labels_run
 from tests.contract.variants import DEFAULTS, Variant, default
 from tests.servers import TIMEOUTS, wait_until
 
@@ -89,10 +89,10 @@ def test_consumers_with_claims_have_names_last_pops_and_rates(use: Use, variant:
     left = named(sampled(client, watch), "another")
     assert (left.sessions, left.claims, left.program) == (0, 1, "another")
     assert left.messages_per_second is None
-    nobody = ConsumerWatch(client.database)
-    stranger = [one for one in sampled(client, nobody).consumers if one.claims]
-    assert [(one.name, one.sessions) for one in stranger] == [(None, 0)]
-    assert "its session is over" in stranger[0].unknown["name"]
+    new_watch = ConsumerWatch(client.database)
+    unnamed = [one for one in sampled(client, new_watch).consumers if one.claims]
+    assert [(one.name, one.sessions) for one in unnamed] == [(None, 0)]
+    assert "its session is over" in unnamed[0].unknown["name"]
 
 
 @pytest.mark.usefixtures("requires_session_views")
@@ -141,7 +141,7 @@ def test_the_cost_of_sampling_consumers_does_not_grow_with_the_queue(use: Use) -
     client.push_many(client.payloads(*range(MOST + 200)))
     with program(client, "many") as many:
         many.pop_many(MOST + 200, "hoarder")
-        with running() as seen:
+        with labels_run() as seen:
             found = sampled(client, watch)
     one = named(found, "hoarder")
     assert (one.claims, one.estimated) == (MOST, ("claims",))

@@ -56,7 +56,7 @@ def depths(long: bool) -> tuple[int, ...]:
 
 
 @pytest.fixture
-def use_patiently(postgresql: Database) -> Iterator[Use]:
+def use_without_timeout(postgresql: Database) -> Iterator[Use]:
     """Like use_postgresql, for queues that take minutes to fill."""
     url = postgresql.url.render_as_string(hide_password=False)
     with closing(open_database(url, timeouts=Timeouts(statement_seconds=3600.0))) as database:
@@ -83,7 +83,7 @@ def sampling(url: str) -> Iterator[SampleCost]:
         yield sampled_pages
 
 
-def wide(variant: Variant, depth: int) -> Variant:
+def with_room(variant: Variant, depth: int) -> Variant:
     """With room for `depth` messages, where the design has a fixed size."""
     if "size" not in variant.options:
         return variant
@@ -103,11 +103,11 @@ def filled(client: Client, depth: int) -> None:
 @pytest.mark.parametrize("vacuumed", [False, True])
 @pytest.mark.parametrize("variant", SAMPLED, ids=str)
 def test_the_cost_of_a_sample_does_not_grow_with_the_depth(
-    use_patiently: Use, variant: Variant, depths: tuple[int, ...], vacuumed: bool
+    use_without_timeout: Use, variant: Variant, depths: tuple[int, ...], vacuumed: bool
 ) -> None:
     costs: dict[int, tuple[int, int]] = {}
     for depth in (SHALLOW, *depths):
-        client = use_patiently(wide(variant, depth))
+        client = use_without_timeout(with_room(variant, depth))
         without_autovacuum(client)
         filled(client, depth)
         if vacuumed:
@@ -135,7 +135,7 @@ def test_the_cost_of_a_sample_does_not_grow_with_claims_errors_and_done(
     counts = {
         states[state]: depths[0] for state in variant.queue("s", "q").states if state in states
     }
-    client = use_postgresql(wide(variant, 100))
+    client = use_postgresql(with_room(variant, 100))
     without_autovacuum(client)
     with connect(client.url) as connection:
         fill(connection, client.queue, counts, PAYLOAD)
@@ -321,13 +321,13 @@ def wait_for_updates(client: Client, expected: int) -> None:
 
 
 def full_width(kind: str, width: int, number: int) -> Payload:
-    """A payload as wide as the slot, and incompressible."""
-    dice = random.Random(number)
+    """A payload as with_room as the slot, and incompressible."""
+    random_numbers = random.Random(number)
     if kind == "bytes":
-        return dice.randbytes(width)
+        return random_numbers.randbytes(width)
     if kind == "json":
-        return '"' + "".join(dice.choices("0123456789abcdef", k=width - 2)) + '"'
-    return "".join(dice.choices("0123456789abcdef", k=width))
+        return '"' + "".join(random_numbers.choices("0123456789abcdef", k=width - 2)) + '"'
+    return "".join(random_numbers.choices("0123456789abcdef", k=width))
 
 
 def fill_and_empty(client: Client, payloads: list[Payload]) -> None:
@@ -406,13 +406,13 @@ def test_nearly_all_updates_of_slots_are_hot_after_a_resize(
     assert (after_hot - before_hot) / (after - before) >= 0.95
 
 
-def subscribed(use: Use, names: str, size: int) -> Client:
+def ring_with_subscribers(use: Use, names: str, size: int) -> Client:
     return use(Variant(DESIGNS["ring"], {"size": str(size), "subscribers": names}))
 
 
 @pytest.mark.parametrize("names", ["a", "a,b,c"])
 def test_nearly_all_updates_of_the_popped_table_are_hot(use_postgresql: Use, names: str) -> None:
-    client = subscribed(use_postgresql, names, SIZE)
+    client = ring_with_subscribers(use_postgresql, names, SIZE)
     fill_and_empty(client, ["x"] * SIZE)
     client.database.close()
     expected = LAPS * SIZE * len(names.split(","))
@@ -424,7 +424,7 @@ def test_nearly_all_updates_of_the_popped_table_are_hot(use_postgresql: Use, nam
 
 def test_a_batch_does_not_look_up_each_slot_separately(use_postgresql: Use) -> None:
     """8 pages per message: 4 by key, 4 by position. With each slot by its key it was 12."""
-    client = subscribed(use_postgresql, "a,b,c", 1000)
+    client = ring_with_subscribers(use_postgresql, "a,b,c", 1000)
     client.push_many(["x" * 300] * 1000)
     pop = SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM {}(100, 'a')").format(
         Identifier(client.queue.name + "_pop_many")

@@ -268,7 +268,7 @@ def scene(client: Client) -> Iterator[Scene]:
         yield Scene(client, holder, tuple(others))
 
 
-def shown(snapshot: QueueSnapshot, diagnosis: Diagnosis) -> list[str]:
+def codes_on_screens(snapshot: QueueSnapshot, diagnosis: Diagnosis) -> list[str]:
     """The codes that the screens show."""
     store = Store({"a": 1.0}, now=0)
     store.add_reading("a", Reading("a", (snapshot,)), at=0)
@@ -289,7 +289,7 @@ def test_only_the_root_blocker_is_reported_as_holding_rows(
         assert [one.key for one in sessions_holding(client.database, client.queue)] == [there.pid]
         wait_until(lambda: bool(there.named_sessions()), "it is old")
         assert there.named_sessions() == [there.pid]
-        assert "rows_held" in shown(client.snapshot(), there.diagnosis())
+        assert "rows_held" in codes_on_screens(client.snapshot(), there.diagnosis())
         for other in there.others:
             assert not plan(client.database, client.queue, str(other.info.backend_pid)).holds
         assert plan(client.database, client.queue, str(there.pid)).holds

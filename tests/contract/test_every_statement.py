@@ -68,7 +68,7 @@ _HEAD = re.compile(r"\s*/\* dbq (?P<label>[\w.+]+) \*/")
 
 
 @contextmanager
-def running() -> Iterator[set[str]]:
+def labels_run() -> Iterator[set[str]]:
     """The labels, from their comments, of all statements that a server ran without an error."""
     labels: set[str] = set()
 
@@ -95,7 +95,7 @@ def rows_checked(patch: pytest.MonkeyPatch) -> Iterator[set[type]]:
         for row in made:
             for field in dataclasses.fields(row_type):
                 value = getattr(row, field.name)
-                assert _fits(value, hints[field.name]), (
+                assert _has_type(value, hints[field.name]), (
                     f"{label}: {field.name} is {value!r}, no {hints[field.name]}"
                 )
             filled.add(row_type)
@@ -106,7 +106,7 @@ def rows_checked(patch: pytest.MonkeyPatch) -> Iterator[set[type]]:
     def values_of(names: object, rows: object, type_: Any, label: str) -> list[object]:
         made: list[object] = unchecked_values(names, rows, type_, label)
         for value in made:
-            assert _fits(value, type_), f"{label}: {value!r} is no {type_}"
+            assert _has_type(value, type_), f"{label}: {value!r} is no {type_}"
         return made
 
     with patch.context() as inner:
@@ -118,7 +118,7 @@ def rows_checked(patch: pytest.MonkeyPatch) -> Iterator[set[type]]:
 _hints = functools.cache(get_type_hints)
 
 
-def _fits(value: object, hint: object) -> bool:
+def _has_type(value: object, hint: object) -> bool:
     if hint is Any:
         return True
     allowed = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
@@ -136,7 +136,7 @@ def all_labels(engine: str) -> set[str]:
     return {statement.label for statements in found for statement in statements}
 
 
-def live(database: Database, variant: Variant, *, acts: bool) -> None:
+def use_everything(database: Database, variant: Variant, *, acts: bool) -> None:
     """Everything that the console does with a queue, once; verbs only if `acts`."""
     client = installed(database, variant, f"life {variant}"[:40])
     queue = client.queue
@@ -150,7 +150,7 @@ def live(database: Database, variant: Variant, *, acts: bool) -> None:
     if variant.design.flow is Flow.NUMBERS:
         relay.relay(database, queue, None)
         relay.plan(database, queue, None)
-    end_some(client)
+    finish_some(client)
     taken: list[PoppedMessage] = []
     assert read_page(database, queue, payload_bytes=10).messages
     if queue.finishes:
@@ -169,7 +169,7 @@ def live(database: Database, variant: Variant, *, acts: bool) -> None:
     estimate_depths(client)
     if acts:
         act(client)
-        decide(client)
+        make_decisions(client)
     keeps_archive = variant.options.get("archive_at_pop") == "on"
     uninstall(database, queue, keep_archive=keeps_archive, with_messages=True)
     if keeps_archive:
@@ -210,7 +210,7 @@ def act(client: Client) -> None:
     run(client, Purge(source, permanently=True))
 
 
-def decide(client: Client) -> None:
+def make_decisions(client: Client) -> None:
     """Each decision of an operator, and its revocation."""
     database, queue = client.database, client.queue
     target = Target(database, queue, Rights.ADMIN)
@@ -252,7 +252,7 @@ def fail_to_deliver(client: Client) -> None:
         pop.pop(client.database, client.queue, broken_pipe)
 
 
-def end_some(client: Client) -> None:
+def finish_some(client: Client) -> None:
     if not client.queue.finishes:
         return
     nothing: list[PoppedMessage] = []
@@ -295,7 +295,7 @@ def block_a_relay(database: Database, variant: Variant) -> None:
     uninstall(database, queue, keep_archive=False, with_messages=True)
 
 
-def lives(engine: str, *, long: bool) -> list[Variant]:
+def variants_to_use(engine: str, *, long: bool) -> list[Variant]:
     """All variants; in the short tier as few as cover every pair."""
     every = list(on(engine, ALL))
     chosen = covering([frozenset(pairs_of("a life", [one], payload=False)) for one in every])
@@ -306,13 +306,13 @@ def test_every_statement_runs_and_fills_its_row_type(
     database: Database, monkeypatch: pytest.MonkeyPatch, long: bool
 ) -> None:
     engine = database.product.name
-    with running() as labels, rows_checked(monkeypatch) as filled:
+    with labels_run() as labels, rows_checked(monkeypatch) as filled:
         assert database.capabilities.version_number > 0
         acted: set[str] = set()
-        for variant in lives(engine, long=long):
+        for variant in variants_to_use(engine, long=long):
             if missing_requirement(database, variant.design):
                 continue
-            live(database, variant, acts=variant.design.name not in acted)
+            use_everything(database, variant, acts=variant.design.name not in acted)
             acted.add(variant.design.name)
             if "relay" in variant.design.verbs:
                 block_a_relay(database, variant)

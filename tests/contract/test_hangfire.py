@@ -15,7 +15,7 @@ from tests.servers import fresh_database, fresh_mssql_database, url_of
 
 
 @dataclass(frozen=True)
-class Theirs:
+class HangfireTables:
     """Its tables in the schema `theirs`."""
 
     database: Database
@@ -64,7 +64,7 @@ class Theirs:
 
 
 @pytest.fixture
-def theirs(request: pytest.FixtureRequest, database: Database) -> Iterator[Theirs]:
+def theirs(request: pytest.FixtureRequest, database: Database) -> Iterator[HangfireTables]:
     """Its tables in a database of this test only."""
     here = fresh_database if database.product.name == "postgresql" else fresh_mssql_database
     server = (
@@ -75,7 +75,7 @@ def theirs(request: pytest.FixtureRequest, database: Database) -> Iterator[Their
     with here(server) as url:
         alone = open_database(url)
         try:
-            found = Theirs(alone)
+            found = HangfireTables(alone)
             found.install()
             yield found
         finally:
@@ -83,7 +83,7 @@ def theirs(request: pytest.FixtureRequest, database: Database) -> Iterator[Their
 
 
 @pytest.fixture
-def console(theirs: Theirs) -> Console:
+def console(theirs: HangfireTables) -> Console:
     return Console(theirs.database.url.render_as_string(hide_password=False))
 
 
@@ -91,7 +91,7 @@ def queued(queue: str = "mail", ago: float = 7200) -> tuple[str, float, dict[str
     return ("Enqueued", ago, {"Queue": queue})
 
 
-def test_jobs_are_shown_as_hangfire_counts_them(console: Console, theirs: Theirs) -> None:
+def test_jobs_are_shown_as_hangfire_counts_them(console: Console, theirs: HangfireTables) -> None:
     for number, queue in ((1, "mail"), (2, "mail"), (3, "report")):
         theirs.job(number, queued(queue))
     theirs.job(4, ("Scheduled", 3600, {"EnqueueAt": "2100-01-01T00:00:00.0000000Z"}))
@@ -141,7 +141,9 @@ def test_jobs_are_shown_as_hangfire_counts_them(console: Console, theirs: Theirs
         assert (answer.status, words in answer.err) == (4, True)
 
 
-def test_waiting_starts_when_a_job_was_last_enqueued(console: Console, theirs: Theirs) -> None:
+def test_waiting_starts_when_a_job_was_last_enqueued(
+    console: Console, theirs: HangfireTables
+) -> None:
     for number in range(1, 22):
         taken = ("Processing", 5, {"ServerId": "s"})
         theirs.job(number, queued(ago=9000), queued(ago=3605), taken)

@@ -79,7 +79,7 @@ def rows_in_work(client: Client) -> Table:
     return table
 
 
-def near(found: Percentiles, seconds: Sequence[float], of: int = MESSAGES) -> bool:
+def is_near(found: Percentiles, seconds: Sequence[float], of: int = MESSAGES) -> bool:
     assert found.unknown == ""
     assert found.messages == of
     return found.values == pytest.approx(cuts(seconds), abs=0.001)
@@ -92,7 +92,7 @@ def test_claims_have_waiting_times_and_finished_ones_processing_times(client: Cl
     messages = client.pop_many(MESSAGES)
     set_times(client, rows_in_work(client), 60.0, ends=False)
     found = latency(client)
-    assert near(found.waiting, WAITED)
+    assert is_near(found.waiting, WAITED)
     assert found.waiting.period_seconds == pytest.approx(60.0, abs=20.0)
     assert found.processing.p50 is None
     assert found.processing.unknown
@@ -103,9 +103,9 @@ def test_claims_have_waiting_times_and_finished_ones_processing_times(client: Cl
         assert client.complete(message) if done else client.fail(message, "no")
     set_times(client, rows_in_work(client), 60.0, ends=True)
     found = latency(client)
-    assert near(found.waiting, WAITED)
+    assert is_near(found.waiting, WAITED)
     if keeps_done:
-        assert near(found.processing, WORKED)
+        assert is_near(found.processing, WORKED)
     else:
         assert found.processing == Percentiles(unknown="complete deletes the message")
 
@@ -128,7 +128,7 @@ def test_messages_archived_at_pop_have_waiting_times(use: Use, variant: Variant)
                 values |= {"pushed_at": ready - timedelta(hours=1), "due_at": ready}
             connection.execute(update(table).where(table.c.id == id_).values(values))
     found = latency(client)
-    assert near(found.waiting, WAITED)
+    assert is_near(found.waiting, WAITED)
     assert found.processing == Percentiles(unknown="a pop ends the message here")
 
 
@@ -168,7 +168,7 @@ def test_later_attempts_and_push_times_in_the_future_are_ignored(use: Use) -> No
         tomorrow = now_of(client) + timedelta(days=1)
         future = update(table).where(table.c.id.in_(ids[5:7])).values(pushed_at=tomorrow)
         connection.execute(future)
-    assert near(latency(client).waiting, WAITED[7:], of=MESSAGES - 7)
+    assert is_near(latency(client).waiting, WAITED[7:], of=MESSAGES - 7)
 
 
 @pytest.mark.long
@@ -219,7 +219,7 @@ def test_claims_of_an_adopted_table_have_waiting_times(new_database: Database) -
         adopt.adopt(new_database, "public", name, DESIGNS["status"], of)
     latencies = {one.queue.name: one.latency for one in take_sample(new_database).queues}
     assert latencies["jobs"] is not None
-    assert near(latencies["jobs"].waiting, WAITED)
+    assert is_near(latencies["jobs"].waiting, WAITED)
     assert latencies["jobs"].processing.unknown == "no index by the end is known"
     assert latencies["tasks"] is not None
     assert latencies["tasks"].waiting.unknown == "no column is claimed_at"

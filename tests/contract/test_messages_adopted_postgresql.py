@@ -77,19 +77,19 @@ def test_messages_are_listed_by_state_and_page_by_page(new_database: Database, n
     assert found == [id_ for ids in STATES[name].values() for id_ in ids]
     # And the values of its columns.
     roles = TABLES[name].roles
-    for seen in shown(new_database, queue, payload_bytes=100):
-        assert seen.pushed_at is not None
-        assert seen.age_seconds is not None
-        assert seen.payload is not None
-        assert seen.payload_bytes == len(str(seen.payload))
-        assert (seen.attempts is not None) == ("attempts" in roles)
-        assert (seen.due_at is not None) == ("due_at" in roles)
-        if seen.state in {"claimed", "error", "done"}:
-            assert seen.claimed_by == "w"
-        assert seen.error == ("no" if seen.state == "error" else None)
-        again = message(new_database, queue, seen.key, payload_bytes=100)
+    for listed in shown(new_database, queue, payload_bytes=100):
+        assert listed.pushed_at is not None
+        assert listed.age_seconds is not None
+        assert listed.payload is not None
+        assert listed.payload_bytes == len(str(listed.payload))
+        assert (listed.attempts is not None) == ("attempts" in roles)
+        assert (listed.due_at is not None) == ("due_at" in roles)
+        if listed.state in {"claimed", "error", "done"}:
+            assert listed.claimed_by == "w"
+        assert listed.error == ("no" if listed.state == "error" else None)
+        again = message(new_database, queue, listed.key, payload_bytes=100)
         assert again is not None
-        assert (again.id, again.payload) == (seen.id, seen.payload)
+        assert (again.id, again.payload) == (listed.id, listed.payload)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -168,10 +168,10 @@ def test_payloads_of_any_type_are_shown(postgresql: Database, type_: str) -> Non
     rows = f'CREATE TABLE "{table}" AS SELECT 1 AS id, CAST({written} AS {type_}) AS body'
     run(postgresql, rows)
     queue = adopt(postgresql, "public", table, DESIGNS["fifo"], {"id": "id", "payload": "body"})
-    (seen,) = shown(postgresql, queue, payload_bytes=100)
-    assert seen.payload == expected
+    (listed,) = shown(postgresql, queue, payload_bytes=100)
+    assert listed.payload == expected
     if type_ == "jsonb":
-        assert json.loads(str(seen.payload))
+        assert json.loads(str(listed.payload))
         assert shown(postgresql, queue, "payload.a=12345678901234567890.10")
     elif type_ == "json":
         assert shown(postgresql, queue, "payload.a=1")
@@ -199,11 +199,11 @@ def test_messages_with_ids_of_any_type_can_be_paged_and_found(
     run(postgresql, made)
     queue = adopt(postgresql, "public", table, DESIGNS["fifo"], {"id": "id", "payload": "body"})
     found = shown(postgresql, queue)
-    assert [seen.id for seen in found] == ids
-    for at, seen in enumerate(found):
-        rest = read_page(postgresql, queue, after=seen.key).messages
+    assert [listed.id for listed in found] == ids
+    for at, listed in enumerate(found):
+        rest = read_page(postgresql, queue, after=listed.key).messages
         assert [one.id for one in rest] == ids[at + 1 :]
-        assert [one.id for one in shown(postgresql, queue, f"id={seen.id}")] == [seen.id]
+        assert [one.id for one in shown(postgresql, queue, f"id={listed.id}")] == [listed.id]
     if type_ in {"uuid", "smallint"}:
         for no_id in ("x", "99999"):
             with pytest.raises(UsageError, match="is not a key"):
@@ -216,7 +216,7 @@ def test_a_due_time_can_be_infinity(new_database: Database) -> None:
     roles = {"due_at": "due", "payload": "body"}
     queue = adopt(new_database, "public", "t", DESIGNS["pending"], roles)
     first = read_page(new_database, queue, limit=2)
-    assert [(seen.state, seen.due_at, seen.id) for seen in first.messages] == [
+    assert [(listed.state, listed.due_at, listed.id) for listed in first.messages] == [
         ("scheduled", None, None)
     ] * 2
     assert first.next is not None
@@ -232,7 +232,7 @@ def test_an_adopted_view_without_an_order_cannot_be_paged(new_database: Database
     assert (len(page.messages), page.next, page.complete) == (3, None, False)
     page = read_page(new_database, queue, limit=5)
     assert (len(page.messages), page.next, page.complete) == (5, None, True)
-    assert [seen.id for seen in shown(new_database, queue, "id=4")] == ["4"]
+    assert [listed.id for listed in shown(new_database, queue, "id=4")] == ["4"]
     with pytest.raises(UsageError, match="no order"):
         read_page(new_database, queue, after="ready")
     as_fifo = dict(queue.roles)

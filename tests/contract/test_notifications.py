@@ -23,7 +23,7 @@ from console.notify.outbox import Outbox, prepare
 from console.notify.targets import Source, Target, Webhook
 from console.sql import templates
 from tests.contract.client import Client
-from tests.contract.test_every_statement import rows_checked, running
+from tests.contract.test_every_statement import labels_run, rows_checked
 from tests.contract.variants import Variant
 from tests.receivers import Receiver, receiving
 from tests.servers import wait_until
@@ -102,7 +102,7 @@ def test_a_finding_and_its_end_arrive_once_each_despite_restarts(
     database: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And every statement for notifications returns its row type."""
-    with receiving(Receiver()) as receiver, running() as labels, rows_checked(monkeypatch):
+    with receiving(Receiver()) as receiver, labels_run() as labels, rows_checked(monkeypatch):
         for _ in range(2):
             with recorder(database, target(receiver)) as one:
                 one.has_findings(queue, STOPPED)

@@ -72,16 +72,16 @@ def test_a_filled_queue_is_emptied_in_its_order(
     producer.push_many(sent[35:])
 
     if batch:
-        came = client.drain(batch)
+        popped = client.drain(batch)
     else:
-        came = [m for m in (client.pop() for _ in sent) if m is not None]
+        popped = [m for m in (client.pop() for _ in sent) if m is not None]
 
     if variant.order is Order.LIFO:
         sent.reverse()
     if variant.order is Order.NONE:
-        assert sorted(map(str, payloads_of(came))) == sorted(map(str, sent))
+        assert sorted(map(str, payloads_of(popped))) == sorted(map(str, sent))
     else:
-        assert payloads_of(came) == sent
+        assert payloads_of(popped) == sent
     assert client.pop() is None
     # Alternately: a model of the queue predicts each pop.
     model: list[Payload] = []
@@ -94,12 +94,12 @@ def test_a_filled_queue_is_emptied_in_its_order(
         else:
             expected, model = model[:2], model[2:]
 
-        came = producer.pop_many(2)
+        popped = producer.pop_many(2)
 
         if variant.order is Order.NONE:
-            assert len(came) == 2
+            assert len(popped) == 2
         else:
-            assert payloads_of(came) == expected
+            assert payloads_of(popped) == expected
 
 
 @pytest.mark.parametrize(
@@ -112,19 +112,19 @@ def test_a_pop_during_an_open_pop_skips_or_waits_and_never_duplicates(
     other = on_database(client, impatient)
 
     with client.database.transaction("pop") as connection:
-        came = pop_in(connection, client)
-        assert len(came) == 1
+        popped = pop_in(connection, client)
+        assert len(popped) == 1
         if variant.waits:
             with pytest.raises(BusyError):
                 other.pop_many(1)
         elif variant.hides:
             assert other.pop_many(1) == []
         else:
-            came += other.pop_many(1)
-            assert len(came) == 2
-    came += client.drain()
+            popped += other.pop_many(1)
+            assert len(popped) == 2
+    popped += client.drain()
 
-    assert sorted(map(str, payloads_of(came))) == sorted(map(str, client.payloads(0, 1, 2)))
+    assert sorted(map(str, payloads_of(popped))) == sorted(map(str, client.payloads(0, 1, 2)))
 
 
 @pytest.mark.parametrize("variant", STRICT, ids=str)
@@ -166,7 +166,7 @@ def test_strict_order_is_kept_by_a_late_commit_and_a_rolled_back_pop(
 def test_a_late_commit_is_overtaken_or_waited_for_and_not_lost(
     client: Client, impatient: Database, variant: Variant
 ) -> None:
-    came: list[Payload] = []
+    popped: list[Payload] = []
     with client.database.transaction("push") as connection:
         push_in(connection, client, client.payload(0))
         client.push(client.payload(1))
@@ -174,12 +174,12 @@ def test_a_late_commit_is_overtaken_or_waited_for_and_not_lost(
             with pytest.raises(BusyError):
                 on_database(client, impatient).pop_many(5)
         else:
-            came += payloads_of(client.drain())
-            assert came == client.payloads(1)
+            popped += payloads_of(client.drain())
+            assert popped == client.payloads(1)
     client.push(client.payload(2))
-    came += payloads_of(client.drain())
+    popped += payloads_of(client.drain())
 
-    assert sorted(map(str, came)) == sorted(map(str, client.payloads(0, 1, 2)))
+    assert sorted(map(str, popped)) == sorted(map(str, client.payloads(0, 1, 2)))
 
 
 @pytest.mark.parametrize("batch", [0, 1, 4])

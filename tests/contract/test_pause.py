@@ -199,11 +199,11 @@ def test_pauses_under_traffic_cause_no_error_and_lose_no_message(
 
     works = [produce(number) for number in range(callers)]
     works += [consume() for _ in range(callers)]
-    dice = random.Random(callers)
+    random_numbers = random.Random(callers)
     with at_work(*works, hold(), pause_seconds=0.01):
         for _ in range(rounds):
             wait_for_more(popped)
-            _kill_while_pausing(client, dice)
+            _kill_while_pausing(client, random_numbers)
             pause_queue(client)
             wait_for_more(pushed)
             upgrade(new_database, client.queue)
@@ -213,7 +213,7 @@ def test_pauses_under_traffic_cause_no_error_and_lose_no_message(
     assert functions_of(client) == before
 
 
-def _kill_while_pausing(client: Client, dice: random.Random) -> None:
+def _kill_while_pausing(client: Client, random_numbers: random.Random) -> None:
     """Kill a console at a random moment while it pauses the queue; undo a completed pause."""
     words = ("pause", "q", "--yes", "q", "--url", client.url)
     there = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dbq-console%'"
@@ -222,7 +222,7 @@ def _kill_while_pausing(client: Client, dice: random.Random) -> None:
         wait_until(
             lambda: value(client.url, there) != had or child.poll() is not None, "it has connected"
         )
-        time.sleep(dice.random() * 0.3)  # a random moment: there is nothing to wait for
+        time.sleep(random_numbers.random() * 0.3)  # a random moment: there is nothing to wait for
         child.kill()
     wait_until(lambda: value(client.url, there) == had, "its session is gone")
     with client.database.transaction("read", read_only=True) as connection:
@@ -272,26 +272,26 @@ def test_a_sample_contains_the_decisions_about_a_queue(orders: Client) -> None:
         Target(orders.database, orders.queue, Rights.ADMIN), {"reason": "audit"}
     ).run_to_end()
     sample = take_sample(orders.database)
-    seen = snapshot(sample.queues[0], "c")
-    paused = seen.paused
+    observed = snapshot(sample.queues[0], "c")
+    paused = observed.paused
     assert paused is not None
     assert paused.until is not None
     assert paused.until > paused.since + timedelta(hours=1)
     who = paused.operator.partition("@")[0]
     assert paused.mark(paused.since + timedelta(minutes=12)) == f"PAUSED 12 min, {who}"
-    assert [one.split()[0] for one in seen.marks] == ["PAUSED", "PROTECTED"]
+    assert [one.split()[0] for one in observed.marks] == ["PAUSED", "PROTECTED"]
     assert paused.shown.startswith(f"PAUSED by {paused.operator} since ")
     assert paused.shown.endswith(": bad release")
-    assert [one.kind for one in seen.decisions] == ["pause", "protection"]
-    assert _paused(seen) == ["orders"]
+    assert [one.kind for one in observed.decisions] == ["pause", "protection"]
+    assert _paused(observed) == ["orders"]
     pause.resume(orders.database, orders.queue)
     resumed = snapshot(take_sample(orders.database).queues[0], "c")
     assert [one.kind for one in resumed.decisions] == ["protection"]
     assert _paused(resumed) == []
 
 
-def _paused(seen: QueueSnapshot) -> list[str]:
-    state = ConnectionState(Reading("c", queues=(seen,)), 1.0)
+def _paused(observed: QueueSnapshot) -> list[str]:
+    state = ConnectionState(Reading("c", queues=(observed,)), 1.0)
     (found,) = (one for one in families([state]) if one.name == "dbq_queue_paused")
     return [one.labels["queue"] for one in found.samples]
 

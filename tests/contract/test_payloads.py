@@ -75,11 +75,11 @@ def of_length(client: Client, length: int) -> Payload:
 
     Where each character takes two bytes, an odd length becomes the next even one.
     """
-    dice = random.Random(length)
+    random_numbers = random.Random(length)
     kind = client.queue.options["payload"]
     if kind == "bytes":
-        return dice.randbytes(length)
-    text = "".join(chr(dice.randrange(0xC0, 0x250)) for _ in range((length - 4) // 2))
+        return random_numbers.randbytes(length)
+    text = "".join(chr(random_numbers.randrange(0xC0, 0x250)) for _ in range((length - 4) // 2))
     fits = json.dumps(text, ensure_ascii=False) if kind == "json" else text
     while client.size_of(fits) < length:
         text += "x"

@@ -297,14 +297,14 @@ def question_of(on_trial: Trial, name: str) -> Claim:
 
 
 def patch_answer(monkeypatch: pytest.MonkeyPatch, statement: str, answer: object) -> None:
-    def asking(ask: Callable[..., object]) -> Callable[..., object]:
-        def asked(connection: object, *words: object, **values: object) -> object:
-            return answer if statement in words else ask(connection, *words, **values)
+    def patching(original: Callable[..., object]) -> Callable[..., object]:
+        def patched(connection: object, *words: object, **values: object) -> object:
+            return answer if statement in words else original(connection, *words, **values)
 
-        return asked
+        return patched
 
     for name in ("value", "row", "run"):
-        monkeypatch.setattr(sql, name, asking(getattr(sql, name)))
+        monkeypatch.setattr(sql, name, patching(getattr(sql, name)))
     if statement == "prove.own_row":
         patch_answer(monkeypatch, "prove.impersonate", None)
 

@@ -365,10 +365,10 @@ def test_no_sequence_of_purges_and_restores_loses_or_duplicates_a_message(client
 
     @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
     @given(STEPS)
-    def law(steps: list[Step]) -> None:
+    def check_steps(steps: list[Step]) -> None:
         for step in steps:
             step(client)
             assert all_payloads(client) == before
             require_no_incomplete(client)
 
-    law()
+    check_steps()

@@ -41,7 +41,7 @@ EACH_QUEUE = pytest.mark.parametrize("name", QUEUES)
 
 
 @dataclass(frozen=True)
-class Place:
+class Site:
     """A database with the roles, a login of each, and queues installed before and after them."""
 
     url: str
@@ -54,7 +54,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(module_server: EmbeddedServer) -> Iterator[Place]:
+def site(module_server: EmbeddedServer) -> Iterator[Site]:
     """Half of the queues are installed before the roles are made, by a superuser."""
     url = module_server.create_database("rights")
     owner = open_database(url)
@@ -71,7 +71,7 @@ def place(module_server: EmbeddedServer) -> Iterator[Place]:
         for who in ("reader", "operator", "admin"):
             theirs = logins.enter_context(login(url, f"GRANT dbq_{who} TO {{}}"))
             by[who] = logins.enter_context(closing(open_database(theirs)))
-        yield Place(url, by)
+        yield Site(url, by)
     owner.close()
 
 
@@ -81,23 +81,23 @@ def _install(database: Database, name: str) -> Queue:
     return client.queue
 
 
-def maintain_can_be_granted(place: Place) -> bool:
+def maintain_can_be_granted(site: Site) -> bool:
     """From PostgreSQL 17 on; before, only an owner can maintain."""
-    version = value(place.url, "SHOW server_version_num")
+    version = value(site.url, "SHOW server_version_num")
     assert isinstance(version, str)
     return int(version) >= 170_000
 
 
-def can(place: Place, login: str, *names: str) -> tuple[str, ...]:
+def can(site: Site, login: str, *names: str) -> tuple[str, ...]:
     """What the login can do with these queues, by its own probe."""
-    database = place.by[login]
-    found = probe(database, [place.client(login, name).queue for name in names])
+    database = site.by[login]
+    found = probe(database, [site.client(login, name).queue for name in names])
     assert found is not None
     return found.can
 
 
-def test_rights_are_probed_without_any_queue(place: Place) -> None:
-    assert (can(place, "reader"), can(place, "operator")) == ((), ("end sessions",))
+def test_rights_are_probed_without_any_queue(site: Site) -> None:
+    assert (can(site, "reader"), can(site, "operator")) == ((), ("end sessions",))
 
 
 def test_execute_without_rights_to_the_tables_permits_no_pop(module_server: EmbeddedServer) -> None:
@@ -118,12 +118,12 @@ def test_execute_without_rights_to_the_tables_permits_no_pop(module_server: Embe
 
 
 @EACH_QUEUE
-def test_a_reader_sees_everything_and_is_refused_every_write(place: Place, name: str) -> None:
-    client, owners = place.client("reader", name), place.client("owner", name)
+def test_a_reader_sees_everything_and_is_refused_every_write(site: Site, name: str) -> None:
+    client, owners = site.client("reader", name), site.client("owner", name)
     held = owners.status()
     assert client.database.capabilities.sees_all_sessions
     assert client.status().ready == held.ready
-    assert can(place, "reader", name) == ()
+    assert can(site, "reader", name) == ()
     if "relay" in client.queue.verbs:
         seen, there = (relay.plan(one.database, one.queue, None) for one in (client, owners))
         assert seen.measure.live == there.measure.live > 0
@@ -181,9 +181,9 @@ def _writes(queue: Queue) -> Iterator[str]:
     yield "CREATE TABLE public.mine (x int)"
 
 
-def test_a_reader_cannot_vacuum_or_reindex(place: Place) -> None:
+def test_a_reader_cannot_vacuum_or_reindex(site: Site) -> None:
     """VACUUM of another owner's table only warns and does nothing; REINDEX fails."""
-    reader = place.by["reader"]
+    reader = site.by["reader"]
     notices: list[str] = []
     with reader.autocommit("vacuum") as connection:
         driver = connection.connection.driver_connection
@@ -195,11 +195,11 @@ def test_a_reader_cannot_vacuum_or_reindex(place: Place) -> None:
         connection.exec_driver_sql('REINDEX TABLE public."0 naive"')
 
 
-def test_a_maintenance_step_that_the_server_skips_is_reported_as_failed(place: Place) -> None:
+def test_a_maintenance_step_that_the_server_skips_is_reported_as_failed(site: Site) -> None:
     """VACUUM and ANALYZE without rights to the table end without an error."""
     name = next(iter(QUEUES))
     for who, outcome in {"operator": Outcome.FAILED, "owner": Outcome.DONE}.items():
-        client = place.client(who, name)
+        client = site.client(who, name)
         steps = tuple(
             maintain_plan.MaintainStep(what, "action", "a test", (f"{what} dbq.action",))
             for what in ("VACUUM", "ANALYZE")
@@ -213,13 +213,13 @@ def test_a_maintenance_step_that_the_server_skips_is_reported_as_failed(place: P
 
 
 @EACH_QUEUE
-def test_an_operator_can_move_messages_but_not_relay_or_uninstall(place: Place, name: str) -> None:
-    client = place.client("operator", name)
-    maintains = ("maintain",) if maintain_can_be_granted(place) else ()
+def test_an_operator_can_move_messages_but_not_relay_or_uninstall(site: Site, name: str) -> None:
+    client = site.client("operator", name)
+    maintains = ("maintain",) if maintain_can_be_granted(site) else ()
     works = ("write", "push and pop", "end sessions", *maintains)
-    assert can(place, "operator", name) == works
-    assert can(place, "admin", name) == (*works, "create")
-    assert can(place, "owner", name)[0] == "superuser"
+    assert can(site, "operator", name) == works
+    assert can(site, "admin", name) == (*works, "create")
+    assert can(site, "owner", name)[0] == "superuser"
     assert client.push(client.payload(7)) is not None
     assert None not in client.push_many(client.payloads(8, 9))
     taken = client.pop_many(6)
@@ -234,7 +234,7 @@ def test_an_operator_can_move_messages_but_not_relay_or_uninstall(place: Place, 
         uninstall(client.database, client.queue, keep_archive=False, with_messages=True)
     if maintains:
         vacuum_all(client)
-    owners = place.client("owner", name)
+    owners = site.client("owner", name)
     owners.push_many(owners.payloads(1, 2, 3))  # as the other tests found it
 
 
@@ -255,10 +255,10 @@ def vacuum_all(client: Client) -> None:
 
 @pytest.mark.thinned(3)
 @EACH_QUEUE
-def test_a_reader_can_plan_what_only_an_operator_can_execute(place: Place, name: str) -> None:
+def test_a_reader_can_plan_what_only_an_operator_can_execute(site: Site, name: str) -> None:
     """Without the console's checks too: the server refuses the statements of the actions."""
-    owners, client = place.client("owner", name), place.client("reader", name)
-    operator = place.client("operator", name)
+    owners, client = site.client("owner", name), site.client("reader", name)
+    operator = site.client("operator", name)
     made = prepare(owners)
     for verb in made:
         action = action_for(client, verb)
@@ -281,8 +281,8 @@ def test_a_reader_can_plan_what_only_an_operator_can_execute(place: Place, name:
     assert (done.outcome, done.ledger.out) == (Outcome.DONE, 1)
 
 
-def test_an_operators_recorder_sends_notifications_and_a_readers_cannot(place: Place) -> None:
-    outbox = Outbox(place.by["operator"])
+def test_an_operators_recorder_sends_notifications_and_a_readers_cannot(site: Site) -> None:
+    outbox = Outbox(site.by["operator"])
     assert outbox.hold()
     words = {"target": "x", "schema": "public", "queue": "q", "code": "bloat", "which": ""}
     begun = New(**words, severity="warning", summary="", begun_at=utc())
@@ -290,7 +290,7 @@ def test_an_operators_recorder_sends_notifications_and_a_readers_cannot(place: P
     assert not outbox.write(Changes(withdrawn=(entry,)), {entry.notification_id: entry})
     outbox.give_back()
     with pytest.raises(RefusedError, match="lease") as refused:
-        Outbox(place.by["reader"]).hold()
+        Outbox(site.by["reader"]).hold()
     assert lacks_rights(refused.value)
 
 
@@ -309,13 +309,13 @@ def prepare(client: Client) -> list[str]:
     ]
 
 
-def test_an_admin_installs_and_owns_what_it_installed(place: Place) -> None:
-    admin = place.by["admin"]
+def test_an_admin_installs_and_owns_what_it_installed(site: Site) -> None:
+    admin = site.by["admin"]
     for variant in on("postgresql", DEFAULTS):
         client = installed(admin, variant, f"admin's {variant.design.name}")
         queue = client.queue
         client.push_many(client.payloads(1, 2))
-        others = place.client("operator", queue.name)
+        others = site.client("operator", queue.name)
         assert len(others.pop_many(2)) == 2
         if "relay" in queue.verbs:
             relay.relay(admin, queue, 500)
@@ -323,11 +323,11 @@ def test_an_admin_installs_and_owns_what_it_installed(place: Place) -> None:
     with pytest.raises(RefusedError):
         uninstall(
             admin,
-            place.client("owner", "0 naive").queue,
+            site.client("owner", "0 naive").queue,
             keep_archive=False,
             with_messages=True,
         )
-    with place.by["owner"].transaction("make a table") as connection:
+    with site.by["owner"].transaction("make a table") as connection:
         connection.execute(text("CREATE TABLE public.theirs (id int, body text)"))
     adopt(admin, "public", "theirs", design("fifo"), {"id": "id", "payload": "body"})
 

@@ -39,7 +39,7 @@ RING = DESIGNS["ring"]
 BOTH = {"size": "16", "subscribers": "billing,search"}
 
 
-def made(use: Use, **more: str) -> Client:
+def ring_client(use: Use, **more: str) -> Client:
     """A client of the ring itself: other clients of these tests pop for all subscribers at once."""
     client = use(Variant(RING, BOTH | more))
     with client.database.transaction("look") as connection:
@@ -47,57 +47,62 @@ def made(use: Use, **more: str) -> Client:
     return replace(client, queue=queue)
 
 
-def popped(client: Client, subscriber: str, n: int = 100) -> list[PoppedMessage]:
+def pop_as(client: Client, subscriber: str, n: int = 100) -> list[PoppedMessage]:
     with client.database.transaction("pop") as connection:
         return pop.pop_many(connection, client.queue.of(subscriber), n, "worker")
 
 
-def subscriber_figures(seen: QueueSnapshot) -> dict[str, tuple[int | None, int | None, int | None]]:
-    return {one.subscriber: (one.gap, one.ready, one.parked) for one in seen.subscribers or ()}
+def subscriber_figures(
+    observed: QueueSnapshot,
+) -> dict[str, tuple[int | None, int | None, int | None]]:
+    return {one.subscriber: (one.gap, one.ready, one.parked) for one in observed.subscribers or ()}
 
 
 @pytest.mark.parametrize("content", ["slot", "apart"])
 def test_each_subscriber_has_figures_and_the_queue_has_those_of_the_slowest(
     use: Use, content: str
 ) -> None:
-    client = made(use, content=content)
+    client = ring_client(use, content=content)
     assert subscriber_figures(client.snapshot()) == {"billing": (0, 0, 0), "search": (0, 0, 0)}
     client.push_many(client.payloads(*range(12)))
-    popped(client, "billing", 9)
-    popped(client, "search", 1)
-    seen = client.snapshot()
-    assert subscriber_figures(seen) == {"billing": (3, 3, 0), "search": (11, 11, 0)}
-    billing, search = seen.subscribers or ()
+    pop_as(client, "billing", 9)
+    pop_as(client, "search", 1)
+    observed = client.snapshot()
+    assert subscriber_figures(observed) == {"billing": (3, 3, 0), "search": (11, 11, 0)}
+    billing, search = observed.subscribers or ()
     assert billing.age_seconds is not None
     assert search.age_seconds is not None
-    assert (seen.gap, seen.slowest) == (11, search)
-    popped(client, "search")
-    seen = client.snapshot()
-    assert subscriber_figures(seen) == {"billing": (3, 3, 0), "search": (0, 0, 0)}
-    assert (seen.gap, seen.slowest and seen.slowest.subscriber) == (3, "billing")
-    assert [one.age_seconds is None for one in seen.subscribers or ()] == [False, True]
+    assert (observed.gap, observed.slowest) == (11, search)
+    pop_as(client, "search")
+    observed = client.snapshot()
+    assert subscriber_figures(observed) == {"billing": (3, 3, 0), "search": (0, 0, 0)}
+    assert (observed.gap, observed.slowest and observed.slowest.subscriber) == (3, "billing")
+    assert [one.age_seconds is None for one in observed.subscribers or ()] == [False, True]
     # One more than fits: full for the slowest.
     client.push_many(client.payloads(*range(13)))
-    seen = client.snapshot()
-    assert (seen.full_in_seconds, seen.slowest and seen.slowest.full_in_seconds) == (0.0, 0.0)
+    observed = client.snapshot()
+    assert (observed.full_in_seconds, observed.slowest and observed.slowest.full_in_seconds) == (
+        0.0,
+        0.0,
+    )
 
 
 def test_a_parked_pop_counts_for_its_subscriber_only(use: Use) -> None:
-    client = made(use)
+    client = ring_client(use)
     with client.database.transaction("push") as held:
         push.push(held, client.queue, client.payload(1))
-        assert popped(client, "search", 1) == []
-        seen = client.snapshot()
-        assert subscriber_figures(seen) == {"billing": (1, 0, 0), "search": (0, 0, 1)}
+        assert pop_as(client, "search", 1) == []
+        observed = client.snapshot()
+        assert subscriber_figures(observed) == {"billing": (1, 0, 0), "search": (0, 0, 1)}
     # Committed: `search` has drawn its number and can pop it.
     assert subscriber_figures(client.snapshot()) == {"billing": (1, 1, 0), "search": (0, 1, 1)}
 
 
 def test_a_released_claim_is_ready_for_its_subscriber_only(use: Use) -> None:
-    client = made(use, in_hand="on")
+    client = ring_client(use, in_hand="on")
     client.push_many(client.payloads(1, 2))
-    popped(client, "billing", 1)
-    popped(client, "search")
+    pop_as(client, "billing", 1)
+    pop_as(client, "search")
     assert subscriber_figures(client.snapshot()) == {"billing": (1, 1, 0), "search": (0, 0, 0)}
     queue, dialect = client.queue, client.database.product.dialect
     parts = (queue.schema, f"{queue.name}_in_hand")
@@ -110,19 +115,19 @@ def test_a_released_claim_is_ready_for_its_subscriber_only(use: Use) -> None:
 
 def test_rings_without_subscribers_need_no_further_query(use: Use) -> None:
     plain = use(Variant(RING, {"size": "16"}))
-    for client, expected in ((plain, 0), (made(use, subscribers="billing,search,audit"), 1)):
+    for client, expected in ((plain, 0), (ring_client(use, subscribers="billing,search,audit"), 1)):
         with statements_sent() as sent:
-            seen = client.snapshot()
+            observed = client.snapshot()
         assert len([one for one in sent if "subscriber_status" in one]) == expected
-        assert (seen.subscribers is None) == (client is plain)
-        assert "subscribers" not in seen.unknown
+        assert (observed.subscribers is None) == (client is plain)
+        assert "subscribers" not in observed.unknown
 
 
 def test_smoke_checks_what_each_subscriber_received(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(smoke, "_MESSAGES_EACH", 40)
-    client = made(use, in_hand="on")
+    client = ring_client(use, in_hand="on")
     queue = client.queue
     good = smoke.smoke_queue(client.database, queue)
     assert good.ok, good.errors
@@ -142,27 +147,27 @@ def test_smoke_checks_what_each_subscriber_received(
 
 
 def test_each_subscriber_has_its_own_rates(use: Use) -> None:
-    client = made(use)
+    client = ring_client(use)
     sampler = Sampler(client.database, only=[client.queue])
     sampler.sample()
     client.push_many(client.payloads(*range(10)))
-    popped(client, "billing", 10)
-    (seen,) = sampler.sample().queues
-    billing, search = seen.subscribers or ()
+    pop_as(client, "billing", 10)
+    (observed,) = sampler.sample().queues
+    billing, search = observed.subscribers or ()
     assert (billing.popped, search.popped) == (10, 0)
-    assert (search.pop_per_second, seen.pop_per_second) == (0, 0)
+    assert (search.pop_per_second, observed.pop_per_second) == (0, 0)
     assert billing.pop_per_second
     assert billing.full_in_seconds is None
     assert search.full_in_seconds is not None
-    assert (seen.popped, seen.pushed) == (0, 10)
+    assert (observed.popped, observed.pushed) == (0, 10)
 
 
 @pytest.mark.parametrize("state", ["claimed", "error", "ready"])
 def test_pages_of_a_ring_list_each_claim_of_each_subscriber_once(use: Use, state: str) -> None:
-    client = made(use, in_hand="on")
+    client = ring_client(use, in_hand="on")
     client.push_many(client.payloads(0, 1, 2))
     for name in ("billing", "search"):
-        for message in popped(client, name):
+        for message in pop_as(client, name):
             if state == "error":
                 failed(client, name, message)
     if state == "ready":
@@ -170,19 +175,19 @@ def test_pages_of_a_ring_list_each_claim_of_each_subscriber_once(use: Use, state
 
     wanted = parse([f"state={state}"])
     for limit in (1, 2):
-        seen: list[Message] = []
+        observed: list[Message] = []
         after: str | None = None
-        while after is not None or not seen:
+        while after is not None or not observed:
             page = read_page(client.database, client.queue, wanted, limit=limit, after=after)
-            seen += page.messages
+            observed += page.messages
             after = page.next.text if page.next else None
-        assert [one.id for one in seen] == [one.id for one in seen[:3]] * 2
-        assert len({one.key for one in seen}) == 6
-    for one in seen:
+        assert [one.id for one in observed] == [one.id for one in observed[:3]] * 2
+        assert len({one.key for one in observed}) == 6
+    for one in observed:
         found = messages.message(client.database, client.queue, one.key)
         assert found is not None
         assert replace(found, age_seconds=one.age_seconds) == one
-    of_one = read_page(client.database, client.queue, parse([f"id={seen[0].id}"]))
+    of_one = read_page(client.database, client.queue, parse([f"id={observed[0].id}"]))
     assert [one.state for one in of_one.messages] == [state] * 2
 
 
@@ -215,10 +220,10 @@ def held(client: Client, subscriber: str) -> dict[str | None, str]:
 @pytest.fixture
 def both(use: Use) -> tuple[Client, list[str]]:
     """Three messages, claimed by each subscriber."""
-    client = made(use, in_hand="on")
+    client = ring_client(use, in_hand="on")
     ids = [str(number) for number in client.push_many(client.payloads(1, 2, 3))]
     for subscriber in ("billing", "search"):
-        assert [one.id for one in popped(client, subscriber)] == ids
+        assert [one.id for one in pop_as(client, subscriber)] == ids
     return client, ids
 
 
@@ -249,9 +254,9 @@ def test_a_verb_acts_only_on_the_claims_of_its_subscriber(both: tuple[Client, li
     assert held(client, "search") == untouched | {two: "ready"}
     assert held(client, "billing") == {two: "ready"}
     # Each subscriber pops its own again, as a second attempt, and no other.
-    assert [(m.id, m.attempts) for m in popped(client, "billing")] == [(two, 2)]
-    assert [(m.id, m.attempts) for m in popped(client, "search")] == [(one, 2), (two, 2)]
-    assert popped(client, "billing") == []
+    assert [(m.id, m.attempts) for m in pop_as(client, "billing")] == [(two, 2)]
+    assert [(m.id, m.attempts) for m in pop_as(client, "search")] == [(one, 2), (two, 2)]
+    assert pop_as(client, "billing") == []
 
 
 def test_verbs_on_claims_require_a_subscriber(both: tuple[Client, list[str]]) -> None:
@@ -275,11 +280,11 @@ def texts_of(found: list[PoppedMessage]) -> list[object]:
     ids=["in_hand", "apart"],
 )
 def test_purge_and_restore_apply_to_all_subscribers(use: Use, more: dict[str, str]) -> None:
-    client = made(use, **more)
+    client = ring_client(use, **more)
     payloads = client.payloads(1, 2, 3, 4)
     with client.database.transaction("push") as late:
         push.push(late, client.queue, payloads[0])
-        assert popped(client, "search", 1) == []  # parked: not committed yet
+        assert pop_as(client, "search", 1) == []  # parked: not committed yet
     client.push_many(payloads[1:])
     # The first is owed to both, has a parked number, and is locked by an open pop.
     with client.database.transaction("pop") as other:
@@ -292,19 +297,19 @@ def test_purge_and_restore_apply_to_all_subscribers(use: Use, more: dict[str, st
         assert (ledger.selected, ledger.out, ledger.into, ledger.skipped) == (4, 3, 3, {CHANGED: 1})
         other.rollback()
     for subscriber in ("billing", "search"):
-        assert texts_of(popped(client, subscriber)) == payloads[:1]
+        assert texts_of(pop_as(client, subscriber)) == payloads[:1]
     back = planned(client, "restore")
     assert back.count == 3
     assert any("every subscriber gets them" in line for line in back.lines)
     back.run_to_end()
     for subscriber in ("billing", "search"):
-        assert texts_of(popped(client, subscriber)) == payloads[1:]
+        assert texts_of(pop_as(client, subscriber)) == payloads[1:]
     # Their slots and numbers are reused, for more than a lap.
     for start in (10, 20, 30):
         lap = client.payloads(*range(start, start + 10))
         assert None not in client.push_many(lap)
         for subscriber in ("billing", "search"):
-            assert texts_of(popped(client, subscriber)) == lap
+            assert texts_of(pop_as(client, subscriber)) == lap
 
 
 def pushing(client: Client, pushed: list[object], full: threading.Event) -> Iterator[None]:
@@ -321,7 +326,7 @@ def pushing(client: Client, pushed: list[object], full: threading.Event) -> Iter
 @pytest.mark.long  # it purges until 200 messages were found
 def test_a_purge_under_traffic_loses_no_message_of_any_subscriber(use: Use) -> None:
     # Enough slots that a purge finds messages that were not popped since its plan.
-    client = made(use, size="128")
+    client = ring_client(use, size="128")
     pushed: list[object] = []
     received: dict[str, list[object]] = {"billing": [], "search": []}
     full = threading.Event()
@@ -331,7 +336,7 @@ def test_a_purge_under_traffic_loses_no_message_of_any_subscriber(use: Use) -> N
             if (
                 name == "billing" or full.is_set()
             ):  # the slower one, so that there is something to purge
-                received[name] += texts_of(popped(client, name, 3))
+                received[name] += texts_of(pop_as(client, name, 3))
             yield
 
     purged, wanted = 0, 200
@@ -342,7 +347,7 @@ def test_a_purge_under_traffic_loses_no_message_of_any_subscriber(use: Use) -> N
             if purged >= wanted:
                 break
     for name in received:
-        while more := popped(client, name):
+        while more := pop_as(client, name):
             received[name] += texts_of(more)
     purged_payloads = [row["payload"] for row in archived(client)]
     assert len(purged_payloads) == len(set(purged_payloads)) == purged >= wanted

@@ -62,8 +62,10 @@ def _states(queue: Queue) -> set[str]:
     return states | {"stuck"} if "claimed" in states else states
 
 
-def counts(seen: QueueSnapshot) -> dict[str, int | None]:
-    return {state: getattr(seen, state) for state in STATES if getattr(seen, state) is not None}
+def counts(observed: QueueSnapshot) -> dict[str, int | None]:
+    return {
+        state: getattr(observed, state) for state in STATES if getattr(observed, state) is not None
+    }
 
 
 @pytest.mark.parametrize("variant", SAMPLED, ids=str)
@@ -73,10 +75,10 @@ def test_every_state_of_a_quiet_queue_is_counted_exactly(
     client = use_postgresql(with_room(variant))
     assert counts(client.snapshot()) == fill_states(client)
     expected = fill_states(client, done=37, errors=11, claimed=5, stuck=3, ready=90, scheduled=21)
-    seen = client.snapshot()
-    assert counts(seen) == expected
-    assert seen.estimated == ()
-    assert "ready" not in seen.unknown
+    observed = client.snapshot()
+    assert counts(observed) == expected
+    assert observed.estimated == ()
+    assert "ready" not in observed.unknown
 
 
 @pytest.mark.parametrize("count", [10_000, 10_001])
@@ -86,12 +88,12 @@ def test_counts_up_to_ten_thousand_are_exact_and_higher_ones_marked_as_estimates
 ) -> None:
     client = use_postgresql(with_room(variant))
     fill_states(client, ready=count)
-    seen = client.snapshot()
+    observed = client.snapshot()
     if count == 10_000:
-        assert (seen.ready, seen.estimated) == (count, ())
+        assert (observed.ready, observed.estimated) == (count, ())
     else:
-        assert seen.estimated == ("ready",)
-        check_near(seen.ready, count)
+        assert observed.estimated == ("ready",)
+        check_near(observed.ready, count)
 
 
 def check_near(estimate: int | None, truth: int) -> None:
@@ -112,11 +114,11 @@ def test_several_deep_states_are_estimated_separately(
     if analyzed:
         with connect(client.url) as connection:
             connection.execute("VACUUM ANALYZE")
-    seen = client.snapshot()
+    observed = client.snapshot()
     deep = {state for state, count in expected.items() if count}
-    assert set(seen.estimated) == deep
+    assert set(observed.estimated) == deep
     for state in deep:
-        check_near(getattr(seen, state), expected[state])
+        check_near(getattr(observed, state), expected[state])
 
 
 @pytest.mark.parametrize("variant", DELETING, ids=str)
@@ -130,9 +132,9 @@ def test_a_draining_backlog_is_not_underestimated(use_postgresql: Use, variant: 
         for left in (40_000, 20_000):
             delete_oldest(connection, client.queue, left)
             connection.execute(SQL("VACUUM {}").format(table))
-            seen = client.snapshot()
-            assert seen.estimated == ("ready",)
-            check_near(seen.ready, left)
+            observed = client.snapshot()
+            assert observed.estimated == ("ready",)
+            check_near(observed.ready, left)
 
 
 def delete_oldest(connection: psycopg.Connection, queue: Queue, left: int) -> None:
@@ -158,8 +160,8 @@ def test_the_estimate_of_a_deep_queue_follows_pushes_between_counts(
     memory = Memory()
 
     def ready() -> int:
-        ((seen,), _) = sampled(postgresql, client.queue, memory=memory)
-        return seen.ready or 0
+        ((observed,), _) = sampled(postgresql, client.queue, memory=memory)
+        return observed.ready or 0
 
     for _ in range(2):
         check_near(ready(), 60_000)
@@ -180,15 +182,15 @@ def test_a_deep_queue_that_is_emptied_is_counted_at_once(
     fill_states(client, ready=60_000)
     memory = Memory()
     for _ in range(2):
-        ((seen,), _) = sampled(postgresql, client.queue, memory=memory)
-        check_near(seen.ready, 60_000)
+        ((observed,), _) = sampled(postgresql, client.queue, memory=memory)
+        check_near(observed.ready, 60_000)
     with connect(client.url) as connection:
         delete_oldest(connection, client.queue, left)
-    ((seen,), _) = sampled(postgresql, client.queue, memory=memory)
+    ((observed,), _) = sampled(postgresql, client.queue, memory=memory)
     if left <= 10_000:
-        assert (seen.ready, seen.estimated) == (left, ())
+        assert (observed.ready, observed.estimated) == (left, ())
     else:
-        check_near(seen.ready, left)
+        check_near(observed.ready, left)
 
 
 @pytest.mark.long
@@ -202,13 +204,13 @@ def test_a_count_under_traffic_is_correct_for_one_moment_of_the_sample(
     with traffic.running(min_finished=20):
         for _ in range(25):
             pushed, popped = len(traffic.pushed), traffic.popped
-            seen = client.snapshot()
+            observed = client.snapshot()
             most = 500 + traffic.offered - popped
             least = 500 + pushed - traffic.requested
-            assert seen.ready is not None
-            assert least <= seen.ready <= most
-            assert seen.estimated == ()
-            assert seen.age_seconds is None or seen.age_seconds >= 0
+            assert observed.ready is not None
+            assert least <= observed.ready <= most
+            assert observed.estimated == ()
+            assert observed.age_seconds is None or observed.age_seconds >= 0
 
 
 @pytest.mark.parametrize("variant", SAMPLED, ids=str)
@@ -229,15 +231,15 @@ def test_rates_equal_what_was_pushed_and_popped(
         assert len(other.pop_many(popped)) == popped
 
     def complete() -> bool:
-        seen = sampled_queue(windows, client)
+        observed = sampled_queue(windows, client)
         elapsed = time.monotonic() - began
-        assert seen.push_per_second is None or seen.push_per_second > 0
-        assert seen.pop_per_second is None or seen.pop_per_second >= 0
-        if seen.push_per_second is None or seen.pop_per_second is None:
+        assert observed.push_per_second is None or observed.push_per_second > 0
+        assert observed.pop_per_second is None or observed.pop_per_second >= 0
+        if observed.push_per_second is None or observed.pop_per_second is None:
             return False
         return (
-            seen.push_per_second * elapsed >= 0.9 * pushed
-            and seen.pop_per_second * elapsed >= 0.9 * popped
+            observed.push_per_second * elapsed >= 0.9 * pushed
+            and observed.pop_per_second * elapsed >= 0.9 * popped
         )
 
     wait_until(complete, "the rates are complete", 9.0)  # within the window of 10 s
@@ -246,8 +248,8 @@ def test_rates_equal_what_was_pushed_and_popped(
 def sampled_queue(sampler: Sampler, client: Client) -> QueueSnapshot:
     reading = sampler.sample()
     assert reading.error is None
-    (seen,) = (queue for queue in reading.queues if queue.queue == client.queue.name)
-    return seen
+    (observed,) = (queue for queue in reading.queues if queue.queue == client.queue.name)
+    return observed
 
 
 def test_rates_are_unknown_after_a_reset_of_the_counters(
@@ -256,12 +258,12 @@ def test_rates_are_unknown_after_a_reset_of_the_counters(
     """All counters, or only those of the queue's table."""
     client = use_postgresql(default("fifo"))
     client.push_many(["x"] * 100)
-    whole = "SELECT pg_stat_reset()"
+    reset_all = "SELECT pg_stat_reset()"
     table = f'"{client.queue.schema}"."{client.queue.table}"'
-    single = f"SELECT pg_stat_reset_single_table_counters('{table}'::regclass)"
+    reset_table = f"SELECT pg_stat_reset_single_table_counters('{table}'::regclass)"
     sampler = Sampler(postgresql, timeouts=TIMEOUTS)
     with connect(client.url) as connection:
-        for reset in (whole, single):
+        for reset in (reset_all, reset_table):
             wait_until(
                 lambda: sampled_queue(sampler, client).push_per_second is not None,
                 "rates are known",
@@ -269,9 +271,9 @@ def test_rates_are_unknown_after_a_reset_of_the_counters(
             wait_until(lambda: (client.status().inserted or 0) > 0, "pushes were counted")
             sampled_queue(sampler, client)
             connection.execute(reset.encode())
-            seen = sampled_queue(sampler, client)
-            assert (seen.push_per_second, seen.pop_per_second) == (None, None)
-            assert {"push_per_second", "pop_per_second"} <= set(seen.unknown)
+            observed = sampled_queue(sampler, client)
+            assert (observed.push_per_second, observed.pop_per_second) == (None, None)
+            assert {"push_per_second", "pop_per_second"} <= set(observed.unknown)
             assert sampled_queue(sampler, client).push_per_second is not None
             client.push_many(["x"] * 100)
             client.database.close()
@@ -288,10 +290,10 @@ def test_a_deep_queue_is_estimated_correctly_without_its_counters(use_postgresql
 def test_only_the_oldest_claims_are_listed(use_postgresql: Use) -> None:
     client = use_postgresql(default("claim"))
     fill_states(client, claimed=500, stuck=4)
-    seen = client.snapshot()
-    assert seen.claims is not None
-    assert (seen.claimed, len(seen.claims)) == (504, 10)
-    assert sum((claim.claimed_seconds or 0) > 3000 for claim in seen.claims) == 4
+    observed = client.snapshot()
+    assert observed.claims is not None
+    assert (observed.claimed, len(observed.claims)) == (504, 10)
+    assert sum((claim.claimed_seconds or 0) > 3000 for claim in observed.claims) == 4
 
 
 def test_a_lagging_counter_makes_no_false_zero(use_postgresql: Use, postgresql: Database) -> None:
@@ -305,9 +307,9 @@ def test_a_lagging_counter_makes_no_false_zero(use_postgresql: Use, postgresql: 
         )
         for count in (1, 2, 3):
             connection.execute(push)
-            seen = sampled_queue(sampler, client)
-            assert seen.ready == count
-            assert seen.push_per_second is None or seen.push_per_second > 0
+            observed = sampled_queue(sampler, client)
+            assert observed.ready == count
+            assert observed.push_per_second is None or observed.push_per_second > 0
 
 
 KEEPING = [v for v in SAMPLED if v.finishes]
@@ -334,15 +336,15 @@ def test_claims_have_owners(client: Client) -> None:
             return {claim.consumer: str(claim.owner) for claim in claims} == expected
 
         wait_until(owners_are_known, "each claim has its owner")
-        seen = client.snapshot()
-    assert seen.claimed == len(seen.claims or ()) == len(expected)
-    ages = [claim.claimed_seconds for claim in seen.claims or ()]
+        observed = client.snapshot()
+    assert observed.claimed == len(observed.claims or ()) == len(expected)
+    ages = [claim.claimed_seconds for claim in observed.claims or ()]
     assert all(age is not None and age >= 0 for age in ages)
     assert ages == sorted(ages, key=lambda age: -(age or 0))  # the oldest first
-    assert all(not claim.bound for claim in seen.claims or ())
-    theirs = [claim for claim in seen.claims or () if claim.consumer is None]
+    assert all(not claim.bound for claim in observed.claims or ())
+    theirs = [claim for claim in observed.claims or () if claim.consumer is None]
     assert [(claim.claimed_by, claim.session) for claim in theirs] == [("w", None)] * len(theirs)
-    ours = [claim for claim in seen.claims or () if claim.consumer is not None]
+    ours = [claim for claim in observed.claims or () if claim.consumer is not None]
     assert [(claim.consumer, claim.attempts) for claim in ours] == [
         ("left early", 1),
         ('here \' "it" is', 1),
@@ -361,16 +363,16 @@ def test_the_session_that_holds_rows_is_reported(client: Client) -> None:
         database.transaction("pop") as connection,
     ):
         assert pop.pop_many(connection, client.queue, 1)
-        seen = client.snapshot()
-        (holder,) = seen.held_by
-        assert seen.holders == 1
+        observed = client.snapshot()
+        (holder,) = observed.held_by
+        assert observed.holders == 1
         driver = connection.connection.driver_connection
         if isinstance(driver, psycopg.Connection):
             assert holder.session == driver.info.backend_pid
     assert (holder.application_name, holder.state) == ("dbq-console", "idle in transaction")
     assert holder.transaction_seconds is not None
     assert holder.transaction_seconds > 0
-    assert holder.held_seconds == seen.held_seconds
+    assert holder.held_seconds == observed.held_seconds
     assert client.snapshot().holders == 0
 
 
@@ -378,9 +380,9 @@ def test_a_ring_of_many_slots_is_counted_while_its_gap_is_small(use: Use) -> Non
     client = use(Variant(DESIGNS["ring"], {"size": "10300", "max_bytes": "16"}))
     client.push_many([str(number) for number in range(10)])
     client.pop_many(3)
-    seen = client.snapshot()
-    assert (seen.ready, seen.gap, seen.capacity) == (7, 7, 10_300)
-    assert "ready" not in seen.estimated
+    observed = client.snapshot()
+    assert (observed.ready, observed.gap, observed.capacity) == (7, 7, 10_300)
+    assert "ready" not in observed.estimated
 
 
 @pytest.mark.parametrize("variant", SAMPLED, ids=str)

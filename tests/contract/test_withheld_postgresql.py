@@ -81,15 +81,15 @@ def test_a_relay_hides_only_its_own_ring_and_delays_no_sample(
         connection.execute("BEGIN")
         connection.execute(SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(parked))
         for _ in range(3):
-            (hidden, seen), seconds = sampled(sampling_database, *queues, memory=memory)
+            (hidden, observed), seconds = sampled(sampling_database, *queues, memory=memory)
             assert (hidden.ready, hidden.gap, hidden.capacity) == (None, None, None)
             assert {"ready", "gap", "capacity", "age_seconds"} <= set(hidden.unknown)
             assert "lock" in hidden.problem
-            assert seen.ready == 2
+            assert observed.ready == 2
             assert seconds < TIMEOUTS.statement_seconds / 2
         connection.execute("ROLLBACK")
     both, _ = sampled(sampling_database, *queues, memory=memory)
-    assert [seen.ready for seen in both] == [2, 2]
+    assert [observed.ready for observed in both] == [2, 2]
 
 
 def test_samples_during_relays_never_have_wrong_figures(
@@ -108,14 +108,14 @@ def test_samples_during_relays_never_have_wrong_figures(
             yield
 
     memory = Memory()
-    seen: list[QueueSnapshot] = []
+    observed: list[QueueSnapshot] = []
     with at_work(relays()):
-        while relaid < 8 or len(seen) < 30:
-            seen += sampled(sampling_database, client.queue, memory=memory)[0]
-    assert {queue.ready for queue in seen} <= {100, None}
-    assert {queue.gap for queue in seen} <= {100, None}
-    assert {queue.capacity for queue in seen} <= {200, 5200, None}
-    assert all(queue.problem for queue in seen if queue.gap is None)
+        while relaid < 8 or len(observed) < 30:
+            observed += sampled(sampling_database, client.queue, memory=memory)[0]
+    assert {queue.ready for queue in observed} <= {100, None}
+    assert {queue.gap for queue in observed} <= {100, None}
+    assert {queue.capacity for queue in observed} <= {200, 5200, None}
+    assert all(queue.problem for queue in observed if queue.gap is None)
 
 
 SLOW_VIEW = """
@@ -175,11 +175,11 @@ def test_many_slow_queues_do_not_hide_the_others(
     sick = [slow_queue(client, f"s{i}") for i in range(6)]
     memory = Memory()
 
-    def well() -> bool:
-        (*slow, seen), seconds = sampled(sampling_database, *sick, client.queue, memory=memory)
+    def healthy_queue_is_sampled() -> bool:
+        (*slow, observed), seconds = sampled(sampling_database, *sick, client.queue, memory=memory)
         assert seconds < TIMEOUTS.statement_seconds
         assert all(queue.ready is None and queue.problem == "" for queue in slow)
-        return seen.ready == 2
+        return observed.ready == 2
 
-    wait_until(well, "the one that is well is seen")
-    assert well()
+    wait_until(healthy_queue_is_sampled, "the one that is well is seen")
+    assert healthy_queue_is_sampled()

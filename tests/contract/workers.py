@@ -55,7 +55,7 @@ class Consume:
 
 
 @dataclass(frozen=True)
-class Taken:
+class CommittedPop:
     """The messages of one committed pop."""
 
     consumer: int
@@ -68,7 +68,7 @@ class Taken:
 class Outcome:
     pushed: dict[tuple[int, int], str]
     """(producer, number) -> the id that the committed push returned."""
-    taken: list[Taken] = field(default_factory=list)
+    taken: list[CommittedPop] = field(default_factory=list)
     """The committed pops of all consumers, in the order of `at`."""
 
     @property
@@ -126,11 +126,11 @@ def _push(
     return ids
 
 
-def consume(job: Consume) -> list[Taken]:
+def consume(job: Consume) -> list[CommittedPop]:
     """The committed pops, in order."""
     random_numbers = random.Random(-1 - job.consumer)
     database = open_database(job.url, timeouts=_TIMEOUTS)
-    taken: list[Taken] = []
+    taken: list[CommittedPop] = []
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         assert time.monotonic() < deadline, "the queue never became empty"
@@ -149,7 +149,7 @@ def consume(job: Consume) -> list[Taken]:
             time.sleep(0.002)
 
 
-def _pop(database: Database, job: Consume, random_numbers: random.Random) -> Taken:
+def _pop(database: Database, job: Consume, random_numbers: random.Random) -> CommittedPop:
     with database.transaction("pop") as connection:
         if job.batch:
             messages = pop.pop_many(connection, job.queue, job.batch)
@@ -159,7 +159,7 @@ def _pop(database: Database, job: Consume, random_numbers: random.Random) -> Tak
         assert len(messages) <= max(job.batch, 1), "took more than requested"
         if messages:
             _delay_or_roll_back(random_numbers, job)
-    return Taken(job.consumer, at, messages)
+    return CommittedPop(job.consumer, at, messages)
 
 
 def _complete(database: Database, queue: Queue, messages: Sequence[PoppedMessage]) -> None:

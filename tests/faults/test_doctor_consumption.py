@@ -28,7 +28,7 @@ from console.monitor.snapshot import snapshot
 from console.tui.store import Store
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.test_subscribers import made, popped
+from tests.contract.test_subscribers import pop_as, ring_client
 from tests.contract.variants import Variant
 from tests.faults.queue_faults import (
     CLAIM,
@@ -265,13 +265,13 @@ def stopped(client: Client, history: ConsumptionHistory) -> list[Finding]:
 
 @pytest.mark.usefixtures("clock_steps")
 def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> None:
-    client = made(use)
+    client = ring_client(use)
     history = ConsumptionHistory(waits=False)
     client.push_many(client.payloads(*range(5)))
     assert stopped(client, history) == []
-    assert len(popped(client, "billing")) == 5
+    assert len(pop_as(client, "billing")) == 5
     client.push_many(client.payloads(*range(5)))
-    assert len(popped(client, "billing", 2)) == 2
+    assert len(pop_as(client, "billing", 2)) == 2
     (one,) = stopped(client, history)
     assert (one.code.name, one.subscriber, one.subject) == (
         "subscriber_stopped",
@@ -286,8 +286,8 @@ def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> No
     assert one.command == f"dbq-console skip '{client.queue.name}' --to now search"
     assert one.repair.plan(client.database)
     assert "10 messages" in " ".join(one.repair.run(client.database))
-    assert popped(client, "search") == []
-    assert len(popped(client, "billing")) == 3
+    assert pop_as(client, "search") == []
+    assert len(pop_as(client, "billing")) == 3
     assert stopped(client, history) == []
 
 
@@ -295,7 +295,7 @@ def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> No
 @pytest.mark.parametrize("in_hand", ["off", "on"])
 def test_a_subscriber_whose_consumer_is_at_work_has_not_stopped(use: Use, in_hand: str) -> None:
     """In an open transaction, or on a claim; another subscriber's work does not count."""
-    client = made(use, in_hand=in_hand)
+    client = ring_client(use, in_hand=in_hand)
     client.push_many(client.payloads(*range(8)))
     history = ConsumptionHistory(waits=False)
     with client.database.transaction("work") as connection:

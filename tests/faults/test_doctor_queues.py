@@ -26,7 +26,7 @@ from console.monitor.sample_queries import limit_transaction
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill
-from tests.contract.test_every_statement import rows_checked, running
+from tests.contract.test_every_statement import labels_run, rows_checked
 from tests.contract.traffic import Traffic, at_work
 from tests.contract.variants import Variant
 from tests.faults.queue_faults import (
@@ -264,7 +264,7 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once = replace(DEFAULTS, stuck_after_seconds=0.0, age_seconds=Limits(0.0001))
-    with running() as labels, rows_checked(monkeypatch):
+    with labels_run() as labels, rows_checked(monkeypatch):
         for of in (*CLAIMING, STACK, KEEPING):
             client = use(of)
             fill(client)

@@ -22,7 +22,7 @@ from console.doctor.ring_repairs import AddSlots, RepairNumbers
 from console.doctor.slot_map import SlotRange, read_slot_map
 from console.engines import open_database
 from console.sql import templates
-from tests.contract.test_every_statement import rows_checked, running
+from tests.contract.test_every_statement import labels_run, rows_checked
 from tests.contract.traffic import at_work
 from tests.faults.doctor_tools import (
     diagnose_ring,
@@ -323,7 +323,7 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
         connection.execute(ring.sql("UPDATE {ring} SET reference_count = 0 WHERE slot = 6"))
         connection.execute(ring.sql("DELETE FROM {ring} WHERE slot = 19"))
         connection.execute(ring.sql("SELECT nextval({push_name}), nextval({pop_name})"))
-        with running() as labels, rows_checked(monkeypatch):
+        with labels_run() as labels, rows_checked(monkeypatch):
             found = findings_by_code(ring)
             assert set(found) == {"slot_mismatch", "slot_count", "orphan", "hole"}
             assert read_slot_map(ring.database, ring.queue).ranges
