@@ -87,7 +87,7 @@ def fake(clock: FakeClock) -> BenchRun:
     return BenchRun(BenchRequest(), load, clock.clock.monotonic)
 
 
-@pytest.mark.long  # here the form is tested with a small load; a real bench is in tests/bench
+@pytest.mark.long  # here the form has made-up figures; a real bench is in tests/bench
 async def test_a_real_bench_goes_from_the_form_to_a_report(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -48,7 +48,7 @@ class CallRecorder:
 def command_context(
     key: Any = None, queues: Sequence[QueueSnapshot] = ()
 ) -> tuple[CommandContext, CallRecorder]:
-    """What commands need of a console with these queues; and its navigator."""
+    """The context of a command in a console with these queues, and its navigator."""
     store = Store({"prod": 1.0}, 0.0)
     store.add_reading(
         "prod", Reading("prod", tuple(queues or nine_queues()), latency_seconds=0.004), 0.0

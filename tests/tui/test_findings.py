@@ -1,4 +1,4 @@
-"""Findings on the overview and in their dialog: what is shown of them, and how one is repaired."""
+"""Findings on the overview and in their dialog: what is shown, and how one is repaired."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing

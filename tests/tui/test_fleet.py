@@ -136,9 +136,9 @@ async def test_folding_keeps_the_cursor_on_its_key() -> None:
         assert console.order[3:6] == ["  ▾ a: 2 queues", "    p", "    q"]
         await console.press("j", "j")
         assert console.table.queue_key == ("shops/a", "public", "q")
-        await console.press("z")  # all open
+        await console.press("z")  # all unfolded
         assert console.table.queue_key == ("shops/a", "public", "q")
-        await console.press("z")  # the groups alone
+        await console.press("z")  # only the groups
         assert console.order == [
             "▸ mail: 1 connection, 2 queues",
             "▸ shops: 2 connections, 4 queues",

@@ -173,7 +173,7 @@ async def test_a_replay_groups_the_connections_of_a_fleet(
         assert any("odd/one: 2 queues" in line for line in lines)
         assert sum("▸ host" in line for line in lines) == 9
         assert any("▾ shops" in line and " 45 " in line for line in lines)
-        await console.pilot.press("z", "z")  # the groups alone
+        await console.pilot.press("z", "z")  # only the groups
         await console.until(lambda: "▸ shops: 9 connections" in console.picture)
     profiles = {name: "eu" if name < "shops/host4" else "us" for name in names}
     async with played(tmp_path, "01:01", (160, 48), key, groups=profiles) as console:

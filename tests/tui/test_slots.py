@@ -242,7 +242,7 @@ def test_a_cell_shows_the_most_severe_of_its_slots_and_every_slot_has_a_cell(
         assert cell == max(map(cell_state, mine))
 
 
-def test_long_ranges_are_the_same_as_many_short_ones() -> None:
+def test_long_ranges_fill_their_share_of_the_cells() -> None:
     long = [SlotRange(0, 499, "ready", 500, 0, 499), SlotRange(500, 999, "free", 500, None, None)]
     assert strip_cells(long, 1000, 10) == [CellState.LIVE] * 5 + [CellState.FREE] * 5
 

@@ -243,7 +243,7 @@ def values(runs: tuple[Run, ...]) -> list[float]:
 
 
 def single(value: float) -> float:
-    """Its value in four bytes."""
+    """The value as a float of four bytes."""
     found: float = struct.unpack("f", struct.pack("f", value))[0]
     return found
 

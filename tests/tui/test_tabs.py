@@ -92,7 +92,7 @@ async def test_sessions_that_hold_rows_can_be_ended() -> None:
             assert words in shown.picture
         assert "prepared transaction [b]forgotten" in shown.picture
         assert "last: SELECT ? FROM billing_pop()" in shown.text_of("#stuck-detail")
-        await shown.press("a", "j", "a", "g", "x", "x", "a")  # two that are marked: none
+        await shown.press("a", "j", "a", "g", "x", "x", "a")  # no action on two marked sessions
         assert shown.navigator.calls == [
             ("end-session", KEY, ("session", "815")),
             ("end-session", KEY, ("session", "[b]forgotten")),

@@ -145,7 +145,7 @@ def test_ctrl_q_quits_at_once_while_the_server_does_not_answer(own_server: Embed
             own_server.resume()
 
 
-@pytest.mark.long  # the picture of it in `test_snapshots`
+@pytest.mark.long  # its picture is in `test_snapshots`
 def test_no_color_removes_every_colour(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     console = spawn(database_url)
