@@ -1,1 +1,1 @@
-"""The command line, to the letter of DESIGN section 9."""
+"""Tests of the command line."""

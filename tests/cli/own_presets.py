@@ -1,4 +1,4 @@
-"""A user with own presets, and the tables of a library that no shipped preset covers."""
+"""A user with presets of their own, and the tables of a library that no shipped preset covers."""
 
 import shutil
 from dataclasses import dataclass

@@ -274,15 +274,15 @@ def test_a_topic_is_formatted_on_a_terminal() -> None:
 
 def on_a_terminal(*words: str) -> str:
     """What is printed on a terminal of 80 columns."""
-    ours, theirs = pty.openpty()
+    terminal, output = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
     environment.pop("NO_COLOR", None)
     read = bytearray()
-    with Forked(words, environment, stdout=theirs) as running, suppress(OSError):
-        os.close(theirs)
-        while part := os.read(ours, 65_536):  # OSError: its end on Linux
+    with Forked(words, environment, stdout=output) as running, suppress(OSError):
+        os.close(output)
+        while part := os.read(terminal, 65_536):  # OSError: its end on Linux
             read += part
-    os.close(ours)
+    os.close(terminal)
     assert running.returncode == 0
     return read.decode()
 
@@ -305,22 +305,29 @@ def test_topics_are_completed() -> None:
 
 
 def test_the_page_of_a_design_has_all_that_its_definition_says() -> None:
-    for name, of in DESIGNS.items():
+    for name, design in DESIGNS.items():
         answer = call("designs", name, environment=NO_CONNECTION)
         assert (answer.status, answer.err) == (0, "")
         page = " ".join(answer.text.split())
-        for words in (of.title, of.source, of.summary, of.advice, of.details, of.order.promise):
+        for words in (
+            design.title,
+            design.source,
+            design.summary,
+            design.advice,
+            design.details,
+            design.order.promise,
+        ):
             assert " ".join(words.split()) in page
-        for option in of.options:
+        for option in design.options:
             assert f"--option {option.name}={option.default}" in page
             assert option.range in page
-        assert f"states: {' '.join(of.states)}" in page
-        assert f"verbs: {' '.join(of.verbs)}" in page
-        for order in of.option_orders.values():
+        assert f"states: {' '.join(design.states)}" in page
+        assert f"verbs: {' '.join(design.verbs)}" in page
+        for order in design.option_orders.values():
             assert order.promise in page
         (found,) = call("designs", name, "--json").json["designs"]
         shown = [found[key] for key in ("design", "details", "order")]
-        assert shown == [name, of.details, of.order.value]
+        assert shown == [name, design.details, design.order.value]
     answer = call("designs", "fifos")
     assert (answer.status, answer.text, "fifo" in answer.err) == (2, "", True)
 

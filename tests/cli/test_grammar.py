@@ -263,7 +263,7 @@ MISTAKES = {
 }
 
 
-def test_wrong_use_is_exit_2_and_says_what_is_wrong(console: Console) -> None:
+def test_wrong_use_of_any_verb_is_exit_2_and_says_what_is_wrong(console: Console) -> None:
     for mistake, complaint in MISTAKES.items():
         refused(console(*mistake.split()), 2, complaint)
     refused(console("install", "fifo", "q", "--schema", ""), 2, "cannot be empty")
@@ -324,24 +324,26 @@ def test_designs_needs_no_database_and_lists_every_design_and_option() -> None:
     by_name = {design["design"]: design for design in answer.json["designs"]}
     assert list(by_name) == list(DESIGNS)
     for name, listed in by_name.items():
-        of = DESIGNS[name]
+        definition = DESIGNS[name]
         assert set(listed) == {
             *("design", "title", "source", "summary", "advice", "engines"),
             *("options", "states", "verbs", "verbs_with", "details", "order"),
         }
-        assert listed["engines"] == list(of.engines)
-        assert list(listed["options"]) == list(of.engines)
+        assert listed["engines"] == list(definition.engines)
+        assert list(listed["options"]) == list(definition.engines)
         for engine, options in listed["options"].items():
             defaults = {option["option"]: option["default"] for option in options}
             # A ring that does not use them does not store them.
             none = {"content": "slot", "partitions": "8", "subscribers": "none"}
             implicit = none if name == "ring" else {}
-            assert defaults == of.complete_options({}, engine) | implicit
-        assert listed["verbs"] == {engine: list(of.verbs) for engine in of.engines}
+            assert defaults == definition.complete_options({}, engine) | implicit
+        assert listed["verbs"] == {engine: list(definition.verbs) for engine in definition.engines}
     plain = call("designs").text
-    for name, of in DESIGNS.items():
+    for name, definition in DESIGNS.items():
         assert f"{name}: " in plain
-        assert all(f"--option {option.name}={option.default}" in plain for option in of.options)
+        assert all(
+            f"--option {option.name}={option.default}" in plain for option in definition.options
+        )
 
 
 def test_the_screens_need_a_terminal() -> None:

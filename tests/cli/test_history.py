@@ -101,7 +101,7 @@ def test_history_shows_the_samples_of_a_killed_recorder_and_of_the_next_one(
     console.done("push", name, "-", "--lines", stdin=b"one\ntwo\nthree\n")
     with sleeping(console), recording(console, tmp_path) as killed:
         for kind in (SAMPLES, FINDINGS, WAITS, ACTIONS):
-            wait_until(lambda of=kind: bool(rows(console, tmp_path, of)), kind.name)  # type: ignore[misc]
+            wait_until(lambda expected=kind: bool(rows(console, tmp_path, expected)), kind.name)  # type: ignore[misc]
         killed.kill()
         killed.wait()
     before = rows(console, tmp_path, SAMPLES)
@@ -257,9 +257,9 @@ def test_a_queue_that_is_reinstalled_has_no_negative_rate() -> None:
         since = number % 100  # reinstalled after 100 samples
         rate = window.add(number * 1800.0, _ring(1 + 50 * since), counts_rows=True)
         rates.append((rate.push, rate.pop))
-    known = [np.array(of, float) for of in zip(*rates, strict=True)]  # None as NaN
+    known = [np.array(values, float) for values in zip(*rates, strict=True)]  # None as NaN
     assert 0 < np.isnan(known[0]).sum() < 20
-    hours = [np.where(np.isnan(of[::2]), of[1::2], of[::2]) * 3600 for of in known]
+    hours = [np.where(np.isnan(values[::2]), values[1::2], values[::2]) * 3600 for values in known]
     made, (summary,) = forecast.table_of(weekly.hours(*hours), "UTC")
     assert summary["weeks"] == 4
     for row in made.to_pylist():

@@ -141,7 +141,7 @@ def test_the_first_screens_import_nothing_of_the_others() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_the_name_of_a_queue_passes_few_files_to_its_sql(
+def test_the_name_of_a_queue_passes_through_few_files_until_its_sql(
     console: Console, install: Install
 ) -> None:
     name = install("status")

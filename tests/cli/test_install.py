@@ -41,7 +41,7 @@ def test_install_describes_the_queue_and_refuses_the_name_of_a_function(console:
         assert connection.execute("SELECT function_pop()").fetchone() == (1,)
 
 
-RICH = [
+WITH_MANY_OPTIONS = [
     [v for v in on("postgresql", ALL) if v.design is design and len(v.given) > 2][number % 3]
     for number, design in enumerate(designs_on("postgresql").values())
 ]
@@ -91,7 +91,7 @@ def test_the_printed_script_of_every_design_works_in_an_empty_database(empty: Co
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", RICH, ids=str)
+@pytest.mark.parametrize("variant", WITH_MANY_OPTIONS, ids=str)
 def test_the_printed_script_with_many_options_works(console: Console, variant: Variant) -> None:
     check_printed(console, variant)
 

@@ -27,7 +27,7 @@ def failed(answer: Answer, status: int) -> dict[str, Any]:
     return error
 
 
-def test_wrong_use_of_every_verb_is_one_object() -> None:
+def test_wrong_use_of_every_verb_is_reported_as_one_json_object() -> None:
     for verb, _ in verbs():
         for words in (["--json", "--no-such"], ["--no-such", "--json"]):
             error = failed(call(*verb.split(), *words), 2)
@@ -40,14 +40,14 @@ def test_wrong_use_of_every_verb_is_one_object() -> None:
 
 
 @pytest.mark.parametrize("words", [*READING, *WRITING])
-def test_an_unreachable_server_is_one_object(words: str) -> None:
+def test_an_unreachable_server_is_reported_as_one_json_object(words: str) -> None:
     answer = call(*words.split(), "--json", "--url", UNREACHABLE)
     assert "127.0.0.1" in failed(answer, 3)["why"]
     assert answer.err.count("Could not") == 1
 
 
 @pytest.mark.parametrize("words", WRITING)
-def test_missing_rights_are_one_object_before_any_connection(words: str) -> None:
+def test_missing_rights_are_reported_as_one_json_object_without_connecting(words: str) -> None:
     for rights in ["read-only", *(["operator"] if WRITING[words] == "admin" else [])]:
         answer = call(*words.split(), "--json", "--rights", rights, "--url", UNREACHABLE)
         assert f"needs the right {WRITING[words]}" in failed(answer, 4)["what"]

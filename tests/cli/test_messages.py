@@ -217,7 +217,7 @@ MISTAKES = {
 }
 
 
-def test_wrong_use_is_exit_2(console: Console, install: Install) -> None:
+def test_wrong_use_of_messages_is_exit_2(console: Console, install: Install) -> None:
     name = install("status")
     for mistake, complaint in MISTAKES.items():
         refused(console("messages", name, *mistake.split()), 2, complaint)

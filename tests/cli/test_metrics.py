@@ -188,11 +188,11 @@ def test_consumers_are_counted_only_if_all_of_them_are_visible() -> None:
     visible = Consumers(queue, datetime.now(UTC), (both, pusher, gone))
     hidden = replace(visible, missing={"sessions": "no right"})
     counted = {}
-    for of in (visible, hidden):
-        examined = Diagnosis(queue, (), figures=snapshot, consumers=of)
+    for consumers in (visible, hidden):
+        examined = Diagnosis(queue, (), figures=snapshot, consumers=consumers)
         state = ConnectionState(Reading("here", (snapshot,)), 1.0, [examined], 1.0)
         samples = [one for family in families([state]) for one in family.samples]
-        counted[of is visible] = {
+        counted[consumers is visible] = {
             (one.name.removeprefix("dbq_queue_"), one.labels["does"]): one.value
             for one in samples
             if "does" in one.labels
@@ -214,7 +214,9 @@ def test_a_lost_database_or_queue_keeps_none_of_its_last_figures() -> None:
         Reading("here", (snapshot,), error=ConnectionFailedError("lost")),
         Reading("here", (replace(snapshot, problem="gone"),)),
     ):
-        samples = [one for of in families([ConnectionState(reading, 1.0)]) for one in of.samples]
+        samples = [
+            one for family in families([ConnectionState(reading, 1.0)]) for one in family.samples
+        ]
         exported.append({one.name: one.value for one in samples if "queue" in one.labels})
         assert {one.value for one in samples if one.name == "dbq_up"} == {reading.error is None}
     assert exported[0]["dbq_queue_ready_messages"] == 7

@@ -161,7 +161,7 @@ def test_an_accepted_text_is_always_a_single_expression(module_server: EmbeddedS
     assert accepted > 100
 
 
-def test_what_does_not_match_the_table_is_reported(ann: User) -> None:
+def test_a_preset_that_does_not_match_its_table_is_reported(ann: User) -> None:
     for line, why in {
         "problem = 7": "requeue: problem: CASE types text and integer cannot be matched",
         "probl = NULL": "requeue: probl: column m.probl does not exist",

@@ -104,7 +104,9 @@ def test_every_expression_is_valid_and_uses_exported_metrics_and_labels() -> Non
         labels = {label for name in names for label in served[name]}
         grouped = re.findall(r"by \(([\w, ]+)\)", expression)
         matched = re.findall(r"(\w+)=~?\"", expression)
-        assert {*matched, *(one for of in grouped for one in of.split(", "))} <= labels, expression
+        assert {*matched, *(one for group in grouped for one in group.split(", "))} <= labels, (
+            expression
+        )
 
 
 def program(name: str) -> str:
@@ -252,7 +254,7 @@ def test_the_dashboards_queries_have_results_in_a_real_prometheus(
             assert depth["value"][1] == "1"
             given = {one: run_query(address, one) for one in queries(printed_dashboard())}
     without_result = [one for one, result in given.items() if not result]
-    # Nothing is in error, waiting for work or found, and nothing fills.
+    # Only figures that this ring does not have now have no result.
     for one in without_result:
         assert re.search(r"> 0|processing|waiting|scheduled|claimed|stuck|done|error|consumer", one)
     assert len(given) - len(without_result) >= 12

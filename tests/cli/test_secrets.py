@@ -94,8 +94,8 @@ CALLS = [
     ["uninstall", "slots", "--json"],
     ["uninstall", "hunted", "--with-messages", "--yes", "hunted", "--json"],
 ]
-FEW = [["install", "fifo", "hunted"], ["push", "hunted", "x", "--json"], ["status"]]
-FEW += [["config", "show"], ["uninstall", "hunted", "--with-messages", "--yes", "hunted"]]
+SHORT_LIST = [["install", "fifo", "hunted"], ["push", "hunted", "x", "--json"], ["status"]]
+SHORT_LIST += [["config", "show"], ["uninstall", "hunted", "--with-messages", "--yes", "hunted"]]
 WRONG = [
     ["status"],
     ["status", "--json"],
@@ -151,7 +151,7 @@ def _file(folder: Path) -> str:
 
 
 def _service(base: URL) -> tuple[str, str]:
-    """The name and the text of a section of libpq's file of services."""
+    """The name and the text of a section of libpq's service file."""
     name = f"{base.port} {base.database} {base.username}".replace(" ", "_")
     return name, (
         f"[{name}]\nhost={base.host}\nport={base.port or 5432}\ndbname={base.database}\n"
@@ -375,7 +375,7 @@ def test_no_verb_shows_the_password_of_a_url(base: URL, folder: Path) -> None:
     in_url = base.set(password=SECRET).render_as_string(hide_password=False)
     in_query = base.update_query_dict({"password": SECRET}).render_as_string(hide_password=False)
     search = LeakSearch(folder / "hunt", Planted(_url(base)))
-    output = search.run(FEW, DBQ_URL=in_url)
+    output = search.run(SHORT_LIST, DBQ_URL=in_url)
     search.assert_clean(output)
     assert "push hunted x --json" in _statuses(output)["0"]
     calls = [["status", "--json"], ["status", "--url", _url(base, "${env:PLANTED}")]]

@@ -202,7 +202,7 @@ def test_ctrl_c_ends_the_sampling_and_its_result_is_shown(
     assert f"session {holder}  idle in transaction for " in out.decode()
 
 
-def test_what_was_sampled_until_ctrl_c_is_one_json_object(
+def test_the_samples_until_ctrl_c_are_one_json_object(
     console: Console, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = install("fifo")
@@ -226,8 +226,8 @@ def test_consumers_prints_text_or_one_json_object(
     with sessions(console, "shop\x1b") as (shop,):
         shop.autocommit = True
         shop.execute("SET application_name = 'night shift'")
-        for of, seconds in (("claim", "2"), ("fifo", "0")):
-            name = install(of)
+        for design, seconds in (("claim", "2"), ("fifo", "0")):
+            name = install(design)
             console.done("push", name, "-", "--lines", stdin=b"one\ntwo\nthree\n")
             pop(shop, name)
             found = console.done("consumers", name, "--seconds", seconds, "--json", *here).json
@@ -237,12 +237,12 @@ def test_consumers_prints_text_or_one_json_object(
             (one,) = [one for one in found["consumers"] if one["name"] == "night shift"]
             assert set(one) == {field.name for field in fields(Consumer)}
             assert (one["does"], one["sessions"]) == (["pop"], 1)
-            claims = 1 if of == "claim" else None
-            assert (one["claims"], one["last_pop"] is None) == (claims, of == "fifo")
-            assert ("last_pop" in one["unknown"]) == (of == "fifo")
+            claims = 1 if design == "claim" else None
+            assert (one["claims"], one["last_pop"] is None) == (claims, design == "fifo")
+            assert ("last_pop" in one["unknown"]) == (design == "fifo")
             assert "night shift  pops" in text
             unknown = "? last pop, messages a second, claims: a pop of fifo ends"
-            assert (unknown in text) == (of == "fifo")
+            assert (unknown in text) == (design == "fifo")
             assert "Gone: ? (nothing is recorded" in text
             assert (found["gone"], found["recorded"]) == ([], False)
 

@@ -70,10 +70,14 @@ def test_the_printed_statements_are_those_that_are_sent(
         printed = {plain(one["sql"]): one["name"] for one in shown(console, verb, name)}
         with sent() as found:
             console.done(verb, name, *words, *([name] if words else []))
-        mine = {text: of for text, of in found.items() if of.partition(".")[2] not in NOT_PRINTED}
-        assert [of for text, of in mine.items() if text not in printed] == []
-        unsent = {of for text, of in printed.items() if text not in mine}
-        assert {of.partition(".")[2] for of in unsent} <= optional
+        mine = {
+            text: label
+            for text, label in found.items()
+            if label.partition(".")[2] not in NOT_PRINTED
+        }
+        assert [label for text, label in mine.items() if text not in printed] == []
+        unsent = {label for text, label in printed.items() if text not in mine}
+        assert {label.partition(".")[2] for label in unsent} <= optional
 
 
 def test_errors_and_requeue_send_what_is_printed_and_release_ends_with_its_update(
@@ -86,7 +90,9 @@ def test_errors_and_requeue_send_what_is_printed_and_release_ends_with_its_updat
         printed = {plain(one["sql"]) for one in shown(console, verb, name)}
         with sent() as found:
             console.done(verb, name, *(["--yes", name] if verb == "requeue" else []))
-        assert {t for t, of in found.items() if of.partition(".")[2] not in NOT_PRINTED} <= printed
+        assert {
+            t for t, label in found.items() if label.partition(".")[2] not in NOT_PRINTED
+        } <= printed
     names = [one["name"] for one in shown(console, "release", name)]
     assert names[-3:] == ["actions.live_sessions", "actions.lock_rows", "actions.make_ready"]
 
@@ -113,7 +119,7 @@ def test_bound_parameters_have_their_names_and_types(console: Console, install: 
     assert "-- binds :due timestamptz[]\n" in console.done("sql", "purge", name).text
 
 
-def test_every_verb_is_shown_or_refused(console: Console, install: Install) -> None:
+def test_sql_shows_or_refuses_every_verb(console: Console, install: Install) -> None:
     name = install("ring", "in_hand=on")
     for verb in VERBS:
         answer = console("sql", verb, name)

@@ -69,7 +69,9 @@ def test_the_json_object_of_smoke_has_stable_keys(console: Console, install: Ins
         "split dequeue=two_step payload=bytes",
     ],
 )
-def test_small_and_unusual_queues_pass(console: Console, install: Install, kind: str) -> None:
+def test_smoke_passes_for_small_and_unusual_queues(
+    console: Console, install: Install, kind: str
+) -> None:
     assert console.done("smoke", install(*kind.split()), "--json").json["ok"]
     assert nothing_left(console)
 
@@ -135,12 +137,12 @@ def test_smoke_waits_for_a_slow_server(database_url: str, monkeypatch: pytest.Mo
     passed = 0.0
     popped = WorkerRound.popped
 
-    def take_long(self: WorkerRound, client: int, payloads: Any, *times: int) -> None:
+    def popped_slowly(self: WorkerRound, client: int, payloads: Any, *times: int) -> None:
         nonlocal passed
         popped(self, client, payloads, *times)
         passed += 45.0 if payloads else 0.0
 
-    monkeypatch.setattr(WorkerRound, "popped", take_long)
+    monkeypatch.setattr(WorkerRound, "popped", popped_slowly)
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
     monkeypatch.setattr("console.actions.smoke.time", later)
     now_us = worker_round.now_us

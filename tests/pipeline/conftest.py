@@ -63,12 +63,12 @@ def new_queue(postgresql: Database) -> NewQueue:
     """A function that installs a queue for this test, by design and options."""
 
     def install_queue(name: str, label: str = "", **options: str) -> Client:
-        of = design(name)
+        its_design = design(name)
         queue = installed_queue(
             "public",
             f"{name}.{label} {next(_NUMBERS)} ü",
-            of,
-            of.complete_options(options, "postgresql"),
+            its_design,
+            its_design.complete_options(options, "postgresql"),
         )
         install(postgresql, queue)
         return Client(postgresql, queue)

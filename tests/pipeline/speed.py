@@ -157,9 +157,9 @@ def archive(
 
 def filled(database: Database, count: int, size: int) -> Queue:
     """A queue with this many rows in its archive, as pops would have left them."""
-    of = design("fifo")
-    options = of.complete_options({"archive_at_pop": "on"}, "postgresql")
-    queue = installed_queue("public", f"speed {count}", of, options)
+    fifo = design("fifo")
+    options = fifo.complete_options({"archive_at_pop": "on"}, "postgresql")
+    queue = installed_queue("public", f"speed {count}", fifo, options)
     install(database, queue)
     with connect(database.url.render_as_string(hide_password=False)) as connection:
         insert = SQL(

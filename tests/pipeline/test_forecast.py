@@ -131,8 +131,8 @@ def test_hours_of_the_week_follow_local_time_when_clocks_change() -> None:
     share_inside = {}
     for name in (PRAGUE, "UTC"):
         rows, _ = table_of(past, zone=name)
-        of = forecast_files.zone_named(name)
-        hours_of_week = [forecast_files.hour_of_week(at, of) for at in begins[9 * HOURS :]]
+        named_zone = forecast_files.zone_named(name)
+        hours_of_week = [forecast_files.hour_of_week(at, named_zone) for at in begins[9 * HOURS :]]
         inside = [
             rows[hour]["pushes_low"] <= value <= rows[hour]["pushes_high"]
             for hour, value in zip(hours_of_week, actual, strict=True)

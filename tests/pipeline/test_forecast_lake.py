@@ -73,9 +73,13 @@ def test_a_recording_becomes_a_forecast(tmp_path: Path, lake: Lake) -> None:
     assert [at for at, _ in hours] == [begin + timedelta(hours=at) for at in range(HOURS)]
     inside = {
         name: np.mean(
-            [value in getattr(one, name) for (_, one), value in zip(hours, of, strict=True)]
+            [value in getattr(one, name) for (_, one), value in zip(hours, counts, strict=True)]
         )
-        for name, of in (("pushes", pushed[4]), ("pops", popped[4]), ("net", pushed[4] - popped[4]))
+        for name, counts in (
+            ("pushes", pushed[4]),
+            ("pops", popped[4]),
+            ("net", pushed[4] - popped[4]),
+        )
     }
     assert all(0.85 <= part <= 0.97 for part in inside.values()), inside
     # Nothing new: nothing is done, and no task is begun.
@@ -224,9 +228,9 @@ def test_the_zone_is_the_option_or_else_the_connections() -> None:
 
     prague = SimpleNamespace(label="prod", display_zone=forecast_files.zone_named("Europe/Prague"))
     configured = SimpleNamespace(profiles=lambda _: [prague])
-    of: Any = SimpleNamespace(profile=None, configuration=configured, command_line=None)
-    assert [_zones(of, None)(name) for name in ("prod", "gone")] == ["Europe/Prague", "UTC"]
-    assert _zones(of, "Asia/Kolkata")("prod") == "Asia/Kolkata"
+    context: Any = SimpleNamespace(profile=None, configuration=configured, command_line=None)
+    assert [_zones(context, None)(name) for name in ("prod", "gone")] == ["Europe/Prague", "UTC"]
+    assert _zones(context, "Asia/Kolkata")("prod") == "Asia/Kolkata"
     refused = call("pipeline", "rollup", "--zone", "Nowhere/At all")
     assert refused.status == 2
     assert "no time zone 'Nowhere/At all' is known here" in refused.err

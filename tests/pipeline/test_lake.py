@@ -79,7 +79,7 @@ def test_a_file_is_complete_or_absent(lake: Lake) -> None:
     assert lake.read_json("a/b.json") == {"n": 2}
 
 
-def test_readers_see_data_only(lake: Lake) -> None:
+def test_readers_find_only_files_of_data(lake: Lake) -> None:
     for path in ("x/date=1/a.parquet", "x/_tmp-a.parquet", "x/.a.parquet", "x/_m/b.parquet"):
         lake.write_json(path, {})
     assert lake.data_files("x") == ["x/date=1/a.parquet"]
@@ -148,7 +148,7 @@ def test_files_are_written_and_read_in_bounded_batches(
     )
 
 
-def test_the_lock_admits_one_run(lake: Lake) -> None:
+def test_a_lock_of_the_lake_admits_one_run(lake: Lake) -> None:
     with lake.locked("rollup"):
         with (
             pytest.raises(RefusedError, match="Another rollup"),

@@ -65,9 +65,9 @@ def lake(endpoint: str, tmp_path: Path) -> Lake:
 def rows_in_lake(lake: Lake, client: Client) -> Counter[str]:
     """Rows of a queue that readers find by its manifests; none of unfinished plans."""
     with suppress(RefusedError):
-        of = find_archive(lake, None, None, client.queue.name)
+        archive = find_archive(lake, None, None, client.queue.name)
         found = Counter[str]()
-        for path in (path for paths in of.files.values() for path in paths):
+        for path in (path for paths in archive.files.values() for path in paths):
             with lake.reading(path) as file:
                 found.update(p.decode() for p in pq.read_table(file)["payload"].to_pylist())
         return found
@@ -75,8 +75,10 @@ def rows_in_lake(lake: Lake, client: Client) -> Counter[str]:
 
 
 def unlisted_files(lake: Lake, client: Client) -> set[str]:
-    of = find_archive(lake, None, None, client.queue.name)
-    return set(lake.data_files("archive")) - {path for paths in of.files.values() for path in paths}
+    archive = find_archive(lake, None, None, client.queue.name)
+    return set(lake.data_files("archive")) - {
+        path for paths in archive.files.values() for path in paths
+    }
 
 
 def test_an_object_is_complete_or_absent(lake: Lake) -> None:

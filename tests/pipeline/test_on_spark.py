@@ -275,7 +275,7 @@ def test_the_filters_of_a_replay_select_archived_messages(spark: "SparkSession")
     names = files.SCHEMA.names
     values = [[row[name] for name in names] for row in made]
     table = spark.createDataFrame(
-        values, ", ".join(f"{name} {of}" for name, of in selection._COLUMNS.items())
+        values, ", ".join(f"{name} {kind}" for name, kind in selection._COLUMNS.items())
     )
 
     def selected(*words: str) -> list[str]:

@@ -36,7 +36,9 @@ def test_a_bucket_represents_its_values_within_the_relative_error(values: list[f
 def test_the_columns_read_are_those_that_the_recorder_writes() -> None:
     types = {"time": "timestamp", "text": "string", "count": "bigint", "number": "double"}
     for kind, columns in segment_files.COLUMNS.items():
-        written = {name: types[of] for name, of in KINDS[kind].columns.items()}
+        written = {
+            name: types[kind_of_value] for name, kind_of_value in KINDS[kind].columns.items()
+        }
         assert dict(columns).items() <= written.items()
     assert set(rollup_files.MEANS) < set(segment_files.COLUMNS["samples"])
     assert set(segment_files.COLUMNS) == set(rollup_files.KINDS)
@@ -55,8 +57,8 @@ def test_segments_of_one_source_never_overlap(spans: list[tuple[int, int]]) -> N
     sources: dict[int, list[segment_files.ClosedSegment]] = {}
     for one in segment_files.with_sources(made):
         sources.setdefault(one.source, []).append(one)
-    for of in sources.values():
-        assert all(a.last < b.first for a, b in pairwise(of))
+    for segments_of_source in sources.values():
+        assert all(a.last < b.first for a, b in pairwise(segments_of_source))
     # As few as possible: as many as overlap at one moment.
     most = max((sum(s.first <= one.first <= s.last for s in made) for one in made), default=0)
     assert len(sources) == most
@@ -179,7 +181,9 @@ def put(lake: Path, width: str, kind: str, rows: list[dict[str, Any]]) -> None:
 
 
 def row(minute: int, samples: int, ready: int, rate: float) -> dict[str, Any]:
-    blank = {f"{name}_{of}": None for name in rollup_files.MEANS for of in ("max", "avg")}
+    blank = {
+        f"{name}_{aggregate}": None for name in rollup_files.MEANS for aggregate in ("max", "avg")
+    }
     return {
         **blank,
         "begin": BEGIN + timedelta(minutes=minute),

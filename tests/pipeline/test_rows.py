@@ -50,30 +50,32 @@ DIGESTS = (ColumnDigests, RowHashSum)
 """Those of current manifests, and of earlier versions."""
 
 
-def digest_of(found: list[Row], of: type[FileDigest] = ColumnDigests) -> Row:
-    return digest_of_batches([batch(found)], of)
+def digest_of(found: list[Row], digest_type: type[FileDigest] = ColumnDigests) -> Row:
+    return digest_of_batches([batch(found)], digest_type)
 
 
 def digest_of_batches(
-    batches: Iterable[pa.RecordBatch], of: type[FileDigest] = ColumnDigests
+    batches: Iterable[pa.RecordBatch], digest_type: type[FileDigest] = ColumnDigests
 ) -> Row:
-    tally = of()
+    tally = digest_type()
     for one in batches:
         tally.add(one)
     return tally.as_json()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("of", [ColumnDigests, pytest.param(RowHashSum, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "digest_type", [ColumnDigests, pytest.param(RowHashSum, marks=pytest.mark.long)]
+)
 @given(found=st.lists(ROW, min_size=1, max_size=6), cuts=st.lists(st.integers(0, 6), max_size=4))
 def test_digests_do_not_depend_on_the_boundaries_of_batches(
-    of: type[FileDigest], found: list[Row], cuts: list[int]
+    digest_type: type[FileDigest], found: list[Row], cuts: list[int]
 ) -> None:
     ends = [0, *sorted(cuts), max(len(found), *cuts, 0)]
     all_rows = batch([*found, *found]).slice(len(found))
     parts = [all_rows.slice(first, last - first) for first, last in pairwise(ends)]
-    expected = digest_of(found, of)
-    assert digest_of_batches([one for one in parts if one.num_rows], of) == expected
+    expected = digest_of(found, digest_type)
+    assert digest_of_batches([one for one in parts if one.num_rows], digest_type) == expected
     assert expected["rows"] == len(found)
     assert expected["bytes"] == sum(len(row["payload"]) for row in found)
 
@@ -128,7 +130,7 @@ def changed(rows: pa.RecordBatch, name: str, how: str, rng: random.Random) -> pa
             values[at] = empty if values[at] is None else None
         column = pa.array(values, column.type)
         assume(not column.equals(rows.column(name)))
-    columns = [column if of == name else rows.column(of) for of in rows.schema.names]
+    columns = [column if each == name else rows.column(each) for each in rows.schema.names]
     return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
 
 
@@ -164,8 +166,10 @@ def test_every_change_changes_the_digest(
 def test_similar_rows_have_different_digests(one: Row, other: Row) -> None:
     required = {"archive_id": 1, "id": "", "payload": b"", "state": "", "attempts": 0}
     empty = dict.fromkeys(files.SCHEMA.names) | required
-    for of in DIGESTS:
-        assert digest_of([{**empty, **one}], of) != digest_of([{**empty, **other}], of)
+    for digest_type in DIGESTS:
+        assert digest_of([{**empty, **one}], digest_type) != digest_of(
+            [{**empty, **other}], digest_type
+        )
 
 
 @given(st.lists(ROW, min_size=1, max_size=6))

@@ -72,7 +72,7 @@ def hours(
         rows.append(row)
     kinds = {"begin": pa.timestamp("us", "UTC"), "schema": pa.string(), "queue": pa.string()}
     names = ("begin", "schema", "queue")
-    sums = [(f"{r}_{of}", pa.int64()) for r in rollup_files.RATES for of in ("weight", "total")]
+    sums = [(f"{r}_{part}", pa.int64()) for r in rollup_files.RATES for part in ("weight", "total")]
     means = [(f"{rate}_avg", pa.float64()) for rate in rollup_files.RATES]
     schema = pa.schema([*((name, kinds[name]) for name in names), *sums, *means])
     return pa.Table.from_pylist(rows, schema)
