@@ -20,7 +20,7 @@ from console.designs import designs_on
 from console.engines import open_database
 from console.engines.embedded import cluster
 from console.tui.open_connection import url_options
-from tests.faults.test_embedded_server import REPOSITORY, lives
+from tests.faults.test_embedded_server import REPOSITORY, is_alive
 from tests.servers import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.skipif(
@@ -42,7 +42,7 @@ class Run:
     processes: list[psutil.Process]
 
     def is_gone(self) -> bool:
-        return not any(map(lives, self.processes)) and not folders_of(self.demo.pid)
+        return not any(map(is_alive, self.processes)) and not folders_of(self.demo.pid)
 
 
 def folders_of(pid: int) -> list[Path]:
@@ -156,7 +156,7 @@ def test_a_signal_during_the_start_leaves_nothing_behind() -> None:
         os.killpg(demo.pid, signal.SIGINT)
         demo.communicate(timeout=PATIENCE_SECONDS)
         assert demo.returncode == 0
-        assert not any(map(lives, processes))
+        assert not any(map(is_alive, processes))
         assert not folders_of(demo.pid)
 
 

@@ -172,7 +172,7 @@ _BREAKS = {
 """Number -> the change made to its slot by hand."""
 
 
-@pytest.mark.parametrize("relaid", [False, True])
+@pytest.mark.parametrize("after_relay", [False, True])
 @pytest.mark.parametrize("content", ["slot", "apart"])
 def test_contradictory_slots_are_owed_to_subscribers_that_have_not_popped_them(
     make: Make, content: str, *, after_relay: bool

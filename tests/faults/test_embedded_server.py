@@ -1,4 +1,4 @@
-"""The embedded server: starts anywhere, crashes and recovers as a real one, and leaves nothing."""
+"""The embedded server: starts anywhere, crashes and recovers like a real one, cleans up."""
 
 import importlib.util
 import json
@@ -46,21 +46,21 @@ with CopiedServer.start() as server:
 
 
 @dataclass(frozen=True)
-class Owned:
-    """A process, and the server that it started."""
+class OwnedServer:
+    """A process and the server that it started."""
 
     owner: "subprocess.Popen[str]"
     url: str
     folder: Path
-    family: list[psutil.Process]
+    processes: list[psutil.Process]
     watchdog: psutil.Process
     forked_child: psutil.Process
 
     def is_gone(self) -> bool:
-        return not self.folder.exists() and not any(map(lives, [*self.family, self.watchdog]))
+        return not self.folder.exists() and not any(map(is_alive, [*self.processes, self.watchdog]))
 
 
-def lives(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
     """Zombies count as dead."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -68,7 +68,7 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-def family_of(pid: int) -> list[psutil.Process]:
+def processes_of(pid: int) -> list[psutil.Process]:
     postmaster = psutil.Process(pid)
     return [postmaster, *postmaster.children(recursive=True)]
 
@@ -79,8 +79,8 @@ def folder_of(server: EmbeddedServer) -> Path:
 
 
 @contextmanager
-def owned() -> Iterator[Owned]:
-    """A server started by another process, which leads a group as a shell's job does."""
+def server_of_another_process() -> Iterator[OwnedServer]:
+    """A server started by another process, which leads a process group like a shell's job."""
     with subprocess.Popen(
         [sys.executable, "-c", OWNER],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
@@ -97,10 +97,12 @@ def owned() -> Iterator[Owned]:
         ]
         forked_child = psutil.Process(forked)
         try:
-            yield Owned(owner, url, Path(folder), family_of(pid), watchdogs[0], forked_child)
+            yield OwnedServer(
+                owner, url, Path(folder), processes_of(pid), watchdogs[0], forked_child
+            )
         finally:
             owner.kill()
-            if lives(forked_child):
+            if is_alive(forked_child):
                 forked_child.kill()
 
 
@@ -132,7 +134,7 @@ SET_UP = {
 
 
 @pytest.mark.long
-def test_is_set_up_as_a_real_server(own_server: EmbeddedServer) -> None:
+def test_the_settings_are_those_of_a_real_server(own_server: EmbeddedServer) -> None:
     assert {query: value(own_server.url, query) for query in SET_UP} == SET_UP
 
 
@@ -145,11 +147,11 @@ def test_wrong_password_is_refused(own_server: EmbeddedServer) -> None:
 def test_password_is_on_no_command_line(own_server: EmbeddedServer) -> None:
     password = make_url(own_server.url).password
     assert password
-    words = [word for process in family_of(own_server.pid) for word in process.cmdline()]
+    words = [word for process in processes_of(own_server.pid) for word in process.cmdline()]
     assert not any(password in word for word in words)
 
 
-def test_databases_take_any_name_and_only_once(own_server: EmbeddedServer) -> None:
+def test_databases_can_have_any_name_but_only_once(own_server: EmbeddedServer) -> None:
     name = 'Ünï "quoted"; DROP%20?&/@'
     url = own_server.create_database(name)
     assert value(url, "SELECT current_database()") == name
@@ -160,13 +162,13 @@ def test_databases_take_any_name_and_only_once(own_server: EmbeddedServer) -> No
             own_server.create_database(impossible)
 
 
-def test_kill_and_restart_keeps_what_was_committed(own_server: EmbeddedServer) -> None:
+def test_committed_data_survives_kill_and_restart(own_server: EmbeddedServer) -> None:
     url = own_server.create_database("killed")
     with connect(url) as connection:
         connection.execute("CREATE TABLE kept AS SELECT generate_series(1, 1000) AS id")
-    family = family_of(own_server.pid)
+    processes = processes_of(own_server.pid)
     own_server.kill()
-    assert not any(map(lives, family))
+    assert not any(map(is_alive, processes))
     assert not own_server.running
     with pytest.raises(psycopg.OperationalError):
         connect(url)
@@ -176,13 +178,13 @@ def test_kill_and_restart_keeps_what_was_committed(own_server: EmbeddedServer) -
     recovered = log.read_text()
     assert "was not properly shut down; automatic recovery in progress" in recovered
     own_server.restart()
-    assert "recovery in progress" not in log.read_text().removeprefix(recovered), "in good order"
+    assert "recovery in progress" not in log.read_text().removeprefix(recovered), "a clean restart"
     assert value(url, "SELECT count(*) FROM kept") == 1000
 
 
-def test_restart_after_a_kill_from_elsewhere(own_server: EmbeddedServer) -> None:
+def test_a_server_killed_by_others_can_be_restarted(own_server: EmbeddedServer) -> None:
     url = own_server.url
-    with connect(url) as busy:  # a backend that looks for its postmaster late
+    with connect(url) as busy:  # a backend that notices late that its postmaster is gone
         busy.execute("SELECT pg_backend_pid()")
         os.kill(own_server.pid, signal.SIGKILL)
         wait_until(lambda: not own_server.running, "the postmaster is gone")
@@ -191,28 +193,30 @@ def test_restart_after_a_kill_from_elsewhere(own_server: EmbeddedServer) -> None
     assert value(url, "SELECT 1") == 1
 
 
-def test_kill_does_not_wait_for_a_backend_that_does_not_react(
+def test_kill_does_not_wait_for_an_unresponsive_backend(
     own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a long computation a backend does not see that its postmaster is gone."""
+    """During a long computation a backend does not notice that its postmaster is gone."""
     monkeypatch.setattr(server_module, "_LEAVE_SECONDS", 0.2)
     with closing(connect(own_server.url)) as connection:
         connection.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 1e12)")
-        family = family_of(own_server.pid)
+        processes = processes_of(own_server.pid)
         own_server.kill()
-        assert not any(map(lives, family))
+        assert not any(map(is_alive, processes))
         own_server.restart()
     assert value(own_server.url, "SELECT 1") == 1
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("ending", ["resume", "kill", "shut_down"])
-def test_paused_server_holds_its_connections(own_server: EmbeddedServer, ending: str) -> None:
+def test_a_paused_server_can_be_resumed_killed_or_shut_down(
+    own_server: EmbeddedServer, ending: str
+) -> None:
     connection = connect(own_server.url)
     own_server.pause()
-    family = family_of(own_server.pid)
+    processes = processes_of(own_server.pid)
     wait_until(
-        lambda: all(process.status() == psutil.STATUS_STOPPED for process in family),
+        lambda: all(process.status() == psutil.STATUS_STOPPED for process in processes),
         "every process is stopped",
     )
     if ending == "resume":
@@ -220,15 +224,15 @@ def test_paused_server_holds_its_connections(own_server: EmbeddedServer, ending:
         assert connection.execute("SELECT 1").fetchone() == (1,)
     else:
         getattr(own_server, ending)()
-        assert not any(map(lives, family))
+        assert not any(map(is_alive, processes))
     connection.close()
 
 
 @pytest.mark.parametrize("killed", [pytest.param(False, marks=pytest.mark.long), True])
-def test_stop_leaves_nothing(*, killed: bool) -> None:
+def test_stop_leaves_nothing_behind(*, killed: bool) -> None:
     with EmbeddedServer.start() as server:
-        folder, family = folder_of(server), family_of(server.pid)
-        assert value(server.url, "SHOW fsync") == "on", "durable unless told otherwise"
+        folder, processes = folder_of(server), processes_of(server.pid)
+        assert value(server.url, "SHOW fsync") == "on", "durable by default"
         watchdogs = [
             child for child in psutil.Process().children() if str(folder) in child.cmdline()
         ]
@@ -237,7 +241,7 @@ def test_stop_leaves_nothing(*, killed: bool) -> None:
             server.kill()
         server.stop()
         assert not folder.exists()
-        assert not any(map(lives, [*family, *watchdogs]))
+        assert not any(map(is_alive, [*processes, *watchdogs]))
         assert len(watchdogs) == 1
         assert not memory & shared_memory() if LINUX else True
         server.stop()
@@ -246,10 +250,10 @@ def test_stop_leaves_nothing(*, killed: bool) -> None:
 
 
 def test_an_occupied_port_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taker:
-        taker.bind(("127.0.0.1", 0))
-        taker.listen()
-        taken = taker.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        taken = listener.getsockname()[1]
         free = server_module._free_ports()
         monkeypatch.setattr(server_module, "_free_ports", lambda: iter([taken, *free]))
         with CopiedServer.start() as server:
@@ -265,7 +269,7 @@ def test_an_occupied_port_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"work_mem": "much'\n\\"}, ConnectionFailedError, 'value for parameter "work_mem"'),
     ],
 )
-def test_bad_setting_is_an_error_and_leaves_nothing(
+def test_an_invalid_setting_is_an_error_and_leaves_nothing_behind(
     settings: dict[str, str], error: type[Exception], words: str
 ) -> None:
     ours = f"instance-{os.getpid()}-*"
@@ -283,33 +287,35 @@ def test_bad_setting_is_an_error_and_leaves_nothing(
         *(pytest.param(one, marks=pytest.mark.long) for one in (signal.SIGTERM, signal.SIGHUP)),
     ],
 )
-def test_server_goes_with_its_owner(number: signal.Signals) -> None:
-    """Paused or not, though a forked child of the owner, which has all its descriptors, lives."""
-    with owned() as it:
-        for process in it.family if number == signal.SIGKILL else []:
+def test_the_server_ends_with_its_owner(number: signal.Signals) -> None:
+    """Paused or not, even if a forked child of the owner lives, with all its descriptors."""
+    with server_of_another_process() as other:
+        for process in other.processes if number == signal.SIGKILL else []:
             process.suspend()
-        os.kill(it.owner.pid, number)
-        it.owner.wait()
-        wait_until(it.is_gone, "server, watchdog and folder are gone")
-        assert lives(it.forked_child)
+        os.kill(other.owner.pid, number)
+        other.owner.wait()
+        wait_until(other.is_gone, "server, watchdog and folder are gone")
+        assert is_alive(other.forked_child)
 
 
-def test_next_start_cleans_up_after_owner_and_watchdog(own_server: EmbeddedServer) -> None:
-    with owned() as it:
-        it.watchdog.kill()
-        it.owner.kill()
-        it.owner.wait()
-        wait_until(lambda: not lives(it.watchdog), "the watchdog is gone")
+def test_the_next_start_cleans_up_after_a_killed_owner_and_watchdog(
+    own_server: EmbeddedServer,
+) -> None:
+    with server_of_another_process() as other:
+        other.watchdog.kill()
+        other.owner.kill()
+        other.owner.wait()
+        wait_until(lambda: not is_alive(other.watchdog), "the watchdog is gone")
         with CopiedServer.start():
-            assert it.is_gone()
-        assert value(own_server.url, "SELECT 1") == 1, "of somebody who lives"
+            assert other.is_gone()
+        assert value(own_server.url, "SELECT 1") == 1, "the server of a living owner"
 
 
 def test_ctrl_c_removes_the_server() -> None:
-    with owned() as it:
-        os.killpg(it.owner.pid, signal.SIGINT)
-        it.owner.wait(60)
-        assert it.is_gone()
+    with server_of_another_process() as other:
+        os.killpg(other.owner.pid, signal.SIGINT)
+        other.owner.wait(60)
+        assert other.is_gone()
 
 
 def test_forked_child_cannot_end_the_server(own_server: EmbeddedServer) -> None:
@@ -327,17 +333,17 @@ def test_forked_child_cannot_end_the_server(own_server: EmbeddedServer) -> None:
 
 @pytest.mark.skipif(shutil.which("ps") is None, reason="there is no ps")
 @pytest.mark.long
-def test_does_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a system that has no /proc: the same through ps."""
+def test_the_server_works_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a system without /proc, where it uses ps."""
     monkeypatch.setattr(guard, "_PROC", Path("/no such folder"))
     with EmbeddedServer.start() as server:
-        folder, family = folder_of(server), family_of(server.pid)
+        folder, processes = folder_of(server), processes_of(server.pid)
         assert [process.pid for process in guard.servers_of(folder)] == [server.pid]
         server.pause()
         server.kill()
-        assert not any(map(lives, family))
+        assert not any(map(is_alive, processes))
         server.restart()
         assert value(server.url, "SELECT 1") == 1
-        family = family_of(server.pid)
+        processes = processes_of(server.pid)
     assert not folder.exists()
-    assert not any(map(lives, family))
+    assert not any(map(is_alive, processes))

@@ -1,4 +1,4 @@
-"""Work whose connection was lost, and how the console reconnects."""
+"""Operations whose connection is lost, and how the console reconnects."""
 
 import threading
 import time
@@ -47,31 +47,31 @@ READY_AND_ERRORS = 11
 BATCH = 2
 
 
-def purged_with(
+def purge_with_fate(
     url: str, fate: Fate, *, heals: bool
 ) -> tuple[ConnectionFailedError, audit.Entry, int]:
-    """The error of a purge whose third batch has that fate; the audit, and the archive's size."""
-    with Proxy(url) as proxy, closing(open_database(proxy.url)) as far:
-        with closing(open_database(url)) as near, near.transaction("look") as connection:
+    """A purge whose third commit has that fate: its error, audit entry, and the archive's size."""
+    with Proxy(url) as proxy, closing(open_database(proxy.url)) as proxied:
+        with closing(open_database(url)) as direct, direct.transaction("look") as connection:
             queue = catalog.find(connection, "mail")
-        action, made = purge(far, queue)
-        assert made.count == READY_AND_ERRORS
+        action, planned = purge(proxied, queue)
+        assert planned.count == READY_AND_ERRORS
 
         def arm(now: Progress) -> None:
             if now.batches == 2:
                 proxy.fate = AtCommit(COUNTED, fate, (lambda: None) if heals else proxy.shut)
 
         with pytest.raises(ConnectionFailedError) as caught:
-            execute.execute(far, action, made, batching=Batching(batch=BATCH), progress=arm)
-    with closing(open_database(url)) as near, near.transaction("look") as connection:
+            execute.execute(proxied, action, planned, batching=Batching(batch=BATCH), progress=arm)
+    with closing(open_database(url)) as direct, direct.transaction("look") as connection:
         (entry,) = audit.entries(connection, audit.EntryFilter(verb="purge"))
         size = connection.execute(text("SELECT count(*) FROM mail_archive")).scalar_one()
     return caught.value, entry, size
 
 
 @pytest.mark.parametrize("fate", FATES, ids=lambda fate: fate.name)
-def test_a_cut_commit_is_looked_up(queues_url: str, fate: Fate) -> None:
-    error, entry, archived = purged_with(queues_url, fate, heals=True)
+def test_the_outcome_of_a_cut_commit_is_looked_up(queues_url: str, fate: Fate) -> None:
+    error, entry, archived = purge_with_fate(queues_url, fate, heals=True)
     done = 2 * BATCH + (BATCH if fate is Fate.UNANSWERED else 0)
     assert (archived, entry.done, entry.outcome) == (done, done, "failed")
     assert type(error) is ConnectionFailedError
@@ -84,7 +84,7 @@ def test_a_cut_commit_is_looked_up(queues_url: str, fate: Fate) -> None:
     ids=lambda fate: fate.name,
 )
 def test_a_commit_that_cannot_be_looked_up_is_in_doubt(queues_url: str, fate: Fate) -> None:
-    error, entry, archived = purged_with(queues_url, fate, heals=False)
+    error, entry, archived = purge_with_fate(queues_url, fate, heals=False)
     assert type(error) is InDoubtError
     assert "IN DOUBT: the last batch of 2, after 4" in error.next_step
     assert f"action {entry.action_id}" in error.next_step
@@ -93,29 +93,29 @@ def test_a_commit_that_cannot_be_looked_up_is_in_doubt(queues_url: str, fate: Fa
 
 
 @pytest.mark.long
-def test_a_batch_that_runs_on_after_the_cut_is_waited_for(queues_url: str) -> None:
-    """The network is silent before the commit arrives, and delivers it afterwards."""
+def test_a_batch_that_continues_after_the_loss_is_waited_for(queues_url: str) -> None:
+    """The network hangs before the commit arrives, and delivers it later."""
     hasty = Timeouts(connect_seconds=2, statement_seconds=1.0, lock_seconds=0.5)
     with (
-        closing(open_database(queues_url)) as near,
+        closing(open_database(queues_url)) as direct,
         Proxy(queues_url) as proxy,
-        closing(open_database(proxy.url, timeouts=hasty)) as far,
+        closing(open_database(proxy.url, timeouts=hasty)) as proxied,
     ):
-        with near.transaction("look") as connection:
+        with direct.transaction("look") as connection:
             queue = catalog.find(connection, "mail")
-        action, made = purge(far, queue)
-        silent = threading.Event()
+        action, planned = purge(proxied, queue)
+        frozen = threading.Event()
 
         def arm(now: Progress) -> None:
             if now.batches == 2:
-                proxy.fate = AtCommit(COUNTED, Fate.FROZEN, silent.set)
+                proxy.fate = AtCommit(COUNTED, Fate.FROZEN, frozen.set)
 
-        healing = threading.Thread(target=_thaw_later, args=(proxy, silent))
+        healing = threading.Thread(target=_thaw_later, args=(proxy, frozen))
         healing.start()
         with pytest.raises(ConnectionFailedError) as caught:
-            execute.execute(far, action, made, batching=Batching(batch=BATCH), progress=arm)
+            execute.execute(proxied, action, planned, batching=Batching(batch=BATCH), progress=arm)
         healing.join()
-        with near.transaction("look") as connection:
+        with direct.transaction("look") as connection:
             (entry,) = audit.entries(connection, audit.EntryFilter(verb="purge"))
             archived = connection.execute(text("SELECT count(*) FROM mail_archive")).scalar_one()
     assert archived == entry.done
@@ -125,31 +125,31 @@ def test_a_batch_that_runs_on_after_the_cut_is_waited_for(queues_url: str) -> No
         assert isinstance(caught.value, InDoubtError)
 
 
-def _thaw_later(proxy: Proxy, silent: threading.Event) -> None:
-    """After the client's time-outs."""
-    assert silent.wait(30)
+def _thaw_later(proxy: Proxy, frozen: threading.Event) -> None:
+    """Thaw the proxy after the client's time-outs."""
+    assert frozen.wait(30)
     time.sleep(3.0)
     proxy.thaw()
 
 
-def test_a_push_whose_answer_is_lost_is_in_doubt_and_in(queues_url: str) -> None:
-    with Proxy(queues_url) as proxy, closing(open_database(proxy.url)) as far:
-        with closing(open_database(queues_url)) as near, near.transaction("look") as connection:
+def test_a_push_whose_commit_is_lost_is_in_doubt(queues_url: str) -> None:
+    with Proxy(queues_url) as proxy, closing(open_database(proxy.url)) as proxied:
+        with closing(open_database(queues_url)) as direct, direct.transaction("look") as connection:
             queue = catalog.find(connection, "lines")
         before = rows_of(queues_url)
         proxy.fate = AtCommit(b"push", Fate.UNANSWERED)
         with (
             pytest.raises(InDoubtError, match="may have been done or not"),
-            far.transaction("push") as connection,
+            proxied.transaction("push") as connection,
         ):
             push_many(connection, queue, ["a", "b"])
         proxy.fate = AtCommit(b"push", Fate.CUT)
         with (
             pytest.raises(InDoubtError, match="may have been done or not"),
-            far.transaction("push") as connection,
+            proxied.transaction("push") as connection,
         ):
             push_many(connection, queue, ["c"])
-        with far.transaction("look", read_only=True) as connection:
+        with proxied.transaction("look", read_only=True) as connection:
             connection.execute(text("SELECT 1"))
     assert added_and_removed(before, rows_of(queues_url)) == (2, 0)
 
@@ -161,102 +161,104 @@ THREADS = 8
 """The size of the pool."""
 
 
-def ask(database: Database) -> None:
+def select_one(database: Database) -> None:
     with database.transaction("ask", read_only=True) as connection:
         connection.execute(text("SELECT 1"))
 
 
-def test_a_pool_that_was_cut_comes_back_with_no_more_than_it_had(queues_url: str) -> None:
-    with Proxy(queues_url) as proxy, closing(open_database(unencrypted_url(proxy))) as far:
-        everybody = threading.Barrier(THREADS)
+def test_a_cut_pool_reconnects_with_no_more_connections_than_before(queues_url: str) -> None:
+    with Proxy(queues_url) as proxy, closing(open_database(unencrypted_url(proxy))) as proxied:
+        all_connected = threading.Barrier(THREADS)
 
         def hold() -> None:
-            with far.transaction("ask", read_only=True) as connection:
+            with proxied.transaction("ask", read_only=True) as connection:
                 connection.execute(text("SELECT 1"))
-                everybody.wait(30)
+                all_connected.wait(30)
 
         assert run_concurrently(*[hold] * THREADS) == [None] * THREADS
         assert proxy.accepted == THREADS
         proxy.cut()
-        assert run_concurrently(*[lambda: ask(far)] * THREADS) == [None] * THREADS
+        assert run_concurrently(*[lambda: select_one(proxied)] * THREADS) == [None] * THREADS
         assert proxy.accepted <= 2 * THREADS
         assert proxy.connections <= THREADS
 
 
-def test_the_ninth_caller_gets_a_busy_pool(queues_url: str) -> None:
+def test_more_callers_than_connections_of_the_pool_get_an_error(queues_url: str) -> None:
     hasty = Timeouts(connect_seconds=1)
     with closing(open_database(queues_url, timeouts=hasty)) as database, ExitStack() as stack:
         for _ in range(THREADS):
             stack.enter_context(database.transaction("hold", read_only=True))
         with pytest.raises(ConnectionFailedError, match="pool is busy"):
-            ask(database)
+            select_one(database)
 
 
-def test_a_caller_may_give_up_while_another_connects(queues_url: str) -> None:
-    with Proxy(queues_url) as proxy, closing(open_database(unencrypted_url(proxy))) as far:
+def test_a_caller_can_time_out_while_another_connects(queues_url: str) -> None:
+    with Proxy(queues_url) as proxy, closing(open_database(unencrypted_url(proxy))) as proxied:
         proxy.freeze()
-        first = threading.Thread(target=run_concurrently, args=(lambda: ask(far),))
+        first = threading.Thread(target=run_concurrently, args=(lambda: select_one(proxied),))
         first.start()
         while not proxy.accepted:
             time.sleep(0.01)
         began = time.monotonic()
         with pytest.raises(ConnectionFailedError, match="not answered"), time_limit(0.3):
-            ask(far)
+            select_one(proxied)
         assert time.monotonic() - began < 5.0
         proxy.thaw()
         first.join()
 
 
-# Answers that do not come.
+# Responses that do not arrive.
 
 
 @pytest.mark.long
-def test_a_silent_server_is_given_up_after_the_statement_s_time_out(
+def test_an_unresponsive_server_is_an_error_after_the_statement_time_out(
     queues_url: str,
 ) -> None:
     hasty = Timeouts(connect_seconds=1, statement_seconds=0.5)
-    with Proxy(queues_url) as proxy, closing(open_database(proxy.url, timeouts=hasty)) as far:
-        ask(far)
+    with Proxy(queues_url) as proxy, closing(open_database(proxy.url, timeouts=hasty)) as proxied:
+        select_one(proxied)
 
-        def ask_silence() -> None:
-            with far.transaction("ask") as connection:
+        def query_while_frozen() -> None:
+            with proxied.transaction("ask") as connection:
                 proxy.freeze()
                 connection.execute(text("SELECT 1"))
 
         with pytest.raises(ConnectionFailedError, match=r"not answered within 1\.5 s"):
-            ask_silence()
+            query_while_frozen()
         proxy.thaw()
-        ask(far)
+        select_one(proxied)
 
 
-def test_an_ignored_loss_fails_the_commit(queues_url: str) -> None:
-    with Proxy(queues_url) as proxy, closing(open_database(proxy.url)) as far:
+def test_a_commit_fails_after_an_ignored_loss_of_the_connection(queues_url: str) -> None:
+    with Proxy(queues_url) as proxy, closing(open_database(proxy.url)) as proxied:
 
-        def ask_the_dead() -> None:
-            with far.transaction("ask") as connection:
+        def ignore_the_loss() -> None:
+            with proxied.transaction("ask") as connection:
                 connection.execute(text("SELECT 1"))
                 proxy.cut()
                 with suppress(OperationalError):
                     connection.execute(text("SELECT 1"))
 
         with pytest.raises(ConnectionFailedError, match="was lost"):
-            ask_the_dead()
-        ask(far)
+            ignore_the_loss()
+        select_one(proxied)
 
 
 @pytest.mark.long
-def test_what_the_url_says_of_the_statement_s_time_out_counts_here_too(queues_url: str) -> None:
+def test_the_statement_time_out_of_the_url_takes_precedence(queues_url: str) -> None:
     hasty = Timeouts(statement_seconds=0.1)
     url = make_url(queues_url).update_query_dict({"options": "-c statement_timeout=20s"})
     with (
-        closing(open_database(url.render_as_string(hide_password=False), timeouts=hasty)) as far,
-        far.transaction("sleep") as connection,
+        closing(
+            open_database(url.render_as_string(hide_password=False), timeouts=hasty)
+        ) as proxied,
+        proxied.transaction("sleep") as connection,
     ):
         connection.execute(text("SELECT pg_sleep(1.5)"))
 
 
-def test_a_session_whose_commit_was_refused_goes_on(queues_url: str) -> None:
-    """The server refuses the commit and keeps the session: its transaction has to be ended."""
+def test_a_session_can_be_used_after_a_refused_commit(queues_url: str) -> None:
+    """The server refuses the commit but keeps the session, so its transaction has to be ended."""
     with closing(open_database(queues_url)) as database:
 
         def refused() -> None:
@@ -273,7 +275,7 @@ def test_a_session_whose_commit_was_refused_goes_on(queues_url: str) -> None:
                 assert connection.execute(text("SELECT 1")).scalar_one() == 1
 
 
-def test_a_session_whose_commit_was_cut_off_goes_on(queues_url: str) -> None:
+def test_a_session_can_be_used_after_a_cut_commit(queues_url: str) -> None:
     with closing(open_database(queues_url)) as database, database.session("work") as session:
 
         def cut_off() -> None:

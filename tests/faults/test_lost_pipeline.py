@@ -1,4 +1,4 @@
-"""archive with cut connections: run again, it loses and doubles nothing."""
+"""An archive with cut connections: run again, it loses and doubles nothing."""
 
 import itertools
 import time
@@ -30,21 +30,21 @@ MESSAGES = 40
 
 def archive(client: Client, lake: Lake) -> None:
     """Archive everything, in small ranges and batches."""
-    offered = job.preview(client.database, client.queue, lake, NO_RETENTION, range_rows=25)
-    job.archive(client.database, offered, lake, LocalTasks(), batch=7)
+    preview = job.preview(client.database, client.queue, lake, NO_RETENTION, range_rows=25)
+    job.archive(client.database, preview, lake, LocalTasks(), batch=7)
 
 
 @pytest.mark.parametrize("fate", [Fate.CUT, Fate.UNANSWERED], ids=lambda fate: fate.name)
-def test_archive_is_cut_off_anywhere(
+def test_an_archive_cut_off_anywhere_completes_when_run_again(
     database_url: str, tmp_path: Path, fate: Fate, *, long: bool
 ) -> None:
     fifo = design("fifo")
     options = fifo.complete_options({"archive_at_pop": "on"}, "postgresql")
-    with closing(open_database(database_url, label="here")) as near:
+    with closing(open_database(database_url, label="here")) as direct:
         for number, pieces in enumerate(itertools.count(0, 3) if long else (40,)):
             queue = installed_queue("public", f"q{number}", fifo, options)
-            install(near, queue)
-            client = Client(near, queue)
+            install(direct, queue)
+            client = Client(direct, queue)
             pushed = client.payloads(*range(MESSAGES))
             client.push_many(pushed)
             client.pop_many(MESSAGES)
@@ -52,17 +52,15 @@ def test_archive_is_cut_off_anywhere(
             cutter = Cutter(pieces, fate)
             with (
                 Proxy(database_url) as proxy,
-                closing(open_database(proxy.url, label="here", timeouts=HASTY)) as far,
+                closing(open_database(proxy.url, label="here", timeouts=HASTY)) as proxied,
             ):
                 proxy.fate = cutter
                 began = time.monotonic()
                 with suppress(ConnectionFailedError):
-                    archive(Client(far, queue), lake)
+                    archive(Client(proxied, queue), lake)
                 assert time.monotonic() - began < 60.0
             archive(client, lake)
             assert payloads(lake) == Counter(map(str, pushed)), pieces
-            assert all_payloads(client, payloads(lake)) == payloads(lake), (
-                "some rows are still there"
-            )
+            assert all_payloads(client, payloads(lake)) == payloads(lake), "some rows still exist"
             if not cutter.happened:
                 break

@@ -1,4 +1,4 @@
-"""Every verb while its connection cannot be had, is cut or falls silent.
+"""Every verb when its connection cannot be opened, is cut or hangs.
 
 It ends in time with exit 3, says what to do next, and leaves nothing half done.
 """
@@ -30,7 +30,7 @@ HASTY = {
     "DBQ_STATEMENT_TIMEOUT": "1s",
     "DBQ_LOCK_TIMEOUT": "500ms",
 }
-LOOKING = (
+READING = (
     "status",
     "status mail",
     "check",
@@ -43,7 +43,7 @@ LOOKING = (
     "discover",
     "roles",
 )
-ACTING = (
+CHANGING = (
     "push mail x",
     "push orders - --lines",
     "pop mail --count 3 --complete",
@@ -57,14 +57,14 @@ ACTING = (
     "install fifo another",
     "uninstall lines --with-messages --yes lines",
 )
-VERBS = LOOKING + ACTING
+VERBS = READING + CHANGING
 LINES = b"1\n2\n3\n"
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
-def again(server: EmbeddedServer) -> None:
-    """A server that is restarted after each test if needed."""
+def ensure_running(server: EmbeddedServer) -> None:
+    """Resume or restart the server if needed."""
     if server.running:
         server.resume()
     else:
@@ -73,30 +73,30 @@ def again(server: EmbeddedServer) -> None:
 
 @pytest.fixture(scope="module")
 def url(module_server: EmbeddedServer) -> Iterator[str]:
-    """Of a database with queues, on a server that tests may stop."""
-    again(module_server)
+    """A database with queues, on a server that tests may stop."""
+    ensure_running(module_server)
     with ExitStack() as stack:
         found = stack.enter_context(fresh_database(module_server.url))
-        stack.callback(again, module_server)
+        stack.callback(ensure_running, module_server)
         make_queues(found)
         yield found
 
 
 def run(verb: str, url: str) -> tuple[Answer, float]:
-    """Its result by that URL, and its duration."""
+    """Run the verb with that URL; its result and duration."""
     began = time.monotonic()
     answer = call(*verb.split(), stdin=LINES, environment={"DBQ_URL": url, **HASTY})
     return answer, time.monotonic() - began
 
 
 def check_lost(answer: Answer) -> None:
-    """It says what, why, and what to do next."""
+    """The error says what happened, why, and what to do next."""
     assert answer.status == 3, answer
     assert "Traceback" not in answer.err
     assert len(answer.err.strip().splitlines()) >= 3, answer.err
 
 
-# Connections that cannot be had.
+# Connections that cannot be opened.
 
 Fault = Callable[[EmbeddedServer, str], AbstractContextManager[tuple[str, str]]]
 """Server and URL -> the URL during the fault, and the expected error text."""
@@ -161,12 +161,12 @@ def dropped(_: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
 FAULTS: tuple[Fault, ...] = (down, paused, refused, frozen, expired, crowded, dropped)
 
 
-def _named(value: object) -> str:
+def _name_of(value: object) -> str:
     return getattr(value, "__name__", str(value))
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=_named)
-def test_a_connection_that_cannot_be_had(
+@pytest.mark.parametrize("fault", FAULTS, ids=_name_of)
+def test_a_failed_connection_is_an_error_with_the_next_step(
     own_server: EmbeddedServer, url: str, fault: Fault, *, long: bool
 ) -> None:
     quick = fault not in (paused, frozen)
@@ -182,7 +182,7 @@ def test_a_connection_that_cannot_be_had(
             assert seconds < LIMIT, verb
 
 
-# Connections that are lost in the middle.
+# Connections that are lost during a verb.
 
 
 def check_kept(verb: str, answer: Answer, before: Counter[str], after: Counter[str]) -> None:
@@ -195,36 +195,36 @@ def check_kept(verb: str, answer: Answer, before: Counter[str], after: Counter[s
         assert less == 0
         assert more == of if answer.status == 0 else more in ({0, of} if doubt else {0})
     elif name == "pop":
-        given = len(answer.out.splitlines())
+        popped = len(answer.out.splitlines())
         assert more == 0
         if answer.status == 0:
-            # What is claimed and not finished stays.
-            assert less == given
+            # Messages that are claimed and not completed stay.
+            assert less == popped
         else:
-            # Fewer than it was to pop: they are out and gone, the loss came when it asked for more.
-            ran_dry = 0 < given < 3
-            assert less in ({0, given} if doubt or ran_dry or "mail" in verb else {0})
+            # Fewer than requested: these are printed and removed; the loss came while popping more.
+            ran_dry = 0 < popped < 3
+            assert less in ({0, popped} if doubt or ran_dry or "mail" in verb else {0})
     elif name != "uninstall":
         assert (more, less) == (0, 0)
 
 
 def cut_off(verb: str, url: str, pieces: int, fate: Fate, *, heals: bool) -> bool:
-    """Cut the verb's connection there; whether it got that far."""
+    """Cut the verb's connection after `pieces` packets; whether it sent that many."""
     with Proxy(url) as proxy:
         cutter = Cutter(pieces, fate, (lambda: None) if heals else proxy.shut)
         proxy.fate = cutter
-        there = "uninstall" not in verb or has_lines(url)
-        before = rows_of(url) if there else Counter[str]()
+        checked = "uninstall" not in verb or has_lines(url)
+        before = rows_of(url) if checked else Counter[str]()
         answer, seconds = run(verb, proxy.url)
         happened = cutter.happened
     assert seconds < LIMIT, (verb, pieces, fate)
     assert "Traceback" not in answer.err
     if answer.status not in (0, 1) or not happened:
-        # A loss that comes when the answer is there already is none.
+        # A loss after the complete response has no effect.
         assert answer.status == (3 if happened else answer.status), answer
     if answer.status == 3:
         check_lost(answer)
-    if there and has_lines(url):
+    if checked and has_lines(url):
         check_kept(verb, answer, before, rows_of(url))
     return happened
 
@@ -239,7 +239,9 @@ def has_lines(url: str) -> bool:
 @pytest.mark.parametrize("heals", [True, False])
 @pytest.mark.parametrize("fate", FATES, ids=lambda fate: fate.name)
 @pytest.mark.parametrize("verb", VERBS)
-def test_cut_off_at_any_piece(queues_url: str, verb: str, fate: Fate, heals: bool) -> None:
+def test_a_verb_cut_off_at_any_packet_loses_nothing(
+    queues_url: str, verb: str, fate: Fate, heals: bool
+) -> None:
     for pieces in itertools.count():
         if not cut_off(verb, queues_url, pieces, fate, heals=heals):
             break
@@ -247,7 +249,7 @@ def test_cut_off_at_any_piece(queues_url: str, verb: str, fate: Fate, heals: boo
 
 
 @pytest.mark.parametrize("verb", ["push mail x", "pop lines --count 3", "purge mail --yes mail"])
-def test_cut_off_somewhere(queues_url: str, verb: str) -> None:
+def test_a_verb_cut_off_at_some_packets_loses_nothing(queues_url: str, verb: str) -> None:
     for number, pieces in enumerate((4, 7, 10, 13)):
         cut_off(verb, queues_url, pieces, FATES[number % 2], heals=number < 2)
 
@@ -256,6 +258,8 @@ def test_cut_off_somewhere(queues_url: str, verb: str) -> None:
     "verb",
     [pytest.param(verb, marks=() if verb == "push mail x" else pytest.mark.long) for verb in VERBS],
 )
-def test_silent_in_the_middle(queues_url: str, verb: str, *, long: bool) -> None:
+def test_a_verb_whose_connection_hangs_ends_in_time(
+    queues_url: str, verb: str, *, long: bool
+) -> None:
     for pieces in (2, 5, 8, 11, 14) if long else (6,):
         cut_off(verb, queues_url, pieces, Fate.FROZEN, heals=False)

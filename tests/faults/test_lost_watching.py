@@ -1,5 +1,5 @@
-"""What goes on by itself while its connection is lost, and after: sampler, screens, recorder,
-exporter, `status --watch`."""
+"""Programs that keep running while their connection is lost, and recover: sampler, screens,
+recorder, `status --watch`."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from console.monitor.sampler import Reading, Sampler
 from console.tui.dialogs.verbs import VerbsDialog
 from tests.cli.calls import COMMAND
 from tests.faults.connection_faults import unencrypted_url
-from tests.faults.test_sampler import install_some, push
+from tests.faults.test_sampler import install_queues, push
 from tests.proxy import Proxy
 from tests.servers import PATIENCE_SECONDS, Server, connect, fresh_database, wait_until
 from tests.tui.opened import Opened
@@ -33,7 +33,7 @@ HASTY = Timeouts(connect_seconds=2, statement_seconds=1.0, lock_seconds=0.2)
 @pytest.fixture
 def url(database_url: str) -> str:
     """A database with a ring and a fifo."""
-    install_some(database_url)
+    install_queues(database_url)
     return database_url
 
 
@@ -44,7 +44,9 @@ SLEPT = 8 * 3600.0
 
 
 @pytest.mark.long
-def test_a_night_of_sleep_is_no_second(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ages_and_rates_include_the_time_that_the_machine_slept(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After the machine wakes up, figures and rates are eight hours old."""
     slept = 0.0
     ticking = clock.elapsed
@@ -69,7 +71,7 @@ def test_a_night_of_sleep_is_no_second(url: str, monkeypatch: pytest.MonkeyPatch
         awake = sampler.sample()
         assert awake.error is None
         assert ticking() + slept - (awake.taken_at or 0.0) < 60.0
-        # After a look that failed there is a gap. Without one, the rate is that of the night.
+        # After a failed sample the rate is unknown. Otherwise it is the mean of the night.
         assert all(queue.push_per_second is None for queue in awake.queues)
         push(url, 3600)
         slept += SLEPT
@@ -77,7 +79,7 @@ def test_a_night_of_sleep_is_no_second(url: str, monkeypatch: pytest.MonkeyPatch
         assert all(rate is not None and rate <= 3600 / SLEPT for rate in rates), rates
 
 
-def test_the_clock_of_ages_runs_on_while_the_machine_sleeps() -> None:
+def test_the_clock_of_ages_continues_while_the_machine_sleeps() -> None:
     if not hasattr(time, "CLOCK_BOOTTIME"):
         pytest.skip("another system's clock")
     before = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -105,15 +107,15 @@ def silent(proxy: Proxy) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("loss", [cut, pytest.param(silent, marks=pytest.mark.long)])
-async def test_the_screens_grey_it_allow_nothing_and_go_on_by_themselves(
+async def test_screens_disable_verbs_during_a_loss_and_recover_by_themselves(
     database_url: str, loss: Callable[[Proxy], AbstractContextManager[None]]
 ) -> None:
     with (
         queues_on(database_url) as (_, _message),
         Proxy(database_url) as proxy,
-        closing(open_database(unencrypted_url(proxy), label="here", timeouts=HASTY)) as far,
+        closing(open_database(unencrypted_url(proxy), label="here", timeouts=HASTY)) as proxied,
     ):
-        async with watching(far) as console:
+        async with watching(proxied) as console:
             await wait_for_text(console, "orders")
             await console.press("j")
             before = cursor(console)
@@ -123,28 +125,28 @@ async def test_the_screens_grey_it_allow_nothing_and_go_on_by_themselves(
                 assert current_queues(console) == []
                 console.app.open_actions(MAIL)
                 await console.pilot.pause()
-                await refused(console)
+                await assert_verbs_disabled(console)
                 await console.press("escape")
-                # Whoever asks again and again makes no storm of it.
+                # Repeated key presses do not cause a storm of connections.
                 for _ in range(PRESSES):
                     await console.press("r")
                 # The sampler at each key and at most once a second, the doctor, the dialog.
                 assert proxy.accepted <= PRESSES + 1.5 * (time.monotonic() - began) + 4
                 assert cursor(console) == before
-            # By itself: nobody presses anything.
+            # It recovers without a key press.
             await console.until(lambda: len(current_queues(console)) == 2)
             await console.until(lambda: "lost" not in console.picture)
             assert cursor(console) == before
             assert proxy.connections <= 8
 
 
-async def refused(console: Opened) -> None:
+async def assert_verbs_disabled(console: Opened) -> None:
     """All verbs are shown and disabled."""
     dialog = console.on_top(VerbsDialog)
     assert all(one.why_not for one in getattr(dialog, "choices", ()))
 
 
-# What runs unattended.
+# Programs that run unattended.
 
 
 @contextmanager
@@ -170,8 +172,8 @@ def unattended(proxy: Proxy, *words: str) -> Iterator["subprocess.Popen[str]"]:
             process.communicate(timeout=PATIENCE_SECONDS)
 
 
-class Heard:
-    """The lines of a stream, as they come."""
+class StreamLines:
+    """The lines of a stream, read as they come."""
 
     def __init__(self, stream: IO[str] | None) -> None:
         assert stream is not None
@@ -184,12 +186,12 @@ class Heard:
             self.lines += [line]
 
     def wait(self, pattern: str, after: int = 0) -> int:
-        """The number of lines once one behind `after` matches."""
+        """Wait until a line after `after` matches; the number of lines so far."""
 
-        def there() -> bool:
+        def matched() -> bool:
             return any(re.search(pattern, line) for line in self.lines[after:])
 
-        wait_until(there, pattern)
+        wait_until(matched, pattern)
         return len(self.lines)
 
 
@@ -198,9 +200,11 @@ LOSSES = [cut, silent]
 
 @pytest.mark.long
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_watch_goes_on(url: str, loss: Callable[[Proxy], AbstractContextManager[None]]) -> None:
+def test_status_watch_continues_after_a_loss(
+    url: str, loss: Callable[[Proxy], AbstractContextManager[None]]
+) -> None:
     with Proxy(url) as proxy, unattended(proxy, "status", "--watch", "--json") as process:
-        out, err = Heard(process.stdout), Heard(process.stderr)
+        out, err = StreamLines(process.stdout), StreamLines(process.stderr)
         out.wait('"fifo"')
         with loss(proxy):
             err.wait("Could not")
@@ -210,12 +214,12 @@ def test_a_watch_goes_on(url: str, loss: Callable[[Proxy], AbstractContextManage
 
 @pytest.mark.long
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_recorder_goes_on(
+def test_a_recorder_continues_after_a_loss(
     url: str, tmp_path: Path, loss: Callable[[Proxy], AbstractContextManager[None]]
 ) -> None:
     words = ("record", "--recordings", str(tmp_path))
     with Proxy(url) as proxy, unattended(proxy, *words) as process:
-        err = Heard(process.stderr)
+        err = StreamLines(process.stderr)
         err.wait("Recording")
         wait_until(lambda: any(tmp_path.rglob("*")), "something is recorded")
         with loss(proxy):
@@ -226,8 +230,8 @@ def test_a_recorder_goes_on(
 # Another server behind the same address.
 
 
-def test_the_address_answers_as_another_server(url: str, server: Server) -> None:
-    """After a fail-over no rate is made of old and new counters; current figures are shown."""
+def test_after_a_failover_the_figures_are_those_of_the_new_server(url: str, server: Server) -> None:
+    """The address belongs to another server, then to the first one again."""
     with fresh_database(server.url) as other:
         with connect(other) as connection:
             connection.execute("CREATE TABLE x ()")
@@ -241,9 +245,9 @@ def test_the_address_answers_as_another_server(url: str, server: Server) -> None
                 names = [one.rpartition("/")[2] for one in (url, other)]
                 proxy.cut()
                 swap(connection, *names)
-            again: Reading = sampler.sample()
-            assert again.error is None
-            assert again.queues == ()
+            after_failover: Reading = sampler.sample()
+            assert after_failover.error is None
+            assert after_failover.queues == ()
             proxy.cut()
             with connect(server.url) as connection:
                 swap(connection, *names)

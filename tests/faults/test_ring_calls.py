@@ -1,4 +1,4 @@
-"""What single calls of a ring refuse, leave unwritten, wait for, and keep in hand."""
+"""Single calls of a ring: what they refuse, do not write, wait for, and keep in hand."""
 
 import threading
 from collections.abc import Callable
@@ -24,7 +24,7 @@ FINISHING_CALLS = ("SELECT {complete}(1)", "SELECT {fail}(1, 'no')")
 
 
 @pytest.mark.parametrize("in_hand", ["off", "on"])
-def test_other_isolation_levels_are_refused_before_a_number_is_spent(
+def test_other_isolation_levels_are_refused_before_a_number_is_drawn(
     make: Make, in_hand: str
 ) -> None:
     """READ UNCOMMITTED is READ COMMITTED under another name."""
@@ -64,7 +64,7 @@ OTHERS = """
 
 
 def test_pops_of_an_empty_ring_write_nothing(database_url: str) -> None:
-    """Also where numbers are parked that no message will ever have."""
+    """Even if numbers are parked that will never have a message."""
     for in_hand in ("off", "on"):
         ring = make_ring(database_url, f"ring_{in_hand}", size=50, in_hand=in_hand)
         with ring.connect() as popper:
@@ -77,8 +77,8 @@ def test_pops_of_an_empty_ring_write_nothing(database_url: str) -> None:
         _pops_write_nothing(ring)
 
 
-def test_a_full_ring_spends_no_number(make: Make) -> None:
-    """A push that finds it full leaves no trace either."""
+def test_a_push_to_a_full_ring_consumes_no_number(make: Make) -> None:
+    """It does not write anything else either."""
     ring = make(size=3)
     with ring.connect() as pusher:
         assert ring.push_many(pusher, list("abcd")) == [1, 2, 3, None]
@@ -91,7 +91,7 @@ def test_a_full_ring_spends_no_number(make: Make) -> None:
 
 
 def _pops_write_nothing(ring: Ring) -> None:
-    """No number, no row; and no transaction number, without which nothing can be written."""
+    """No number is drawn, no row written, no transaction number assigned."""
     measured, rows = ring.measure(), _counted_rows(ring)
     with ring.connect() as popper:
         for _ in range(50):
@@ -103,7 +103,7 @@ def _pops_write_nothing(ring: Ring) -> None:
 
 
 def _transaction_number(ring: Ring, call: str) -> object:
-    """What PostgreSQL calls the call's transaction: a number from its first write or row lock."""
+    """PostgreSQL's number of the call's transaction, assigned at its first write or row lock."""
     with ring.connect() as connection:
         connection.execute("BEGIN")
         connection.execute(ring.sql(f"SELECT {call}"))
@@ -113,7 +113,7 @@ def _transaction_number(ring: Ring, call: str) -> object:
 
 
 def _counted_rows(ring: Ring) -> list[tuple[object, ...]]:
-    """The server's counters, after all other sessions have gone: they count at the latest then."""
+    """The server's row counters, once all other sessions have ended and reported theirs."""
     ring.close()
     with ring.connect() as connection:
         wait_until(
@@ -122,7 +122,7 @@ def _counted_rows(ring: Ring) -> list[tuple[object, ...]]:
         return connection.execute(ROWS).fetchall()
 
 
-# in_hand=on: a message that was popped stays until complete.
+# in_hand=on: a popped message stays until complete.
 
 RELEASE = """
     UPDATE {in_hand} SET claimed_at = NULL, claimed_by = NULL
@@ -140,7 +140,7 @@ def ring(make: Make) -> Ring:
 
 
 def test_a_pop_that_rolls_back_leaves_nothing_in_hand(ring: Ring) -> None:
-    """Its number is spent; relay brings the message back, with the id it always had."""
+    """Its number is consumed; a relay returns the message with its old id."""
     with ring.connect() as connection:
         connection.execute("BEGIN")
         assert _id(ring.pop(connection)) == 1
@@ -148,18 +148,18 @@ def test_a_pop_that_rolls_back_leaves_nothing_in_hand(ring: Ring) -> None:
         assert _claims(ring, connection) == []
         assert _id(ring.pop(connection)) == 2
         ring.relay(5)
-        assert _claims(ring, connection) == [(2, "two", 1, True)], "relay leaves it alone"
+        assert _claims(ring, connection) == [(2, "two", 1, True)], "a relay does not change it"
         assert [message.id for message in ring.pop_many(connection, 9)] == [1, 3]
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_complete_waits_for_a_release_that_is_under_way(ring: Ring, commits: bool) -> None:
-    """And then tells the truth: whether the claim was still there."""
+def test_complete_waits_for_an_open_release(ring: Ring, commits: bool) -> None:
+    """Then it returns whether the claim still existed."""
     with ring.connect() as operator, ring.connect() as consumer:
         assert _id(ring.pop(consumer)) == 1
         operator.execute("BEGIN")
         assert _release(ring, operator)
-        completes = _answer_after(
+        completes = _result_after(
             lambda: operator.execute("COMMIT" if commits else "ROLLBACK"),
             ring,
             consumer,
@@ -170,20 +170,20 @@ def test_complete_waits_for_a_release_that_is_under_way(ring: Ring, commits: boo
 
 
 def test_a_release_after_complete_finds_nothing(ring: Ring) -> None:
-    """The other order of the same race."""
+    """The same race in the other order."""
     with ring.connect() as operator, ring.connect() as consumer:
         assert _id(ring.pop(consumer)) == 1
         consumer.execute("BEGIN")
         assert _complete(ring, consumer)
-        releases = _answer_after(
+        releases = _result_after(
             lambda: consumer.execute("COMMIT"), ring, operator, lambda: _release(ring, operator)
         )
         assert not releases
         assert _claims(ring, operator) == []
 
 
-def test_pop_steps_over_a_ready_row_that_another_session_holds(ring: Ring) -> None:
-    """It waits for nobody, and takes the next message from the ring."""
+def test_pop_skips_ready_rows_locked_by_another_session(ring: Ring) -> None:
+    """It does not wait, and takes the next message from the ring."""
     with ring.connect() as holder, ring.connect("lock_timeout = '1ms'") as consumer:
         assert _id(ring.pop(consumer)) == 1
         assert _release(ring, consumer)
@@ -194,18 +194,18 @@ def test_pop_steps_over_a_ready_row_that_another_session_holds(ring: Ring) -> No
         assert _id(ring.pop(consumer)) == 1
 
 
-def _answer_after(
+def _result_after(
     end: Callable[[], object], ring: Ring, waiter: psycopg.Connection, call: Callable[[], bool]
 ) -> bool:
-    """Of a call that waits for another transaction until that ends."""
-    answers: list[bool] = []
-    thread = threading.Thread(target=lambda: answers.append(call()))
+    """The result of a call that waits until another transaction ends."""
+    results: list[bool] = []
+    thread = threading.Thread(target=lambda: results.append(call()))
     thread.start()
     wait_until_blocked(ring, waiter)
     end()
     thread.join()
-    (answer,) = answers
-    return answer
+    (result,) = results
+    return result
 
 
 def _claims(ring: Ring, connection: psycopg.Connection) -> list[tuple[int, str, int, bool]]:
@@ -214,12 +214,12 @@ def _claims(ring: Ring, connection: psycopg.Connection) -> list[tuple[int, str, 
 
 
 def _release(ring: Ring, connection: psycopg.Connection) -> bool:
-    """The claim of message 1."""
+    """Release the claim of message 1."""
     return connection.execute(ring.sql(RELEASE), [1]).rowcount == 1
 
 
 def _complete(ring: Ring, connection: psycopg.Connection) -> bool:
-    """Message 1, popped once."""
+    """Complete message 1, popped once."""
     return connection.execute(ring.sql("SELECT {complete}(1, 1)")).fetchone() == (True,)
 
 

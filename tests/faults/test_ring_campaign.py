@@ -1,4 +1,4 @@
-"""Traffic on rings, counted: with kills, relays, repairs; callers on two rings; killed relays."""
+"""Traffic on rings with kills, relays and repairs, and its counts; two rings; killed relays."""
 
 import random
 import re
@@ -25,32 +25,32 @@ from tests.servers import kill_session, wait_until
     "subscribers",
     [0, 2, pytest.param(1, marks=pytest.mark.long), pytest.param(5, marks=pytest.mark.long)],
 )
-def test_each_message_comes_once_to_each(
+def test_each_subscriber_gets_each_message_once(
     own_server: EmbeddedServer, subscribers: int, *, long: bool
 ) -> None:
     """While the server, a session and clients are killed, and relays change the size."""
     seeds = 2 * len(OPTIONS) if long else 1 if subscribers else 2
     for seed in range(seeds):
         options = OPTIONS[seed % len(OPTIONS)]
-        told = campaign(own_server, seed, 2 if long else 0.5, subscribers, None, **options)
-        assert len(told) == subscribers + 1
-        assert all(counts.acknowledged > 0 for counts in told.values())
-        assert {counts.kills for counts in told.values()} == {4}
+        results = campaign(own_server, seed, 2 if long else 0.5, subscribers, None, **options)
+        assert len(results) == subscribers + 1
+        assert all(counts.acknowledged > 0 for counts in results.values())
+        assert {counts.kills for counts in results.values()} == {4}
 
 
 @pytest.mark.parametrize("subscribers", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_repairs_under_traffic_lose_and_double_nothing(
     own_server: EmbeddedServer, subscribers: int, *, long: bool
 ) -> None:
-    """The doctor repairs, instead of relays, what rollbacks and the same kills leave behind."""
+    """The doctor, instead of relays, repairs what rollbacks and the same kills leave behind."""
     repairs: Counter[str] = Counter()
 
     def repair(ring: Ring) -> None:
         repairs["done"] += try_repairs(ring)
 
     for seed in range(9 if long else 1):
-        told = campaign(own_server, seed, 2 if long else 0.5, subscribers, repair)
-        assert all(counts.acknowledged > 0 for counts in told.values())
+        results = campaign(own_server, seed, 2 if long else 0.5, subscribers, repair)
+        assert all(counts.acknowledged > 0 for counts in results.values())
     assert repairs["done"]
 
 
@@ -58,18 +58,18 @@ ROW_WAIT = re.compile(r"waiting for \w+ on (?:transaction|tuple)")
 
 
 @pytest.mark.parametrize("relays", [pytest.param(False, marks=pytest.mark.long), True])
-def test_no_deadlock_and_no_wait_for_a_row(
+def test_calls_neither_deadlock_nor_wait_for_rows(
     own_server: EmbeddedServer, long: bool, relays: bool
 ) -> None:
-    """Random order of calls and rings; the rings are small, so full, empty and lapped."""
+    """Calls and rings in random order; the rings are small, so they become full and empty."""
     url = own_server.create_database(f"deadlocks_{time.monotonic_ns()}")
     rings = [make_ring(url, name, size=25, max_bytes=300) for name in ("a", "b")]
     log = _log_from_now(own_server)
     chance = random.Random(21)
-    # A lock wait of that length is searched for a deadlock and written into the server's log.
-    # A relay waits 200 ms for the callers before it, who have others behind it, and then gives up
-    # after 10 ms each of what they hold all the same, as after ROLLBACK TO SAVEPOINT: what looks
-    # like a deadlock until then is none. A server searches for one after a second, unless told.
+    # After this time of waiting the server searches for a deadlock, and logs the wait; by default
+    # after a second. A relay waits up to 200 ms for earlier callers, while others wait for it, and
+    # then gives up after 10 ms per lock that they still hold, as after ROLLBACK TO SAVEPOINT. Until
+    # then it looks like a deadlock and is none.
     patience = "-c log_lock_waits=on -c deadlock_timeout=" + ("500ms" if relays else "1ms")
     with clients(url, patience) as of:
         for calls in (["push", "pop", "push_many", "pop_many"],) * 4 + (["push"], ["pop"]):
@@ -78,12 +78,12 @@ def test_no_deadlock_and_no_wait_for_a_row(
         wait_for_progress(of, 10_000)
         done = Counter(dict.fromkeys(["a", "b"] * relays, 0))
 
-        def again(ring: Ring, chance: random.Random) -> Iterator[None]:
-            while True:  # one that is not to be had in time is no error
+        def relay_repeatedly(ring: Ring, chance: random.Random) -> Iterator[None]:
+            while True:  # one that gets no lock in time is not an error
                 done[ring.queue.name] += try_relay(ring, chance) is not None
                 yield
 
-        work = [again(ring, random.Random(22)) for ring in rings if relays]
+        work = [relay_repeatedly(ring, random.Random(22)) for ring in rings if relays]
         with at_work(iter(()), *work, pause_seconds=0.05) as running:
             wait_for_progress(of, 6_000_000 if long else 150_000)
             wait_until(
@@ -91,9 +91,9 @@ def test_no_deadlock_and_no_wait_for_a_row(
             )
         counts = settle(of, *rings)
     assert (counts.in_doubt, counts.lost, counts.doubled) == (0, 0, 0)
-    told = log()
-    assert "deadlock detected" not in told
-    assert not ROW_WAIT.search(told), ROW_WAIT.findall(told)[:5]
+    text = log()
+    assert "deadlock detected" not in text
+    assert not ROW_WAIT.search(text), ROW_WAIT.findall(text)[:5]
     for ring in rings:
         ring.close()
 
@@ -106,14 +106,14 @@ def _log_from_now(server: EmbeddedServer) -> Callable[[], str]:
 
 
 @pytest.mark.parametrize("first", ["pop", "pop_many", "push", "push_many"])
-def test_a_row_that_another_session_holds_is_stepped_over(make: Make, first: str) -> None:
-    """Slots and parked rows locked by open transactions: every call answers without waiting."""
+def test_rows_locked_by_another_session_are_skipped(make: Make, first: str) -> None:
+    """Slots and parked rows are locked by an open transaction: every call returns at once."""
     ring = make(size=8)
     with ring.connect() as holder, ring.connect("lock_timeout = '1ms'") as caller:
         assert ring.push_many(caller, list("abcd")) == [1, 2, 3, 4]
         rows = "INSERT INTO {parked} VALUES (1, true, now()), (2, true, now()), (2, false, now())"
         caller.execute(ring.sql(rows))
-        # Number 5 is parked, as by a pop that came early: the push that cannot use it finds it so.
+        # Number 5 is parked, as by an early pop: the push that cannot use it finds it parked.
         caller.execute(ring.sql("INSERT INTO {parked} VALUES (5, false, now())"))
         holder.execute("BEGIN")
         holder.execute(ring.sql("SELECT FROM {ring} FOR UPDATE"))
@@ -133,7 +133,7 @@ def test_a_row_that_another_session_holds_is_stepped_over(make: Make, first: str
 
 @dataclass(frozen=True)
 class State:
-    """What a relay must keep or change as a whole."""
+    """What a relay must keep, or change completely."""
 
     size: int
     base: int
@@ -143,9 +143,9 @@ class State:
     """(first_id, message) in the order of the numbers."""
 
 
-# A relay runs five ALTER statements among its others. Each waits here, so that the relay is met in
-# its midst however fast the machine is.
-DAWDLE = """
+# A relay contains five ALTER statements. A delay in each makes sure that it is killed while it
+# runs, however fast the machine is.
+DELAY_DDL = """
     CREATE FUNCTION dawdle() RETURNS event_trigger LANGUAGE plpgsql
     AS $$ BEGIN PERFORM pg_sleep(0.03); END $$;
     CREATE EVENT TRIGGER dawdle ON ddl_command_start
@@ -158,17 +158,17 @@ def slow_ring(own_server: EmbeddedServer) -> Iterator[Ring]:
     """A ring whose relays take at least 150 ms."""
     made = make_ring(own_server.create_database("slow_relay"), size=3000, max_bytes=300)
     with made.connect() as connection:
-        connection.execute(DAWDLE)
+        connection.execute(DELAY_DDL)
     yield made
     made.close()
 
 
-def test_a_relay_killed_at_any_moment_leaves_the_ring_before_or_after(
+def test_a_relay_killed_at_any_time_is_complete_or_undone(
     own_server: EmbeddedServer, slow_ring: Ring, long: bool
 ) -> None:
     """By pg_terminate_backend, by SIGKILL of its backend, by SIGKILL of the server."""
     ring = slow_ring
-    chance = random.Random(16)  # each way to end it among the first four
+    chance = random.Random(16)  # has each way to end it among the first four
     with ring.connect() as connection:
         for _ in range(2):
             ring.push_many(connection, [f"message {i} " + "y" * (i % 200) for i in range(1000)])
@@ -191,7 +191,7 @@ def test_a_relay_killed_at_any_moment_leaves_the_ring_before_or_after(
 
 
 def state(ring: Ring, connection: psycopg.Connection) -> State:
-    """The ring as it stands."""
+    """The current state of the ring."""
     now = ring.measure()
     live = ring.live(connection)
     assert all(slot == number % now.size for slot, number, _, _ in live)
@@ -214,7 +214,7 @@ def _relay_and_cut(server: EmbeddedServer, ring: Ring, chance: random.Random, ho
     """Start a relay to a random size, end it after a random time; whether it was cut off."""
     size = chance.randint(1400, 4000)
     with _relaying(ring, size) as (pid, failed):
-        time.sleep(chance.uniform(0, 0.2))  # at any moment: nothing is proved by it
+        time.sleep(chance.uniform(0, 0.2))  # a random moment, nothing to wait for
         if how == "server":
             server.kill()
         elif how == "terminate":
@@ -229,7 +229,7 @@ def _relay_and_cut(server: EmbeddedServer, ring: Ring, chance: random.Random, ho
 
 @contextmanager
 def _relaying(ring: Ring, size: int) -> Iterator[tuple[int, list[str]]]:
-    """A relay in a thread: its backend's pid, and its error where it was cut off."""
+    """Run a relay in a thread: its backend's pid, and its error if it was cut off."""
     failed: list[str] = []
     connection = ring.connect()
     pid = connection.info.backend_pid

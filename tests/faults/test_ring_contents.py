@@ -1,4 +1,4 @@
-"""A ring with content=apart: large messages, crashes in their midst, halves, what calls leave."""
+"""A ring with content=apart: large messages, crashes, slots and contents without each other."""
 
 import hashlib
 import random
@@ -29,12 +29,12 @@ KB, MB = 1000, 1_000_000
 
 @pytest.fixture
 def make(make_own: Make) -> Make:
-    """Makes rings with content=apart, on a server that tests may kill."""
+    """Creates rings with content=apart, on a server that tests may kill."""
     return partial(make_own, size=8, content="apart", partitions=3)
 
 
 def bytes_of(number: int, size: int) -> str:
-    """A message that does not compress to nothing, of so many bytes."""
+    """A message of this many bytes that does not compress well."""
     block = "".join(hashlib.sha256(f"{number} {i}".encode()).hexdigest() for i in range(1600))
     return (block * (size // len(block) + 1))[:size]
 
@@ -43,18 +43,18 @@ def bytes_of(number: int, size: int) -> str:
 @pytest.mark.parametrize(
     "size", [100 * KB, *(pytest.param(size, marks=pytest.mark.long) for size in (5 * MB, 100 * MB))]
 )
-def test_large_messages_go_through_and_leave_nothing(make: Make, size: int) -> None:
-    """One by one and in batches, more than once round the ring, through a relay."""
+def test_large_messages_pass_through_the_ring_and_leave_no_content(make: Make, size: int) -> None:
+    """One by one and in batches, more than once around the ring, through a relay."""
     ring = make(size=3)
     with ring.connect() as connection:
         for lap in range(2):
-            sent = [bytes_of(3 * lap + number, size) for number in range(3)]
-            assert ring.push(connection, sent[0]) is not None
-            assert ring.push_many(connection, [*sent[1:], "no room"])[-1] is None
+            pushed = [bytes_of(3 * lap + number, size) for number in range(3)]
+            assert ring.push(connection, pushed[0]) is not None
+            assert ring.push_many(connection, [*pushed[1:], "no room"])[-1] is None
             ring.relay(3 + lap)
             popped = ring.pop(connection)
             assert popped is not None
-            assert [popped.payload, *payloads(ring.pop_many(connection, 3))] == sent
+            assert [popped.payload, *payloads(ring.pop_many(connection, 3))] == pushed
         assert ring.contents(connection) == {}
     assert findings_by_code(ring) == {}
 
@@ -63,7 +63,7 @@ def payloads(popped: list[Popped]) -> list[str]:
     return [one.payload for one in popped]
 
 
-def test_a_crash_in_the_midst_leaves_no_content_behind(
+def test_a_crash_during_a_push_and_a_pop_leaves_no_content_behind(
     own_server: EmbeddedServer, make: Make
 ) -> None:
     """A push and a pop of 1 MB are not committed when the server is killed."""
@@ -98,7 +98,7 @@ def test_a_push_that_finds_no_slot_leaves_no_content(make: Make) -> None:
         assert ring.contents(connection) == {3: "one", 4: "two"}
 
 
-def test_the_plan_of_install_says_what_each_way_costs(make: Make) -> None:
+def test_the_plan_of_install_names_the_chosen_content_option_first(make: Make) -> None:
     ring, of = make(), DESIGNS["ring"]
     for content, other in (("slot", "apart"), ("apart", "slot")):
         queue = installed_queue(
@@ -120,7 +120,7 @@ def test_a_pop_archives_the_content(make: Make) -> None:
 
 
 def test_an_uninstall_counts_contents_that_have_no_slot(make: Make) -> None:
-    """They are messages: nobody is told that nothing is lost."""
+    """They are messages, which would be lost."""
     ring = make()
     with ring.connect() as connection:
         ring.push_many(connection, ["one", "two"])
@@ -128,8 +128,8 @@ def test_an_uninstall_counts_contents_that_have_no_slot(make: Make) -> None:
     assert uninstalling(ring.database, ring.queue, keep_archive=False).live == 2
     uninstall(ring.database, ring.queue, keep_archive=False, with_messages=True)
     with ring.connect() as connection:
-        named = "SELECT relname FROM pg_class WHERE relname ~ ('^' || %s || '(_|$)')"
-        left = connection.execute(named, [ring.queue.name])
+        tables = "SELECT relname FROM pg_class WHERE relname ~ ('^' || %s || '(_|$)')"
+        left = connection.execute(tables, [ring.queue.name])
         assert left.fetchall() == []
 
 
@@ -141,7 +141,7 @@ def delete_content(ring: Ring, connection: psycopg.Connection, number: int) -> N
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_no_pop_stops_at_a_slot_without_its_content(make: Make, batch: int) -> None:
-    """Its number is parked; pops go on beside it, however often they meet it."""
+    """Its number is parked; pops continue, however often they read it."""
     ring = make()
     with ring.connect() as connection:
 
@@ -156,8 +156,8 @@ def test_no_pop_stops_at_a_slot_without_its_content(make: Make, batch: int) -> N
         assert list(found) == ["slot_without_content"]
         assert found["slot_without_content"].evidence == {"count": 1, "ids": [2]}
         repair_all(ring)
-        assert list(findings_by_code(ring)) == ["slot_without_content"], "not without being asked"
-        # With a content from a backup it is a message again.
+        assert list(findings_by_code(ring)) == ["slot_without_content"], "not unattended"
+        # With its content from a backup it is a message again.
         insert = SQL("INSERT INTO {} VALUES (2, 'two')").format(ring.content_tables[2])
         connection.execute(insert)
         assert [pop(), pop()] == [["two"], []]
@@ -168,13 +168,13 @@ def test_no_pop_stops_at_a_slot_without_its_content(make: Make, batch: int) -> N
         repair_finding(ring, finding)
         assert [pop(), pop()] == [["five"], []]
         assert ring.measure().live == 0
-        of_it = "SELECT detail FROM dbq.action WHERE queue_name = %s AND detail LIKE 'freed%%'"
-        audited = connection.execute(of_it, [ring.queue.name])
+        details = "SELECT detail FROM dbq.action WHERE queue_name = %s AND detail LIKE 'freed%%'"
+        audited = connection.execute(details, [ring.queue.name])
         assert audited.fetchall() == [("freed: 1 slot whose message is LOST",)]
 
 
-def test_a_content_without_a_slot_goes_into_the_archive(make: Make) -> None:
-    """Never one of an open push or pop, nor one that a relay has moved on from its slot."""
+def test_a_content_without_a_slot_is_moved_into_the_archive(make: Make) -> None:
+    """But not one of an open push or pop, nor one that a relay has moved to another slot."""
     ring = make()
     with ring.connect() as connection, ring.connect() as other:
         ring.push_many(connection, ["moved", "one", "two", "popping"])
@@ -188,11 +188,11 @@ def test_a_content_without_a_slot_goes_into_the_archive(make: Make) -> None:
         with other.transaction(force_rollback=True):
             ring.push(other, "pushing")
             assert ring.pop(other) is not None
-            finding = found_and_unproven(ring)["content_without_slot"]
+            finding = findings_now(ring)["content_without_slot"]
             assert finding.evidence == {"count": 2, "ids": [2, 3]}
             assert finding.repair is not None
-            told = finding.repair.run(ring.database)
-            assert told == ["moved into the archive: 2 contents without a slot"]
+            lines = finding.repair.run(ring.database)
+            assert lines == ["moved into the archive: 2 contents without a slot"]
         archived = connection.execute(
             ring.sql("SELECT id, payload, state, reason FROM {archive} ORDER BY id")
         ).fetchall()
@@ -210,20 +210,20 @@ def test_a_content_without_a_slot_goes_into_the_archive(make: Make) -> None:
     assert findings_by_code(ring) == {}
 
 
-def found_and_unproven(ring: Ring) -> dict[str, Finding]:
+def findings_now(ring: Ring) -> dict[str, Finding]:
     found, _ = diagnose_ring(ring, patience_seconds=0.05)
     return {finding.code.name: finding for finding in found}
 
 
 @pytest.mark.long
-def test_nothing_looks_astray_under_traffic(make: Make, long: bool) -> None:
-    """Producers and consumers commit and roll back, a relay comes between; both halves agree."""
+def test_traffic_causes_no_content_mismatch(make: Make, long: bool) -> None:
+    """Producers and consumers commit and roll back, with relays: slots and contents match."""
     ring = make(size=60)
     chance = random.Random(5)
-    with clients(ring.url) as of, check_context(ring.database, ring.queue) as examination:
+    with clients(ring.url) as of, check_context(ring.database, ring.queue) as context:
         traffic(of, ring, chance, producers=2, consumers=2)
         for _ in range(500 if long else 30):
-            assert examination.query_unlimited(ContentMismatch, "content_mismatches") == []
+            assert context.query_unlimited(ContentMismatch, "content_mismatches") == []
             if chance.random() < 0.1:
                 try_relay(ring, chance)
         settle(of, ring)

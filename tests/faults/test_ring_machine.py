@@ -1,4 +1,4 @@
-"""A small ring on PostgreSQL does, step for step, what the model of the protocol says."""
+"""A small ring on PostgreSQL behaves exactly like the model of the protocol, step by step."""
 
 import psycopg
 import pytest
@@ -28,12 +28,12 @@ CALLS = st.lists(
 
 @pytest.fixture(params=["slot", pytest.param("apart", marks=pytest.mark.long)])
 def ring(request: pytest.FixtureRequest, make: Make) -> Ring:
-    """A ring to be laid out anew by every example."""
+    """A ring that every example sets to a new state."""
     return make(size=7, content=request.param)
 
 
-def test_the_ring_does_what_the_model_says(ring: Ring, long: bool) -> None:
-    """Nothing lost or doubled, full and empty only when true, numbers as the protocol has them."""
+def test_a_ring_behaves_like_its_model(ring: Ring, long: bool) -> None:
+    """Nothing is lost or doubled, full and empty are true, numbers are those of the protocol."""
     with ring.connect() as connection:
 
         class Machine(RingMachine):
@@ -50,7 +50,7 @@ def test_the_ring_does_what_the_model_says(ring: Ring, long: bool) -> None:
         run_state_machine_as_test(Machine, settings=bounds)
 
 
-PLACES = """
+PARKED_POSITIONS = """
     SELECT number, (CAST(CAST(ctid AS text) AS point))[0], (CAST(CAST(ctid AS text) AS point))[1]
     FROM {parked} WHERE NOT void
 """
@@ -61,7 +61,7 @@ TURN = """
 
 
 class RingMachine(RuleBasedStateMachine):
-    """Makes the same call on the model and on the ring, and compares everything there is."""
+    """Makes each call on the model and on the ring, and compares their entire states."""
 
     def __init__(self, ring: Ring, connection: psycopg.Connection) -> None:
         super().__init__()
@@ -71,19 +71,19 @@ class RingMachine(RuleBasedStateMachine):
         self.serial = 0
         self.stored: set[str] = set()
         self.popped: list[str] = []
-        self.passed_over: dict[int, int] = {}
-        """How many calls in a row did not look at a parked number."""
+        self.calls_unread: dict[int, int] = {}
+        """Parked number -> how many calls in a row have not read it."""
         self.most_turns = 1
 
     @initialize(size=SIZES, first=st.integers(1, 30))
-    def lay_out(self, size: int, first: int) -> None:
-        """An empty ring of that size whose numbers start there."""
+    def set_up_ring(self, size: int, first: int) -> None:
+        """An empty ring of that size whose numbers start at `first`."""
         self.store = Store(size, base=first, next_push=first, next_pop=first)
         self.ring.set_state(self.connection, self.store)
 
     @rule(calls=CALLS, fate=FATES)
     def work(self, calls: list[tuple[str, int]], fate: str) -> None:
-        """A transaction of some calls; with a savepoint: only what came before it stays."""
+        """A transaction of some calls; `savepoint`: the last one is rolled back."""
         tx = self.store.begin()
         stored: list[str] = []
         popped: list[str] = []
@@ -108,7 +108,7 @@ class RingMachine(RuleBasedStateMachine):
         self.popped += popped
 
     def _call(self, tx: Transaction, call: str, n: int) -> tuple[list[str], list[str]]:
-        """The call on both, compared; (what was stored, what was popped)."""
+        """Make the call on both and compare; (stored, popped)."""
         if call.startswith("push"):
             payloads = self._payloads(n if call == "push_many" else 1)
             if call == "push_many":
@@ -118,10 +118,10 @@ class RingMachine(RuleBasedStateMachine):
                 numbers = [self.ring.push(self.connection, payloads[0])]
                 assert numbers == [finish(model.push(tx, payloads[0]))]
             stored = [p for p, number in zip(payloads, numbers, strict=True) if number is not None]
-            assert stored == payloads[: len(stored)], "the last ones find no place, not the first"
+            assert stored == payloads[: len(stored)], "only the last ones may not fit"
             return stored, []
         if call == "pop" or n > 0:
-            self._take_turns()
+            self._set_parked_read()
         if call == "pop_many":
             messages = self.ring.pop_many(self.connection, n)
             expected = finish(model.pop_many(tx, n))
@@ -133,23 +133,23 @@ class RingMachine(RuleBasedStateMachine):
         assert [(m.id, m.payload) for m in messages] == [(e.first_id, e.payload) for e in expected]
         return [], [message.payload for message in messages]
 
-    def _take_turns(self) -> None:
-        """The model checks where the ring will; no number is passed over for too many calls."""
-        rows = self.connection.execute(self.ring.sql(PLACES)).fetchall()
-        places = {number: (int(page), int(line)) for number, page, line in rows}
+    def _set_parked_read(self) -> None:
+        """Let the model read the rows that the ring will; each within `most_turns` calls."""
+        rows = self.connection.execute(self.ring.sql(PARKED_POSITIONS)).fetchall()
+        positions = {number: (int(page), int(line)) for number, page, line in rows}
         row = self.connection.execute(self.ring.sql(TURN)).fetchone()
         assert row is not None
         turn, chunks = row
-        parked_read = model.parked_read(places, turn, chunks) if places else []
+        parked_read = model.parked_read(positions, turn, chunks) if positions else []
         assert len(parked_read) <= MOST_PARKED_READ
         self.store.parked_to_read = parked_read
         self.most_turns = max(self.most_turns, model.most_turns(max(chunks, 1)))
-        self.passed_over = {
-            number: self.passed_over.get(number, 0) + 1
-            for number in places
+        self.calls_unread = {
+            number: self.calls_unread.get(number, 0) + 1
+            for number in positions
             if number not in parked_read
         }
-        assert max(self.passed_over.values(), default=0) < self.most_turns
+        assert max(self.calls_unread.values(), default=0) < self.most_turns
 
     def _payloads(self, n: int) -> list[str]:
         self.serial += n
@@ -157,7 +157,7 @@ class RingMachine(RuleBasedStateMachine):
 
     @rule(size=SIZES)
     def relay(self, size: int) -> None:
-        """Fits and keeps everything, or is refused and changes nothing."""
+        """It fits and keeps everything, or is refused and changes nothing."""
         if self.store.relay(size):
             relaid = self.ring.relay(size)
             assert (relaid.size_after, relaid.base) == (size, self.store.base)
@@ -166,28 +166,28 @@ class RingMachine(RuleBasedStateMachine):
                 self.ring.relay(size)
 
     @rule(push=st.booleans(), how_many=st.integers(1, 3))
-    def give_up_numbers(self, push: bool, how_many: int) -> None:
-        """As a caller that died between its draw and its write does, and as a crash does."""
+    def lose_numbers(self, push: bool, how_many: int) -> None:
+        """Like a caller that dies after drawing numbers, or like a crash."""
         for _ in range(how_many):
             self.store.draw(push=push)
             self.ring.consume_numbers(self.connection, "push" if push else "pop")
 
     @rule(how_many=st.integers(1, 3))
     def pop_early(self, how_many: int) -> None:
-        """As pops do that saw a push's number when the push had not yet written."""
+        """Like pops that draw a push's number before the push has written."""
         for _ in range(how_many):
             self._park(self.store.draw(push=False), void=False)
             self.ring.consume_numbers(self.connection, "pop")
 
     @rule(how_many=st.integers(25, 60), lost=st.integers(0, 60))
     def pops_run_ahead(self, how_many: int, lost: int) -> None:
-        """More numbers are parked than one call reads, the lowest of them holes."""
+        """Park more numbers than one call reads, the lowest of them holes."""
         self.pop_early(how_many)
-        self.give_up_numbers(push=True, how_many=min(lost, how_many))
+        self.lose_numbers(push=True, how_many=min(lost, how_many))
 
     @rule(choice=st.integers(0, 9))
-    def void_unseen(self, choice: int) -> None:
-        """As a push does that could not use a number which a pop was parking at that moment."""
+    def void_parked_number(self, choice: int) -> None:
+        """Like a push that cannot use a number which a pop is parking at the same time."""
         live = {message.message_id for message in self.store.slots.values()}
         numbers = sorted(n for n, void in self.store.parked if not void and n not in live)
         numbers = [number for number in numbers if number < self.store.next_push]
@@ -200,8 +200,8 @@ class RingMachine(RuleBasedStateMachine):
         self.connection.execute(insert, [number, void])
 
     @invariant()
-    def agree(self) -> None:
-        """Numbers, slots and parked are the model's; nothing is lost, nothing came twice."""
+    def ring_equals_model(self) -> None:
+        """Numbers, slots and parked are the model's; nothing is lost or doubled."""
         now = self.ring.measure()
         store = self.store
         assert (now.size, now.base) == (store.size, store.base)

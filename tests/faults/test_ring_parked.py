@@ -1,4 +1,4 @@
-"""parked: numbers whose message was not there yet, and numbers that carry nothing."""
+"""The table parked: numbers whose message was not stored yet, and void numbers."""
 
 import itertools
 import random
@@ -14,7 +14,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def ring(rings_url: str) -> Iterator[Ring]:
-    """A ring with a name that wants quoting everywhere."""
+    """A ring with a name that needs quoting everywhere."""
     name = f"a 'ring' of \"mine\" {next(_numbers)}"
     made = make_ring(rings_url, name, size=2000, max_bytes=50)
     yield made
@@ -27,7 +27,7 @@ def _pop_until_parked(ring: Ring, connection: psycopg.Connection) -> None:
 
 
 def test_a_late_commit_is_popped_late(ring: Ring) -> None:
-    """The order is that of the numbers as pops reach them: no pop waits for an open push."""
+    """No pop waits for an open push, so the order may differ from that of the numbers."""
     with ring.connect() as early, ring.connect() as late, ring.connect() as popper:
 
         def popped() -> list[int]:
@@ -39,13 +39,13 @@ def test_a_late_commit_is_popped_late(ring: Ring) -> None:
         assert ring.push(late, "drawn second, committed second") == 2
         assert ring.push(popper, "drawn third, committed first") == 3
 
-        # Numbers 1 and 2 are drawn by the pop, their messages are not there: both are parked.
+        # The pop draws numbers 1 and 2, whose messages are not stored yet: both are parked.
         assert popped() == [3]
         assert ring.parked(popper) == {(1, False), (2, False)}
         assert popped() == []
         late.execute("COMMIT")
         assert ring.push(popper, "drawn fourth") == 4
-        assert popped() == [2], "a parked number goes first"
+        assert popped() == [2], "a parked number is popped first"
         early.execute("COMMIT")
         assert [popped(), popped(), popped()] == [[1], [4], []]
         assert ring.parked(popper) == set()
@@ -53,8 +53,8 @@ def test_a_late_commit_is_popped_late(ring: Ring) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("batch", [0, 5])
-def test_a_late_message_comes_from_among_hundreds_of_holes(ring: Ring, batch: int) -> None:
-    """64 numbers are looked at in one call, but all have their turn, however far apart they lie."""
+def test_a_late_message_among_hundreds_of_holes_is_popped(ring: Ring, batch: int) -> None:
+    """A call reads 64 numbers, but all get their turn, however far apart they are."""
     with ring.connect() as connection, ring.connect() as late:
         ring.consume_numbers(connection, "push", 40)
         _pop_until_parked(ring, connection)
@@ -80,8 +80,8 @@ def test_a_late_message_comes_from_among_hundreds_of_holes(ring: Ring, batch: in
 
 
 @pytest.mark.parametrize("batch", [0, 5])
-def test_a_number_at_the_end_of_a_page_has_its_turn(ring: Ring, batch: int) -> None:
-    """As churn lays it: no start among a page's first places ever came to it."""
+def test_a_parked_number_at_the_end_of_a_page_is_popped(ring: Ring, batch: int) -> None:
+    """As after churn: starting among a page's first rows never reached it."""
     with ring.connect() as connection:
         number = page_of_holes(ring, connection)
         calls = ring.most_turns(connection)
@@ -95,8 +95,8 @@ def test_a_number_at_the_end_of_a_page_has_its_turn(ring: Ring, batch: int) -> N
         assert len(ring.parked(connection)) == 128
 
 
-def _looked_at(ring: Ring, connection: psycopg.Connection) -> set[int]:
-    """The numbers that a call reads, where each has its message."""
+def _numbers_read(ring: Ring, connection: psycopg.Connection) -> set[int]:
+    """The numbers that a call reads, if each has its message."""
     with connection.transaction(force_rollback=True):
         found = {message.id for message in ring.pop_many(connection, 1000)}
     assert len(found) <= 64
@@ -107,10 +107,10 @@ def _looked_at(ring: Ring, connection: psycopg.Connection) -> set[int]:
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))]
 )
-def test_each_parked_number_has_its_turn_within_the_calls_that_are_proven(
+def test_each_parked_number_is_read_within_the_proven_number_of_calls(
     make: Make, seed: int
 ) -> None:
-    """However rows lie, and while the table grows and shrinks between the calls."""
+    """Wherever rows are, and while the table grows and shrinks between the calls."""
     chance = random.Random(seed)
     size = 4000
     ring = make(size=size, max_bytes=10)
@@ -126,11 +126,11 @@ def test_each_parked_number_has_its_turn_within_the_calls_that_are_proven(
         kept = set(numbers) - set(gone)
         if seed % 2:
             connection.execute(ring.sql("VACUUM {parked}"))
-        calls, met = 0, set[int]()
+        calls, read = 0, set[int]()
         most = ring.most_turns(connection)
-        while not kept <= met:
-            assert calls < most, f"{len(kept - met)} of {len(kept)} numbers had no turn in {most}"
-            met |= _looked_at(ring, connection)
+        while not kept <= read:
+            assert calls < most, f"{len(kept - read)} of {len(kept)} numbers had no turn in {most}"
+            read |= _numbers_read(ring, connection)
             calls += 1
             if calls == 10:
                 connection.execute(ring.sql(park), [gone])
@@ -140,8 +140,8 @@ def test_each_parked_number_has_its_turn_within_the_calls_that_are_proven(
                 connection.execute(ring.sql("VACUUM {parked}"))
 
 
-def test_the_lowest_parked_number_goes_first_whatever_else_is_parked(ring: Ring) -> None:
-    """Among the lowest ones the order is kept, so messages that are late come in their order."""
+def test_the_lowest_parked_numbers_are_popped_first(ring: Ring) -> None:
+    """The lowest ones keep their order, so late messages are popped in order."""
     with ring.connect() as connection, ring.connect() as late:
         late.execute("BEGIN")
         numbers = ring.push_many(late, [f"late {n}" for n in range(10)])
@@ -155,27 +155,27 @@ def test_the_lowest_parked_number_goes_first_whatever_else_is_parked(ring: Ring)
             assert taken.id == number
 
 
-def test_a_batch_does_not_run_ahead_of_pushes_that_are_not_committed(ring: Ring) -> None:
-    """What it draws then is parked, and in the end every message comes by a parked number."""
+def test_a_batch_draws_few_numbers_of_uncommitted_pushes(ring: Ring) -> None:
+    """They are parked; after the commit every message is popped."""
     with ring.connect() as connection, ring.connect() as late:
         late.execute("BEGIN")
         numbers = ring.push_many(late, [f"late {n}" for n in range(100)])
         assert ring.pop_many(connection, 100) == []
-        assert len(ring.parked(connection)) == 8, "a call's tries, a number each"
+        assert len(ring.parked(connection)) == 8, "one number per try of the call"
         late.execute("COMMIT")
         assert [message.id for message in ring.pop_many(connection, 100)] == numbers
         assert not ring.parked(connection)
 
 
-def test_a_batch_takes_what_is_behind_holes(ring: Ring) -> None:
+def test_a_batch_pops_messages_after_holes(ring: Ring) -> None:
     with ring.connect() as connection:
         ring.consume_numbers(connection, "push", 300)
-        behind = ring.push_many(connection, ["behind"] * 10)
+        after_holes = ring.push_many(connection, ["behind"] * 10)
         found = [m for _ in range(3) for m in ring.pop_many(connection, 50)]
-        assert [message.id for message in found] == behind
+        assert [message.id for message in found] == after_holes
 
 
-def test_a_batch_drops_voids_at_the_end_at_once(ring: Ring) -> None:
+def test_a_batch_drops_all_voids_at_the_end_at_once(ring: Ring) -> None:
     with ring.connect() as connection:
         voids = "INSERT INTO {parked} SELECT g, true, now() FROM generate_series(1, 300) AS g"
         connection.execute(ring.sql(voids))
@@ -186,8 +186,8 @@ def test_a_batch_drops_voids_at_the_end_at_once(ring: Ring) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("batch", [0, 100])
-def test_a_call_drops_a_thousand_voids_and_then_says_nothing_now(ring: Ring, batch: int) -> None:
-    """Voids are no tries: a run of them stops nobody for long."""
+def test_a_call_that_has_dropped_a_thousand_voids_returns_nothing(ring: Ring, batch: int) -> None:
+    """Voids do not count as tries, so a range of them does not stop pops for long."""
     with ring.connect() as connection:
         voids = "INSERT INTO {parked} SELECT g, true, now() FROM generate_series(1, 1500) AS g"
         connection.execute(ring.sql(voids))
@@ -201,8 +201,8 @@ def test_a_call_drops_a_thousand_voids_and_then_says_nothing_now(ring: Ring, bat
         assert ring.take(connection, batch) == []
 
 
-def test_a_number_that_met_from_both_sides_is_finished(make: Make) -> None:
-    """The pop parks it while the push that voids it has not committed: both rows go later."""
+def test_a_number_both_parked_and_void_is_removed(make: Make) -> None:
+    """A pop parks it before the push that voids it has committed: both rows are removed later."""
     ring = make(size=2)
     with ring.connect() as pusher, ring.connect() as popper:
         assert ring.push_many(popper, ["one", "two"]) == [1, 2]
@@ -230,16 +230,16 @@ def test_a_number_that_met_from_both_sides_is_finished(make: Make) -> None:
         assert ring.texts() == ["one"]
 
 
-def test_a_push_that_cannot_use_a_number_takes_back_the_pop_that_waits_for_it(
+def test_a_push_that_cannot_use_a_number_unparks_it(
     make: Make,
 ) -> None:
-    """No void is recorded for a number whose pop is parked: deleting that says the same."""
+    """No void is recorded for a parked number, as deleting its row has the same effect."""
     ring = make(size=2)
     with ring.connect() as connection:
         assert ring.push_many(connection, ["one", "two"]) == [1, 2]
         ring.consume_numbers(connection, "pop", 3)
         connection.execute(ring.sql("INSERT INTO {parked} VALUES (3, false, now())"))
-        # Numbers 1 and 2 are spent and live, so both slots are taken; number 3 is waited for.
+        # Numbers 1 and 2 are consumed and live, so both slots are full; number 3 is parked.
         assert ring.push(connection, "no place") is None
         assert (3, False) not in ring.parked(connection)
         assert (3, True) not in ring.parked(connection)

@@ -1,4 +1,4 @@
-"""Relay: what refuses it, what blocks it, and who still sees the old ring."""
+"""Relay: when it is refused, what blocks it, and who still sees the old ring."""
 
 import itertools
 import threading
@@ -28,8 +28,8 @@ def ring(make: Make) -> Ring:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The action tries again for half a second, not for half a minute."""
+def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The action retries for half a second, not for half a minute."""
     monkeypatch.setattr(relay, "_ATTEMPTS_SECONDS", 0.5)
 
 
@@ -40,7 +40,7 @@ def _fill(ring: Ring) -> None:
 
 
 def test_fewer_slots_than_messages_are_refused_with_the_number_to_drain(ring: Ring) -> None:
-    """Nothing is changed; one message less to drain for every message that is popped."""
+    """Nothing is changed; each popped message is one less to drain."""
     with ring.connect() as connection:
         before = (ring.measure(), ring.live(connection))
         with pytest.raises(ConsoleError, match="Drain 5 messages first") as refusal:
@@ -55,8 +55,8 @@ def test_fewer_slots_than_messages_are_refused_with_the_number_to_drain(ring: Ri
             ring.relay(0)
 
 
-def test_ids_stay_and_rise_over_many_relays(ring: Ring) -> None:
-    """What push returned is what pop returns, whatever number the message has meanwhile."""
+def test_ids_survive_many_relays_and_keep_rising(ring: Ring) -> None:
+    """Pop returns the id that push returned, whatever the message's current number."""
     with ring.connect() as connection:
         ids = list(range(11, 31))
         for size in (20, 73, 25, 400, 21):
@@ -72,10 +72,10 @@ def test_ids_stay_and_rise_over_many_relays(ring: Ring) -> None:
         assert [message.id for message in ring.drain()] == ids
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_retries")
 @pytest.mark.parametrize("call", ["SELECT FROM {parked}", "SELECT {push}('x')", "SELECT {pop}()"])
-def test_an_open_transaction_blocks_it_and_is_named(ring: Ring, call: str) -> None:
-    """After some tries it gives up, has changed nothing and says who was in the way."""
+def test_an_open_transaction_blocks_a_relay_and_is_named(ring: Ring, call: str) -> None:
+    """After some attempts it gives up, has changed nothing and names the blocker."""
     with ring.connect("application_name = 'holder of a lock'") as holder:
         holder.execute("BEGIN")
         holder.execute(ring.sql(call))
@@ -93,11 +93,11 @@ def test_an_open_transaction_blocks_it_and_is_named(ring: Ring, call: str) -> No
         assert ring.relay(60).size_after == 60
 
 
-def test_one_try_waits_a_moment_and_then_gives_everything_back(ring: Ring) -> None:
-    """A try that fails at a later lock has not kept the first: callers get on."""
+def test_a_failed_attempt_releases_all_its_locks(ring: Ring) -> None:
+    """An attempt that fails at a later lock does not keep the first, so callers continue."""
     with ring.connect() as holder, ring.connect() as operator, ring.connect() as caller:
         holder.execute("BEGIN")
-        # What a caller holds after a rollback to a savepoint: the sequence, and parked no longer.
+        # After a rollback to a savepoint a caller holds the sequence, but no longer parked.
         holder.execute("SAVEPOINT here")
         assert ring.push(holder, "never")
         holder.execute("ROLLBACK TO here")
@@ -111,7 +111,7 @@ def test_one_try_waits_a_moment_and_then_gives_everything_back(ring: Ring) -> No
 
 
 def test_an_older_snapshot_still_sees_the_messages(ring: Ring) -> None:
-    """As a dump does that began before and has not come to the ring yet: no truncate."""
+    """Like a dump that started before and reads the ring later: relay does not truncate."""
     query = ring.sql("SELECT first_id, message FROM {ring} WHERE reference_count > 0 ORDER BY 1")
     with ring.connect() as dump, ring.connect() as connection:
         dump.autocommit = False
@@ -129,10 +129,10 @@ def test_an_older_snapshot_still_sees_the_messages(ring: Ring) -> None:
         assert len(dump.execute(query).fetchall()) == 15
 
 
-def test_prepared_transactions_block_it_and_are_named(
-    own_server: EmbeddedServer, make_own: Make, impatient: None
+def test_prepared_transactions_block_a_relay_and_are_named(
+    own_server: EmbeddedServer, make_own: Make, short_retries: None
 ) -> None:
-    """They hold their locks without a session, and still do after a crash of the server."""
+    """They hold their locks without a session, even after a crash of the server."""
     ring = make_own(size=50)
     _fill(ring)
     with ring.connect() as connection:
@@ -162,13 +162,13 @@ CALLS = [
 
 
 @pytest.mark.parametrize("in_hand", ["off", "on"])
-def test_a_caller_that_waits_for_a_relay_holds_nothing_of_the_ring(
+def test_a_caller_that_waits_for_a_relay_holds_no_lock_on_the_ring(
     make: Make, in_hand: str
 ) -> None:
-    """So relay can take every later lock at once. Also where the caller's plans are cached."""
+    """So a relay gets every later lock at once. Also if the caller's plans are cached."""
     ring = make(size=50, in_hand=in_hand)
     _fill(ring)
-    with ring.connect() as operator, ring.connect() as looker:
+    with ring.connect() as operator, ring.connect() as observer:
         for call, cached in itertools.product(CALLS, (False, True)):
             with ring.connect() as caller:
                 for _ in range(7 if cached else 0):
@@ -178,16 +178,16 @@ def test_a_caller_that_waits_for_a_relay_holds_nothing_of_the_ring(
                 thread = threading.Thread(target=caller.execute, args=[ring.sql(call)])
                 thread.start()
                 wait_until_blocked(ring, caller)
-                held = looker.execute(HELD, [caller.info.backend_pid]).fetchall()
+                held = observer.execute(HELD, [caller.info.backend_pid]).fetchall()
                 operator.execute("ROLLBACK")
                 thread.join()
                 assert held == [], call
 
 
-def test_callers_wait_while_it_runs_and_meet_the_new_ring(ring: Ring) -> None:
-    """No number and no size is held over a relay: a caller that waited reads them afresh."""
+def test_callers_wait_for_a_relay_and_then_use_the_new_ring(ring: Ring) -> None:
+    """No number or size is kept across a relay: a caller that waited reads them again."""
     with ring.connect() as operator, ring.connect() as caller:
-        assert ring.pop(caller)  # its plans are made with the old size
+        assert ring.pop(caller)  # caches its plans with the old size
         operator.execute("BEGIN")
         operator.execute(ring.sql("SELECT {relay}(19)"))
         caller.execute("SET lock_timeout = '100ms'")

@@ -1,4 +1,4 @@
-"""The sampler while servers stop, fall silent and come back: no hang, no thread left over."""
+"""The sampler while servers stop, hang and come back: it never hangs, no thread is left."""
 
 import socket
 import threading
@@ -41,18 +41,18 @@ LIMIT = 2.0
 """The longest time of a sample."""
 TIMEOUTS = Timeouts(connect_seconds=2, statement_seconds=LIMIT, lock_seconds=0.2)
 SOON = LIMIT + 5.0
-"""Within this the sampler reports an error, and stops."""
+"""Within this time the sampler reports an error, and stops."""
 PATIENT = PATIENCE_SECONDS
 """For a slow machine."""
 
 
-class Watch:
+class RunningSampler:
     """A running sampler and its readings."""
 
     def __init__(self, url: str) -> None:
         self._database = open_database(url, timeouts=TIMEOUTS)
         self._readings: SimpleQueue[Reading] = SimpleQueue()
-        self.seen: list[Reading] = []
+        self.readings: list[Reading] = []
         self.sampler = Sampler(self._database, interval_seconds=0.05, timeouts=TIMEOUTS)
 
     def __enter__(self) -> Self:
@@ -66,10 +66,10 @@ class Watch:
     def next(self, seconds: float = PATIENT) -> Reading:
         """The next reading."""
         try:
-            self.seen.append(self._readings.get(timeout=seconds))
+            self.readings.append(self._readings.get(timeout=seconds))
         except Empty:
-            raise AssertionError(f"it said nothing for {seconds:g} s") from None
-        return self.seen[-1]
+            raise AssertionError(f"no reading for {seconds:g} s") from None
+        return self.readings[-1]
 
     def until(self, condition: Callable[[Reading], bool], seconds: float = PATIENT) -> Reading:
         """The first matching reading from now on."""
@@ -81,11 +81,11 @@ class Watch:
             if reading.error is not None:
                 self.sampler.sample_now()
 
-    def good(self) -> Reading:
+    def next_success(self) -> Reading:
         """The next successful sample."""
         return self.until(lambda reading: reading.error is None)
 
-    def failure(self) -> Reading:
+    def next_failure(self) -> Reading:
         """The next failed sample, which has to come in time."""
         return self.until(lambda reading: reading.error is not None, SOON)
 
@@ -95,13 +95,13 @@ def url(own_server: EmbeddedServer) -> Iterator[str]:
     """A database with a ring and a fifo on a server that the test may end."""
     with ExitStack() as stack:
         found = stack.enter_context(fresh_database(own_server.url))
-        # Before the database goes, its server must be there again.
+        # The server must run again before the database is dropped.
         stack.callback(lambda: own_server.resume() if own_server.running else own_server.restart())
-        install_some(found)
+        install_queues(found)
         yield found
 
 
-def install_some(url: str) -> None:
+def install_queues(url: str) -> None:
     with closing(open_database(url)) as database:
         for name, options in (("fifo", {}), ("ring", {"size": "300"})):
             complete = DESIGNS[name].complete_options(options, "postgresql")
@@ -109,7 +109,7 @@ def install_some(url: str) -> None:
 
 
 def push(url: str, count: int) -> None:
-    """By a session that ends, and so reports its counters."""
+    """Push in a session that ends, and so reports its counters."""
     with connect(url) as connection:
         session = connection.info.backend_pid
         for name in ("fifo", "ring"):
@@ -117,10 +117,10 @@ def push(url: str, count: int) -> None:
             connection.execute(
                 SQL("SELECT count({}('x')) FROM generate_series(1, %s)").format(function), [count]
             )
-    # A client that has closed does not wait for its session, which hands in its counters at its
-    # end; until then rows are there that nobody has counted, and a rate is rightly unknown.
-    there = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {session}"
-    wait_until(lambda: value(url, there) == 0, "the session that pushed has ended")
+    # A closed client does not wait for the end of its session, which reports its counters only
+    # then; until then rows exist that are not counted, and a rate is rightly unknown.
+    session_count = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {session}"
+    wait_until(lambda: value(url, session_count) == 0, "the session that pushed has ended")
 
 
 def by_name(reading: Reading) -> dict[str, QueueSnapshot]:
@@ -128,7 +128,7 @@ def by_name(reading: Reading) -> dict[str, QueueSnapshot]:
 
 
 def ready(reading: Reading, count: int) -> bool:
-    """Whether the sample succeeded and saw this many in both queues."""
+    """Whether the sample succeeded, with this many messages ready in both queues."""
     queues = by_name(reading)
     return reading.error is None and all(
         name in queues and queues[name].ready == count for name in ("fifo", "ring")
@@ -142,7 +142,7 @@ def has_rates(reading: Reading) -> bool:
 
 
 def check_failure(reading: Reading, before: Reading) -> None:
-    """It reports the error, and marks its figures as old."""
+    """The reading has the error, and the old figures marked as such."""
     assert isinstance(reading.error, ConnectionFailedError)
     assert reading.queues == before.queues
     assert reading.taken_at == before.taken_at
@@ -165,33 +165,35 @@ def samplers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("sampler")]
 
 
-def test_the_server_crashes_and_recovers(own_server: EmbeddedServer, url: str) -> None:
-    """A crash skips numbers of a ring and resets the counters: no rate follows from that."""
+def test_no_rate_spans_a_crash_of_the_server(own_server: EmbeddedServer, url: str) -> None:
+    """A crash skips numbers of a ring and resets the counters, which must not become rates."""
     push(url, 5)
-    with Watch(url) as watch:
-        watch.until(lambda reading: ready(reading, 5))
-        gap = by_name(watch.until(has_rates))["ring"].gap
+    with RunningSampler(url) as running:
+        running.until(lambda reading: ready(reading, 5))
+        gap = by_name(running.until(has_rates))["ring"].gap
         assert gap == 5
         own_server.kill()
-        failure = watch.failure()
-        check_failure(failure, [r for r in watch.seen if r.error is None][-1])
-        watch.failure()  # and again, after a pause
+        failure = running.next_failure()
+        check_failure(failure, [r for r in running.readings if r.error is None][-1])
+        running.next_failure()  # and again, after a pause
         own_server.restart()
-        back = watch.until(lambda reading: reading.error is None and bool(reading.queues))
-        # A gap, not a zero.
+        back = running.until(lambda reading: reading.error is None and bool(reading.queues))
+        # Unknown, not zero.
         assert all(queue.push_per_second is None for queue in back.queues)
         assert all("push_per_second" in queue.unknown for queue in back.queues)
-        after = watch.until(has_rates)
+        after = running.until(has_rates)
         assert {queue.push_per_second for queue in after.queues} == {0.0}
         assert failure.taken_at is not None
         assert after.taken_at is not None
         assert after.taken_at > failure.taken_at
-    check_rates(watch.seen)
+    check_rates(running.readings)
     assert samplers() == []
 
 
 @pytest.mark.parametrize("crash", [pytest.param(False, marks=pytest.mark.long), True])
-def test_a_restart_between_two_samples(own_server: EmbeddedServer, url: str, crash: bool) -> None:
+def test_no_rate_spans_a_restart_between_two_samples(
+    own_server: EmbeddedServer, url: str, crash: bool
+) -> None:
     """The next sample finds a restarted server, with new counters, at the same address."""
     push(url, 50)
     with closing(open_database(url, timeouts=TIMEOUTS)) as database:
@@ -201,73 +203,73 @@ def test_a_restart_between_two_samples(own_server: EmbeddedServer, url: str, cra
         if crash:
             own_server.kill()
         own_server.restart()
-        push(url, 100)  # more than there were before, so that no counter seems to fall
+        push(url, 100)  # more than before, so that no counter decreases
         back = sampler.sample()
-        # A crash moves the numbers of a ring ahead: some of its messages are orphans then.
+        # A crash moves the sequences of a ring ahead, so some of its messages become orphans.
         assert ready(back, 150) or crash
         assert all(queue.push_per_second is None for queue in back.queues)
         assert all(queue.push_per_second == 0.0 for queue in sampler.sample().queues)
 
 
 @pytest.mark.long
-def test_the_server_is_paused(own_server: EmbeddedServer, url: str) -> None:
-    """It keeps the connection without responding: its own time-outs do not run either."""
+def test_a_paused_server_is_an_error_until_it_resumes(own_server: EmbeddedServer, url: str) -> None:
+    """It keeps the connection without responding; its own time-outs do not run either."""
     push(url, 3)
-    with Watch(url) as watch:
-        before = watch.until(lambda reading: ready(reading, 3))
+    with RunningSampler(url) as running:
+        before = running.until(lambda reading: ready(reading, 3))
         own_server.pause()
-        failure = watch.failure()
-        check_failure(failure, [r for r in watch.seen if r.error is None][-1])
+        failure = running.next_failure()
+        check_failure(failure, [r for r in running.readings if r.error is None][-1])
         assert failure.error is not None
         assert "not answered" in failure.error.why
         assert before.queues
         # Now it cannot even connect.
         started = time.monotonic()
-        watch.sampler.sample_now()
-        assert watch.next().error is not None
+        running.sampler.sample_now()
+        assert running.next().error is not None
         assert time.monotonic() - started < SOON
         own_server.resume()
-        assert ready(watch.good(), 3)
+        assert ready(running.next_success(), 3)
         own_server.pause()
-        watch.sampler.sample_now()
-        check_it_ends_at_once(watch)
+        running.sampler.sample_now()
+        check_it_stops_at_once(running)
         own_server.resume()
     assert samplers() == []
 
 
-def check_it_ends_at_once(watch: Watch) -> None:
+def check_it_stops_at_once(running: RunningSampler) -> None:
     started = time.monotonic()
-    watch.sampler.stop(PATIENT)
-    assert not watch.sampler.running
+    running.sampler.stop(PATIENT)
+    assert not running.sampler.running
     assert time.monotonic() - started < SOON
 
 
-def test_it_ends_at_once_while_it_connects() -> None:
-    """To a socket that accepts connections and never responds."""
+def test_the_sampler_stops_at_once_while_it_connects() -> None:
+    """It connects to a socket that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        with Watch(f"postgresql+psycopg://u@127.0.0.1:{port}/d") as watch:
-            assert watch.next(SOON).error is not None
-            watch.sampler.sample_now()
-            check_it_ends_at_once(watch)
+        with RunningSampler(f"postgresql+psycopg://u@127.0.0.1:{port}/d") as running:
+            assert running.next(SOON).error is not None
+            running.sampler.sample_now()
+            check_it_stops_at_once(running)
 
 
-def test_the_connection_is_cut(url: str) -> None:
+def test_the_sampler_reconnects_after_its_connection_was_cut(url: str) -> None:
     push(url, 3)
-    with Proxy(url) as proxy, Watch(proxy.url) as watch:
-        watch.until(lambda reading: ready(reading, 3))
+    with Proxy(url) as proxy, RunningSampler(proxy.url) as running:
+        running.until(lambda reading: ready(reading, 3))
         proxy.refuse()
-        failure = watch.failure()
-        check_failure(failure, [r for r in watch.seen if r.error is None][-1])
+        failure = running.next_failure()
+        check_failure(failure, [r for r in running.readings if r.error is None][-1])
         proxy.let_in()
-        assert ready(watch.good(), 3)
-        proxy.cut()  # between two looks this one is not even noticed
-        assert ready(watch.good(), 3)
+        assert ready(running.next_success(), 3)
+        proxy.cut()  # between two samples this is not even noticed
+        assert ready(running.next_success(), 3)
         assert proxy.connections <= 2
     assert samplers() == []
 
 
-def test_a_prepared_transaction_is_a_holder(own_server: EmbeddedServer, url: str) -> None:
+def test_a_prepared_transaction_is_shown_as_a_holder(own_server: EmbeddedServer, url: str) -> None:
     """It holds rows without a session, also after a crash; the doctor rolls it back on request."""
     push(url, 2)
     with connect(url) as connection:
@@ -298,39 +300,41 @@ def test_a_prepared_transaction_is_a_holder(own_server: EmbeddedServer, url: str
 
 def check_holder(url: str) -> None:
     with closing(open_database(url)) as database:
-        seen = by_name(Sampler(database).sample())["fifo"]
-    (holder,) = seen.held_by
-    assert seen.holders == 1
+        readings = by_name(Sampler(database).sample())["fifo"]
+    (holder,) = readings.held_by
+    assert readings.holders == 1
     assert holder.session == "left 'behind"
     assert (holder.user_name, holder.state) == ("postgres", None)
     assert holder.transaction_seconds is not None
-    assert seen.held_seconds == holder.held_at_least_seconds
+    assert readings.held_seconds == holder.held_at_least_seconds
     assert holder.held_for.startswith("at least ")
 
 
 @pytest.mark.long
-def test_the_database_is_dropped_and_made_again(own_server: EmbeddedServer, url: str) -> None:
+def test_the_sampler_continues_after_its_database_was_recreated(
+    own_server: EmbeddedServer, url: str
+) -> None:
     name = Identifier(make_url(url).database or "")
-    with Watch(url) as watch:
-        watch.good()
+    with RunningSampler(url) as running:
+        running.next_success()
         with connect(own_server.url) as connection:
             connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(name))
-            failure = watch.failure()
+            failure = running.next_failure()
             assert isinstance(failure.error, ConnectionFailedError)
             connection.execute(SQL("CREATE DATABASE {} TEMPLATE template0").format(name))
-        assert watch.good().queues == ()
-        install_some(url)
-        watch.until(lambda reading: ready(reading, 0))
+        assert running.next_success().queues == ()
+        install_queues(url)
+        running.until(lambda reading: ready(reading, 0))
 
 
-# On a standby, stored data are visible, and what only the primary knows is unknown.
+# On a standby, stored data is visible, but figures that only the primary has are unknown.
 
 
 @pytest.fixture
 def standby(own_server: EmbeddedServer) -> Iterator[Database]:
     """A database with messages in it, on a server that recovers and never becomes a primary."""
     with fresh_database(own_server.url) as url:
-        install_some(url)
+        install_queues(url)
         push(url, 7)
         with closing(open_database(url)) as database:
             claims = installed_queue(
@@ -351,7 +355,7 @@ def standby(own_server: EmbeddedServer) -> Iterator[Database]:
             own_server.restart()
 
 
-def test_a_standby_tells_what_it_can(standby: Database) -> None:
+def test_a_standby_shows_all_figures_but_those_of_its_primary(standby: Database) -> None:
     with connect(standby.url.render_as_string(hide_password=False)) as connection:
         assert connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
     sampler = Sampler(standby, timeouts=TIMEOUTS)
@@ -361,7 +365,7 @@ def test_a_standby_tells_what_it_can(standby: Database) -> None:
         claim, fifo, ring = sorted(reading.queues, key=lambda queue: queue.queue)
         assert fifo.ready == 7
         assert fifo.age_seconds is not None
-        # Its sequences are up to 32 ahead of what was drawn, and it counts no rows.
+        # Its sequences are up to 32 ahead of the numbers drawn, and it counts no rows.
         assert unknown(ring) >= {"ready", "gap", "age_seconds", "push_per_second", "holders"}
         assert unknown(fifo) == {"push_per_second", "pop_per_second", "holders"}
         assert ring.capacity == 300
@@ -374,20 +378,20 @@ def test_a_standby_tells_what_it_can(standby: Database) -> None:
         assert "its primary's" in "\n".join(one.unseen)
 
 
-def unknown(seen: QueueSnapshot) -> set[str]:
-    for figure in seen.unknown:
-        assert getattr(seen, figure) is None
-    return set(seen.unknown)
+def unknown(readings: QueueSnapshot) -> set[str]:
+    for figure in readings.unknown:
+        assert getattr(readings, figure) is None
+    return set(readings.unknown)
 
 
-def test_a_standby_that_becomes_the_primary_tells_all(standby: Database) -> None:
+def test_a_promoted_standby_shows_all_figures(standby: Database) -> None:
     sampler = Sampler(standby, timeouts=TIMEOUTS)
     assert "gap" in unknown(sampler.sample().queues[-1])
     with connect(standby.url.render_as_string(hide_password=False)) as connection:
         connection.execute("SELECT pg_promote()")
 
-    def tells_all() -> bool:
+    def all_known() -> bool:
         reading = sampler.sample()
         return reading.error is None and all(queue.unknown == () for queue in reading.queues)
 
-    wait_until(tells_all, "nothing is unknown any more")
+    wait_until(all_known, "nothing is unknown any more")

@@ -1,4 +1,4 @@
-"""A subscriber's consumers are killed: how long the others go on, who is named, what skip does."""
+"""A subscriber's consumers are killed: how long others continue, who is named, what skip does."""
 
 import threading
 from collections import Counter
@@ -18,13 +18,13 @@ from tests.servers import wait_until
 
 SEARCH, BILLING = "search", "billing"
 _LAG = 20
-"""So many messages the test pushes ahead of who lives: then they are never a lap behind."""
+"""The test pushes at most this many messages ahead of live subscribers."""
 _AT_ONCE = 10
 
 
 @pytest.fixture
 def ring(database_url: str, long: bool) -> Iterator[Ring]:
-    """With `--long` it takes a minute to fill it, at 33 messages a second."""
+    """With `--long` it takes a minute to fill it, at 33 messages per second."""
     size = 2_000 if long else 60
     made = make_ring(database_url, "events", size=size, subscribers=f"{BILLING},{SEARCH}")
     keep_marks(made)
@@ -33,7 +33,7 @@ def ring(database_url: str, long: bool) -> Iterator[Ring]:
 
 
 def consume(of: Clients, subscriber: str) -> None:
-    """Two processes; each pop commits by itself."""
+    """Start two processes; each pop is its own transaction."""
     for seed in range(2):
         more = {"subscriber": subscriber, "marks": MARKS, "largest_transaction": 1}
         of.start(["pop"], rings=["events"], seed=seed, name=f"{subscriber}.", **more)
@@ -47,7 +47,7 @@ def popped(of: Clients, ring: Ring, subscriber: str) -> Counter[str]:
 
 
 class Pusher:
-    """Pushes one message after the other, never far ahead of those whom it waits for."""
+    """Pushes one message after the other, never far ahead of the given subscribers."""
 
     def __init__(self, ring: Ring, connection: psycopg.Connection) -> None:
         self.connection = connection
@@ -55,19 +55,19 @@ class Pusher:
         self.stored: list[str] = []
         self.texts = (payload("own", serial) for serial in count(1))
 
-    def push(self, *those: str, most: int | None = None, rest_seconds: float = 0.0) -> bool:
-        """Whether all were stored; else it ends with the first that was not."""
+    def push(self, *subscribers: str, most: int | None = None, pause_seconds: float = 0.0) -> bool:
+        """Push until a message is not stored, or `most` are; whether all were stored."""
         for number, text in enumerate(islice(self.texts, most)):
             if number % _AT_ONCE == 0:
-                wait_until(lambda: all(self.owed(one) < _LAG for one in those), "they get on")
+                wait_until(lambda: all(self.owed(one) < _LAG for one in subscribers), "they get on")
             if self.views[BILLING].push(self.connection, text) is None:
                 return False
             self.stored.append(text)
-            threading.Event().wait(rest_seconds)
+            threading.Event().wait(pause_seconds)
         return True
 
     def owed(self, subscriber: str) -> int:
-        """Messages that it has not popped, whichever numbers were drawn for them."""
+        """How many messages it has not popped, whatever numbers were drawn for them."""
         mine = self.views[subscriber]
         query = """
             SELECT count(*) FROM {ring} AS r INNER JOIN {popped} AS p ON p.slot = r.slot
@@ -77,29 +77,27 @@ class Pusher:
         return int(found)
 
 
-def seen(console: Console, subscriber: str) -> dict[str, Any]:
-    """What `status` says of it."""
+def status_of(console: Console, subscriber: str) -> dict[str, Any]:
+    """The subscriber's part of `status`."""
     figures = console.status("events")["subscribers"]
     (found,) = (one for one in figures if one["subscriber"] == subscriber)
     assert isinstance(found, dict)
     return found
 
 
-def found_at(console: Console, idle_seconds: float) -> dict[str, dict[str, Any]]:
-    """What the doctor finds, by code: all of it is of the subscriber that was killed.
+def doctor_findings(console: Console, idle_seconds: float) -> dict[str, dict[str, Any]]:
+    """The doctor's findings by code, all about the subscriber that was killed.
 
-    A kill between a pop and its commit leaves an orphan besides.
+    A kill between a pop and its commit also leaves an orphan.
     """
-    told = console("doctor", "events", "--json", "--idle-for", f"{idle_seconds}s")
-    assert told.status == 1
-    findings = told.json["queues"][0]["findings"]
+    result = console("doctor", "events", "--json", "--idle-for", f"{idle_seconds}s")
+    assert result.status == 1
+    findings = result.json["queues"][0]["findings"]
     assert all(one["summary"].startswith(f"{SEARCH}: ") for one in findings)
     return {one["code"]: one for one in findings}
 
 
-def test_the_others_go_on_until_the_ring_is_full_and_not_a_moment_less(
-    ring: Ring, *, long: bool
-) -> None:
+def test_the_other_subscriber_continues_until_the_ring_is_full(ring: Ring, *, long: bool) -> None:
     console = Console(ring.url)
     size = int(ring.queue.options["size"])
     with ring.connect() as connection, clients(ring.url) as of:
@@ -109,13 +107,13 @@ def test_the_others_go_on_until_the_ring_is_full_and_not_a_moment_less(
         assert pusher.push(BILLING, SEARCH, most=100)
         of.kill_all(f"{SEARCH}.")
 
-        # It is named before it stops anybody.
-        assert pusher.push(BILLING, most=size // 3, rest_seconds=0.03 * long)
+        # It is named before it stops others.
+        assert pusher.push(BILLING, most=size // 3, pause_seconds=0.03 * long)
         idle = 30.0 if long else 0.2
-        wait_until(lambda: seen(console, SEARCH)["age_seconds"] > idle, "messages wait for it")
-        assert "subscriber_stopped" in found_at(console, idle)
+        wait_until(lambda: status_of(console, SEARCH)["age_seconds"] > idle, "messages wait for it")
+        assert "subscriber_stopped" in doctor_findings(console, idle)
 
-        assert not pusher.push(BILLING, rest_seconds=0.03 * long)
+        assert not pusher.push(BILLING, pause_seconds=0.03 * long)
         assert pusher.owed(SEARCH) == size
         wait_until(lambda: pusher.owed(BILLING) == 0, "the other pops on")
         before = popped(of, ring, SEARCH)
@@ -125,7 +123,7 @@ def test_the_others_go_on_until_the_ring_is_full_and_not_a_moment_less(
         # The console names it.
         for words in (console.done("status", "events").text, console("check", "events").text):
             assert "full: it takes no more pushes, search is slowest" in words
-        found = found_at(console, idle)
+        found = doctor_findings(console, idle)
         assert found["full"]["severity"] == found["subscriber_stopped"]["severity"] == "critical"
 
         # skip frees the ring; the audit says how many.

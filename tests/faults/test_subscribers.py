@@ -1,4 +1,4 @@
-"""Subscribers of a ring: none meets another one's transaction; they come, go and skip."""
+"""Subscribers of a ring: their transactions are independent; they are added, removed, skip."""
 
 from functools import partial
 
@@ -15,12 +15,14 @@ from tests.faults.ring_tools import Make, Ring
 
 @pytest.fixture
 def make(make: Make) -> Make:
-    """Makes a ring of 20 slots with the subscribers a and b, unless others are given."""
+    """Creates rings of 20 slots, by default with the subscribers a and b."""
     return partial(make, subscribers="a,b")
 
 
 @pytest.mark.parametrize("batch", [0, 3])
-def test_an_open_transaction_of_one_is_not_met_by_the_other(make: Make, batch: int) -> None:
+def test_an_open_transaction_of_a_subscriber_does_not_affect_another(
+    make: Make, batch: int
+) -> None:
     ring = make()
     texts = ring.fill(20)
     a, b = ring.of("a"), ring.of("b")
@@ -40,8 +42,8 @@ def test_an_open_transaction_of_one_is_not_met_by_the_other(make: Make, batch: i
     assert ring.of("a").texts() == ring.of("b").texts() == ["one more"]
 
 
-def test_what_an_old_text_pushes_is_kept_for_who_has_subscribed_since(make: Make) -> None:
-    """A call that began before the subscribe goes on with the functions that were there."""
+def test_messages_pushed_by_old_functions_are_kept_for_a_new_subscriber(make: Make) -> None:
+    """A call that started before the subscribe continues with the functions of that time."""
     ring = make(subscribers="a")
     subscribing.subscribe(ring.database, ring.queue, "b", "now")
     with ring.database.transaction("the old text") as connection:
@@ -60,7 +62,7 @@ def test_what_an_old_text_pushes_is_kept_for_who_has_subscribed_since(make: Make
     assert ring.of("b").measure().parked == 0
 
 
-def test_subscribers_come_and_go(make: Make) -> None:
+def test_subscribers_can_be_added_and_removed(make: Make) -> None:
     ring = make(subscribers="a")
     texts = ring.fill(10)
     with pytest.raises(UsageError, match="has subscribers"):
@@ -70,12 +72,12 @@ def test_subscribers_come_and_go(make: Make) -> None:
     assert subscribing.subscribe(ring.database, ring.queue, "late", "now") == 11
     assert subscribing.subscribe(ring.database, ring.queue, "early", "oldest") == 1
     with ring.connect() as connection:
-        assert ring.of("early").pop(connection) is None, "the pause goes on"
+        assert ring.of("early").pop(connection) is None, "it is still paused"
     pause.resume(ring.database, ring.of("").queue)
     more = ring.fill(5)
     assert ring.of("late").texts() == ring.of("a").texts() == more
-    gone = subscribing.unsubscribe(ring.database, ring.queue, "early")
-    assert gone.owed == 15
+    unsubscribed = subscribing.unsubscribe(ring.database, ring.queue, "early")
+    assert unsubscribed.owed == 15
     assert subscribing.subscribe(ring.database, ring.queue, "again", "now") == 16
     assert ring.of("").queue.options["subscribers"] == "a,late,again:4"
     assert ring.fill(20)
@@ -89,7 +91,7 @@ def test_subscribers_come_and_go(make: Make) -> None:
 
 
 @pytest.mark.parametrize("content", ["slot", "apart"])
-def test_what_is_skipped_is_in_the_archive_and_free(make: Make, content: str) -> None:
+def test_skipped_messages_are_archived_and_their_slots_are_free(make: Make, content: str) -> None:
     ring = make(content=content)
     texts = ring.fill(20)
     assert ring.of("a").texts() == texts
@@ -107,7 +109,7 @@ def test_what_is_skipped_is_in_the_archive_and_free(make: Make, content: str) ->
 
 
 @pytest.mark.parametrize("content", ["slot", "apart"])
-def test_an_idle_ring_archives_what_all_have_popped_once(make: Make, content: str) -> None:
+def test_an_idle_ring_archives_messages_popped_by_all_once(make: Make, content: str) -> None:
     ring = make(content=content, archive_at_pop="on")
     texts = ring.fill(20)
     with ring.connect() as connection:
@@ -121,7 +123,7 @@ def test_an_idle_ring_archives_what_all_have_popped_once(make: Make, content: st
         more = ring.fill(20)
         for name in "ab":
             assert ring.of(name).texts() == more
-        again = ring.fill(20)  # the pushes that use the slots again archive what was there
+        again = ring.fill(20)  # pushes that use the slots again archive their old messages
         assert [text for (text,) in connection.execute(archived)] == [*texts, *more]
         assert ring.of("b").texts() == again
 
@@ -132,7 +134,7 @@ def archived(ring: Ring) -> list[str]:
         return [payload for (payload,) in connection.execute(query)]
 
 
-def test_a_slot_that_a_push_passed_over_is_swept(make: Make) -> None:
+def test_a_slot_skipped_by_a_push_is_swept(make: Make) -> None:
     ring = make(archive_at_pop="on")
     texts = ring.fill(20)
     assert ring.of("a").texts() == texts
@@ -140,7 +142,7 @@ def test_a_slot_that_a_push_passed_over_is_swept(make: Make) -> None:
         late.execute("BEGIN")
         assert ring.of("b").pop(late) is not None
         assert ring.of("b").texts() == texts[1:]
-        # Its slot is not free: 21 is void, and 22 is the number of what is pushed.
+        # The slot is not free, so 21 is void and the message gets 22.
         assert ring.push(other, "passed") == 22
         late.execute("COMMIT")
     assert ring.of("a").texts() == ring.of("b").texts() == ["passed"]
@@ -148,14 +150,14 @@ def test_a_slot_that_a_push_passed_over_is_swept(make: Make) -> None:
 
 
 @pytest.mark.parametrize("batch", [0, 3])
-def test_what_was_parked_while_a_sweep_passed_is_swept(make: Make, batch: int) -> None:
+def test_messages_parked_during_a_sweep_are_swept_later(make: Make, batch: int) -> None:
     ring = make(archive_at_pop="on")
     a, b = ring.of("a"), ring.of("b")
     with ring.connect() as push, ring.connect() as first, ring.connect() as second:
         for connection in (push, first, second):
             connection.execute("BEGIN")
         assert ring.push(push, "slow") == 1
-        # Both draw its number, and park it in transactions that nobody sees yet.
+        # Both draw its number and park it, in transactions that are not committed yet.
         assert (a.pop(first), b.pop(second)) == (None, None)
         with ring.connect() as other:
             assert ring.push(other, "quick") is not None
@@ -171,7 +173,7 @@ def test_what_was_parked_while_a_sweep_passed_is_swept(make: Make, batch: int) -
 
 
 @pytest.mark.parametrize("content", ["slot", "apart"])
-def test_maintain_sweeps_what_no_pop_came_to(make: Make, content: str) -> None:
+def test_maintain_sweeps_messages_that_no_pop_has_swept(make: Make, content: str) -> None:
     ring = make(content=content, archive_at_pop="on")
     texts = ring.fill(20)
     with ring.connect() as connection:
