@@ -2,7 +2,7 @@
 
 Fake feeds: what is measured is the console, no database. For 20, 100 and 500 queues at 1 Hz: from
 the start of the process to the first figures; from a key to its paint; from Enter on a queue to its
-whole screen; CPU and memory while no key is pressed and every figure changes, on the overview
+complete screen; CPU and memory while no key is pressed and every figure changes, on the overview
 (`idle`) and on a queue's screen (`queue`); and while no figure does (`still`).
 
 `python -m tests.tui.speed --fleet 60 20` starts three servers, on them 60 databases with 20 queues
