@@ -71,6 +71,6 @@ def all_pages(client: Client, *words: str, limit: int, **options: Any) -> list[M
 
 
 def can_be_paged(client: Client) -> bool:
-    """Whether the list can be can_be_paged: a heap has row positions on some engines only."""
+    """Whether the list can be paged: a heap has row positions on some engines only."""
     heap = client.queue.design.order is Order.NONE
     return not heap or read_messages(client, limit=1).next is not None

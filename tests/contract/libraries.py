@@ -66,7 +66,7 @@ def error_group(console: Console, name: str) -> tuple[int, str]:
 
 
 def discovered(console: Console, preset: str) -> dict[str, Any]:
-    """The only tables that `discover` finds: of this preset."""
+    """The only tables that `discover` finds, which are of this preset."""
     (found,) = console.done("discover", "--json").json["found"]
     assert found["preset"] == preset
     return dict(found)

@@ -37,7 +37,7 @@ __all__ = ["auto_explain"]
 SAMPLED = DEFAULTS + [v for v in BEHAVIOURS if v.options.get("in_hand") == "on"]
 """Other options change how messages flow, and nothing that a sample reads."""
 SHALLOW = 10_000
-"""The highest depth that is wait_for_updates exactly."""
+"""The highest depth that is counted exactly."""
 ESTIMATING = {100_000: 200, 1_000_000: 300, 10_000_000: 300}
 """Depth -> pages allowed in addition for a deeper queue: its estimate."""
 DEEP_PAGES = 400
@@ -321,7 +321,7 @@ def wait_for_updates(client: Client, expected: int) -> None:
 
 
 def full_width(kind: str, width: int, number: int) -> Payload:
-    """A payload as with_room as the slot, and incompressible."""
+    """A payload as wide as the slot, and incompressible."""
     random_numbers = random.Random(number)
     if kind == "bytes":
         return random_numbers.randbytes(width)

@@ -38,7 +38,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
-def interrupted(client: Client, wanted: ExportRequest, pages: int) -> None:
+def interrupt_export(client: Client, wanted: ExportRequest, pages: int) -> None:
     """Interrupt an export after this number of complete pages."""
     left = iter(range(pages))
 
@@ -59,7 +59,7 @@ def test_an_export_has_all_messages_as_they_were_when_it_began(
         pytest.skip("a heap has no order in which pages could follow each other here")
     page = read_messages(client, limit=1000, payload_bytes=exporting.PAYLOAD_BYTES)
     wanted = request(client, tmp_path / "all.jsonl", payload=True)
-    interrupted(client, wanted, 1)
+    interrupt_export(client, wanted, 1)
     partial = tmp_path / "all.jsonl.partial"
     with partial.open("ab") as file:
         file.write(b'{"a page that is not wh')
@@ -90,7 +90,7 @@ def test_an_export_never_overwrites_a_file(use: Use, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Its name ends in"):
         export(client.database, replace(wanted, path=tmp_path / "x.txt"))
 
-    interrupted(client, wanted, 1)
+    interrupt_export(client, wanted, 1)
     with pytest.raises(UsageError, match="begun by another export"):
         export(client.database, replace(wanted, filters=parse(["older=1s"])))
     with pytest.raises(UsageError, match="begun by another export"):
@@ -132,6 +132,6 @@ def test_an_export_of_several_ids_can_be_continued(use: Use, tmp_path: Path) -> 
     client = use(default("status"))
     ids = [str(one) for one in client.push_many(client.payloads(*range(5)))]
     wanted = request(client, tmp_path / "x.jsonl", f"id={ids[3]}", f"id={ids[1]}")
-    interrupted(client, wanted, 0)
+    interrupt_export(client, wanted, 0)
     assert export(client.database, wanted).resumed == 1
     assert [one["id"] for one in rows(wanted.path)] == [ids[3], ids[1]]

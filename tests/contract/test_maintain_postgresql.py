@@ -31,7 +31,7 @@ QUICK = MaintainLimits(pages=20, held_seconds=3600.0, dead_least=100, stale_leas
 
 
 def filled(client: Client, count: int) -> None:
-    """Insert messages without autovacuum, and wait until the server has wait_for_counters them."""
+    """Insert messages without autovacuum, and wait until the server has counted them."""
     name = client.queue.table
     with connect(client.url) as connection:
         connection.execute(f'ALTER TABLE "{name}" SET (autovacuum_enabled = off)')

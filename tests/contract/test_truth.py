@@ -123,7 +123,7 @@ def test_several_deep_states_are_estimated_separately(
 
 @pytest.mark.parametrize("variant", DELETING, ids=str)
 def test_a_draining_backlog_is_not_underestimated(use_postgresql: Use, variant: Variant) -> None:
-    """Vacuum's sampled_queue count is wrong here: the pages that it skips are the full ones."""
+    """Vacuum's own count is wrong here: the pages that it skips are the full ones."""
     client = use_postgresql(variant)
     fill_states(client, ready=80_000)
     table = Identifier(client.queue.schema, client.queue.table)
@@ -154,7 +154,7 @@ def delete_oldest(connection: psycopg.Connection, queue: Queue, left: int) -> No
 def test_the_estimate_of_a_deep_queue_follows_pushes_between_counts(
     use_postgresql: Use, postgresql: Database, variant: Variant
 ) -> None:
-    """Between two counts the estimate follows the engine's sampled_queue counters."""
+    """Between two counts the estimate follows the engine's own counters."""
     client = use_postgresql(with_room(variant, 120_000))
     fill_states(client, ready=60_000)
     memory = Memory()

@@ -106,7 +106,7 @@ def variants_of(design: Design) -> Iterator[Variant]:
 
 
 def other_values(option: Option) -> list[str]:
-    """The values beside the default: every choice, or one number."""
+    """The values other than the default: every choice, or one number."""
     values = option.choices or (() if option.names else (SMALL_NUMBER,))
     return [value for value in values if value != option.default]
 

@@ -207,7 +207,7 @@ class WorkerPool:
 
 @dataclass(frozen=True)
 class KilledClient:
-    """What a killed process had done."""
+    """What a process had done before it was killed."""
 
     pushed: list[str | None]
     popped: list[PoppedMessage]
