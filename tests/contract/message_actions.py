@@ -38,11 +38,11 @@ def planned(client: Client, action: MessageAction, *words: str) -> Plan:
 
 def run(client: Client, action: MessageAction, *words: str, batch: int = 3) -> Result:
     """Plan and execute: as many are done as planned, unless a ring was full."""
-    made = planned(client, action, *words)
-    done = execute.execute(client.database, action, made, batching=Batching(batch=batch))
+    action_plan = planned(client, action, *words)
+    done = execute.execute(client.database, action, action_plan, batching=Batching(batch=batch))
     assert done.ledger.balanced
     if done.outcome is audit.Outcome.DONE:
-        assert done.ledger.out == made.count
+        assert done.ledger.out == action_plan.count
     return done
 
 

@@ -72,12 +72,12 @@ def test_execute_does_what_the_plan_says(client: Client, verb: str) -> None:
     filled = fill(client)
     before = contents(client)
     action = action_for(client, verb)
-    made = planned(client, action)
+    action_plan = planned(client, action)
     expected = sum(len(filled.ids.get(state, ())) for state in action.states)
-    assert made.count == expected > 0
+    assert action_plan.count == expected > 0
     assert contents(client) == before, "a plan changes nothing"
 
-    done = execute.execute(client.database, action, made, batching=execute.Batching(batch=3))
+    done = execute.execute(client.database, action, action_plan, batching=execute.Batching(batch=3))
 
     assert done.outcome is audit.Outcome.DONE
     assert (done.ledger.out, done.ledger.skipped_count) == (expected, 0)
@@ -172,8 +172,8 @@ def test_actions_under_traffic_lose_nothing_and_respect_the_cut_off(client: Clie
 def act_on_seven(client: Client, verb: str) -> int:
     """Plan and run it for at most seven messages; the number done."""
     action = action_for(client, verb)
-    made = planned(client, action, "limit=7")
-    done = execute.execute(client.database, action, made, batching=Batching(batch=3))
+    action_plan = planned(client, action, "limit=7")
+    done = execute.execute(client.database, action, action_plan, batching=Batching(batch=3))
     assert done.outcome is Outcome.DONE
     assert done.ledger.balanced
     return done.ledger.out
@@ -185,9 +185,9 @@ def test_two_concurrent_purges_archive_each_message_once(client: Client) -> None
     payloads = [str(payload) for payload in client.payloads(*range(120))]
     assert None not in client.push_many(payloads)
     actions = [action_for(client, "purge") for _ in range(2)]
-    made = [planned(client, action) for action in actions]
-    assert [one.count for one in made] == [120, 120]
-    ledgers = execute_concurrently(client.database, actions, made)
+    plans = [planned(client, action) for action in actions]
+    assert [one.count for one in plans] == [120, 120]
+    ledgers = execute_concurrently(client.database, actions, plans)
     assert sum(ledger.out for ledger in ledgers) == 120
     assert all(ledger.balanced for ledger in ledgers)
     assert sorted(row["payload"] for row in archived_by_actions(client)) == sorted(payloads)

@@ -55,9 +55,9 @@ TYPES = {
 
 
 def done(database: Database, action: MessageAction, *words: str) -> int:
-    made = plan.make(database, action, parse(words))
-    result = execute.execute(database, action, made)
-    assert (result.ledger.out, result.ledger.skipped_count) == (made.count, 0)
+    action_plan = plan.make(database, action, parse(words))
+    result = execute.execute(database, action, action_plan)
+    assert (result.ledger.out, result.ledger.skipped_count) == (action_plan.count, 0)
     return result.ledger.out
 
 
@@ -145,9 +145,9 @@ def test_an_imbalance_rolls_back_the_batch_and_stops_the_action(client: Client) 
         f"CREATE TRIGGER t BEFORE INSERT ON {archive} FOR EACH ROW EXECUTE FUNCTION swallow()",
     )
     action = action_for(client, "purge")
-    made = plan.make(client.database, action)
+    action_plan = plan.make(client.database, action)
     with pytest.raises(ImbalanceError, match="DOES NOT BALANCE"):
-        execute.execute(client.database, action, made, batching=Batching(batch=4))
+        execute.execute(client.database, action, action_plan, batching=Batching(batch=4))
     found = contents(client)
     assert found["ready"] + found["archived"] == MESSAGES
     assert found["archived"] == 8, "the two batches before it stay done"
@@ -161,13 +161,13 @@ def test_an_action_on_a_locked_table_waits_until_it_is_stopped(client: Client) -
     impatient_database = open_database(url, timeouts=Timeouts(lock_seconds=0.05))
     impatient = Client(impatient_database, client.queue)
     action = action_for(impatient, "purge")
-    made = plan.make(impatient_database, action)
+    action_plan = plan.make(impatient_database, action)
     control = Control()
     with client.database.transaction("lock") as connection:
         connection.execute(text(f'LOCK TABLE public."{client.queue.name}" IN EXCLUSIVE MODE'))
         threading.Timer(0.3, control.stop).start()
         with pytest.raises(BusyError):
-            execute.execute(impatient_database, action, made, control=control)
+            execute.execute(impatient_database, action, action_plan, control=control)
     assert contents(client) == Counter(ready=MESSAGES)
     again = execute.execute(impatient_database, action, plan.make(impatient_database, action))
     assert again.ledger.out == MESSAGES
@@ -180,14 +180,14 @@ def test_a_message_whose_error_text_changed_is_no_longer_in_the_error_group(clie
         client.fail(taken, f"no route to host {number}")
     (group,) = error_groups(client.database, client.queue).groups
     action = action_for(client, "requeue")
-    made = planned(client, action, f"error-group={group.key}")
+    action_plan = planned(client, action, f"error-group={group.key}")
     run(
         client.database,
         f"UPDATE public.\"{client.queue.name}\" SET errors = errors || '!' "
         "WHERE errors = 'no route to host 1'",
     )
-    done = execute.execute(client.database, action, made)
-    assert (made.count, done.ledger.out, done.ledger.skipped_count) == (3, 2, 1)
+    done = execute.execute(client.database, action, action_plan)
+    assert (action_plan.count, done.ledger.out, done.ledger.skipped_count) == (3, 2, 1)
     assert [m.error for m in read_messages(client, "state=error").messages] == [
         "no route to host 1!"
     ]
@@ -195,12 +195,12 @@ def test_a_message_whose_error_text_changed_is_no_longer_in_the_error_group(clie
 
 def test_rows_locked_by_other_sessions_are_skipped(client: Client) -> None:
     action = action_for(client, "purge")
-    made = plan.make(client.database, action)
+    action_plan = plan.make(client.database, action)
     with client.database.transaction("hold") as connection:
         connection.execute(
             text(f'SELECT FROM public."{client.queue.name}" ORDER BY created_at LIMIT 7 FOR UPDATE')
         )
-        done = execute.execute(client.database, action, made, batching=Batching(batch=10))
+        done = execute.execute(client.database, action, action_plan, batching=Batching(batch=10))
     assert (done.ledger.out, done.ledger.skipped_count) == (MESSAGES - 7, 7)
     assert contents(client) == Counter(ready=7, archived=MESSAGES - 7)
 
@@ -210,14 +210,14 @@ def test_an_action_that_lost_its_connection_can_be_repeated_to_finish(client: Cl
         far = open_database(proxy.url)
         distant = Client(far, client.queue)
         action = action_for(distant, "purge")
-        made = plan.make(far, action)
+        action_plan = plan.make(far, action)
 
         def cut(now: Progress) -> None:
             if now.batches == 3:
                 proxy.cut()
 
         with pytest.raises(ConnectionFailedError):
-            execute.execute(far, action, made, batching=Batching(batch=5), progress=cut)
+            execute.execute(far, action, action_plan, batching=Batching(batch=5), progress=cut)
         far.close()
     found = contents(client)
     assert found["ready"] + found["archived"] == MESSAGES
@@ -231,14 +231,16 @@ def test_an_action_that_lost_its_connection_can_be_repeated_to_finish(client: Cl
 
 def test_an_action_that_is_ended_in_the_audit_table_stops(client: Client) -> None:
     action = action_for(client, "purge")
-    made = plan.make(client.database, action)
+    action_plan = plan.make(client.database, action)
 
     def end(now: Progress) -> None:
         if now.batches == 2:
             run(client.database, "UPDATE dbq.action SET ended_at = now() WHERE ended_at IS NULL")
 
     with pytest.raises(RefusedError, match="no longer running"):
-        execute.execute(client.database, action, made, batching=Batching(batch=5), progress=end)
+        execute.execute(
+            client.database, action, action_plan, batching=Batching(batch=5), progress=end
+        )
     assert contents(client) == Counter(ready=MESSAGES - 10, archived=10)
 
 

@@ -60,8 +60,10 @@ def requeued(
 ) -> Result:
     action = action_for(client, "requeue")
     batching = Batching(canary=True, canary_wait=wait, canary_share=share)
-    made = execute.with_canary(planned(client, action), action, batching)
-    return execute.execute(client.database, action, made, batching=batching, progress=progress)
+    action_plan = execute.with_canary(planned(client, action), action, batching)
+    return execute.execute(
+        client.database, action, action_plan, batching=batching, progress=progress
+    )
 
 
 @pytest.fixture
@@ -147,8 +149,8 @@ def test_a_failed_canary_that_was_archived_counts_as_failed(client: Client) -> N
         (taken,) = client.pop_many(1)
         assert client.fail(taken, "still no route")
         action = action_for(client, "archive")
-        made = planned(client, action, "state=error", f"id={taken.id}")
-        assert execute.execute(client.database, action, made).ledger.out == 1
+        action_plan = planned(client, action, "state=error", f"id={taken.id}")
+        assert execute.execute(client.database, action, action_plan).ledger.out == 1
 
     done = requeued(client, progress=fail_and_archive)
     assert (done.verdict, len(done.canary_results.failed)) == (CanaryVerdict.FAILED, 1)
@@ -172,9 +174,9 @@ def test_only_a_requeue_has_a_verdict_and_the_plan_says_so(client: Client) -> No
     }.items():
         action = action_for(client, verb)
         batching = Batching(canary=True, canary_wait=CANARY_WAIT_SECONDS)
-        made = execute.with_canary(planned(client, action), action, batching)
-        assert any("canary: 1, then 10, then the rest" in line for line in made.lines())
-        assert words in "\n".join(made.lines())
-        assert execute.with_canary(made, action, Batching()) is made
-    done = execute.execute(client.database, action, made, batching=batching)
+        action_plan = execute.with_canary(planned(client, action), action, batching)
+        assert any("canary: 1, then 10, then the rest" in line for line in action_plan.lines())
+        assert words in "\n".join(action_plan.lines())
+        assert execute.with_canary(action_plan, action, Batching()) is action_plan
+    done = execute.execute(client.database, action, action_plan, batching=batching)
     assert (done.outcome, done.verdict, done.ledger.out) == (Outcome.DONE, None, MESSAGES)

@@ -190,12 +190,12 @@ def test_a_new_connection_sends_no_statement_of_its_own(
 
 
 def many(database: Database, count: int) -> list[Queue]:
-    made = []
+    queues = []
     for number in range(count):
         variant = DEFAULTS[number % len(DEFAULTS)]
         if "postgresql" in variant.engines:
-            made.append(installed(database, variant, f"queue {number}").queue)
-    return made
+            queues.append(installed(database, variant, f"queue {number}").queue)
+    return queues
 
 
 @pytest.mark.long

@@ -70,15 +70,15 @@ def test_ending_a_session_that_holds_rows_makes_them_available_again(
         assert len(client.drain()) == 2
         assert [session.key for session in sessions_holding(client.database, client.queue)] == [pid]
         assert not sessions_holding(client.database, client.queue, older_than_seconds=3600)
-        made = planned(client, pid)
-        shown_plan = "\n".join(made.lines())
+        action_plan = planned(client, pid)
+        shown_plan = "\n".join(action_plan.lines())
         assert f"session {pid}" in shown_plan
         assert "worker-7" in shown_plan
         assert "idle in transaction" in shown_plan
         assert f"holds rows in {client.queue.table}" in shown_plan
-        assert made.as_json()["holds"] == [client.queue.table]
+        assert action_plan.as_json()["holds"] == [client.queue.table]
 
-        done = end_session(client.database, made)
+        done = end_session(client.database, action_plan)
 
         assert (done.disconnected, done.changed_meanwhile) == (True, False)
         assert client.queue.table in done.lines()[0]
@@ -96,11 +96,11 @@ def test_a_session_whose_transaction_or_connection_ended_is_skipped(
     client = use_postgresql(FIFO)
     client.push_many(client.payloads(*range(5)))
     with popping(client) as holder:
-        made = planned(client, pid_of(holder))
+        action_plan = planned(client, pid_of(holder))
         holder.execute("COMMIT")
         holder.execute("BEGIN")
         holder.execute("SELECT 1")
-        done = end_session(client.database, made)
+        done = end_session(client.database, action_plan)
         assert (done.disconnected, done.changed_meanwhile) == (False, True)
         assert "skipped" in done.lines()[0]
         assert holder.execute("SELECT 1").fetchone() == (1,)
@@ -109,9 +109,9 @@ def test_a_session_whose_transaction_or_connection_ended_is_skipped(
     assert entries(client, "end-session")[0].outcome == "stopped"
     with popping(client, 2) as holder:
         pid = pid_of(holder)
-        made = planned(client, pid)
+        action_plan = planned(client, pid)
     wait_until(lambda: not sessions_holding(client.database, client.queue), "the session ended")
-    assert end_session(client.database, made).changed_meanwhile
+    assert end_session(client.database, action_plan).changed_meanwhile
     with pytest.raises(UsageError, match=str(pid)):
         planned(client, pid)
     assert len(client.drain()) == 2
@@ -183,16 +183,16 @@ def test_a_prepared_transaction_is_rolled_back(use_postgresql: Use) -> None:
     literal = "'" + gid.replace("'", "''") + "'"
     with popping(client) as holder:
         holder.execute(f"PREPARE TRANSACTION {literal}".encode())
-    made = planned(client, gid)
-    assert made.prepared
-    assert made.holds
-    assert gid in str(made.as_json()["session"])
+    action_plan = planned(client, gid)
+    assert action_plan.prepared
+    assert action_plan.holds
+    assert gid in str(action_plan.as_json()["session"])
 
     with connect(client.url) as connection:
         connection.execute(f"ROLLBACK PREPARED {literal}".encode())
     with popping(client) as holder:
         holder.execute(f"PREPARE TRANSACTION {literal}".encode())
-    assert end_session(client.database, made).changed_meanwhile
+    assert end_session(client.database, action_plan).changed_meanwhile
     assert len(client.drain()) == 2
 
     limits = MaintainLimits(held_seconds=0.0, dead_least=1, dead_share=0.0)

@@ -67,17 +67,21 @@ def test_an_error_group_can_be_listed_requeued_archived_and_restored_alone(clien
     assert {m.id for m in all_pages(client, key, "newer=4h", limit=50)} == mine
 
     action = action_for(client, "requeue")
-    made = planned(client, action, key)
-    assert (made.count, made.complete, len(made.targets)) == (len(mine), True, len(mine))
-    assert "each by its id, attempts and error" in "\n".join(made.lines())
-    done = execute.execute(client.database, action, made, batching=execute.Batching(batch=3))
+    action_plan = planned(client, action, key)
+    assert (action_plan.count, action_plan.complete, len(action_plan.targets)) == (
+        len(mine),
+        True,
+        len(mine),
+    )
+    assert "each by its id, attempts and error" in "\n".join(action_plan.lines())
+    done = execute.execute(client.database, action, action_plan, batching=execute.Batching(batch=3))
     assert (done.ledger.out, done.ledger.selected) == (len(mine), len(mine))
     assert set(ids_of(read_messages(client, "state=error"))) == set(texts) - mine
     # Messages that failed again since the plan are skipped, and so are new ones of the group.
     for taken in client.pop_many(len(mine)):
         assert client.fail(taken, "no disk")
     failed(client, REFUSED[3:])
-    again = execute.execute(client.database, action, made)
+    again = execute.execute(client.database, action, action_plan)
     assert (again.ledger.out, again.ledger.skipped_count) == (0, len(mine))
     others = len(mine) + len(REFUSED[3:])
     assert contents(client) == Counter(error=others + len(BLOCKED))
@@ -90,9 +94,9 @@ def test_an_error_group_can_be_listed_requeued_archived_and_restored_alone(clien
     assert contents(client) == Counter(error=others, archived=len(BLOCKED))
     execute.execute(client.database, archiving, planned(client, archiving, "state=error"))
     back = Restore(archiving.source, reason="")
-    made = planned(client, back, blocked)
-    assert (made.count, made.targets) == (len(BLOCKED), ())
-    assert execute.execute(client.database, back, made).ledger.out == len(BLOCKED)
+    action_plan = planned(client, back, blocked)
+    assert (action_plan.count, action_plan.targets) == (len(BLOCKED), ())
+    assert execute.execute(client.database, back, action_plan).ledger.out == len(BLOCKED)
     assert {m.error for m in read_messages(client, "state=error").messages} == set(BLOCKED)
 
 
@@ -106,10 +110,12 @@ def test_a_plan_says_if_the_search_for_an_error_group_is_incomplete(
     monkeypatch.setattr("console.actions.rows.MOST_ERRORS", 8)
     action = action_for(client, "requeue")
     key = key_of(client, "HTTP 503")
-    made = planned(client, action, key)
-    assert not made.complete
-    assert 0 < made.count < len(REFUSED)
-    assert "the search was cut short: there may be more of this group" in "\n".join(made.lines())
-    assert execute.execute(client.database, action, made).ledger.out == made.count
+    action_plan = planned(client, action, key)
+    assert not action_plan.complete
+    assert 0 < action_plan.count < len(REFUSED)
+    assert "the search was cut short: there may be more of this group" in "\n".join(
+        action_plan.lines()
+    )
+    assert execute.execute(client.database, action, action_plan).ledger.out == action_plan.count
     rest = planned(client, action, key, "limit=1")
     assert (rest.count, rest.complete) == (1, True)

@@ -191,8 +191,8 @@ def act(client: Client) -> None:
         )
         for message in client.pop_many(2)[:1]:
             client.fail(message, "no")
-        made = plan.make(client.database, Release(source, stuck_after_seconds=0.0))
-        assert any(line.startswith("alive: ") for line in made.consequences)
+        action_plan = plan.make(client.database, Release(source, stuck_after_seconds=0.0))
+        assert any(line.startswith("alive: ") for line in action_plan.consequences)
         tracker = CanaryTracker(source)
         gone = str(UUID(int=0)) if source.id_type in {"uuid", "uniqueidentifier"} else "0"
         with client.database.transaction("follow") as connection:
@@ -229,9 +229,9 @@ def make_decisions(client: Client) -> None:
 
 
 def run(client: Client, action: MessageAction) -> None:
-    made = plan.make(client.database, action)
-    done = execute.execute(client.database, action, made)
-    assert done.ledger.out == made.count > 0
+    action_plan = plan.make(client.database, action)
+    done = execute.execute(client.database, action, action_plan)
+    assert done.ledger.out == action_plan.count > 0
 
 
 def estimate_depths(client: Client) -> None:

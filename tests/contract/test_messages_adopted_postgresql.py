@@ -144,9 +144,9 @@ def test_messages_are_filtered_by_age_owner_and_error_group(
     assert ids(key) == ["9"]
     with new_database.transaction("read the queue", read_only=True) as connection:
         action = Requeue(MessageSource.of(connection, queue))
-    made = plan.make(new_database, action, parse([key]))
-    assert made.count == 1
-    assert execute.execute(new_database, action, made).ledger.out == 1
+    action_plan = plan.make(new_database, action, parse([key]))
+    assert action_plan.count == 1
+    assert execute.execute(new_database, action, action_plan).ledger.out == 1
     assert ids(key) == []
 
 
@@ -195,8 +195,8 @@ def test_messages_with_ids_of_any_type_can_be_paged_and_found(
 ) -> None:
     rows = ", ".join(f"('{id_.replace(chr(39), chr(39) * 2)}', 'x')" for id_ in ids)
     table = f"ids of {type_}"
-    made = f'CREATE TABLE "{table}" (id {type_}, body text); INSERT INTO "{table}" VALUES {rows}'
-    run(postgresql, made)
+    script = f'CREATE TABLE "{table}" (id {type_}, body text); INSERT INTO "{table}" VALUES {rows}'
+    run(postgresql, script)
     queue = adopt(postgresql, "public", table, DESIGNS["fifo"], {"id": "id", "payload": "body"})
     found = shown(postgresql, queue)
     assert [listed.id for listed in found] == ids

@@ -149,9 +149,9 @@ def recording(client: Client) -> Iterator[ListMessages]:
         def call(*words: str, **options: Any) -> RecordedPage:
             recorder.take()
             page = read_page(database, client.queue, parse(words), **options)
-            made = [one for one in recorder.take() if "common.matching" in one.text]
-            assert made
-            return RecordedPage(page, made)
+            statements = [one for one in recorder.take() if "common.matching" in one.text]
+            assert statements
+            return RecordedPage(page, statements)
 
         yield call
 

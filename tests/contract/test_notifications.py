@@ -72,14 +72,14 @@ class Recorder:
 @contextmanager
 def recorder(database: Database, *targets: Target, first: bool = True) -> Iterator[Recorder]:
     """`first`: no other recorder sends, so this one does."""
-    made = Recorder(database, *targets)
-    made.notifier.start()
+    new_recorder = Recorder(database, *targets)
+    new_recorder.notifier.start()
     try:
         if first:
-            wait_until(made.is_sender, "it sends")
-        yield made
+            wait_until(new_recorder.is_sender, "it sends")
+        yield new_recorder
     finally:
-        made.notifier.stop(60.0)
+        new_recorder.notifier.stop(60.0)
 
 
 def arrived(receiver: Receiver, *events: tuple[str, str]) -> Callable[[], bool]:

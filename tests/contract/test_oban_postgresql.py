@@ -76,10 +76,10 @@ class ObanApp(Tables):
 
     def begin(self, queue: str) -> "Producer":
         """A producer, with its first heartbeat."""
-        made = Producer(self, queue)
-        given = {"name": "oban", "node": made.node, "queue": queue, "meta": Jsonb({})}
-        self.execute("insert_producer", uuid=made.uuid, **given)
-        return made
+        producer = Producer(self, queue)
+        given = {"name": "oban", "node": producer.node, "queue": queue, "meta": Jsonb({})}
+        self.execute("insert_producer", uuid=producer.uuid, **given)
+        return producer
 
     def leave(self, queue: str, number: int) -> list[int]:
         """A producer is killed while it runs `number` jobs; their ids."""

@@ -115,8 +115,8 @@ PAST = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def rescheduled(client: Client, action: Reschedule, *words: str, batch: int = 3) -> Result:
-    made = plan.make(client.database, action, parse(words))
-    return execute.execute(client.database, action, made, batching=Batching(batch=batch))
+    action_plan = plan.make(client.database, action, parse(words))
+    return execute.execute(client.database, action, action_plan, batching=Batching(batch=batch))
 
 
 def push(client: Client, *numbers: int, due: datetime | None = None) -> None:
@@ -137,13 +137,13 @@ def test_reschedule_changes_the_selected_messages_only(client: Client) -> None:
     push(client, *range(17, 20), due=LATER + timedelta(days=1))
     before = due_of(client)
     action = Reschedule(source_of(client), at=LATER)
-    made = plan.make(client.database, action, parse(["state=scheduled", "limit=8"]))
-    assert (made.count, made.by_state) == (8, {"scheduled": 8})
-    assert "they run after 10 other messages due before that" in "\n".join(made.consequences)
-    assert "due 2036-01-02 03:04:05 UTC, in " in made.consequences[0]
+    action_plan = plan.make(client.database, action, parse(["state=scheduled", "limit=8"]))
+    assert (action_plan.count, action_plan.by_state) == (8, {"scheduled": 8})
+    assert "they run after 10 other messages due before that" in "\n".join(action_plan.consequences)
+    assert "due 2036-01-02 03:04:05 UTC, in " in action_plan.consequences[0]
     assert due_of(client) == before, "a plan changes nothing"
 
-    done = execute.execute(client.database, action, made, batching=Batching(batch=3))
+    done = execute.execute(client.database, action, action_plan, batching=Batching(batch=3))
 
     assert (done.outcome, done.ledger.out) == (Outcome.DONE, 8)
     assert done.plan.detail == "to 2036-01-02 03:04:05 UTC"
@@ -160,10 +160,10 @@ def test_messages_rescheduled_to_the_past_are_due_at_once(use: Use) -> None:
     push(client, 1, 2, due=LATER)
     push(client, 3)
     action = Reschedule(source_of(client), at=PAST)
-    made = plan.make(client.database, action, parse(["state=scheduled"]))
-    assert "which is past: due at once" in made.consequences[0]
-    assert "after 0 other messages" in made.consequences[1]
-    execute.execute(client.database, action, made)
+    action_plan = plan.make(client.database, action, parse(["state=scheduled"]))
+    assert "which is past: due at once" in action_plan.consequences[0]
+    assert "after 0 other messages" in action_plan.consequences[1]
+    execute.execute(client.database, action, action_plan)
     assert [m.payload for m in client.drain(10)] == [*client.payloads(1, 2, 3)]
 
 

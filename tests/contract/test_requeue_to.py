@@ -41,8 +41,8 @@ def to(client: Client, target: Client) -> RequeueTo:
 
 def requeue(client: Client, target: Client, *words: str) -> Result:
     action = to(client, target)
-    made = planned(client, action, *words)
-    return execute.execute(client.database, action, made, batching=Batching(batch=3))
+    action_plan = planned(client, action, *words)
+    return execute.execute(client.database, action, action_plan, batching=Batching(batch=3))
 
 
 def failed(client: Client, *payloads: Payload) -> None:
@@ -69,10 +69,10 @@ def test_errors_become_messages_of_the_other_queue(
     there = in_state(other, "ready")
     before = all_messages(client)
     errors = Counter(message.payload for message in before if message.state == "error")
-    made = planned(client, to(client, other))
-    assert made.count == errors.total() == 8
-    assert any("behind 2 that are ready" in line for line in made.consequences)
-    assert any("attempts start at 0" in line for line in made.consequences)
+    action_plan = planned(client, to(client, other))
+    assert action_plan.count == errors.total() == 8
+    assert any("behind 2 that are ready" in line for line in action_plan.consequences)
+    assert any("attempts start at 0" in line for line in action_plan.consequences)
     assert list(map(stable_fields, all_messages(client))) == list(map(stable_fields, before)), (
         "a plan changes nothing"
     )
@@ -131,13 +131,13 @@ def test_only_valid_json_goes_from_text_into_json(
         bad[3] = '"\\u0000"'  # valid JSON, but not valid jsonb
     failed(client, good[0], *bad[:3], *good[1:4], *bad[3:], good[4])
     action = to(client, other)
-    made = planned(client, action)
-    (reason,) = made.left_alone
+    action_plan = planned(client, action)
+    (reason,) = action_plan.left_alone
     assert reason == f"no json payload, as {other.queue.name} wants it"
-    assert (made.count, made.left_alone[reason]) == (5, 6)
+    assert (action_plan.count, action_plan.left_alone[reason]) == (5, 6)
 
-    assert run_one_batch(client, action, made.cutoff) == Ledger(11, 5, 5, failed={reason: 6})
-    done = execute.execute(client.database, action, made, batching=Batching(batch=4))
+    assert run_one_batch(client, action, action_plan.cutoff) == Ledger(11, 5, 5, failed={reason: 6})
+    done = execute.execute(client.database, action, action_plan, batching=Batching(batch=4))
     assert done.ledger == Ledger(5, 5, 5)
     assert in_state(client, "error") == Counter(bad)
     popped = [json.loads(str(message.payload)) for message in other.drain()]
@@ -150,10 +150,10 @@ def test_messages_over_the_size_limit_of_the_target_stay(use: Use, client: Clien
     other = use(default("ring", max_bytes=limit))
     failed(client, "short", "ü" * 11, "x" * 10, "x" * 11)
     action = to(client, other)
-    made = planned(client, action)
+    action_plan = planned(client, action)
     reason = f"over {other.queue.name}'s limit of {limit} bytes"
-    assert (made.count, made.left_alone) == (2, {reason: 2})
-    assert run_one_batch(client, action, made.cutoff) == Ledger(4, 2, 2, failed={reason: 2})
+    assert (action_plan.count, action_plan.left_alone) == (2, {reason: 2})
+    assert run_one_batch(client, action, action_plan.cutoff) == Ledger(4, 2, 2, failed={reason: 2})
     other = use(default("ring", max_bytes=limit))
     assert requeue(client, other).ledger.out == 2
     assert in_state(client, "error") == Counter(["ü" * 11, "x" * 11])
@@ -170,17 +170,17 @@ def test_requeue_stops_when_the_target_ring_is_full_and_can_be_continued(
     filler = other.payloads(*range(100, 100 + size - 7))
     assert None not in other.push_many(filler)
     action = to(client, other)
-    made = planned(client, action)
-    assert made.obstacles == (f"{other.queue.name} needs 12 slots, 7 are free",)
+    action_plan = planned(client, action)
+    assert action_plan.obstacles == (f"{other.queue.name} needs 12 slots, 7 are free",)
     with pytest.raises(RefusedError, match="cannot be done"):
-        execute.execute(client.database, action, made)
+        execute.execute(client.database, action, action_plan)
 
     assert requeue(client, other, "limit=2").ledger.out == 2
     other.drain()
-    made = planned(client, action)
-    assert (made.count, made.obstacles) == (10, ())
+    action_plan = planned(client, action)
+    assert (action_plan.count, action_plan.obstacles) == (10, ())
     assert None not in other.push_many(filler)
-    done = execute.execute(client.database, action, made, batching=Batching(batch=4))
+    done = execute.execute(client.database, action, action_plan, batching=Batching(batch=4))
 
     assert done.outcome is audit.Outcome.STOPPED
     assert "is full" in done.problem

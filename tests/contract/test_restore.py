@@ -81,8 +81,8 @@ def test_purged_messages_are_restored(client: Client, variant: Variant) -> None:
     assert len(archived(client)) == taken + scheduled > scheduled
     left = {message.id for message in all_messages(client)}
 
-    made = plan_restore(client)
-    assert made.count == taken
+    action_plan = plan_restore(client)
+    assert action_plan.count == taken
     assert archived(client), "a plan changes nothing"
     done = restore(client)
 
@@ -146,9 +146,9 @@ def test_an_id_that_is_taken_is_replaced(client: Client) -> None:
     key = one["id"].__class__
     alter_archived(client, one["archive_id"], id=key(in_use), state="claimed")
     alter_archived(client, two["archive_id"], id=key(in_use))
-    made = plan_restore(client)
-    assert "as they were: 0 with their id, 2 with a new one" in made.consequences
-    assert "those that were claimed come back as errors" in made.consequences
+    action_plan = plan_restore(client)
+    assert "as they were: 0 with their id, 2 with a new one" in action_plan.consequences
+    assert "those that were claimed come back as errors" in action_plan.consequences
 
     assert restore(client).ledger.out == 2
 
@@ -190,27 +190,27 @@ def test_restore_stops_when_the_ring_is_full_and_can_be_continued(use: Use) -> N
     size = int(client.queue.options["size"])
     client.push_many(client.payloads(*range(20)))
     purge(client)
-    made = plan_restore(client)
-    assert f"needs 20 slots, {size - 20} are free" in made.consequences
-    assert any("goes behind 0 messages" in line for line in made.consequences)
+    action_plan = plan_restore(client)
+    assert f"needs 20 slots, {size - 20} are free" in action_plan.consequences
+    assert any("goes behind 0 messages" in line for line in action_plan.consequences)
     client.drain()  # skips the void numbers, so that a push counts them as free
     filler = client.payloads(*range(100, 100 + size - 8))
     assert None not in client.push_many(filler)
 
-    made = plan_restore(client)
-    assert made.obstacles == ("needs 20 slots, 8 are free",)
+    action_plan = plan_restore(client)
+    assert action_plan.obstacles == ("needs 20 slots, 8 are free",)
     with pytest.raises(RefusedError, match="cannot be done"):
-        execute.execute(client.database, Restore(source_of(client)), made)
+        execute.execute(client.database, Restore(source_of(client)), action_plan)
     assert len(archived(client)) == 20
 
     assert restore(client, "limit=5").ledger.out == 5
     client.drain()
     action = Restore(source_of(client))
-    made = planned(client, action)
-    assert (made.count, made.obstacles) == (15, ())
+    action_plan = planned(client, action)
+    assert (action_plan.count, action_plan.obstacles) == (15, ())
     assert None not in client.push_many(filler)  # after the plan: 8 slots are left
 
-    done = execute.execute(client.database, action, made, batching=Batching(batch=6))
+    done = execute.execute(client.database, action, action_plan, batching=Batching(batch=6))
     assert done.outcome is audit.Outcome.STOPPED
     assert FULL in done.problem
     assert (done.ledger.out, dict(done.ledger.failed)) == (8, {FULL: 4})
@@ -229,8 +229,8 @@ def test_a_ring_full_of_purged_numbers_can_be_restored_after_a_relay(use: Use) -
     payloads = client.payloads(*range(size))
     client.push_many(payloads)
     purge(client, f"limit={size - 1}")
-    made = plan_restore(client)
-    assert made.obstacles == (
+    action_plan = plan_restore(client)
+    assert action_plan.obstacles == (
         f"needs {size - 1} slots, 0 are free; "
         f"a relay frees {size - 1} more, whose messages were purged",
     )
@@ -247,8 +247,8 @@ def test_released_claims_of_a_ring_are_restored_as_released_claims(use: Use) -> 
     before = [stable_fields(message) for message in all_messages(client)]
     assert Counter(message.attempts for message in before) == {1: 3, None: 3}
     purge(client, "limit=3")
-    made = plan_restore(client)
-    assert made.consequences == ("as they were: 3 with their id, 0 with a new one",)
+    action_plan = plan_restore(client)
+    assert action_plan.consequences == ("as they were: 3 with their id, 0 with a new one",)
     restore(client)
     assert [stable_fields(message) for message in all_messages(client)] == before
     assert [message.payload for message in client.drain()] == client.payloads(*range(6))
@@ -277,11 +277,11 @@ def test_messages_over_a_lowered_size_limit_stay_in_the_archive(client: Client) 
     smaller = Client(client.database, replace(client.queue, options=options))
 
     action = Restore(source_of(smaller))
-    made = planned(smaller, action)
-    assert made.left_alone == {f"over the queue's limit of {limit} bytes": 1}
-    assert made.count == 2
-    assert run_one_batch(smaller, action, made.cutoff) == Ledger(
-        3, 2, 2, failed=dict(made.left_alone)
+    action_plan = planned(smaller, action)
+    assert action_plan.left_alone == {f"over the queue's limit of {limit} bytes": 1}
+    assert action_plan.count == 2
+    assert run_one_batch(smaller, action, action_plan.cutoff) == Ledger(
+        3, 2, 2, failed=dict(action_plan.left_alone)
     )
     assert restore(smaller).ledger.out == 2
     assert len(archived(client)) == 1
@@ -307,11 +307,11 @@ def test_an_archive_row_locked_by_another_session_is_skipped(use: Use) -> None:
     purge(client)
     table = archive_of(client)
     action = Restore(source_of(client))
-    made = planned(client, action)
+    action_plan = planned(client, action)
     with client.database.transaction("hold") as connection:
         first = select(table.c.archive_id).order_by(table.c.archive_id).limit(1)
         connection.execute(first.with_for_update())
-        done = execute.execute(client.database, action, made)
+        done = execute.execute(client.database, action, action_plan)
     assert (done.ledger.out, dict(done.ledger.skipped)) == (3, {GONE: 1})
     assert len(archived(client)) == 1
 
@@ -325,7 +325,7 @@ def test_messages_of_an_interrupted_batch_stay_in_the_archive(
     before = all_payloads(client)
     purge(client)
     action = Restore(source_of(client))
-    made = planned(client, action)
+    action_plan = planned(client, action)
     calls = iter(range(100))
     apply_batch = action.apply
 
@@ -337,7 +337,7 @@ def test_messages_of_an_interrupted_batch_stay_in_the_archive(
 
     monkeypatch.setattr(action, "apply", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        execute.execute(client.database, action, made, batching=Batching(batch=3))
+        execute.execute(client.database, action, action_plan, batching=Batching(batch=3))
     assert (len(all_messages(client)), len(archived(client))) == (6, 4)
     assert restore(client).ledger.out == 4
     assert all_payloads(client) == before

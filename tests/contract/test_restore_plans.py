@@ -49,11 +49,11 @@ def test_a_plan_says_where_restored_messages_are_placed(use: Use, name: str, lin
     if name == "ring":
         client.drain()
     client.push_many(client.payloads(*range(10, 17)))
-    made = plan_restore(client, "limit=4")
-    assert f"4 are pushed again and get a new id; {line}" in made.consequences
-    assert any(text.startswith("  in the archive for ") for text in made.lines())
+    action_plan = plan_restore(client, "limit=4")
+    assert f"4 are pushed again and get a new id; {line}" in action_plan.consequences
+    assert any(text.startswith("  in the archive for ") for text in action_plan.lines())
     if name == "ring":
-        assert any(text.startswith("needs 4 slots, ") for text in made.consequences)
+        assert any(text.startswith("needs 4 slots, ") for text in action_plan.consequences)
 
 
 @pytest.mark.parametrize("name", ["naive", "heap", "fifo", "stack", "pending", "ring"])
@@ -66,9 +66,9 @@ def test_popped_messages_are_restored_only_on_request(use: Use, name: str) -> No
     assert [plan_restore(client, word).count for word in ids] == [0, 0]
     assert restore(client, "newer=1h").ledger.out == 4
     assert restore(client).ledger.out == 0
-    made = plan_restore(client, popped=True)
-    assert (made.count, made.detail) == (2, "popped messages")
-    assert any("delivered once" in line for line in made.consequences)
+    action_plan = plan_restore(client, popped=True)
+    assert (action_plan.count, action_plan.detail) == (2, "popped messages")
+    assert any("delivered once" in line for line in action_plan.consequences)
     assert restore(client, ids[0], popped=True).ledger.out == 1
     assert [str(row["id"]) for row in archived(client)] == [popped[1].id]
 
@@ -92,8 +92,11 @@ def test_restore_selects_the_last_purge_by_default(
     second = purge(client, "limit=8", reason="stale: prices")
     archive_four(client)
 
-    made = plan_restore(client)
-    assert (made.count, made.detail) == (8, f"of action {second.action_id}, the last purge")
+    action_plan = plan_restore(client)
+    assert (action_plan.count, action_plan.detail) == (
+        8,
+        f"of action {second.action_id}, the last purge",
+    )
     assert plan_restore(client, "limit=3").count == 3
     assert plan_restore(client, "keep-newest=6").count == 2
     assert plan_restore(client, action=first.action_id).count == 9
@@ -102,9 +105,12 @@ def test_restore_selects_the_last_purge_by_default(
     assert plan_restore(client, "newer=1h").count == 25
 
     assert restore(client).ledger.out == 8
-    made = plan_restore(client)
-    assert (made.count, made.detail) == (9, f"of action {first.action_id}, the last purge")
-    assert made.as_json()["detail"] == made.detail
+    action_plan = plan_restore(client)
+    assert (action_plan.count, action_plan.detail) == (
+        9,
+        f"of action {first.action_id}, the last purge",
+    )
+    assert action_plan.as_json()["detail"] == action_plan.detail
 
 
 def test_a_later_purge_is_not_in_the_plan(use: Use) -> None:
@@ -112,17 +118,17 @@ def test_a_later_purge_is_not_in_the_plan(use: Use) -> None:
     client.push_many(client.payloads(*range(9)))
     purge(client, "limit=4")
     action = Restore(source_of(client))
-    made = planned(client, action)
+    action_plan = planned(client, action)
     purge(client, "limit=2")
-    done = execute.execute(client.database, Restore(source_of(client)), made)
-    assert done.ledger.out == made.count == 4
+    done = execute.execute(client.database, Restore(source_of(client)), action_plan)
+    assert done.ledger.out == action_plan.count == 4
     assert len(archived(client)) == 2
 
-    made = planned(client, action, "newer=1h")
+    action_plan = planned(client, action, "newer=1h")
     restore(client, "limit=1")
     purge(client, "limit=3")
-    done = execute.execute(client.database, action, made)
-    assert (done.ledger.out, made.count) == (1, 2)
+    done = execute.execute(client.database, action, action_plan)
+    assert (done.ledger.out, action_plan.count) == (1, 2)
     assert len(archived(client)) == 3
 
 

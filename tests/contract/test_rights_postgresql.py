@@ -259,8 +259,8 @@ def test_a_reader_can_plan_what_only_an_operator_can_execute(site: Site, name: s
     """Without the console's checks too: the server refuses the statements of the actions."""
     owners, client = site.client("owner", name), site.client("reader", name)
     operator = site.client("operator", name)
-    made = prepare(owners)
-    for verb in made:
+    verbs = prepare(owners)
+    for verb in verbs:
         action = action_for(client, verb)
         planned = plan.make(client.database, action)
         assert planned.count > 0
@@ -271,7 +271,7 @@ def test_a_reader_can_plan_what_only_an_operator_can_execute(site: Site, name: s
             client.database.transaction("act") as connection,
         ):
             action.apply(connection, planned.sample, 1)
-    for verb in made:
+    for verb in verbs:
         action = action_for(operator, verb)
         planned = plan.make(operator.database, action, parse(["limit=1"]))
         done = execute.execute(operator.database, action, planned)

@@ -237,11 +237,11 @@ def test_a_verb_acts_only_on_the_claims_of_its_subscriber(both: tuple[Client, li
     planned(client, "fail", "billing", id=f"{two} {three}", error="no").run_to_end()
     assert held(client, "billing") == {two: "error", three: "error"}
     assert held(client, "search") == untouched
-    made = planned(client, "requeue", "billing", filter=f"id={two}")
-    assert "(design ring, subscriber billing)" in made.lines[0]
-    assert made.subject.detail == "subscriber billing"
-    assert made.count == 1
-    made.run_to_end()
+    action_plan = planned(client, "requeue", "billing", filter=f"id={two}")
+    assert "(design ring, subscriber billing)" in action_plan.lines[0]
+    assert action_plan.subject.detail == "subscriber billing"
+    assert action_plan.count == 1
+    action_plan.run_to_end()
     assert held(client, "billing") == {two: "ready", three: "error"}
     archived = planned(client, "archive", "billing")
     assert archived.count == 1
