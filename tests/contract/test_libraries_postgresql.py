@@ -260,8 +260,8 @@ def test_jobs_of_a_killed_pgqueuer_manager_are_taken_by_other_managers(
 def test_release_uses_the_same_stuck_threshold_as_status(
     console: Console, procrastinate: ProcrastinateApp, pgqueuer: PgQueuerApp, tmp_path: Path
 ) -> None:
-    """Silent for 600 s a worker is not stuck by a threshold of 1 h, for 100 s it is by one of 40 s: in
-    the plan, the claims, the doctor and the figures."""
+    """Silent for 600 s a worker is not stuck by a threshold of 1 h, for 100 s it is by one of 40 s:
+    in the plan, the claims, the doctor and the figures."""
     procrastinate.defer("report")
     procrastinate.leave()
     pgqueuer.enqueue("mail")
