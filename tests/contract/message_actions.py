@@ -22,7 +22,7 @@ from tests.contract.filled import read_messages
 from tests.contract.variants import ALL, DEFAULTS
 
 SMALL = [variant for variant in DEFAULTS if variant.design.name != "broker"]
-KEEPING = [v for v in SMALL if v.finishes] + [
+WITH_CLAIMS = [v for v in SMALL if v.finishes] + [
     v for v in ALL if v.given == {"size": "300", "in_hand": "on"}
 ]
 

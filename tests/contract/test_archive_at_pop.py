@@ -48,10 +48,10 @@ def test_committed_pops_are_archived_and_rolled_back_pops_are_not(
     assert all(row["done_at"] >= row["pushed_at"] for row in rows)
 
 
-ARCHIVED_LATE = [v for v in ARCHIVING if "relay" in v.design.verbs]
+ARCHIVING_RINGS = [v for v in ARCHIVING if "relay" in v.design.verbs]
 
 
-@pytest.mark.parametrize("variant", ARCHIVED_LATE, ids=str)
+@pytest.mark.parametrize("variant", ARCHIVING_RINGS, ids=str)
 def test_messages_popped_with_a_parked_number_are_archived(client: Client) -> None:
     for take in (client.pop, lambda: next(iter(client.pop_many(3)), None)):
         with client.database.transaction("push") as late:

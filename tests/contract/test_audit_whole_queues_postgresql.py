@@ -106,9 +106,9 @@ def test_a_login_that_cannot_write_the_audit_is_refused_with_advice(
     )
     with (
         login(client.url, *grants) as url,
-        closing(open_database(url)) as stranger,
+        closing(open_database(url)) as restricted,
     ):
         with pytest.raises(RefusedError, match="audit") as refused:
-            installed(stranger, FIFO)
+            installed(restricted, FIFO)
         assert "dbq-console upgrade" in refused.value.next_step
         assert [entry.queue for entry in entries(new_database)] == (["theirs"] if audited else [])

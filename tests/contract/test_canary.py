@@ -21,13 +21,13 @@ from tests.contract.traffic import at_work
 from tests.contract.variants import BEHAVIOURS, Variant
 
 pytestmark = pytest.mark.thinned(3, payload=False)
-KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
+WITH_CLAIMS = [variant for variant in BEHAVIOURS if variant.finishes]
 MESSAGES = 25
 ENDLESS = 600.0
 """No test waits this long: each ends by what its workers do."""
 
 
-@pytest.fixture(params=KEPT, ids=str)
+@pytest.fixture(params=WITH_CLAIMS, ids=str)
 def client(use: Use, request: pytest.FixtureRequest) -> Client:
     """A queue whose messages are all errors."""
     variant: Variant = request.param

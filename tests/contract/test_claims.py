@@ -13,7 +13,7 @@ from tests.contract.variants import ALL, BEHAVIOURS, Variant
 
 pytestmark = pytest.mark.thinned(3)
 
-KEEPING = [v for v in BEHAVIOURS if v.finishes]
+WITH_CLAIMS = [v for v in BEHAVIOURS if v.finishes]
 
 UNKNOWN = {"bigint": "987654321", "uuid": "00000000-0000-4000-8000-000000000000"}
 
@@ -50,7 +50,7 @@ def release(client: Client) -> None:
         connection.execute(update(table).values(ready))
 
 
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 def test_complete_and_fail_act_once_and_the_row_names_the_consumer(client: Client) -> None:
     client.push_many(client.payloads(*range(4)))
     completed, failed, failed_silently = client.pop_many(3)
@@ -79,7 +79,7 @@ def test_complete_and_fail_act_once_and_the_row_names_the_consumer(client: Clien
     assert client.drain() == []  # an error waits for an operator
 
 
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 def test_only_a_claim_can_be_finished(client: Client, variant: Variant) -> None:
     pushed = client.push(client.payload(0))
     assert pushed is not None

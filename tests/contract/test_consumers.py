@@ -29,8 +29,8 @@ from tests.contract.test_every_statement import labels_run
 from tests.contract.variants import DEFAULTS, Variant, default
 from tests.servers import TIMEOUTS, wait_until
 
-CLAIMING = [default("claim"), default("status"), default("split"), default("ring", in_hand="on")]
-ENDING = [v for v in DEFAULTS if v not in CLAIMING and not v.design.waits_itself]
+WITH_CLAIMS = [default("claim"), default("status"), default("split"), default("ring", in_hand="on")]
+WITHOUT_CLAIMS = [v for v in DEFAULTS if v not in WITH_CLAIMS and not v.design.waits_itself]
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def named(found: Consumers, name: str) -> Consumer:
 
 
 @pytest.mark.usefixtures("requires_session_views")
-@pytest.mark.parametrize("variant", CLAIMING, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 def test_consumers_with_claims_have_names_last_pops_and_rates(use: Use, variant: Variant) -> None:
     client, watch = use(variant), None
     client.push_many(client.payloads(*range(4)))
@@ -97,7 +97,7 @@ def test_consumers_with_claims_have_names_last_pops_and_rates(use: Use, variant:
 
 @pytest.mark.usefixtures("requires_session_views")
 @pytest.mark.long
-@pytest.mark.parametrize("variant", ENDING, ids=str)
+@pytest.mark.parametrize("variant", WITHOUT_CLAIMS, ids=str)
 def test_the_last_pop_of_a_consumer_without_claims_is_unknown_with_a_reason(client: Client) -> None:
     client.push_many(client.payloads(*range(4)))
     with program(client, "taker") as taker, program(client, "giver") as giver:

@@ -272,10 +272,10 @@ def test_known_dead_rows_at_the_head_cost_nothing_and_hide_no_other_queue(
 
         def both() -> bool:
             sample = take_sample(database, only=queues, memory=memory)
-            sick, well = (snapshot(queue, "test") for queue in sample.queues)
-            assert sick.problem == ""
-            unknown = (sick.ready, sick.age_seconds) == (None, None)
-            return unknown and well.ready == 2 and {"ready", "age_seconds"} <= set(sick.slow)
+            slow, healthy = (snapshot(queue, "test") for queue in sample.queues)
+            assert slow.problem == ""
+            unknown = (slow.ready, slow.age_seconds) == (None, None)
+            return unknown and healthy.ready == 2 and {"ready", "age_seconds"} <= set(slow.slow)
 
         wait_until(both, "the healthy queue is seen beside the other")
         assert both()

@@ -242,8 +242,8 @@ def test_a_silence_can_apply_to_every_queue_and_expires(claims: Client) -> None:
     (found,) = (one for one in examined(claims).findings if one.code.name == "claims_nobody")
     assert found.silenced is not None
     assert found.silenced.until is not None
-    lasting = found.silenced.until - found.silenced.since
-    assert abs(lasting - timedelta(hours=4)) < timedelta(minutes=1)
+    duration = found.silenced.until - found.silenced.since
+    assert abs(duration - timedelta(hours=4)) < timedelta(minutes=1)
     assert here("unsilence", "claims_nobody", "orders").status == 2  # it applies to every queue
     with connect(claims.url) as connection:
         connection.execute("UPDATE dbq.silence SET until = silenced_at")

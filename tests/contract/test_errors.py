@@ -14,11 +14,11 @@ from tests.contract.message_actions import planned
 from tests.contract.test_actions import action_for, contents
 from tests.contract.variants import BEHAVIOURS
 
-KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
+WITH_CLAIMS = [variant for variant in BEHAVIOURS if variant.finishes]
 
 
 @pytest.mark.thinned(3, payload=False)
-@pytest.mark.parametrize("variant", KEPT, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 def test_errors_are_grouped_by_their_wording(client: Client) -> None:
     texts = [f"order {n} refused at 10:20:{n:02}" for n in range(10)] + ["no disk", ""]
     client.push_many(client.payloads(*range(len(texts))))
@@ -58,7 +58,7 @@ def key_of(client: Client, words: str) -> str:
     return f"error-group={group.key}"
 
 
-@pytest.mark.parametrize("variant", KEPT, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 def test_an_error_group_can_be_listed_requeued_archived_and_restored_alone(client: Client) -> None:
     texts = failed(client, [*REFUSED, *BLOCKED])
     key = key_of(client, "HTTP 503 of order")
@@ -100,7 +100,7 @@ def test_an_error_group_can_be_listed_requeued_archived_and_restored_alone(clien
     assert {m.error for m in read_messages(client, "state=error").messages} == set(BLOCKED)
 
 
-@pytest.mark.parametrize("variant", KEPT[:1], ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS[:1], ids=str)
 def test_a_plan_says_if_the_search_for_an_error_group_is_incomplete(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
-def interrupt_export(client: Client, wanted: ExportRequest, pages: int) -> None:
+def interrupt_export(client: Client, export_request: ExportRequest, pages: int) -> None:
     """Interrupt an export after this number of complete pages."""
     left = iter(range(pages))
 
@@ -47,7 +47,7 @@ def interrupt_export(client: Client, wanted: ExportRequest, pages: int) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export(client.database, wanted, on_progress=on_page)
+        export(client.database, export_request, on_progress=on_page)
 
 
 @pytest.mark.parametrize("variant", long_except(ONE_OF_EACH_FLOW, BEHAVIOURS), ids=str)
@@ -58,49 +58,49 @@ def test_an_export_has_all_messages_as_they_were_when_it_began(
     if not can_be_paged(client):
         pytest.skip("a heap has no order in which pages could follow each other here")
     page = read_messages(client, limit=1000, payload_bytes=exporting.PAYLOAD_BYTES)
-    wanted = request(client, tmp_path / "all.jsonl", payload=True)
-    interrupt_export(client, wanted, 1)
+    export_request = request(client, tmp_path / "all.jsonl", payload=True)
+    interrupt_export(client, export_request, 1)
     partial = tmp_path / "all.jsonl.partial"
     with partial.open("ab") as file:
         file.write(b'{"a page that is not wh')
     client.push_many(client.payloads(90, 91))
 
-    done = export(client.database, wanted)
+    done = export(client.database, export_request)
 
-    found = rows(wanted.path)
+    found = rows(export_request.path)
     assert (done.resumed, done.progress.messages) == (6, len(found))
     assert sorted(one["id"] for one in found) == sorted(str(one.id) for one in page.messages)
     same = {one.id: one.as_json(with_payload=True) for one in page.messages}
     for one in found:
         was = same[one["id"]]
         assert one | {"age_seconds": None} == was | {"age_seconds": None}
-    assert list(tmp_path.iterdir()) == [wanted.path]
-    assert stat.S_IMODE(wanted.path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [export_request.path]
+    assert stat.S_IMODE(export_request.path.stat().st_mode) == 0o600
 
 
 def test_an_export_never_overwrites_a_file(use: Use, tmp_path: Path) -> None:
     client = use(default("naive"))
     client.push_many(client.payloads(*range(9)))
-    wanted = request(client, tmp_path / "x.jsonl", "older=0s")
+    export_request = request(client, tmp_path / "x.jsonl", "older=0s")
     (tmp_path / "x.jsonl").write_text("mine")
     with pytest.raises(UsageError, match="is there already"):
-        export(client.database, wanted)
-    assert wanted.path.read_text() == "mine"
-    wanted.path.unlink()
+        export(client.database, export_request)
+    assert export_request.path.read_text() == "mine"
+    export_request.path.unlink()
     with pytest.raises(UsageError, match="Its name ends in"):
-        export(client.database, replace(wanted, path=tmp_path / "x.txt"))
+        export(client.database, replace(export_request, path=tmp_path / "x.txt"))
 
-    interrupt_export(client, wanted, 1)
+    interrupt_export(client, export_request, 1)
     with pytest.raises(UsageError, match="begun by another export"):
-        export(client.database, replace(wanted, filters=parse(["older=1s"])))
+        export(client.database, replace(export_request, filters=parse(["older=1s"])))
     with pytest.raises(UsageError, match="begun by another export"):
-        export(client.database, replace(wanted, payload_bytes=10))
+        export(client.database, replace(export_request, payload_bytes=10))
 
     def on_page(_: int) -> None:
         with pytest.raises(RefusedError, match="Another export is writing"):
-            export(client.database, wanted)
+            export(client.database, export_request)
 
-    assert export(client.database, wanted, on_progress=on_page).progress.messages == 9
+    assert export(client.database, export_request, on_progress=on_page).progress.messages == 9
 
 
 def test_no_csv_cell_is_a_formula_and_exports_of_payloads_are_audited(
@@ -109,9 +109,9 @@ def test_no_csv_cell_is_a_formula_and_exports_of_payloads_are_audited(
     client = use(default("fifo"))
     payloads = ["=1+1", "+1", "-1", "@x", "\tx", 'a "b",\nc', "plain", "x" * 30]
     client.push_many(payloads)
-    wanted = replace(request(client, tmp_path / "x.csv", payload=True), payload_bytes=20)
-    done: Exported = export(client.database, wanted)
-    text = wanted.path.read_bytes().decode()
+    export_request = replace(request(client, tmp_path / "x.csv", payload=True), payload_bytes=20)
+    done: Exported = export(client.database, export_request)
+    text = export_request.path.read_bytes().decode()
     found = list(csv.DictReader(io.StringIO(text, newline="")))
     assert [one["payload"] for one in found] == [
         *("'=1+1", "'+1", "'-1", "'@x", "'\tx"),
@@ -121,7 +121,7 @@ def test_no_csv_cell_is_a_formula_and_exports_of_payloads_are_audited(
     assert done.progress.payloads_cut == 1
     (entry,) = entries(client, "export")
     assert entry.outcome == "done"
-    assert entry.detail == f"8 messages with payloads into {wanted.path}"
+    assert entry.detail == f"8 messages with payloads into {export_request.path}"
     assert entry.cutoff is not None
     export(client.database, request(client, tmp_path / "y.jsonl"))
     assert entries(client, "export") == [entry]
@@ -131,7 +131,7 @@ def test_no_csv_cell_is_a_formula_and_exports_of_payloads_are_audited(
 def test_an_export_of_several_ids_can_be_continued(use: Use, tmp_path: Path) -> None:
     client = use(default("status"))
     ids = [str(one) for one in client.push_many(client.payloads(*range(5)))]
-    wanted = request(client, tmp_path / "x.jsonl", f"id={ids[3]}", f"id={ids[1]}")
-    interrupt_export(client, wanted, 0)
-    assert export(client.database, wanted).resumed == 1
-    assert [one["id"] for one in rows(wanted.path)] == [ids[3], ids[1]]
+    export_request = request(client, tmp_path / "x.jsonl", f"id={ids[3]}", f"id={ids[1]}")
+    interrupt_export(client, export_request, 0)
+    assert export(client.database, export_request).resumed == 1
+    assert [one["id"] for one in rows(export_request.path)] == [ids[3], ids[1]]

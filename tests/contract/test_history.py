@@ -18,12 +18,12 @@ from tests.contract.filled import read_messages
 from tests.contract.message_actions import source_of
 from tests.contract.variants import SMALL_RING, Variant
 
-KEPT = 3
-KEEPING = [
-    Variant(DESIGNS["claim"], {"history": str(KEPT)}),
-    Variant(DESIGNS["status"], {"history": str(KEPT)}),
-    Variant(DESIGNS["split"], {"history": str(KEPT)}),
-    Variant(DESIGNS["ring"], {"history": str(KEPT), "in_hand": "on", "size": SMALL_RING}),
+ATTEMPTS_KEPT = 3
+WITH_HISTORY = [
+    Variant(DESIGNS["claim"], {"history": str(ATTEMPTS_KEPT)}),
+    Variant(DESIGNS["status"], {"history": str(ATTEMPTS_KEPT)}),
+    Variant(DESIGNS["split"], {"history": str(ATTEMPTS_KEPT)}),
+    Variant(DESIGNS["ring"], {"history": str(ATTEMPTS_KEPT), "in_hand": "on", "size": SMALL_RING}),
 ]
 
 
@@ -45,7 +45,7 @@ def failed(client: Client, error: str) -> Message:
     return found
 
 
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("variant", WITH_HISTORY, ids=str)
 def test_the_last_attempts_are_kept_with_error_and_consumer(client: Client) -> None:
     client.push(client.payload(1))
     first = failed(client, "e1")
@@ -77,7 +77,7 @@ def test_the_last_attempts_are_kept_with_error_and_consumer(client: Client) -> N
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("variant", WITH_HISTORY, ids=str)
 def test_without_the_option_there_is_no_history(use: Use, variant: Variant) -> None:
     given = {name: value for name, value in variant.given.items() if name != "history"}
     client = use(replace(variant, given=given))

@@ -33,7 +33,7 @@ MESSAGES = 20
 WAITED = [float(number + 1) for number in range(MESSAGES)]
 WORKED = [(number + 1) / 4 for number in range(MESSAGES)]
 
-KEEPING = [v for v in BEHAVIOURS if v.finishes]
+WITH_CLAIMS = [v for v in BEHAVIOURS if v.finishes]
 ARCHIVING = [v for v in BEHAVIOURS if v.options.get("archive_at_pop") == "on"]
 WITHOUT_TIMES = [v for v in DEFAULTS if not v.finishes]
 
@@ -86,7 +86,7 @@ def is_near(found: Percentiles, seconds: Sequence[float], of: int = MESSAGES) ->
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 def test_claims_have_waiting_times_and_finished_ones_processing_times(client: Client) -> None:
     client.push_many(client.payloads(*range(MESSAGES)))
     messages = client.pop_many(MESSAGES)
@@ -173,7 +173,7 @@ def test_later_attempts_and_push_times_in_the_future_are_ignored(use: Use) -> No
 
 @pytest.mark.long
 @pytest.mark.thinned(3, payload=False)
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 @pytest.mark.parametrize("ends", [False, True])
 def test_only_the_latest_messages_are_sampled(client: Client, *, ends: bool) -> None:
     client.push_many(client.payloads(*range(120)))

@@ -29,7 +29,7 @@ from tests.contract.variants import (
 
 pytestmark = pytest.mark.thinned(3)
 
-KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
+WITH_CLAIMS = [variant for variant in BEHAVIOURS if variant.finishes]
 
 
 @pytest.mark.thinned(3, payload=False)
@@ -153,7 +153,7 @@ def test_a_ring_lists_what_pops_will_return_after_laps_and_lost_numbers(
     assert read_messages(client).messages == ()
 
 
-@pytest.mark.parametrize("variant", KEPT, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 def test_masks_apply_to_payloads_errors_and_error_groups(use: Use, variant: Variant) -> None:
     secret = "4111 1111 1111 1111"
     masks = (re.compile(r"\d{4}( \d{4}){3}"),)

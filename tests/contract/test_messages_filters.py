@@ -98,7 +98,7 @@ def test_json_payloads_are_filtered_by_path(client: Client) -> None:
     assert ids_of(read_messages(client, both[0], "payload.text=43")) == []
 
 
-CANNOT = {
+UNSUPPORTED = {
     "state=nowhere": "states of the design",
     "keep-newest=5": "does not apply to messages",
     "limit=5": "--limit",
@@ -109,14 +109,14 @@ CANNOT = {
 def test_filters_that_a_queue_does_not_support_are_refused_with_a_reason(
     client: Client, variant: Variant
 ) -> None:
-    cannot = dict(CANNOT)
+    unsupported = dict(UNSUPPORTED)
     if variant.payload != "json":
-        cannot["payload.a=1"] = "needs JSON"
+        unsupported["payload.a=1"] = "needs JSON"
     if not variant.finishes:
-        cannot |= {"error~x": "have no error", "claimed_by=x": "have no claimed_by"}
-        cannot["state=error"] = "no messages in a state"
-    cannot["id=x"] = "is not a key of the queue"
-    for word, why in cannot.items():
+        unsupported |= {"error~x": "have no error", "claimed_by=x": "have no claimed_by"}
+        unsupported["state=error"] = "no messages in a state"
+    unsupported["id=x"] = "is not a key of the queue"
+    for word, why in unsupported.items():
         with pytest.raises(UsageError) as refused:
             read_messages(client, word)
         assert why in str(refused.value), word

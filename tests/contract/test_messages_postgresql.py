@@ -43,7 +43,7 @@ SORTED_ROWS = 64
 RING = default("ring")
 LISTED = [*DEFAULTS, default("ring", in_hand="on")]
 LISTED = [variant for variant in LISTED if "postgresql" in variant.engines]
-KEPT = [variant for variant in LISTED if variant.design.keeps_row]
+KEEPING_ROWS = [variant for variant in LISTED if variant.design.keeps_row]
 
 
 def sql_of(queue: Queue, template: str) -> Composed:
@@ -58,7 +58,7 @@ def execute_by_hand(client: Client, template: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", KEPT, ids=str)
+@pytest.mark.parametrize("variant", KEEPING_ROWS, ids=str)
 def test_messages_whose_state_was_set_by_hand_are_shown_without_its_time(
     use_postgresql: Use, variant: Variant
 ) -> None:

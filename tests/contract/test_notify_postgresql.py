@@ -18,7 +18,7 @@ from tests.servers import connect, value, wait_until
 pytestmark = pytest.mark.thinned(3, payload=False)
 
 NOTIFYING = [v for v in ALL if v.options.get("notify") == "on"]
-SILENT = [v for v in ALL if not v.given]
+WITHOUT_NOTIFY = [v for v in ALL if not v.given]
 
 
 class Listener:
@@ -144,7 +144,7 @@ def test_registrations_of_sessions_that_died_are_removed_by_the_next_one(
         assert waiting(client) == sorted([first.info.backend_pid, second.info.backend_pid])
 
 
-@pytest.mark.parametrize("variant", SILENT, ids=str)
+@pytest.mark.parametrize("variant", WITHOUT_NOTIFY, ids=str)
 def test_without_the_option_there_is_neither_registration_nor_notification(
     use_postgresql: Use, variant: Variant
 ) -> None:

@@ -51,15 +51,15 @@ BYTES = [b"", b"\0", bytes(range(256)), b"\\x41", b"\xff\xfe\x00 ", "\N{SNOWMAN}
 
 PAYLOADS: dict[str, list[Payload]] = {"text": [*TEXTS], "json": [*JSONS], "bytes": [*BYTES]}
 
-TYPED = [
+EACH_PAYLOAD_TYPE = [
     Variant(variant.design, {**variant.given, "payload": payload})
     for variant in DEFAULTS
     for payload in variant.design.option("payload").choices
 ]
 
 LIMIT = 200
-LIMITED = [Variant(v.design, {**v.given, "max_bytes": str(LIMIT)}) for v in TYPED]
-UNLIMITED = [v for v in TYPED if v.limit is None]
+LIMITED = [Variant(v.design, {**v.given, "max_bytes": str(LIMIT)}) for v in EACH_PAYLOAD_TYPE]
+UNLIMITED = [v for v in EACH_PAYLOAD_TYPE if v.limit is None]
 
 
 def value(payload: Payload, kind: str) -> object:
@@ -94,7 +94,7 @@ def depth_and_numbers(client: Client) -> tuple[int | None, int | None, int | Non
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["push", "push_many"])
-@pytest.mark.parametrize("variant", TYPED, ids=str)
+@pytest.mark.parametrize("variant", EACH_PAYLOAD_TYPE, ids=str)
 def test_payloads_are_popped_as_they_were_pushed(
     client: Client, variant: Variant, many: bool
 ) -> None:
@@ -158,7 +158,7 @@ def test_the_default_size_limit_of_a_design_is_enforced(client: Client, variant:
     assert [message.payload for message in client.drain()] == [fits]
 
 
-RINGS = [v for v in TYPED if "size" in v.options]
+RINGS = [v for v in EACH_PAYLOAD_TYPE if "size" in v.options]
 
 
 @pytest.mark.parametrize("variant", RINGS, ids=str)
@@ -179,7 +179,7 @@ NUL: dict[str, list[str]] = {"text": ["\0", "a\0b"], "json": ['"\0"', '"\\u0000"
 INVALID = ("", " ", "{", "{'a': 1}", '{"a": 01}', "NaN", '"x" "y"')
 
 
-@pytest.mark.parametrize("variant", TYPED, ids=str)
+@pytest.mark.parametrize("variant", EACH_PAYLOAD_TYPE, ids=str)
 def test_an_invalid_payload_is_refused_with_its_whole_batch(
     client: Client, variant: Variant
 ) -> None:

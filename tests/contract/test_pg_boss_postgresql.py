@@ -79,7 +79,7 @@ def _printed_value(process: "subprocess.Popen[str]") -> Any:
 
 
 JOB = '"their_boss".job'
-_MADE = """
+_SETUP = """
 for (const name of ["mail", "report"]) await boss.createQueue(name, { retryLimit: 0,
     partition: name === "mail" });
 for (let n = 0; n < 4; n++) await boss.send("mail", { n });
@@ -116,7 +116,7 @@ def own_counts(boss: PgBossApp, *queues: str) -> list[dict[str, int]]:
 def test_jobs_are_discovered_and_counted_and_those_of_a_killed_worker_released(
     console: Console, boss: PgBossApp
 ) -> None:
-    boss.do(_MADE)
+    boss.do(_SETUP)
     left = boss.leave("report")
     found = discovered(console, "pg-boss")
     assert int(found["version"]) >= 30

@@ -20,8 +20,8 @@ from tests.contract.conftest import Use
 from tests.contract.filled import fill
 from tests.contract.installs import execute_concurrently
 from tests.contract.message_actions import (
-    KEEPING,
     SMALL,
+    WITH_CLAIMS,
     all_messages,
     planned,
     require_no_incomplete,
@@ -58,7 +58,7 @@ def in_state(client: Client, state: str) -> Counter[object]:
 
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("target", SMALL, ids=lambda variant: f"to-{variant}")
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 def test_errors_become_messages_of_the_other_queue(
     use: Use, variant: Variant, target: Variant
 ) -> None:
@@ -120,7 +120,7 @@ def test_payloads_of_compatible_types_are_moved_unchanged(use: Use, here: str, t
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("target", [default("fifo"), default("ring")], ids=str)
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 def test_only_valid_json_goes_from_text_into_json(
     use: Use, client: Client, target: Variant
 ) -> None:
@@ -144,7 +144,7 @@ def test_only_valid_json_goes_from_text_into_json(
     assert popped == [json.loads(text) for text in good]
 
 
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 def test_messages_over_the_size_limit_of_the_target_stay(use: Use, client: Client) -> None:
     limit = str(client.size_of("x" * 10))
     other = use(default("ring", max_bytes=limit))
@@ -160,7 +160,7 @@ def test_messages_over_the_size_limit_of_the_target_stay(use: Use, client: Clien
     assert in_state(other, "ready") == Counter(["short", "x" * 10])
 
 
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 def test_requeue_stops_when_the_target_ring_is_full_and_can_be_continued(
     use: Use, variant: Variant
 ) -> None:
@@ -207,7 +207,7 @@ def test_a_failed_push_rolls_back_its_batch(use_postgresql: Use) -> None:
     assert requeue(client, other).ledger.out == 3
 
 
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 def test_two_concurrent_requeues_move_each_message_once(use: Use, variant: Variant) -> None:
     client, other = use(variant), use(default("fifo"))
     payloads = client.payloads(*range(60))

@@ -26,8 +26,8 @@ from tests.contract.conftest import Use
 from tests.contract.filled import fill
 from tests.contract.installs import execute_concurrently
 from tests.contract.message_actions import (
-    KEEPING,
     SMALL,
+    WITH_CLAIMS,
     all_messages,
     all_payloads,
     alter_archived,
@@ -125,7 +125,7 @@ def test_restore_keeps_the_order_whatever_the_physical_order_of_rows(use_postgre
     assert [m.payload for m in client.drain()] == client.payloads(4, 5, 6, 7, 20, 21)
 
 
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 def test_an_id_that_is_taken_is_replaced(client: Client) -> None:
     """Taken by another archive row, or by a message in the queue; claims are restored as errors."""
     filled = fill(client)

@@ -30,13 +30,13 @@ from tests.contract.variants import ALL, DEFAULTS, Variant, on
 from tests.servers import READ_CATALOG, connect, login, value
 
 PRODUCT = PRODUCTS["postgresql"]
-RICH = [
+WITH_ALL_OPTIONS = [
     next(v for v in reversed(on("postgresql", ALL)) if v.design is default.design)
     for default in on("postgresql", DEFAULTS)
 ]
 """Each design with as many options as can be combined, so with all its objects."""
 IN_HAND = Variant(design("ring"), {"size": "30", "in_hand": "on", "notify": "on"})
-QUEUES = {f"{number} {v.design.name}": v for number, v in enumerate([*RICH, IN_HAND])}
+QUEUES = {f"{number} {v.design.name}": v for number, v in enumerate([*WITH_ALL_OPTIONS, IN_HAND])}
 EACH_QUEUE = pytest.mark.parametrize("name", QUEUES)
 
 

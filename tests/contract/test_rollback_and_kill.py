@@ -23,9 +23,9 @@ from tests.servers import wait_until
 
 pytestmark = pytest.mark.thinned(3)
 
-DELETING = [v for v in [*BEHAVIOURS, *SUBSCRIBED] if not v.finishes]
-KEEPING = [v for v in BEHAVIOURS if v.finishes]
-KILLED = DEFAULTS + [v for v in KEEPING if v not in DEFAULTS]
+WITHOUT_CLAIMS = [v for v in [*BEHAVIOURS, *SUBSCRIBED] if not v.finishes]
+WITH_CLAIMS = [v for v in BEHAVIOURS if v.finishes]
+KILLED = DEFAULTS + [v for v in WITH_CLAIMS if v not in DEFAULTS]
 
 
 def consumes_numbers(client: Client) -> bool:
@@ -86,7 +86,7 @@ def test_messages_of_a_rolled_back_push_are_never_popped(client: Client) -> None
     assert len(popped) == 2
 
 
-@pytest.mark.parametrize("variant", DELETING, ids=str)
+@pytest.mark.parametrize("variant", WITHOUT_CLAIMS, ids=str)
 def test_messages_that_the_reader_could_not_store_are_popped_again(
     client: Client, variant: Variant
 ) -> None:
@@ -107,7 +107,7 @@ def test_messages_that_the_reader_could_not_store_are_popped_again(
     assert is_expected(variant, [single, *client.drain(2)], expected_first(variant, client, 5))
 
 
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 def test_messages_that_the_reader_could_not_store_stay_claimed(client: Client) -> None:
     client.push_many(client.payloads(*range(5)))
     delivered: list[PoppedMessage] = []
@@ -165,7 +165,7 @@ def test_messages_of_a_client_killed_in_mid_transaction_are_popped_again(client:
 
 
 @pytest.mark.parametrize(
-    "variant", long_except((v for v in DEFAULTS if v.finishes), KEEPING), ids=str
+    "variant", long_except((v for v in DEFAULTS if v.finishes), WITH_CLAIMS), ids=str
 )
 def test_a_consumer_that_is_killed_after_its_commit_leaves_its_claims(client: Client) -> None:
     client.push_many(client.payloads(*range(3)))

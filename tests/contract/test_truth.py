@@ -312,10 +312,10 @@ def test_a_lagging_counter_makes_no_false_zero(use_postgresql: Use, postgresql: 
             assert observed.push_per_second is None or observed.push_per_second > 0
 
 
-KEEPING = [v for v in SAMPLED if v.finishes]
+WITH_CLAIMS = [v for v in SAMPLED if v.finishes]
 
 
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("variant", WITH_CLAIMS, ids=str)
 def test_claims_have_owners(client: Client) -> None:
     client.push_many(client.payloads(0, 1, 2, 3))
     with closing(open_database(client.url)) as database:
