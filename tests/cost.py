@@ -53,7 +53,9 @@ def main() -> None:
 
 def measure_depths(server_url: str, designs: Sequence[str], depths: Sequence[int]) -> None:
     """A line per design and depth: the first sample, and later ones."""
-    print(f"{'design':8} {'ready':>11} {'seen':>12} {'pages':>6} {'ms':>7}  {'then':>5} {'ms':>6}")
+    print(
+        f"{'design':8} {'ready':>11} {'counted':>12} {'pages':>6} {'ms':>7}  {'then':>5} {'ms':>6}"
+    )
     for design in designs:
         for depth in depths:
             with fresh_database(server_url) as url:
@@ -151,7 +153,7 @@ def measure_many(server_url: str, count: int) -> None:
         lasted = time.perf_counter() - begun
     print(f"{count} queues: {statements} statements")
     print(
-        f"SELECT 1: {select_1:.2f} ms; one look: {one_sample:.1f} ms, a sampler's: {sampler:.1f} ms"
+        f"SELECT 1: {select_1:.2f} ms; a sample: {one_sample:.1f} ms, a sampler's: {sampler:.1f} ms"
     )
     print(f"dbq-console status --json, as a process of its own: {lasted:.2f} s")
 

@@ -179,10 +179,10 @@ record
 serve-metrics --listen 127.0.0.1:0
 """
 NOT_CALLED = {
-    "pipeline archive": "wants a JVM",
-    "pipeline replay": "wants a JVM",
-    "pipeline rollup": "wants a JVM",
-    "pipeline verify": "wants a JVM",
+    "pipeline archive": "needs a JVM",
+    "pipeline replay": "needs a JVM",
+    "pipeline rollup": "needs a JVM",
+    "pipeline verify": "needs a JVM",
 }
 STDIN = "".join(f"message {number}\n" for number in range(1, 13))
 

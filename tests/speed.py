@@ -137,10 +137,10 @@ def cpu_of(*command: str) -> float:
 
 def start(_: argparse.Namespace) -> Iterator[Measured]:
     psql = shutil.which("psql")
-    beside = f"`psql --help` {number(cpu_of(psql, '--help'))} s" if psql else ""
+    comparison = f"`psql --help` {number(cpu_of(psql, '--help'))} s" if psql else ""
     for words in (("--help",), ("--version",), ("completion", "bash")):
         cpu = cpu_of(*CONSOLE, *words)
-        yield Measured(f"`{' '.join(words)}`, CPU", cpu, "s", 0.20, others=beside)
+        yield Measured(f"`{' '.join(words)}`, CPU", cpu, "s", 0.20, others=comparison)
 
 
 @contextmanager
@@ -164,11 +164,11 @@ def plain(url: str) -> str:
 
 def status(_: argparse.Namespace) -> Iterator[Measured]:
     with with_queues("fifo", "ring", "status") as url:
-        psql, beside = shutil.which("psql"), ""
+        psql, comparison = shutil.which("psql"), ""
         if psql:
-            beside = f"`psql -c` {number(cpu_of(psql, plain(url), '-c', 'SELECT 1'))} s"
+            comparison = f"`psql -c` {number(cpu_of(psql, plain(url), '-c', 'SELECT 1'))} s"
         cpu = cpu_of(*CONSOLE, "status", "--url", url)
-        yield Measured("`status` of three queues, CPU", cpu, "s", 0.45, others=beside)
+        yield Measured("`status` of three queues, CPU", cpu, "s", 0.45, others=comparison)
 
 
 def first(_: argparse.Namespace) -> Iterator[Measured]:
@@ -378,8 +378,8 @@ def machine() -> str:
     ]
     at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {psutil.cpu_count()} processors"
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
-    beside = "; beside it " + ", ".join(others[:8]) if others else ""
-    return f"{at}, load {load}{beside}"
+    comparison = "; beside it " + ", ".join(others[:8]) if others else ""
+    return f"{at}, load {load}{comparison}"
 
 
 def write(lines: Sequence[str]) -> None:

@@ -77,9 +77,9 @@ def message_queries(product: Product, queue: Queue) -> dict[str, str]:
     for source in sources(product, queue):
         for request in scan_requests(source):
             if request.filters.narrowing and request.after is not None and not request.exactly:
-                asked = query(source, request, "matching").text.replace("\\:", ":")
+                sql_text = query(source, request, "matching").text.replace("\\:", ":")
                 # Removed comments leave trailing blanks.
-                text = re.sub(r"[ ]+$", "", BIND.sub("1", asked), flags=re.MULTILINE)
+                text = re.sub(r"[ ]+$", "", BIND.sub("1", sql_text), flags=re.MULTILINE)
                 if found:
                     text = (
                         text.partition(", chunk AS (")[0] + " SELECT w.id AS id FROM scanned AS w"

@@ -240,14 +240,14 @@ class Service:
             status = self.process.wait(_PATIENCE_SECONDS * _load_factor())
         except subprocess.TimeoutExpired:
             defects.add(
-                "hangs", f"{self.name} had not ended {_PATIENCE_SECONDS:g} s after it was told"
+                "hangs", f"{self.name} had not ended {_PATIENCE_SECONDS:g} s after its signal"
             )
             self.process.kill()
             self.process.wait()
         else:
             begun = time.monotonic() - self.began > _BEGIN_SECONDS
             if status and (begun or status != -signal.SIGTERM):
-                defects.add("services", f"{self.name}, told to end, ended with {status}")
+                defects.add("services", f"{self.name} ended after its signal with {status}")
 
 
 class Terminal:
@@ -351,4 +351,4 @@ class Watch:
         except TimeoutError:
             self._defects.add("hangs", "a scrape was not answered")
         except (OSError, HTTPException):  # it is being restarted
-            self.scrapes["nobody there"] += 1
+            self.scrapes["not running"] += 1

@@ -172,7 +172,7 @@ class Case(RingFaults):
         for loss, runs in causes.items():
             for first, last in runs:
                 crash = bool(self.skipped[reader_side] & set(range(first, last + 1)))
-                self.tally.causes[f"{'crash' if crash else 'caller'} told as {loss}"] += 1
+                self.tally.causes[f"{'crash' if crash else 'caller'} reported as {loss}"] += 1
 
     def _wrong(self, count: str, what: object, of: set[Any]) -> None:
         if of:

@@ -276,8 +276,10 @@ class ModelledRing:
             if how == "terminate":
                 self.admin.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
             opened.connection.close()
-            gone = "SELECT FROM pg_stat_activity WHERE pid = %s"
-            wait_until(lambda: not self.admin.execute(gone, [pid]).fetchall(), "its backend ends")
+            session_query = "SELECT FROM pg_stat_activity WHERE pid = %s"
+            wait_until(
+                lambda: not self.admin.execute(session_query, [pid]).fetchall(), "its backend ends"
+            )
         for tx in opened.all:
             if how == "commit":
                 tx.commit()
@@ -335,8 +337,10 @@ class ModelledRing:
         for connection in self.free:
             connection.close()
         self.free.clear()
-        there = "SELECT FROM pg_stat_activity WHERE pid = ANY(%s)"
-        wait_until(lambda: not self.admin.execute(there, [pids]).fetchall(), "callers leave")
+        session_query = "SELECT FROM pg_stat_activity WHERE pid = ANY(%s)"
+        wait_until(
+            lambda: not self.admin.execute(session_query, [pids]).fetchall(), "callers leave"
+        )
 
     def waiting(self) -> int:
         """The most parked numbers of any reader."""

@@ -125,8 +125,8 @@ def test_the_subscriber_that_fills_a_ring_is_named_and_deleted_rows_of_popped_ar
     assert list(findings_by_code(ring)) == [("full", "b")]
     assert [m.payload for m in _first(ring.of("b"), 4)] == texts[:4]
     with ring.connect() as connection:
-        gone = "DELETE FROM {popped} WHERE subscriber = 2 AND slot IN (7, 8)"
-        connection.execute(ring.sql(gone))
+        delete = "DELETE FROM {popped} WHERE subscriber = 2 AND slot IN (7, 8)"
+        connection.execute(ring.sql(delete))
     found = {key: one for key, one in findings_by_code(ring).items() if key[0] == "slot_count"}
     assert list(found) == [("slot_count", "b")]
     (one,) = found.values()
@@ -151,8 +151,8 @@ def test_a_slot_without_its_content_is_freed_for_subscribers_that_are_owed_it(ma
     with ring.connect() as connection:
         for number in (1, 3):  # one that both have popped is not lost
             (table,) = ring.content_tables
-            gone = SQL("DELETE FROM {} WHERE content_id = %s").format(table)
-            connection.execute(gone, [number])
+            delete = SQL("DELETE FROM {} WHERE content_id = %s").format(table)
+            connection.execute(delete, [number])
         found = findings_by_code(ring)
         assert list(found) == [("slot_without_content", "")]
         assert found["slot_without_content", ""].evidence["ids"] == [3]

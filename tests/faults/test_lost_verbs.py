@@ -154,8 +154,8 @@ def crowded(_: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def dropped(_: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
-    gone = make_url(url).set(database="dbq_test_gone")
-    yield gone.render_as_string(hide_password=False), "Check the database's name"
+    missing = make_url(url).set(database="dbq_test_gone")
+    yield missing.render_as_string(hide_password=False), "Check the database's name"
 
 
 FAULTS: tuple[Fault, ...] = (down, paused, refused, frozen, expired, crowded, dropped)

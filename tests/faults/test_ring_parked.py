@@ -121,9 +121,9 @@ def test_each_parked_number_is_read_within_the_proven_number_of_calls(
         numbers = list(range(1, size + 1))
         chance.shuffle(numbers)
         connection.execute(ring.sql(park), [numbers])
-        gone = numbers[chance.randint(500, 3700) :]
-        connection.execute(ring.sql("DELETE FROM {parked} WHERE number = ANY(%s)"), [gone])
-        kept = set(numbers) - set(gone)
+        deleted = numbers[chance.randint(500, 3700) :]
+        connection.execute(ring.sql("DELETE FROM {parked} WHERE number = ANY(%s)"), [deleted])
+        kept = set(numbers) - set(deleted)
         if seed % 2:
             connection.execute(ring.sql("VACUUM {parked}"))
         calls, read = 0, set[int]()
@@ -133,8 +133,10 @@ def test_each_parked_number_is_read_within_the_proven_number_of_calls(
             read |= _numbers_read(ring, connection)
             calls += 1
             if calls == 10:
-                connection.execute(ring.sql(park), [gone])
-                connection.execute(ring.sql("DELETE FROM {parked} WHERE number = ANY(%s)"), [gone])
+                connection.execute(ring.sql(park), [deleted])
+                connection.execute(
+                    ring.sql("DELETE FROM {parked} WHERE number = ANY(%s)"), [deleted]
+                )
                 most = max(most, ring.most_turns(connection))
             if calls == 20:
                 connection.execute(ring.sql("VACUUM {parked}"))

@@ -300,13 +300,13 @@ def test_a_prepared_transaction_is_shown_as_a_holder(own_server: EmbeddedServer,
 
 def check_holder(url: str) -> None:
     with closing(open_database(url)) as database:
-        readings = by_name(Sampler(database).sample())["fifo"]
-    (holder,) = readings.held_by
-    assert readings.holders == 1
+        fifo = by_name(Sampler(database).sample())["fifo"]
+    (holder,) = fifo.held_by
+    assert fifo.holders == 1
     assert holder.session == "left 'behind"
     assert (holder.user_name, holder.state) == ("postgres", None)
     assert holder.transaction_seconds is not None
-    assert readings.held_seconds == holder.held_at_least_seconds
+    assert fifo.held_seconds == holder.held_at_least_seconds
     assert holder.held_for.startswith("at least ")
 
 
@@ -378,10 +378,10 @@ def test_a_standby_shows_all_figures_but_those_of_its_primary(standby: Database)
         assert "its primary's" in "\n".join(one.unseen)
 
 
-def unknown(readings: QueueSnapshot) -> set[str]:
-    for figure in readings.unknown:
-        assert getattr(readings, figure) is None
-    return set(readings.unknown)
+def unknown(queue: QueueSnapshot) -> set[str]:
+    for figure in queue.unknown:
+        assert getattr(queue, figure) is None
+    return set(queue.unknown)
 
 
 def test_a_promoted_standby_shows_all_figures(standby: Database) -> None:

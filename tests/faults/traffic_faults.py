@@ -205,7 +205,7 @@ def lost_payloads(client: Client) -> Iterator[Fault]:
     """Delete the payloads of the newest ready messages."""
     taken: list[object] = []
 
-    def gone() -> bool:
+    def some_deleted() -> bool:
         taken.extend(
             run(
                 client,
@@ -216,7 +216,7 @@ def lost_payloads(client: Client) -> Iterator[Fault]:
         )
         return bool(taken)
 
-    wait_until(gone, "something is ready")
+    wait_until(some_deleted, "something is ready")
     yield Fault(lost=[sender(str(payload)) for payload in taken])
 
 
