@@ -112,22 +112,21 @@ def test_a_planted_mistake_is_found_by_the_expected_tools(
     microsoft: Tools,
     queue: list[tuple[str, str]],
     tools_that_found: dict[str, set[str]],
-    long: bool,
     mistake: str,
 ) -> None:
     """By the binder too, if there is ICU."""
     expected, statement = MISTAKES[mistake]
     assert tools_that_found[mistake] == expected - {BINDER}
-    if long and icu():
+    if icu():
         found = microsoft.binder([*queue, ("planted", procedure(statement))])
         assert any("planted" in one for one in found) == (BINDER in expected)
 
 
 @pytest.mark.long
 def test_the_queue_without_planted_mistakes_has_none(
-    microsoft: Tools, queue: list[tuple[str, str]], long: bool
+    microsoft: Tools, queue: list[tuple[str, str]]
 ) -> None:
     read = microsoft.trees([text for _, text in queue])
     assert not any(one.errors or one.mistakes for one in read)
-    if long and icu():
+    if icu():
         assert not [one for one in microsoft.binder(queue) if "planted" in one]

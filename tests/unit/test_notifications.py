@@ -155,6 +155,8 @@ group = "shop"
 [profiles.b]
 url = "postgresql+psycopg://u:${env:PW}@h/d"
 notify = "all"
+[profiles.c]
+url = "postgresql+psycopg://u@h/d"
 [groups.shop]
 notify = []
 [notifications.hook]
@@ -174,13 +176,12 @@ def configuration_of(tmp_path: Path, text: str, **environment: str) -> object:
     return load({"DBQ_CONFIG": str(file), **environment})
 
 
-def test_a_profile_s_targets_are_those_of_its_group_or_all(tmp_path: Path) -> None:
-    loaded = configuration = configuration_of(
-        tmp_path, RIGHT, PW="1", PAGE="2", HOME="/h", DBQ_URL="3"
-    )
-    a, b = loaded.profiles()  # type: ignore[attr-defined]
+def test_a_profile_s_targets_are_its_own_its_group_s_or_the_default(tmp_path: Path) -> None:
+    loaded = configuration_of(tmp_path, RIGHT, PW="1", PAGE="2", HOME="/h", DBQ_URL="3")
+    a, b, c = loaded.profiles()  # type: ignore[attr-defined]
     assert targets(loaded, a) == ()  # type: ignore[arg-type]
-    hook, page = targets(configuration, b)  # type: ignore[arg-type]
+    hook, page = targets(loaded, b)  # type: ignore[arg-type]
+    assert [one.name for one in targets(loaded, c)] == [hook.name]  # type: ignore[arg-type]
     assert (hook.level, hook.within_seconds) == (Severity.CRITICAL, 60.0)
     assert hook.accepts("invoices", Severity.CRITICAL)
     assert not hook.accepts("orders", Severity.CRITICAL)

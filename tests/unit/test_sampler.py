@@ -280,17 +280,18 @@ def test_work_longer_than_its_lease_does_not_block_others() -> None:
         wait_until(lambda: len(found.came) == 5, "none waits for another")
 
 
-def test_requested_work_goes_first() -> None:
+@pytest.mark.parametrize(("first", "urgent"), [(ROUTINE, SOON), (SOON, REQUESTED)])
+def test_more_urgent_work_goes_first(first: int, urgent: int) -> None:
     turns = WorkLimiter(1, LEASE)
     with others(turns) as found:
         with ExitStack() as mine:
             mine.enter_context(turns.turn(ROUTINE, never))
-            for number, why in enumerate((ROUTINE, SOON, REQUESTED), 1):
+            for number, why in enumerate((first, urgent), 1):
                 found.request(why)
                 wait_until(partial(waiting, turns, number), "it waits")
             assert found.came == []
         wait_until(lambda: bool(found.came), "one had its turn")
-        assert found.came == [REQUESTED]
+        assert found.came == [urgent]
 
 
 def test_routine_work_rests_after_work_but_requested_work_does_not() -> None:
