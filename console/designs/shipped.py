@@ -107,9 +107,9 @@ RING = Design(
         ),
         Option(
             "commit_wait_ms",
-            "for how many milliseconds a pop looks again, every 5 of them, for a message whose "
-            "push is not committed yet; then its number is parked. A synchronous replica makes a "
-            "commit take 5 to 20. Its price: a pop whose message is lost takes that long",
+            "for how many milliseconds a pop waits for a message whose push is not committed yet, "
+            "checking every 5; then its number is parked. With a synchronous replica a commit "
+            "takes 5 to 20. Its price: a pop whose message is lost takes that long",
             "5",
             maximum=1000,
             engines=("mssql",),

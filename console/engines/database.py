@@ -300,9 +300,9 @@ class Database:
             context.by_reader = True
         elif self._reader.may_more:
             raise RefusedError(
-                f"The preset {preset!r} is not trusted: by it the role dbq_reader looks, no other.",
-                why="This login may do more than look, and there is no such role that it may take.",
-                next_step="Make the roles (dbq-console roles), use a login that only looks, or "
+                f"The preset {preset!r} is not trusted: only the role dbq_reader may use it.",
+                why="This login can do more than read, and it cannot take that role.",
+                next_step="Create the roles (dbq-console roles), use a login that only reads, or "
                 "read the file and trust it: dbq-console preset trust FILE",
             )
 

@@ -162,7 +162,7 @@ async def test_a_users_own_preset_adopts_a_table_once_it_is_trusted(
     here = OpenConnection("prod", database, Rights.ADMIN)
     async with alone(connections=[here]) as console:
         screen = await chosen_crates(console)
-        await console.until(lambda: "use a login that only looks" in console.picture)
+        await console.until(lambda: "use a login that only reads" in console.picture)
         await console.press("enter")
         assert screen.stage is Stage.FORM
         text_shown = " ".join(console.picture.split())

@@ -440,7 +440,7 @@ def _append_test_result(
     rights = ConnectionRights(conn.rights, result.login, transactions=transactions)
     text.append(f"\n  rights: {rights.words}")
     if result.login is not None:
-        can = ", ".join(result.login.can) or "only look"
+        can = ", ".join(result.login.can) or "only read"
         text.append(f"\n  its login could: {can}")
     if known.read_only:
         text.append("\n  the server accepts no writes", style_of(detail, "warning"))

@@ -134,7 +134,7 @@ class AdoptForm(Form):
     def missing(self) -> list[str]:
         of, roles = self.design, self.roles
         if of.library:
-            return [] if self.called else ["called"]
+            return [] if self.called else ["name"]
         every = adopt.roles_of(of)
         return [role for role in every if adopt.is_needed(of, role) and role not in roles]
 
