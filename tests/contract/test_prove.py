@@ -72,7 +72,7 @@ def test_every_claim_holds_and_no_other_queue_is_touched(
     assert all(line.evidence for line in lines)
     assert {line.design for line in lines} == {words}
     for line in lines[1:-1] if "subscribers" in words else ():
-        assert line.outcome is not Outcome.PROVEN or tested_for_both(line), line
+        assert line.outcome is not Outcome.PROVEN or proven_for_both(line), line
     assert NOT_TRIED not in {line.evidence for line in lines}
     assert queues_of(other) == before
     assert [one.payload for one in other.drain()] == other.payloads(0, 1, 2)
@@ -83,7 +83,7 @@ def queues_of(client: Client) -> list[str]:
         return [queue.label for queue in catalog.queues(connection)]
 
 
-def tested_for_both(line: Line) -> bool:
+def proven_for_both(line: Line) -> bool:
     """Whether it was tested for each of the two subscribers."""
     return line.evidence.startswith("a: ") and "; b: " in line.evidence
 
@@ -94,7 +94,7 @@ def test_a_claim_is_tested_for_each_subscriber(use: Use) -> None:
         queue = catalog.find(connection, client.queue.name, client.queue.schema)
     for claim in claims_of(client.database, queue)[:2]:
         line = prove_claim("", claim, Trial(client.database, queue))
-        assert (line.outcome, tested_for_both(line)) == (Outcome.PROVEN, True), line
+        assert (line.outcome, proven_for_both(line)) == (Outcome.PROVEN, True), line
 
 
 def test_each_claim_applies_to_some_design(database: Database) -> None:
