@@ -46,7 +46,7 @@ def make(rings_url: str) -> Iterator[Make]:
 
 @pytest.fixture(scope="module")
 def own_rings_url(module_server: EmbeddedServer) -> str:
-    """One database for all rings: each more makes a server's shutdown longer."""
+    """One database for all rings, as each additional one makes a server's shutdown longer."""
     return module_server.create_database("rings")
 
 

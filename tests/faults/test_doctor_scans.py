@@ -159,7 +159,7 @@ def test_each_chunk_reads_its_rows_and_no_more(
 
 
 AHEAD = 64
-"""An incremental sort by time and id reads each group of equal times to its end."""
+"""An incremental sort by time and id reads each of its groups of rows to the end."""
 
 
 def check(statements: list[Statement], table: str, buffers: int) -> None:
