@@ -410,7 +410,7 @@ def test_an_expensive_sample_is_followed_by_a_long_pause(use_postgresql: Use) ->
     assert all(pause > 5 * sample_seconds for pause in pauses[:-1])
 
 
-def test_every_wait_that_we_explain_exists_on_the_server(postgresql: Database) -> None:
+def test_every_wait_with_a_known_meaning_exists_on_the_server(postgresql: Database) -> None:
     if postgresql.capabilities.version_number < 180000:
         pytest.skip("an older server knows fewer waits, or does not list them")
     with postgresql.transaction("read") as connection:

@@ -237,7 +237,7 @@ def refuse(
     assert objects_of(database, with_own=True) == before
 
 
-def test_roles_are_checked(new_database: Database, name: str) -> None:
+def test_roles_of_an_adopted_table_are_checked(new_database: Database, name: str) -> None:
     theirs = TABLES[name]
     run(new_database, theirs.script)
     refuse(new_database, name, {**theirs.roles, "colour": "Payload"}, "no role 'colour'")

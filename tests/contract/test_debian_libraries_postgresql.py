@@ -197,7 +197,7 @@ def discovered(console: Console, preset: str) -> list[str]:
 
 
 @pytest.mark.long
-def test_delayed_job(console: Console) -> None:
+def test_delayed_job_is_discovered_counted_and_released(console: Console) -> None:
     theirs = delayed_job(console.url)
     theirs.need()
     theirs.run("CREATE TABLE public.ran (n integer)")
@@ -259,7 +259,7 @@ def test_jobs_of_a_killed_delayed_job_worker_are_run_once_by_others(
 
 
 @pytest.mark.long
-def test_laravel(console: Console) -> None:
+def test_laravel_is_discovered_counted_and_released(console: Console) -> None:
     theirs = laravel(console.url)
     theirs.need()
     ready, scheduled, claimed = theirs.do(
@@ -337,7 +337,7 @@ def test_the_message_of_a_killed_symfony_worker_is_redelivered_by_symfony(consol
 
 
 @pytest.mark.long
-def test_symfony(console: Console) -> None:
+def test_symfony_is_discovered_counted_and_left_to_its_own_commands(console: Console) -> None:
     theirs = symfony(console.url)
     theirs.need()
     own = theirs.do(

@@ -272,7 +272,7 @@ def test_silenced_findings_are_not_sent(database: Database, queue: Queue) -> Non
     assert receiver.events_and_codes()[2:] == [("ended", FULL.name), ("ended", STOPPED.name)]
 
 
-def test_a_connection_that_may_not_write_says_so_and_sends_nothing(
+def test_a_recorder_without_write_access_says_so_and_sends_nothing(
     database: Database, queue: Queue
 ) -> None:
     with receiving(Receiver()) as receiver:

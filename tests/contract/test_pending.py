@@ -76,7 +76,7 @@ def test_due_messages_are_popped_by_due_time_and_the_others_stay(
     ]
 
 
-def test_a_message_becomes_due(use_postgresql: Use) -> None:
+def test_a_scheduled_message_becomes_due(use_postgresql: Use) -> None:
     client = use_postgresql(ARCHIVED)
     call(client, "push", payload="later", due_time=in_hours(1))
     assert client.pop() is None

@@ -112,7 +112,7 @@ def theirs(console: Console) -> StandIn:
     return StandIn(console.url, "Theirs")
 
 
-def test_river(console: Console, theirs: StandIn) -> None:
+def test_river_is_discovered_counted_and_requeued(console: Console, theirs: StandIn) -> None:
     theirs.create(RIVER)
     theirs.run(
         """
@@ -146,7 +146,9 @@ def test_river(console: Console, theirs: StandIn) -> None:
     assert figures(console, "jobs") == counts(5, 1, 1, 1, 1, 1)
 
 
-def test_solid_queue(console: Console, theirs: StandIn) -> None:
+def test_solid_queue_is_discovered_counted_requeued_and_released(
+    console: Console, theirs: StandIn
+) -> None:
     theirs.create(SOLID_QUEUE)
     theirs.run(
         """

@@ -376,7 +376,7 @@ def test_the_session_that_holds_rows_is_reported(client: Client) -> None:
     assert client.snapshot().holders == 0
 
 
-def test_a_ring_of_many_slots_is_counted_while_its_gap_is_small(use: Use) -> None:
+def test_a_ring_of_many_slots_is_counted_exactly_while_its_gap_is_small(use: Use) -> None:
     client = use(Variant(DESIGNS["ring"], {"size": "10300", "max_bytes": "16"}))
     client.push_many([str(number) for number in range(10)])
     client.pop_many(3)
