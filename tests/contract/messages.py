@@ -4,12 +4,12 @@ import json
 
 from console.actions.push import Payload
 
-_FILL = "  ü 😀 e\u0301 'quoted' \"twice\" \\ %s :name ; -- "
+FILL = "  ü 😀 e\u0301 'quoted' \"twice\" \\ %s :name ; -- "
 
 
 def message(kind: str, producer: int, number: int) -> Payload:
     """The one payload that `producer` sends as its `number`-th; at most 300 bytes as stored."""
-    text = f"{producer}:{number}:" + _FILL * (number % 3) + " " * (number % 2)
+    text = f"{producer}:{number}:" + FILL * (number % 3) + " " * (number % 2)
     if kind == "json":
         return json.dumps([producer, number, text, {"n": 12345678901234567890}], ensure_ascii=False)
     if kind == "bytes":

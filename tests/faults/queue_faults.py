@@ -18,6 +18,7 @@ from console.engines import Database
 from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds
 from tests.contract.client import Client
 from tests.contract.conftest import Use
+from tests.contract.messages import FILL
 from tests.contract.variants import SMALL_RING, Variant
 from tests.servers import connect, wait_until
 
@@ -239,7 +240,7 @@ def finding_of(found: Diagnosis, code: str) -> Finding:
     assert finding.evidence
     assert finding.cause
     assert finding.consequence
-    assert "payload 0" not in str(finding.as_json())
+    assert FILL not in str(finding.as_json()), "no finding shows a payload"
     return finding
 
 

@@ -154,7 +154,7 @@ async def test_a_failed_connection_is_reported_and_not_shown_as_without_actions(
         await console.pilot.pause()
         for part in ("Could not read the audit.", "refused", "Wait."):
             assert part in console.picture
-        assert "Nobody" not in console.picture
+        assert "No actions here yet" not in console.picture
         screen.show(AuditEntries((AuditRow(ENTRY, None, "prod"), AuditRow(ENTRY, None, "stage"))))
         assert len(screen.table.keys) == 2, "numbers are a database's own"
         screen.show(AuditEntries((AuditRow(ENTRY, None, "prod"),), (("stage", error),)))

@@ -279,7 +279,7 @@ async def test_a_dropped_queue_says_since_when_and_keeps_its_figures(
         assert opened_actions == []
         assert polled == before
         await console.give(*nine_queues())
-        assert "is gone" not in figures(screen)
+        assert "no longer exists" not in figures(screen)
 
 
 # Findings, SQL, audit.

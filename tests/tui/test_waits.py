@@ -165,7 +165,7 @@ async def test_missing_rights_are_reported_and_deadlocks_and_long_chains_are_dra
         assert "? (hidden)" in shown.picture
         await shown.show(report(samples=0, missing={"waits": "the server has no such views"}))
         assert "Not visible: the server has no such views" in head(pane)
-        assert "Nobody waits" not in head(pane)
+        assert "No session waits" not in head(pane)
         await shown.resize(50, 14)
         await shown.show(report(sessions=(*cycle, *chain)))
         cells = [pane.waiters.cells(key) for key in pane.waiters.keys]
