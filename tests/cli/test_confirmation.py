@@ -42,7 +42,9 @@ def untouched(console: Console, ring: str) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_only_the_queues_name_confirms(console: Console, ring: str, verb: str) -> None:
+def test_uninstall_relay_and_resize_are_confirmed_only_by_the_queues_name(
+    console: Console, ring: str, verb: str
+) -> None:
     words = [verb, ring, *VERBS[verb]]
     plan = only_planned(console(*words, "--json"), f"--yes '{ring}'")
     assert plan["live"] == 3

@@ -41,7 +41,7 @@ def fill(console: Console, name: str, count: int) -> None:
         connection.execute(SQL(insert).format(Identifier("public", name), Literal(count)))
 
 
-def test_errors_has_an_answer_or_says_that_the_design_keeps_no_errors(
+def test_errors_lists_groups_or_says_that_the_design_keeps_no_errors(
     console: Console, install: Install
 ) -> None:
     for design in ("fifo", "ring", "split"):
@@ -58,7 +58,7 @@ def test_errors_has_an_answer_or_says_that_the_design_keeps_no_errors(
             assert "keeps no errors" in answer.err
 
 
-def test_plain_text_lists_the_groups_with_times_and_samples(
+def test_errors_prints_the_groups_with_times_and_samples(
     console: Console, install: Install
 ) -> None:
     name = install("ring", "in_hand=on")

@@ -77,7 +77,7 @@ def durations_are_seconds(found: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def filled(console: Console) -> None:
+def queues_in_every_state(console: Console) -> None:
     """Queues with messages in each state, for every verb that acts."""
     for name, design in (("kept", "status"), ("numbered", "ring")):
         console.done("install", design, name)
@@ -106,7 +106,9 @@ ACTING = {
 """Every verb that plans first, in an order in which each has something to do, with its count."""
 
 
-def test_every_verb_that_plans_has_the_same_json_shape(console: Console, filled: None) -> None:
+def test_every_verb_that_plans_has_the_same_json_shape(
+    console: Console, queues_in_every_state: None
+) -> None:
     for words, done in ACTING.items():
         name = words.split()[1]
         planned = console(*words.split(), "--json")

@@ -79,7 +79,7 @@ def test_locked_rows_stay_in_the_database_and_are_removed_from_the_lake(
 
 
 @pytest.mark.parametrize("phase", ["export", "verify", "delete"])
-def test_a_run_by_another_url_finishes_the_plan_of_the_first(
+def test_a_run_by_another_connection_name_finishes_the_plan_of_the_first(
     filled: Client, lake: Lake, phase: str
 ) -> None:
     sent = Counter(row[0] for row in execute_sql(filled, "SELECT payload FROM <archive>"))

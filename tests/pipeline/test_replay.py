@@ -153,6 +153,6 @@ def test_payloads_are_replayed_only_into_queues_that_can_hold_them(
                 job.require_target(queue.queue, source)
 
 
-def test_the_statements_of_a_replay_are_all_covered_here() -> None:
+def test_a_replay_has_these_statements_and_no_others() -> None:
     names = ("has_list", "create_list", "replayed", "record_replayed", "push")
     assert tuple(templates.statements("postgresql", "replay")) == names
