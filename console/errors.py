@@ -57,7 +57,7 @@ class TransientError(BusyError):
     """The server rolled back the transaction (a deadlock, a failover): run it again."""
 
 
-def interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+def interrupt_cause(error: BaseException | None) -> KeyboardInterrupt | None:
     """The interrupt that is the error or caused it (in a driver's call, for example)."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__

@@ -160,7 +160,7 @@ def _pages(
             request.page,
             payload_bytes=request.payload_bytes,
             masks=tuple(request.masks),
-            whole_error=True,
+            full_error=True,
             moment=cutoff,
         )
         search = Search(source, query, progress.after)

@@ -59,8 +59,8 @@ class DiscoveredTable:
         ]
         if self.table.queue is not None:
             return parts
-        whole = [] if "" in known else [_command(self, self.table.table, [])]
-        return whole + parts
+        complete = [] if "" in known else [_command(self, self.table.table, [])]
+        return complete + parts
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -141,10 +141,12 @@ class _Recognised:
 def _recognised(connection: Connection, every: Iterable[Design]) -> list[_Recognised]:
     """Tables with a library's name and columns. The only query that reads the whole catalog: all
     others are about one table."""
-    by = [{"name": of.name, "telling": _rarest_column(of), **of.found_by} for of in every]
-    telling = product_of(connection).array(sorted({str(one["telling"]) for one in by}))
+    by = [{"name": of.name, "rarest_column": _rarest_column(of), **of.found_by} for of in every]
+    rarest = product_of(connection).array(sorted({str(one["rarest_column"]) for one in by}))
     presets_ = json.dumps(by)
-    return sql.rows(connection, _Recognised, "preset.recognised", presets=presets_, telling=telling)
+    return sql.rows(
+        connection, _Recognised, "preset.recognised", presets=presets_, rarest_columns=rarest
+    )
 
 
 def _rarest_column(of: Design) -> str:
@@ -208,9 +210,9 @@ def candidate(
             f"The table {table.table!r} in schema {table.schema!r} lacks parts of {of.name}'s.",
             why=f"What {of.library} keeps next to it is missing, or this login may not see it.",
         )
-    whole = queue_of(of, table, name, table.queue or part)
+    newest = queue_of(of, table, name, table.queue or part)
     roles = {role: column for role, column in of.roles.items() if column in there}
-    queue = Queue(whole.schema, name, of, whole.options, roles, kind=Kind.ADOPTED)
+    queue = Queue(newest.schema, name, of, newest.options, roles, kind=Kind.ADOPTED)
     if of.file and (mine := own.of_name(of.name)) and mine.parsed:
         own_fragments.require(connection, queue, mine.parsed)
     return queue

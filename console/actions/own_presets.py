@@ -141,10 +141,14 @@ def _cost(database: Database, queue: Queue, state: str, doing: str) -> Cost:
     try:
         with database.transaction(doing, read_only=True) as connection:
             limit_transaction(connection, database, SECONDS / 6)
-            asked = own_fragments.fragment_statement(connection, queue, "planned", f"is_{state}")
-            plan = sql.value(connection, list, *asked)
-            asked = own_fragments.fragment_statement(connection, queue, "read_for", f"is_{state}")
-            run = sql.value(connection, list, *asked)
+            statement = own_fragments.fragment_statement(
+                connection, queue, "planned", f"is_{state}"
+            )
+            plan = sql.value(connection, list, *statement)
+            statement = own_fragments.fragment_statement(
+                connection, queue, "read_for", f"is_{state}"
+            )
+            run = sql.value(connection, list, *statement)
     except TooSlowError:
         return Cost(state, _scan(plan, queue), None, None)
     top = run[0]["Plan"]

@@ -59,7 +59,7 @@ class Plan:
     by_state: Mapping[str, int]
     totals: Mapping[str, Total]
     """All matching messages of each state. Empty: more than `limit`, and not counted."""
-    left_alone: Mapping[str, int]
+    excluded: Mapping[str, int]
     """Reason -> matching messages that would be skipped."""
     oldest_seconds: float | None
     """Since it came into its state."""
@@ -115,7 +115,7 @@ class Plan:
             "totals": {state: vars(total) for state, total in self.totals.items()},
             "complete": self.complete,
             "canary": self.canary or None,
-            "left_alone": dict(self.left_alone),
+            "left_alone": dict(self.excluded),
             "oldest_seconds": self.oldest_seconds,
             "newest_seconds": self.newest_seconds,
             "payload_bytes": self.payload_bytes,
@@ -148,7 +148,7 @@ class Plan:
             )
         if self.payload_bytes is not None and self.count:
             found.append(f"  payloads: {self.payload_bytes:,} bytes")
-        found += [f"  skipped: {n:,} {why}" for why, n in self.left_alone.items()]
+        found += [f"  skipped: {n:,} {why}" for why, n in self.excluded.items()]
         if self.filters.keep_newest:
             found.append(f"  skipped: the newest {self.filters.keep_newest:,}")
         found += [f"  {line}" for line in self.consequences]
@@ -185,7 +185,7 @@ class _Count:
     def __init__(self, filters: Filters) -> None:
         self.matching: Counter[str] = Counter()
         self.by_state: Counter[str] = Counter()
-        self.left_alone: Counter[str] = Counter()
+        self.excluded: Counter[str] = Counter()
         self.oldest: float | None = None
         self.newest: float | None = None
         self.payload_bytes: int | None = 0
@@ -209,7 +209,7 @@ class _Count:
         for message in chosen:
             self.matching[message.state] += 1
             if why := why_left.get(id(message)):
-                self.left_alone[why] += 1
+                self.excluded[why] += 1
                 continue
             self._newest.append(message)
             if len(self._newest) > self._kept:
@@ -273,7 +273,7 @@ def make(
             count=counted.by_state.total(),
             by_state=dict(counted.by_state),
             totals=dict.fromkeys(states, Total(None)),
-            left_alone=dict(counted.left_alone),
+            excluded=dict(counted.excluded),
             oldest_seconds=counted.oldest,
             newest_seconds=counted.newest,
             payload_bytes=counted.payload_bytes,

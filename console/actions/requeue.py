@@ -201,9 +201,9 @@ class Release(RowAction):
         else:
             lines.append(f"a claim counts as stuck after {duration(self._stuck_after_seconds)}")
         lines += self._live_owners(session)
-        if plan.left_alone.get(UNKNOWN) or plan.left_alone.get(UNDATED):
+        if plan.excluded.get(UNKNOWN) or plan.excluded.get(UNDATED):
             lines.append("--unknown releases those whose owner is unknown")
-        if plan.left_alone.get(ALIVE):
+        if plan.excluded.get(ALIVE):
             lines.append("--force releases those whose owner is alive: it may be working on them")
         return lines, rule_obstacles(session, self.source)
 

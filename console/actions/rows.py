@@ -286,7 +286,7 @@ class QueueSelection:
 
     def _within_bounds(self) -> bool:
         """Reading texts to find an error group has the limits of the verb `errors`."""
-        self.complete = not self._bounded or self._bound.goes_on(0)
+        self.complete = not self._bounded or self._bound.may_continue(0)
         return self.complete
 
     def _new(self, found: Sequence[Message]) -> list[Message]:

@@ -69,8 +69,8 @@ def codes_and_times(heads: bytes | bytearray) -> "tuple[pa.Int64Array, pa.Int64A
     texts = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), count, [None, offsets.buffers()[1], pa.py_buffer(heads)]
     )
-    is_whole = pc.match_substring_regex(texts, f"^[0-9]{{{HEAD}}}$")
-    digits = pc.if_else(is_whole, texts, b"0" * HEAD).cast(pa.large_string())
+    is_numeric = pc.match_substring_regex(texts, f"^[0-9]{{{HEAD}}}$")
+    digits = pc.if_else(is_numeric, texts, b"0" * HEAD).cast(pa.large_string())
     check, producer, number, at_us = (
         pc.utf8_slice_codeunits(digits, start, stop).cast(pa.int64())
         for start, stop in ((0, 8), (8, 12), (12, 22), (22, HEAD))
@@ -80,7 +80,7 @@ def codes_and_times(heads: bytes | bytearray) -> "tuple[pa.Int64Array, pa.Int64A
         pc.multiply(at_us, _BY_TIME),
     )
     remainder = pc.subtract(total, pc.multiply(pc.divide(total, _MODULUS), _MODULUS))
-    is_right = pc.and_(is_whole, pc.equal(check, remainder))
+    is_right = pc.and_(is_numeric, pc.equal(check, remainder))
     code = pc.add(pc.multiply(producer, NUMBERS), number)
     return pc.if_else(is_right, code, DAMAGED), pc.if_else(is_right, at_us, 0)
 
@@ -180,19 +180,19 @@ class CallLog:
     @classmethod
     def merged(cls, call_logs: Sequence["CallLog"]) -> "CallLog":
         """Each client is in one of them, so its calls keep their order."""
-        whole = cls()
+        total = cls()
         for one in call_logs:
-            whole.pushes.extend(one.pushes)
-            whole.pops.extend(one.pops)
-            whole.heads += one.heads
+            total.pushes.extend(one.pushes)
+            total.pops.extend(one.pops)
+            total.heads += one.heads
             for name in ("empty", "full", "unfinished", "pops_in_doubt", "failed_calls"):
-                setattr(whole, name, getattr(whole, name) + getattr(one, name))
-            whole.pushes_in_doubt += one.pushes_in_doubt
-            whole.errors += [error for error in one.errors if error not in whole.errors]
+                setattr(total, name, getattr(total, name) + getattr(one, name))
+            total.pushes_in_doubt += one.pushes_in_doubt
+            total.errors += [error for error in one.errors if error not in total.errors]
         seconds = [one.cpu_seconds for one in call_logs]
         known = [second for second in seconds if second is not None]
-        whole.cpu_seconds = sum(known) if known and len(known) == len(seconds) else None
-        return whole
+        total.cpu_seconds = sum(known) if known and len(known) == len(seconds) else None
+        return total
 
 
 _PARTS = tuple((kind, name) for kind in ("pushes", "pops") for name in _CODES)

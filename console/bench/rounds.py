@@ -296,9 +296,9 @@ class Bench:
     def _figures(
         self, candidate: Candidate, scratch: ScratchQueue, call_logs: list[CallLog], times: Times
     ) -> RoundFigures:
-        whole = CallLog.merged(call_logs)
+        merged = CallLog.merged(call_logs)
         if not candidate.carries:
-            return measured(whole, None, None, times, _CURVE_POINTS)
+            return measured(merged, None, None, times, _CURVE_POINTS)
         rest = filler(self._load.payload)
         producers = _processes(self._load.producers)
         pushes, pops = call_logs[:producers], call_logs[producers:]
@@ -309,8 +309,8 @@ class Bench:
             codes, _ = codes_and_times(own.heads)
             left, left_codes = reader.left(rest), partial(reader.left_codes, rest)
             verdicts.append(judge(own, codes.to_pylist(), left, left_codes, candidate.order))
-        _, pushed_us = codes_and_times(whole.heads)
-        return measured(whole, RoundVerdict.together(verdicts), pushed_us, times, _CURVE_POINTS)
+        _, pushed_us = codes_and_times(merged.heads)
+        return measured(merged, RoundVerdict.together(verdicts), pushed_us, times, _CURVE_POINTS)
 
 
 @dataclass(frozen=True)

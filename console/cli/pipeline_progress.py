@@ -18,7 +18,7 @@ from console.cli.context import ON_RESULT, Call, ConfirmedVerb, aligned, verb_op
 from console.cli.streams import LINE_SECONDS, narrate, status_of
 from console.config.urls import HIDDEN, ConnectionUrl
 from console.engines import Database
-from console.errors import ConsoleError, RefusedError, interrupt_behind
+from console.errors import ConsoleError, RefusedError, interrupt_cause
 from console.formats import bare_moment, duration, numbered, offset, plain
 from console.pipeline import PhaseProgress, launch, runs
 from console.pipeline.runs import Run, RunFile
@@ -153,7 +153,7 @@ def _recorded(verb: str, context: click.Context) -> Iterator[None]:
 
 def _end_of(error: BaseException) -> tuple[int, Mapping[str, str]]:
     """The exit status, and the parts of the error."""
-    if (stop := interrupt_behind(error)) is not None:
+    if (stop := interrupt_cause(error)) is not None:
         return status_of(stop), {"what": "Interrupted."}
     if isinstance(error, ConsoleError):
         parts = {"what": error.what, "why": error.why, "next_step": error.next_step}

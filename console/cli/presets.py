@@ -98,7 +98,10 @@ def show(call: Call, name: str) -> None:
             raise _no_preset(name)
         written = dict(templates.definitions(of.engines[0], name))
     else:
-        of, written = mine.meant or mine.require(), dict(mine.parsed.written if mine.parsed else {})
+        of, written = (
+            mine.design_if_trusted or mine.require(),
+            dict(mine.parsed.written if mine.parsed else {}),
+        )
     answer = {
         "preset": of.name,
         "library": of.library,
@@ -212,8 +215,8 @@ def _checked(mine: OwnPreset, found: Check) -> Iterator[str]:
         yield f"{verb} runs for each batch:"
         yield from (f"    {line}" for line in text.split("\n"))
     for verb in SETS:
-        if verb not in found.sent and not found.problems and mine.meant is not None:
-            yield f"no {verb}: {mine.meant.refusals[verb]}"
+        if verb not in found.sent and not found.problems and mine.design_if_trusted is not None:
+            yield f"no {verb}: {mine.design_if_trusted.refusals[verb]}"
     yield (
         f"To correct: {numbered(len(found.problems), 'thing')}." if found.problems else "It holds."
     )
@@ -244,14 +247,19 @@ def trust(call: Call, file: str, revoke: bool) -> None:
         return
     mine.require()
     own.trust(mine)
-    place = own.trusted_place()
-    lines = [f"trusted {mine.path}", f"SHA-256 {mine.sha256}", f"written to {place}"]
+    list_path = own.trust_list_path()
+    lines = [f"trusted {mine.path}", f"SHA-256 {mine.sha256}", f"written to {list_path}"]
     if mine.parsed is not None:
         lines += [f"{verb} sets: {', '.join(sets)}" for verb, sets in mine.parsed.sets.items()]
     if mine.path.parent not in [Path(folder).resolve() for folder in own.folders()]:
         where = own.folders()[0] if own.folders() else "a folder that DBQ_PRESETS names"
         lines.append(f"It is not among your presets: discover and adopt read those in {where}")
-    answer = {"file": str(mine.path), "trusted": True, "sha256": mine.sha256, "list": str(place)}
+    answer = {
+        "file": str(mine.path),
+        "trusted": True,
+        "sha256": mine.sha256,
+        "list": str(list_path),
+    }
     call.answer(answer, lines)
 
 

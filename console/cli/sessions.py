@@ -186,7 +186,7 @@ def waits(call: Call, name: str | None, seconds: float) -> None:
             queues,
             seconds=seconds,
             sleep=lambda seconds: _sleep(seconds, stop),
-            asked_to_end=stop.is_set,
+            stop_requested=stop.is_set,
         )
     call.answer(report.as_json(), list(lines(report, queues, everything=name is None)))
     if stop.is_set():

@@ -147,10 +147,10 @@ def help_(call: Call, name: str | None) -> None:
     if call.json:
         call.answer({"topic": page.name, "summary": page.summary, "text": page.text}, [])
     else:
-        put(laid_out(page.text) if sys.stdout is not None and sys.stdout.isatty() else page.text)
+        put(rendered(page.text) if sys.stdout is not None and sys.stdout.isatty() else page.text)
 
 
-def laid_out(text: str) -> str:
+def rendered(text: str) -> str:
     """The page for a terminal."""
     from rich.console import Console  # noqa: PLC0415  # a verb imports what it uses
     from rich.markdown import Markdown  # noqa: PLC0415

@@ -29,7 +29,7 @@ from console.cli.streams import (
     put,
     status_of,
 )
-from console.errors import ConsoleError, UsageError, interrupt_behind
+from console.errors import ConsoleError, UsageError, interrupt_cause
 from console.rights import Rights
 from console.state import LOG_LEVELS
 
@@ -184,7 +184,7 @@ class _Verbs(click.Group):
             with _logged(context):
                 return super().invoke(context)
         except BaseException as error:
-            stop = interrupt_behind(error)
+            stop = interrupt_cause(error)
             if stop is None:
                 raise
             notes = getattr(stop, "__notes__", ())

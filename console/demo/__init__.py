@@ -104,13 +104,13 @@ class Demo:
 
 def _with_passfile(url: str, folder: Path) -> str:
     """The URL with its password moved to a file in the server's folder."""
-    whole = make_url(url)
+    parsed = make_url(url)
     file = folder / "passfile"
-    words = (whole.host, whole.port, "*", whole.username, whole.password)
+    words = (parsed.host, parsed.port, "*", parsed.username, parsed.password)
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as output:
         output.write(":".join(str(word) for word in words) + "\n")
     bare = URL.create(
-        whole.drivername, whole.username, None, whole.host, whole.port, whole.database
+        parsed.drivername, parsed.username, None, parsed.host, parsed.port, parsed.database
     )
     return bare.update_query_dict({"passfile": str(file)}).render_as_string()
 
@@ -177,8 +177,8 @@ class _Means:
         rates = {}
         for seen in sample.queues:
             name = seen.queue.name
-            whole_run = RateWindow(seen.queue.design.flow, seconds=float("inf"))
-            window = self._windows.setdefault(name, whole_run)
+            entire_run = RateWindow(seen.queue.design.flow, seconds=float("inf"))
+            window = self._windows.setdefault(name, entire_run)
             rates[name] = window.add(sample.taken_at, seen.row, counts_rows=sample.counts_rows)
         return rates
 

@@ -251,9 +251,9 @@ class _Flow:
         before, self._counted_at = self._counted_at, time.monotonic()
         # After an interruption, do not push or pop a minute's worth at once.
         self._due += rate * min(self._counted_at - before, 3 * _TICK_SECONDS)
-        whole = int(self._due)
-        self._due -= whole
-        return whole
+        count = int(self._due)
+        self._due -= count
+        return count
 
 
 class _Worker:

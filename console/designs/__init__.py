@@ -107,22 +107,22 @@ def recorded(name: str, engine: str | None = None, *, sha256: str = "", by: str 
 
 def _own(name: str, sha256: str, by: str) -> tuple[Design | None, str, str]:
     """The preset; or None with the reason and the next step."""
-    mine = own.of_name(name)
-    theirs = f"{by} adopted it by a file with SHA-256 {sha256[:12]}"
-    if mine is None:
+    preset = own.of_name(name)
+    adopted_by = f"{by} adopted it by a file with SHA-256 {sha256[:12]}"
+    if preset is None:
         return (
             None,
-            f"preset {name} is not here: {theirs}: get that file",
+            f"preset {name} is not here: {adopted_by}: get that file",
             f"Get {name}.sql from there, put it among your presets (dbq-console preset list), and "
             "read it before you trust it: dbq-console preset trust FILE",
         )
-    if mine.design is not None and mine.sha256 == sha256:
-        return mine.design, "", ""
-    if mine.design is None:
-        return None, f"preset {name}: {mine.problem}", f"Then look at it: {theirs}."
+    if preset.design is not None and preset.sha256 == sha256:
+        return preset.design, "", ""
+    if preset.design is None:
+        return None, f"preset {name}: {preset.problem}", f"Then look at it: {adopted_by}."
     return (
         None,
-        f"preset {name} differs: {theirs}, yours has {mine.sha256[:12]}: get that file, or "
+        f"preset {name} differs: {adopted_by}, yours has {preset.sha256[:12]}: get that file, or "
         "forget the queue and adopt it by yours",
-        f"Yours is {mine.path}. Agree on one of the two: all read a queue by the same.",
+        f"Yours is {preset.path}. Agree on one of the two: all read a queue by the same.",
     )

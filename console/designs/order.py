@@ -124,14 +124,14 @@ def _overtaken(log: Sequence[Pop]) -> Iterator[Overtaken]:
     """Messages of a lower number that were popped after higher ones; kept sorted by number."""
     numbers: list[int] = []
     times: list[float] = []
-    places: list[int] = []
-    for place, pop in enumerate(log):
+    positions: list[int] = []
+    for position, pop in enumerate(log):
         pushed = None if pop.pushed_at is None else pop.pushed_at.timestamp()
         least = -math.inf if pushed is None else pushed
         at = bisect_right(numbers, pop.number)
-        before = zip(times[at:], places[at:], strict=True)
+        before = zip(times[at:], positions[at:], strict=True)
         if by := [found for time, found in before if time >= least]:
             yield Overtaken(pop, len(by), log[min(by)])
         numbers.insert(at, pop.number)
         times.insert(at, math.inf if pushed is None else pushed)
-        places.insert(at, place)
+        positions.insert(at, position)

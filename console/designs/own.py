@@ -43,7 +43,7 @@ class OwnPreset:
     """Empty: it was not read."""
     parsed: OwnFile | None = None
     design: Design | None = None
-    meant: Design | None = None
+    design_if_trusted: Design | None = None
     """What it is once it is trusted."""
     problem: str = ""
     """Why it is not a valid preset; empty: it is."""
@@ -74,7 +74,7 @@ def folders() -> list[Path]:
 
 def every() -> tuple[OwnPreset, ...]:
     """All files, invalid ones too, in the order of folders and names."""
-    return _every(tuple(folders()), trusted_place())
+    return _every(tuple(folders()), trust_list_path())
 
 
 def usable() -> dict[str, Design]:
@@ -88,11 +88,11 @@ def of_name(name: str) -> OwnPreset | None:
 
 
 @lru_cache(maxsize=1)
-def _every(places: tuple[Path, ...], list_: Path | None) -> tuple[OwnPreset, ...]:
+def _every(folders: tuple[Path, ...], list_: Path | None) -> tuple[OwnPreset, ...]:
     found: dict[str, OwnPreset] = {}
     strange: list[OwnPreset] = []
     trusted = _trusted(list_)
-    for folder in places:
+    for folder in folders:
         for path in _files(folder):
             one = _read(path, trusted)
             if one.design is not None and (first := found.get(one.name)):
@@ -136,7 +136,7 @@ def read(path: Path) -> OwnPreset:
     real = Path(os.path.realpath(path))
     if found := next((one for one in every() if one.path == real), None):
         return found
-    found = _read(real, _trusted(trusted_place()))
+    found = _read(real, _trusted(trust_list_path()))
     _give([*(one for one in every() if one.name != found.name), found])
     return found
 
@@ -155,20 +155,22 @@ def _read(path: Path, trusted: Mapping[str, str] | str) -> OwnPreset:
     found = replace(found, sha256=hashlib.sha256(content).hexdigest())
     try:
         parsed = parse(content.decode())
-        _check_place(found.name, parsed.engine)
+        _check_name_and_engine(found.name, parsed.engine)
     except UnicodeDecodeError as error:
         return replace(found, problem=f"byte {error.start + 1:,} is not UTF-8")
     except NotAPresetError as error:
         return replace(found, problem=str(error))
-    meant, why = _design(found, parsed), _untrusted(found, trusted)
-    design = _only_looked_at(found, meant, why) if why else meant
-    return replace(found, parsed=parsed, meant=meant, design=design, untrusted=why)
+    design_if_trusted, why = _design(found, parsed), _untrusted(found, trusted)
+    design = _read_only(found, design_if_trusted, why) if why else design_if_trusted
+    return replace(
+        found, parsed=parsed, design_if_trusted=design_if_trusted, design=design, untrusted=why
+    )
 
 
 def _content(path: Path) -> bytes:
     """The content of a file that nobody else could have written, else RefusedError."""
-    for place in (path.parent, path):
-        if why := others_may_write(place, place.stat()):
+    for one in (path.parent, path):
+        if why := others_may_write(one, one.stat()):
             raise RefusedError(why)
     # Check the opened file itself.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -192,7 +194,7 @@ def others_may_write(path: Path, status: os.stat_result) -> str:
     return ""
 
 
-def _check_place(name: str, engine: str) -> None:
+def _check_name_and_engine(name: str, engine: str) -> None:
     """NotAPresetError if the name or the engine is not possible."""
     if not _NAME.fullmatch(name):
         raise NotAPresetError(
@@ -242,42 +244,44 @@ def _design(file: OwnPreset, parsed: OwnFile) -> Design:
     )
 
 
-def _only_looked_at(file: OwnPreset, meant: Design, why: str) -> Design:
-    """The same without a verb."""
-    told = f"its preset {file.name} is not trusted: {file.trust_command} ({why})"
-    acting = {*meant.verbs, *meant.refusals, *SETS, *_ACTING}
-    return replace(meant, verbs=(), trusted=False, refusals=dict.fromkeys(sorted(acting), told))
+def _read_only(file: OwnPreset, design_if_trusted: Design, why: str) -> Design:
+    """The same without verbs."""
+    refusal = f"its preset {file.name} is not trusted: {file.trust_command} ({why})"
+    acting = {*design_if_trusted.verbs, *design_if_trusted.refusals, *SETS, *_ACTING}
+    return replace(
+        design_if_trusted, verbs=(), trusted=False, refusals=dict.fromkeys(sorted(acting), refusal)
+    )
 
 
-def trusted_place() -> Path | None:
+def trust_list_path() -> Path | None:
     """The list of what this user has trusted, as sha256sum writes such lists."""
     folder = configuration_folder(os.environ)
     return None if folder is None else folder / _TRUSTED
 
 
-def _trusted(place: Path | None) -> Mapping[str, str] | str:
+def _trusted(path: Path | None) -> Mapping[str, str] | str:
     """Path -> SHA-256; or why the list says nothing."""
-    if place is None:
+    if path is None:
         return {}
     try:
-        with place.open(encoding="utf-8") as file:
-            if why := _not_private(place, os.fstat(file.fileno())):
+        with path.open(encoding="utf-8") as file:
+            if why := _not_private(path, os.fstat(file.fileno())):
                 return why
             lines = file.read().splitlines()
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        return f"The list of what you trust ({place}) cannot be read: {error}"
+        return f"The list of what you trust ({path}) cannot be read: {error}"
     return {found["path"]: found["sha256"] for line in lines if (found := _LINE.fullmatch(line))}
 
 
-def _not_private(place: Path, status: os.stat_result) -> str:
+def _not_private(path: Path, status: os.stat_result) -> str:
     if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
         return ""
     mode = stat.S_IMODE(status.st_mode)
     return (
         f"The list of what you trust is not yours alone (its mode is {mode:04o}): "
-        f"chmod 600 {shlex.quote(str(place))}"
+        f"chmod 600 {shlex.quote(str(path))}"
     )
 
 
@@ -300,31 +304,33 @@ def distrust(path: Path) -> None:
 
 def _rewrite(added: Mapping[str, str], dropped: Iterable[str]) -> None:
     """Rewrite the list atomically. UsageError, RefusedError."""
-    place = trusted_place()
-    if place is None:
+    list_path = trust_list_path()
+    if list_path is None:
         raise UsageError(
             "There is no place for a list of trusted presets.",
             why="This user has no home directory.",
             next_step="Set XDG_CONFIG_HOME.",
         )
-    before = _trusted(place)
+    before = _trusted(list_path)
     if isinstance(before, str):
         raise RefusedError("Nothing was trusted.", why=f"{before}")
     after = {path: sha256 for path, sha256 in before.items() if path not in dropped}
     after.update(added)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        temporary = place.with_name(f".{_TRUSTED}.{os.getpid()}")
+        list_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        temporary = list_path.with_name(f".{_TRUSTED}.{os.getpid()}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.writelines(f"{sha256}  {path}\n" for path, sha256 in after.items())
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(place)
+            temporary.replace(list_path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise UsageError(f"{str(place)!r} cannot be written.", why=error.strerror or "") from None
+        raise UsageError(
+            f"{str(list_path)!r} cannot be written.", why=error.strerror or ""
+        ) from None
     forget_read()

@@ -52,7 +52,7 @@ _TOKEN = re.compile(
     r"|(?P<open>[(\[])|(?P<close>[)\]])|(?P<refused>--|/\*|\*/|[;$\\:`{}'\"])|.",
     re.DOTALL,
 )
-_ASKED = re.compile(r"\{(\w+)\}|-- when (?:not )?defined (\w+)")
+_DEFINITION_USED = re.compile(r"\{(\w+)\}|-- when (?:not )?defined (\w+)")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _WHY = {
     "--": "a comment: write remarks on lines of their own, which begin with --",
@@ -240,7 +240,7 @@ def _reserved_names(engine: str) -> frozenset[str]:
         texts = (one.template for one in templates.statements(engine, file).values())
         found |= definitions.keys()
         for text in (*definitions.values(), *texts):
-            found.update(name for pair in _ASKED.findall(text) for name in pair if name)
+            found.update(name for pair in _DEFINITION_USED.findall(text) for name in pair if name)
     return frozenset(found)
 
 

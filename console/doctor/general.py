@@ -228,8 +228,8 @@ class Errors:
     @property
     def expected(self) -> float:
         """The number that came before in as long."""
-        whole = _DAY_SECONDS - BURST_SECONDS
-        span = whole if self.before <= MOST else self.before_seconds or 0.0
+        rest_seconds = _DAY_SECONDS - BURST_SECONDS
+        span = rest_seconds if self.before <= MOST else self.before_seconds or 0.0
         return self.before * self.seconds / span if span > 0 else 0.0
 
     @property

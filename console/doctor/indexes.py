@@ -153,8 +153,8 @@ def _check_plan(context: CheckContext) -> Iterator[Finding]:
 
 def _plan(context: CheckContext) -> Mapping[str, Any]:
     with context.limited_transaction() as connection:
-        asked = sql.query("doctor.pop_plan", connection.dialect, context.queue.scope(connection))
-        plan: Mapping[str, Any] = connection.execute(asked).scalar_one()[0]
+        query = sql.query("doctor.pop_plan", connection.dialect, context.queue.scope(connection))
+        plan: Mapping[str, Any] = connection.execute(query).scalar_one()[0]
     return plan
 
 

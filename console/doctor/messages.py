@@ -60,8 +60,8 @@ def applies(queue: Queue) -> bool:
 class OrphanedPayloads:
     rows_read: int
     lowest: int | None
-    alone: int
-    alone_ids: Any
+    orphaned: int
+    orphaned_ids: Any
 
 
 @dataclass
@@ -154,7 +154,7 @@ def _check_orphaned(context: CheckContext) -> Iterator[Finding]:
         return row
 
     for newest, row in _scan(context, _ORPHANED, chunk):
-        orphaned.add(row.alone, row.alone_ids, newest)
+        orphaned.add(row.orphaned, row.orphaned_ids, newest)
     if orphaned.count:
         yield Finding(
             PAYLOAD_ORPHANED,

@@ -288,15 +288,15 @@ def _joined(ranges: Iterable[NumberRange]) -> list[tuple[int, int]]:
     return joined
 
 
-def _clipped(whole: NumberRange, limits: Sequence[tuple[int, int]]) -> list[NumberRange]:
+def _clipped(lost: NumberRange, limits: Sequence[tuple[int, int]]) -> list[NumberRange]:
     """The parts of a range that are within the limits; times only at the range's own ends."""
     parts = []
     for first, last in limits:
-        low, high = max(whole.first, first), min(whole.last, last)
+        low, high = max(lost.first, first), min(lost.last, last)
         if low <= high:
-            before = whole.before_at if low == whole.first else None
-            after = whole.after_at if high == whole.last else None
-            parts.append(NumberRange(whole.kind, low, high, whole.since, before, after))
+            before = lost.before_at if low == lost.first else None
+            after = lost.after_at if high == lost.last else None
+            parts.append(NumberRange(lost.kind, low, high, lost.since, before, after))
     return parts
 
 

@@ -138,13 +138,13 @@ def _check_ring(context: CheckContext) -> Iterator[Finding]:
         return
     queue = context.queue
     rings = [_read_view(context, queue, view, history) for view in queue.views]
-    whole = rings[0]
+    ring_state = rings[0]
     if queue.subscribers:
         structure = _read_structure(context)
-        whole = RingState(context, queue, queue, history, structure, LostNumbers())
+        ring_state = RingState(context, queue, queue, history, structure, LostNumbers())
     slowest = min(rings, key=lambda ring: ring.now.next_pop)
     yield from _check_each(rings, lost.check_spent_beyond_ring, lost.check_orphans)
-    yield from _check_each([whole], _check_slots, _check_slot_count)
+    yield from _check_each([ring_state], _check_slots, _check_slot_count)
     if queue.subscribers:
         yield from _check_each(rings, _check_popped_rows)
     yield from _check_each(rings, _check_behind)
@@ -165,16 +165,16 @@ def _read_structure(context: CheckContext) -> Structure:
 
 
 def _read_view(
-    context: CheckContext, whole: Queue, view: Queue, history: ServerHistory
+    context: CheckContext, queue: Queue, view: Queue, history: ServerHistory
 ) -> RingState:
-    patience_seconds = context.patience_seconds / len(whole.views)
+    patience_seconds = context.patience_seconds / len(queue.views)
     with context.viewed_as(view, patience_seconds):
         now = _read_structure(context)
         # With a sequence behind the numbers in use, these would look lost.
         numbers = LostNumbers() if now.behind else find_lost_numbers(context)
     prefix = f"{view.subscriber}: " * bool(view.subscriber)
     context.unseen.extend(prefix + line for line in numbers.unseen())
-    return RingState(context, whole, view, history, now, numbers)
+    return RingState(context, queue, view, history, now, numbers)
 
 
 def _check_each(

@@ -166,10 +166,10 @@ class ConsumptionHistory:
     ) -> dict[Key, ConsumptionVerdict]:
         verdicts: dict[Key, list[ConsumptionVerdict]] = {}
         waiting: list[tuple[QueueSample, QueueSnapshot]] = []
-        for whole in sample.queues:
-            key, thresholds = key_of(whole.queue), thresholds_of(whole.queue.name)
+        for sampled in sample.queues:
+            key, thresholds = key_of(sampled.queue), thresholds_of(sampled.queue.name)
             verdicts[key] = []
-            for one, seen, rate in _each(whole, sample, snapshots.get(key)):
+            for one, seen, rate in _each(sampled, sample, snapshots.get(key)):
                 # The pause explains why nothing is popped.
                 if (
                     rate
@@ -205,16 +205,16 @@ class ConsumptionHistory:
     def _compare(
         self, queue: Queue, seen: QueueSnapshot, now: Position, thresholds: Thresholds
     ) -> ConsumptionVerdict:
-        place, limit = _view_key(queue), self._limit(thresholds)
+        key, limit = _view_key(queue), self._limit(thresholds)
         order = queue.design.order_with(queue.options)
-        before, gap = self._since.setdefault(place, (now, seen.gap or 0))
+        before, gap = self._since.setdefault(key, (now, seen.gap or 0))
         fresh = now.popped_seconds is not None and now.popped_seconds < self.idle_for_seconds
         if order is Order.DUE and queue.kind is Kind.INSTALLED:
             fresh = fresh or now.overdue_seconds < limit
         # On a stack every push changes the next message, so that shows no pop.
         moved = now.next != before.next and order is not Order.LIFO
         if fresh or moved or now.popped != before.popped:
-            self._since[place] = now, seen.gap or 0
+            self._since[key] = now, seen.gap or 0
             return _FINE
         if now.moment - before.moment < self.idle_for_seconds:
             return ConsumptionVerdict(
@@ -232,19 +232,19 @@ class ConsumptionHistory:
 
 
 def _each(
-    whole: QueueSample, sample: DatabaseSample, rated: QueueSnapshot | None
+    sampled: QueueSample, sample: DatabaseSample, rated: QueueSnapshot | None
 ) -> Iterator[tuple[QueueSample, QueueSnapshot, float | None]]:
     """The queue, or each of its subscribers, with its figures and its pop rate.
 
     A subscriber's figures do not show who holds its rows or claims: see `_positions`.
     """
-    seen = snapshot(whole, sample.connection)
-    if not whole.queue.subscribers:
-        yield whole, seen, None if rated is None else rated.pop_per_second
+    seen = snapshot(sampled, sample.connection)
+    if not sampled.queue.subscribers:
+        yield sampled, seen, None if rated is None else rated.pop_per_second
         return
     figures = {one.subscriber: one for one in seen.subscribers or ()}
     rates = {one.subscriber: one for one in (rated and rated.subscribers) or ()}
-    for view in whole.queue.views:
+    for view in sampled.queue.views:
         mine, rate = figures.get(view.subscriber), rates.get(view.subscriber)
         known = replace(
             seen,
@@ -257,7 +257,7 @@ def _each(
             claimed=0,
             stuck=0,
         )
-        yield replace(whole, queue=view), known, None if rate is None else rate.pop_per_second
+        yield replace(sampled, queue=view), known, None if rate is None else rate.pop_per_second
 
 
 def _of_subscriber(

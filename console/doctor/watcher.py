@@ -57,7 +57,7 @@ class DoctorUpdate:
     next_seconds: float | None = None
     """Until the next round; None: this one still runs."""
     error: ConsoleError | None = None
-    whole_round: bool = False
+    complete_round: bool = False
     """Whether it completes a round of all queues."""
 
 
@@ -285,7 +285,7 @@ class Watcher:
         with self._changed:
             self._due = time.monotonic() + pause
         # Before the next round, others have their turns again.
-        self._deliver(DoctorUpdate(next_seconds=pause + waited, whole_round=True))
+        self._deliver(DoctorUpdate(next_seconds=pause + waited, complete_round=True))
 
     def _rest_between_chunks(self, seconds: float) -> set[QueueName]:
         """Relieves the server and the screen; returns the queues requested by now."""

@@ -320,7 +320,7 @@ class Watch:
             self._round.clear()
             with self._lock:
                 self._seen = replace(self._seen, diagnoses=())
-        elif examined.whole_round:
+        elif examined.complete_round:
             found, self._round = tuple(self._round), []
             with self._lock:
                 self._seen = replace(self._seen, diagnoses=found, examined_at=time.time())

@@ -224,7 +224,7 @@ class ConsumerWatch:
         for queue in queues:
             owners = (owner_of(row.claimed_by, queue) for row in claimants.get(key_of(queue), ()))
             sessions |= {owner.session for owner in owners if owner is not None}
-        asked = {name.lower() for queue in queues for name in called_names(product, queue)}
+        names = {name.lower() for queue in queues for name in called_names(product, queue)}
         with self._database.transaction("read the sessions", read_only=True) as connection:
             at = limit_transaction(connection, self._database, SAMPLE_TIMEOUT_SECONDS).now or utc()
             rows = sql.rows(
@@ -233,7 +233,7 @@ class ConsumerWatch:
                 "activity.clients",
                 relations=product.array(objects.ids(advisory=False)),
                 sessions=product.array(sorted(sessions)),
-                names=product.array(sorted(asked)),
+                names=product.array(sorted(names)),
             )
         return rows, at
 

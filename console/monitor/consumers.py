@@ -174,13 +174,13 @@ def latest(recorded_rows: Iterable[Mapping[str, Any]]) -> tuple[Consumer, ...]:
 
 def disconnected(seen: Collection[Consumer], there: Collection[Consumer]) -> tuple[Consumer, ...]:
     """The consumers that are no longer there, the last seen first."""
-    whole = {one.name for one in (*seen, *there) if one.program or one.host}
+    with_client = {one.name for one in (*seen, *there) if one.program or one.host}
     present = {one.identity for one in there}
     found = [
         one
         for one in seen
         # Claims that outlived their session have no program and no host.
-        if one.identity not in present and (one.program or one.host or one.name not in whole)
+        if one.identity not in present and (one.program or one.host or one.name not in with_client)
     ]
     return tuple(sorted(found, key=lambda one: str(one.last_seen), reverse=True))
 

@@ -147,7 +147,7 @@ _STEP = re.compile(r'\.(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^."=\[\]]+))|\
 _BARE_KEY = re.compile(r'[^."=\[\]\s]+')
 _LONGEST_SECONDS = 50 * 366 * 86400.0
 _LONGEST_VALUE = 1_000
-_WHOLE = re.compile(r"[0-9]{1,15}")
+_NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ def _seconds(name: str, value: str) -> float:
 
 
 def _number(name: str, value: str) -> int:
-    if not _WHOLE.fullmatch(value) or not int(value):
+    if not _NUMBER.fullmatch(value) or not int(value):
         raise UsageError(
             f"The filter {name}= must be a whole number, not {value!r}.",
             next_step="1 or more; at most 15 digits.",

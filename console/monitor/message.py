@@ -38,7 +38,7 @@ class ReadBound:
     """Whether reading stopped here before the last row."""
     _began: float = field(default_factory=time.monotonic)
 
-    def goes_on(self, read: float) -> bool:
+    def may_continue(self, read: float) -> bool:
         """Whether to read another page after one of `read` rows."""
         self.rows += read
         return self.rows < self.most and self.took <= self.seconds
@@ -63,7 +63,7 @@ def pages(
         page = read(position)
         yield page
         rows, following = after(page)
-        more = bound.goes_on(rows)
+        more = bound.may_continue(rows)
         if following is None:
             return
         if not more:
@@ -84,7 +84,7 @@ def last_key(scan: Scan, rows: Sequence[ScanRow]) -> ScanKey | None:
 
 ERROR_LENGTH = 1_000
 """Characters of an error text in a list."""
-WHOLE_ERROR_LENGTH = 100_000
+FULL_ERROR_LENGTH = 100_000
 """If one message is read."""
 MASK_MARGIN = 200
 """Read beyond the end of a text that is cut, so that a mask can match across it."""
@@ -190,7 +190,7 @@ class MessageQuery:
     payload_bytes: int | None = None
     """Bytes of each payload that are read; None: nothing."""
     masks: tuple[re.Pattern[str], ...] = ()
-    whole_error: bool = False
+    full_error: bool = False
     oldest_first: bool = False
     """Each scan from its oldest end, whichever is shown first."""
     moment: datetime | None = None
@@ -229,8 +229,8 @@ class MessageQuery:
 
     @property
     def _error_length(self) -> int:
-        whole = self.whole_error or len(self.filters.ids) == 1
-        return WHOLE_ERROR_LENGTH if whole else ERROR_LENGTH
+        full = self.full_error or len(self.filters.ids) == 1
+        return FULL_ERROR_LENGTH if full else ERROR_LENGTH
 
     def _payload(self, payload: str | bytes | None) -> tuple[str | bytes | None, bool]:
         """The first bytes of it (whole characters of UTF-8), and whether it was cut."""

@@ -170,22 +170,22 @@ def message(
 ) -> Message | None:
     """The message at a page's key; None: no longer there in that state."""
     check(queue, NOTHING)
-    scan, place = _scan_and_key(queue, key)
-    if not place.id:
+    scan, position = _scan_and_key(queue, key)
+    if not position.id:
         raise UsageError(f"{key!r} is not the key of a message in the queue {queue.name!r}.")
     query = MessageQuery(
-        NOTHING, 1, payload_bytes=payload_bytes, masks=tuple(masks), whole_error=True
+        NOTHING, 1, payload_bytes=payload_bytes, masks=tuple(masks), full_error=True
     )
     with (
         message_session(database, queue) as session,
         session.transaction(read_task(queue)) as connection,
     ):
         source = MessageSource.of(connection, queue)
-        source.check(scan, place)
+        source.check(scan, position)
         source.begin_read(connection, database)
-        request = query.scan_request(scan, after=place, exactly=True)
+        request = query.scan_request(scan, after=position, exactly=True)
         if scan.chunks:
-            number = number_of(place)
+            number = number_of(position)
             slots = source.extent(connection).slots
             request = replace(request, chunk=(number, number), slots=slots)
         rows = fetch(connection, source, request, MessageRow, "matching")
@@ -206,11 +206,11 @@ def follow(
     None: it does not exist any more, or that is not known.
     """
     found = message(database, queue, key, payload_bytes=payload_bytes, masks=masks)
-    scan, place = _scan_and_key(queue, key)
+    scan, position = _scan_and_key(queue, key)
     by_id = next((one for one in scans_by_id(queue) if one.subscriber == scan.subscriber), None)
     if found is not None or by_id in {None, scan} or scan.by not in {By.ID, By.TIME}:
         return found
-    there = ScanKey(by_id.name, id=place.id).text if by_id else key
+    there = ScanKey(by_id.name, id=position.id).text if by_id else key
     return message(database, queue, there, payload_bytes=payload_bytes, masks=masks)
 
 
@@ -218,8 +218,8 @@ def _scan_and_key(queue: Queue, key: str) -> tuple[Scan, ScanKey]:
     """Reads a key; that of a page filtered by id may be in one of `scans_by_id`."""
     scans = scans_of(queue)
     scans = (*scans, *(one for one in scans_by_id(queue) if one not in scans))
-    at, place = read_key(key, scans)
-    return scans[at], place
+    at, position = read_key(key, scans)
+    return scans[at], position
 
 
 def check(queue: Queue, filters: Filters) -> None:

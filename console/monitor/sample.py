@@ -134,7 +134,7 @@ class DatabaseSample:
     queues: tuple[QueueSample, ...]
     counts_rows: bool
     production: bool
-    life: str = ""
+    incarnation: str = ""
     """Changes when counters and sequence positions no longer continue those sampled before."""
     clock_ahead: timedelta = timedelta()
     """How far the server's clock is ahead of ours."""
@@ -212,7 +212,7 @@ def take_sample(
         ),
         counts_rows=counts_rows,
         production=known.production or database.production,
-        life=run.server.life,
+        incarnation=run.server.incarnation,
         clock_ahead=run.clock_ahead,
     )
 

@@ -76,7 +76,7 @@ class SampledRow:
 class ServerState:
     """The state of the server at the begin of a transaction."""
 
-    life: str = ""
+    incarnation: str = ""
     """Changes with a restart, a crash or a reset, after which counters begin at zero."""
     sees_writers: bool = True
     """A standby does not see the sessions that write."""
@@ -90,7 +90,7 @@ class _SettingsRow:
     jit: str
     statement_timeout: str
     lock_timeout: str
-    life: str
+    incarnation: str
     sees_writers: bool
     now: datetime
 
@@ -119,7 +119,7 @@ def limit_transaction(
         statement_timeout=f"{statement_seconds * 1000:.0f}ms",
         lock_timeout=f"{lock * 1000:.0f}ms",
     )
-    return ServerState(row.life, row.sees_writers, row.now)
+    return ServerState(row.incarnation, row.sees_writers, row.now)
 
 
 def groups(queues: Sequence[Queue]) -> Iterator[Sequence[Queue]]:

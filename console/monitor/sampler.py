@@ -108,7 +108,7 @@ class Sampler:
         self._only = only
         self._turns = turns
         self._memory = Memory()
-        self._life = ""
+        self._incarnation = ""
         self._probed: object = None
         self._found: Login | None = None
         self._windows: dict[object, tuple[RateWindow, SubscriberWindows]] = {}
@@ -199,18 +199,18 @@ class Sampler:
     def _login(self, sample: DatabaseSample) -> Login | None:
         """Read once, and again when the server or its queues are others."""
         queues = [one.queue for one in sample.queues]
-        now = (sample.life, {(queue.schema, queue.name) for queue in queues})
+        now = (sample.incarnation, {(queue.schema, queue.name) for queue in queues})
         if now != self._probed:
             self._probed, self._found = now, probe(self._database, queues)
         return self._found
 
     def _reading(self, sample: DatabaseSample, login: Login | None) -> Reading:
-        if sample.life != self._life:
+        if sample.incarnation != self._incarnation:
             # A restart, a crash or a reset: earlier counters say nothing about now.
             self._windows.clear()
-            if self._life:
+            if self._incarnation:
                 self._database.forget_capabilities()
-            self._life = sample.life
+            self._incarnation = sample.incarnation
         shown: list[QueueSnapshot] = []
         windows: dict[object, tuple[RateWindow, SubscriberWindows]] = {}
         for seen in sample.queues:

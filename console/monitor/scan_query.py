@@ -317,7 +317,7 @@ class Search:
             self._next_chunk(connection, scan)
         else:
             self._next_rows(connection, scan)
-        if not self.finished and not self._bound.goes_on(0):
+        if not self.finished and not self._bound.may_continue(0):
             self._stop()
 
     @property

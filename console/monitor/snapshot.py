@@ -233,8 +233,8 @@ def _counts(
     if row.capacity is not None and (row.ready is None or row.ready > COUNTED):
         # A ring that is too deep to count is as deep as its gap, except for holes; unless it is the
         # parked numbers that are too many.
-        numbers_tell = row.gap is not None and row.gap > COUNTED
-        found["ready"] = max(row.ready or 0, row.gap or 0) if numbers_tell else row.ready
+        gap_is_deep = row.gap is not None and row.gap > COUNTED
+        found["ready"] = max(row.ready or 0, row.gap or 0) if gap_is_deep else row.ready
     counted |= found
     return counted, [name for name in _STATE_FIELDS if found.get(name) is not None]
 

@@ -70,7 +70,7 @@ class SubscriberSnapshot:
     """Messages since the first sample, as in `Rates`."""
 
     @property
-    def is_sound(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether each value has its type: records may be damaged or forged."""
         counts, seconds = (self.gap, self.ready, self.parked), (self.age_seconds,)
         figures = (*counts, *seconds, self.pop_per_second, self.full_in_seconds)
@@ -121,7 +121,7 @@ def from_text(text: object) -> tuple[SubscriberSnapshot, ...] | None:
         )
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
-    return found if all(one.is_sound for one in found) else None
+    return found if all(one.is_valid for one in found) else None
 
 
 def subscribers(

@@ -212,9 +212,9 @@ def watch(
     seconds: float = 5.0,
     interval_seconds: float = INTERVAL_SECONDS,
     sleep: Callable[[float], object] = time.sleep,
-    asked_to_end: Callable[[], bool] = lambda: False,
+    stop_requested: Callable[[], bool] = lambda: False,
 ) -> WaitReport:
-    """Sample for `seconds`, at least once, or until asked to end. Raises ConsoleError."""
+    """Sample for `seconds`, at least once, or until `stop_requested`. Raises ConsoleError."""
     lacking = database.capabilities.missing
     missing = {what: why for what, why in lacking.items() if what in _CAPABILITIES}
     objects = Objects(()) if "waits" in missing else find_objects(database, queues)
@@ -235,7 +235,7 @@ def watch(
         pause = max(interval_seconds - (ended - began), _PAUSE * (ended - began))
         rest = started + seconds - ended
         sleep(max(0.0, min(pause, rest)))
-        if pause >= rest or asked_to_end():
+        if pause >= rest or stop_requested():
             break
     after = _optional(database, CounterRow, "counters", objects, missing)
     seconds = time.monotonic() - started

@@ -47,8 +47,8 @@ class Intervals:
     poll: float = 1.0
     first_back_off: float = 2.0
     longest_back_off: float = 300.0
-    sure: float = SECONDS
-    """The least rest of the lease with which something is sent."""
+    least_lease: float = SECONDS
+    """Nothing is sent when less of the lease is left."""
 
 
 INTERVALS = Intervals()
@@ -123,7 +123,7 @@ class Notifier:
         on_message: Callable[[str], None],
         intervals: Intervals = INTERVALS,
     ) -> None:
-        """`tell`: a line for the operator, in any thread."""
+        """`on_message` gets lines for the operator, in any thread."""
         self._database = database
         self._source = source
         self._on_message = on_message
@@ -170,7 +170,7 @@ class Notifier:
                 self._examined_pairs.add(pair)
                 if self._present is not None:
                     self._present = self._present | {pair}  # created since
-            if examined.whole_round:
+            if examined.complete_round:
                 self._present, self._examined_pairs = self._examined_pairs, set()
                 self._diagnoses = {
                     k: one for k, one in self._diagnoses.items() if k in self._present
@@ -220,7 +220,7 @@ class Notifier:
             self._entries = self._outbox.unfinished()
             self._reload_at = time.monotonic() + _RELOAD_SECONDS
         self._entries = self._updated(self._entries)
-        if self._outbox.held_seconds() > self._intervals.sure:
+        if self._outbox.held_seconds() > self._intervals.least_lease:
             self._deliver(self._entries)
 
     def _hold(self) -> None:

@@ -233,9 +233,9 @@ class Lake:
         name = temporary or f"{_TEMPORARY}{uuid.uuid4().hex}"
         beside = f"{folder}/{name}" if folder else name
 
-        def checked(whole: str) -> None:
+        def checked(full_path: str) -> None:
             if check is not None:
-                check(whole[len(self.path("")) :])
+                check(full_path[len(self.path("")) :])
 
         with (
             self._translated("written", path),

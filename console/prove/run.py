@@ -27,7 +27,7 @@ from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS, Design, designs_on
 from console.designs.model import ARCHIVE_AT_POP, NOTIFY, PAYLOAD
 from console.engines import Database, Product, Timeouts
-from console.errors import ConnectionFailedError, ConsoleError, RefusedError, interrupt_behind
+from console.errors import ConnectionFailedError, ConsoleError, RefusedError, interrupt_cause
 from console.formats import plain
 from console.prove import calls, repairs, server
 from console.prove.trial import (
@@ -168,7 +168,7 @@ def prove_claim(label: str, claim: Claim, trial: Trial) -> Line:
 
 def _let_interrupts_through(error: Exception) -> None:
     """A claim that was interrupted is not disproven."""
-    if (interrupt := interrupt_behind(error)) is not None:
+    if (interrupt := interrupt_cause(error)) is not None:
         raise interrupt
 
 

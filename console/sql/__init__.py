@@ -301,12 +301,12 @@ def _fill(found: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -
         _, identifiers = _lexer(opening)
         filled = [fill(piece) for piece in identifiers.split(inner)]
         names = [identifier(name) for name in identifiers.findall(inner)]
-        whole = filled[0] + "".join(n + p for n, p in zip(names, filled[1:], strict=True))
-        return quote_literal(dialect, whole)
+        text = filled[0] + "".join(n + p for n, p in zip(names, filled[1:], strict=True))
+        return quote_literal(dialect, text)
 
     def put_in(token: str) -> str:
-        whole = identifier(token) if token[0] == opening else literal(token)
-        return whole.replace(":", "\\:") if for_text else whole
+        text = identifier(token) if token[0] == opening else literal(token)
+        return text.replace(":", "\\:") if for_text else text
 
     pieces = list(_pieces(template, opening, for_text=for_text))
     put = {token: put_in(token) for token in set(pieces[1::2])}

@@ -73,13 +73,13 @@ def install_plan(database: Database, queue: Queue, *, production: bool = False) 
         database,
         queue,
         "install",
-        (f"It runs on {where} in one transaction: all or nothing.", *_price(queue)),
+        (f"It runs on {where} in one transaction: all or nothing.", *_cost(queue)),
         single_step(_install, database, queue),
         sql=installing.script(database.product, queue),
     )
 
 
-def _price(queue: Queue) -> Sequence[str]:
+def _cost(queue: Queue) -> Sequence[str]:
     """The cost of a ring's `content` option, compared with its other value."""
     if queue.design.flow is not Flow.NUMBERS:
         return ()

@@ -20,13 +20,13 @@ EXEC @got = sys.sp_getapplock
 EXEC @got = sys.sp_getapplock
     @Resource = N'{resource}', @LockMode = N'Shared', @LockOwner = N'Session', @LockTimeout = 0;
 -- end
-SELECT CAST(CASE WHEN @got >= 0 THEN 1 ELSE 0 END AS bit) AS got;
+SELECT CAST(CASE WHEN @got >= 0 THEN 1 ELSE 0 END AS bit) AS acquired;
 
 -- name: release_lock
 -- one row: whether this session had the lock of that name, now released
 DECLARE @got int;
 EXEC @got = sys.sp_releaseapplock @Resource = N'{resource}', @LockOwner = N'Session';
-SELECT CAST(CASE WHEN @got >= 0 THEN 1 ELSE 0 END AS bit) AS got;
+SELECT CAST(CASE WHEN @got >= 0 THEN 1 ELSE 0 END AS bit) AS acquired;
 
 -- name: action
 -- one row: the audit's counts of an action, and whether it is finished
@@ -48,9 +48,9 @@ DECLARE @read_limit bigint = :read_limit;
 SELECT
     MAX(l.[key]) AS last,
     COUNT_BIG(*) AS rows_read,
-    COALESCE(SUM(CAST(l.goes AS bigint)), 0) AS rows,
-    MIN(CASE WHEN l.goes = 1 THEN l.moment END) AS oldest,
-    MAX(CASE WHEN l.goes = 1 THEN l.moment END) AS newest
+    COALESCE(SUM(CAST(l.included AS bigint)), 0) AS rows,
+    MIN(CASE WHEN l.included = 1 THEN l.moment END) AS oldest,
+    MAX(CASE WHEN l.included = 1 THEN l.moment END) AS newest
 FROM (
     -- when source=archive
     SELECT TOP (@read_limit)
@@ -60,7 +60,7 @@ FROM (
             WHEN a.archived_at <= CAST(N'{before}' AS datetime2(7)) THEN 1
             WHEN a.reason = N'pop' AND a.archived_at <= CAST(N'{cutoff}' AS datetime2(7)) THEN 1
             ELSE 0
-        END AS goes
+        END AS included
     FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)
     WHERE a.archive_id > @after
     ORDER BY a.archive_id
@@ -69,7 +69,7 @@ FROM (
     SELECT TOP (@read_limit)
         m.id AS [key],
         m.done_at AS moment,
-        1 AS goes
+        1 AS included
     FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
     WHERE m.status = 2 AND m.done_at <= CAST(N'{before}' AS datetime2(7)) AND m.id > @after
     ORDER BY m.id

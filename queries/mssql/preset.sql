@@ -43,16 +43,16 @@ FROM (
         o.[schema] COLLATE Latin1_General_100_BIN2 AS [schema],
         REPLACE(REPLACE(o.[table], N'_', N'[_]'), N'*', N'%') COLLATE Latin1_General_100_BIN2 AS pattern,
         o.columns,
-        o.telling COLLATE Latin1_General_100_BIN2 AS telling
+        o.rarest_column COLLATE Latin1_General_100_BIN2 AS rarest_column
     FROM OPENJSON(@presets) WITH (
         name nvarchar(128),
         [schema] nvarchar(128),
         [table] nvarchar(128),
         columns nvarchar(max) AS JSON,
-        telling nvarchar(128)
+        rarest_column nvarchar(128)
     ) AS o
 ) AS p
-INNER JOIN sys.columns AS c ON p.telling = c.name COLLATE Latin1_General_100_BIN2
+INNER JOIN sys.columns AS c ON p.rarest_column = c.name COLLATE Latin1_General_100_BIN2
 INNER JOIN sys.tables AS t ON c.object_id = t.object_id AND t.name LIKE p.pattern
 INNER JOIN sys.schemas AS s ON t.schema_id = s.schema_id
 WHERE (p.[schema] IS NULL OR s.name = p.[schema])

@@ -22,7 +22,7 @@ DELETE FROM [{schema}].[{queue}_content_{partition}];
 
 -- name: roles_exist
 -- one value: whether the three roles exist in this database
-SELECT CAST(CASE WHEN DATABASE_PRINCIPAL_ID(N'dbq_reader') IS NULL THEN 0 ELSE 1 END AS bit) AS there;
+SELECT CAST(CASE WHEN DATABASE_PRINCIPAL_ID(N'dbq_reader') IS NULL THEN 0 ELSE 1 END AS bit) AS roles_exist;
 
 -- name: make_member
 -- script: creates a member of one of the roles that this login may impersonate

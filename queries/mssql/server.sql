@@ -76,7 +76,7 @@ LEFT JOIN sys.databases AS d ON d.name = DB_NAME();
 SELECT
     CONCAT(
         CONVERT(nvarchar(23), d.create_date, 126), N' ', CAST(SERVERPROPERTY(N'ServerName') AS nvarchar(128)), N' ', u.updateability
-    ) AS life,
+    ) AS incarnation,
     CAST(
         CASE
             WHEN u.updateability = N'READ_ONLY' THEN 0

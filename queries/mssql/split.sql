@@ -249,7 +249,7 @@ SET NOCOUNT ON;
 DECLARE @newest bigint = :newest, @most bigint = :most;
 DECLARE @stuck_after float = :stuck_after, @gone nvarchar(max) = :gone;
 DECLARE @chunk TABLE (id bigint NOT NULL PRIMARY KEY);
-DECLARE @single TABLE (
+DECLARE @unpaired TABLE (
     id bigint NOT NULL PRIMARY KEY,
     state nvarchar(10) COLLATE DATABASE_DEFAULT NOT NULL,
     claimed_by nvarchar(450) COLLATE Latin1_General_100_BIN2 NULL
@@ -258,7 +258,7 @@ INSERT INTO @chunk (id)
 SELECT TOP (@most) m.id FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
 WHERE m.id <= @newest
 ORDER BY m.id DESC;
-INSERT INTO @single (id, state, claimed_by)
+INSERT INTO @unpaired (id, state, claimed_by)
 SELECT
     m.id,
     CASE
@@ -277,7 +277,7 @@ INNER JOIN [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTED
 WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = l.id)
 OPTION (LOOP JOIN, FORCE ORDER);
 DELETE h
-FROM @single AS h
+FROM @unpaired AS h
 WHERE
     NOT EXISTS (
         SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE m.id = h.id
@@ -286,28 +286,28 @@ WHERE
 SELECT
     (SELECT COUNT_BIG(*) FROM @chunk AS l) AS rows_read,
     (SELECT MIN(l.id) FROM @chunk AS l) AS lowest,
-    (SELECT COUNT_BIG(*) FROM @single AS h WHERE h.state = N'ready') AS ready,
+    (SELECT COUNT_BIG(*) FROM @unpaired AS h WHERE h.state = N'ready') AS ready,
     (
-        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @single AS h WHERE h.state = N'ready'
+        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @unpaired AS h WHERE h.state = N'ready'
         ORDER BY h.id
         FOR JSON PATH
     ) AS ready_ids,
-    (SELECT COUNT_BIG(*) FROM @single AS h WHERE h.state = N'stuck') AS stuck,
+    (SELECT COUNT_BIG(*) FROM @unpaired AS h WHERE h.state = N'stuck') AS stuck,
     (
-        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @single AS h WHERE h.state = N'stuck'
+        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @unpaired AS h WHERE h.state = N'stuck'
         ORDER BY h.id
         FOR JSON PATH
     ) AS stuck_ids,
-    (SELECT COUNT_BIG(*) FROM @single AS h WHERE h.state = N'kept') AS kept,
+    (SELECT COUNT_BIG(*) FROM @unpaired AS h WHERE h.state = N'kept') AS kept,
     (
-        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @single AS h WHERE h.state = N'kept'
+        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @unpaired AS h WHERE h.state = N'kept'
         ORDER BY h.id
         FOR JSON PATH
     ) AS kept_ids,
     (
         SELECT o.claimed_by AS claimed_by
         FROM (
-            SELECT DISTINCT h.claimed_by FROM @single AS h WHERE h.state = N'kept' AND h.claimed_by IS NOT NULL
+            SELECT DISTINCT h.claimed_by FROM @unpaired AS h WHERE h.state = N'kept' AND h.claimed_by IS NOT NULL
         ) AS o
         FOR JSON PATH
     ) AS owners;
@@ -317,17 +317,17 @@ SELECT
 SET NOCOUNT ON;
 DECLARE @newest bigint = :newest, @most bigint = :most;
 DECLARE @chunk TABLE (id bigint NOT NULL PRIMARY KEY);
-DECLARE @alone TABLE (id bigint NOT NULL PRIMARY KEY);
+DECLARE @orphaned TABLE (id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @chunk (id)
 SELECT TOP (@most) d.id FROM [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
 WHERE d.id <= @newest
 ORDER BY d.id DESC;
-INSERT INTO @alone (id)
+INSERT INTO @orphaned (id)
 SELECT l.id FROM @chunk AS l
 WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (NOLOCK) WHERE m.id = l.id)
 OPTION (LOOP JOIN);
 DELETE a
-FROM @alone AS a
+FROM @orphaned AS a
 WHERE
     NOT EXISTS (
         SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE d.id = a.id
@@ -336,8 +336,8 @@ WHERE
 SELECT
     (SELECT COUNT_BIG(*) FROM @chunk AS l) AS rows_read,
     (SELECT MIN(l.id) FROM @chunk AS l) AS lowest,
-    (SELECT COUNT_BIG(*) FROM @alone AS a) AS alone,
-    (SELECT TOP (10) CAST(a.id AS nvarchar(20)) AS id FROM @alone AS a ORDER BY a.id FOR JSON PATH) AS alone_ids;
+    (SELECT COUNT_BIG(*) FROM @orphaned AS a) AS orphaned,
+    (SELECT TOP (10) CAST(a.id AS nvarchar(20)) AS id FROM @orphaned AS a ORDER BY a.id FOR JSON PATH) AS orphaned_ids;
 
 -- name: fail_missing_payloads
 -- one row: of the next :most ready or stuck rows from id :newest downwards: how many lack their payload (see missing_payloads), and how many of those are in error now

@@ -103,11 +103,11 @@ SELECT
 FROM pg_class AS c
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
 INNER JOIN LATERAL (
-    SELECT count(*) AS met FROM pg_attribute AS a
+    SELECT count(*) AS matching FROM pg_attribute AS a
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY(CAST(:columns AS text[]))
-) AS has ON 2 * has.met >= cardinality(CAST(:columns AS text[]))
+) AS has ON 2 * has.matching >= cardinality(CAST(:columns AS text[]))
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname NOT IN ('pg_catalog', 'information_schema')
-ORDER BY has.met DESC, n.nspname ASC, c.relname ASC
+ORDER BY has.matching DESC, n.nspname ASC, c.relname ASC
 LIMIT 3;
 
 -- name: planned

@@ -7,13 +7,13 @@
 
 -- name: acquire_lock
 -- one row: whether this session has the lock of that name now; it lasts until the session ends or releases it
-SELECT pg_try_advisory_lock(hashtextextended('{resource}', 0)) AS got; -- when mode=exclusive
-SELECT pg_try_advisory_lock_shared(hashtextextended('{resource}', 0)) AS got; -- when mode=shared
+SELECT pg_try_advisory_lock(hashtextextended('{resource}', 0)) AS acquired; -- when mode=exclusive
+SELECT pg_try_advisory_lock_shared(hashtextextended('{resource}', 0)) AS acquired; -- when mode=shared
 
 -- name: release_lock
 -- one row: whether this session had the lock of that name, now released
-SELECT pg_advisory_unlock(hashtextextended('{resource}', 0)) AS got; -- when mode=exclusive
-SELECT pg_advisory_unlock_shared(hashtextextended('{resource}', 0)) AS got; -- when mode=shared
+SELECT pg_advisory_unlock(hashtextextended('{resource}', 0)) AS acquired; -- when mode=exclusive
+SELECT pg_advisory_unlock_shared(hashtextextended('{resource}', 0)) AS acquired; -- when mode=shared
 
 -- name: action
 -- one row: the audit's counts of an action, and whether it is finished
@@ -32,16 +32,16 @@ SELECT statement_timestamp() AS moment;
 SELECT
     max(l.key) AS last,
     count(*) AS rows_read,
-    count(*) FILTER (WHERE l.goes) AS rows,
-    min(l.moment) FILTER (WHERE l.goes) AS oldest,
-    max(l.moment) FILTER (WHERE l.goes) AS newest
+    count(*) FILTER (WHERE l.included) AS rows,
+    min(l.moment) FILTER (WHERE l.included) AS oldest,
+    max(l.moment) FILTER (WHERE l.included) AS newest
 FROM (
     -- when source=archive
     SELECT
         a.archive_id AS key,
         a.archived_at AS moment,
         a.archived_at <= CAST('{before} UTC' AS timestamptz)
-        OR (a.reason = 'pop' AND a.archived_at <= CAST('{cutoff} UTC' AS timestamptz)) AS goes
+        OR (a.reason = 'pop' AND a.archived_at <= CAST('{cutoff} UTC' AS timestamptz)) AS included
     FROM "{schema}"."{queue}_archive" AS a
     WHERE a.archive_id > CAST(:after AS bigint)
     ORDER BY a.archive_id
@@ -50,7 +50,7 @@ FROM (
     SELECT
         m.id AS key,
         m.done_at AS moment,
-        true AS goes
+        true AS included
     FROM "{schema}"."{table}" AS m
     WHERE {is_done} AND m.done_at <= CAST('{before} UTC' AS timestamptz) AND m.id > CAST(:after AS bigint)
     ORDER BY m.id

@@ -74,7 +74,7 @@ CAST(NULL AS text)
 
 -- name: recognised
 -- a row for each table with the name and the columns of a preset, by one pass over the columns of all tables
--- Candidates are found by one of the preset's rarer columns (:telling); only theirs are compared in full. Compared as
+-- Candidates are found by one of the preset's rarer columns (:rarest_columns); only theirs are compared in full. Compared as
 -- hashed text: by the index on names the pass would take four times as long.
 SELECT
     p.name AS name,
@@ -83,10 +83,10 @@ SELECT
 FROM pg_attribute AS a
 INNER JOIN pg_class AS c ON a.attrelid = c.oid
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
-INNER JOIN jsonb_to_recordset(CAST(:presets AS jsonb)) AS p (name text, schema text, "table" text, columns text[], telling text)
-    ON CAST(a.attname AS text) = p.telling
+INNER JOIN jsonb_to_recordset(CAST(:presets AS jsonb)) AS p (name text, schema text, "table" text, columns text[], rarest_column text)
+    ON CAST(a.attname AS text) = p.rarest_column
     AND c.relname LIKE replace(replace(p."table", '_', '\_'), '*', '%') AND n.nspname = coalesce(p.schema, n.nspname)
-WHERE CAST(a.attname AS text) = ANY(CAST(:telling AS text[])) AND a.attnum > 0 AND NOT a.attisdropped
+WHERE CAST(a.attname AS text) = ANY(CAST(:rarest_columns AS text[])) AND a.attnum > 0 AND NOT a.attisdropped
 AND c.relkind IN ('r', 'p') AND NOT c.relispartition
 AND (
     SELECT count(*) FROM pg_attribute AS b
@@ -143,13 +143,13 @@ SELECT CAST(f.name AS text) AS name FROM met AS f WHERE f.name IS NOT NULL LIMIT
 SELECT
     requested.session AS session,
     CASE
-        WHEN o.beat IS NULL THEN {owner_without_heartbeat}
-        WHEN o.beat >= statement_timestamp() - make_interval(secs => {silent_seconds}) THEN 'alive'
-        WHEN o.beat < {silent_before} THEN 'gone'
+        WHEN o.last_beat IS NULL THEN {owner_without_heartbeat}
+        WHEN o.last_beat >= statement_timestamp() - make_interval(secs => {silent_seconds}) THEN 'alive'
+        WHEN o.last_beat < {silent_before} THEN 'gone'
         ELSE 'unknown'
     END AS owner
 FROM unnest(CAST(:sessions AS text[])) AS requested (session)
-CROSS JOIN LATERAL (SELECT {last_beat} AS beat) AS o;
+CROSS JOIN LATERAL (SELECT {last_beat} AS last_beat) AS o;
 
 -- name: retrying
 -- one row: of the first 100,000 open jobs: how many have been retried for longer than :seconds, and the one that failed first

@@ -23,7 +23,7 @@ SELECT
     AND COALESCE((
         SELECT has_schema_privilege(r.oid, n.oid, 'USAGE')
         FROM pg_roles AS r, pg_namespace AS n WHERE r.rolname = 'dbq_reader' AND n.nspname = 'dbq'
-    ), false) AS there;
+    ), false) AS roles_exist;
 
 -- name: make_member
 -- script: creates a member of one of the roles that this login may impersonate

@@ -30,7 +30,7 @@ SELECT
         ' ', pg_postmaster_start_time(), pg_stat_get_bgwriter_stat_reset_time(),
         pg_stat_get_db_stat_reset_time((SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())),
         pg_is_in_recovery()
-    ) AS life,
+    ) AS incarnation,
     NOT pg_is_in_recovery() AS sees_writers,
     clock_timestamp() AS now;
 

@@ -271,12 +271,12 @@ FROM (
 SELECT
     count(*) AS rows_read,
     min(w.id) AS lowest,
-    count(*) FILTER (WHERE w.half) AS alone,
-    (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.half))[1:10] AS alone_ids
+    count(*) FILTER (WHERE w.unpaired) AS orphaned,
+    (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.unpaired))[1:10] AS orphaned_ids
 FROM (
     SELECT
         d.id,
-        NOT EXISTS (SELECT FROM "{schema}"."{queue}_meta" AS m WHERE m.id = d.id OFFSET 0) AS half
+        NOT EXISTS (SELECT FROM "{schema}"."{queue}_meta" AS m WHERE m.id = d.id OFFSET 0) AS unpaired
     FROM "{schema}"."{queue}_data" AS d
     WHERE d.id <= CAST(:newest AS bigint)
     ORDER BY d.id DESC LIMIT CAST(:most AS bigint)

@@ -20,7 +20,7 @@ from rich.cells import cell_len
 from sqlalchemy import make_url
 
 from console.cli.logs import LogFile, error_text, logging_to_file
-from console.cli.topics import SHELLS, _commit, complete_topics, laid_out
+from console.cli.topics import SHELLS, _commit, complete_topics, rendered
 from console.cli.verbs import cli
 from console.designs import DESIGNS
 from console.doctor.checks import CODES
@@ -244,7 +244,7 @@ def test_help_lists_the_topics_and_prints_each_as_markdown_without_a_terminal(
         assert (line.split("  ")[0], topic.summary in line) == (name, True)
         answer = call("help", name)
         assert (answer.status, answer.err, answer.text) == (0, "", topic.text)
-        shown = laid_out(topic.text)
+        shown = rendered(topic.text)
         assert "…" not in shown, "nothing is cut"
         assert "| ---" not in shown
         assert max(map(cell_len, shown.splitlines())) <= 80, name

@@ -63,7 +63,7 @@ class Recorder:
         """Pass it the doctor's findings."""
         found = tuple(Finding(code, f"{code.name} it is") for code in codes)
         one = Diagnosis(queue, found, unproven=frozenset({unproven}))
-        self.notifier.examined(DoctorUpdate((one,), whole_round=True))
+        self.notifier.examined(DoctorUpdate((one,), complete_round=True))
 
     def is_sender(self) -> bool:
         return any("it sends the notifications" in words for words in self.reported)
@@ -118,7 +118,7 @@ def test_a_finding_and_its_end_arrive_once_each_despite_restarts(
             wait_until(arrived(receiver, *expected), "they end")
             one.has_findings(queue, FULL)
             wait_until(arrived(receiver, *expected, ("begun", FULL.name)), "it begins anew")
-            one.notifier.examined(DoctorUpdate(whole_round=True))
+            one.notifier.examined(DoctorUpdate(complete_round=True))
             again = *expected, ("begun", FULL.name), ("ended", FULL.name)
             wait_until(arrived(receiver, *again), "its queue is gone")
         wait_until(lambda: not unfinished(database), "all is kept")

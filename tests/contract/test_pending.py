@@ -151,7 +151,7 @@ def test_reschedule_changes_the_selected_messages_only(client: Client) -> None:
     rest = due_of(client) - Counter({LATER: 8})
     assert rest == before - Counter({LATER - timedelta(days=1): 7, LATER + timedelta(days=1): 1})
     again = plan.make(client.database, action, parse(["state=scheduled"]))
-    assert (again.count, again.left_alone) == (2, {THE_SAME: 8})
+    assert (again.count, again.excluded) == (2, {THE_SAME: 8})
     assert len(client.drain(100)) == 10
 
 

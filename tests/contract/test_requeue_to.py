@@ -132,9 +132,9 @@ def test_only_valid_json_goes_from_text_into_json(
     failed(client, good[0], *bad[:3], *good[1:4], *bad[3:], good[4])
     action = to(client, other)
     action_plan = planned(client, action)
-    (reason,) = action_plan.left_alone
+    (reason,) = action_plan.excluded
     assert reason == f"no json payload, as {other.queue.name} wants it"
-    assert (action_plan.count, action_plan.left_alone[reason]) == (5, 6)
+    assert (action_plan.count, action_plan.excluded[reason]) == (5, 6)
 
     assert run_one_batch(client, action, action_plan.cutoff) == Ledger(11, 5, 5, failed={reason: 6})
     done = execute.execute(client.database, action, action_plan, batching=Batching(batch=4))
@@ -152,7 +152,7 @@ def test_messages_over_the_size_limit_of_the_target_stay(use: Use, client: Clien
     action = to(client, other)
     action_plan = planned(client, action)
     reason = f"over {other.queue.name}'s limit of {limit} bytes"
-    assert (action_plan.count, action_plan.left_alone) == (2, {reason: 2})
+    assert (action_plan.count, action_plan.excluded) == (2, {reason: 2})
     assert run_one_batch(client, action, action_plan.cutoff) == Ledger(4, 2, 2, failed={reason: 2})
     other = use(default("ring", max_bytes=limit))
     assert requeue(client, other).ledger.out == 2

@@ -278,10 +278,10 @@ def test_messages_over_a_lowered_size_limit_stay_in_the_archive(client: Client) 
 
     action = Restore(source_of(smaller))
     action_plan = planned(smaller, action)
-    assert action_plan.left_alone == {f"over the queue's limit of {limit} bytes": 1}
+    assert action_plan.excluded == {f"over the queue's limit of {limit} bytes": 1}
     assert action_plan.count == 2
     assert run_one_batch(smaller, action, action_plan.cutoff) == Ledger(
-        3, 2, 2, failed=dict(action_plan.left_alone)
+        3, 2, 2, failed=dict(action_plan.excluded)
     )
     assert restore(smaller).ledger.out == 2
     assert len(archived(client)) == 1

@@ -159,7 +159,7 @@ def test_broken_activation_is_reported_while_messages_are_ready(
 
 
 ANSWERS: dict[str, list[tuple[Any, ...]]] = {
-    "server.server_state": [("life", "sees_writers", "now"), (None, None, None)],
+    "server.server_state": [("incarnation", "sees_writers", "now"), (None, None, None)],
     "broker.health": [
         tuple(field.name for field in fields(BrokerHealth)),
         (False, True, True, 7, 3, "The queue is off"),

@@ -213,7 +213,7 @@ def answer_by_label(odbc: Odbc, **rows: list[Any]) -> list[str]:
 
 STATUS = tuple(StatusRow.__dataclass_fields__)
 STATUS_ROW = dict.fromkeys(STATUS) | {"schema": "dbo", "queue": "orders", "ready": 10_001}
-SERVER_STATE = ("life", "sees_writers", "now")
+SERVER_STATE = ("incarnation", "sees_writers", "now")
 HOLDERS = (
     *("schema", "relation", "session_id", "prepared_transaction", "user_name", "application_name"),
     *("state", "transaction_seconds", "held_at_least_seconds", "held_at_most_seconds"),
@@ -253,7 +253,7 @@ def sample_deep_queue(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any
 def test_a_sample_with_all_rights_is_complete(odbc: Odbc) -> None:
     sample, labels = sample_deep_queue(odbc, writers=True, counters=True)
     (sampled,) = sample.queues
-    assert sample.life == "since then"
+    assert sample.incarnation == "since then"
     assert sampled.row.ready == 10_001
     assert sampled.estimates["ready"] == 50_000.0
     assert [(h.session, h.transaction_seconds, h.held_for) for h in sampled.holders] == [
@@ -285,7 +285,7 @@ def test_sampling_limits_last_until_the_connection_returns_to_the_pool(
     with mssql.transaction("look") as connection:
         found = limit_transaction(connection, mssql, 60.0, 0.04)
         limits = connection.connection.dbapi_connection.limits  # type: ignore[union-attr]
-    assert (found.life, found.sees_writers) == ("x", True)
+    assert (found.incarnation, found.sees_writers) == ("x", True)
     assert (limits.statement_seconds, limits.lock_seconds) == (60.0, 0.04)
     with mssql.transaction("push") as connection:
         assert connection.connection.dbapi_connection.limits == mssql.timeouts  # type: ignore[union-attr]

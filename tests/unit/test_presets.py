@@ -43,10 +43,10 @@ def test_a_head_may_end_without_remarks() -> None:
 def test_a_preset_file_becomes_a_design(file: Path) -> None:
     crate = own_preset()
     assert (crate.name, crate.path, crate.problem) == ("crate", file, "")
-    assert crate.meant is not None
-    assert crate.meant.verbs == ("requeue", "release", "maintain", "end-session")
-    assert crate.meant.states == ("ready", "claimed", "error")
-    assert crate.meant.found_by["columns"] == sorted(
+    assert crate.design_if_trusted is not None
+    assert crate.design_if_trusted.verbs == ("requeue", "release", "maintain", "end-session")
+    assert crate.design_if_trusted.states == ("ready", "claimed", "error")
+    assert crate.design_if_trusted.found_by["columns"] == sorted(
         ["id", "state", "body", "problem", "taken_at", "who", "lane"]
     )
     assert crate.parsed is not None
@@ -141,7 +141,7 @@ def test_a_file_that_others_could_write_is_refused(file: Path) -> None:
 
 
 def test_a_file_is_trusted_only_until_it_changes(file: Path) -> None:
-    assert (own_preset().untrusted, own.trusted_place()) == (
+    assert (own_preset().untrusted, own.trust_list_path()) == (
         "You have not trusted it",
         file.parents[1] / "trusted-presets",
     )
@@ -153,7 +153,7 @@ def test_a_file_is_trusted_only_until_it_changes(file: Path) -> None:
     design = own_preset().design
     assert design is not None
     assert (design.trusted, design.verbs[:2]) == (True, ("requeue", "release"))
-    path = own.trusted_place()
+    path = own.trust_list_path()
     assert path is not None
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o644)

@@ -34,8 +34,10 @@ LONG = 60.0
 NO_PERMISSIONS = Login(*[False] * 7)
 
 
-def sample(at: float, *queues: QueueSample, life: str = "one") -> DatabaseSample:
-    return DatabaseSample("c", at, 0.01, queues, counts_rows=True, production=False, life=life)
+def sample(at: float, *queues: QueueSample, incarnation: str = "one") -> DatabaseSample:
+    return DatabaseSample(
+        "c", at, 0.01, queues, counts_rows=True, production=False, incarnation=incarnation
+    )
 
 
 class FakeSamples:
@@ -147,9 +149,9 @@ def test_rates_do_not_span_a_failed_sample_or_a_server_restart(
 ) -> None:
     watching = Sampler(database)
 
-    def rate(at: float, inserted: int, life: str) -> float | None:
+    def rate(at: float, inserted: int, incarnation: str) -> float | None:
         row = replace(NOTHING, inserted=inserted)
-        fake.next = sample(at, replace(FIFO, row=row), life=life)
+        fake.next = sample(at, replace(FIFO, row=row), incarnation=incarnation)
         return watching.sample().queues[0].push_per_second
 
     assert rate(1.0, 10, "one") is None
@@ -185,7 +187,7 @@ def test_permissions_are_probed_once_while_server_and_queues_stay_the_same(
     watching.sample()
     watching.sample()
     assert probed == [1, 2]
-    fake.next = replace(fake.next, life="two")
+    fake.next = replace(fake.next, incarnation="two")
     watching.sample()
     assert probed == [1, 2, 2]
     fake.next = ConnectionFailedError("Could not sample.", why="refused")

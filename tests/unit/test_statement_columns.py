@@ -207,8 +207,8 @@ PIPELINE_TYPES = {
     "step": plan.RangeStep,
 }
 PIPELINE_VALUES = {
-    "acquire_lock": "got",
-    "release_lock": "got",
+    "acquire_lock": "acquired",
+    "release_lock": "acquired",
     "server_time": "moment",
     "lock_rows": "key",
     "delete_rows": "deleted",

@@ -105,7 +105,7 @@ def test_the_first_round_starts_with_the_first_reading_and_the_worst_queues() ->
         assert [len(one.diagnoses) for one in doctor.updates] == [3, 0]
         assert doctor.updates[1].next_seconds is not None
         assert doctor.updates[1].next_seconds > 3000
-        assert [one.whole_round for one in doctor.updates] == [False, True]
+        assert [one.complete_round for one in doctor.updates] == [False, True]
         assert [len(one.queues) for one in doctor.readings] == [0, 3]
 
 

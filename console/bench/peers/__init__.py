@@ -103,7 +103,7 @@ READS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class _There:
+class _Availability:
     installed: bool
     pops_many: bool
     """Where it is installed: whether its `pop` takes more than one message."""
@@ -128,10 +128,10 @@ class Pgmq:
 
     def why_unavailable(self, database: Database) -> str:
         """Empty: it is available."""
-        there = _there(database)
-        if there.installed and not there.pops_many:
+        pgmq = _availability(database)
+        if pgmq.installed and not pgmq.pops_many:
             return "Its pgmq.pop takes one message a call: update the extension (1.13 takes more)."
-        if there.installed or there.creatable:
+        if pgmq.installed or pgmq.creatable:
             return ""
         return "Its extension is not on this server, or this login may not create it."
 
@@ -144,9 +144,9 @@ class Pgmq:
         """A queue, and also the extension if it is not there yet."""
         queue = f"{PREFIX}{token}_{_LIBRARY}"
         with ExitStack() as at_the_end:
-            there = _there(database)
-            if not there.installed:
-                if not there.has_schema:
+            pgmq = _availability(database)
+            if not pgmq.installed:
+                if not pgmq.has_schema:
                     at_the_end.callback(_run, database, "drop_pgmq_schema")
                 at_the_end.callback(_run, database, "drop_pgmq")
                 _run(database, "create_pgmq")
@@ -162,9 +162,9 @@ class Pgmq:
             yield ScratchQueue(_SCHEMA, [f"q_{queue}"], [reader], settings)
 
 
-def _there(database: Database) -> _There:
+def _availability(database: Database) -> _Availability:
     with database.transaction("look for pgmq", read_only=True) as connection:
-        return sql.row(connection, _There, "bench.pgmq_available")
+        return sql.row(connection, _Availability, "bench.pgmq_available")
 
 
 def _calls(database: Database, queue: str, names: Mapping[str, str]) -> dict[str, str]:

@@ -46,10 +46,10 @@ def private_folder() -> Path:
     Not in a temporary folder per login: the next start has to find what an earlier one left. Root's
     is readable, because the server runs as another user.
     """
-    places = (Path("/var/tmp"), Path(tempfile.gettempdir()))  # noqa: S108 (checked below)
-    place = next((path for path in places if os.access(path, os.W_OK | os.X_OK)), places[0])
+    parents = (Path("/var/tmp"), Path(tempfile.gettempdir()))  # noqa: S108 (checked below)
+    parent = next((path for path in parents if os.access(path, os.W_OK | os.X_OK)), parents[0])
     user = os.geteuid()
-    folder = place.resolve() / f"dbq-console-{user}"
+    folder = parent.resolve() / f"dbq-console-{user}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     _require_ours(folder)

@@ -144,8 +144,8 @@ def alive(targets: Iterable[Process]) -> list[Process]:
 
 def processes() -> list[Process]:
     """All processes of this machine, zombies left out."""
-    look: Callable[[], Iterable[Process]] = _from_proc if (_PROC / "stat").exists() else _from_ps
-    return list(look())
+    read: Callable[[], Iterable[Process]] = _from_proc if (_PROC / "stat").exists() else _from_ps
+    return list(read())
 
 
 def _from_proc() -> Iterable[Process]:

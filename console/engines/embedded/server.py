@@ -25,7 +25,7 @@ _NAME_LIMIT_BYTES = 63
 # Below the ephemeral range: an outgoing connection could take the port between kill and restart,
 # and a client that connects to a dead ephemeral port can reach itself.
 _PORTS = range(20000, 32768)
-_WORTH_ANOTHER_TRY = ("could not bind", "is still in use")
+_RETRYABLE = ("could not bind", "is still in use")
 _START_SECONDS = 120.0
 _FAST_SECONDS = 30.0
 _LEAVE_SECONDS = 10.0
@@ -235,7 +235,7 @@ class EmbeddedServer:
                 return
             self.kill()
             output_text = log.read_bytes()[earlier:].decode(errors="replace")
-            if not any(message in output_text for message in _WORTH_ANOTHER_TRY):
+            if not any(message in output_text for message in _RETRYABLE):
                 break
         raise ConnectionFailedError(
             "The embedded PostgreSQL did not start.",

@@ -71,7 +71,7 @@ def translate(error: DBAPIError, doing: str) -> ConsoleError:
     notes: Sequence[str] = getattr(original, "__notes__", ())
     if IN_DOUBT in notes and record.number not in _UNDONE:
         return InDoubtError(
-            what, why=f"{why} {IN_DOUBT} It may have been done or not.", next_step=_LOOK_FIRST
+            what, why=f"{why} {IN_DOUBT} It may have been done or not.", next_step=_CHECK_FIRST
         )
     login = [note for note in notes if note.startswith(CONNECTING)]
     at_login = bool(login) or "(SQLDriverConnect" in arguments[-1]
@@ -133,7 +133,7 @@ _TRUST = (
     "Install the certificate of the server's authority here, or, where the network is safe, "
     "add TrustServerCertificate=yes to the URL."
 )
-_LOOK_FIRST = "Check before you try again: dbq-console status"
+_CHECK_FIRST = "Check before you try again: dbq-console status"
 _DRIVER = "Check the driver and the data source that the URL names: odbcinst -q -d, odbcinst -q -s"
 _LOGIN = "Check user and password, and that the login may use this database."
 _DATABASE = "Check the database's name in the URL, and that the login may use it."
@@ -214,7 +214,7 @@ _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
     ),
     **dict.fromkeys((823, 824, 825, 829), (ConsoleError, _BROKEN)),
     # The server had ended the transaction: later statements ran without one.
-    **dict.fromkeys((3902, 3903), (ConsoleError, _LOOK_FIRST)),
+    **dict.fromkeys((3902, 3903), (ConsoleError, _CHECK_FIRST)),
     # It can only be rolled back.
     **dict.fromkeys((3930, 3998), (ConsoleError, _AGAIN)),
     **dict.fromkeys((650, 3951, 3952), (UsageError, _ISOLATION)),

@@ -310,10 +310,10 @@ def _types() -> dict[str, "pa.DataType"]:
         **{f"{name}_max": pa.float64() for name in rollup_files.MEANS},
         **{f"{name}_avg": pa.float64() for name in rollup_files.MEANS},
     }
-    whole = {f"{name}_max": pa.int64() for name in rollup_files.COUNTS} | {"looks": pa.int64()}
+    integers = {f"{name}_max": pa.int64() for name in rollup_files.COUNTS} | {"looks": pa.int64()}
     texts = ("schema", "queue", "design", "verdict", "code", "severity", "summary")
     times = dict.fromkeys(("begin", "first_at", "last_at"), pa.timestamp("us", tz="UTC"))
-    return {**number, **whole, **dict.fromkeys(texts, pa.string()), **times}
+    return {**number, **integers, **dict.fromkeys(texts, pa.string()), **times}
 
 
 def connections(lake: str) -> list[str]:

@@ -111,11 +111,11 @@ class _Day:
             table = tables.minutes(self._kind, rows, times)
             minutes.put(table)
             pending.append(table)
-            whole = pa.concat_tables(pending)
-            complete = numbers(whole.column("begin")) < upto - upto % 3_600_000_000
-            pending = [whole.filter(pa.array(~complete))]
+            joined = pa.concat_tables(pending)
+            complete = numbers(joined.column("begin")) < upto - upto % 3_600_000_000
+            pending = [joined.filter(pa.array(~complete))]
             if complete.any():
-                yield whole.filter(pa.array(complete))
+                yield joined.filter(pa.array(complete))
         if pending and pending[0].num_rows:
             yield pending[0]
 

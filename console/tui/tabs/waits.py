@@ -217,7 +217,7 @@ class WaitsTab(TableTab[WaitReport]):
             [conn.find(*key[1:])] if key else catalog.in_use(conn.database),
             seconds=SAMPLE_SECONDS,
             sleep=self._stopped.wait,
-            asked_to_end=self._stopped.is_set,
+            stop_requested=self._stopped.is_set,
         )
 
     def show(self, result: WaitReport) -> None:
