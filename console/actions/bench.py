@@ -51,7 +51,7 @@ class BenchRequest:
     floor: bool = False
     """Also single-row updates by key."""
     subscribers: int = 0
-    """Above 0: a ring with this many subscribers beside as many rings, and no other design."""
+    """Above 0: only a ring with this many subscribers, compared with as many rings."""
 
 
 class BenchPlan:

@@ -162,7 +162,7 @@ def impossible(connection: Connection, queue: Queue) -> str:
 
 
 def paused_by_library(connection: Connection, queue: Queue) -> list[datetime]:
-    """The pause times of its paused queues, whoever has paused them."""
+    """The pause times of its paused queues, whoever paused them."""
     name = f"{queue.design.name}.paused"
     return sql.values(connection, datetime, name, queue.scope(connection))
 

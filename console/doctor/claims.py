@@ -284,7 +284,7 @@ def _unknown(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
 
 
 def _unnamed(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
-    """Young ones do not count: whoever claimed them by hand may be at work on them."""
+    """Young ones do not count: whoever claimed them by hand may be working on them."""
     return _finding(
         context,
         UNNAMED,

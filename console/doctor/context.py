@@ -124,7 +124,7 @@ class CheckContext:
             yield connection
 
     def pause(self, seconds: float) -> None:
-        """Sleep. Checks of other queues go on meanwhile, on the connection that this one frees."""
+        """Sleep. Meanwhile checks of other queues use the connection that this one frees."""
         if self.turn is None:
             time.sleep(seconds)
             return
@@ -199,7 +199,7 @@ class CheckGroup:
 
 
 def run_check(context: CheckContext, what: str, check: Check) -> Iterator[Finding]:
-    """Its findings, dated. Where it fails, `what` is reported as unseen, with the reason."""
+    """Its findings, dated. If it fails, `what` is reported as unseen, with the reason."""
     try:
         for finding in check(context):
             yield finding.with_since(context.now)

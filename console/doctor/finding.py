@@ -117,7 +117,7 @@ class Finding:
     estimated: tuple[str, ...] = ()
     """Names of evidence that is an estimate."""
     silenced: Decision | None = None
-    """By which it was silenced or acknowledged: then it is shown, but counts as a note."""
+    """The decision that silences it. It is shown, but counts as a note."""
 
     def with_since(self, now: datetime) -> "Finding":
         """With its `since`, if that follows from `for_seconds`; `now` by the database's clock."""

@@ -109,7 +109,7 @@ def _check_figures(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_limits(context: CheckContext, seen: QueueSnapshot) -> Iterator[Finding]:
-    """Limits that are reached. How full an installed ring is, its own checks say."""
+    """Limits that are reached. An installed ring has its own checks of how full it is."""
     ring = context.queue.design.flow is Flow.NUMBERS and context.queue.kind is Kind.INSTALLED
     for one in judge(seen, context.thresholds):
         if ring and one.figure == "gap_share":
@@ -227,7 +227,7 @@ class Errors:
 
     @property
     def expected(self) -> float:
-        """The number that came before in as long."""
+        """The average number in a period of the same length before."""
         rest_seconds = _DAY_SECONDS - BURST_SECONDS
         span = rest_seconds if self.before <= MOST else self.before_seconds or 0.0
         return self.before * self.seconds / span if span > 0 else 0.0

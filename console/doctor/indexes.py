@@ -1,6 +1,6 @@
 """Indexes that are missing, invalid or not used by pops; missing keys and CHECK constraints.
 
-Definitions are compared on both engines. Whether a pop uses its index, PostgreSQL's planner says;
+Definitions are compared on both engines. PostgreSQL's planner shows whether a pop uses its index;
 on SQL Server a plan belongs to a statement that has run, and may differ from call to call.
 """
 
@@ -29,7 +29,7 @@ from console.errors import TooSlowError
 from console.monitor.limits import Severity
 
 ENOUGH_PAGES = 100
-"""A pop may well read all of a smaller table."""
+"""A pop may read all of a smaller table."""
 
 INDEX_MISSING = Code(
     "index_missing",

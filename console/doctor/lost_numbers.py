@@ -342,8 +342,8 @@ class ContentMismatch:
 
 def check_contents(context: CheckContext) -> Iterator[Finding]:
     """With content=apart a push writes slot and content in one transaction, and a pop removes both
-    in one. So whatever is without its other part was written past the ring's functions, and no
-    wait is needed to prove it."""
+    in one. So a part without the other was not written by the ring's functions, and no wait is
+    needed to prove it."""
     queue = context.queue
     if not queue.partitions:
         return

@@ -4,7 +4,7 @@ PostgreSQL: read the next numbers, see which open transactions have drawn any, w
 end, read the state. A number drawn before the first step and not there in the last one never will
 be: that needs no grace period, no evidence of a crash, and stops no session.
 
-SQL Server does not tell who has drawn a number. There a number is lost if it looks lost twice, a
+SQL Server does not show who has drawn a number. There a number is lost if it looks lost twice, a
 grace period apart, and every transaction that may have drawn it has ended between the two. Every
 procedure of a ring locks its configuration before it draws, until its transaction ends: so a
 caller who drew before the first read is a transaction that is older than it and holds a lock of
@@ -71,7 +71,7 @@ class Drawer:
 
     side: str
     holder: str
-    """Identifies it; empty: it stands for all that this login may not see."""
+    """Identifies it; empty: it represents all that this login may not see."""
     pid: int | None
     user_name: str | None
     application_name: str | None
@@ -209,7 +209,7 @@ def _wait_for_drawers(context: CheckContext, sides: set[Side]) -> tuple[Drawer, 
 
         return tuple(wait_for_drawers(drawers, patience, pause))
     left = wait_for_blockers(lambda: context.query_unlimited(Blocker, "blockers"), patience, pause)
-    # From which sequence a blocker drew, no lock tells.
+    # No lock shows from which sequence a blocker drew.
     return tuple(
         Drawer(side, "" if one.pid is None else str(one.pid), **vars(one))
         for side in sides
@@ -239,7 +239,7 @@ def wait_for_blockers(
     seconds: float,
     pause: Callable[[float], None] = time.sleep,
 ) -> list[Blocker]:
-    """Those that were open at the start and still are at the end: at least a grace period later."""
+    """Those open at the start and still open at the end: at least a grace period later."""
     began = time.monotonic()
     while True:
         waited = time.monotonic() - began
@@ -258,7 +258,7 @@ def was_open(blocker: Blocker, waited_seconds: float) -> bool:
 
 
 def _hidden(blocker: Blocker) -> bool:
-    """Whether the row stands for all transactions that this login may not see."""
+    """Whether the row represents all transactions that this login may not see."""
     return blocker.pid is None and blocker.prepared_transaction is None
 
 

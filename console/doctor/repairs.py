@@ -76,7 +76,7 @@ class VerbRepair:
     requires_name: bool = False
     rights: Rights = Rights.OPERATOR
     stuck_after_seconds: float = DEFAULTS.stuck_after_seconds
-    """By which finding and verb tell which claims are stuck."""
+    """From this age on, for the finding and for the verb, a claim is stuck."""
 
     @property
     def command(self) -> str:

@@ -1,7 +1,7 @@
 """What repairs a ring: without a lock where possible, else by renumbering it.
 
-Each repair proves again, right before it acts, what the finding said, and is one transaction with
-its audit. None ever takes a message away.
+Right before it acts, each repair proves the finding again; it is one transaction with its audit.
+None ever removes a message.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 Consumers are seen in samples, so a claim that was not seen proves nothing by itself. But one that
 popped between most samples does not fail to pop in several samples in a row by chance: when that
-is less likely than one in ten thousand, it has stopped. A consumer that holds a claim is at work,
+is less likely than one in ten thousand, it has stopped. A consumer that holds a claim is working,
 and one that was replaced by another is not missed.
 """
 

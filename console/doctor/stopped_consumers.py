@@ -2,7 +2,7 @@
 
 Active consumers leave traces: a pop is counted, another message is next, a session holds rows, or
 a claim is young. If two samples that are `idle_for_seconds` apart by the database's clock show
-none of these, consumption has stopped. If the database cannot tell, it is unknown.
+none of these, consumption has stopped. If the database does not show it, it is unknown.
 """
 
 import time
@@ -293,7 +293,7 @@ def _of_subscriber(
 
 
 def _at_work(seen: QueueSnapshot, thresholds: Thresholds) -> bool:
-    """Whether a consumer is visibly at work: in an open transaction, or on a claim."""
+    """Whether a consumer is visibly working: in an open transaction, or on a claim."""
     ages = [one.transaction_seconds for one in seen.held_by]
     if any(age is None or age >= _AT_WORK_SECONDS for age in ages):
         return True

@@ -85,7 +85,7 @@ _RATES = dict(zip(("pushes", "pops"), rollup_files.RATES, strict=True))
 
 
 def _recorded(root: Path, connection: str, begin: datetime) -> dict[Key, dict[str, float]]:
-    """Each sample stands for the time since the previous one, as in a rollup."""
+    """Each sample covers the time since the previous one, as in a rollup."""
     # The previous one of the first may be from the hour before.
     early = timedelta(seconds=rollup_files.LONGEST_SAMPLE_SECONDS)
     span = TimeRange(begin - early, begin + timedelta(hours=1))

@@ -1,6 +1,6 @@
 """Reads the figures of many queues in a few statements, so that no queue holds up the others.
 
-Seventy queues go into one statement. Where it fails or takes too long, it is repeated by halves,
+Seventy queues go into one statement. Where it fails or takes too long, it is repeated in halves,
 down to the queue that is the cause; the figures of that queue are read one at a time, and those
 that are too slow even then are unknown, and left out for a while.
 """
@@ -40,7 +40,7 @@ class Budget:
 
     @classmethod
     def of(cls, timeouts: Timeouts) -> Budget:
-        """For the sampler's 5 s: 50 ms for one queue asked alone, 40 ms for a lock."""
+        """For the sampler's 5 s: 50 ms for a single queue, 40 ms for a lock."""
         statement = timeouts.statement_seconds / 100
         return cls(statement, min(timeouts.lock_seconds, 0.8 * statement))
 
@@ -74,7 +74,7 @@ class SampledRow:
 
 @dataclass(frozen=True)
 class ServerState:
-    """The state of the server at the begin of a transaction."""
+    """The state of the server at the beginning of a transaction."""
 
     incarnation: str = ""
     """Changes with a restart, a crash or a reset, after which counters begin at zero."""

@@ -45,7 +45,7 @@ def post(
 
 
 def _refused(error: urllib.error.HTTPError, secrets: Sequence[str]) -> NotSentError:
-    """With the begin of the answer, which may repeat secrets."""
+    """With the beginning of the answer, which may repeat secrets."""
     text = ""
     with suppress(OSError, HTTPException, ValueError), error:
         text = error.read(_SHOWN_BYTES).decode(errors="replace")

@@ -85,7 +85,7 @@ def key_of(subject: Sequence[str], begun_at: datetime) -> str:
 
 
 def example_events(subject: Sequence[str], now: datetime) -> tuple[Event, Event]:
-    """What `notify test` sends: the begin and the end of a finding."""
+    """What `notify test` sends: the beginning and the end of a finding."""
     begun = Event(
         key_of((*subject, TEST), now),
         ended=False,

@@ -46,7 +46,7 @@ _PLAIN: dict[str, Dialect] = {}
 _CACHE_SIZE = 500
 """Rendered queries, with their scopes of about 6 kB each."""
 Query: TypeAlias = "str | Statement | TextClause"
-"""What `rows` and its kin can run: a statement, its name, or a rendered query."""
+"""What `rows` and similar functions can run: a statement, its name, or a rendered query."""
 
 
 class HasDialect(Protocol):

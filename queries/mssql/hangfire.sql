@@ -22,7 +22,7 @@
 -- Read from Hangfire 1.8.24 (src/Hangfire.SqlServer: Install.sql up to schema version 9, SqlServerMonitoringApi.cs,
 -- SqlServerJobQueue.cs, SqlServerTimeoutJob.cs, SqlServerConnection.cs; src/Hangfire.Core/States, Common/JobHelper.cs):
 -- StateName Enqueued is ready; Scheduled, and Awaiting another job, scheduled; Processing is claimed by a server, whose
--- heartbeat stands in Server; Failed is an error; Succeeded is done. Deleted is in no state. The row of State that StateId
+-- heartbeat is in Server; Failed is an error; Succeeded is done. Deleted is in no state. The row of State that StateId
 -- names has the time, the server, the error. A job is of the queue that it was enqueued in last; one that never was is of
 -- none. A server fetches by FetchedAt in JobQueue, renews it every fifth of the timeout, and deletes the row at the end;
 -- where the timeout is off it deletes the row at once, in a transaction that lasts as long as the job. Its own figures
@@ -52,14 +52,14 @@ m.StateName IN (N'Scheduled', N'Awaiting') AND {in_part}
 m.StateName = N'Processing' AND {in_part}
 
 -- define: silent_since
--- ServerTimeout is 5 minutes unless set; a lower threshold is not gone by.
+-- ServerTimeout is 5 minutes unless set; a lower threshold does not apply.
 DATEADD(second, -CAST(CEILING(
     CASE WHEN CAST(N'{stuck_after_seconds}' AS float) > 300 THEN CAST(N'{stuck_after_seconds}' AS float) ELSE 300e0 END
 ) AS int), SYSUTCDATETIME())
 
 -- define: is_stuck
--- Its server is gone, or had no heartbeat for so long. NOLOCK, as its own Servers() has it: what READPAST passes over,
--- because it beats just now, would be gone.
+-- Its server is gone, or had no heartbeat for so long. NOLOCK, as its own Servers() has it: a row that READPAST skips,
+-- because its heartbeat is just being written, would count as gone.
 {is_claimed} AND NOT EXISTS (
     SELECT 1 AS one FROM [{schema}].[Server] AS v WITH (NOLOCK)
     WHERE v.Id = JSON_VALUE({entered}, N'$.ServerId') AND v.LastHeartbeat >= {silent_since}
@@ -129,7 +129,7 @@ ORDER BY name;
 
 -- name: owners
 -- a row for each of the servers, as in claimed_by: gone, alive or unknown, by its heartbeat
--- It beats every 30 seconds; after ServerTimeout (5 minutes unless set) the others strike it off.
+-- Its heartbeat is every 30 seconds; after ServerTimeout (5 minutes unless set) the others remove it.
 DECLARE @sessions nvarchar(max) = :sessions;
 SELECT
     requested.[value] AS session,

@@ -35,7 +35,7 @@ m.failed_at IS NULL AND m.locked_at IS NULL AND m.run_at > timezone('UTC', now()
 m.failed_at IS NULL AND m.locked_at IS NOT NULL AND {in_part}
 
 -- define: is_stuck
--- It has no heartbeat: after max_run_time (4 hours unless set) ready_to_run takes any lock for dead.
+-- It has no heartbeat: after max_run_time (4 hours unless set) ready_to_run considers any lock dead.
 m.locked_at < timezone('UTC', now()) - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision)) AND {is_claimed}
 
 -- define: is_error

@@ -23,8 +23,8 @@
 -- Read from its published migrations (sql/000011.sql to 000020.sql of version 0.18): a job is available while it
 -- is not locked and has tries left; ready once run_at is there, else scheduled (what failed waits so for its next
 -- try); locked_at says that a worker has it; what has no tries left stays as an error. What is done is deleted.
--- A job that waits for its named queue counts as ready. Row security is on and has no policy: who does not own
--- the tables, nor passes it by, sees no row and no error, so every figure is unknown to him and never 0.
+-- A job that waits for its named queue counts as ready. Row security is on and has no policy: a login that neither
+-- owns the tables nor bypasses it sees no row and no error, so every figure is unknown and never 0.
 
 -- define: in_part
 -- restricts the table to one of the library's queues
@@ -44,7 +44,7 @@ m.locked_at IS NOT NULL AND {in_part}
 m.locked_at IS NULL AND m.attempts >= m.max_attempts AND {in_part}
 
 -- define: done_at
--- fail_job leaves updated_at as it is, and puts run_at off from then by what it takes off here.
+-- fail_job leaves updated_at as it is, and postpones run_at by the delay that is subtracted here.
 CASE
     WHEN m.locked_at IS NULL AND m.attempts >= m.max_attempts
         THEN greatest(m.updated_at, m.run_at - exp(least(m.attempts, 10)) * interval '1 second')
@@ -113,7 +113,7 @@ WHERE row_security_active('"{schema}"."{table}"');
 -- name: not_requeued
 -- a row for each of the chosen that is not requeued: its id, and why
 -- add_job with the job key of one that was locked or had failed gives the key to a new job, and leaves the old
--- one without a key and without tries. Run once more, its old payload would run beside the new one.
+-- one without a key and without tries. If it were requeued, its old payload would run in addition to the new one.
 SELECT
     CAST(m.id AS text) AS id,
     'retired by their job key: a newer job has taken their place' AS why

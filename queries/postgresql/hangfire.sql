@@ -19,7 +19,7 @@
 --
 -- Read from Hangfire.PostgreSql 1.21 (Scripts/Install.v3.sql to v23.sql, PostgreSqlMonitoringApi.cs, PostgreSqlJobQueue.cs)
 -- and Hangfire 1.8 (Hangfire.Core/States): statename Enqueued is ready; Scheduled, and Awaiting another job, scheduled;
--- Processing is claimed by a server, whose heartbeat stands in server; Failed is an error; Succeeded is done. Deleted is
+-- Processing is claimed by a server, whose heartbeat is in server; Failed is an error; Succeeded is done. Deleted is
 -- in no state. The row of `state` that stateid names has the time, the server, the error. A job is of the queue that it
 -- was enqueued in last; one that never was is of none.
 
@@ -47,7 +47,7 @@ m.statename IN ('Scheduled', 'Awaiting') AND {in_part}
 m.statename = 'Processing' AND {in_part}
 
 -- define: is_stuck
--- Its server is gone, or had no heartbeat for ServerTimeout (5 minutes unless set; a lower threshold is not gone by).
+-- Its server is gone, or had no heartbeat for ServerTimeout (5 minutes unless set; a lower threshold does not apply).
 {is_claimed} AND coalesce(
     (SELECT CAST(v.lastheartbeat AS timestamptz) FROM "{schema}".server AS v WHERE v.id = {entered} ->> 'ServerId')
     < statement_timestamp() - make_interval(secs => greatest(300, CAST('{stuck_after_seconds}' AS double precision))), true
@@ -102,7 +102,7 @@ ORDER BY name LIMIT 100;
 
 -- name: owners
 -- a row for each of the servers, as in claimed_by: gone, alive or unknown, by its heartbeat
--- It beats every 30 seconds; after ServerTimeout (5 minutes unless set) the others strike it off.
+-- Its heartbeat is every 30 seconds; after ServerTimeout (5 minutes unless set) the others remove it.
 SELECT
     requested.session AS session,
     CASE

@@ -43,7 +43,7 @@ m.reserved_at IS NULL AND m.available_at > {moment} AND {in_part}
 m.reserved_at IS NOT NULL AND {in_part}
 
 -- define: is_stuck
--- It has no heartbeat: after retry_after (90 seconds unless set) isReservedButExpired takes it for left.
+-- It has no heartbeat: after retry_after (90 seconds unless set) isReservedButExpired considers it abandoned.
 m.reserved_at < {moment} - CAST('{stuck_after_seconds}' AS double precision) AND {in_part}
 
 -- define: pushed_at

@@ -21,7 +21,7 @@
 -- Read from Oban 2.23 (lib/oban/engines/basic.ex, lib/oban/migrations/postgres) and its Python package 0.7 (oban/queries):
 -- available is ready; scheduled and retryable are scheduled until its stager makes them available; executing is claimed
 -- by a node and a producer of it; discarded has no tries left; completed is done. Cancelled and suspended are in no state.
--- Its times have no zone, and are UTC. Producers of Python have a heartbeat in oban_producers; of Elixir's nothing tells.
+-- Its times have no zone, and are UTC. Python's producers have a heartbeat in oban_producers; Elixir's have none.
 
 -- define: queue_column
 m.queue
@@ -93,7 +93,7 @@ substring(obj_description(CAST('"{schema}"."{table}"' AS regclass), 'pg_class') 
 
 -- name: owners
 -- a row for each of the producers, as claimed_by names them: gone, alive or unknown, by its heartbeat
--- It beats every 15 seconds; after 60 without a beat the others strike it off (oban/_refresher.py).
+-- Its heartbeat is every 15 seconds; after 60 without one the others remove it (oban/_refresher.py).
 SELECT
     requested.session AS session,
     -- when not beside=oban_peers
@@ -114,7 +114,7 @@ FROM unnest(CAST(:sessions AS text[])) AS requested (session);
 -- name: make_ready
 -- one row: how many jobs its own statements have moved; the others stay
 -- Discarded ones as retry_many_jobs.sql and retry_all_jobs do it, executing ones as rescue_jobs.sql and rescue_jobs do,
--- which discard what has no tries left. Python's statements write into meta as well, by which they are told apart here.
+-- which discard what has no tries left. Python's statements also write into meta, which distinguishes them here.
 WITH moved AS (
     UPDATE "{schema}"."{table}" AS m
     SET

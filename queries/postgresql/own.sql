@@ -1,6 +1,6 @@
 -- like: preset
--- What presets of users' own have: files that define expressions and predicates, and have no statement
--- (console/designs/own_file.py, `dbq-console help presets`). Each definition comes here in brackets. What is run by a
+-- Shared by users' own presets: files that define expressions and predicates, and have no statement
+-- (console/designs/own_file.py, `dbq-console help presets`). Each definition is inserted here in brackets. SQL of a
 -- file that its user has not trusted is run between set_reader_role and reset_role.
 
 -- define: fragment

@@ -21,9 +21,9 @@
 -- stays: its queue's policy lets only one job of its singletonKey wait
 --
 -- Read from pg-boss 12.38 (dist/plans.js in its package): created and retry are ready, or scheduled while start_after
--- is not there yet or a job of its flow blocks them; active is claimed, and nothing tells by whom; failed has no tries
+-- is not there yet or a job of its flow blocks them; active is claimed, by whom is not recorded; failed has no tries
 -- left; completed is done. Cancelled is in no state. It has no functions to call: its JavaScript does it.
--- Of a partitioned installation `job` has a partition for each queue that asked for one, and one for the others.
+-- Of a partitioned installation `job` has a partition for each queue that requested one, and one for the others.
 
 -- define: part
 m.name = '{only}'

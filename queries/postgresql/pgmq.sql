@@ -21,7 +21,7 @@
 --
 -- Read from the published sources of pgmq 1.13 (pgmq.sql in its Python package): a message is visible, and so ready, once
 -- its vt is over; pgmq.read and pgmq.set_vt put vt into the future. One whose vt is in the future and that was
--- read is claimed; one that was never read was sent with a delay, and is scheduled. Nothing tells who read it,
+-- read is claimed; one that was never read was sent with a delay, and is scheduled. Its reader is not recorded,
 -- and nothing fails: what is not deleted or archived in time is visible again. Its clock is clock_timestamp().
 -- What pgmq.archive was called for is done: a row of a_NAME, with the same msg_id.
 
@@ -35,15 +35,15 @@ m.vt > statement_timestamp() AND m.read_ct = 0
 m.vt > statement_timestamp() AND m.read_ct > 0
 
 -- define: is_stuck
--- However long its reader has been at it: once vt is over it is ready, by itself.
+-- However long its reader has been working on it: once vt is over it is ready, by itself.
 false
 
 -- define: done_at
--- What is done lies in another table, with a time of its own.
+-- Done messages are in another table, with a time of their own.
 CAST(NULL AS timestamptz)
 
 -- define: ready_since
--- The delay that it may have been sent with is gone: vt is when it comes back.
+-- The delay that it was sent with, if any, is over: vt is when it comes back.
 m.enqueued_at
 
 -- define: joined_table
@@ -88,9 +88,9 @@ SELECT
 WHERE NOT coalesce(has_table_privilege(to_regclass('"{schema}"."a_{only}"'), 'SELECT'), false);
 
 -- name: archive_estimate
--- one row: about how many messages were archived, by the statistics; null: they tell nothing, or it is not there or not for this login
--- It is never emptied by pgmq, so nothing of it is counted. A table without a page has none; of one that has
--- pages, a statistic of 0 (after a crash, before a first ANALYZE) is no figure.
+-- one row: about how many messages were archived, by the statistics; null: unknown, or no such table, or not visible to this login
+-- pgmq never empties it, so it is not counted. A table without a page has none; of one that has
+-- pages, a statistic of 0 (after a crash, before a first ANALYZE) means nothing.
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,

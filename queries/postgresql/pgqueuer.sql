@@ -19,7 +19,7 @@
 -- Read from pgqueuer 1.6 (adapters/persistence/qb.py and schema_ddl.py in its package): queued is ready, or
 -- scheduled while execute_after is not there yet; picked is claimed by queue_manager_id, with a heartbeat;
 -- failed is what a worker with on_failure="hold" has put aside. Everything else is deleted when it ends and
--- stands in the log table, of which nothing is counted here. It has no functions to call: its Python does it.
+-- is in the log table, of which nothing is counted here. It has no functions to call: its Python does it.
 
 -- define: is_ready
 m.status = 'queued' AND m.execute_after < statement_timestamp() AND {in_part}
@@ -80,7 +80,7 @@ m.status = 'queued' AND {in_part}
 
 -- define: was_tried
 -- build_retry_job_query, for RetryRequested: the job is queued again, its attempts are counted, and the log gets what
--- was raised. Of a log that was cleared the job's own time is left. A version without attempts has no retries.
+-- was raised. If the log was cleared, only the job's own time is left. A version without attempts has no retries.
 -- when role attempts
 m.attempts > 0 AND m.created < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision))
 -- end
@@ -112,11 +112,11 @@ coalesce(
 'unknown'
 
 -- define: silent_seconds
--- After so long without one (heartbeat_timeout, unless it was set) other managers take its jobs.
+-- After this long without one (the default heartbeat_timeout) other managers take its jobs.
 30
 
 -- define: writes_into
--- Each requeue has to stand in its log.
+-- Each requeue must be in its log.
 '"{schema}"."{beside}"'
 
 -- define: lacks

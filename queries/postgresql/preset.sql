@@ -1,22 +1,22 @@
--- What all presets have. A preset is one file: its head tells what the library is and by what its tables are
--- known, then an expression for each role that is no column, a predicate for each state, and its own rules.
+-- What all presets have. A preset is one file: its head describes the library and how its tables are
+-- recognised, then an expression for each role that is no column, a predicate for each state, and its own rules.
 -- Keys of the head, each in a line `-- key: text` (`--   ` goes on), up to a line `--`:
 --
--- preset: the library and its version, the first line; like: preset; summary, advice: what is said of it
--- table, schema: what its tables are called (q_*), and where; without: of any name, in any schema
--- columns: what a table has to have to be the library's; beside: another table that it cannot be without
+-- preset: the library and its version, the first line; like: preset; summary, advice: texts about it
+-- table, schema: the names of its tables (q_*), and where they are; without: any name, any schema
+-- columns: what a table must have to be the library's; beside: another table that must exist
 -- roles: role=column, of its newest version
--- verbs: which it has of requeue, release, pause (with resume); no VERB: why there is no other; claims: expire, where they end by themselves
+-- verbs: which of requeue, release, pause (with resume) it has; no VERB: why it lacks another; claims: expire, where they end by themselves
 -- left claims, requeued, paused, stays: what the library does with a dead worker's claims, what becomes of a message that is
 --   made ready, what a pause does, and why a chosen one may stay
 --
--- Definitions: is_ready, is_scheduled, is_claimed, is_error, is_done (those that there are), other_state of a row in none;
+-- Definitions: is_ready, is_scheduled, is_claimed, is_error, is_done (as far as they exist), other_state of a row in none;
 -- queue_column, with queue_index where an index begins with it, or part: which rows are the queue's of a table with several,
 -- used by `AND {in_part}` in each predicate; is_waiting, was_tried, failing_since: what is tried again; own_function: what
 -- make_ready calls; writes_into: the table into which it inserts, and lacks: why a version cannot do it; last_beat: the
--- last heartbeat of who is requested.session, with silent_seconds, after which its library takes it for dead;
+-- last heartbeat of requested.session, with silent_seconds, after which its library considers it dead;
 -- installed_version: of its tables, where it keeps one.
--- Statements: queues, where no queue_column tells them (none: a table each, and found_queue), make_ready, not_requeued, wait_for_relay,
+-- Statements: queues, where no queue_column has them (none: a table each, and found_queue), make_ready, not_requeued, wait_for_relay,
 -- hidden; rule and owners, where they are not made of these definitions; with the verb pause: may_pause, paused, pause, resume.
 
 -- define: in_part

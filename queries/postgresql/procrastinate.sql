@@ -38,7 +38,7 @@ m.status = 'doing' AND {in_part}
 
 -- define: is_stuck
 -- As its own select_stalled_jobs_by_heartbeat says: the worker is gone, or has no recent heartbeat. One that beat
--- within 30 seconds is at work, however short the threshold.
+-- within 30 seconds is working, however short the threshold.
 {is_claimed} AND coalesce(
     (SELECT w.last_heartbeat FROM "{schema}".procrastinate_workers AS w WHERE w.id = m.worker_id) < {silent_before}, true
 )
@@ -84,7 +84,7 @@ m.queue_name
 true
 
 -- define: claimed_from
--- Nothing but the events tells since when: of so many at most.
+-- Only the events show since when; at most so many are read.
 (SELECT j.* FROM "{schema}"."{table}" AS j WHERE j.status = 'doing' LIMIT 10000)
 
 -- define: is_waiting
@@ -95,28 +95,28 @@ m.attempts > 0
 
 -- define: failing_since
 -- A retry strategy makes a job that failed todo again, counts the attempt and keeps no error (procrastinate_retry_job_v2).
--- Its events say when it was first begun; where these were deleted, nothing does, and it is not told.
+-- Its events show when it first began; where they were deleted, it is unknown and not reported.
 (SELECT min(e.at) FROM "{schema}"."{beside}" AS e WHERE e.job_id = m.id AND e.type = 'started')
 
 -- define: own_function
 '"{schema}".procrastinate_retry_job_v2(bigint, timestamp with time zone, integer, character varying, character varying)'
 
 -- name: wait_for_relay
--- one row: no relay here, but the search path, until the transaction ends; its functions name its tables without a schema
+-- one row: sets the search path until the transaction ends (there is no relay here); its functions name its tables without a schema
 SELECT set_config('search_path', quote_ident('{schema}'), true) AS passed;
 
 -- define: last_beat
 (SELECT w.last_heartbeat FROM "{schema}".procrastinate_workers AS w WHERE concat('worker ', w.id) = requested.session)
 
 -- define: silent_seconds
--- Each worker beats every 10 seconds; after 30 without a beat the others take it for dead and strike it off.
+-- Each worker has a heartbeat every 10 seconds; after 30 without one the others consider it dead and remove it.
 30
 
 -- name: make_ready
 -- one row: how many jobs, doing or failed, its own function has made todo again; the others stay
 -- JobManager.retry_job calls this function with the present time. It takes doing and failed, counts one more
--- attempt, and makes failed of what was to be aborted: such a job is left alone here. Of jobs with the same
--- queueing_lock only one may be todo (its unique index), so the second one would undo the whole batch.
+-- attempt, and turns a job that was to be aborted into a failed one: such a job is skipped here. Of jobs with the same
+-- queueing_lock only one may be todo (its unique index), so the second one would undo the entire batch.
 WITH chosen AS MATERIALIZED (
     SELECT
         m.id,

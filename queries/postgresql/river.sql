@@ -31,7 +31,7 @@
 m.queue = '{only}'
 
 -- define: is_ready
--- One that JobRetry or an insert put off a little is available, and not due yet: no client takes it.
+-- One that JobRetry or an insert postponed a little is available but not due yet: no client takes it.
 m.state = 'available' AND m.scheduled_at <= statement_timestamp() AND {in_part}
 
 -- define: is_scheduled
@@ -66,7 +66,7 @@ m.kind
 m.attempt = 1
 
 -- define: pause_notification
--- what its clients are told; of all queues at once by a star
+-- the notification for its clients; a star means all queues
 CAST(json_build_object('action', 'pause', 'queue', coalesce(nullif('{only}', ''), '*')) AS text)
 
 -- define: resume_notification
@@ -136,12 +136,12 @@ SELECT
     END AS problem;
 
 -- name: paused
--- since when each of its queues that is paused is; none: none is, by whoever's pause
+-- since when each of its paused queues has been paused, by whomever; none if no queue is paused
 SELECT q.paused_at AS since FROM "{schema}"."{beside}" AS q
 WHERE '{only}' IN ('', q.name) AND q.paused_at IS NOT NULL;
 
 -- name: pause
--- one row: how many queues are paused by its own QueuePause, all of them where the queue is all of its table
+-- one row: how many queues are paused by its own QueuePause, all of them where the queue is the entire table
 WITH paused AS (
     UPDATE "{schema}"."{beside}" AS q
     SET
@@ -157,7 +157,7 @@ CROSS JOIN (SELECT CAST(pg_notify(concat('{schema}', '.river_control'), {pause_n
 WHERE notified.one IS NOT NULL;
 
 -- name: resume
--- one row: how many queues its own QueueResume lets go on
+-- one row: how many queues its own QueueResume resumes
 WITH resumed AS (
     UPDATE "{schema}"."{beside}" AS q
     SET

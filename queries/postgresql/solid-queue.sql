@@ -22,7 +22,7 @@
 --
 -- Read from Solid Queue 1.5 (app/models/solid_queue/*.rb, the generator's db/queue_schema.rb): each job has one row in
 -- solid_queue_jobs and, until it is finished, one among the executions: ready is ready; scheduled, and blocked by its
--- concurrency_key, are scheduled; claimed by a process, whose heartbeat stands in solid_queue_processes; failed is an
+-- concurrency_key, are scheduled; claimed by a process, whose heartbeat is in solid_queue_processes; failed is an
 -- error. One with finished_at is done. Times have no zone, and are UTC. It has no functions to call: its Ruby does it.
 
 -- define: queue_column
@@ -88,7 +88,7 @@ m.class_name
 (SELECT timezone('UTC', p.last_heartbeat_at) FROM "{schema}".solid_queue_processes AS p WHERE concat('process ', p.id) = requested.session)
 
 -- define: silent_seconds
--- It beats every minute; after process_alive_threshold (5 minutes unless set) its supervisor prunes it.
+-- Its heartbeat is every minute; after process_alive_threshold (5 minutes unless set) its supervisor prunes it.
 300
 
 -- define: writes_into
@@ -105,8 +105,8 @@ WHERE m.id = ANY(CAST(:keys AS bigint[])) AND m.concurrency_key IS NOT NULL;
 
 -- name: make_ready
 -- one row: how many jobs, failed or claimed, have a ready execution again; the others stay
--- Failed ones by FailedExecution#retry, claimed ones by ClaimedExecution#release, which asks no semaphore: its place in
--- that is still its own. What is taken out is what nobody else has taken out meanwhile.
+-- Failed ones by FailedExecution#retry, claimed ones by ClaimedExecution#release, which needs no semaphore: the job still
+-- holds its own. Only what nobody else has removed meanwhile is removed.
 WITH released AS (
     DELETE FROM "{schema}".solid_queue_claimed_executions AS e USING "{schema}"."{table}" AS m
     WHERE e.job_id = m.id AND {at_locations}
@@ -150,7 +150,7 @@ SELECT
     'Solid Queue pauses one queue, not all at once: adopt that one with --queue' AS problem; -- when part=all
 
 -- name: paused
--- since when it is paused; none: it is not, by whoever's pause
+-- since when it has been paused, by whomever; none if it is not paused
 SELECT p.created_at AS since FROM "{schema}".solid_queue_pauses AS p WHERE p.queue_name = '{only}';
 
 -- name: pause
@@ -165,7 +165,7 @@ WITH paused AS (
 SELECT count(p.queue_name) AS queues FROM paused AS p;
 
 -- name: resume
--- one row: how many queues its own Queue#resume lets go on
+-- one row: how many queues its own Queue#resume resumes
 WITH resumed AS (
     DELETE FROM "{schema}".solid_queue_pauses AS p WHERE p.queue_name = '{only}'
     RETURNING p.queue_name

@@ -16,7 +16,7 @@
 --   (messenger:stop-workers, which they see in the application's cache)
 --
 -- Read from Symfony 7.1 (Messenger/Bridge/Doctrine/Transport/Connection.php): available_at is there: ready, else
--- scheduled (what failed waits so for its next try); delivered_at says that a worker has it, and nothing tells which, for
+-- scheduled (what failed waits so for its next try); delivered_at says that a worker (which is not recorded) has it, for
 -- redeliver_timeout (an hour unless set): then it is ready again, by itself. What ended is deleted; the failure
 -- transport is one more queue_name. Times have no zone, and are UTC (before Symfony 6 PHP's own zone).
 
@@ -41,7 +41,7 @@ true
 m.delivered_at >= timezone('UTC', now()) - interval '1 hour' AND {in_part}
 
 -- define: is_stuck
--- However long its worker has been at it: it comes back by itself.
+-- However long its worker has been working on it: it comes back by itself.
 false
 
 -- define: pushed_at

@@ -197,7 +197,7 @@ _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
     ),
     **dict.fromkeys((976, 978, 982, 983), (ConnectionFailedError, _REPLICA)),
     # A deadlock; a conversation that ended meanwhile; an update conflict of a snapshot;
-    # memory-optimized tables' kin of both.
+    # the equivalents of both for memory-optimized tables.
     **dict.fromkeys((1205, 8426, 3960, 41301, 41302, 41305, 41325), (TransientError, _AGAIN)),
     # Azure: not available, service error, busy, too many requests, login to a stale replica,
     # session limits, elastic pool.

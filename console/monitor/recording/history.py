@@ -216,7 +216,7 @@ class _Records:
         return thinned(rows, step)
 
     def rows(self, kind: RecordKind, equal: Mapping[str, str]) -> list[Mapping[str, Any]]:
-        """In order of time; a rollup row is at the begin of its period."""
+        """In order of time; a rollup row is at the beginning of its period."""
         thin = self._thin if kind is SAMPLES else None
         raw = []
         if self.sources.raw:

@@ -1,4 +1,4 @@
-"""What a manifest says of a file: counts of rows and payload bytes, and a digest of each column.
+"""A file's entry in a manifest: counts of rows and payload bytes, and a digest of each column.
 
 Manifests of earlier versions have one sum of row hashes instead. `RowHashSum` computes it, so that
 a plan which an earlier version began is verified as it was written.

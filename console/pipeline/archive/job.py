@@ -221,7 +221,7 @@ class _PlanRun:
     def carry_out(self, *, again: bool) -> ArchiveResult:
         with self._database.session("archive into the lake") as session:
             with self._lock.exclusive():
-                # Even where no earlier run is known: from here on none can be at work.
+                # Even where no earlier run is known: from here on none can be working.
                 self._end_earlier_actions(session)
                 action_id = self._begin(session)
             # Holds off a successor, even if the connection with the run's lock is lost.

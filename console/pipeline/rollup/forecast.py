@@ -1,6 +1,6 @@
 """What to expect of each hour of the week, from the hour tables of the last weeks.
 
-A few weeks are too few for quantiles of a single hour. So the middle is the hour's own median, and
+A few weeks are too few for quantiles of a single hour. So the centre is the hour's own median, and
 the spread is estimated from all hours of a queue together. Each value is compared with the median
 of the *other* weeks, as next week's value will be. Noise grows as a power of the level (Taylor's
 law): 0.5 for random arrivals, 1 for proportional variation. The likeliest power is used, and

@@ -1,7 +1,7 @@
 """The rollup tables, as pure functions from Arrow table to Arrow table.
 
 Several consoles (sources) may have sampled a queue at the same time. Each source's samples of a
-minute are aggregated first. Then the source with the most samples stands for the minute, so that
+minute are aggregated first. Then the source with the most samples represents the minute, so that
 nothing counts twice; only maxima are taken over all sources.
 
 All sums are of integers, so the order of rows makes no difference. Texts are sorted and grouped by
