@@ -56,9 +56,9 @@ def installed(url: str, names: Iterable[str]) -> dict[str, Queue]:
     database = open_database(url)
     found = {}
     for name in names:
-        of = design(QUEUES[name][0])
+        kind = design(QUEUES[name][0])
         found[name] = installed_queue(
-            "public", name, of, of.complete_options(QUEUES[name][1], "postgresql")
+            "public", name, kind, kind.complete_options(QUEUES[name][1], "postgresql")
         )
         install(database, found[name])
     database.close()
@@ -238,7 +238,7 @@ class Result:
         lines += [f"  {name.replace('_', ' '):20}{count:12,}" for name, count in counts.items()]
         lines += [f"operations {sum(self.operations.values()):,}"]
         for verb in sorted({verb for verb, _ in self.operations}):
-            ends = {end: n for (of, end), n in sorted(self.operations.items()) if of == verb}
+            ends = {end: n for (other, end), n in sorted(self.operations.items()) if other == verb}
             results = ", ".join(f"{end}: {n:,}" for end, n in ends.items())
             lines.append(f"  {verb:20}{sum(ends.values()):12,}  {results}")
         lines += [f"faults {sum(self.faults.values()):,}"]

@@ -174,10 +174,10 @@ class Case(RingFaults):
                 crash = bool(self.skipped[reader_side] & set(range(first, last + 1)))
                 self.tally.causes[f"{'crash' if crash else 'caller'} reported as {loss}"] += 1
 
-    def _wrong(self, count: str, what: object, of: set[Any]) -> None:
-        if of:
-            self.tally.counts[count] += len(of)
-            self.tally.wrong.append(f"{count}: {what} {sorted(of)}")
+    def _wrong(self, count: str, what: object, items: set[Any]) -> None:
+        if items:
+            self.tally.counts[count] += len(items)
+            self.tally.wrong.append(f"{count}: {what} {sorted(items)}")
 
     def diagnosis(self) -> Diagnosis:
         """The result of all checks, as of `dbq-console doctor NAME`."""

@@ -246,8 +246,8 @@ class ModelledRing:
             *((live.first_id, live.payload) for live in expected),
         ]
         assert [(m.id, m.payload) for m in popped] == wanted, (popped, wanted)
-        of = [*(0 for _ in next_in_hand), *(live.message_id for live in expected)]
-        on.popped += [(reader.name, *pair) for pair in zip(popped, of, strict=True)]
+        numbers = [*(0 for _ in next_in_hand), *(live.message_id for live in expected)]
+        on.popped += [(reader.name, *pair) for pair in zip(popped, numbers, strict=True)]
 
     def held(self, reader: ReaderModel) -> set[int]:
         """The ids of messages popped by open transactions."""

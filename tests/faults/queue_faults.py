@@ -50,9 +50,9 @@ DELETING = [NAIVE, HEAP, FIFO, STACK, PENDING]
 CLAIMING = [CLAIM, STATUS, SPLIT, TWO_STEP, IN_HAND]
 
 
-def filled(use: Use, of: Variant, count: int = 5) -> Client:
+def filled(use: Use, variant: Variant, count: int = 5) -> Client:
     """A new queue with this many messages."""
-    client = use(of)
+    client = use(variant)
     assert None not in client.push_many(client.payloads(*range(count)))
     return client
 

@@ -271,8 +271,8 @@ def campaign(
         ring = make_ring(url, size=size, max_bytes=300, subscribers=chosen, **options)
         try:
             keep_marks(ring)
-            with clients(url) as of:
-                work = _Campaign(ring, of, chance, repair, dict.fromkeys(names, 1))
+            with clients(url) as workers:
+                work = _Campaign(ring, workers, chance, repair, dict.fromkeys(names, 1))
                 work.produce()
                 for name in names:
                     work.consume(name)

@@ -116,27 +116,27 @@ def clients(url: str, options: str = "") -> Iterator[Clients]:
 
 
 def traffic(
-    of: Clients, ring: Ring, chance: random.Random, *, producers: int = 4, consumers: int = 4
+    workers: Clients, ring: Ring, chance: random.Random, *, producers: int = 4, consumers: int = 4
 ) -> None:
     """Start producers and consumers: transactions of up to 6 calls, 2 % rolled back."""
     for calls, how_many in ((PRODUCER, producers), (CONSUMER, consumers)):
         for _ in range(how_many):
             seed = chance.randrange(2**32)
-            of.start(calls, rings=[ring.queue.name], seed=seed, rolled_back=0.02)
-    wait_for_progress(of, 20_000)
+            workers.start(calls, rings=[ring.queue.name], seed=seed, rolled_back=0.02)
+    wait_for_progress(workers, 20_000)
 
 
-def wait_for_progress(of: Clients, more_bytes: int) -> None:
+def wait_for_progress(workers: Clients, more_bytes: int) -> None:
     """Wait until this many more bytes are logged, however long, while there is any progress."""
 
     def more_than(logged: int) -> Callable[[], bool]:
-        return lambda: of.progress() > logged
+        return lambda: workers.progress() > logged
 
-    now = of.progress()
+    now = workers.progress()
     wanted = now + more_bytes
     while now < wanted:
         wait_until(more_than(now), "the clients get on")
-        now = of.progress()
+        now = workers.progress()
 
 
 def try_relay(ring: Ring, chance: random.Random) -> RelayResult | None:
@@ -162,11 +162,11 @@ def kill_backend(url: str, chance: random.Random) -> bool:
     return bool(pids) and kill_session(url, chance.choice(pids))
 
 
-def settle(of: Clients, *rings: Ring) -> Counts:
+def settle(workers: Clients, *rings: Ring) -> Counts:
     """Stop the clients, recover all orphans with relays, drain; the counts."""
-    of.finish()
+    workers.finish()
     drained = [payload for ring in rings for payload in _relay_and_drain(ring)]
-    ledger = of.ledger()
+    ledger = workers.ledger()
     assert not ledger.errors, ledger.errors[:5]
     return ledger.settle(drained)
 

@@ -147,7 +147,7 @@ class RingFaults(ModelledRing):
         if self.chance.random() < 0.7:  # else the ring may be full of orphans
             self.repair_all()
             self.relay(self.chance.randint(60, 200))
-        with clients(self.ring.url) as of:
+        with clients(self.ring.url) as workers:
             extra_client = self.chance.choice([("", PRODUCER), (self.all[0].name, CONSUMER)])
             for name, calls in (
                 ("", PRODUCER),
@@ -156,24 +156,27 @@ class RingFaults(ModelledRing):
             ):
                 seed = self.chance.randrange(2**32)
                 more = {"subscriber": name, "name": name and f"{name}."}
-                of.start(calls, rings=[self.ring.queue.name], seed=seed, rolled_back=0.1, **more)
-            wait_for_progress(of, 20_000)
+                workers.start(
+                    calls, rings=[self.ring.queue.name], seed=seed, rolled_back=0.1, **more
+                )
+            wait_for_progress(workers, 20_000)
             event = self.chance.choice(_EVENTS)
             self.steps[f"traffic: {event}"] += 1
-            self._cause(of, event)
-            of.finish()
-            pushes = of.ledger("client")
+            self._cause(workers, event)
+            workers.finish()
+            pushes = workers.ledger("client")
             found = {
-                reader.name: of.ledger(f"{reader.name}." * bool(reader.name)) for reader in self.all
+                reader.name: workers.ledger(f"{reader.name}." * bool(reader.name))
+                for reader in self.all
             }
         self._wait_until_idle()
         for reader in self.all:
             self._add_ledgers(reader, pushes, found[reader.name])
         self.read()
 
-    def _cause(self, of: Clients, event: str) -> None:
+    def _cause(self, workers: Clients, event: str) -> None:
         if event == "client":
-            of.kill_one(self.chance)
+            workers.kill_one(self.chance)
         elif event == "terminate":
             others = "SELECT pid FROM pg_stat_activity WHERE xact_start < now() AND pid <> %s"
             for (pid,) in self.admin.execute(others, [self.admin.info.backend_pid]).fetchall()[:1]:
@@ -182,7 +185,7 @@ class RingFaults(ModelledRing):
             try_relay(self.ring, self.chance)
         else:
             self._kill(event)
-        wait_for_progress(of, 5_000)
+        wait_for_progress(workers, 5_000)
 
     def _wait_until_idle(self) -> None:
         """The backends of killed clients have ended."""

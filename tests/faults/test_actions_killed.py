@@ -63,9 +63,9 @@ def test_a_killed_action_finishes_when_run_again(
 ) -> None:
     for seed in range(20 if long else 1):
         dice = random.Random(f"{name} {verb} {seed}")
-        of = design(name)
-        chosen = of.complete_options(options, "postgresql")
-        queue = installed_queue("public", f"{name}_{verb}_{seed}", of, chosen)
+        kind = design(name)
+        chosen = kind.complete_options(options, "postgresql")
+        queue = installed_queue("public", f"{name}_{verb}_{seed}", kind, chosen)
         install(database, queue)
         client = Client(database, queue)
         prepare(client, verb)

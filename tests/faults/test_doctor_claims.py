@@ -54,10 +54,10 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 # --------------------------------------------------------------------------------------- claims
 
 
-@pytest.mark.parametrize("of", KEEPING, ids=str)
-def test_a_claim_whose_owner_died_is_released(use: Use, of: Variant) -> None:
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_a_claim_whose_owner_died_is_released(use: Use, variant: Variant) -> None:
     """A recent claim, after many claims of a live owner."""
-    client = filled(use, of, 30)
+    client = filled(use, variant, 30)
     with closing(connect(client.url)) as living:
         popped_by(living, client, 20, bound=True)
         with closing(connect(client.url)) as dies:
@@ -86,9 +86,9 @@ def test_an_unbound_owner_is_gone_only_after_the_threshold(use: Use) -> None:
     wait_until(gone_found, "the claim is old, and its session is gone")
 
 
-@pytest.mark.parametrize("of", SOME, ids=str)
-def test_claims_of_a_live_owner_are_not_released_unattended(use: Use, of: Variant) -> None:
-    client = filled(use, of)
+@pytest.mark.parametrize("variant", SOME, ids=str)
+def test_claims_of_a_live_owner_are_not_released_unattended(use: Use, variant: Variant) -> None:
+    client = filled(use, variant)
     with closing(connect(client.url)) as consumer:
         consumer.execute("SET application_name = 'slow-worker'")
         popped_by(consumer, client)
@@ -116,10 +116,10 @@ def test_claims_of_unknown_owners_need_an_option(use: Use) -> None:
     assert "claims_unknown" not in codes_of(diagnosed(client, IMPATIENT))
 
 
-@pytest.mark.parametrize("of", SOME, ids=str)
-def test_old_claims_without_an_owner_are_released(use: Use, of: Variant) -> None:
+@pytest.mark.parametrize("variant", SOME, ids=str)
+def test_old_claims_without_an_owner_are_released(use: Use, variant: Variant) -> None:
     """Neither finding nor repair includes a recent claim, which may be in progress."""
-    client = filled(use, of)
+    client = filled(use, variant)
     old, young = client.pop_many(2)
     run(client, "UPDATE {table} SET claimed_by = NULL")
     assert diagnosed(client).verdict == "all clear"
@@ -151,16 +151,16 @@ ILLEGAL: dict[str, dict[str, tuple[int, LiteralString]]] = {
 """Evidence of `state_illegal` -> index of the popped message, and the change that causes it."""
 
 
-@pytest.mark.parametrize("of", [STATUS, SPLIT, CLAIM], ids=str)
-def test_rows_that_contradict_their_state_are_found(use: Use, of: Variant) -> None:
-    client = filled(use, of, 64)
+@pytest.mark.parametrize("variant", [STATUS, SPLIT, CLAIM], ids=str)
+def test_rows_that_contradict_their_state_are_found(use: Use, variant: Variant) -> None:
+    client = filled(use, variant, 64)
     taken = client.pop_many(56)
     assert all(client.complete(message) for message in taken[:24])
     assert all(client.fail(message, "no") for message in taken[24:48])
     assert codes_of(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
     expected: dict[str, Any] = {}
     one: LiteralString = " WHERE CAST(id AS text) = %s"
-    for contradiction, (index, change) in ILLEGAL[of.design.name].items():
+    for contradiction, (index, change) in ILLEGAL[variant.design.name].items():
         run(client, "UPDATE {table} SET " + change + one, taken[index].id)
         expected[contradiction] = {"count": 1, "ids": [taken[index].id]}
         assert finding_of(diagnosed(client, MANY_ERRORS), "state_illegal").evidence == expected
@@ -170,9 +170,9 @@ def test_rows_that_contradict_their_state_are_found(use: Use, of: Variant) -> No
     assert tried == {"error": {"count": 1, "most_attempts": 9, "ids": [taken[36].id]}}
 
 
-@pytest.mark.parametrize("of", [STATUS, SPLIT], ids=str)
-def test_an_invalid_status_is_found(use: Use, of: Variant) -> None:
-    client = filled(use, of, 40)
+@pytest.mark.parametrize("variant", [STATUS, SPLIT], ids=str)
+def test_an_invalid_status_is_found(use: Use, variant: Variant) -> None:
+    client = filled(use, variant, 40)
     assert drop_constraints(client, client.queue.table, "c") == 1
     assert codes_of(diagnosed(client)) == ["constraint_missing"]
     run(client, "UPDATE {table} SET status = 7 WHERE id = 30")
@@ -185,29 +185,29 @@ def test_an_invalid_status_is_found(use: Use, of: Variant) -> None:
         assert connection.execute(statement.encode()).fetchall() == [(30, 7)]
 
 
-@pytest.mark.parametrize("of", [STATUS, SPLIT, RING], ids=str)
-def test_a_dropped_check_constraint_is_found_and_created_again(use: Use, of: Variant) -> None:
-    client = filled(use, of)
-    table = f"{client.queue.name}_config" if of is RING else client.queue.table
+@pytest.mark.parametrize("variant", [STATUS, SPLIT, RING], ids=str)
+def test_a_dropped_check_constraint_is_found_and_created_again(use: Use, variant: Variant) -> None:
+    client = filled(use, variant)
+    table = f"{client.queue.name}_config" if variant is RING else client.queue.table
     count = drop_constraints(client, table, "c")
-    assert count == (2 if of is RING else 1)
+    assert count == (2 if variant is RING else 1)
     found = finding_of(diagnosed(client), "constraint_missing")
     assert len(evidence_of(found)["missing"]) == count
     assert found.command.startswith("dbq-console doctor ")
     assert "--fix --code constraint_missing" in found.command
     run_repair(client, found)
     assert "constraint_missing" not in codes_of(diagnosed(client))
-    contradiction: LiteralString = "size = -1" if of is RING else "status = 9"
+    contradiction: LiteralString = "size = -1" if variant is RING else "status = 9"
     with pytest.raises(psycopg.errors.CheckViolation):
         run(client, "UPDATE {of} SET " + contradiction, of=table)
 
 
-@pytest.mark.parametrize("of", KEEPING, ids=str)
-def test_messages_with_too_many_attempts_are_found(use: Use, of: Variant) -> None:
-    client = filled(use, of, 80)
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_messages_with_too_many_attempts_are_found(use: Use, variant: Variant) -> None:
+    client = filled(use, variant, 80)
     taken = client.pop_many(52)
     assert all(client.fail(message, "no") for message in taken[:24])
-    if of is IN_HAND:  # ready rows in it have been returned
+    if variant is IN_HAND:  # ready rows in it have been returned
         run(client, "UPDATE {table} SET claimed_at = NULL WHERE id >= %s", taken[38].id)
     assert codes_of(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
     changed_rows = rows_changed(
@@ -230,9 +230,11 @@ def test_messages_with_too_many_attempts_are_found(use: Use, of: Variant) -> Non
 # ------------------------------------------------------------------------------------- payloads
 
 
-@pytest.mark.parametrize("of", [SPLIT, TWO_STEP], ids=str)
-def test_rows_without_payloads_and_payloads_without_rows_are_found(use: Use, of: Variant) -> None:
-    client = filled(use, of, 40)
+@pytest.mark.parametrize("variant", [SPLIT, TWO_STEP], ids=str)
+def test_rows_without_payloads_and_payloads_without_rows_are_found(
+    use: Use, variant: Variant
+) -> None:
+    client = filled(use, variant, 40)
     assert rows_changed(client, "DELETE FROM {data} WHERE id IN (1, 12, 20, 31)") == 4
     assert rows_changed(client, "DELETE FROM {table} WHERE id IN (8, 22)") == 2
     found = diagnosed(client)

@@ -107,16 +107,16 @@ FINE: tuple[list[str], str] = ([], "")
 
 
 @pytest.mark.usefixtures("clock_steps")
-@pytest.mark.parametrize("of", [*PROVEN, HEAP], ids=str)
+@pytest.mark.parametrize("variant", [*PROVEN, HEAP], ids=str)
 def test_two_samples_without_a_pop_between_them_prove_that_consumers_stopped(
-    use: Use, of: Variant
+    use: Use, variant: Variant
 ) -> None:
-    client = filled(use, of)
+    client = filled(use, variant)
     history = ConsumptionHistory(waits=False)
     codes, why = diagnose_queue(client, history)
     assert not codes
     assert "this is the first" in why
-    assert diagnose_queue(client, history) == STOPPED or of is HEAP
+    assert diagnose_queue(client, history) == STOPPED or variant is HEAP
     with client.database.transaction("pop") as connection:
         (message,) = pop.pop_many(connection, client.queue, 1)
         # The counters may lag by seconds, and without an order there is no other evidence.
@@ -138,12 +138,12 @@ def test_consumption_of_a_heap_or_a_growing_stack_is_unknown(use: Use) -> None:
 
 
 @pytest.mark.usefixtures("clock_steps")
-@pytest.mark.parametrize("of", [FIFO, CLAIM, RING], ids=str)
+@pytest.mark.parametrize("variant", [FIFO, CLAIM, RING], ids=str)
 def test_a_session_that_holds_rows_counts_as_consuming(
-    use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch
+    use: Use, variant: Variant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stopped_consumers, "_AT_WORK_SECONDS", 0.0)
-    client = filled(use, of)
+    client = filled(use, variant)
     history = ConsumptionHistory(waits=False)
     with closing(connect(client.url)) as other, other.transaction(force_rollback=True):
         popped_by(other, client)
@@ -328,10 +328,10 @@ def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> date
     return datetime.now(UTC)
 
 
-def queue_with_old_messages(use: Use, of: Variant) -> Client:
+def queue_with_old_messages(use: Use, variant: Variant) -> Client:
     """A queue whose messages have been ready for half an hour."""
-    client = filled(use, of, 2)
-    for column in ("pushed_at", *(["due_time"] if of is PENDING else [])):
+    client = filled(use, variant, 2)
+    for column in ("pushed_at", *(["due_time"] if variant is PENDING else [])):
         ago: LiteralString = "clock_timestamp() - interval '30 minutes'"
         run(client, "UPDATE {table} SET {column} = " + ago, column=column)
     return client

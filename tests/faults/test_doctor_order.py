@@ -117,17 +117,17 @@ def test_a_message_popped_before_it_was_due_is_found(use: Use, due: LiteralStrin
     assert (evidence["pops"], ids(evidence)) == (3, [2])
 
 
-@pytest.mark.parametrize("of", [LAX, RING], ids=str)
+@pytest.mark.parametrize("variant", [LAX, RING], ids=str)
 def test_a_message_overtaken_by_many_in_a_lax_order_is_a_note(
-    use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch
+    use: Use, variant: Variant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(order, "FAR", 20)
-    client = filled(use, of, 40)
+    client = filled(use, variant, 40)
     with client.database.transaction("pop") as connection:
         (held,) = pop.pop_many(connection, client.queue, 1)
         assert len(client.drain()) == 39
         connection.rollback()
-    if of is RING:  # its number is consumed: a repair returns the message
+    if variant is RING:  # its number is consumed: a repair returns the message
         run_repairs(client)
     assert [message.id for message in client.drain()] == [held.id]
     assert order_findings(client) == [], "a moment late"
@@ -157,12 +157,12 @@ def purge_and_restore(client: Client) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("of", CHECKED, ids=str)
-def test_healthy_traffic_raises_no_alarm(use: Use, of: Variant) -> None:
+@pytest.mark.parametrize("variant", CHECKED, ids=str)
+def test_healthy_traffic_raises_no_alarm(use: Use, variant: Variant) -> None:
     """Some transactions are rolled back, some are committed late."""
-    client = filled(use, of, 30)
+    client = filled(use, variant, 30)
     traffic = Traffic(client, consumers=3, per_producer=90, backlog=60, rolled_back=0.1, late=0.2)
-    acting = of is not RING  # a purge of a ring drains it with its own pops
+    acting = variant is not RING  # a purge of a ring drains it with its own pops
     with traffic.running() as producing:
         while not all(one.done() for one in producing):
             if acting:
@@ -230,8 +230,8 @@ def test_only_the_newest_rows_of_the_archive_are_read(use: Use) -> None:
 
 
 def test_only_installed_ordered_queues_that_archive_have_their_order_checked() -> None:
-    for of in CHECKED:
-        assert order.CHECKS.applies(of.queue("s", "q"))
-        assert not order.CHECKS.applies(replace(of.queue("s", "q"), kind=Kind.ADOPTED))
+    for each in CHECKED:
+        assert order.CHECKS.applies(each.queue("s", "q"))
+        assert not order.CHECKS.applies(replace(each.queue("s", "q"), kind=Kind.ADOPTED))
     others = [archiving("heap"), archiving("stack"), variant("fifo", order="strict")]
-    assert not any(order.CHECKS.applies(of.queue("s", "q")) for of in others)
+    assert not any(order.CHECKS.applies(each.queue("s", "q")) for each in others)

@@ -75,9 +75,9 @@ def test_every_code_is_named_once() -> None:
     assert len({code.name for code in CODES}) == len(CODES)
 
 
-@pytest.mark.parametrize("of", ALL, ids=str)
-def test_healthy_traffic_raises_no_alarm(use: Use, of: Variant, long: bool) -> None:
-    client = filled(use, of, 50)
+@pytest.mark.parametrize("variant", ALL, ids=str)
+def test_healthy_traffic_raises_no_alarm(use: Use, variant: Variant, long: bool) -> None:
+    client = filled(use, variant, 50)
     ends_at = time.monotonic() + (600 / len(ALL) if long else 0)
     traffic = Traffic(client, consumers=3, backlog=100, late=0.3, late_seconds=0.1)
     with traffic.running(min_finished=20):
@@ -102,9 +102,9 @@ def holding(client: Client) -> Iterator[psycopg.Connection]:
         yield holder
 
 
-@pytest.mark.parametrize("of", [NAIVE, HEAP, PENDING], ids=str)
-def test_a_session_that_holds_rows_is_named_and_ended(use: Use, of: Variant) -> None:
-    client = filled(use, of)
+@pytest.mark.parametrize("variant", [NAIVE, HEAP, PENDING], ids=str)
+def test_a_session_that_holds_rows_is_named_and_ended(use: Use, variant: Variant) -> None:
+    client = filled(use, variant)
     with holding(client) as holder:
         assert "rows_held" not in codes_of(diagnosed(client))
         wait_until(lambda: "rows_held" in codes_of(diagnosed(client, IMPATIENT)), "it is old")
@@ -265,8 +265,8 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
 ) -> None:
     at_once = replace(DEFAULTS, stuck_after_seconds=0.0, age_seconds=Limits(0.0001))
     with labels_run() as labels, rows_checked(monkeypatch):
-        for of in (*CLAIMING, STACK, KEEPING):
-            client = use(of)
+        for variant in (*CLAIMING, STACK, KEEPING):
+            client = use(variant)
             fill(client)
             diagnosed(client, at_once)
         client = filled(use, SPLIT)
@@ -277,15 +277,17 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
         assert finding_of(diagnosed(client), "key_missing").repair is None
     assert labels >= {"common.claimed", "common.contradictions"}
     product = client.database.product
-    expected = {one.label for of in designs_on(product.name) for one in of_the_doctor(product, of)}
+    expected = {
+        one.label for design in designs_on(product.name) for one in of_the_doctor(product, design)
+    }
     # Only on a standby.
     assert expected - labels <= {"doctor.recovering"}
 
 
-@pytest.mark.parametrize("of", [*CLAIMING, STACK, KEEPING], ids=str)
-def test_no_statement_of_the_doctor_reads_a_whole_table(use: Use, of: Variant) -> None:
+@pytest.mark.parametrize("variant", [*CLAIMING, STACK, KEEPING], ids=str)
+def test_no_statement_of_the_doctor_reads_a_whole_table(use: Use, variant: Variant) -> None:
     """Even if the planner has no statistics of the queue."""
-    client = filled(use, of, 200)
+    client = filled(use, variant, 200)
     product, queue = client.database.product, client.queue
     bound = {
         "stuck_after": 300.0,

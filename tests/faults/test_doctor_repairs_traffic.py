@@ -92,17 +92,17 @@ class Case:
     make: Make
     code: str
     verb: str
-    of: Variant
+    variant: Variant
     thresholds: Thresholds = DEFAULTS
     left: tuple[str, ...] = ()
     """The findings that remain."""
 
     def __str__(self) -> str:
-        return f"{self.make.__name__}-{self.of}"
+        return f"{self.make.__name__}-{self.variant}"
 
 
-def cases(make: Make, code: str, verb: str, *of: Variant, **more: Any) -> list[Case]:
-    return [Case(make, code, verb, one, **more) for one in of]
+def cases(make: Make, code: str, verb: str, *variants: Variant, **more: Any) -> list[Case]:
+    return [Case(make, code, verb, one, **more) for one in variants]
 
 
 INCOMPLETE: dict[str, Any] = {"thresholds": MANY_ERRORS, "left": ("payload_lost",)}
@@ -209,13 +209,13 @@ def check_repair(client: Client, case: Case, seed: int = 0) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_repair_under_traffic(use: Use, case: Case, long: bool) -> None:
     for seed in range(3 if long else 1):
-        check_repair(use(case.of), case, seed)
+        check_repair(use(case.variant), case, seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", LONG_CASES, ids=str)
 def test_more_repairs_under_traffic(use: Use, case: Case) -> None:
-    check_repair(use(case.of), case)
+    check_repair(use(case.variant), case)
 
 
 def test_orphans_of_an_ended_session_on_a_ring_are_repaired_too(use: Use) -> None:

@@ -52,7 +52,7 @@ def test_heavy_healthy_traffic_raises_no_alarm(own_server: EmbeddedServer, long:
     with ExitStack() as stack:
         sessions = [stack.enter_context(busy.connect()) for _ in range(3)]
         backlog(busy, sessions[0], 6)
-        of = stack.enter_context(clients(url))
+        workers = stack.enter_context(clients(url))
         for calls, on, how_many in (
             (PRODUCER, "busy", 2),
             (CONSUMER, "busy", 3),
@@ -60,8 +60,8 @@ def test_heavy_healthy_traffic_raises_no_alarm(own_server: EmbeddedServer, long:
             (CONSUMER, "idle", 2),
         ):
             for _ in range(how_many):
-                of.start(calls, rings=[on], seed=chance.randrange(2**32))
-        wait_for_progress(of, 5_000)
+                workers.start(calls, rings=[on], seed=chance.randrange(2**32))
+        wait_for_progress(workers, 5_000)
 
         def commit_late(_: int) -> None:
             with sessions[0].transaction():
@@ -92,8 +92,8 @@ def test_heavy_healthy_traffic_raises_no_alarm(own_server: EmbeddedServer, long:
                     found, unseen = diagnose_ring(ring)
                     assert [finding.summary for finding in found] == []
                     assert unseen == []
-        of.finish()
-        assert not of.ledger().errors
+        workers.finish()
+        assert not workers.ledger().errors
     own_server.restart()
     for ring in rings:
         wait_for_server(url)
@@ -109,23 +109,23 @@ def test_traffic_of_two_subscribers_raises_no_alarm(
 ) -> None:
     """Including late commits of one of them."""
     ring = make(size=2_000, max_bytes=300, subscribers="a,b")
-    with ring.connect() as connection, clients(rings_url) as of:
-        of.start(PRODUCER, rings=[ring.queue.name], seed=1)
+    with ring.connect() as connection, clients(rings_url) as workers:
+        workers.start(PRODUCER, rings=[ring.queue.name], seed=1)
         for subscriber in ("a", "b", "b"):
-            of.start(CONSUMER, rings=[ring.queue.name], seed=2, subscriber=subscriber)
-        wait_for_progress(of, 1_000)
+            workers.start(CONSUMER, rings=[ring.queue.name], seed=2, subscriber=subscriber)
+        wait_for_progress(workers, 1_000)
         for _ in range(200 if long else 3):
             connection.execute("BEGIN")
             ring.of("b").pop_many(connection, 3)
-            wait_for_progress(of, 500)
+            wait_for_progress(workers, 500)
             held, _ = diagnose_ring(ring, patience_seconds=0.1)
             connection.execute("COMMIT")
             found, unseen = diagnose_ring(ring)
             alarms = [one.summary for one in (*held, *found) if one.code.name != "filling"]
             assert alarms == []
             assert unseen == []
-        of.finish()
-        assert not of.ledger().errors
+        workers.finish()
+        assert not workers.ledger().errors
 
 
 def test_random_faults_are_found_and_repaired(

@@ -122,12 +122,12 @@ def rows_read(statement: Statement, relation: str) -> float:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("of", [CLAIM, STATUS, SPLIT], ids=str)
+@pytest.mark.parametrize("variant", [CLAIM, STATUS, SPLIT], ids=str)
 def test_each_chunk_reads_its_rows_and_no_more(
-    use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch
+    use: Use, variant: Variant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_scan, "CHUNK_ROWS", 4_000)
-    client, design = use(of), of.design.name
+    client, design = use(variant), variant.design.name
     load(client)
     queue = client.queue
     with check_context(client.database, queue, patience_seconds=600.0) as context:

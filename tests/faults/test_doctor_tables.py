@@ -49,9 +49,9 @@ pytestmark = pytest.mark.thinned(3)
 # -------------------------------------------------------------------------------------- indexes
 
 
-@pytest.mark.parametrize("of", [CLAIM, IN_HAND, STATUS], ids=str)
-def test_a_missing_index_is_created_and_an_invalid_one_rebuilt(use: Use, of: Variant) -> None:
-    client = filled(use, of)
+@pytest.mark.parametrize("variant", [CLAIM, IN_HAND, STATUS], ids=str)
+def test_a_missing_index_is_created_and_an_invalid_one_rebuilt(use: Use, variant: Variant) -> None:
+    client = filled(use, variant)
     drop_indexes(client)
     assert len(evidence_of(repaired(client, "index_missing"))["missing"]) >= 3
     index, *_ = indexes_of(client)
@@ -107,12 +107,12 @@ def index_of_pop(client: Client) -> str:
     return str(name)
 
 
-@pytest.mark.parametrize("of", PLANNED, ids=str)
+@pytest.mark.parametrize("variant", PLANNED, ids=str)
 def test_a_pop_that_does_not_use_its_index_is_found(
-    use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch
+    use: Use, variant: Variant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found if it matters; a deep queue without statistics raises no alarm."""
-    client = use(of)
+    client = use(variant)
     index = index_of_pop(client)
     invalidate(client, index)
     # A short queue is not checked, even if the planner chooses a sequential scan.
@@ -185,18 +185,18 @@ def test_all_designs_but_heap_and_ring_have_an_index_for_pops() -> None:
     queue = FIFO.queue("s", "q")
     assert indexes.INDEX_CHECKS.applies(queue)
     assert not indexes.INDEX_CHECKS.applies(replace(queue, kind=Kind.ADOPTED))
-    for of in (of for of in ALL if of.design.name != "broker"):
-        for engine in of.engines:
-            expected = indexes.pop_index(PRODUCTS[engine], of.queue("s", "q", engine))
-            assert (expected is None) == (of.design.name in {"heap", "ring"}), of
+    for variant in (variant for variant in ALL if variant.design.name != "broker"):
+        for engine in variant.engines:
+            expected = indexes.pop_index(PRODUCTS[engine], variant.queue("s", "q", engine))
+            assert (expected is None) == (variant.design.name in {"heap", "ring"}), variant
 
 
 # ----------------------------------------------------------------------------------------- keys
 
 
-@pytest.mark.parametrize("of", [NAIVE, IN_HAND], ids=str)
-def test_a_missing_key_is_found_and_created(use: Use, of: Variant) -> None:
-    client = filled(use, of)
+@pytest.mark.parametrize("variant", [NAIVE, IN_HAND], ids=str)
+def test_a_missing_key_is_found_and_created(use: Use, variant: Variant) -> None:
+    client = filled(use, variant)
     assert drop_constraints(client, client.queue.table, "p", "u")
     finding = finding_of(diagnosed(client), "key_missing")
     assert client.queue.table in finding.summary
@@ -205,10 +205,10 @@ def test_a_missing_key_is_found_and_created(use: Use, of: Variant) -> None:
     assert diagnosed(client).verdict == "all clear"
 
 
-@pytest.mark.parametrize("of", [FIFO, PENDING, SPLIT], ids=str)
-def test_duplicates_keep_a_key_from_being_created(use: Use, of: Variant) -> None:
-    client = filled(use, of)
-    name = f"{client.queue.name}_data" if of is SPLIT else client.queue.table
+@pytest.mark.parametrize("variant", [FIFO, PENDING, SPLIT], ids=str)
+def test_duplicates_keep_a_key_from_being_created(use: Use, variant: Variant) -> None:
+    client = filled(use, variant)
+    name = f"{client.queue.name}_data" if variant is SPLIT else client.queue.table
     drop_constraints(client, name, "p")
     before = finding_of(diagnosed(client), "key_missing")
     indexes_query: LiteralString = "SELECT indexrelid FROM pg_index WHERE indrelid = %s::regclass"
@@ -234,9 +234,9 @@ def test_duplicates_keep_a_key_from_being_created(use: Use, of: Variant) -> None
 # ----------------------------------------------------------------------------------------- code
 
 
-@pytest.mark.parametrize("of", [CLAIM, IN_HAND, FIFO], ids=str)
-def test_a_missing_function_is_installed_again(use: Use, of: Variant) -> None:
-    client = filled(use, of, 1)
+@pytest.mark.parametrize("variant", [CLAIM, IN_HAND, FIFO], ids=str)
+def test_a_missing_function_is_installed_again(use: Use, variant: Variant) -> None:
+    client = filled(use, variant, 1)
     run(client, "DROP FUNCTION {pop}")
     finding = repaired(client, "code_missing", unattended=True)
     assert finding.code.severity is Severity.CRITICAL

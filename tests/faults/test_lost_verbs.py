@@ -191,9 +191,9 @@ def check_kept(verb: str, answer: Answer, before: Counter[str], after: Counter[s
     doubt = "doubt" in answer.err.lower()
     name = verb.partition(" ")[0]
     if name == "push":
-        of = 3 if "--lines" in verb else 1
+        count = 3 if "--lines" in verb else 1
         assert less == 0
-        assert more == of if answer.status == 0 else more in ({0, of} if doubt else {0})
+        assert more == count if answer.status == 0 else more in ({0, count} if doubt else {0})
     elif name == "pop":
         popped = len(answer.out.splitlines())
         assert more == 0

@@ -71,11 +71,13 @@ def test_calls_neither_deadlock_nor_wait_for_rows(
     # then gives up after 10 ms per lock that they still hold, as after ROLLBACK TO SAVEPOINT. Until
     # then it looks like a deadlock and is none.
     patience = "-c log_lock_waits=on -c deadlock_timeout=" + ("500ms" if relays else "1ms")
-    with clients(url, patience) as of:
+    with clients(url, patience) as workers:
         for calls in (["push", "pop", "push_many", "pop_many"],) * 4 + (["push"], ["pop"]):
             seed = chance.randrange(2**32)
-            of.start(calls, rings=["a", "b"], seed=seed, rolled_back=0.03, largest_transaction=8)
-        wait_for_progress(of, 10_000)
+            workers.start(
+                calls, rings=["a", "b"], seed=seed, rolled_back=0.03, largest_transaction=8
+            )
+        wait_for_progress(workers, 10_000)
         done = Counter(dict.fromkeys(["a", "b"] * relays, 0))
 
         def relay_repeatedly(ring: Ring, chance: random.Random) -> Iterator[None]:
@@ -85,11 +87,11 @@ def test_calls_neither_deadlock_nor_wait_for_rows(
 
         work = [relay_repeatedly(ring, random.Random(22)) for ring in rings if relays]
         with at_work(iter(()), *work, pause_seconds=0.05) as running:
-            wait_for_progress(of, 6_000_000 if long else 150_000)
+            wait_for_progress(workers, 6_000_000 if long else 150_000)
             wait_until(
                 lambda: all(done.values()) or any(one.done() for one in running[1:]), "relays"
             )
-        counts = settle(of, *rings)
+        counts = settle(workers, *rings)
     assert (counts.in_doubt, counts.lost, counts.doubled) == (0, 0, 0)
     text = log()
     assert "deadlock detected" not in text

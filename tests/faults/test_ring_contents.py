@@ -99,10 +99,10 @@ def test_a_push_that_finds_no_slot_leaves_no_content(make: Make) -> None:
 
 
 def test_the_plan_of_install_names_the_chosen_content_option_first(make: Make) -> None:
-    ring, of = make(), DESIGNS["ring"]
+    ring, design = make(), DESIGNS["ring"]
     for content, other in (("slot", "apart"), ("apart", "slot")):
         queue = installed_queue(
-            "public", "q", of, of.complete_options({"content": content}, "postgresql")
+            "public", "q", design, design.complete_options({"content": content}, "postgresql")
         )
         text = "\n".join(install_plan(ring.database, queue).lines)
         assert text.index(f"content={content}") < text.index(f"content={other}")
@@ -220,10 +220,10 @@ def test_traffic_causes_no_content_mismatch(make: Make, long: bool) -> None:
     """Producers and consumers commit and roll back, with relays: slots and contents match."""
     ring = make(size=60)
     chance = random.Random(5)
-    with clients(ring.url) as of, check_context(ring.database, ring.queue) as context:
-        traffic(of, ring, chance, producers=2, consumers=2)
+    with clients(ring.url) as workers, check_context(ring.database, ring.queue) as context:
+        traffic(workers, ring, chance, producers=2, consumers=2)
         for _ in range(500 if long else 30):
             assert context.query_unlimited(ContentMismatch, "content_mismatches") == []
             if chance.random() < 0.1:
                 try_relay(ring, chance)
-        settle(of, ring)
+        settle(workers, ring)

@@ -284,7 +284,7 @@ def test_a_prepared_transaction_is_shown_as_a_holder(own_server: EmbeddedServer,
     def forgotten(stuck_after_seconds: float) -> list[Finding]:
         thresholds = replace(DEFAULTS, stuck_after_seconds=stuck_after_seconds)
         found = diagnose(database, thresholds_of=lambda _: thresholds, patience_seconds=0.1)
-        return [one for of in found for one in of.findings if one.code is PREPARED]
+        return [one for diagnosis in found for one in diagnosis.findings if one.code is PREPARED]
 
     with closing(open_database(url)) as database:
         assert not forgotten(3600.0)

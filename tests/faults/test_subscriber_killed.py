@@ -32,15 +32,15 @@ def ring(database_url: str, long: bool) -> Iterator[Ring]:
     made.close()
 
 
-def consume(of: Clients, subscriber: str) -> None:
+def consume(workers: Clients, subscriber: str) -> None:
     """Start two processes; each pop is its own transaction."""
     for seed in range(2):
         more = {"subscriber": subscriber, "marks": MARKS, "largest_transaction": 1}
-        of.start(["pop"], rings=["events"], seed=seed, name=f"{subscriber}.", **more)
+        workers.start(["pop"], rings=["events"], seed=seed, name=f"{subscriber}.", **more)
 
 
-def popped(of: Clients, ring: Ring, subscriber: str) -> Counter[str]:
-    logs = sorted(of.folder.glob(f"{subscriber}.*.log"))
+def popped(workers: Clients, ring: Ring, subscriber: str) -> Counter[str]:
+    logs = sorted(workers.folder.glob(f"{subscriber}.*.log"))
     ledger = Ledger.read(logs, marks_of(ring))
     assert not ledger.errors
     return ledger.popped
@@ -100,12 +100,12 @@ def doctor_findings(console: Console, idle_seconds: float) -> dict[str, dict[str
 def test_the_other_subscriber_continues_until_the_ring_is_full(ring: Ring, *, long: bool) -> None:
     console = Console(ring.url)
     size = int(ring.queue.options["size"])
-    with ring.connect() as connection, clients(ring.url) as of:
+    with ring.connect() as connection, clients(ring.url) as workers:
         pusher = Pusher(ring, connection)
-        consume(of, BILLING)
-        consume(of, SEARCH)
+        consume(workers, BILLING)
+        consume(workers, SEARCH)
         assert pusher.push(BILLING, SEARCH, most=100)
-        of.kill_all(f"{SEARCH}.")
+        workers.kill_all(f"{SEARCH}.")
 
         # It is named before it stops others.
         assert pusher.push(BILLING, most=size // 3, pause_seconds=0.03 * long)
@@ -116,7 +116,7 @@ def test_the_other_subscriber_continues_until_the_ring_is_full(ring: Ring, *, lo
         assert not pusher.push(BILLING, pause_seconds=0.03 * long)
         assert pusher.owed(SEARCH) == size
         wait_until(lambda: pusher.owed(BILLING) == 0, "the other pops on")
-        before = popped(of, ring, SEARCH)
+        before = popped(workers, ring, SEARCH)
         assert len(pusher.stored) - before.total() == size
         assert not pusher.push(most=1)
 
@@ -138,9 +138,9 @@ def test_the_other_subscriber_continues_until_the_ring_is_full(ring: Ring, *, lo
 
         pushed = len(pusher.stored)
         assert pusher.push(BILLING, most=_LAG)
-        consume(of, SEARCH)
+        consume(workers, SEARCH)
         assert pusher.push(BILLING, SEARCH, most=2 * size)
         wait_until(lambda: not pusher.owed(BILLING) + pusher.owed(SEARCH), "all is popped")
-        of.finish()
-        assert popped(of, ring, BILLING) == Counter(pusher.stored)
-        assert popped(of, ring, SEARCH) == before + Counter(pusher.stored[pushed:])
+        workers.finish()
+        assert popped(workers, ring, BILLING) == Counter(pusher.stored)
+        assert popped(workers, ring, SEARCH) == before + Counter(pusher.stored[pushed:])
