@@ -58,7 +58,7 @@ def require_terminal() -> None:
     """UsageError without a terminal to draw on (Textual draws on stderr)."""
     if (kind := os.environ.get("TERM", "").lower()) in {"dumb", "unknown"}:
         raise UsageError(
-            f"The console needs a terminal that can move its cursor, and TERM is {kind}. "
+            f"The console needs a terminal that can move its cursor, but TERM is {kind}. "
             "Without one: dbq-console status"
         )
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -184,7 +184,7 @@ def _run(app: ConsoleApp) -> None:
         if app.context.recordings is not None:
             app.context.recordings.wait()
     if app.return_code:
-        raise ConsoleError("The console ended because of a defect of its own; see above.")
+        raise ConsoleError("The console ended because of an internal error; see above.")
 
 
 def _log_thread(args: threading.ExceptHookArgs) -> None:

@@ -304,7 +304,7 @@ def _theme(ctx: CommandContext, words: list[str]) -> None:
     if save:
         path = _config_file(ctx)
         file_writer.save_theme(path, words[0])
-        ctx.app.notify_plain(f"The theme is {words[0]} from now on, as saved in {path}.")
+        ctx.app.notify_plain(f"The theme is now {words[0]}, saved in {path}.")
 
 
 def _config_file(ctx: CommandContext) -> Path:
@@ -334,7 +334,7 @@ def _save(ctx: CommandContext, words: list[str]) -> None:
     else:
         ctx.context.saved = replace(saved, queues={**saved.queues, name: one.line})
     where = "in lists of messages" if one.kind == FILTERS else "on the overview"
-    ctx.app.notify_plain(f"Saved in {path}: {MARK}{name} behind / {where}.")
+    ctx.app.notify_plain(f"Saved in {path}: {MARK}{name} after / {where}.")
 
 
 def _without_arguments(method_of: Callable[["ConsoleApp"], Callable[[], None]]) -> Handler:

@@ -181,7 +181,7 @@ class Context:
     @property
     def why_no_database(self) -> str:
         """Why no action or query is possible for a connection without a database."""
-        what = "This console only shows readings" if self.replay is None else "This is a recording"
+        what = "This console only shows samples" if self.replay is None else "This is a recording"
         return f"{what}: nothing can be done from here."
 
     def change_interval(self, step: int) -> None:

@@ -102,7 +102,7 @@ class Navigator(App[None]):
         elif runs:
             self.push_screen(RunningDialog(self.context))
         else:
-            self.notify("No action runs here.", timeout=3)
+            self.notify("No action is running here.", timeout=3)
 
     def _screen_of_run(self, running: ActionRun) -> Screen[None]:
         """The screen of an action that is already running."""

@@ -119,7 +119,7 @@ class _Layout:
                 self._expected, self._may_close = "colon", False
                 return True
         if self._expected != "value":
-            self._fail(at, f"{token[:12]!r} stands where {_EXPECTED[self._expected]} should")
+            self._fail(at, f"{token[:12]!r} instead of {_EXPECTED[self._expected]}")
             return False
         self._line += token
         self._end_value()
@@ -149,7 +149,7 @@ class _Layout:
             self._end_line()
             self._expected = "key" if self._open[-1][0] == "}" else "value"
         else:
-            self._fail(at, f"{sign!r} stands where {_EXPECTED[self._expected]} should")
+            self._fail(at, f"{sign!r} instead of {_EXPECTED[self._expected]}")
             return False
         return True
 
@@ -168,7 +168,7 @@ class _Layout:
 def _bad_string(token: str) -> str:
     """Why it is not a JSON string; empty if it is."""
     if _ESCAPES.sub("", token).count("\\"):
-        return "a string has an escape that JSON has not"
+        return "a string has an escape unknown to JSON"
     return ""
 
 
@@ -198,7 +198,7 @@ def save(path: Path, payload: str | bytes) -> int:
             file.write(data)
     except FileExistsError:
         raise UsageError(
-            f"{path} is there already.", next_step="Nothing was written: choose another name."
+            f"{path} already exists.", next_step="Nothing was written: choose another name."
         ) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"Could not write {path}.", why=str(error)) from error

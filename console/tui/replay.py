@@ -392,5 +392,5 @@ class ReplayApp(ConsoleApp):
 
     def examine(self, key: QueueKey | None = None) -> None:  # noqa: ARG002
         self._refuse(
-            "A recording: it shows the doctor's findings of then; the doctor cannot run again."
+            "A recording: it shows the findings of that time; the doctor cannot run again."
         )

@@ -215,7 +215,7 @@ async def test_a_message_is_revealed_written_and_followed_on_a_server(
             entries = audit.entries(connection, audit.EntryFilter(verb="reveal"))
         assert [(entry.queue, entry.filters) for entry in entries] == [("mail", f"key={key}")]
         await write(console, screen, tmp_path / "masked")
-        assert "is there already" in text_of(screen, "foot")
+        assert "already exists" in text_of(screen, "foot")
         with database.transaction("pop") as connection:
             popped = pop_many(connection, queue, 100, "tester")
         screen._load()

@@ -148,9 +148,9 @@ async def test_tabs_are_chosen_by_digits_arrows_tab_and_clicks() -> None:
 ABSENT = {
     "fifo": {
         "3": "The design fifo keeps no errors: that is up to its consumers.",
-        "6": "The design fifo has no slots: only a ring has.",
+        "6": "The design fifo has no slots: only rings do.",
     },
-    "claim": {"6": "The design claim has no slots: only a ring has."},
+    "claim": {"6": "The design claim has no slots: only rings do."},
     "ring": {"3": "The design ring keeps no errors: that is up to its consumers."},
 }
 

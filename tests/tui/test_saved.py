@@ -102,7 +102,7 @@ async def test_overview_filters_and_themes_are_read_from_the_file_and_saved_ther
         assert text_of(file) == FILE
         await console.press("escape")
         await run_command(console, "save claims")
-        assert "@claims behind / on the overview" in last_notification(console)
+        assert "@claims after / on the overview" in last_notification(console)
         changed = text_of(file).replace('claims = "errors:>0 design:claim"\n', "")
         assert changed == FILE
         await type_filter(console, "@claims")

@@ -194,7 +194,7 @@ async def test_consumers_are_listed_whether_present_or_gone_and_an_empty_list_sa
         assert shown.tab.table.row.consumer is PUSHER
         await shown.resize(80, 24)
         await shown.show(SampledConsumers(Consumers(QUEUE, SEEN_AT), None))
-        assert "Nobody seen yet" in shown.text_of("#consumers-head")
+        assert "No session seen yet" in shown.text_of("#consumers-head")
         assert "gone: ? (not recorded)" in shown.text_of("#consumers-head")
         await shown.show(SampledConsumers(Consumers(QUEUE, SEEN_AT, (NIGHT,)), ()))
         for words in ("night␛ shift", "last pop", "msg/s", "claims"):

@@ -158,7 +158,7 @@ def test_invalid_json_is_shown_as_text_with_the_reason() -> None:
     found = lay_out('{"a": 1,}', PayloadForm.JSON, 80)
     assert found.form is PayloadForm.TEXT
     assert [row.text for row in found.rows] == ['{"a": 1,}']
-    assert found.problem == "not JSON: '}' stands where a key should (character 9)"
+    assert found.problem == "not JSON: '}' instead of a key (character 9)"
 
 
 def test_deeply_nested_json_is_laid_out() -> None:

@@ -187,7 +187,7 @@ class PasswordDialog(Dialog[None]):
     """Asks for one connection's password. Escape: do without."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "not now", show=False, tooltip="do without a password"),
+        Binding("escape", "dismiss", "not now", show=False, tooltip="continue without a password"),
     ]
 
     def __init__(self, context: Context, conn: OpenConnection) -> None:
@@ -264,7 +264,7 @@ class RunningDialog(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="verbs") as panel:
-            panel.border_title = "Actions that run here"
+            panel.border_title = "Actions running here"
             panel.border_subtitle = "Enter opens one   Escape closes"
             runs = self._app_context.action_runs.all
             yield Menu(*(Option(Text(one.summary), id=str(one.number)) for one in runs))

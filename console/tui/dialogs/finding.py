@@ -269,7 +269,7 @@ class FindingDialog(Dialog[None]):
 
     def _why_nothing(self) -> str:
         if self.finding.queue_key is None:
-            return "The console keeps trying by itself."
+            return "The console keeps trying."
         if self.finding.finding is None:
             return "The figures say so; the doctor has not explained it yet."
         lines = self.finding.finding.judgement_text.splitlines()[:1]

@@ -43,7 +43,7 @@ _SMOKE = ("smoke", "test its design on a scratch queue")
 ON_THE_LAKE = {"to lake": "archive", "from lake": "replay", "verify log": "verify"}
 """Name in this list -> pipeline job."""
 _LAKE_SUMMARIES = {
-    "to lake": "its archive into Parquet files, as a process of its own",
+    "to lake": "its archive into Parquet files, as a separate process",
     "from lake": "archived messages from Parquet files back into it, once each",
     "verify log": "what was pushed and popped: lost, duplicated, out of order",
 }

@@ -249,7 +249,7 @@ class BenchScreen(FormScreen):
         self.make_plan(
             lambda: preview_bench(conn, request, load),
             lambda preview: self._show_plan(preview, bench_run),
-            "Asking the database which designs can take part",
+            "Checking which designs can take part",
         )
 
     def _show_plan(self, preview: BenchPreview, bench_run: BenchRun) -> None:
@@ -336,13 +336,13 @@ def preview_lines(connection: str, preview: BenchPreview, load: Load) -> list[st
     return [
         *(["PRODUCTION database", ""] if preview.production else []),
         f"{load.producers} connections push and {load.consumers} pop as fast as {connection} can: "
-        "it uses all of the server's capacity. Everybody else who works there will notice.",
+        "this uses all of the server's capacity. Everyone else working there will notice.",
         "",
         f"{rounds} of each: {names}{f' and {more} more' if more > 0 else ''}.",
         f"It takes about {formats.duration(preview.seconds)}.",
         "Every round uses a scratch queue of its own (dbq_bench_...), dropped when it ends. No "
         "other queue is touched.",
-        *(["One transaction stays open: the server can remove no dead rows."] * load.held_xmin),
+        *(["One transaction stays open: the server cannot remove dead rows."] * load.held_xmin),
         *(line for text in preview.left_out for line in ["", *text.splitlines()]),
     ]
 

@@ -77,11 +77,11 @@ class ConnectionFormDialog(Dialog[str]):
             panel.add_class("dialog")
             panel.border_title = "A new connection"
             panel.border_subtitle = "Enter writes it · Escape: nothing is written"
-            yield Field("name", help="as --profile calls it")
+            yield Field("name", help="its name for --profile")
             yield Field(
                 "url",
                 placeholder="postgresql+psycopg://user@host:5432/database",
-                help="without a password; ${env:NAME} may stand in any part",
+                help="without a password; ${env:NAME} is allowed in any part",
             )
             sources = [(source, name) for source, (name, _) in _SOURCES.items()]
             yield Field("password", choices=sources, help=_SOURCES[""][1])
@@ -389,7 +389,7 @@ class ConnectionsScreen(LiveScreen):
         if conn is None:
             return
         if conn.credentials is None or not conn.credentials.is_typed:
-            self.notify("Its password is not typed in: there is nothing to log in.")
+            self.notify("Its password is not typed in: no login is needed.")
             return
         self.navigator.log_in(conn.name)
 

@@ -21,7 +21,7 @@ _LEGEND = (
     ("·", "does not apply to this design"),
     ("?", "not known"),
     ("≈", "an estimate"),
-    ("≥", "of several queues: at least that, for it is not known of all of them"),
+    ("≥", "of several queues: at least that; not known for all of them"),
 )
 
 

@@ -67,7 +67,7 @@ class MessageScreen(LiveScreen):
         Binding("m", "more", "more", tooltip="read more of the payload"),
         Binding("R", "reveal", "reveal", tooltip="show masked values; the audit records that"),
         Binding("a", "act", "actions", tooltip="what can be done with this message"),
-        Binding("n", "now", "run now", tooltip="plan that it is popped again, or at once"),
+        Binding("n", "now", "run now", tooltip="plan to have it popped again, or at once"),
         Binding("y", "copy", "copy", tooltip="copy the payload, or the id until it is loaded"),
         Binding("i", "copy_id", "copy the id", show=False),
         Binding("w,Y", "save", "write the whole payload to a file", show=False),

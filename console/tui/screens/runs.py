@@ -22,7 +22,7 @@ from console.tui.text import Paragraph, describe_error, first_line, plain, style
 from console.tui.widgets.keyed_table import Column, KeyedTable, or_unknown
 
 _CONTINUE_HINTS = {
-    RunOutcome.SILENT: "It was killed, or its machine was. The same command continues where it "
+    RunOutcome.SILENT: "It or its machine was killed. The same command continues where it "
     "stopped.",
     RunOutcome.STOPPED: "It was asked to end, and did. The same command continues where it "
     "stopped.",
@@ -112,7 +112,7 @@ _STYLES = {
 }
 _NONE_YET = (
     "No job has been run on this machine yet.\n\n"
-    "The jobs on archives and history, each a process of its own:\n\n"
+    "The jobs on archives and history, each a separate process:\n\n"
     "    :pipeline archive QUEUE     its archive into a lake of Parquet files\n"
     "    :pipeline replay QUEUE      from the lake back into the queue\n"
     "    :pipeline verify QUEUE      lost, duplicated, out of order\n"

@@ -90,7 +90,7 @@ class ConsumersTab(TableTab[SampledConsumers]):
     COMMAND: ClassVar[Sequence[str]] = ("consumers",)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "act", "actions on its claims", tooltip="act on the claims of this consumer"),
-        Binding("y", "copy", "copy what is known of it", show=False),
+        Binding("y", "copy", "copy what is known about it", show=False),
     ]
 
     def __init__(self, context: Context, key: QueueKey) -> None:
@@ -149,7 +149,7 @@ class ConsumersTab(TableTab[SampledConsumers]):
         if unknown := sum(not one.does for one in connected):
             text += f", {unknown} by locks only"
         if not connected:
-            text = "Nobody seen yet (short calls: by chance)"
+            text = "No session seen yet (short calls: by chance)"
         line = Text(text, style_of(head, "strong"), no_wrap=True)
         gone = (
             "gone: ? (not recorded)" if result.gone is None else f"{len(result.gone)} gone in a day"

@@ -195,7 +195,7 @@ class HistoryTab(QueueTab):
         if result is not None and self._result_span is self.span:
             step = formats.duration(result.step_seconds)
             line.append(
-                f"  each point covers {step}: the highest, of rates the mean",
+                f"  each point covers {step}: the highest; for rates, the mean",
                 style_of(head, "quiet"),
             )
             if self.forecast.hours:

@@ -38,13 +38,13 @@ _STATES = (
 _PLURALS = {"orphan": "orphans", "hole": "holes", "void": "voids"}
 _STYLES = {CellState.LOST: "warning", CellState.STRANDED: "critical"}
 _MEANS = {
-    "ready": "a message that a pop will ask for",
+    "ready": "a message that a pop will fetch",
     "parked": "a message whose number is parked for a pop: it is popped before the others",
     "free": "free; a push will use it",
     "pushing": "a push has its number and has not committed",
     "popping": "a pop has its number and has not committed",
     "awaited": "a pop came before its message; the message is popped as soon as it arrives",
-    "orphan": "a message that no pop will ever ask for",
+    "orphan": "a message that no pop will ever fetch",
     "hole": "its number was consumed, and no message will come",
     "void": "its number could not be used; the pop that draws it drops it",
     "missing": "the slot has no row",
@@ -105,7 +105,7 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
         snapshot = view.snapshot
         if snapshot.problem or snapshot.capacity is not None or "capacity" in snapshot.unknown:
             return ""
-        return f"The design {snapshot.design} has no slots: only a ring has."
+        return f"The design {snapshot.design} has no slots: only rings do."
 
     def compose(self) -> ComposeResult:
         yield TextView(id="slot-counts")

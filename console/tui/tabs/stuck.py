@@ -244,7 +244,7 @@ class StuckTab(TableTab[QueueHolders]):
             return
         line.append(f"{numbered(len(claims.claims), 'claim')}{more}", style_of(head, "strong"))
         if self.result is not None and self.result.expires:
-            line.append("   each ends by itself after its time-out", style_of(head, "good"))
+            line.append("   each expires after its time-out", style_of(head, "good"))
             return
         since = duration(limit)
         if stuck:

@@ -309,7 +309,7 @@ class WaitsTab(TableTab[WaitReport]):
             return
         key = self.queue_key or self._queue_of(session)
         if key is None:
-            self.notify("This session is not connected with any queue.", markup=False)
+            self.notify("This session has nothing to do with any queue.", markup=False)
             return
         self.navigator.open_action(key, "end-session", session=str(session.key))
 
