@@ -154,7 +154,7 @@ def fanout_candidates(
         if int(complete["size"]) < 2 * room:
             raise UsageError(
                 f"A ring of {complete['size']} slots is too small for --subscribers.",
-                next_step=f"Give --ring-size {2 * room} at least, or less --room.",
+                next_step=f"Give --ring-size {2 * room} or more, or less --room.",
             )
         run, order = driver(product, "run_queue"), of.order_with(complete)
         found.append(Candidate(name, of.name, batch, run, order, own_options, readers=readers))
@@ -276,7 +276,7 @@ def pgbench_updates_per_second(
             raise ConsoleError("pgbench could not be run.", why=str(error)) from error
     found = _RATE.search(done.stdout)
     if found is None:
-        raise ConsoleError("pgbench gave no rate.", why=done.stderr.strip())
+        raise ConsoleError("pgbench reported no rate.", why=done.stderr.strip())
     return float(found[1])
 
 

@@ -24,7 +24,9 @@ _MANY_WAITS = 4
 
 
 def describe_load(load: Load) -> str:
-    room = f"at most {load.room:,} messages waiting" if load.room else "no limit to what waits"
+    room = (
+        f"at most {load.room:,} messages waiting" if load.room else "no limit on messages waiting"
+    )
     held = "; one old transaction open" if load.held_xmin else ""
     rounds = (
         f"{numbered(load.rounds, 'round')} of {load.seconds:g} s after {load.warmup_seconds:g} s"

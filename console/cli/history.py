@@ -363,7 +363,7 @@ def _table(call: Call, found: History) -> list[str]:
     lines = aligned(rows)
     step = duration(found.step_seconds)
     latencies = any(name.endswith("_p95_seconds") for name in shown)
-    p95 = "; of waiting and processing the highest p95" if latencies else ""
+    p95 = "; the highest p95 of waiting and processing" if latencies else ""
     lines.append(f"each line covers {step}: the highest count, age and gap, the mean rate{p95}")
     return [*lines, *(plain(line) for line in _marks(call, found))]
 

@@ -123,7 +123,7 @@ def expected_lines(
     weeks = numbered(known.weeks, "week")
     return [
         *aligned(rows),
-        f"the median of the same hours of the last {weeks}, and where 90 % are{made}",
+        f"the median of the same hours of the last {weeks}, and the band with 90 %{made}",
     ]
 
 

@@ -307,7 +307,7 @@ _WEEK = 7 * 86_400.0
 def pipeline() -> None:
     """Spark jobs on archives and history.
 
-    They need the extra [pipeline] and a Java. A lake is a folder, or a URI such as
+    They need the extra [pipeline] and Java. A lake is a folder, or a URI such as
     s3://bucket/folder, of Parquet files and their manifests. Under spark-submit its master is used.
 
     \b
@@ -342,7 +342,7 @@ def pipeline() -> None:
     type=click.IntRange(min=3),
     default=16,
     metavar="N",
-    help="At most this many to the database at once, two of them not for tasks. [16]",
+    help="At most this many to the database; two of them are not for tasks. [16]",
 )
 @_master
 @confirmation

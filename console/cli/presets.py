@@ -174,7 +174,7 @@ def check_(call: Call, file: str, table: str | None) -> None:
     """Check your own preset against the existing table. It changes nothing.
 
     The server's own parser checks each expression: its columns, its type, that it does not write.
-    Then follow the number of rows in no state or in two (of the first million), the cost of a
+    It then shows the number of rows in no state or in two (of the first million), the cost of a
     sample at the table's present size, and the SQL that requeue and release run.
     A file that is not trusted is checked only through the role dbq_reader, unless the login itself
     is read-only (dbq-console roles creates the role). Exit 1: something must be corrected.
@@ -218,7 +218,9 @@ def _checked(mine: OwnPreset, found: Check) -> Iterator[str]:
         if verb not in found.sent and not found.problems and mine.design_if_trusted is not None:
             yield f"no {verb}: {mine.design_if_trusted.refusals[verb]}"
     yield (
-        f"To correct: {numbered(len(found.problems), 'thing')}." if found.problems else "It holds."
+        f"To correct: {numbered(len(found.problems), 'thing')}."
+        if found.problems
+        else "No problems."
     )
 
 

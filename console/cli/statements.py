@@ -87,7 +87,7 @@ def of_verb(source: MessageSource, verb: str) -> list[Shown]:
     if verb not in VERBS:
         raise UsageError(
             f"{verb!r} does not send a fixed list of statements.",
-            next_step=f"Available are: {', '.join(VERBS)}.",
+            next_step=f"Available: {', '.join(VERBS)}.",
         )
     if verb not in _READING and (why := unavailable(source.queue, verb)):
         raise UsageError(f"{verb} is not for {source.queue.name!r}.", why=f"{why}.")

@@ -249,7 +249,7 @@ def _prove(call: Call, /, designs: str, output: str | None) -> None:
 
     database = call.database(Rights.ADMIN, "prove")
     if call.production(database):
-        narrate("This is a PRODUCTION database: the proof kills sessions of its own only.")
+        narrate("This is a PRODUCTION database: the proof kills only its own sessions.")
     report = prove_designs(database, call.schema_for(database), designs, narrate)
     lines = report.markdown
     if output is not None:

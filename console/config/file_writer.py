@@ -165,9 +165,9 @@ def _with_profile(path: Path, text: str, name: str, values: Mapping[str, object]
     after = read(path, found)
     if after.mistakes or list(after.profiles) != [*known.profiles, name]:
         raise UsageError(
-            f"The profile cannot be added to {str(path)!r} at its end.",
+            f"The profile cannot be appended to {str(path)!r}.",
             why="; ".join(map(str, after.mistakes))
-            or "It would become a part of the file's last table.",
+            or "It would become part of the file's last table.",
             next_step="Add it by hand:\n" + table(name, values),
         )
     return found

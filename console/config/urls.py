@@ -85,7 +85,7 @@ class ConnectionUrl:
         if VARIABLE.search(text.partition("://")[0]):
             raise UsageError(
                 "The connection URL must name its engine.",
-                why="Only a whole URL can come from one variable, or parts after the ://.",
+                why="A variable can contain a whole URL, or a part after the ://.",
             )
         base = uuid4().int
         numbers = {f"1{base:039}{at:04}": name for at, name in enumerate(names)}
@@ -190,7 +190,7 @@ def _checked(url: URL) -> URL:
         raise UsageError(
             "The connection URL cannot be read.",
             why="There is one @ too many before its host.",
-            next_step="In a user's name or a password write @ as %40, : as %3A and / as %2F.",
+            next_step="In a user name or password, write @ as %40, : as %3A and / as %2F.",
         )
     given = url.query.get(_ODBC)
     if given is not None and (not isinstance(given, str) or odbc_words(given) is None):

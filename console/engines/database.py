@@ -63,7 +63,7 @@ def reason_to_stop() -> str:
     if now is None:
         return ""
     if now.cancelled():
-        return "nobody waits for the answer any more"
+        return "the answer is no longer needed"
     if time.monotonic() >= now.ends_at:
         return f"the server has not answered within {now.seconds:g} s"
     return ""
@@ -218,7 +218,7 @@ def _transaction(
             if connection.invalidated:
                 raise ConnectionFailedError(
                     f"Could not {doing}.",
-                    why="The connection was lost; the server has rolled it back.",
+                    why="The connection was lost; the transaction was rolled back.",
                     next_step="Try again.",
                 )
             committing = True
@@ -230,7 +230,8 @@ def _transaction(
             raise failure from error
         raise InDoubtError(
             failure.what,
-            why=f"{failure.why} The answer to the commit was lost: it may have been done or not.",
+            why=f"{failure.why} The answer to the commit was lost: "
+            "it may or may not have been done.",
             next_step="Check before you try again: dbq-console status, dbq-console audit",
         ) from error
 
@@ -289,8 +290,8 @@ class Database:
         options, wanted = conn.get_execution_options(), self.product.read_only_options
         if not wanted or any(options.get(name) != value for name, value in wanted.items()):
             raise RefusedError(
-                f"The preset {preset!r} is not trusted: nothing is done by it.",
-                why="Its user has not vouched for the file that it is now.",
+                f"The preset {preset!r} is not trusted: nothing is done with it.",
+                why="Its user has not approved the file as it is now.",
                 next_step="Read it, then: dbq-console preset trust FILE (dbq-console preset list)",
             )
         if self._reader is None:
@@ -301,7 +302,7 @@ class Database:
         elif self._reader.may_more:
             raise RefusedError(
                 f"The preset {preset!r} is not trusted: only the role dbq_reader may use it.",
-                why="This login can do more than read, and it cannot take that role.",
+                why="This login can do more than read, and it cannot switch to that role.",
                 next_step="Create the roles (dbq-console roles), use a login that only reads, or "
                 "read the file and trust it: dbq-console preset trust FILE",
             )

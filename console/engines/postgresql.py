@@ -253,7 +253,7 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "42710": (UsageError, "Choose another name for the queue."),
     "3F000": (UsageError, "Create the schema first, or name another with --schema."),
     "23502": (UsageError, "A message needs a payload."),
-    "23505": (UsageError, "A message with that id is there already; it was not stored twice."),
+    "23505": (UsageError, "A message with that id already exists; it was not stored twice."),
     "22P02": (UsageError, "The payload is not valid for the queue's payload type."),
     "22P05": (UsageError, "The payload has a character that the queue's payload type cannot hold."),
     "22021": (UsageError, "Text cannot hold the character NUL; use a queue with payload=bytes."),

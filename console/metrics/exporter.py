@@ -379,7 +379,7 @@ def address(listen: str, *, anywhere: bool) -> tuple[str, int]:
             f"{listen!r} is not a loopback address.",
             why="Metrics are served without a password and without encryption: anyone who reaches "
             "that address can read the names and figures of all queues.",
-            next_step="To do that all the same, add --anywhere; better, put a proxy in front.",
+            next_step="To do it anyway, add --anywhere; better, put a proxy in front.",
         )
     return host, int(digits)
 

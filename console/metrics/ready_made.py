@@ -92,7 +92,7 @@ _ROWS: Mapping[str, Sequence[_Chart]] = {
             _ORANGE,
             120,
             unit="s",
-            description="How long ago the connection that is behind most was sampled.",
+            description="How long ago the connection furthest behind was sampled.",
         ),
         _Chart(
             "Ready messages, the ten deepest",
@@ -104,7 +104,7 @@ _ROWS: Mapping[str, Sequence[_Chart]] = {
             unit="s",
         ),
         _Chart(
-            "Errors, the ten most",
+            "Errors, the ten highest",
             [(f"topk(10, dbq_queue_error_messages{{{_SHOWN}}} > 0)", _NAME)],
         ),
     ),
@@ -179,7 +179,7 @@ _ROWS: Mapping[str, Sequence[_Chart]] = {
                 )
             ],
             unit="s",
-            description="At the rates of now; no line: it is not filling.",
+            description="At current rates; no line: it is not filling.",
         ),
     ),
     "Findings": (
@@ -192,7 +192,7 @@ _ROWS: Mapping[str, Sequence[_Chart]] = {
                 )
             ],
             width=12,
-            description="dbq-console doctor tells what each proves, and its repair.",
+            description="dbq-console doctor shows what each proves, and its repair.",
         ),
         _Chart(
             "Silenced, and not examined",

@@ -62,7 +62,7 @@ def _why(error: Exception, seconds: float) -> str:
     """Without the texts of other errors, which may have the address in them."""
     reason = getattr(error, "reason", error)
     if isinstance(error, ValueError):
-        return "its address or its secret has signs that cannot be sent"
+        return "its address or its secret has characters that cannot be sent"
     if isinstance(reason, TimeoutError):
         return f"did not answer within {seconds:g} s"
     if isinstance(reason, ssl.SSLCertVerificationError):
@@ -71,4 +71,4 @@ def _why(error: Exception, seconds: float) -> str:
         return f"TLS failed: {reason.reason or 'unknown'}"
     if isinstance(reason, OSError) and reason.strerror:
         return f"cannot be reached: {reason.strerror}"
-    return f"its answer is no HTTP: {type(reason).__name__}"
+    return f"its answer is not HTTP: {type(reason).__name__}"

@@ -153,8 +153,8 @@ class Notifier:
             return
         if self._database.read_only:
             self._report(
-                'it sends no notifications: they need rights = "operator", for the lease by which '
-                "only one of several recorders sends, and to keep what was sent"
+                'it sends no notifications: they need rights = "operator", for the lease that lets '
+                "only one of several recorders send, and to record what was sent"
             )
             return
         self._thread.start()

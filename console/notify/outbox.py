@@ -219,7 +219,7 @@ class Outbox:
     def write(self, made: Changes, entries: dict[int, Entry]) -> dict[int, Entry]:
         """The entries after the changes. ConsoleError."""
         after = dict(entries)
-        with self._database.transaction("keep notifications") as connection:
+        with self._database.transaction("store notifications") as connection:
             for entry in made.ended:
                 number = entry.notification_id
                 for at in sql.values(connection, datetime, "notify.end", notification_id=number):
@@ -251,7 +251,7 @@ class Outbox:
 
     def sent(self, arrived: Mapping[int, bool]) -> dict[int, datetime]:
         """Record what has arrived (`arrived`: its end too?); when each did first. ConsoleError."""
-        with self._database.transaction("keep what was sent") as connection:
+        with self._database.transaction("record what was sent") as connection:
             return {
                 number: at
                 for number, ended in arrived.items()
@@ -275,7 +275,7 @@ def prepare(connection: Connection) -> None:
         return
     if not catalog.has_catalog(connection):
         raise NoCatalogError("This database has no queues yet.")
-    doing = "make the table of notifications in this database's catalog"
+    doing = "create the table of notifications in this database's catalog"
     try:
         sql.run(connection, "catalog.lock")
         sql.run(connection, "catalog.bootstrap")

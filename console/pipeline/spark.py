@@ -313,7 +313,7 @@ def start(
         raise ConsoleError(
             "Spark could not be started.",
             why=(str(error).strip().splitlines() or [type(error).__name__])[0],
-            next_step="Check --master, and that a Java 17 or newer runs here.",
+            next_step="Check --master, and that Java 17 or newer runs here.",
         ) from error
 
 

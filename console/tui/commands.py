@@ -125,7 +125,7 @@ def queue_named(ctx: CommandContext, name: str) -> QueueKey:
         return matches[0]
     if matches:
         names = ", ".join(plain("/".join((key[0], f"{key[1]}.{key[2]}"))) for key in matches[:5])
-        raise UsageError(f"There are {len(matches)} queues {plain(name)!r}.", next_step=f"{names}")
+        raise UsageError(f"{len(matches)} queues are named {plain(name)!r}.", next_step=f"{names}")
     suggestions = difflib.get_close_matches(name, [key[2] for key in keys], n=3, cutoff=0.5)
     raise UsageError(
         f"There is no queue {plain(name)!r} here.",

@@ -159,7 +159,7 @@ def test_history_shows_latencies_only_where_they_were_known(tmp_path: Path) -> N
     table = call("history", "mail", *where).text
     assert table.splitlines()[0].split()[-1] == "waiting"
     assert "400 ms" in table
-    assert "of waiting and processing the highest p95" in table
+    assert "the highest p95 of waiting and processing" in table
     assert "waiting" not in call("history", "other", *where).text
     plot = call("history", "mail", *where, "--plot").text
     assert "waiting_p99" in plot

@@ -195,7 +195,7 @@ def test_a_test_notification_that_is_not_accepted_says_why(tmp_path: Path) -> No
     assert down.status == 3
     assert "cannot be reached: Connection refused" in down.text
     with receiving(Receiver(garbage=True)) as receiver:
-        assert "its answer is no HTTP" in notify_test(tmp_path, hook(receiver)).text
+        assert "its answer is not HTTP" in notify_test(tmp_path, hook(receiver)).text
     with receiving(Receiver(status=302, headers={"Location": receiver.url})) as receiver:
         assert "answered HTTP 302" in notify_test(tmp_path, hook(receiver)).text
     for word, why in (("false", "exit status 1"), ("/no/such", "No such file")):

@@ -60,7 +60,7 @@ def test_the_example_does_what_the_page_says(user: Console, tmp_path: Path) -> N
             "SELECT count(*) FROM parcel_jobs WHERE state = 'new' AND run_at <= now()"
         ).fetchall()
     assert "You have not trusted it" in answers["preset list"].text
-    assert "It holds." in answers["preset check"].text
+    assert "No problems." in answers["preset check"].text
     assert (
         "requeue sets: state, tries, run_at, last_error, ended_at" in answers["preset trust"].text
     )

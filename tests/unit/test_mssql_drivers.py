@@ -102,7 +102,7 @@ def test_a_driver_may_be_named_by_the_path_of_its_library(tmp_path: Path) -> Non
 def test_a_missing_driver_named_in_the_url_is_not_replaced() -> None:
     refused = refusal(odbc_with("FreeTDS"), "ODBC Driver 13 for SQL Server")
     assert "'ODBC Driver 13 for SQL Server'" in refused.what
-    assert refused.why == "Installed are: FreeTDS."
+    assert refused.why == "Installed: FreeTDS."
 
 
 def test_a_driver_name_that_may_hold_a_password_is_not_repeated() -> None:
@@ -177,7 +177,7 @@ def test_without_a_driver_the_error_says_how_to_install_one(
 ) -> None:
     set_system(monkeypatch, release)
     refused = refusal(odbc_with("SQLite3"))
-    assert refused.why == "Installed are: SQLite3."
+    assert refused.why == "Installed: SQLite3."
     assert odbc.EXTRA in refused.next_step
     assert advice in refused.next_step
 
@@ -205,7 +205,7 @@ def test_an_unreadable_list_of_drivers_counts_as_empty(monkeypatch: pytest.Monke
 
     odbc = odbc_with()
     monkeypatch.setattr(odbc, "drivers", broken)
-    assert refusal(odbc).why == "Installed are: none."
+    assert refusal(odbc).why == "Installed: none."
 
 
 @pytest.mark.parametrize(

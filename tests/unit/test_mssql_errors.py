@@ -186,7 +186,7 @@ RECORDED = {
         "Verletzung der PRIMARY KEY-Einschränkung 'pk'. "
         f"Der doppelte Schlüsselwert ist ({SECRET}).",
         2627,
-        why="SQL Server's error 2627.",
+        why="SQL Server error 2627.",
     ),
     "conversion": recorded(
         *(UsageError, "22018", SERVER),

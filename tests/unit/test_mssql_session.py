@@ -173,7 +173,7 @@ def test_a_commit_without_an_answer_is_in_doubt(
     answers(odbc, **{COMMIT: failure})
     with pytest.raises(ConnectionFailedError) as failed, mssql.transaction("push"):
         pass
-    assert "It may have been done or not." in failed.value.why
+    assert "It may or may not have been done." in failed.value.why
     answers(odbc)
     with mssql.transaction("look"):
         pass

@@ -147,7 +147,7 @@ def test_cancelling_is_a_reason_to_stop() -> None:
     with time_limit(100.0, cancelled.is_set):
         assert reason_to_stop() == ""
         cancelled.set()
-        assert "nobody waits" in reason_to_stop()
+        assert "no longer needed" in reason_to_stop()
 
 
 @pytest.mark.parametrize(("outer", "inner"), [(0.0, 100.0), (100.0, 0.0)])

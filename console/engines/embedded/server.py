@@ -106,7 +106,7 @@ class EmbeddedServer:
             ) as connection:
                 connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
         except psycopg.errors.DuplicateDatabase as error:
-            raise UsageError(f"There is a database {name!r} already.") from error
+            raise UsageError(f"The database {name!r} already exists.") from error
         except psycopg.Error as error:
             raise ConnectionFailedError(
                 f"Could not create the database {name!r}.", why=str(error).strip()

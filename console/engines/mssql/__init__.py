@@ -28,7 +28,7 @@ _TOKEN = re.compile(
 
 _FIRST = """\
 -- For sqlcmd (-f 65001 where this file is UTF-8), SSMS and other clients that know GO.
--- After an error they go on with the next batch; here that runs nothing any more.
+-- After an error they go on with the next batch; here, later batches do nothing.
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET IMPLICIT_TRANSACTIONS OFF;
@@ -91,8 +91,8 @@ class SQLServer:
     cleaner = "ghost cleanup"
     keeps_definitions = True
     key_by_hand = (
-        "Make it again as the design's script has it (dbq-console install ... --print "
-        "--engine mssql): callers wait meanwhile, unless the edition takes ONLINE = ON"
+        "Recreate it as in the design's script (dbq-console install ... --print "
+        "--engine mssql): callers wait meanwhile, unless the edition supports ONLINE = ON"
     )
     sql_lexer = code_lexer = "tsql"
 

@@ -105,9 +105,9 @@ def _check_age(row: Probe) -> None:
         )
     if row.compatibility_level < OLDEST_LEVEL:
         raise UsageError(
-            f"The database {row.database} is set to an SQL Server that is too old.",
+            f"The compatibility level of the database {row.database} is too low.",
             why=(
-                f"Its compatibility level is {row.compatibility_level}; "
+                f"It is {row.compatibility_level}; "
                 f"the queue procedures need {OLDEST_LEVEL} or more (OPENJSON)."
             ),
             next_step="Ask its owner for: ALTER DATABASE ... SET COMPATIBILITY_LEVEL = 130",
@@ -137,7 +137,7 @@ def _missing(row: Probe) -> dict[str, str]:
         missing.setdefault(
             "owner",
             f"{row.database_user} may not IMPERSONATE the user dbq_owner, as which its procedures "
-            "run: the database's owner makes that user and grants it with dbq-console roles",
+            "run: the database's owner creates it and grants that right with dbq-console roles",
         )
     if not row.online_rebuild:
         missing.setdefault(

@@ -71,7 +71,9 @@ def translate(error: DBAPIError, doing: str) -> ConsoleError:
     notes: Sequence[str] = getattr(original, "__notes__", ())
     if IN_DOUBT in notes and record.number not in _UNDONE:
         return InDoubtError(
-            what, why=f"{why} {IN_DOUBT} It may have been done or not.", next_step=_CHECK_FIRST
+            what,
+            why=f"{why} {IN_DOUBT} It may or may not have been done.",
+            next_step=_CHECK_FIRST,
         )
     login = [note for note in notes if note.startswith(CONNECTING)]
     at_login = bool(login) or "(SQLDriverConnect" in arguments[-1]
@@ -113,7 +115,7 @@ def _without_data(record: DiagnosticRecord) -> str:
     pattern, replacement = _DATA[record.number]
     text, count = pattern.subn(replacement, record.text)
     # In another language: the number alone, because payloads do not belong in messages.
-    return text if count else f"SQL Server's error {record.number}."
+    return text if count else f"SQL Server error {record.number}."
 
 
 def _meaning(record: DiagnosticRecord, *, at_login: bool) -> tuple[type[ConsoleError], str]:
@@ -138,7 +140,7 @@ _DRIVER = "Check the driver and the data source that the URL names: odbcinst -q 
 _LOGIN = "Check user and password, and that the login may use this database."
 _DATABASE = "Check the database's name in the URL, and that the login may use it."
 _LATER = "The server is starting, stopping or paused; try again in a moment."
-_OVERLOADED = "The server is short of resources or fails over; nothing was changed. Try again."
+_OVERLOADED = "The server is short of resources or failing over; nothing was changed. Try again."
 _AGAIN = "Nothing was changed. Try again."
 _LOCKED = "Another session holds the lock; nothing was changed. Try again."
 _TIMED_OUT = "The statement time-out ended it; nothing was changed. Try again."
@@ -148,7 +150,7 @@ _GRANT = "Ask the owner of the queue for the grant, or use another login."
 _FREE = "Free the resource that the server is short of, then try again."
 _ISOLATION = "Call it at READ COMMITTED, as the console does."
 _PAYLOAD = "The payload is not valid for the queue's payload type."
-_STORED = "A message with that id is there already; it was not stored twice."
+_STORED = "A message with that id already exists; it was not stored twice."
 _READ_ONLY = "This database accepts no writes; connect to the one that does."
 _OWNER = (
     "Upgrade the queue: its procedures then run as dbq_owner, a user of the database. If that "

@@ -103,7 +103,7 @@ def choose(named: str, odbc: Any) -> Driver:
         )
     raise ConnectionFailedError(
         "There is no ODBC driver for SQL Server here.",
-        why=f"Installed are: {', '.join(installed) or 'none'}.",
+        why=f"Installed: {', '.join(installed) or 'none'}.",
         next_step=f"{EXTRA} brings Microsoft's"
         + (f"; or FreeTDS: {packages.freetds}" if packages.freetds else "."),
     )
@@ -134,7 +134,7 @@ def _named(named: str, installed: Sequence[str]) -> Driver:
         return Driver(named)
     raise ConnectionFailedError(
         f"The ODBC driver {showable(named)} is not installed.",
-        why=f"Installed are: {', '.join(installed) or 'none'}.",
+        why=f"Installed: {', '.join(installed) or 'none'}.",
         next_step="Leave `driver` out of the URL to let the console choose.",
     )
 
@@ -297,7 +297,7 @@ def connection_string(target_: OdbcTarget, driver: Driver, application_name: str
     except UnicodeEncodeError:
         raise _unreadable("It is not valid Unicode.") from None
     if "\0" in text:
-        raise _unreadable("It holds the character NUL.")
+        raise _unreadable("It contains the character NUL.")
     return text
 
 

@@ -60,7 +60,7 @@ class ArchivePreview:
         if plan.done_before:
             lines.append(f"  done rows of the queue up to {plan.done_before} UTC")
         if first is not None:
-            lines.append(f"  first the plan {first.id} is finished: {numbered(first.rows, 'row')}")
+            lines.append(f"  the plan {first.id} is finished first: {numbered(first.rows, 'row')}")
         lines.append("  restore brings none of it back; pipeline replay does")
         return lines
 

@@ -179,7 +179,8 @@ def follow_up(line: AuditRow) -> FollowUp | None:
         filtered = f" with {' '.join(words)}" if words else ""
         return FollowUp(
             entry.verb,
-            f"It did not finish. What it did stays done; {entry.verb} again{filtered} does the rest.",
+            "It did not finish. What it did stays done; "
+            f"{entry.verb} again{filtered} does the rest.",
             words,
         )
     if entry.verb in _ARCHIVING and entry.done:

@@ -22,8 +22,7 @@ from console.tui.text import Paragraph, describe_error, first_line, plain, style
 from console.tui.widgets.keyed_table import Column, KeyedTable, or_unknown
 
 _CONTINUE_HINTS = {
-    RunOutcome.SILENT: "It or its machine was killed. The same command continues where it "
-    "stopped.",
+    RunOutcome.SILENT: "It or its machine was killed. The same command continues where it stopped.",
     RunOutcome.STOPPED: "It was asked to end, and did. The same command continues where it "
     "stopped.",
     RunOutcome.ELSEWHERE: "It began on another machine: only that one knows whether it is running.",
