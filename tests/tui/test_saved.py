@@ -117,7 +117,7 @@ async def test_overview_filters_and_themes_are_read_from_the_file_and_saved_ther
         await run_command(console, "theme dark --save")
         assert console.app.theme == "dark"
         assert 'theme = "dark"   # by day' in text_of(file)
-        assert "The theme is dark from now on" in last_notification(console)
+        assert "The theme is now dark, saved in" in last_notification(console)
 
 
 @pytest.mark.long

@@ -99,7 +99,7 @@ def test_a_server_that_is_too_old_is_refused(version: str) -> None:
 
 @pytest.mark.parametrize("edition", [3, 5])
 def test_a_database_with_an_old_compatibility_level_is_refused(edition: int) -> None:
-    with pytest.raises(UsageError, match="The database orders is set") as refused:
+    with pytest.raises(UsageError, match="level of the database orders") as refused:
         capabilities_with(compatibility_level=120, engine_edition=edition)
     assert "120" in refused.value.why
     assert "COMPATIBILITY_LEVEL" in refused.value.next_step
