@@ -139,7 +139,7 @@ def require_not_paused(connection: Connection, schema: str, queue: str, doing: s
     """RefusedError if an operator has paused the queue, so that nothing pops new messages."""
     if one := find(connection, "pause", schema, queue):
         raise RefusedError(
-            f"Nothing was changed: {queue!r} is paused, so there is no {doing}.",
+            f"Nothing was changed: {queue!r} is paused, so {doing} is refused.",
             why=one.words,
             next_step=revoke_hint("resume", queue),
         )

@@ -60,7 +60,7 @@ def zone_named(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, OSError) as error:
-        raise ValueError(f"no time zone {name!r} is known here") from error
+        raise ValueError(f"the time zone {name!r} is not known here") from error
 
 
 def name_of(zone: tzinfo | None) -> str:

@@ -234,8 +234,8 @@ def require_trusted(of: Design) -> None:
     """RefusedError for a user's own preset file that is not trusted."""
     if not of.trusted:
         raise RefusedError(
-            f"Nothing is adopted by the preset {of.name!r}.",
-            why="It is a file of your own, which you have not trusted as it is now.",
+            f"Nothing can be adopted with the preset {of.name!r}.",
+            why="It is your own file, and you have not trusted it in its present form.",
             next_step="Read it and check it, then: dbq-console preset trust "
             + shlex.quote(of.file),
         )
@@ -289,7 +289,7 @@ def _require_new(connection: Connection, queue: Queue) -> None:
             )
         if queue.design.library and (known.schema, known.table, known.part) == location:
             raise UsageError(
-                f"That is adopted already: as {known.name!r}.",
+                f"That is already adopted, as {known.name!r}.",
                 next_step=f"For another name: dbq-console forget {shlex.quote(known.name)}, "
                 "then adopt again.",
             )
@@ -341,7 +341,7 @@ def _check_roles(of: Design, roles: Mapping[str, str]) -> None:
     for role in roles:
         if role not in known:
             raise UsageError(
-                f"There is no role {role!r} for the design {of.name}.",
+                f"The design {of.name} has no role {role!r}.",
                 next_step=f"Roles: {', '.join(known)}.",
             )
     needed = (*of.needed_roles, *(("size",) if ring else ()))

@@ -59,7 +59,7 @@ class Purge(RowAction):
         if queue.kind is Kind.ADOPTED and queue.design.flow is Flow.NUMBERS:
             raise RefusedError(
                 f"The ring {queue.name!r} was adopted: this console does not empty its slots.",
-                why="Its callers keep its numbers themselves.",
+                why="Its callers manage its numbers themselves.",
             )
         if queue.kind is Kind.ADOPTED and queue.design.waits_itself:
             raise RefusedError(
@@ -98,10 +98,12 @@ class Purge(RowAction):
             lines = [f"they go into {queue.name}_archive; restore brings them back"]
         if queue.subscribers:
             names = ", ".join(one.name for one in queue.subscribers)
-            lines.append(f"each is let go for all that have not popped it, of {names}")
-            lines.append("what one of them has in hand stays: release, requeue, archive are for it")
+            lines.append(f"each is dropped for those of {names} that have not popped it")
+            lines.append(
+                "what one of them has in hand stays: use release, requeue, archive for that"
+            )
         if queue.design.waits_itself:
-            lines.append("each conversation waits for the length of a batch")
+            lines.append("each conversation waits for the duration of a batch")
         if queue.design.flow is Flow.NUMBERS and plan.by_state.get("ready"):
             lines.append("their slots are free at once; pops step over their numbers")
             if plan.count > _VOIDS_AT_ONCE:

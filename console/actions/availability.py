@@ -31,7 +31,7 @@ def _not_of_design(queue: Queue, verb: str) -> str:
         if verb in verbs
     ]
     if verb in SUBSCRIBER_VERBS and queue.design.name == "ring":
-        return "nobody subscribes to it: that is an option of its installation, subscribers=A,B"
+        return "it has no subscribers: they are an option of its installation, subscribers=A,B"
     only = f" without {with_option[0]}" if with_option else ""
     return f"the design {queue.design.name} has no {verb}{only}"
 
@@ -71,7 +71,7 @@ def require_verb(queue: Queue, verb: str) -> None:
     if verb not in queue.verbs:
         raise UsageError(
             f"The queue {queue.name!r} has no verb {verb}.",
-            why=f"Its design is {queue.design.name}; that has: {', '.join(queue.verbs)}.",
+            why=f"Its design is {queue.design.name}, which has: {', '.join(queue.verbs)}.",
         )
 
 

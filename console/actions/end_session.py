@@ -69,7 +69,10 @@ class EndPlan:
 
     def lines(self) -> list[str]:
         session = self.session
-        lines = [f"end {self.label}, which is at the queue {self.queue.label}", f"  {session.who}"]
+        lines = [
+            f"end {self.label}, which is using the queue {self.queue.label}",
+            f"  {session.who}",
+        ]
         state = session.state or "state unknown"
         if session.transaction_seconds is not None:
             state += f", in its transaction for {duration(session.transaction_seconds)}"
@@ -239,7 +242,7 @@ def _refuse_an_action(database: Database, name: str, identity: Identity) -> None
         if entry.session == identity.session:
             raise RefusedError(
                 f"Session {name} is a running console: {entry.verb} of {entry.queue}.",
-                why=f"{entry.operator} began it, action {entry.action_id}.",
+                why=f"{entry.operator} started it, action {entry.action_id}.",
                 next_step="Stop it there: what it has done stays done, and nothing is left half "
                 "done.",
             )

@@ -295,7 +295,7 @@ class _Run:
         if done < self._ledger.out:
             text += (
                 f" The server had acknowledged {self._ledger.out:,}: the server that answers now "
-                "lacks some of what the one before had committed."
+                "lacks some of what the previous one had committed."
             )
         return text
 

@@ -125,7 +125,8 @@ def export(
     queue, path = request.queue, request.path
     if path.suffix not in FORMS:
         raise UsageError(
-            f"{path} cannot be exported to.", next_step=f"Its name ends in {' or '.join(FORMS)}."
+            f"No export can be written to {path}.",
+            next_step=f"Its name must end in {' or '.join(FORMS)}.",
         )
     check(queue, request.filters)
     with _Partial(path) as partial, message_session(database, queue) as session:
@@ -167,9 +168,9 @@ def _pages(
         run_search(database, session, source, search)
         if search.next is None and not search.complete and not source.hidden:
             raise UsageError(
-                f"The messages of {request.queue.name!r} cannot be exported all.",
-                why="They have no order in which one page could follow the other.",
-                next_step="Choose fewer by filters.",
+                f"The messages of {request.queue.name!r} cannot be exported in full.",
+                why="They have no order in which one page could follow another.",
+                next_step="Select fewer with filters.",
             )
         progress.after = None if search.next is None else search.next.text
         progress.part += search.next is None
@@ -263,7 +264,7 @@ class _Partial:
     def _require_new(self) -> None:
         if self.path.exists():
             raise UsageError(
-                f"{self.path} is there already.",
+                f"{self.path} already exists.",
                 next_step="Nothing was written: choose another name, or remove it.",
             )
 
@@ -285,7 +286,7 @@ class _Partial:
             same = False
         if not same:
             raise UsageError(
-                f"{self._data} was begun by another export.",
+                f"{self._data} belongs to another export.",
                 why="The connection, the queue, the filters, the masks or the payloads differ.",
                 next_step=f"Remove it and {self._state.name}, or choose another name.",
             )
@@ -327,7 +328,7 @@ class _Partial:
             raise ConsoleError(
                 f"Could not write {self._data}.",
                 why=f"{error.strerror or error}.",
-                next_step="Once that is repaired, the same command goes on after its last page.",
+                next_step="Once that is repaired, the same command continues after its last page.",
             ) from error
 
 

@@ -109,7 +109,7 @@ def require_engine(of: Design, engine: str) -> None:
             why=f"Presets of your own are made for {there} only."
             if of.file
             else f"{of.name} keeps its queues in {there} only.",
-            next_step="Adopt the table by the design that it is most like, which monitors it and "
+            next_step="Adopt the table with the design it resembles most, which monitors it and "
             "acts on it by general rules: dbq-console adopt TABLE --design D --map ROLE=COLUMN",
         )
 
@@ -207,7 +207,7 @@ def candidate(
     }
     if table.queue is None and table.beside is None:
         raise UsageError(
-            f"The table {table.table!r} in schema {table.schema!r} lacks parts of {of.name}'s.",
+            f"The table {table.table!r} in schema {table.schema!r} lacks parts of {of.name}.",
             why=f"What {of.library} keeps next to it is missing, or this login may not see it.",
         )
     newest = queue_of(of, table, name, table.queue or part)
@@ -231,7 +231,7 @@ def _nearest(connection: Connection, of: Design) -> str:
     found = sql.rows(connection, _SimilarTable, f"{of.name}.nearest", columns=columns)
     return "".join(
         f"\n{one.schema}.{one.table} "
-        + (f"lacks {', '.join(one.lacking)}" if one.lacking else "has them, by another name")
+        + (f"lacks {', '.join(one.lacking)}" if one.lacking else "has them, under another name")
         for one in found
     )
 

@@ -156,7 +156,7 @@ class MaintainPlan:
         lines += [f"  note: {note}" for note in self.notes]
         if self.steps:
             stopping = [step.target for step in self.steps if step.stops_callers]
-            callers = f"callers of {', '.join(stopping)} wait" if stopping else "callers go on"
+            callers = f"callers of {', '.join(stopping)} wait" if stopping else "callers continue"
             lines.append(f"  one at a time; no message moves, {callers}")
         return lines
 
@@ -211,7 +211,7 @@ def _sweep(database: Database, queue: Queue) -> Iterator[MaintainStep]:
         count = sql.value(connection, int, "ring.unswept", scope)
     if count:
         text = sql.script("ring.sweep", database.product.dialect, scope)
-        why = f"{numbered(count, 'number')} that all subscribers have popped are to be let go"
+        why = f"{numbered(count, 'number')} that all subscribers have popped are to be removed"
         figures = (("numbers", count),)
         yield MaintainStep("SWEEP", queue.name, why, (text,), figures=figures)
 
@@ -321,7 +321,8 @@ class _PostgreSQL(_Planner):
         for row in self._holders()[:1]:
             if vacuumed < (row.seconds or 0.0):
                 self.left_out.append(
-                    f"VACUUM {table.name}: {reason}; it was vacuumed since {_holder(row)} began, "
+                    f"VACUUM {table.name}: {reason}; it has been vacuumed since {_holder(row)} "
+                    "began, "
                     f"which keeps them visible; {_how_to_end(row)}"
                 )
                 return

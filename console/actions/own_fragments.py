@@ -84,7 +84,7 @@ def _check_fragment(
         if isinstance(translated, RefusedError) and not queue.design.trusted:
             translated.next_step = (
                 "A preset that is not trusted is checked as dbq_reader: the owner of what it reads "
-                "has to grant SELECT on that to dbq_reader."
+                "must grant SELECT on it to dbq_reader."
             )
         if isinstance(translated, ConnectionFailedError | RefusedError):
             raise translated from error
@@ -131,8 +131,8 @@ def _volatile(connection: Connection, statement: sql.Statement, scope: sql.Scope
     names = sql.values(connection, str, of, names=product_of(connection).array(called))
     which = f" ({', '.join(names)})" if names else ""
     return (
-        f"it calls a function that is VOLATILE{which}: such a one may write, or differ from row to "
-        "row. The time is statement_timestamp()"
+        f"it calls a function that is VOLATILE{which}: it may write, or differ from row to row. "
+        "For the time use statement_timestamp()"
     )
 
 
@@ -145,7 +145,8 @@ def count_states(connection: Connection, queue: Queue, n: int) -> list[StatesRow
 def overlap(row: StatesRow) -> str:
     states = " and ".join(row.states.split())
     return (
-        f"{numbered(row.rows, 'row')} in two states at once, {states}, as that with the id {row.id}"
+        f"{numbered(row.rows, 'row')} in two states at once, {states}, such as the one with the id "
+        f"{row.id}"
     )
 
 
@@ -160,7 +161,7 @@ def require(connection: Connection, queue: Queue, file: OwnFile) -> None:
         ]
     if problems:
         raise UsageError(
-            f"The preset {queue.design.name!r} does not hold of {queue.schema}.{queue.table}.",
+            f"The preset {queue.design.name!r} does not fit {queue.schema}.{queue.table}.",
             why="\n".join(problems),
             next_step=f"Correct {queue.design.file}, then: dbq-console preset check FILE",
         )

@@ -98,14 +98,14 @@ def callers(database: Database, queue: Queue) -> int:
 def pause(
     database: Database, queue: Queue, *, reason: str, seconds: float | None, push: bool
 ) -> datetime:
-    """The time of the pause. UsageError where it is paused already."""
+    """The time of the pause. UsageError where it is already paused."""
     subject = audit.Subject.of(database, queue, "pause", reason)
     with audit.recorded(database, f"pause {queue.name!r}", subject) as act:
         connection = act.connection
         audit.prepare_decisions(connection)
         sql.run(connection, "catalog.lock")
         if _is_kept(connection, queue):
-            raise UsageError(f"The queue {queue.name!r} is paused already.")
+            raise UsageError(f"The queue {queue.name!r} is already paused.")
         return sql.value(
             connection,
             datetime,
@@ -140,8 +140,8 @@ def resume(database: Database, queue: Queue) -> datetime:
         if replaced := _replaced(connection, queue, kept):
             raise RefusedError(
                 f"The queue {queue.name!r} cannot be resumed as it stands.",
-                why=f"Somebody has replaced {replaced[0]} since it was paused.",
-                next_step=f"Install what this console has: dbq-console upgrade {queue.name}",
+                why=f"{replaced[0]} was replaced after it was paused.",
+                next_step=f"Install this console's version: dbq-console upgrade {queue.name}",
             )
         _put_back(connection, queue, kept)
         return sql.value(connection, datetime, "pause.end", schema=queue.schema, queue=queue.name)
@@ -213,8 +213,8 @@ def _exchange(connection: Connection, queue: Queue, *, push: bool) -> str:
         if of.body is None:
             raise RefusedError(
                 f"The queue {queue.name!r} cannot be paused.",
-                why=f"This login may not see the text of {one.name}, which resume puts back.",
-                next_step="Do it with a login that may (dbq_admin).",
+                why=f"This login may not see the text of {one.name}, which resume restores.",
+                next_step="Use a login that may (dbq_admin).",
             )
         kept.append(
             _Kept(one.name, one.id, one.definition, of.signature, of.settings, of.body, push)

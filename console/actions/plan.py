@@ -342,6 +342,6 @@ def _depths(session: Session, database: Database, source: MessageSource) -> Queu
 def require_possible(plan: Plan) -> None:
     if plan.obstacles:
         raise RefusedError(
-            f"{plan.verb} of {plan.queue.name!r} cannot be done as it stands.",
+            f"{plan.verb} of {plan.queue.name!r} cannot be done as things stand.",
             why=" ".join(plan.obstacles),
         )

@@ -233,7 +233,7 @@ def _taken_once(
 
 
 def _in_doubt(error: InDoubtError, queue: Queue) -> InDoubtError:
-    next_step = "What was written last may still be in the queue and come once more."
+    next_step = "What was written last may still be in the queue and be popped again."
     if queue.finishes:
         next_step = (
             "Messages may be claimed without a consumer: they become stuck, and release frees them."

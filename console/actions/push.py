@@ -112,7 +112,7 @@ def _due(text: str) -> tuple[float | None, datetime | None]:
         return None, parse_moment(text)
     raise UsageError(
         f"--due cannot be {text!r}.",
-        why="It is a duration from now, or a time in ISO 8601 with its offset from UTC.",
+        why="It must be a duration from now, or a time in ISO 8601 with its offset from UTC.",
         next_step="Examples: 10m, 1h30m, 2026-03-29T08:00Z, 2026-03-29T08:00+02:00.",
     )
 
@@ -123,7 +123,7 @@ def _require_uuid(text: str) -> None:
     except ValueError:
         raise UsageError(
             f"--id cannot be {text!r}.",
-            why="It is a UUID.",
+            why="It must be a UUID.",
             next_step="Example: 6f1f2a30-3c1e-4f0e-9f43-0c8d7a5b1e52.",
         ) from None
 
@@ -271,7 +271,8 @@ def require_interface(queue: Queue) -> None:
     """UsageError where the console has no push and pop for the queue."""
     if queue.kind is Kind.ADOPTED:
         raise UsageError(
-            f"The queue {queue.name!r} was adopted: the console does not push to it or pop it.",
+            f"The queue {queue.name!r} was adopted: the console does not push to it or pop from "
+            "it.",
             why="Its own callers know its rules; the console has no functions for it in the "
             "database.",
             next_step=f"See it with: dbq-console status {shlex.quote(queue.name)}",

@@ -186,6 +186,6 @@ def _require_ring(queue: Queue) -> None:
     if queue.kind is not Kind.INSTALLED:
         raise RefusedError(
             f"The ring {queue.name!r} was adopted and is never renumbered.",
-            why="Its callers keep its size and its numbers themselves.",
+            why="Its callers manage its size and its numbers themselves.",
             next_step="Relay it with its owner's tools.",
         )

@@ -194,10 +194,10 @@ class Release(RowAction):
         if library:
             lines = [
                 f"they become ready again, {self.source.queue.design.requeued}",
-                "a consumer still working on one may finish it all the same: then it is done twice",
+                "a consumer still working on one may still finish it, so that it is done twice",
             ]
         if self.source.queue.design.claims_expire:
-            lines.append("none of them is stuck: each comes back by itself after its time-out")
+            lines.append("none of them is stuck: each comes back automatically after its time-out")
         else:
             lines.append(f"a claim counts as stuck after {duration(self._stuck_after_seconds)}")
         lines += self._live_owners(session)
@@ -346,7 +346,7 @@ class RequeueTo(RowAction):
         self._to = to
         self._limit = target.options.get("max_bytes", "unlimited")
         self._too_long = f"over {target.name}'s limit of {self._limit} bytes"
-        self._unfit = f"no {to.payload} payload, as {target.name} wants it"
+        self._unfit = f"no {to.payload} payload, as {target.name} requires"
 
     def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Messages that the other queue cannot take."""

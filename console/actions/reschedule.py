@@ -32,7 +32,7 @@ class Reschedule(RowAction):
         require_verb(source.queue, self.verb)
         if (at is None) == (in_seconds is None):
             raise UsageError(
-                "When shall they be due?", next_step="Say one of --at TIME and --in DURATION."
+                "A due time is missing.", next_step="Give either --at TIME or --in DURATION."
             )
         super().__init__(source)
         self._in_seconds = in_seconds
@@ -78,11 +78,11 @@ class Reschedule(RowAction):
         if before > _COUNTED:
             others = f"{_COUNTED:,} messages or more, of which some may be these"
         late = 0.0 if self._due is None else (self._due - plan.cutoff).total_seconds()
-        when = f"in {duration(late)}" if late > 0 else "which is past: due at once"
+        when = f"in {duration(late)}" if late > 0 else "which is in the past: due at once"
         return [
             f"they are due {self.detail.removeprefix('to ')}, {when}",
             f"they run after {others} due before that, in the order of their ids",
-            "the due times that they had are kept nowhere",
+            "the due times that they had before are not kept",
         ], []
 
     def bound(self, action_id: int) -> dict[str, object]:

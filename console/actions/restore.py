@@ -163,7 +163,7 @@ class Restore(MessageAction):
             needs, obstacles = now.needs(pushed)
             lines += needs
             if names := ", ".join(one.name for one in self.source.queue.subscribers):
-                lines.append(f"every subscriber gets them, also one that had them before: {names}")
+                lines.append(f"every subscriber gets them, even one that had them before: {names}")
         if self._taken.popped:
             lines.append("they were delivered once before: consumers get them again")
         return lines, obstacles

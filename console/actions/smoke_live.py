@@ -147,7 +147,7 @@ def _once(
             for view, taken in foreign:
                 give_back(database, view, taken, base)
         raise RefusedError(
-            f"The queue {queue.name!r} is not drained any more: a message came meanwhile.",
+            f"The queue {queue.name!r} is no longer drained: a message arrived meanwhile.",
             why="It was put back at once.",
             next_step="Test on a scratch queue, without --live.",
         )

@@ -37,7 +37,7 @@ class Owed:
 
     def __str__(self) -> str:
         """For the audit of unsubscribe."""
-        return f"{numbered(self.owed, 'message')} not popped and {self.in_hand:,} in hand let go"
+        return f"{numbered(self.owed, 'message')} not popped and {self.in_hand:,} in hand dropped"
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ def unsubscribe(database: Database, queue: Queue, name: str) -> Owed:
         if not left:
             raise RefusedError(
                 f"{name} is the last subscriber of the queue {queue.name!r}.",
-                why="A ring with subscribers has one at least: without any, no push has a reader.",
+                why="A ring with subscribers must have at least one: without any, nothing reads "
+                "it.",
                 next_step="Subscribe another one first, or uninstall the queue.",
             )
         gone = _owed(connection, mine, 0)
@@ -155,7 +156,7 @@ def skip(database: Database, queue: Queue, name: str, to: str) -> Skipped:
 def new_subscriber(queue: Queue, name: str) -> None:
     """UsageError where a new subscriber cannot have the name."""
     if any(one.name == name for one in queue.subscribers):
-        raise UsageError(f"The queue {queue.name!r} has a subscriber {name!r} already.")
+        raise UsageError(f"The queue {queue.name!r} already has a subscriber {name!r}.")
     try:
         (read,) = subscribers_of(name)
         valid = read.name == name
@@ -164,11 +165,13 @@ def new_subscriber(queue: Queue, name: str) -> None:
     if not valid:
         raise UsageError(
             f"A subscriber cannot be called {name!r}.",
-            next_step="It can be a letter (a-z), then up to 30 of a-z 0-9 _.",
+            next_step="Its name must be a letter (a-z), then up to 30 of a-z 0-9 _.",
         )
     most = queue.design.option("subscribers").maximum
     if len(queue.subscribers) >= most:
-        raise RefusedError(f"The queue {queue.name!r} has {most} subscribers, and no more can be.")
+        raise RefusedError(
+            f"The queue {queue.name!r} has {most} subscribers, and can have no more."
+        )
 
 
 def _with(queue: Queue, subscribers: tuple[Subscriber, ...]) -> Queue:
@@ -194,8 +197,8 @@ def _number(connection: Connection, mine: Queue, to: str) -> int:
         seconds = parse_duration(older["age"])
         return sql.value(connection, int, "ring.number_older", scope, seconds=seconds)
     raise UsageError(
-        f"What is skipped cannot end at {to!r}.",
-        next_step="It can be: now, a message number, or older=1h.",
+        f"It is not possible to skip up to {to!r}.",
+        next_step="It must be: now, a message number, or older=1h.",
     )
 
 

@@ -64,7 +64,7 @@ class Difference:
             How.OTHER: "differs from what is shipped",
             How.OTHER_SIGNATURE: f"is {self.installed}, shipped is {self.shipped}",
             How.HIDDEN: "cannot be compared: this login may not see its text",
-            How.NOT_PAUSED: "was replaced while the queue is paused, and is not paused any more",
+            How.NOT_PAUSED: "was replaced while the queue was paused, and is no longer paused",
             How.OLDER: f"is {self.installed}, this console installs {self.shipped}",
         }
         return f"{self.kind} {self.name} {texts[self.how]}"
@@ -96,7 +96,7 @@ class UpgradePlan:
             lines.append("  its version is this console's: modified locally")
         if any(difference.kind in {"column", "sequence"} for difference in self.differences):
             lines.append("  its tables are locked for a moment, once no one holds them")
-        return [*lines, "  messages are not touched; callers go on"]
+        return [*lines, "  messages are not touched; callers continue"]
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -313,7 +313,7 @@ def _require_repairable(planned: UpgradePlan) -> None:
         raise RefusedError(
             f"The queue {planned.queue.name!r} cannot be upgraded.",
             why="; ".join(difference.line for difference in beyond) + ".",
-            next_step="Restore what is missing, or drain the queue and install it anew.",
+            next_step="Restore what is missing, or drain the queue and reinstall it.",
         )
 
 

@@ -48,12 +48,12 @@ _PLANNED = {
     "relay": "Renumber a ring's live messages.",
     "subscribe": "Add a subscriber to a ring.",
     "unsubscribe": "Remove a subscriber of a ring.",
-    "skip": "Let go what a subscriber has not popped.",
+    "skip": "Skip what a subscriber has not popped.",
     "maintain": "Vacuum and reindex where bloat was measured.",
     "upgrade": "Bring its code and columns to this console's version.",
     "uninstall": "Remove the queue with all its objects.",
     "forget": "Take an adopted queue out of the catalog.",
-    "pause": "Let its pops find nothing until it is resumed.",
+    "pause": "Let its pops return nothing until it is resumed.",
     "resume": "End its pause.",
     "protect": "Protect it from purge, archive, uninstall and a smaller size.",
     "unprotect": "End its protection.",
@@ -113,7 +113,7 @@ _OF_MODULES = {
     },
     "trials": {
         "smoke": (
-            "Test a queue's design on a scratch queue of the same options, checking every message."
+            "Test a queue's design on a scratch queue with its options, checking every message."
         ),
         "prove": "Prove every claim about each design on this server; prints a Markdown report.",
         "demo": "Start a server with queues, traffic and faults, and open the console on it.",

@@ -219,7 +219,7 @@ MAINTAIN = Verb(
     _plan_maintain,
     """Vacuum, reindex or reorganize where bloat or fragmentation was measured, and say why.
 
-    No message moves and callers go on, except for a REBUILD of a Service Broker queue: the plan
+    No message moves and callers continue, except for a REBUILD of a Service Broker queue: the plan
     says so. Steps run one at a time; Ctrl-C stops between two.
 
     \b
@@ -236,7 +236,7 @@ UPGRADE = Verb(
     """Bring a queue's functions, columns and rights to this console's version.
 
     The plan names what differs, including code modified locally. One transaction; messages
-    are not touched and callers go on.
+    are not touched and callers continue.
 
     \b
     Examples:

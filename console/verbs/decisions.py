@@ -26,13 +26,13 @@ def _is_ring(queue: Queue) -> bool:
     return queue.design.name == "ring"
 
 
-_REASON = Parameter("reason", "Why: it is shown wherever the queue is.")
+_REASON = Parameter("reason", "Why; shown wherever the queue is.")
 
 
 def _plan_protect(target: Target, values: Params) -> Plan:
     lines = [
         f"protect {target.queue.label}: purge, archive, uninstall and a smaller size are refused",
-        "  by every console, until it is unprotected; callers and other verbs go on",
+        "  by every console, until it is unprotected; callers and other verbs continue",
     ]
     return queue_plan(
         target,
@@ -46,7 +46,7 @@ def _plan_protect(target: Target, values: Params) -> Plan:
 def _protect(target: Target, reason: str) -> Result:
     done = _decide(target, "protect", reason, operator=audit.operator(), reason=reason)
     if not done:
-        raise UsageError(f"The queue {target.queue.name!r} is protected already.")
+        raise UsageError(f"The queue {target.queue.name!r} is already protected.")
     return _done(f"protected {target.queue.label}")
 
 
@@ -89,14 +89,14 @@ def _plan_pause(target: Target, values: Params) -> Plan:
     if push and not _is_ring(target.queue):
         raise UsageError(
             f"Pushes of {target.queue.name!r} cannot be paused.",
-            why="Only a ring's push may return null, when it is full: a producer of another design "
-            "would take its message for pushed, and lose it.",
+            why="Only a ring's push may return null, when it is full: with another design a "
+            "producer would assume that its message was pushed, and lose it.",
             next_step="Leave out --push.",
         )
     lines = _own_rule(target) if target.queue.design.library else _exchange(target, push=push)
     if seconds is not None:
         lines.append(
-            f"  a pause that lasts longer than {duration(seconds)} is a finding, and goes on"
+            f"  a pause that lasts longer than {duration(seconds)} is a finding, and continues"
         )
     run = single_step(_pause, target, values)
     return queue_plan(target, "pause", lines, run, requires_name=True, stoppable=False)
@@ -112,7 +112,7 @@ def _own_rule(target: Target) -> list[str]:
     lines = [f"pause {queue.label}: {queue.design.paused}"]
     if already:
         lines.append(
-            f"  it is paused there since {moment(min(already), UTC)}: resume ends that too"
+            f"  it has been paused there since {moment(min(already), UTC)}: resume ends that too"
         )
     return lines
 
@@ -120,14 +120,15 @@ def _own_rule(target: Target) -> list[str]:
 def _exchange(target: Target, *, push: bool) -> list[str]:
     calling = pause.callers(target.database, target.queue)
     return [
-        f"pause {target.queue.label}: its pops find nothing, without an error, until it is resumed",
-        "  its pushes return null, as when it is full: a producer that does not look at what push "
-        "returns loses its messages"
+        f"pause {target.queue.label}: its pops return nothing, without an error, until it is "
+        "resumed",
+        "  its pushes return null, as when it is full: a producer that ignores that loses its "
+        "messages"
         if push
-        else "  pushes go on, and what is pushed waits",
+        else "  pushes continue, and what is pushed waits",
         f"  {numbered(calling, 'session')} in an open transaction on it: what they have popped "
         "stays theirs",
-        "  a consumer that reads the table itself is not stopped",
+        "  a consumer that reads the table directly is not stopped",
     ]
 
 
@@ -145,8 +146,8 @@ def _pause(target: Target, values: Params) -> Result:
 def _plan_resume(target: Target, values: Params) -> Plan:
     del values
     library = target.queue.design.library
-    how = f"as {library} does it" if library else "by the code of before"
-    lines = [f"resume {target.queue.label}: its pops take messages again, {how}"]
+    how = f"as {library} does it" if library else "by the code it had before"
+    lines = [f"resume {target.queue.label}: its pops return messages again, {how}"]
     return queue_plan(target, "resume", lines, single_step(_resume, target), stoppable=False)
 
 
@@ -188,13 +189,13 @@ def _note(target: Target, values: Params) -> Result:
 
 PAUSE = Verb(
     "pause",
-    "let its pops find nothing until it is resumed",
+    "let its pops return nothing until it is resumed",
     _plan_pause,
-    """Pause a queue: its pops find nothing, without an error, until it is resumed.
+    """Pause a queue: its pops return nothing, without an error, until it is resumed.
 
-    Pushes go on. Calls in progress end as they began. Its functions are exchanged in one
-    transaction, and resume puts them back as they were, byte for byte; upgrade keeps the pause.
-    What a library keeps is paused by its own rule (River, Solid Queue), or refused with the reason.
+    Pushes continue. Calls in progress finish normally. Its functions are replaced in one
+    transaction, and resume restores them byte for byte; upgrade keeps the pause.
+    A library's queue is paused by its own rule (River, Solid Queue), or refused with the reason.
 
     \b
     Examples:
@@ -203,7 +204,7 @@ PAUSE = Verb(
     """,
     (
         _REASON,
-        Parameter("for", "Make a finding of a pause that lasts longer; it goes on.", DURATION),
+        Parameter("for", "A pause that lasts longer is a finding; it continues.", DURATION),
         Parameter(
             "push",
             "Pause its pushes too: they return null, as when it is full.",
@@ -218,7 +219,7 @@ RESUME = Verb(
     "resume",
     "end its pause",
     _plan_resume,
-    """End the pause of a queue: its functions are put back as they were.
+    """End the pause of a queue: its functions are restored as they were.
 
     \b
     Examples:
@@ -233,7 +234,7 @@ PROTECT = Verb(
     _plan_protect,
     """Protect a queue: every console refuses purge, archive, uninstall and a smaller size.
 
-    It is kept in the database, and holds until the queue is unprotected. Callers go on.
+    This is stored in the database, until the queue is unprotected. Callers continue.
 
     \b
     Examples:
@@ -246,7 +247,7 @@ UNPROTECT = Verb(
     "unprotect",
     "end its protection",
     _plan_unprotect,
-    """End the protection of a queue. Its name has to be typed.
+    """End the protection of a queue. Its name must be typed.
 
     \b
     Examples:

@@ -48,7 +48,7 @@ def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[st
 
 _CODE = Parameter(
     "code",
-    "The finding's code, as doctor shows it; a limit's with its figure: limit_reached:depth.",
+    "The finding's code, as doctor shows it; of a limit, with its figure: limit_reached:depth.",
     placement=Placement.BEFORE,
     required=True,
     complete=_complete,
@@ -95,7 +95,7 @@ def _code(values: Params) -> Code:
         )
     if found.severity is Severity.CRITICAL and not values["reason"]:
         raise UsageError(
-            f"{name} is critical: it is silenced with a reason only.", next_step="Add --reason."
+            f"{name} is critical: it can only be silenced with a reason.", next_step="Add --reason."
         )
     return found
 
@@ -186,7 +186,7 @@ def _end(target: Target, values: Params) -> Result:
             code = values["code"]
             raise UsageError(
                 f"Nothing silences {_what(target, values)}.",
-                next_step=f"What holds everywhere ends with: dbq-console unsilence {code}",
+                next_step=f"To end one for every queue: dbq-console unsilence {code}",
             )
     return _done(target, "unsilence", values, len(ended))
 
@@ -209,7 +209,7 @@ SILENCE = Verb(
     _plan_silence,
     """Silence a finding for a time: it is still shown, with who silenced it and why.
 
-    For one queue or, without NAME, for every one. The silence is kept in the database, for every
+    For one queue or, without NAME, for every one. The silence is stored in the database, for every
     console; doctor, check and metrics do not count the finding. A critical one requires a reason.
 
     \b

@@ -249,7 +249,7 @@ REQUEUE = Verb(
     """Return errors to the queue: all, unless a filter says which. Their attempts stay counted.
 
     --canary requeues 1, waits until it is done or failed, then 10 more, then the rest. One that
-    fails, or has no result in time, stops it: exit 4. With --to it waits for nothing.
+    fails, or has no result in time, stops it: exit 4. With --to it does not wait.
 
     \b
     Examples:
@@ -289,9 +289,7 @@ ARCHIVE = Verb(
         SUBSCRIBER,
         Parameter("older", "Short for --filter older=T: 1h, 7d.", DURATION, metavar="T"),
         REASON,
-        Parameter(
-            "every", "Repeat with this pause, until it is stopped: 5s.", DURATION, metavar="T"
-        ),
+        Parameter("every", "Repeat after this pause, until stopped: 5s.", DURATION, metavar="T"),
         Parameter(
             "hot-above",
             "With --every: wait while more than N messages are ready.",
@@ -373,7 +371,7 @@ RESCHEDULE = Verb(
     """,
     (
         Parameter("at", "When they are due: 2026-03-29T08:00Z.", MOMENT, metavar="T"),
-        Parameter("in", "So long from now: 10m, 1h30m.", DURATION, metavar="T"),
+        Parameter("in", "This long from now: 10m, 1h30m.", DURATION, metavar="T"),
         *SELECTION,
     ),
 )

@@ -213,7 +213,7 @@ FILTER = Parameter(
 )
 SUBSCRIBER = Parameter(
     "subscriber",
-    "The subscriber, where a ring has some.",
+    "The subscriber, if a ring has any.",
     metavar="S",
     applies=lambda queue: bool(queue.subscribers),
 )

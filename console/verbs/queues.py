@@ -87,16 +87,17 @@ def _cost(queue: Queue) -> Sequence[str]:
     if queue.partitions:
         return (
             f"content=apart: messages of any size, in {numbered(queue.partitions, 'table')}. Its "
-            "price: a push also inserts a row and a pop deletes one, which leaves dead rows. Of "
-            "300 bytes that is 0.84 of the messages a second that slots take one by one, 0.65 in "
-            "batches of 100, and 1.3 times the log (measured on PostgreSQL).",
-            "content=slot costs neither, but lays every slot at max_bytes, of 7,000 at most.",
+            "price: a push also inserts a row and a pop deletes one, which leaves dead rows. At "
+            "300 bytes it takes 0.84 of the messages per second that slots take one by one, 0.65 "
+            "in batches of 100, and 1.3 times the log (measured on PostgreSQL).",
+            "content=slot costs neither, but allocates max_bytes for every slot, 7,000 at most.",
         )
     return (
-        f"content=slot: {int(options['size']):,} slots, each laid at {int(options['max_bytes']):,} "
-        "bytes now; a push and a pop update one row, and no message is larger.",
-        "content=apart takes messages of any size, for another insert a push and another delete a "
-        "pop.",
+        f"content=slot: {int(options['size']):,} slots, each allocated at "
+        f"{int(options['max_bytes']):,} bytes now; a push and a pop update one row, and no message "
+        "can be larger.",
+        "content=apart takes messages of any size, for one more insert a push and one more delete "
+        "a pop.",
     )
 
 
@@ -118,7 +119,7 @@ def adopt_plan(
     text = (
         f"{table.schema}.{table.name} on {database.label} becomes a queue of the design "
         f"{queue.design.name}.",
-        "Nothing in it is changed; its own callers go on.",
+        "Nothing in it is changed; its own callers continue.",
         "",
         *lines,
     )
@@ -252,8 +253,10 @@ ADOPT = Verb(
         Parameter(
             "preset", f"The library that keeps it: {', '.join(LIBRARIES)}.", metavar="LIBRARY"
         ),
-        Parameter("queue", "Of the library's queues (entrypoints, tasks) only this.", metavar="Q"),
-        Parameter("table", "The library's table, where there are several.", metavar="T"),
+        Parameter(
+            "queue", "Only this one of the library's queues (entrypoints, tasks).", metavar="Q"
+        ),
+        Parameter("table", "The library's table, if there are several.", metavar="T"),
     ),
     right=admin,
     confirmed=False,
@@ -262,11 +265,11 @@ ADOPT = Verb(
 SMOKE = Verb(
     "smoke",
     "test its design",
-    help="""Test a queue's design on a scratch queue of the same options, checking every message.
+    help="""Test a queue's design on a scratch queue with its options, checking every message.
 
-    The queue itself is not touched. --live uses it, if it is drained: each message is pushed and
-    popped in one transaction, so that no consumer sees it. Exit 1: a guarantee of the design is
-    broken.
+    The queue itself is not touched. --live does use it, if it is drained: each message is pushed
+    and popped in one transaction, so that no consumer sees it. Exit 1: a guarantee of the design
+    is broken.
 
     \b
     Examples:

@@ -24,7 +24,7 @@ from console.verbs.verb import (
     queue_plan,
 )
 
-_WAITS = "  its callers wait for a moment; it begins once none of them has a transaction open"
+_WAITS = "  its callers wait for a moment; it begins once none of them has an open transaction"
 
 
 def _plan_subscribe(target: Target, values: Params) -> Plan:
@@ -34,10 +34,10 @@ def _plan_subscribe(target: Target, values: Params) -> Plan:
     begins = "what is pushed from now on" if since == "now" else "the oldest message that it holds"
     others = ", ".join(one.name for one in queue.subscribers)
     lines = (
-        f"subscribe {name} to {queue.label}, beside {others}",
-        f"  it gets {begins}, and all that comes after that",
-        "  from then on a slot is free only when it has popped it too: without a consumer the ring "
-        "gets full",
+        f"subscribe {name} to {queue.label}, in addition to {others}",
+        f"  it gets {begins}, and everything after that",
+        "  from then on a slot is free only once it has popped it too: without a consumer the ring "
+        "fills up",
         _WAITS,
     )
     data = {"subscriber": name, "from": since}
@@ -56,12 +56,12 @@ def _plan_unsubscribe(target: Target, values: Params) -> Plan:
     left = [one.name for one in queue.subscribers if one.name != name]
     lines = [
         f"unsubscribe {name} from {queue.label}",
-        f"  {numbered(found.owed, 'message')} that it has not popped are let go, not archived",
+        f"  {numbered(found.owed, 'message')} that it has not popped are dropped, not archived",
         _WAITS,
     ]
     if queue.finishes:
         lines.insert(2, f"  {numbered(found.in_hand, 'message')} that it has in hand are gone")
-    obstacles = () if left else ("It is the last one, and a ring with subscribers has one.",)
+    obstacles = () if left else ("It is the last one, and a ring with subscribers must have one.",)
     run = partial(_unsubscribe, target, name)
     return _planned(
         target,
@@ -79,7 +79,7 @@ def _unsubscribe(target: Target, name: str) -> Result:
     owed = subscribing.unsubscribe(target.database, target.queue, name)
     lines = [
         f"unsubscribed {name} from {target.queue.label}",
-        f"  {numbered(owed.owed, 'message')} it had not popped, {owed.in_hand:,} in hand: let go",
+        f"  {numbered(owed.owed, 'message')} it had not popped, {owed.in_hand:,} in hand: dropped",
     ]
     data = {"subscriber": name, "owed": owed.owed, "in_hand": owed.in_hand}
     return Result(Outcome.DONE, tuple(lines), done=1, data=data)
@@ -134,7 +134,7 @@ SUBSCRIBE = Verb(
     "subscribe",
     "add a subscriber to a ring",
     _plan_subscribe,
-    """Add a subscriber to a ring that has some: it gets every message once, beside the others.
+    """Add a subscriber to a ring that has some: it gets every message once, as the others do.
 
     It begins at a number that is proven to be past every push in flight, or at the oldest message
     that the ring still holds.
@@ -162,7 +162,7 @@ UNSUBSCRIBE = Verb(
     _plan_unsubscribe,
     """Remove a subscriber of a ring: nothing waits for it any more.
 
-    What it has not popped is counted and let go; to keep that in the archive, skip first.
+    What it has not popped is counted and dropped; to keep it in the archive, skip first.
 
     \b
     Examples:
@@ -175,11 +175,11 @@ UNSUBSCRIBE = Verb(
 
 SKIP = Verb(
     "skip",
-    "let go what a subscriber has not popped",
+    "skip what a subscriber has not popped",
     _plan_skip,
-    """Let go what a subscriber of a ring has not popped: it goes into the archive, and slots free.
+    """Skip what a subscriber of a ring has not popped: it is archived, and its slots become free.
 
-    For one whose consumers are gone and that fills the ring. The others pop the same messages as
+    For one that has lost its consumers and fills the ring. The others pop the same messages as
     before.
 
     \b

@@ -84,7 +84,7 @@ BENCH = Verb(
         Parameter("ring-size", "Slots of a ring; several are compared.", _NUMBERS),
         Parameter(
             "subscribers",
-            "A ring with N subscribers beside N rings, pushed to in one transaction.",
+            "A ring with N subscribers, against N rings pushed to in one transaction.",
             WholeNumber(1, 32),
             metavar="N",
         ),
@@ -112,7 +112,7 @@ COMMAND = replace(
         ),
         Parameter("floor", "Also single-row updates by key.", is_flag=True),
         Parameter(
-            "against-pgbench", "The floor also by pgbench, with the same statement.", is_flag=True
+            "against-pgbench", "The floor also with pgbench, by the same statement.", is_flag=True
         ),
         Parameter("report", "Write a chart: FILE.svg.", click.Path(dir_okay=False), metavar="FILE"),
     ),

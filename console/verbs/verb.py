@@ -169,7 +169,7 @@ class Plan:
         """RefusedError, which is kept in the local audit, where there are obstacles."""
         if self.obstacles:
             of = f"{self.verb} of {self.queue.name!r}"
-            what = f"Nothing was changed: {of} cannot be done as it stands."
+            what = f"Nothing was changed: {of} cannot be done as things stand."
             audit.log_locally(self.subject, Outcome.REFUSED, detail=what)
             raise RefusedError(what, why=" ".join(self.obstacles), next_step=self.next_step)
 
@@ -240,7 +240,7 @@ class Verb:
     def plan(self, target: Target, values: Params) -> Plan:
         """What it would do. Only reads the database. ConsoleError where it is not allowed."""
         if self.make_plan is None:
-            raise UsageError(f"{self.name} is not planned here.")
+            raise UsageError(f"{self.name} cannot be planned here.")
         right = self.right(values)
         if target.rights < right:
             raise RefusedError(
@@ -249,7 +249,9 @@ class Verb:
             )
         queue = target.queue
         if not queue.design.trusted and (why := self.unavailable(queue)):
-            raise RefusedError(f"{self.name} is not for the queue {queue.name!r}.", why=f"{why}.")
+            raise RefusedError(
+                f"{self.name} is not available for the queue {queue.name!r}.", why=f"{why}."
+            )
         plan = self.make_plan(target, values)
         if self.name in decisions.PROTECTED_FROM and (protection := target.protection):
             return replace(

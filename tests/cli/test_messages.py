@@ -319,7 +319,7 @@ def test_a_killed_export_is_resumed_and_has_each_message_once(
     assert [one.name for one in tmp_path.iterdir()] == [file.name]
     again = console(*words)
     assert again.status == 2
-    assert "is there already" in again.err
+    assert "already exists" in again.err
 
 
 @pytest.mark.long

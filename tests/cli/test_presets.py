@@ -17,10 +17,10 @@ from tests.contract.test_every_statement import labels_run
 from tests.servers import connect, fresh_database
 
 REFUSED_EXPRESSIONS = {
-    "wipe()": "a function that is VOLATILE (wipe): such a one may write",
+    "wipe()": "a function that is VOLATILE (wipe): it may write",
     "CASE WHEN false THEN wipe() ELSE true END": "VOLATILE (wipe)",
-    "m.wiped": "a function that is VOLATILE: such a one may write",
-    "(SELECT s.yes FROM sly AS s)": "a function that is VOLATILE: such a one may write",
+    "m.wiped": "a function that is VOLATILE: it may write",
+    "(SELECT s.yes FROM sly AS s)": "a function that is VOLATILE: it may write",
     "nextval('crates_id_seq') > 0": "VOLATILE (nextval)",
     "pg_terminate_backend(1)": "VOLATILE (pg_terminate_backend)",
     "set_config('role', 'none', true) = ''": "VOLATILE (set_config)",
@@ -176,7 +176,7 @@ def test_a_preset_that_does_not_match_its_table_is_reported(ann: User) -> None:
     found = ann("preset", "check", "crate")
     assert (found.status, "WRONG ready and error: 1, for example id 4" in found.text) == (1, True)
     (message,) = ann("preset", "check", "crate", "--json").json["problems"]
-    assert message == "1 row in two states at once, ready and error, as that with the id 4"
+    assert message == "1 row in two states at once, ready and error, such as the one with the id 4"
     refused = ann("adopt", "crates", "--preset", "crate")
     assert (refused.status, message in refused.err) == (2, True)
 
@@ -194,7 +194,7 @@ def test_a_preset_that_does_not_match_its_table_is_reported(ann: User) -> None:
         assert "public.crates lacks trouble" in refused.err
     run(ann.url, "ALTER TABLE crates RENAME TO boxes")
     refused = ann.writes().trusts()("preset", "check", "crate")
-    assert "public.boxes has them, by another name" in refused.err
+    assert "public.boxes has them, under another name" in refused.err
 
 
 def test_a_file_that_others_may_write_is_refused(ann: User) -> None:

@@ -74,7 +74,7 @@ def test_pops_of_a_paused_queue_are_empty_and_resume_restores_the_code(
                 assert taken.fetchall() == []
         assert client.push(client.payload(3)) is not None
         assert differences(new_database, client.queue) == []
-        with pytest.raises(UsageError, match="paused already"):
+        with pytest.raises(UsageError, match="already paused"):
             pause_queue(client)
         pause.resume(new_database, client.queue)
         assert functions_of(client) == before

@@ -161,7 +161,7 @@ def test_messages_rescheduled_to_the_past_are_due_at_once(use: Use) -> None:
     push(client, 3)
     action = Reschedule(source_of(client), at=PAST)
     action_plan = plan.make(client.database, action, parse(["state=scheduled"]))
-    assert "which is past: due at once" in action_plan.consequences[0]
+    assert "which is in the past: due at once" in action_plan.consequences[0]
     assert "after 0 other messages" in action_plan.consequences[1]
     execute.execute(client.database, action, action_plan)
     assert [m.payload for m in client.drain(10)] == [*client.payloads(1, 2, 3)]
@@ -223,7 +223,7 @@ def test_impossible_reschedules_are_refused(use: Use) -> None:
     with pytest.raises(UsageError, match="has no verb reschedule"):
         Reschedule(source_of(fifo), at=LATER)
     for due in ({}, {"at": LATER, "in_seconds": 1.0}):
-        with pytest.raises(UsageError, match="When shall they be due"):
+        with pytest.raises(UsageError, match="A due time is missing"):
             Reschedule(source, **due)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="beyond the year 9999"):
         rescheduled(client, Reschedule(source, in_seconds=1e12))

@@ -141,7 +141,7 @@ def test_a_message_that_becomes_visible_by_itself_is_never_stuck(console: Consol
     assert figures(console, "orders") == claimed
     assert findings(console, "orders") == {}
     plan = console.done("release", "orders", "--dry-run").text
-    assert "comes back by itself after its time-out" in plan
+    assert "comes back automatically after its time-out" in plan
     assert "counts as stuck" not in plan
     # As in its versions before 1.8, which do not store when a message was read: an unknown age is
     # not counted as zero.

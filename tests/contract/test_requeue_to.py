@@ -133,7 +133,7 @@ def test_only_valid_json_goes_from_text_into_json(
     action = to(client, other)
     action_plan = planned(client, action)
     (reason,) = action_plan.excluded
-    assert reason == f"no json payload, as {other.queue.name} wants it"
+    assert reason == f"no json payload, as {other.queue.name} requires"
     assert (action_plan.count, action_plan.excluded[reason]) == (5, 6)
 
     assert run_one_batch(client, action, action_plan.cutoff) == Ledger(11, 5, 5, failed={reason: 6})

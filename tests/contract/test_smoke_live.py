@@ -61,7 +61,7 @@ def test_a_message_pushed_meanwhile_is_kept_for_each_subscriber(
 ) -> None:
     client = use(default("ring", subscribers="a,b"))
     monkeypatch.setattr("console.actions.smoke_live._require_drained", lambda *_: client.push("1"))
-    with pytest.raises(RefusedError, match="not drained any more"):
+    with pytest.raises(RefusedError, match="no longer drained"):
         smoke_live(client.database, entire_queue(client))
     assert [message.payload for message in client.drain()] == ["1"]
 

@@ -233,4 +233,4 @@ def test_the_zone_is_the_option_or_else_the_connections() -> None:
     assert _zones(context, "Asia/Kolkata")("prod") == "Asia/Kolkata"
     refused = call("pipeline", "rollup", "--zone", "Nowhere/At all")
     assert refused.status == 2
-    assert "no time zone 'Nowhere/At all' is known here" in refused.err
+    assert "the time zone 'Nowhere/At all' is not known here" in refused.err

@@ -166,8 +166,8 @@ async def test_a_users_own_preset_adopts_a_table_once_it_is_trusted(
         await console.press("enter")
         assert screen.stage is Stage.FORM
         text_shown = " ".join(console.picture.split())
-        assert "Nothing is adopted by the preset 'crate'" in text_shown
-        assert "which you have not trusted as it is now" in text_shown
+        assert "Nothing can be adopted with the preset 'crate'" in text_shown
+        assert "you have not trusted it in its present form" in text_shown
         assert "its first messages" not in text_shown
     crates.trusts()
     own.forget_read()

@@ -101,7 +101,7 @@ def test_a_broker_queue_is_maintained_once_by_alter_queue(percent: float, what: 
     assert step.sql == f"ALTER QUEUE [dbo].[orders] {what};"
     # Such a queue can only be rebuilt offline.
     assert step.stops_callers == step.as_json()["stops_callers"] == (what == "REBUILD")
-    assert ("callers go on" in planned.lines()[-1]) == (what == "REORGANIZE")
+    assert ("callers continue" in planned.lines()[-1]) == (what == "REORGANIZE")
 
 
 def test_old_statistics_are_updated() -> None:
