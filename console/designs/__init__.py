@@ -108,7 +108,7 @@ def recorded(name: str, engine: str | None = None, *, sha256: str = "", by: str 
 def _own(name: str, sha256: str, by: str) -> tuple[Design | None, str, str]:
     """The preset; or None with the reason and the next step."""
     preset = own.of_name(name)
-    adopted_by = f"{by} adopted it by a file with SHA-256 {sha256[:12]}"
+    adopted_by = f"{by} adopted it from a file with SHA-256 {sha256[:12]}"
     if preset is None:
         return (
             None,
@@ -119,10 +119,10 @@ def _own(name: str, sha256: str, by: str) -> tuple[Design | None, str, str]:
     if preset.design is not None and preset.sha256 == sha256:
         return preset.design, "", ""
     if preset.design is None:
-        return None, f"preset {name}: {preset.problem}", f"Then look at it: {adopted_by}."
+        return None, f"preset {name}: {preset.problem}", f"Repair it, then compare: {adopted_by}."
     return (
         None,
         f"preset {name} differs: {adopted_by}, yours has {preset.sha256[:12]}: get that file, or "
-        "forget the queue and adopt it by yours",
-        f"Yours is {preset.path}. Agree on one of the two: all read a queue by the same.",
+        "forget the queue and adopt it with yours",
+        f"Yours is {preset.path}. Agree on one of the two: all must read a queue by the same one.",
     )

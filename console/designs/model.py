@@ -39,7 +39,7 @@ def subscribers_of(value: str) -> tuple[Subscriber, ...]:
             )
         new = Subscriber(match["name"], int(match["number"] or position))
         if any(new.name == other.name or new.number == other.number for other in found):
-            raise ValueError(f"{text!r} is there twice.")
+            raise ValueError(f"{text!r} is given twice.")
         found.append(new)
     return tuple(found)
 
@@ -264,7 +264,7 @@ class Design:
         if not apart and options.get("partitions", "8") != "8":
             raise UsageError(
                 "partitions goes with content=apart only.",
-                why="With content=slot every message lies in its slot.",
+                why="With content=slot every message is in its slot.",
                 next_step="Add --option content=apart, or leave partitions out.",
             )
         if not apart:  # as in older versions, which had neither
@@ -328,8 +328,8 @@ MAX_BYTES = Option(
 )
 NOTIFY = Option(
     "notify",
-    "push wakes consumers that wait (NOTIFY). Its price: all commits that notify go one by one in "
-    "the whole cluster, measured 2.2 times slower",
+    "push wakes consumers that wait (NOTIFY). Its price: all commits that notify go one at a time "
+    "in the whole cluster, measured 2.2 times slower",
     "off",
     choices=("off", "on"),
     engines=("postgresql",),

@@ -96,7 +96,7 @@ def _every(folders: tuple[Path, ...], list_: Path | None) -> tuple[OwnPreset, ..
         for path in _files(folder):
             one = _read(path, trusted)
             if one.design is not None and (first := found.get(one.name)):
-                why = f"there is another one of that name: {first.path}"
+                why = f"there is another one with that name: {first.path}"
                 one = replace(one, design=None, problem=why)
             if one.design is None:
                 strange.append(one)
@@ -185,7 +185,7 @@ def others_may_write(path: Path, status: os.stat_result) -> str:
     is_folder = stat.S_ISDIR(status.st_mode)
     what = "its folder" if is_folder else "it"
     if status.st_uid not in {0, os.geteuid()}:
-        return f"{what} belongs to another user (uid {status.st_uid}): copy it to where it is yours"
+        return f"{what} belongs to another user (uid {status.st_uid}): copy it to a place of yours"
     sticky = is_folder and status.st_mode & stat.S_ISVTX
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
         mode = stat.S_IMODE(status.st_mode)
@@ -198,15 +198,15 @@ def _check_name_and_engine(name: str, engine: str) -> None:
     """NotAPresetError if the name or the engine is not possible."""
     if not _NAME.fullmatch(name):
         raise NotAPresetError(
-            "the name of its file is its own, of small letters, digits, - and _: jobs.sql"
+            "its name is that of its file, in lower-case letters, digits, - and _: jobs.sql"
         )
     shipped = [folder / f"{name}.sql" for folder in _engines()]
     if any(file.is_file() for file in shipped):
-        raise NotAPresetError(f"the console has {name!r} itself: give the file another name")
+        raise NotAPresetError(f"the console has its own {name!r}: give the file another name")
     if not any(folder.name == engine and (folder / "own.sql").is_file() for folder in _engines()):
         raise NotAPresetError(
-            f"its head says engine: {engine}, and presets of your own are made for postgresql "
-            "only; such a table is adopted by the design that it is most like: dbq-console adopt "
+            f"its head says engine: {engine}, and your own presets can only be for postgresql; "
+            "adopt such a table with the design it resembles most: dbq-console adopt "
             "TABLE --design D --map ROLE=COLUMN"
         )
 
@@ -222,7 +222,7 @@ def _design(file: OwnPreset, parsed: OwnFile) -> Design:
     title = parsed.head["preset"]
     head = {
         "summary": f"The tables of {title}.",
-        "advice": f"The tables of {title}, by a preset of your own.",
+        "advice": f"The tables of {title}, by your own preset.",
         "requeued": "by the columns that its preset sets",
         "stays": "it was not in that state any more",
         **parsed.head,
@@ -231,7 +231,7 @@ def _design(file: OwnPreset, parsed: OwnFile) -> Design:
     }
     made = design_of(parsed.engine, file.name, head, (), parsed.written)
     without = {
-        verb: f"its preset says no way to do it (-- define: {verb})"
+        verb: f"its preset has no rule for it (-- define: {verb})"
         for verb in SETS
         if verb not in parsed.sets
     }

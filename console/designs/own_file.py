@@ -126,11 +126,11 @@ def parse(text: str) -> OwnFile:
     if len(text.encode()) > _LARGEST_BYTES:
         raise NotAPresetError(f"it is longer than {_LARGEST_BYTES:,} bytes")
     if "\0" in text:
-        raise NotAPresetError("it holds the character NUL")
+        raise NotAPresetError("it contains the character NUL")
     if _NAMED.search(text):
         raise NotAPresetError(
-            "it has a statement (-- name:), and only presets that are shipped have those; a preset "
-            "of your own has definitions: -- define: is_ready"
+            "it has a statement (-- name:), which only shipped presets may have; your own preset "
+            "has definitions: -- define: is_ready"
         )
     beginning, *parts = _DEFINE.split(text.replace("\r\n", "\n"))
     head = fields(beginning, _NEEDED, _KEYS)
@@ -161,7 +161,7 @@ def _roles(head: Mapping[str, str]) -> dict[str, str]:
         role, _, column = pair.partition("=")
         if role not in ROLES or not _COLUMN.fullmatch(column) or role in found:
             raise NotAPresetError(
-                f"roles: {pair!r} is no role=column; roles: {', '.join(sorted(ROLES))}"
+                f"roles: {pair!r} is not role=column; roles: {', '.join(sorted(ROLES))}"
             )
         found[role] = column
     missing = [role for role in _NEEDED_ROLES if role not in found]
@@ -173,7 +173,7 @@ def _roles(head: Mapping[str, str]) -> dict[str, str]:
 def _check_names(head: Mapping[str, str]) -> None:
     for column in (*head.get("columns", "").split(), *([head["queue"]] if "queue" in head else [])):
         if not _COLUMN.fullmatch(column):
-            raise NotAPresetError(f"{column!r} is no name of a column")
+            raise NotAPresetError(f"{column!r} is not the name of a column")
     if head.get("claims", "expire") != "expire":
         raise NotAPresetError("claims: can only be expire")
 
@@ -182,7 +182,7 @@ def _body(name: str, body: str) -> str:
     """The definition without its comments."""
     lines = body.strip("\n").split("\n")
     if any(map(_DIRECTIVE.match, lines)):
-        raise NotAPresetError(f"{name}: conditions (-- when) are for presets that are shipped")
+        raise NotAPresetError(f"{name}: conditions (-- when) are for shipped presets")
     return "\n".join(line for line in lines if not line.lstrip().startswith("--")).strip()
 
 
@@ -193,7 +193,7 @@ def _sets(verb: str, written: Mapping[str, str]) -> dict[str, str]:
         pair = _SET.fullmatch(text.rstrip().removesuffix(","))
         if pair is None or pair["column"] in found:
             raise NotAPresetError(
-                f"{verb}: {text!r} is no line `column = expression`, one a column"
+                f"{verb}: {text!r} is not a line `column = expression`, one per column"
             )
         found[pair["column"]] = pair["text"].strip()
     return found
@@ -204,8 +204,8 @@ def _check(found: OwnFile) -> None:
     for name in found.written:
         if name not in known and (name in _reserved_names(found.engine) or not _is_own(name)):
             raise NotAPresetError(
-                f"it cannot define {name!r}; it can: {', '.join(known)}, or names of your own, in "
-                "small letters, that these are made of"
+                f"it cannot define {name!r}; it can: {', '.join(known)}, or your own names, in "
+                "lower case, that these use"
             )
         if name in ROLES and name not in found.roles:
             raise NotAPresetError(f"{name}: it needs a column too: {name}=COLUMN among the roles")
@@ -246,7 +246,7 @@ def _reserved_names(engine: str) -> frozenset[str]:
 
 def _check_circles(name: str, written: Mapping[str, str], within: tuple[str, ...]) -> None:
     if name in within:
-        raise NotAPresetError(f"{name}: it is made of itself")
+        raise NotAPresetError(f"{name}: it uses itself")
     for token in _TOKEN.finditer(written.get(name, "")):
         if inner := token["definition"]:
             _check_circles(inner, written, (*within, name))
@@ -282,6 +282,4 @@ def _wrong_quoted(quoted: str, before: str, placeholders: set[str]) -> str:
     if "\\'" in quoted:
         return "it has a backslash before a quote: servers read that in different ways"
     unknown = [name for name in _PLACEHOLDER.findall(quoted) if name not in placeholders]
-    return (
-        f"it has {{{unknown[0]}}} between quotes, where nothing of that name is" if unknown else ""
-    )
+    return f"it has {{{unknown[0]}}} between quotes, where nothing has that name" if unknown else ""

@@ -60,27 +60,27 @@ RING = Design(
         "full ring refuses pushes), every slot's full width on disk from the first day, and "
         "attention: each call that is rolled back or killed consumes a number for nothing, which "
         "the console finds and repairs. Messages come in the order in which numbers were drawn, "
-        "not of commits. Choose it for a steady, high rate of small messages that somebody "
-        "monitors; with in_hand=on where consumers may die."
+        "not in that of commits. Choose it for a steady, high rate of small messages, if you "
+        "monitor it; with in_hand=on where consumers may die."
     ),
     details=(
         "One sequence numbers the pushes, another the pops, and number n is in slot n mod size; "
-        "no index but the key is kept. A full ring returns null. A sequence is not transactional, "
+        "the key is the only index. A full ring returns null. A sequence is not transactional, "
         "so a caller that rolls back or dies consumes its number for nothing. A consumed push "
         "number is a hole; a message whose pop number was consumed is an orphan, which no pop "
         "fetches. The doctor proves both and repairs them under traffic. A pop that comes before "
-        "its message parks its number, and later pops check parked numbers first: at most 64, and "
-        "where there are more, each has its turn within a proven number of calls (fewer than 2 for "
+        "its message parks its number, and later pops check parked numbers first: at most 64; if "
+        "there are more, each has its turn within a proven number of calls (fewer than 2 for "
         "each KiB of the parked numbers' table on PostgreSQL; 2 for each 40 numbers parked since "
         "the oldest on SQL Server). A parked number whose push was lost is a hole, and no pop "
         "drops it: that is safe only once no push can still hold it. doctor --fix does so, and "
         "record automatically, once such a hole is an hour old or there are more than slots. A "
         "message whose consumer dies after its pop is gone, unless in_hand=on. With content=apart "
-        "a slot has numbers alone; one whose message was deleted is not popped. With "
+        "a slot has only numbers; one whose message was deleted is not popped. With "
         "subscribers=a,b each gets every message once: pop('a'), pop_many(n, 'a'); with in_hand=on "
         "pop('a', consumer, bound), pop_many(n, 'a', consumer, bound), complete('a', id, "
-        "attempts), fail('a', id, error, attempts). Each costs a narrow row a slot; one that stops "
-        "fills the ring, until skip lets what it owes go into the archive."
+        "attempts), fail('a', id, error, attempts). Each costs a narrow row per slot; one that "
+        "stops fills the ring, until skip moves what it owes into the archive."
     ),
     options=(
         PAYLOAD,
@@ -97,7 +97,7 @@ RING = Design(
         ),
         Option(
             "cache",
-            "how many numbers the server holds ready of each sequence: it writes once for all of "
+            "how many numbers of each sequence the server caches: it writes once for all of "
             "them. Its price: a crash skips them, and a ring that skips as many as it has slots is "
             "full until a relay. auto: a quarter of the slots, at most 1000",
             "auto",
@@ -123,7 +123,8 @@ RING = Design(
         ),
         Option(
             "content",
-            "where messages lie: in slots, or apart, in tables <queue>_content_N, and of any size "
+            "where messages are stored: in slots, or apart, in tables "
+            "<queue>_content_N, and of any size "
             "(max_bytes: unlimited). Its price: a push also inserts a row, a pop deletes one",
             "slot",
             choices=("slot", "apart"),
@@ -181,9 +182,9 @@ HEAP = _deleting(
     ),
     advice=(
         'Promises only that each message comes once. It costs the order, and the figure "age": '
-        "nothing shows the oldest message. With no index to keep up, push and pop are as cheap as "
-        "a row can be, as long as vacuum keeps up with the deletes. Choose it for independent "
-        "jobs of which none must come before another, and if the oldest's age is not needed."
+        "nothing shows the oldest message. With no index to maintain, push and pop are as cheap as "
+        "a row can be, as long as vacuum keeps up with the deletes. Choose it for independent jobs "
+        "that need no order, and if the oldest's age is not needed."
     ),
     details=(
         "A table without an order: a pop deletes any unlocked row, and the age is shown "
@@ -203,7 +204,7 @@ FIFO = _deleting(
         "once; order=strict keeps the exact order, one transaction at a time."
     ),
     advice=(
-        "Promises the order of pushes: with order=lax nearly, for locked rows are skipped and a "
+        "Promises the order of pushes: with order=lax nearly, as locked rows are skipped and a "
         "late commit comes late; with order=strict exactly, one transaction at a time. A pop "
         "deletes, so a message whose consumer dies after its commit is gone, and a consumer that "
         "works inside the pop's transaction holds its row for that long. It costs one index and "
@@ -236,7 +237,7 @@ STACK = _deleting(
     summary="The newest first: the bottom waits for as long as the top is busy.",
     advice=(
         "Promises the newest message first. It costs the old ones: while the top is busy the "
-        "bottom waits, possibly for ever, and only the age shows it. Choose it where only fresh "
+        "bottom waits, possibly forever, and only the age shows it. Choose it where only fresh "
         "messages matter, such as previews or undo steps, and purge old ones."
     ),
     details=("Like fifo from the other end. The finding starved says that the bottom waits."),
@@ -249,13 +250,13 @@ PENDING = _deleting(
     summary="Each message has a due time: popped in the order of due times and never before.",
     advice=(
         "Promises that no message comes before it is due, and that of those that are due the "
-        "earliest comes first. It costs an index on the due time, and dead rows at its head where "
-        "much becomes due at once. Choose it for timers, retries with a pause, and reminders; for "
-        "messages that are all due at once fifo is the same with less."
+        "earliest comes first. It costs an index on the due time, and dead rows at its head if "
+        "many become due at once. Choose it for timers, retries with a pause, and reminders; for "
+        "messages that are all due at once fifo does the same for less."
     ),
     details=(
-        "The server's clock counts. It does not promise that a message comes at once when it is "
-        "due, for that takes a consumer that polls. Where very many fall due together, pops read "
+        "The server's clock decides. It does not promise that a message comes as soon as it is "
+        "due: that takes a consumer that polls. If very many fall due together, pops read "
         "past dead rows at the head until vacuum has run."
     ),
     states=("ready", "scheduled"),
@@ -279,7 +280,7 @@ CLAIM = Design(
     ),
     advice=(
         "Promises that no message is lost with its consumer: a pop only marks the row, and "
-        "complete takes it away. What failed stays with its error, what a dead consumer leaves "
+        "complete removes it. What failed stays with its error, what a dead consumer leaves "
         "behind stays claimed until an operator, or a timer of yours, releases it; so a message "
         "can be worked on twice. It costs one more write per message than a design that deletes. "
         "Choose it where losing a message is worse than doing one twice, and where errors are to "
@@ -288,7 +289,7 @@ CLAIM = Design(
     details=(
         "A pop marks the oldest free row, with who claims it, in one statement; complete deletes "
         "it, fail keeps it with its error. attempts tells a late consumer that its claim is no "
-        "longer its own. What can go wrong is stuck claims and errors, and both are visible."
+        "longer its own. What can go wrong is a stuck claim or an error, and both are visible."
     ),
     options=(PAYLOAD, MAX_BYTES, NOTIFY, HISTORY),
     states=("ready", "claimed", "error"),
@@ -362,15 +363,15 @@ SPLIT = _with_status(
     title="split meta/data queue",
     source="Zabir, QueueMeta and QueueData",
     summary=(
-        "What is searched in a narrow table, the payload beside it: updates stay small whatever "
+        "What is searched in a narrow table, the payload in another: updates stay small whatever "
         "the payload. Done rows stay until they are archived."
     ),
     advice=(
-        "Promises what status does, history included, but keeps what changes in a narrow table "
-        "and the payload beside it, so that updates stay small whatever the payload, and with "
-        "dequeue=single many consumers work at once. It costs a second table: two inserts a push "
-        "and a join a pop. Choose it for large payloads whose messages must stay on record after "
-        "they were processed, and archive them continuously."
+        "Promises what status does, history included, but keeps what changes in a narrow table and "
+        "the payload in another, so that updates stay small whatever the payload, and with "
+        "dequeue=single many consumers work at once. It costs a second table: two inserts per push "
+        "and a join per pop. Choose it for large payloads whose messages must stay on record after "
+        "they are processed, and archive them continuously."
     ),
     details=(
         "dequeue=two_step is Zabir's first way, one batch at a time. A message without its payload "
@@ -425,7 +426,7 @@ BROKER = Design(
         Option(
             "conversation",
             "kept: each session reuses one conversation, which keeps the order of its sends; "
-            "each: one conversation a message, slower, with no order between them",
+            "each: one conversation per message, slower, with no order between them",
             "kept",
             choices=("kept", "each"),
         ),

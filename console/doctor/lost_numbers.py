@@ -36,7 +36,7 @@ SPENT_BEYOND = Code(
 ORPHAN = Code(
     "orphan",
     Severity.CRITICAL,
-    "orphans: messages whose pop number was consumed and lost; no pop will ask for them",
+    "orphans: messages whose pop number was consumed and lost; no pop will fetch them",
     repair="doctor --fix: it parks their numbers, so that pops take them",
 )
 SPENT = Code(
@@ -242,7 +242,7 @@ def check_spent_beyond_ring(ring: RingState) -> Iterator[Finding]:
             SPENT_BEYOND,
             ranges,
             f"{total(ranges):,} pop numbers were consumed ahead of the pushes, in {size:,} slots",
-            "the next messages fill the whole ring, and no pop asks for any of them",
+            "the next messages fill the whole ring, and no pop fetches any of them",
             relay(ring.queue),
         )
 
@@ -254,7 +254,7 @@ def check_orphans(ring: RingState) -> Iterator[Finding]:
             ORPHAN,
             ranges,
             f"{numbered(total(ranges), 'orphan')}: {format_ranges(ranges)}",
-            "no pop will ever ask for these messages, and each blocks its slot in every lap",
+            "no pop will ever fetch these messages, and each blocks its slot on every lap",
             ring.repair(LostKind.ORPHAN),
         )
 
@@ -354,7 +354,7 @@ def check_contents(context: CheckContext) -> Iterator[Finding]:
             SLOT,
             "slot",
             "without a content: lost messages",
-            "their messages are lost; a slot that is never freed takes a number at each lap",
+            "their messages are lost; a slot that is never freed takes a number on each lap",
         ),
         (
             CONTENT,
@@ -369,7 +369,7 @@ def check_contents(context: CheckContext) -> Iterator[Finding]:
                 code,
                 f"{counted(count, noun)} {what}",
                 evidence={"count": count, "ids": [row.id for row in found]},
-                cause="one of the two was deleted or restored by hand, past the ring's own "
+                cause="one of the two was deleted or restored by hand, without the ring's own "
                 "functions",
                 consequence=consequence,
                 repair=RepairContents(queue, noun, count),

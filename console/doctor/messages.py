@@ -181,7 +181,7 @@ def _scan(
         lowest = lowest if row.lowest is None else row.lowest
     if bound.met:
         context.unseen.append(
-            f"{what}: {row_scan.describe(bound)}, those up to id {lowest - 1} not"
+            f"{what}: {row_scan.describe(bound)}; those up to id {lowest - 1} were not"
         )
 
 

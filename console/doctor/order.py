@@ -25,7 +25,7 @@ _TOLERANCE = timedelta(seconds=1)
 """A server's clock may be set back during a pop."""
 _SHOWN = 10
 
-_DONE = "it cannot be undone: only you can decide whether the work has to be done again"
+_DONE = "it cannot be undone: only you can decide whether the work must be done again"
 
 BROKEN = Code(
     "order_broken",

@@ -236,7 +236,7 @@ class CreateMissing(DoctorRepair):
 
     @property
     def summary(self) -> str:
-        callers = "go on" if self.unattended else f"wait {self.waits}".rstrip()
+        callers = "continue" if self.unattended else f"wait {self.waits}".rstrip()
         return f"create what is missing ({len(self.steps)}), while callers {callers}"
 
     def plan(self, database: Database) -> Sequence[str]:

@@ -55,7 +55,7 @@ def bound_of(context: CheckContext) -> ReadBound:
 
 
 def describe(bound: ReadBound) -> str:
-    return f"{numbered(int(bound.rows), 'row')} in {bound.took:.0f} s were examined"
+    return f"{numbered(int(bound.rows), 'row')} were examined in {bound.took:.0f} s"
 
 
 def scan_rows(
@@ -88,5 +88,5 @@ def scan_rows(
     for rows in pages(None, read, after, bound):
         yield from rows
     if bound.met:
-        state = f" of those that are {scan.state}" if scan.state else ""
-        context.unseen.append(f"{what}: {describe(bound)}{state}, the others not")
+        state = f", of those that are {scan.state}" if scan.state else ""
+        context.unseen.append(f"{what}: {describe(bound)}{state}; the others were not")

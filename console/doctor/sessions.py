@@ -38,7 +38,7 @@ STARVED = Code(
     "starved",
     Severity.WARNING,
     "the bottom of a stack waits while later messages are popped",
-    judgement="add consumers, or use a fifo if every message has to be popped in time",
+    judgement="add consumers, or use a fifo if every message must be popped in time",
 )
 DEAD_HEAD = Code(
     "dead_head",
@@ -151,7 +151,7 @@ def _check_starvation(context: CheckContext) -> Iterator[Finding]:
             estimated=("ready",) if seen is not None and "ready" in seen.estimated else (),
             cause="a stack pops the newest first, and its consumers never get to the bottom",
             consequence="the oldest messages wait for as long as more is pushed than popped. Add "
-            "consumers, or use a fifo if every message has to be popped in time",
+            "consumers, or use a fifo if every message must be popped in time",
             for_seconds=bottom.seconds,
         )
 

@@ -285,7 +285,8 @@ def _of_subscriber(
             "capacity": seen.capacity,
             "full_in_seconds": seconds,
         },
-        consequence="the others go on, but no slot is freed until it has popped it too: once the "
+        consequence="the others continue, but no slot is "
+        "freed until it has popped it too: once the "
         f"ring is full, no push is stored. If {name} is gone for good: "
         f"{command(queue, 'unsubscribe', name)}",
         repair=skip(queue, name),

@@ -138,7 +138,7 @@ def _check_last_hour(context: CheckContext) -> Iterator[Finding]:
             "weeks": known.weeks,
         },
         cause="producers or consumers behaved differently from the weeks before",
-        consequence="none by itself; if it continues, depth and age follow",
+        consequence="none in itself; if it continues, depth and age follow",
         since=began,
         judgement="see what changed: "
         f"{command(context.queue, 'history', '--forecast', '24h', '--plot')}; "

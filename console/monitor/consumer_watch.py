@@ -366,12 +366,12 @@ def _with_reasons(one: Consumer, queue: Queue, why: str, *, seen: bool, over: bo
     """`why` no claim can name it; `seen`: a claim of the last minute does."""
     unknown = {}
     if one.last_pop is None:
-        unknown["last_pop"] = why or "no claim of it was seen yet"
+        unknown["last_pop"] = why or "none of its claims has been seen yet"
     if one.messages_per_second is None:
         unknown["messages_per_second"] = why or (
-            "how many messages a second are popped from the queue is not known yet"
+            "how many messages per second are popped from the queue is not known yet"
             if seen
-            else "no claim of a session of it was seen in the last minute"
+            else "no claim by any of its sessions was seen in the last minute"
         )
     if why:
         unknown["claims"] = why
@@ -381,10 +381,10 @@ def _with_reasons(one: Consumer, queue: Queue, why: str, *, seen: bool, over: bo
         unknown["name"] = (
             "it gives no name: neither when it pops, nor as application_name"
             if one.sessions
-            else "its session is over, and its claims give no name"
+            else "its session has ended, and its claims give no name"
         )
     if not one.does:
-        unknown["does"] = "it locks rows; no statement of it was seen that pops or pushes"
+        unknown["does"] = "it locks rows; no statement of its own that pops or pushes was seen"
     rated = ("messages_per_second",) if one.messages_per_second is not None else ()
     return replace(
         one,
@@ -419,9 +419,9 @@ def _names_no_session(queue: Queue) -> bool:
 def _why_not(queue: Queue, does: Iterable[str], product: Product) -> str:
     """Why no claim can name them; empty: claims can."""
     if set(does) == {PUSH}:
-        return "no row tells who pushed it"
+        return "no row says who pushed it"
     if "claimed" not in queue.states:
-        return f"a pop of {queue.design.name} ends its message: no claim is left that names anybody"
+        return f"a pop of {queue.design.name} ends its message: no claim is left to name a consumer"
     if not names_claims(queue, product):
         return "no column is mapped that says who claimed a message"
     return ""
@@ -433,7 +433,7 @@ def _missing(queue: Queue, hidden: str, problem: str) -> dict[str, str]:
         found["sessions"] = hidden
     elif not has_own_table(queue):
         found["sessions"] = (
-            f"{queue.table} has messages of several queues: locks and statements do not tell of "
+            f"{queue.table} has messages of several queues: locks and statements do not show from "
             "which one a session pops"
         )
     if problem:

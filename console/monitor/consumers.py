@@ -137,8 +137,7 @@ def unknown_reasons(consumers: Iterable[Consumer]) -> list[str]:
 GONE_SECONDS = 86_400.0
 """How long a disconnected consumer is shown."""
 NOT_RECORDED = (
-    "nothing is recorded of it in the last day: a console that is open records, or dbq-console "
-    "record"
+    "nothing was recorded of it in the last day: an open console records, or dbq-console record"
 )
 _TEXTS = {"does", "identities"}
 _FIGURES = [f.name for f in fields(Consumer) if f.name in {*CONSUMERS.columns} - _TEXTS]

@@ -103,7 +103,7 @@ class BrokerHealth:
         if not self.is_receive_enabled:
             return (
                 "The queue is disabled: five pops of a message were rolled back in a row (a poison "
-                "message), or somebody disabled it. Nothing can be popped until ALTER QUEUE ... "
+                "message), or it was disabled by hand. Nothing can be popped until ALTER QUEUE ... "
                 "WITH STATUS = ON."
             )
         if not self.is_enqueue_enabled:
@@ -114,7 +114,7 @@ class BrokerHealth:
         # A message that is being sent may have a conversation of its own: no leak.
         if self.conversations > _MANY_CONVERSATIONS + 2 * (ready or 0):
             return (
-                f"{_counted(self.conversations)} conversations are open: they are begun and not "
+                f"{_counted(self.conversations)} conversations are open: they are started and not "
                 "ended."
             )
         return ""

@@ -83,8 +83,8 @@ def words_of(line: str) -> list[str]:
         if match is None or match.end() == at or not _ends(line, match.end()):
             raise UsageError(
                 "The filter cannot be read.",
-                why=f"A quotation mark in {line[at:]!r} has no partner, or is within a word.",
-                next_step='A value with blanks: error~"no route to host"',
+                why=f"A quotation mark in {line[at:]!r} is not closed, or is inside a word.",
+                next_step='A value with spaces: error~"no route to host"',
             )
         found.append(_word(match))
         at = match.end()
@@ -261,7 +261,8 @@ def parse(words: Iterable[str]) -> Filters:
 def _one(word: str) -> Filters:
     if "\0" in word or not _is_unicode(word):
         raise UsageError(
-            "A filter cannot be read.", why="It holds NUL or is not valid Unicode: no message does."
+            "A filter cannot be read.",
+            why="It contains NUL or is not valid Unicode: no message does.",
         )
     if word.startswith(("payload.", "payload[")):
         return Filters(payload=(_payload(word),))

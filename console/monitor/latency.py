@@ -137,7 +137,7 @@ def impossible(queue: Queue) -> tuple[str, str]:
             return waiting, "its preset does not say what is done"
         return waiting, "complete deletes the message"
     if queue.kind is Kind.ADOPTED:
-        return waiting, "no index by the end is known"
+        return waiting, "no index on the time of the end is known"
     return waiting, ""
 
 

@@ -243,7 +243,7 @@ def read_key(text: str, scans: tuple[Scan, ...]) -> tuple[int, ScanKey]:
             return index, ScanKey(name, time, id_, scan.dated)
     raise UsageError(
         f"{text!r} is not a position in this list to continue from.",
-        next_step="Give the key that the page before ended with, and the same filters.",
+        next_step="Give the key that the previous page ended with, and the same filters.",
     )
 
 

@@ -292,8 +292,8 @@ def test_two_operators_need_the_same_preset_for_a_queue(ann: User, bob: User) ->
     ):
         assert "preset crate differs" in text
         assert f"{kept[1]} (login " in text
-        assert f"adopted it by a file with SHA-256 {str(kept[0])[:12]}, yours has " in text
-        assert "get that file, or forget the queue and adopt it by yours" in text
+        assert f"adopted it from a file with SHA-256 {str(kept[0])[:12]}, yours has " in text
+        assert "get that file, or forget the queue and adopt it with yours" in text
     for words in ("messages crates", "errors crates", "requeue crates --yes", "sql requeue crates"):
         refused = bob(*words.split())
         assert (refused.status in {2, 4}, refused.out) == (True, b""), refused

@@ -92,7 +92,7 @@ def test_consumers_with_claims_have_names_last_pops_and_rates(use: Use, variant:
     new_watch = ConsumerWatch(client.database)
     unnamed = [one for one in sampled(client, new_watch).consumers if one.claims]
     assert [(one.name, one.sessions) for one in unnamed] == [(None, 0)]
-    assert "its session is over" in unnamed[0].unknown["name"]
+    assert "its session has ended" in unnamed[0].unknown["name"]
 
 
 @pytest.mark.usefixtures("requires_session_views")
@@ -116,7 +116,7 @@ def test_the_last_pop_of_a_consumer_without_claims_is_unknown_with_a_reason(clie
         assert (one.last_pop, one.messages_per_second, one.claims) == (None, None, None)
         assert set(one.unknown) == {"last_pop", "messages_per_second", "claims"}
         assert "no claim is left" in one.unknown["last_pop"]
-        assert other.unknown["last_pop"] == "no row tells who pushed it"
+        assert other.unknown["last_pop"] == "no row says who pushed it"
     wait_until(lambda: not sampled(client, watch).consumers, "they have left")
 
 

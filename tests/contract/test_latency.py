@@ -220,7 +220,7 @@ def test_claims_of_an_adopted_table_have_waiting_times(new_database: Database) -
     latencies = {one.queue.name: one.latency for one in take_sample(new_database).queues}
     assert latencies["jobs"] is not None
     assert is_near(latencies["jobs"].waiting, WAITED)
-    assert latencies["jobs"].processing.unknown == "no index by the end is known"
+    assert latencies["jobs"].processing.unknown == "no index on the time of the end is known"
     assert latencies["tasks"] is not None
     assert latencies["tasks"].waiting.unknown == "no column is claimed_at"
 

@@ -129,7 +129,7 @@ def test_messages_being_read_have_waiting_times(console: Console) -> None:
     assert (waiting["messages"], waiting["p50_seconds"]) == (20, 10.5)
     lines = console.done("status", "orders").text
     assert "orders: waiting p50 10.5 s, p95 19.1 s, p99 19.8 s (20 messages of " in lines
-    assert "orders: processing ? (no index by the end is known)" in lines
+    assert "orders: processing ? (no index on the time of the end is known)" in lines
 
 
 def test_a_message_that_becomes_visible_by_itself_is_never_stuck(console: Console) -> None:

@@ -291,7 +291,9 @@ def test_purge_and_restore_apply_to_all_subscribers(use: Use, more: dict[str, st
         assert len(pop.pop_many(other, client.queue.of("search"), 1, "worker")) == 1
         plan = planned(client, "purge")
         assert plan.count == 4
-        assert any("those of billing, search that have not popped it" in line for line in plan.lines)
+        assert any(
+            "those of billing, search that have not popped it" in line for line in plan.lines
+        )
         ledger = plan.run(Control(), lambda _: None).ledger
         assert ledger is not None
         assert (ledger.selected, ledger.out, ledger.into, ledger.skipped) == (4, 3, 3, {CHANGED: 1})

@@ -40,7 +40,7 @@ def test_unread_claims_and_states_are_reported(use: Use, monkeypatch: pytest.Mon
     monkeypatch.setattr(row_scan, "MOST_ROWS", 40)
     report = "\n".join(diagnosed(client).unseen)
     assert "claims and their owners: 40 rows" in report
-    assert re.search(r"states of rows: 40 rows .* those that are done, the others not", report)
+    assert re.search(r"states of rows: 40 rows .* those that are done; the others were not", report)
 
 
 @pytest.mark.parametrize("bound", ["rows", "seconds"])

@@ -167,7 +167,7 @@ NIGHT = Consumer(
 )
 PUSHER = Consumer(
     *("shop", ("push",), "shop", "10.0.0.5", "web", 1, SEEN_AT, None, SEEN_AT, None, None),
-    unknown={"last_pop": "no row tells who pushed it"},
+    unknown={"last_pop": "no row says who pushed it"},
 )
 DEPARTED = replace(NIGHT, name="day shift", last_seen=SEEN_AT - timedelta(hours=1))
 
@@ -184,7 +184,7 @@ async def test_consumers_are_listed_whether_present_or_gone_and_an_empty_list_sa
         assert "day shift" in shown.picture
         assert "03-29 01:14:07" in shown.picture
         await shown.press("G", "a", "g", "a", "j", "a")
-        assert "no row tells who pushed it" in shown.text_of("#consumers-detail")
+        assert "no row says who pushed it" in shown.text_of("#consumers-detail")
         assert shown.navigator.calls == [
             ("actions", KEY, "state=claimed", "claimed_by=night\x1b shift")
         ], "who has left or has no claims has nothing to act on"

@@ -124,7 +124,7 @@ def adopted(design: str, *without: str) -> Queue:
 
 
 def test_latencies_that_an_adopted_table_lacks_have_a_reason() -> None:
-    no_end = "no index by the end is known"
+    no_end = "no index on the time of the end is known"
     assert impossible(adopted("status")) == ("", no_end)
     assert impossible(adopted("status", "pushed_at")) == ("no column is pushed_at", no_end)
     assert impossible(adopted("status", "claimed_at"))[0] == "no column is claimed_at"

@@ -73,7 +73,7 @@ def test_a_preset_file_becomes_a_design(file: Path) -> None:
         ("m.state::text = 'new'", "a colon: write CAST"),
         ("m.id = :id", "a colon"),
         ("{at_locations}", "{at_locations}, which the file does not define"),
-        ("{is_ready}", "it is made of itself"),
+        ("{is_ready}", "it uses itself"),
         ("m.state = '{queue}'", "{queue} between quotes"),
         ("-- when role id\ntrue\n-- end", "conditions (-- when)"),
         ("true -- when role id", "conditions (-- when)"),
@@ -101,13 +101,13 @@ def test_an_expression_cannot_escape_its_brackets(text: str, why: str) -> None:
         ("-- table: crates", "-- verbs: requeue", "no key 'verbs'"),
         ("-- table: crates", "DROP TABLE crates;", "is not `-- key: text`"),
         (" payload=body", "", "lacks payload"),
-        ("status=state", "state=state", "'state=state' is no role=column"),
-        ("id=id", 'id=a"b', "is no role=column"),
-        ("-- queue: lane", '-- queue: a"; DROP', "is no name of a column"),
+        ("status=state", "state=state", "'state=state' is not role=column"),
+        ("id=id", 'id=a"b', "is not role=column"),
+        ("-- queue: lane", '-- queue: a"; DROP', "is not the name of a column"),
         ("error=problem ", "", "requeue: it needs error"),
         ("m.state = 'failed'\n", "m.state = 'failed'\n\n-- define: Mine\ntrue\n", "'Mine'"),
-        ("problem = NULL", "state = 'old'", "one a column"),
-        ("problem = NULL", "NULL", "is no line `column = expression`"),
+        ("problem = NULL", "state = 'old'", "one per column"),
+        ("problem = NULL", "NULL", "is not a line `column = expression`"),
         ("problem = NULL", "problem = NULL), x = (1", "closes a bracket"),
         ("-- preset: Crate 2", "-- preset: Crate 2\n-- engine: mssql", ""),
     ],
@@ -117,7 +117,7 @@ def test_invalid_heads_and_sets_are_reported(line: str, other: str, why: str, fi
     file.write_text(PRESET.replace(line, other))
     found = own_preset()
     assert found.design is None
-    assert (why or "such a table is adopted by the design") in found.problem
+    assert (why or "adopt such a table with the design") in found.problem
 
 
 def test_a_file_that_others_could_write_is_refused(file: Path) -> None:
@@ -202,9 +202,9 @@ def test_a_preset_name_belongs_to_one_file(
     found = {one.path: one.problem for one in own.every()}
     assert not found[file]
     assert not found[team / "box.sql"]
-    assert found[team / "crate.sql"] == f"there is another one of that name: {file}"
-    assert "the console has 'river' itself" in found[team / "river.sql"]
-    assert "the name of its file" in found[team / "my box.sql"]
+    assert found[team / "crate.sql"] == f"there is another one with that name: {file}"
+    assert "the console has its own 'river'" in found[team / "river.sql"]
+    assert "its name is that of its file" in found[team / "my box.sql"]
     assert len(found) == 5
     assert set(own.usable()) == {"crate", "box"}
 
