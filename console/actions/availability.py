@@ -64,8 +64,8 @@ def require_verb(queue: Queue, verb: str) -> None:
         raise UsageError(f"Of {queue.name!r} only its archive is left.")
     if why := queue.refusal(verb):
         raise RefusedError(
-            f"{verb} is not available for the queue {queue.name!r}, which {queue.design.library} "
-            "keeps.",
+            f"{verb} is not available for the queue {queue.name!r}, which belongs to "
+            f"{queue.design.library}.",
             why=f"{why}.",
         )
     if verb not in queue.verbs:

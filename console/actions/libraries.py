@@ -208,7 +208,7 @@ def candidate(
     if table.queue is None and table.beside is None:
         raise UsageError(
             f"The table {table.table!r} in schema {table.schema!r} lacks parts of {of.name}.",
-            why=f"What {of.library} keeps next to it is missing, or this login may not see it.",
+            why=f"What {of.library} has next to it is missing, or this login may not see it.",
         )
     newest = queue_of(of, table, name, table.queue or part)
     roles = {role: column for role, column in of.roles.items() if column in there}

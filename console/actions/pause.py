@@ -140,7 +140,7 @@ def resume(database: Database, queue: Queue) -> datetime:
         if replaced := _replaced(connection, queue, kept):
             raise RefusedError(
                 f"The queue {queue.name!r} cannot be resumed as it stands.",
-                why=f"{replaced[0]} was replaced after it was paused.",
+                why=f"{replaced[0]} was replaced after the pause.",
                 next_step=f"Install this console's version: dbq-console upgrade {queue.name}",
             )
         _put_back(connection, queue, kept)

@@ -320,8 +320,8 @@ class RequeueTo(RowAction):
         require_subscriber(queue)
         if queue.design.library:
             raise RefusedError(
-                f"Messages of {queue.name!r}, which {queue.design.library} keeps, cannot go to "
-                "another queue.",
+                f"Messages of {queue.name!r}, which belongs to {queue.design.library}, "
+                "cannot go to another queue.",
                 why="Only the library removes its own messages.",
             )
         require_interface(target)

@@ -72,8 +72,8 @@ def smoke_queue(
     """
     if queue.design.library:
         raise RefusedError(
-            f"smoke is not available for the queue {queue.name!r}, which {queue.design.library} "
-            "keeps.",
+            f"smoke is not available for the queue {queue.name!r}, which belongs to "
+            f"{queue.design.library}.",
             why="A scratch queue would not be one of the library's.",
         )
     of, options = queue.design, dict(queue.options)

@@ -53,7 +53,7 @@ _PLANNED = {
     "upgrade": "Bring its code and columns to this console's version.",
     "uninstall": "Remove the queue with all its objects.",
     "forget": "Take an adopted queue out of the catalog.",
-    "pause": "Let its pops return nothing until it is resumed.",
+    "pause": "Make its pops return nothing until it is resumed.",
     "resume": "End its pause.",
     "protect": "Protect it from purge, archive, uninstall and a smaller size.",
     "unprotect": "End its protection.",

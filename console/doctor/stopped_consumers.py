@@ -47,7 +47,7 @@ STOPPED = Code(
 SUBSCRIBER = Code(
     "subscriber_stopped",
     Severity.WARNING,
-    "a subscriber pops nothing while messages wait; critical where that soon fills the ring",
+    "a subscriber pops nothing while messages wait; critical if that soon fills the ring",
     judgement="its consumers run outside the database: start them",
     repair="skip, which archives what it owes; unsubscribe, if it is gone for good",
 )

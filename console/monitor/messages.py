@@ -288,5 +288,5 @@ def message_session(database: Database, queue: Queue) -> Iterator[Session]:
             error.what,
             why=error.why,
             next_step="An id, a state or an age in a state is found by an index, in the tables "
-            "that this console installs; what payloads and errors say is not.",
+            "that this console installs; the text of payloads and errors is not.",
         ) from error

@@ -189,7 +189,7 @@ def _note(target: Target, values: Params) -> Result:
 
 PAUSE = Verb(
     "pause",
-    "let its pops return nothing until it is resumed",
+    "make its pops return nothing until it is resumed",
     _plan_pause,
     """Pause a queue: its pops return nothing, without an error, until it is resumed.
 

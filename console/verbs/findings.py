@@ -48,7 +48,7 @@ def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[st
 
 _CODE = Parameter(
     "code",
-    "The finding's code, as doctor shows it; of a limit, with its figure: limit_reached:depth.",
+    "The finding's code, as doctor shows it; for a limit, with its figure: limit_reached:depth.",
     placement=Placement.BEFORE,
     required=True,
     complete=_complete,

@@ -115,7 +115,7 @@ def test_an_upgrade_keeps_the_pause_whatever_was_changed_meanwhile(new_database:
             pause_queue(client)
             connection.execute(under.encode())
         if under == changed:
-            with pytest.raises(RefusedError, match="has replaced q_pop"):
+            with pytest.raises(RefusedError, match="q_pop was replaced"):
                 pause.resume(new_database, client.queue)
             with new_database.transaction("read", read_only=True) as connection_:
                 assert pause.replaced_functions(connection_, client.queue) == ["q_pop"]

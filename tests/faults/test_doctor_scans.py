@@ -60,7 +60,7 @@ def test_unread_rows_are_reported(use: Use, bound: str, monkeypatch: pytest.Monk
     scanned_rows = 40 if bound == "rows" else 20
     report = "\n".join(context.unseen)
     assert f"messages without their payload: {scanned_rows} rows" in report
-    assert f"up to id {100 - scanned_rows} not" in report
+    assert f"up to id {100 - scanned_rows} were not" in report
     assert "payloads without a message" in report
     assert re.search(rf"popped too often: {scanned_rows} rows .* those that are ready", report)
     assert not diagnosed(client, patience_seconds=patience).healthy

@@ -144,8 +144,8 @@ def test_too_short_a_history_says_its_length_and_when_it_will_be_enough(lake: La
     put_rollups(lake, np.full(12 * 24, 10.0))
     assert make_forecast(lake)["queues"] == {"known": 0, "too_short": 1}
     assert read(lake).why == (
-        "no forecast: 12 days of history, 21 are needed; with one a day recorded and rolled up "
-        "there are enough on 2026-02-15"
+        "no forecast: 12 days of history, 21 are needed; if every day is recorded and rolled "
+        "up, there are enough on 2026-02-15"
     )
 
 

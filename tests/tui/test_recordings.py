@@ -279,7 +279,7 @@ async def test_an_empty_history_says_how_to_record(tmp_path: Path, *, kept: bool
         shown.app.context.recordings = Recordings(tmp_path) if kept else None
         shown.tab.poll()
         shown.tab.draw(None, paused=False)
-        words = "Nothing is recorded of 'mail'" if kept else "Nothing is recorded here."
+        words = "Nothing was recorded of 'mail'" if kept else "Nothing is recorded here."
         await shown.until(lambda: words in shown.picture)
         assert "dbq-console record" in shown.picture
         assert "record = false" in shown.picture

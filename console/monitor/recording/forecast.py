@@ -20,7 +20,7 @@ LEAST_GROWTH = 0.01
 """Of the pushes of an hour: less growth is within the error of measured rates, which adds up over a
 week."""
 _KEEPS = timedelta(days=14)
-_NONE_YET = "no forecast: dbq-console pipeline rollup makes it of 3 weeks of recordings"
+_NONE_YET = "no forecast: dbq-console pipeline rollup makes one from 3 weeks of recordings"
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ class _Known:
         if self.day is None:
             return f"{short}; no rate of it was recorded"
         enough = self.day + timedelta(days=max(1, LEAST_DAYS - self.days))
-        return f"{short}; with one a day recorded and rolled up there are enough on {enough}"
+        return f"{short}; if every day is recorded and rolled up, there are enough on {enough}"
 
 
 def _band(row: Mapping[str, Any], name: str) -> Band | None:

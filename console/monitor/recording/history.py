@@ -162,10 +162,10 @@ def history(
     rows = records.rows(SAMPLES, equal)
     if not rows:
         raise NothingRecordedError(
-            f"Nothing is recorded of {queue!r} on {connection!r} in that time.",
+            f"Nothing was recorded of {queue!r} on {connection!r} in that time.",
             why=records.skipped
             or f"The search was in {' and '.join(filter(None, (str(root), lake)))}.",
-            next_step="The console records while it is open; dbq-console record does so always.",
+            next_step="The console records while it is open; dbq-console record always does.",
         )
     schemas = sorted({row["schema"] or "" for row in rows})
     if len(schemas) > 1:

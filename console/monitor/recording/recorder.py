@@ -286,7 +286,7 @@ def _locked(root: Path, connection: str) -> int:
     except OSError as error:
         os.close(descriptor)
         raise RefusedError(
-            f"The connection {connection!r} is recorded already.",
+            f"The connection {connection!r} is already being recorded.",
             why=f"Another console of this machine holds {folder / 'lock'}.",
         ) from error
     return descriptor
