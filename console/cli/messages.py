@@ -325,7 +325,7 @@ def complete(
 ) -> None:
     """Complete claimed messages by id.
 
-    The same as the consumer that popped them would do, in one transaction. Exit 1: one of them was
+    Does what the consumer that popped them would do, in one transaction. Exit 1: one of them was
     not claimed, or no longer by that claim; the others are completed.
 
     \b
@@ -353,7 +353,7 @@ def fail(
 ) -> None:
     """Turn claimed messages into errors by id, for an operator to requeue.
 
-    The same as the consumer that popped them would do, in one transaction. Exit 1: one of them was
+    Does what the consumer that popped them would do, in one transaction. Exit 1: one of them was
     not claimed, or no longer by that claim; the others are errors now.
 
     \b

@@ -63,7 +63,7 @@ def _trust(one: OwnPreset) -> str:
     if one.problem:
         return f"cannot be used: {one.problem}"
     if one.untrusted:
-        return f"{one.untrusted}: for monitoring only: {one.trust_command}"
+        return f"{one.untrusted}; for monitoring only: {one.trust_command}"
     return f"trusted, SHA-256 {one.sha256}"
 
 
@@ -218,7 +218,7 @@ def _checked(mine: OwnPreset, found: Check) -> Iterator[str]:
         if verb not in found.sent and not found.problems and mine.design_if_trusted is not None:
             yield f"no {verb}: {mine.design_if_trusted.refusals[verb]}"
     yield (
-        f"To correct: {numbered(len(found.problems), 'thing')}."
+        f"{numbered(len(found.problems), 'thing')} to correct."
         if found.problems
         else "No problems."
     )

@@ -196,7 +196,7 @@ _NO_TERMINAL = "It must be typed in, but there is no terminal."
 def read_source(value: Any) -> PasswordSource:
     """The source named by a profile's `password`. WrongValueError."""
     if not isinstance(value, str):
-        raise WrongValueError(f"must be a text in quotes: {_FORMS}")
+        raise WrongValueError(f"must be a string in quotes: {_FORMS}")
     kind, _, rest = value.partition(":")
     if value == "prompt":
         return Prompt()

@@ -122,7 +122,7 @@ _TYPES = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
-    str: "a text",
+    str: "a string",
     list: "a list",
     dict: "a table",
 }
@@ -136,7 +136,7 @@ def type_name(value: Any) -> str:
 def text(value: Any) -> str:
     """A non-empty text of one line."""
     if not isinstance(value, str):
-        raise WrongValueError(f"must be a text in quotes, not {type_name(value)}")
+        raise WrongValueError(f"must be a string in quotes, not {type_name(value)}")
     if not value or not value.isprintable():
         raise WrongValueError("must be one line of text, not empty")
     return value
@@ -265,7 +265,9 @@ def patterns(value: Any) -> tuple[re.Pattern[str], ...]:
     found = []
     for number, one in enumerate(value, 1):
         if not isinstance(one, str):
-            raise WrongValueError(f"must be texts; number {number} of the list is {type_name(one)}")
+            raise WrongValueError(
+                f"must be strings; number {number} of the list is {type_name(one)}"
+            )
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # "[[a]" may mean something else one day
@@ -277,7 +279,7 @@ def patterns(value: Any) -> tuple[re.Pattern[str], ...]:
         if compiled.search(""):
             raise WrongValueError(
                 f"must be expressions that match something; number {number} matches only the empty "
-                "text"
+                "string"
             )
         found.append(compiled)
     return tuple(found)
@@ -286,14 +288,14 @@ def patterns(value: Any) -> tuple[re.Pattern[str], ...]:
 def names(value: Any) -> tuple[str, ...]:
     """A list of texts, possibly empty."""
     if not isinstance(value, list):
-        raise WrongValueError(f"must be a list of texts, not {type_name(value)}")
+        raise WrongValueError(f"must be a list of strings, not {type_name(value)}")
     return tuple(map(text, value))
 
 
 def names_or_all(value: Any) -> tuple[str, ...] | None:
     """A list of texts, or None for `all`."""
     if isinstance(value, str) and value != ALL:
-        raise WrongValueError(f'must be a list of texts, or "{ALL}"')
+        raise WrongValueError(f'must be a list of strings, or "{ALL}"')
     return None if value == ALL else names(value)
 
 

@@ -383,7 +383,7 @@ def test_config_shows_and_validates_saved_filters(saved: Path) -> None:
 
 MISTAKES = [
     ("[filters]\nx = 'stat=1'", "2: filters.x is not a filter of messages"),
-    ("[filters]\nx = 1", "2: filters.x must be a text"),
+    ("[filters]\nx = 1", "2: filters.x must be a string"),
     ("[filters]\nx = '@y'", "2: filters.x must be written out"),
     ("[filters]\n'a b' = 'id=1'", '2: filters."a b" needs a name of letters'),
     ("[filters]\nx = ' '", "2: filters.x must not be empty"),

@@ -71,7 +71,7 @@ url = "postgresql://u:{SECRET}@h/d"
         "4: profiles.a has no url",
         '5: profiles.a.urk is not a known key; did you mean "url"?',
         '6: profiles.a.rights must be one of read-only, operator, admin; did you mean "admin"?',
-        "7: profiles.a.production must be true or false, not a text",
+        "7: profiles.a.production must be true or false, not a string",
         "8: profiles.a.password must say where the password is, not the password itself: "
         '"${env:NAME}", "command:PROGRAM ...", "keyring:SERVICE/USER" or "prompt"',
         '11: profiles.a.queues."b c".depht is not a known key; did you mean "depth"?',
@@ -106,7 +106,7 @@ url = "postgresql://u:{SECRET}@h/d"
         ('masks = "x"', "must be a list"),
         ("masks = [1]", "number 1 of the list is a whole number"),
         ('masks = ["a", "("]', "number 2 is not"),
-        ('masks = ["a*"]', "matches only the empty text"),
+        ('masks = ["a*"]', "matches only the empty string"),
         ('application_name = "a\\nb"', "one line"),
         ("depth.warning = 0", "1 or more"),
         ("depth.warning = true", "not true or false"),

@@ -196,7 +196,7 @@ def test_a_profile_s_targets_are_its_own_its_group_s_or_the_default(tmp_path: Pa
     ("lines", "why"),
     [
         ("", "needs to ="),
-        ("to = 3", "must be a text"),
+        ("to = 3", "must be a string"),
         ('to = "mail:x"', 'must be "webhook:URL"'),
         ('to = "webhook:ftp://x"', "must begin with https://"),
         ('to = "webhook:https://u:hunter2@x/y"', "has a user or a password in it"),

@@ -72,7 +72,7 @@ class SubscriberSlots(TextView):
         lines = [self._row(one, name_width, width) for one in shown]
         if len(shown) < len(ordered):
             more = formats.numbered(len(ordered) - len(shown), "subscriber")
-            lines.append(Text(f"{more} less behind", style_of(self, "quiet")))
+            lines.append(Text(f"{more} less far behind", style_of(self, "quiet")))
         self.display = bool(lines)
         self.set_text(Text("\n").join(lines))
 

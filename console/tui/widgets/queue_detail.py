@@ -177,7 +177,7 @@ def subscriber_lines(
         lines.append(line)
     if len(shown) < len(subscribers):
         more = formats.numbered(len(subscribers) - len(shown), "subscriber")
-        lines.append(Text(f"{_INDENT}{more} less behind", style_of(on, "quiet")))
+        lines.append(Text(f"{_INDENT}{more} less far behind", style_of(on, "quiet")))
     return lines
 
 
