@@ -174,7 +174,7 @@ def test_a_better_index_suffices_and_a_missing_one_is_reported_once(use: Use) ->
     assert own_index_findings(client).keys() == {"index_missing"}
 
 
-def test_a_reader_sees_the_same_findings_on_indexes(use: Use) -> None:
+def test_a_reader_gets_no_false_findings_on_indexes(use: Use) -> None:
     client = filled(use, FIFO, 50)
     grants = (*READS_THE_CATALOG, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}")
     with login(client.url, *grants) as url, closing(open_database(url)) as reader:
