@@ -248,7 +248,7 @@ def connection_options(verb: Verb) -> Verb:
         click.option(
             "--profile",
             metavar="NAME",
-            help="A connection of the configuration.",
+            help="A configured connection.",
             shell_complete=_profile_names,
         ),
         click.option("--url", metavar="URL", help=_URL_HELP),

@@ -24,12 +24,8 @@ AT_ONCE = 64
 def several_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     """`--group` and `--fleet`, for verbs that work on several connections."""
     for option in (
-        click.option(
-            "--fleet", metavar="F", help="All connections of this fleet of the configuration."
-        ),
-        click.option(
-            "--group", metavar="G", help="All connections of this group of the configuration."
-        ),
+        click.option("--fleet", metavar="F", help="All connections of this configured fleet."),
+        click.option("--group", metavar="G", help="All connections of this configured group."),
     ):
         verb = option(verb)
     return verb

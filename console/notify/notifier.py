@@ -153,8 +153,8 @@ class Notifier:
             return
         if self._database.read_only:
             self._report(
-                'it sends no notifications: they need rights = "operator", for the lease that lets '
-                "only one of several recorders send, and to record what was sent"
+                'notifications are not sent: they need rights = "operator", for the lease that '
+                "lets only one of several recorders send, and to record what was sent"
             )
             return
         self._thread.start()
@@ -201,7 +201,7 @@ class Notifier:
             self._next_hold = time.monotonic() + self._intervals.renew
             if lacks_rights(error):
                 self._next_hold = time.monotonic() + _REFUSED_SECONDS
-                self._report(f"it sends no notifications: {str(error).replace(chr(10), ' ')}")
+                self._report(f"notifications are not sent: {str(error).replace(chr(10), ' ')}")
         except Exception:  # noqa: BLE001  # a dead thread sends nothing
             _LOG.exception("the notifier failed")
             self._entries = None

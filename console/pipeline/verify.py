@@ -178,7 +178,7 @@ def _loaded(spark: "SparkSession", path: str) -> DataFrame:
         raise UsageError(
             f"The log {path} cannot be read.",
             why=str(error).splitlines()[0],
-            next_step="Name a file that ends in .csv or .jsonl, or Parquet, or a folder of it.",
+            next_step="Name a .csv, .jsonl or Parquet file, or a folder of them.",
         ) from error
 
 

@@ -34,7 +34,7 @@ _EXPECTED = {
     "value": "a value",
     "key": "a key",
     "colon": "a colon",
-    "comma": "a comma or an end",
+    "comma": "a comma or the end",
     "nothing": "nothing",
 }
 

@@ -177,7 +177,8 @@ async def test_consumers_are_listed_whether_present_or_gone_and_an_empty_list_sa
         found = Consumers(QUEUE, SEEN_AT, (NIGHT, PUSHER), {"sessions": "no right to see others"})
         shown.tab.show_error(RefusedError("Could not look."))
         await shown.show(SampledConsumers(found, (DEPARTED,)))
-        assert "1 consumer, 1 producer seen   1 gone in a day" in shown.text_of("#consumers-head")
+        head = shown.text_of("#consumers-head")
+        assert "1 consumer, 1 producer seen   1 gone in the last day" in head
         assert "Not visible: no right to see others" in shown.text_of("#consumers-head")
         for words in ("night␛ shift", "pops", "5.0 s", "≈12.5", "≈4", "2 h", "10.0.0.4, worker"):
             assert words in shown.picture

@@ -152,7 +152,9 @@ class ConsumersTab(TableTab[SampledConsumers]):
             text = "No session seen yet (short calls: by chance)"
         line = Text(text, style_of(head, "strong"), no_wrap=True)
         gone = (
-            "gone: ? (not recorded)" if result.gone is None else f"{len(result.gone)} gone in a day"
+            "gone: ? (not recorded)"
+            if result.gone is None
+            else f"{len(result.gone)} gone in the last day"
         )
         line = Text.assemble(line, (f"   {gone}", style_of(head, "quiet")), no_wrap=True)
         self.append_time(line)
