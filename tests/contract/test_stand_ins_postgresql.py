@@ -433,7 +433,7 @@ def test_a_pause_by_the_librarys_own_tools_is_a_finding(console: Console, theirs
     assert not findings(console, "mail").keys() & {"paused_elsewhere", "pause_undone"}
     theirs.run("INSERT INTO solid_queue_pauses (queue_name, created_at) VALUES ('mail', now())")
     assert "paused_elsewhere" in findings(console, "mail")
-    assert "it is paused there since" in console("pause", "mail").text
+    assert "it has been paused there since" in console("pause", "mail").text
     console.done("pause", "mail", "--yes", "mail")
     assert "paused_elsewhere" not in findings(console, "mail")
     theirs.run("DELETE FROM solid_queue_pauses")
