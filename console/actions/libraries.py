@@ -106,7 +106,7 @@ def require_engine(of: Design, engine: str) -> None:
     if engine not in of.engines:
         raise UsageError(
             f"There is no preset {of.name!r} for {engine}.",
-            why=f"Presets of your own are made for {there} only."
+            why=f"Your own presets can only be for {there}."
             if of.file
             else f"{of.name} keeps its queues in {there} only.",
             next_step="Adopt the table with the design it resembles most, which monitors it and "

@@ -194,7 +194,7 @@ class Release(RowAction):
         if library:
             lines = [
                 f"they become ready again, {self.source.queue.design.requeued}",
-                "a consumer still working on one may still finish it, so that it is done twice",
+                "a consumer working on one may still finish it, so that it is done twice",
             ]
         if self.source.queue.design.claims_expire:
             lines.append("none of them is stuck: each comes back automatically after its time-out")

@@ -185,7 +185,7 @@ def others_may_write(path: Path, status: os.stat_result) -> str:
     is_folder = stat.S_ISDIR(status.st_mode)
     what = "its folder" if is_folder else "it"
     if status.st_uid not in {0, os.geteuid()}:
-        return f"{what} belongs to another user (uid {status.st_uid}): copy it to a place of yours"
+        return f"{what} belongs to another user (uid {status.st_uid}): make your own copy"
     sticky = is_folder and status.st_mode & stat.S_ISVTX
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
         mode = stat.S_IMODE(status.st_mode)

@@ -92,7 +92,7 @@ def _check_definitions(context: CheckContext) -> Iterator[Finding]:
             f"{counted(len(names), 'index', 'indexes')} invalid: "
             + shortened(first_few(names, between=", "), 70),
             evidence={"invalid": names},
-            cause="an interrupted CREATE INDEX or REINDEX CONCURRENTLY left it so",
+            cause="an interrupted CREATE INDEX or REINDEX CONCURRENTLY left it invalid",
             consequence="every write maintains it and no query can use it",
             repair=maintain_queue(queue, f"rebuild {', '.join(names)}"),
         )

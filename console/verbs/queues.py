@@ -194,7 +194,7 @@ INSTALL = Verb(
     parameters=(
         Parameter(
             "design",
-            "How it keeps its messages.",
+            "How it stores its messages.",
             placement=Placement.ARGUMENT,
             required=True,
             complete=complete_designs,
@@ -251,7 +251,7 @@ ADOPT = Verb(
         ),
         Parameter("map", "Which column has which role.", multiple=True, metavar="ROLE=COLUMN"),
         Parameter(
-            "preset", f"The library that keeps it: {', '.join(LIBRARIES)}.", metavar="LIBRARY"
+            "preset", f"The library that owns it: {', '.join(LIBRARIES)}.", metavar="LIBRARY"
         ),
         Parameter(
             "queue", "Only this one of the library's queues (entrypoints, tasks).", metavar="Q"

@@ -60,7 +60,7 @@ def _plan_unsubscribe(target: Target, values: Params) -> Plan:
         _WAITS,
     ]
     if queue.finishes:
-        lines.insert(2, f"  {numbered(found.in_hand, 'message')} that it has in hand are gone")
+        lines.insert(2, f"  {numbered(found.in_hand, 'message')} that it has in hand are dropped")
     obstacles = () if left else ("It is the last one, and a ring with subscribers must have one.",)
     run = partial(_unsubscribe, target, name)
     return _planned(

@@ -182,7 +182,7 @@ def test_own_presets_are_refused_on_sql_server_without_connecting() -> None:
             attempt()
         error = raised.value
         assert error.what == "There is no preset 'crate' for mssql."
-        assert error.why == "Presets of your own are made for postgresql only."
+        assert error.why == "Your own presets can only be for postgresql."
         assert "dbq-console adopt TABLE --design D --map" in error.next_step
     assert "crate" not in presets("mssql")
 
