@@ -48,7 +48,7 @@ class Bound:
 
     @property
     def words(self) -> str:
-        """`:look bigint = 500`"""
+        """`:read_limit bigint = 500`"""
         value = "" if self.value is None else f" = {self.value}"
         return f":{self.name}{self.type and ' '}{self.type}{value}"
 

@@ -6,7 +6,7 @@
 -- seek (%%physloc%% is undocumented and needs a scan), so it is addressed by its clustered key. UPDLOCK holds it to the
 -- end of the transaction; READPAST skips what others hold, and needs READCOMMITTEDLOCK where READ_COMMITTED_SNAPSHOT is
 -- on. LOOP JOIN, FORCE ORDER: key seeks from the chosen rows, because a scan would lock everything it meets. A batch has
--- at most 4,000 rows, which stays below lock escalation of other people's tables. Other waits (an index row that a
+-- at most 4,000 rows, which stays below the threshold of lock escalation for adopted tables. Other waits (an index row that a
 -- consumer's transaction skipped) last at most the session's LOCK_TIMEOUT. A table without an index on its id is scanned
 -- by every batch, and locked meanwhile.
 --
@@ -50,7 +50,7 @@ c.location = m.[{id}]
 m.[{id}]
 
 -- define: seek_by_key
--- A key seek for each chosen row; a table that is not ours may have no index for it.
+-- A key seek for each chosen row; an adopted table may have no index for it.
 OPTION (LOOP JOIN, FORCE ORDER) -- when installed=yes
 
 -- define: state_held

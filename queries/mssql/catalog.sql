@@ -15,7 +15,7 @@ IF @got < 0
 -- script: creates schema dbq and its tables where they are missing; requires their owner, if they exist
 SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
--- CREATE SCHEMA has to be alone in its batch, and this one is made where it is missing.
+-- CREATE SCHEMA must be alone in its batch; this one is created only if missing.
 IF SCHEMA_ID(N'dbq') IS NULL
     EXEC (N'CREATE SCHEMA dbq');
 GO
@@ -44,8 +44,8 @@ IF OBJECT_ID(N'dbq.setting', N'U') IS NULL
         CONSTRAINT setting_key PRIMARY KEY CLUSTERED (name)
     );
 
--- What operators did by the console: counted in the transactions that did it; never a payload. session:
--- who acts, as claimed_by has it; an action that is running ends with its session.
+-- What operators did with the console, counted in the same transactions; never a payload. session: who
+-- acts, in the format of claimed_by; an action that is running ends with its session.
 IF OBJECT_ID(N'dbq.action', N'U') IS NULL
     CREATE TABLE dbq.[action] (
         action_id bigint IDENTITY(1, 1) NOT NULL,
@@ -69,14 +69,14 @@ IF OBJECT_ID(N'dbq.action', N'U') IS NULL
         outcome nvarchar(20) NOT NULL CONSTRAINT action_outcome DEFAULT N'running',
         detail nvarchar(max) NOT NULL CONSTRAINT action_detail DEFAULT N'',
         CONSTRAINT action_key PRIMARY KEY CLUSTERED (action_id) WITH (ALLOW_PAGE_LOCKS = OFF),
-        -- No key but an order: a queue's actions, its newest last. It spares a filtered index, which asks
-        -- more of a session's settings than every client has on.
+        -- Not unique, only an order: a queue's actions, the newest last. It avoids a filtered index, which
+        -- requires session settings that not every client has on.
         INDEX action_queue NONCLUSTERED (queue_name, schema_name, action_id) WITH (ALLOW_PAGE_LOCKS = OFF)
     );
 
--- What operators have decided of a queue, and holds until they take it back. Both end with the queue.
--- functions: what resume puts back, the definition of each procedure that was exchanged, by name.
--- until: when it was meant to end; a pause that lasts longer is a finding, and goes on.
+-- Operators' decisions about a queue, in force until revoked. Both end with the queue.
+-- functions: what resume restores: the definition of each replaced procedure, by name.
+-- until: the intended end; a pause that lasts longer is a finding, and stays in force.
 IF OBJECT_ID(N'dbq.pause', N'U') IS NULL
     CREATE TABLE dbq.pause (
         schema_name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
@@ -106,8 +106,8 @@ IF OBJECT_ID(N'dbq.protection', N'U') IS NULL
         REFERENCES dbq.[queue] (schema_name, queue_name) ON DELETE CASCADE
     );
 
--- Findings that nobody is to be told of: one that ends is kept, with who ended it. No queue's name: of
--- every queue. severity: of an acknowledged finding, which ends when that worsens.
+-- Silenced findings: an ended silence is kept, with who ended it. No queue's name: every queue.
+-- severity: of an acknowledged finding; the acknowledgement ends when that worsens.
 IF OBJECT_ID(N'dbq.silence', N'U') IS NULL
     CREATE TABLE dbq.silence (
         silence_id bigint IDENTITY(1, 1) NOT NULL,
@@ -148,8 +148,8 @@ IF OBJECT_ID(N'dbq.lease', N'U') IS NULL
         CONSTRAINT lease_key PRIMARY KEY CLUSTERED (name)
     );
 
--- Findings that a receiver is told of, when they begin and when they end; never a payload. target: the
--- receiver, as the configuration of the recorders names it. event_key: by which it drops doubles.
+-- Findings sent to a receiver when they begin and when they end; never a payload. target: the receiver's
+-- name in the recorders' configuration. event_key: lets the receiver recognise duplicates.
 IF OBJECT_ID(N'dbq.notification', N'U') IS NULL
     CREATE TABLE dbq.notification (
         notification_id bigint IDENTITY(1, 1) NOT NULL,

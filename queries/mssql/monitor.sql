@@ -106,7 +106,7 @@ ORDER BY {pop_order};
 SUM(o.leaf_delete_count + o.leaf_ghost_count)
 
 -- define: waiting_seconds
--- its waiting time until the first pop, from when it was ready; for a later pop no row tells
+-- its waiting time until the first pop, from when it was ready; no row shows that of a later pop
 -- when role claimed_at
 -- when role pushed_at
 CASE
@@ -301,8 +301,8 @@ ORDER BY CAST(a.[key] AS int)
 
 -- name: claims
 -- the ten oldest claims: time and owner
--- A claim that is just being finished is skipped. A table that is not ours may have another collation than the others of
--- the union.
+-- A claim that is just being finished is skipped. An adopted table's collation may differ from the others of the
+-- union.
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
@@ -428,7 +428,7 @@ FROM (
                 CAST(NULL AS datetime2(7)) AS at -- when no role claimed_at
             FROM [{schema}].[{table}] AS m {reading}
             WHERE {is_claimed}
-            -- A table that is not ours may have no index in this order.
+            -- An adopted table may have no index in this order.
             ORDER BY m.[{claimed_at}] DESC -- when installed=yes
         ) AS newest
         -- when installed=yes

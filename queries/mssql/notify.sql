@@ -11,8 +11,8 @@ SET NOCOUNT ON;
 DECLARE @holder nvarchar(400) = :holder;
 DECLARE @seconds float = :seconds;
 DECLARE @until datetime2(7) = DATEADD(MILLISECOND, CAST(@seconds * 1000 AS int), SYSUTCDATETIME());
--- The lock on the key, or on the gap where it will be, lasts to the end of the transaction: two that
--- take it at once come one after the other.
+-- The lock on the key, or on the gap where it will be, lasts to the end of the transaction, so two
+-- recorders that take the lease at the same time do so one after the other.
 IF NOT EXISTS (SELECT 1 FROM dbq.lease AS l WITH (UPDLOCK, HOLDLOCK) WHERE l.name = N'notifications')
     INSERT INTO dbq.lease (name, holder, until) VALUES (N'notifications', @holder, @until);
 ELSE
@@ -32,7 +32,7 @@ FROM dbq.lease AS l
 WHERE l.name = N'notifications' AND l.holder = @holder;
 
 -- name: unfinished
--- what a receiver is still owed: findings that go on, and what has not been sent; at most :n
+-- what a receiver has not fully received: findings that continue, and what has not been sent; at most :n
 SELECT TOP (CAST(:n AS bigint))
     m.notification_id AS notification_id,
     m.event_key AS event_key,
@@ -52,7 +52,7 @@ WHERE m.end_sent_at IS NULL
 ORDER BY m.notification_id;
 
 -- name: begin
--- one row: the number of the notification of a finding that began; none if it goes on already
+-- one row: the number of the notification of a finding that began; none if it has one already
 DECLARE @event_key nvarchar(64) = :event_key;
 DECLARE @target nvarchar(128) = :target;
 DECLARE @schema nvarchar(128) = :schema;

@@ -1,5 +1,4 @@
--- Pausing a queue: its pop functions are replaced by ones that report it empty. Without a pause no caller notices anything
--- of this.
+-- Pausing a queue: its pop functions are replaced by ones that report it empty. Without a pause this costs callers nothing.
 
 -- name: code
 -- a row for each procedure of the given names (a JSON array): its definition, which resume restores

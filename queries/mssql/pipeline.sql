@@ -77,7 +77,7 @@ FROM (
 ) AS l;
 
 -- name: rows
--- what goes of the keys after N'{after}' up to N'{last}', in their order; a column that is not there is null in the lake
+-- the rows to export of the keys after N'{after}' up to N'{last}', in their order; a missing column is null in the lake
 -- READPAST: a locked row is being restored; otherwise a later run takes it.
 -- when source=archive
 SELECT
@@ -121,7 +121,7 @@ ORDER BY m.id;
 -- end
 
 -- name: lock_rows
--- a row for each exported row that exists, is still due to go, and nobody holds; lock=yes: locked now
+-- a row for each exported row that exists, is still to be deleted, and nobody holds; lock=yes: locked now
 -- READUNCOMMITTED alone: with any hint that says which locks are taken, the server refuses it (error 1047).
 DECLARE @keys nvarchar(max) = :keys;
 -- when source=archive

@@ -38,8 +38,8 @@ SELECT
             ELSE 0
         END AS bit
     ) AS may_create,
-    -- As whom the procedures of ring and broker run. Where that user is not there yet: who may make it is none
-    -- who may impersonate it, unless the whole database is his.
+    -- The user as whom the procedures of ring and broker run. If it does not exist yet: a login that may create
+    -- it may not impersonate it, unless it owns the database.
     CAST(
         CASE
             WHEN DATABASE_PRINCIPAL_ID(N'dbq_owner') IS NULL THEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CONTROL')

@@ -12,7 +12,7 @@
 -- none: a stack promises no order of pops
 
 -- name: bottom
--- one row: the oldest message of a stack, and how many that came later went before it, among the ids of the newest 10,001
+-- one row: the oldest message of a stack, and how many later messages were popped before it, among the newest 10,001 ids
 SELECT
     CAST(b.id AS nvarchar(20)) AS id,
     b.seconds AS seconds,

@@ -62,7 +62,7 @@ COMMENT ON TABLE dbq.action IS
 'what operators did by the console: counted in the transactions that did it; never a payload';
 COMMENT ON COLUMN dbq.action.session IS 'who acts, as claimed_by has it: an action that is running ends with its session';
 
--- What operators have decided of a queue, and holds until they take it back. Both end with the queue.
+-- Operators' decisions about a queue, in force until revoked. Both end with the queue.
 CREATE TABLE IF NOT EXISTS dbq.pause (
     schema_name text NOT NULL,
     queue_name text NOT NULL,

@@ -32,8 +32,8 @@ ORDER BY c.relname;
 
 -- name: indexes
 -- a row for each index of the given tables (:tables, their ids as text): its size and what its live entries need
--- An entry is its columns' mean width, rounded up to 8 bytes, with 8 of its own and 4 for its pointer. Of a
--- partial index the last VACUUM or ANALYZE counted the entries, never more than the table has rows.
+-- An entry's size is its columns' mean width, rounded up to 8 bytes, plus 8 of its own and 4 for its pointer.
+-- The entries of a partial index were counted by the last VACUUM or ANALYZE, at most the table's rows.
 SELECT
     CAST(i.indexrelid AS bigint) AS id,
     CAST(c.relname AS text) AS name,
@@ -104,7 +104,7 @@ CREATE UNIQUE INDEX CONCURRENTLY "{index}" ON "{schema}"."{relation}" (
 
 -- name: make_key
 -- script: makes a unique index the table's key; callers wait for its lock, a second at most
--- Sent as one: in a transaction of its own, so that the timeouts end with it.
+-- Sent as one text: a transaction of its own, so that the timeouts end with it.
 SET LOCAL lock_timeout = '1s';
 SET LOCAL statement_timeout = '5s';
 ALTER TABLE "{schema}"."{relation}" ADD CONSTRAINT "{constraint}" PRIMARY KEY USING INDEX "{index}"; -- when key=primary

@@ -91,7 +91,7 @@ greatest({pushed_at}, {due_at}) -- when role due_at
 -- end
 
 -- define: is_first_pop
--- for a later pop no row tells how long it waited
+-- no row shows how long it waited for a later pop
 m."{attempts}" <= 1 -- when role attempts
 true -- when no role attempts
 
@@ -378,7 +378,7 @@ FROM (
             CAST(NULL AS timestamptz) AS at -- when not defined claimed_at
         FROM "{schema}"."{table}" AS m
         WHERE {is_claimed}
-        -- A table that is not ours may have no index in this order.
+        -- An adopted table may have no index in this order.
         ORDER BY {claimed_at} DESC -- when installed=yes
         LIMIT 1000
     )
@@ -442,8 +442,8 @@ SELECT
         SELECT
             sum(
                 CASE
-                    WHEN dense.looked_at < 32 THEN dense.ready
-                    ELSE dense.ready * CAST(stretch.until_id - stretch.from_id AS double precision) / (dense.last_id - stretch.from_id + 1)
+                    WHEN dense.rows_read < 32 THEN dense.ready
+                    ELSE dense.ready * CAST(span.until_id - span.from_id AS double precision) / (dense.last_id - span.from_id + 1)
                 END
             ) AS ready
         FROM (
@@ -459,10 +459,10 @@ SELECT
                 greatest(ends.last_id + 2 - CAST(power(CAST(2 AS double precision), i / 4.0) AS bigint), ends.first_id) AS from_id,
                 ends.last_id + 2 - CASE WHEN i > 32 THEN CAST(power(CAST(2 AS double precision), (i - 1) / 4.0) AS bigint) ELSE 1 END AS until_id
             FROM generate_series(32, greatest(32, CAST(ceil(log(2, ends.last_id - ends.first_id + 2) * 4) AS integer))) AS i
-        ) AS stretch
+        ) AS span
         CROSS JOIN LATERAL (
             SELECT
-                count(*) AS looked_at,
+                count(*) AS rows_read,
                 count(*) FILTER (WHERE n.ready) AS ready,
                 max(n.id) AS last_id
             FROM (
@@ -470,7 +470,7 @@ SELECT
                     m."{id}" AS id,
                     {is_ready} AS ready
                 FROM "{schema}"."{table}" AS m
-                WHERE m."{id}" >= stretch.from_id AND m."{id}" < stretch.until_id
+                WHERE m."{id}" >= span.from_id AND m."{id}" < span.until_id
                 ORDER BY m."{id}" LIMIT 32
             ) AS n
         ) AS dense

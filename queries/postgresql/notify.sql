@@ -36,7 +36,7 @@ WHERE l.name = 'notifications' AND l.holder = CAST(:holder AS text)
 RETURNING l.holder AS holder;
 
 -- name: unfinished
--- what a receiver is still owed: findings that go on, and what has not been sent; at most :n
+-- what a receiver has not fully received: findings that continue, and what has not been sent; at most :n
 SELECT
     m.notification_id AS notification_id,
     m.event_key AS event_key,
@@ -57,7 +57,7 @@ ORDER BY m.notification_id
 LIMIT CAST(:n AS bigint);
 
 -- name: begin
--- one row: the number of the notification of a finding that began; none if it goes on already
+-- one row: the number of the notification of a finding that began; none if it has one already
 INSERT INTO dbq.notification (
     event_key, target, schema_name, queue_name, code, which, severity, summary, begun_at
 )

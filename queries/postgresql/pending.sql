@@ -31,7 +31,7 @@ m."{due_at}", m."{id}"
 m."{due_at}", m."{id}"
 
 -- define: next_pop
--- includes those not due yet: it tells since when nothing was popped
+-- includes those not due yet: it shows since when nothing was popped
 (SELECT CAST(m."{due_at}" AS text) FROM "{schema}"."{table}" AS m ORDER BY m."{due_at}" LIMIT 1)
 
 -- define: due_when_popped

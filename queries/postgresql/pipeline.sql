@@ -59,7 +59,7 @@ FROM (
 ) AS l;
 
 -- name: rows
--- what goes of the keys after '{after}' up to '{last}', in their order; a column that is not there is null in the lake
+-- the rows to export of the keys after '{after}' up to '{last}', in their order; a missing column is null in the lake
 -- No file can hold "infinity" or years of more than four digits: both become its bounds.
 -- when source=archive
 SELECT
@@ -120,7 +120,7 @@ ORDER BY m.id;
 -- end
 
 -- name: lock_rows
--- a row for each exported row that exists, is still due to go, and nobody holds; lock=yes: locked now
+-- a row for each exported row that exists, is still to be deleted, and nobody holds; lock=yes: locked now
 -- when source=archive
 SELECT a.archive_id AS key
 FROM "{schema}"."{queue}_archive" AS a

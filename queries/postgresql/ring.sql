@@ -1869,11 +1869,11 @@ SELECT
     CAST('{queue}' AS text) AS queue,
     CASE WHEN p.gap <= 10000 AND late.parked <= 10000 THEN (
         SELECT count(*) FROM "{schema}"."{queue}" AS m
-        WHERE m."{slot}" >= p.head AND m."{slot}" < least(p.head + p.looked_at, p.size)
+        WHERE m."{slot}" >= p.head AND m."{slot}" < least(p.head + p.slots_to_read, p.size)
         AND m."{reference_count}" > 0 AND m."{id}" >= p.next_pop
     ) + (
         SELECT count(*) FROM "{schema}"."{queue}" AS m
-        WHERE m."{slot}" < p.head + p.looked_at - p.size
+        WHERE m."{slot}" < p.head + p.slots_to_read - p.size
         AND m."{reference_count}" > 0 AND m."{id}" >= p.next_pop
     )
     -- when in_hand=on
@@ -1955,7 +1955,7 @@ FROM (
         n.base,
         n.next_pop % n.size AS head,
         n.next_push - n.next_pop AS gap,
-        greatest(least(n.next_push - n.next_pop, n.size, CAST('{ready_limit}' AS bigint)), 0) AS looked_at
+        greatest(least(n.next_push - n.next_pop, n.size, CAST('{ready_limit}' AS bigint)), 0) AS slots_to_read
     FROM (
         SELECT
             CASE WHEN NOT pg_is_in_recovery() THEN (
