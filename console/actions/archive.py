@@ -251,12 +251,12 @@ class ArchiveSelection:
         """UsageError for filters that do not apply to an archive."""
         check_payload(source, criteria.filters)
         filters = replace(source.normalize(criteria.filters), limit=None, keep_newest=None)
-        self._filters, *self._others = filters.each
+        self._filters, *self._next_filters = filters.each
         self._criteria = criteria
         self._source = source
         self._taken = taken
         self._after = 0
-        self._ended = False
+        self._finished = False
 
     def next(self, most: int) -> list[Message]:
         while self._continues():
@@ -267,16 +267,16 @@ class ArchiveSelection:
                 rows = self._fetch(connection, read_limit, most)
             if rows:
                 self._after = rows[-1].archive_id
-            self._ended = not rows or (len(rows) < most and rows[-1].position < read_limit)
+            self._finished = not rows or (len(rows) < most and rows[-1].position < read_limit)
             if found := [row.message for row in rows if row.matches and self._in_error_group(row)]:
                 return found
         return []
 
     def _continues(self) -> bool:
         """Each id is searched from the beginning: the archive has no index on ids."""
-        if self._ended and self._others:
-            self._filters, self._after, self._ended = self._others.pop(0), 0, False
-        return not self._ended
+        if self._finished and self._next_filters:
+            self._filters, self._after, self._finished = self._next_filters.pop(0), 0, False
+        return not self._finished
 
     def _in_error_group(self, row: _ArchivedRow) -> bool:
         group = self._filters.error_group

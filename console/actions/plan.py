@@ -132,7 +132,7 @@ class Plan:
         where = f"{of} on {self.connection}"
         production = ", PRODUCTION" if self.production else ""
         noun = "message" if self.count == 1 else "messages"
-        found = [f"{self.verb} {where}{production}", f"  {self.count:,} {noun}{self._which}"]
+        found = [f"{self.verb} {where}{production}", f"  {self.count:,} {noun}{self._totals_text}"]
         if self.filters.words:
             found.append(f"  filters: {'  '.join(self.filters.words)}")
         if self.filters.error_group is not None:
@@ -160,7 +160,7 @@ class Plan:
         return found + [f"  REFUSED: {line}" for line in self.obstacles]
 
     @property
-    def _which(self) -> str:
+    def _totals_text(self) -> str:
         if self.count and not self.totals:
             return ", the first that match; further matches were not counted"
         shown = {state: total for state, total in self.totals.items() if total.count != 0}

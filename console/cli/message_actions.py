@@ -77,7 +77,7 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
         result = plan.run(control, progress)
     if plan.rounds:
         return  # each round was printed
-    answer = {**_where(plan), "done": result.done, "result": result.data}
+    answer = {**_plan_json(plan), "done": result.done, "result": result.data}
     call.answer(answer, result.lines)
     if result.outcome is Outcome.STOPPED and control.stopped:
         raise KeyboardInterrupt
@@ -86,7 +86,7 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
         sys.exit(RefusedError.exit_status)
 
 
-def _where(plan: Plan) -> dict[str, object]:
+def _plan_json(plan: Plan) -> dict[str, object]:
     queue = plan.queue
     where = {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
     return {**where, "plan": plan.data}
@@ -99,7 +99,7 @@ def _confirmed(call: Call, plan: Plan, yes: str | None, *, dry_run: bool) -> boo
     """
     name, requires_name = plan.queue.name, plan.requires_name and plan.needed
     if dry_run or not confirms(yes, name, requires_name=requires_name):
-        call.planned(_where(plan), plan.lines)
+        call.planned(_plan_json(plan), plan.lines)
     if dry_run or (yes is None and not plan.needed):
         return False
     if yes is None or not plan.needs_consent:

@@ -138,7 +138,7 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
     words = [*call.filter_words(filters), *([] if state is None else [f"state={state}"])]
     wanted = parse(words)
     if file is not None:
-        others = {"after": after, "reverse": reverse, "reveal": reveal, "limit": _given("limit")}
+        others = {"after": after, "reverse": reverse, "reveal": reveal, "limit": _is_given("limit")}
         if excluded := [f"--{one}" for one, given in others.items() if given]:
             raise UsageError(f"--export does not go with {', '.join(excluded)}.")
         _export(call, name, wanted, file, rate, payload=payload, payload_bytes=payload_bytes)
@@ -177,7 +177,7 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
         _narrate_rest(page)
 
 
-def _given(option: str) -> bool:
+def _is_given(option: str) -> bool:
     source = click.get_current_context().get_parameter_source(option)
     return source is ParameterSource.COMMANDLINE
 

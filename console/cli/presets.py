@@ -91,7 +91,7 @@ def show(call: Call, name: str) -> None:
       dbq-console preset show pg-boss
       dbq-console preset show ~/.config/dbq-console/presets/parcel.sql
     """
-    mine = _mine(name)
+    mine = _own_preset(name)
     if mine is None:
         of = LIBRARIES.get(name)
         if of is None:
@@ -142,7 +142,7 @@ def _words(columns: object) -> str:
     return " ".join(columns) if isinstance(columns, list) else ""
 
 
-def _mine(name: str) -> OwnPreset | None:
+def _own_preset(name: str) -> OwnPreset | None:
     """The file at that path, or this user's own preset of that name."""
     if name in LIBRARIES:
         return None
@@ -151,8 +151,8 @@ def _mine(name: str) -> OwnPreset | None:
     return own.of_name(name)
 
 
-def _require_mine(name: str) -> OwnPreset:
-    found = _mine(name)
+def _require_own_preset(name: str) -> OwnPreset:
+    found = _own_preset(name)
     if found is None and name in LIBRARIES:
         raise UsageError(f"{name!r} is built in.", why="This command is for your own preset files.")
     if found is None:
@@ -184,7 +184,7 @@ def check_(call: Call, file: str, table: str | None) -> None:
       dbq-console preset check ~/.config/dbq-console/presets/parcel.sql --url URL
       dbq-console preset check parcel --table parcel_jobs --json
     """
-    mine = _require_mine(file)
+    mine = _require_own_preset(file)
     mine.require()
     database = call.database(Rights.READ_ONLY, "preset check")
     found = check(database, mine, schema=call.schema, table=table)
@@ -240,7 +240,7 @@ def trust(call: Call, file: str, revoke: bool) -> None:
       dbq-console preset trust ~/.config/dbq-console/presets/parcel.sql
       dbq-console preset trust parcel --revoke
     """
-    mine = _require_mine(file)
+    mine = _require_own_preset(file)
     if revoke:
         own.distrust(mine.path)
         call.answer(

@@ -200,7 +200,7 @@ def one_of(known: Sequence[str]) -> Callable[[Any], str]:
         if not isinstance(value, str):
             raise WrongValueError(f"must be one of {', '.join(known)}, not {type_name(value)}")
         if value not in known:
-            raise WrongValueError(f"must be one of {', '.join(known)}{near(value, [*known])}")
+            raise WrongValueError(f"must be one of {', '.join(known)}{suggestion(value, [*known])}")
         return value
 
     return read
@@ -254,7 +254,8 @@ def zone(value: Any) -> tzinfo | None:
                 "needs time zones, but Python finds none on this machine: pip install tzdata"
             ) from None
         raise WrongValueError(
-            "must be local, UTC or a time zone such as Europe/Prague" + near(name, sorted(known))
+            "must be local, UTC or a time zone such as Europe/Prague"
+            + suggestion(name, sorted(known))
         ) from None
 
 
@@ -299,7 +300,7 @@ def names_or_all(value: Any) -> tuple[str, ...] | None:
     return None if value == ALL else names(value)
 
 
-def near(word: str, known: list[str]) -> str:
+def suggestion(word: str, known: list[str]) -> str:
     """`; did you mean "x"?` if a known word is similar, else `, not 'word'`."""
     found = difflib.get_close_matches(word, known, n=1)
     if not found:  # "europe/prague", "Admin"

@@ -90,7 +90,7 @@ def of_name(name: str) -> OwnPreset | None:
 @lru_cache(maxsize=1)
 def _every(folders: tuple[Path, ...], list_: Path | None) -> tuple[OwnPreset, ...]:
     found: dict[str, OwnPreset] = {}
-    strange: list[OwnPreset] = []
+    invalid: list[OwnPreset] = []
     trusted = _trusted(list_)
     for folder in folders:
         for path in _files(folder):
@@ -99,11 +99,11 @@ def _every(folders: tuple[Path, ...], list_: Path | None) -> tuple[OwnPreset, ..
                 why = f"there is another one with that name: {first.path}"
                 one = replace(one, design=None, problem=why)
             if one.design is None:
-                strange.append(one)
+                invalid.append(one)
             else:
                 found[one.name] = one
     _give(found.values())
-    return (*found.values(), *strange)
+    return (*found.values(), *invalid)
 
 
 def _files(folder: Path) -> list[Path]:

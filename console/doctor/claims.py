@@ -266,7 +266,7 @@ def _alive(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
         f"older than {_limit(context)}, by {who}",
         "alive",
         "their consumers still work on them, hang, or never finished them",
-        _kept(context.queue),
+        _consequence(context.queue),
         **_evidence(owned, sessions="; ".join(sessions)),
     )
 
@@ -279,7 +279,7 @@ def _unknown(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
         f"older than {_limit(context)}; whether their owners are alive is not known",
         "unknown",
         _why_unknown(context.queue, owned),
-        _kept(context.queue),
+        _consequence(context.queue),
     )
 
 
@@ -299,7 +299,7 @@ def _unnamed(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
     )
 
 
-def _kept(queue: Queue) -> str:
+def _consequence(queue: Queue) -> str:
     """What happens to claims that a consumer may be working on."""
     if queue.design.left_claims:
         return f"if their workers are dead, {queue.design.left_claims}"

@@ -86,7 +86,7 @@ def findings(verdict: OrderVerdict) -> Iterator[Finding]:
         yield _broken(verdict)
     far = [one for one in verdict.overtaken if one.by >= FAR and one.late_seconds >= LATE_SECONDS]
     if verdict.order is not Order.STRICT and far:
-        yield _far(verdict, far)
+        yield _overtaken_by_far(verdict, far)
 
 
 def _broken(verdict: OrderVerdict) -> Finding:
@@ -140,7 +140,7 @@ def _early(verdict: OrderVerdict) -> Finding:
     )
 
 
-def _far(verdict: OrderVerdict, far: list[Overtaken]) -> Finding:
+def _overtaken_by_far(verdict: OrderVerdict, far: list[Overtaken]) -> Finding:
     worst = max(far, key=lambda one: one.by)
     return Finding(
         OVERTAKEN,

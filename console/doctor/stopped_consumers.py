@@ -169,7 +169,7 @@ class ConsumptionHistory:
         for sampled in sample.queues:
             key, thresholds = key_of(sampled.queue), thresholds_of(sampled.queue.name)
             verdicts[key] = []
-            for one, seen, rate in _each(sampled, sample, snapshots.get(key)):
+            for one, seen, rate in _views_of(sampled, sample, snapshots.get(key)):
                 # The pause explains why nothing is popped.
                 if (
                     rate
@@ -231,7 +231,7 @@ class ConsumptionHistory:
         return ConsumptionVerdict(ConsumptionState.STOPPED, findings=(stopped,))
 
 
-def _each(
+def _views_of(
     sampled: QueueSample, sample: DatabaseSample, rated: QueueSnapshot | None
 ) -> Iterator[tuple[QueueSample, QueueSnapshot, float | None]]:
     """The queue, or each of its subscribers, with its figures and its pop rate.

@@ -275,11 +275,11 @@ class Database:
             self.complete_url(), self.timeouts, self._application_name
         )
         event.listen(engine, "connect", _set_start_time)
-        event.listen(engine, "before_cursor_execute", self._become_reader, named=True)
+        event.listen(engine, "before_cursor_execute", self._set_reader_role, named=True)
         event.listen(engine, "after_cursor_execute", _reset_role, named=True)
         return engine
 
-    def _become_reader(
+    def _set_reader_role(
         self, *, conn: Connection, cursor: Any, statement: str, context: Any, **_: object
     ) -> None:
         """Run the SQL of an untrusted preset in read-only transactions as the reader role only.

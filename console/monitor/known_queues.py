@@ -14,7 +14,7 @@ _MOST = 10_000
 """Names of one connection."""
 
 
-_kept: dict[Path, list[str]] = {}
+_written: dict[Path, list[str]] = {}
 """What this process has written, so that not each sample writes."""
 
 
@@ -27,9 +27,9 @@ def keep(connection: str, names: Iterable[str]) -> None:
     # A shell has one candidate per line.
     found = sorted(name for name in set(names) if name.isprintable())[:_MOST]
     path = _path(connection)
-    if _kept.get(path) == found:
+    if _written.get(path) == found:
         return
-    _kept[path] = found
+    _written[path] = found
     text = json.dumps({"connection": connection, "queues": found}, ensure_ascii=False)
     with suppress(OSError, ValueError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -177,10 +177,10 @@ class LatencySamples:
             self._seen.setdefault(key_of(queue), _Seen())
         for row in rows:
             waiting, processing = self._seen[row.schema, row.queue].times
-            _put(waiting, row.id, now, row.popped_seconds_ago, row.waiting_seconds)
+            _add(waiting, row.id, now, row.popped_seconds_ago, row.waiting_seconds)
             # A message may be processed more than once.
             again = (row.id, row.processing_seconds)
-            _put(processing, again, now, row.ended_seconds_ago, row.processing_seconds)
+            _add(processing, again, now, row.ended_seconds_ago, row.processing_seconds)
         for queue in queues:
             seen = self._seen[key_of(queue)]
             for times in seen.times:
@@ -210,7 +210,7 @@ class LatencySamples:
 _NOT_READ = Latency(Percentiles(unknown="not read yet"), Percentiles(unknown="not read yet"))
 
 
-def _put(
+def _add(
     times: dict[object, tuple[float, float]],
     key: object,
     now: float,

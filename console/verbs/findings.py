@@ -58,7 +58,7 @@ _REASON = Parameter("reason", "Why, for whoever sees the finding; required for a
 
 def _plan_silence(target: Target, values: Params) -> Plan:
     _code(values)
-    lines = (f"silence {_what(target, values)} for {duration(values['for'])}", _SHOWN)
+    lines = (f"silence {_subject(target, values)} for {duration(values['for'])}", _SHOWN)
     pairs = [(target.queue.schema, target.queue.name)]
     return _planned(target, "silence", lines, single_step(_begin, target, "silence", values, pairs))
 
@@ -69,7 +69,7 @@ def _plan_ack(target: Target, values: Params) -> Plan:
     if not target.queue.name:
         pairs = _having(target, code, values["code"])
     lines = (
-        f"acknowledge {_what(target, values)}",
+        f"acknowledge {_subject(target, values)}",
         f"{_SHOWN} until it ends or worsens",
         *([] if target.queue.name else [f"  {numbered(len(pairs), 'queue')} with it now"]),
     )
@@ -77,7 +77,7 @@ def _plan_ack(target: Target, values: Params) -> Plan:
 
 
 def _plan_unsilence(target: Target, values: Params) -> Plan:
-    lines = (f"end what silences or acknowledges {_what(target, values)}",)
+    lines = (f"end what silences or acknowledges {_subject(target, values)}",)
     return _planned(target, "unsilence", lines, single_step(_end, target, values))
 
 
@@ -126,7 +126,7 @@ def _having(target: Target, code: Code, text: str) -> list[Pair]:
     ]
 
 
-def _what(target: Target, values: Params) -> str:
+def _subject(target: Target, values: Params) -> str:
     return f"{values['code']} of {target.queue.label if target.queue.name else 'every queue'}"
 
 
@@ -185,7 +185,7 @@ def _end(target: Target, values: Params) -> Result:
         if not ended:
             code = values["code"]
             raise UsageError(
-                f"Nothing silences {_what(target, values)}.",
+                f"Nothing silences {_subject(target, values)}.",
                 next_step=f"To end one for every queue: dbq-console unsilence {code}",
             )
     return _done(target, "unsilence", values, len(ended))
@@ -200,7 +200,7 @@ def _recorded(
 
 
 def _done(target: Target, verb: str, values: Params, count: int) -> Result:
-    return Result(Outcome.DONE, (f"{_DONE[verb]} {_what(target, values)}",), done=count)
+    return Result(Outcome.DONE, (f"{_DONE[verb]} {_subject(target, values)}",), done=count)
 
 
 SILENCE = Verb(

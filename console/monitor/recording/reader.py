@@ -76,7 +76,9 @@ class RecordReader:
         names = list(columns or kind.columns)
         # Open segments first: one that is closed meanwhile is then found among the closed ones.
         found, read = self._open(kind, span, names, equal)
-        for day, path in _near(list(segments.closed(self.root, kind, self.connection)), span):
+        for day, path in _overlapping(
+            list(segments.closed(self.root, kind, self.connection)), span
+        ):
             if span.begin.date() <= day <= span.end.date() and path.stem not in read:
                 rows = self._closed(kind, path, span, names, equal)
                 found += rows if thin is None else thin(rows)
@@ -139,7 +141,7 @@ class RecordReader:
             )
             known = segments.schema(kind)
             types = {name: known.field(name).type for name in columns}
-            rows = sound(table, types).to_pylist()
+            rows = validated(table, types).to_pylist()
         return [{name: row.get(name) for name in names} for row in rows]
 
 
@@ -148,7 +150,9 @@ _OVERLAP = timedelta(minutes=10)
 _LEAST, _MOST = (datetime(year, 1, 2, tzinfo=UTC) for year in (1970, 9999))
 
 
-def _near(files: Sequence[tuple[date, Path]], span: TimeRange) -> Iterator[tuple[date, Path]]:
+def _overlapping(
+    files: Sequence[tuple[date, Path]], span: TimeRange
+) -> Iterator[tuple[date, Path]]:
     """The files that may have rows of the span: a segment's name is the time when it began and the
     one before it ended."""
     begin, end = max(span.begin, _LEAST) - _OVERLAP, min(span.end, _MOST) + _OVERLAP
@@ -160,7 +164,7 @@ def _near(files: Sequence[tuple[date, Path]], span: TimeRange) -> Iterator[tuple
             yield day, path
 
 
-def sound(table: "pa.Table", types: Mapping[str, "pa.DataType"]) -> "pa.Table":
+def validated(table: "pa.Table", types: Mapping[str, "pa.DataType"]) -> "pa.Table":
     """The table with these column types and no infinite figures: it may be from another program.
     ArrowException."""
     import pyarrow as pa  # noqa: PLC0415
@@ -180,7 +184,7 @@ RAW = "raw"
 
 
 @dataclass(frozen=True)
-class Made:
+class RolledUpDay:
     """A day in the lake: by kind, the segments that it was made of."""
 
     segments: Mapping[str, frozenset[str]]
@@ -208,9 +212,9 @@ class Rollups:
                 f"The lake {uri!r} is not a usable location.", why=str(error)
             ) from error
 
-    def days(self) -> dict[date, Made]:
+    def days(self) -> dict[date, RolledUpDay]:
         """The complete days of the lake. ConsoleError: it cannot be read."""
-        found: dict[date, Made] = {}
+        found: dict[date, RolledUpDay] = {}
         for path in self.names(rollup_files.manifests(self.connection)):
             name = path.rsplit("/", 1)[-1]
             with self.skipped.counting_damage():
@@ -262,7 +266,9 @@ class Rollups:
             table = pq.read_table(  # type: ignore[no-untyped-call]
                 path, filesystem=self._files, filters=filters, partitioning=None
             )
-            rows += sound(table if columns is None else table.select(columns), types).to_pylist()
+            rows += validated(
+                table if columns is None else table.select(columns), types
+            ).to_pylist()
         return rows
 
     def manifest(self, path: str) -> dict[str, Any]:
@@ -293,14 +299,14 @@ class Rollups:
             ) from error
 
 
-def _made_of(manifest: Any) -> tuple[Made, frozenset[str] | None]:
+def _made_of(manifest: Any) -> tuple[RolledUpDay, frozenset[str] | None]:
     """The segments of a day, and its files if the manifest lists them. ValueError, KeyError."""
     try:
         segments = {kind: frozenset(names) for kind, names in manifest["segments"].items()}
         files = frozenset(chain(*manifest["files"].values())) if "files" in manifest else None
     except (TypeError, AttributeError) as error:
         raise ValueError("It is JSON of another shape.") from error
-    return Made(segments), files
+    return RolledUpDay(segments), files
 
 
 def _types() -> dict[str, "pa.DataType"]:
@@ -341,7 +347,11 @@ class Sources:
 
 
 def choose_sources(
-    root: Path, connection: str, made: Mapping[date, Made], span: TimeRange, step_seconds: int
+    root: Path,
+    connection: str,
+    made: Mapping[date, RolledUpDay],
+    span: TimeRange,
+    step_seconds: int,
 ) -> Sources:
     """The best source of each day, for points of about that length."""
     here = _recorded(root, connection)
