@@ -246,15 +246,15 @@ def thinned(rows: Iterable[dict[str, Any]], step_seconds: int) -> list[dict[str,
         if one is None:
             chunks[key] = {**row, "looks": _weight(row), "subscribers": _gaps([row])}
             continue
-        looks = _weight(row)
+        samples = _weight(row)
         for name in _MEAN:
             if row[name] is not None:
-                one[name] += (row[name] - one[name]) * looks / (one["looks"] + looks)
+                one[name] += (row[name] - one[name]) * samples / (one["looks"] + samples)
         for name in (*_HIGHEST, "next_seconds"):
             both = [value for value in (one.get(name), row.get(name)) if value is not None]
             one[name] = max(both, default=None)
         one["subscribers"] = _gaps([one, row])
-        one["looks"] += looks
+        one["looks"] += samples
     return list(chunks.values())
 
 
@@ -274,10 +274,10 @@ def _point(begin: int, seen: Sequence[Mapping[str, Any]]) -> Point:
     for name in _MEAN:
         weighed = [(row[name], _weight(row)) for row in seen if row[name] is not None]
         values[name] = _mean(weighed) if weighed else None
-    looks = sum(_weight(row) for row in seen)
+    samples = sum(_weight(row) for row in seen)
     pause = max((row["next_seconds"] for row in seen if row.get("next_seconds")), default=None)
     at = datetime.fromtimestamp(begin, UTC)
-    return Point(at=at, looks=looks, pause_seconds=pause, subscribers=_gaps(seen), **values)
+    return Point(at=at, looks=samples, pause_seconds=pause, subscribers=_gaps(seen), **values)
 
 
 def _gaps(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, int]:

@@ -5,7 +5,7 @@ minute are aggregated first. Then the source with the most samples represents th
 nothing counts twice; only maxima are taken over all sources.
 
 All sums are of integers, so the order of rows makes no difference. Texts are sorted and grouped by
-rank. The columns `looks` and `looked` count samples.
+rank. The stored columns `looks` and `looked` count samples and examinations.
 """
 
 from collections.abc import Sequence
@@ -300,7 +300,7 @@ def _finding_minutes(findings: pa.Table) -> pa.Table:
         first_at=at,
         last_at=at,
     )
-    looked = _grouped(
+    examinations = _grouped(
         _with(rows, looked=at), ("begin", "queue", "source"), ("looked", "count_distinct")
     )
     by_source = _grouped(
@@ -310,7 +310,7 @@ def _finding_minutes(findings: pa.Table) -> pa.Table:
         ("looks", "count_distinct"),
         *_latest(),
     )
-    both = by_source.join(looked, ["begin", "queue", "source"])
+    both = by_source.join(examinations, ["begin", "queue", "source"])
     chosen = _grouped(
         _sorted(both, "looked", "looks", "-source"),
         ("begin", "name"),
@@ -326,9 +326,11 @@ def _wider_findings(table: pa.Table, seconds: int) -> pa.Table:
     queue = pa.array(ranks(table, QUEUE)[0])
     rows = _with(table, name=pa.array(name), of=queue)
     # In every period, even where the finding was absent.
-    looked = _grouped(rows, ("begin", "of"), ("looked", "max"))
-    begins = [pa.array(_floor(one.column("begin"), seconds)) for one in (rows, looked)]
-    looked = _grouped(_with(looked, begin=begins[1]), ("begin", "of"), ("looked", "sum"))
+    examinations = _grouped(rows, ("begin", "of"), ("looked", "max"))
+    begins = [pa.array(_floor(one.column("begin"), seconds)) for one in (rows, examinations)]
+    examinations = _grouped(
+        _with(examinations, begin=begins[1]), ("begin", "of"), ("looked", "sum")
+    )
     found = _grouped(
         _sorted(_with(rows, begin=begins[0]), "last_at", "summary"),
         ("begin", "name"),
@@ -336,7 +338,9 @@ def _wider_findings(table: pa.Table, seconds: int) -> pa.Table:
         ("looks", "sum"),
         *_latest(),
     )
-    return _finding_columns(_sorted(found.join(looked, ["begin", "of"]), "begin", "name"), names)
+    return _finding_columns(
+        _sorted(found.join(examinations, ["begin", "of"]), "begin", "name"), names
+    )
 
 
 def _latest() -> list[tuple[Any, ...]]:
