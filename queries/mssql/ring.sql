@@ -433,11 +433,12 @@ END = 1
 
 -- define: slot_has_content
 -- the same for a slot r, in functions
+-- READPAST: a pop that took the slot since it was read has deleted the content, and is not waited for.
 -- when content=apart
 CASE r.first_id % CAST(N'{partitions}' AS bigint)
 -- each partition
     WHEN {partition} THEN (
-        SELECT 1 FROM [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READCOMMITTEDLOCK)
+        SELECT 1 FROM [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
         WHERE k.content_id = r.first_id
     )
 -- end

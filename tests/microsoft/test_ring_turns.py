@@ -1,7 +1,9 @@
 """A ring's procedures, interleaved at random: nothing is lost, doubled, or left over."""
 
+import json
 import re
 from collections.abc import Callable
+from itertools import count, islice
 from random import Random
 
 import pytest
@@ -41,6 +43,56 @@ def test_each_subscriber_gets_each_message_once(
         found = run(trees_of(kind, subscribers), seed, subscribers)
         if kind != "plain":
             found.check_all_archived()
+
+
+CALLS: dict[str, dict[str, object]] = {
+    "push": {"payload": "new"},
+    "push_many": {"payloads": '["one", "two"]'},
+    "pop": {},
+    "pop_many": {"n": 3},
+}
+
+
+@pytest.mark.thinned(8)
+@pytest.mark.parametrize("first", CALLS)
+@pytest.mark.parametrize("second", CALLS)
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("kind", ["plain", "archive", "apart"])
+def test_no_call_waits_for_another_at_any_step(
+    trees_of: TreesOf, kind: str, commits: bool, second: str, first: str
+) -> None:
+    """The first call runs between two steps of the second, and ends its transaction after it."""
+    for steps in count():
+        found = Run(trees_of(kind, 0), 0, 0)
+        assert found.relay(7)
+        late, one, two = (found.server.session() for _ in range(3))
+        late.begin()
+        finish(found.call(late, "push", payload="late"))
+        assert not found.call_alone("pop"), "its number is parked"
+        late.commit()
+        for payload in ("next", "last"):
+            assert found.call_alone("push", payload=payload)
+        one.begin()
+        other = found.call(two, second, **CALLS[second])
+        if sum(1 for _ in islice(other, steps)) < steps:
+            assert steps > 5
+            return
+        rows = finish(found.call(one, first, **CALLS[first]))
+        ended = [(second, finish(other))]
+        if commits:
+            one.commit()
+            ended.append((first, rows))
+        else:
+            one.roll_back()
+            found.is_orderly = False
+        found.pushed += ["late", "next", "last"]
+        for name, came in ended:
+            if name.startswith("pop"):
+                found.popped[""] += [row["payload"] for row in came]
+            else:
+                assert all(row["id"] for row in came)
+                found.pushed += json.loads(str(CALLS[name].get("payloads", '["new"]')))
+        found.pop_rest_and_check()
 
 
 def test_a_single_session_pops_everything_once_in_push_order(trees_of: TreesOf) -> None:
