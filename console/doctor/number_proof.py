@@ -1,4 +1,4 @@
-"""Which numbers of a ring are lost and which are still in use (DESIGN section 5).
+"""Which numbers of a ring are lost and which are still in use.
 
 PostgreSQL: read the next numbers, see which open transactions have drawn any, wait for these to
 end, read the state. A number drawn before the first step and not there in the last one never will

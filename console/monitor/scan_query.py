@@ -273,8 +273,8 @@ def values_of(source: MessageSource, request: ScanRequest) -> dict[str, object]:
 
 def _seconds(name: str, seconds: float | None) -> dict[str, object]:
     """An interval as one number, and as the integers that SQL Server's DATEADD takes."""
-    whole, rest = divmod(seconds or 0.0, 1)
-    return {name: seconds, f"{name}_s": int(whole), f"{name}_us": round(rest * 1e6)}
+    seconds_part, rest = divmod(seconds or 0.0, 1)
+    return {name: seconds, f"{name}_s": int(seconds_part), f"{name}_us": round(rest * 1e6)}
 
 
 def yes_no(condition: object) -> str:

@@ -80,8 +80,8 @@ class Event:
 
 def key_of(subject: Sequence[str], begun_at: datetime) -> str:
     """`subject`: connection, target, schema, queue, code, figure."""
-    whole = json.dumps([*subject, begun_at.timestamp()])
-    return "dbq-" + hashlib.sha256(whole.encode(errors="surrogatepass")).hexdigest()[:40]
+    identity = json.dumps([*subject, begun_at.timestamp()])
+    return "dbq-" + hashlib.sha256(identity.encode(errors="surrogatepass")).hexdigest()[:40]
 
 
 def example_events(subject: Sequence[str], now: datetime) -> tuple[Event, Event]:

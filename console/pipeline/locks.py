@@ -39,8 +39,8 @@ class Action:
 
 def lock_name(kind: str, lake_id: str, queue: Queue) -> str:
     """Short, however long the names in it."""
-    whole = "\0".join((kind, lake_id, queue.schema, queue.name))
-    return f"dbq pipeline {hashlib.sha256(whole.encode()).hexdigest()[:40]}"
+    identity = "\0".join((kind, lake_id, queue.schema, queue.name))
+    return f"dbq pipeline {hashlib.sha256(identity.encode()).hexdigest()[:40]}"
 
 
 def lock_text(product: Product, name: str, mode: str) -> str:

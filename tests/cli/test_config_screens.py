@@ -116,7 +116,7 @@ def test_a_dumb_terminal_is_refused_in_one_line(spawn: Spawn) -> None:
         assert "TERM is dumb" in str(console.before)
 
 
-def test_a_password_is_asked_for_on_the_screen(spawn: Spawn, file: Path, empty: Console) -> None:
+def test_the_screen_prompts_for_a_password(spawn: Spawn, file: Path, empty: Console) -> None:
     file.write_text(profile(empty.url, "prompt"))
     console = spawn()
     console.expect("Log in to prod")

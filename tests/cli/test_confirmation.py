@@ -89,7 +89,7 @@ def test_yes_with_the_name_runs_the_verb(console: Console, ring: str) -> None:
     assert console("status", ring).status == 2
 
 
-def test_a_name_that_looks_like_an_option_can_be_confirmed(console: Console) -> None:
+def test_a_name_in_the_form_of_an_option_can_be_confirmed(console: Console) -> None:
     console.done("install", "fifo", "--", "-x")
     only_planned(console("uninstall", "--yes", "--json", "--", "-x"), "--yes=-x")
     console.done("uninstall", "--yes=-x", "--", "-x")

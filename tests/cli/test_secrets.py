@@ -172,7 +172,7 @@ def _by_complete_url(base: URL) -> Planted:
 
 
 _SET = {"PLANTED": SECRET}
-WAYS: dict[str, Callable[[URL, Path], Planted]] = {
+SOURCES: dict[str, Callable[[URL, Path], Planted]] = {
     "in the url": lambda at, _: Planted(_url(at, "${env:PLANTED}"), environment=_SET),
     "in the query": lambda at, _: Planted(
         f"{_url(at)}?password=${{env:PLANTED}}", environment=_SET
@@ -330,12 +330,12 @@ def test_a_leak_search_finds_a_password_in_output_files_and_command_lines(tmp_pa
 
 
 ONE = "the whole url"
-OTHERS = [pytest.param(way, marks=pytest.mark.long) for way in WAYS if way != ONE]
+OTHERS = [pytest.param(way, marks=pytest.mark.long) for way in SOURCES if way != ONE]
 
 
 @pytest.mark.parametrize("way", [ONE, *OTHERS])
 def test_no_verb_shows_a_password(way: str, base: URL, folder: Path) -> None:
-    planted = [WAYS[one](base, folder / "plant") for one in (way, *WAYS)]
+    planted = [SOURCES[one](base, folder / "plant") for one in (way, *SOURCES)]
     search = LeakSearch(folder / "hunt", *planted)
     each = [["status", "--profile", f"p{number}"] for number in range(len(planted))]
     output = search.run([*CALLS, *each], DBQ_PROFILE="p0")
@@ -354,7 +354,7 @@ def test_no_verb_shows_a_password(way: str, base: URL, folder: Path) -> None:
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", SOURCES)
 def test_no_failure_shows_a_password(way: str, base: URL, folder: Path) -> None:
     """No server; no such database; no such user."""
     wrong = (
@@ -362,7 +362,7 @@ def test_no_failure_shows_a_password(way: str, base: URL, folder: Path) -> None:
         base.set(database="none"),
         base.set(username="nobody at all"),
     )
-    planted = [WAYS[way](one, folder / "plant") for one in wrong]
+    planted = [SOURCES[way](one, folder / "plant") for one in wrong]
     search = LeakSearch(folder / "hunt", *planted)
     calls = [[*call, "--profile", f"p{number}"] for call in WRONG for number in range(len(wrong))]
     output = search.run(calls)

@@ -22,11 +22,6 @@ from tests.contract.messages import FILL
 from tests.contract.variants import SMALL_RING, Variant
 from tests.servers import connect, wait_until
 
-READS_THE_CATALOG = (
-    "GRANT USAGE ON SCHEMA dbq TO {}",
-    "GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO {}",
-)
-"""The rights of a `login`."""
 SOON = 0.05
 """A threshold that is exceeded at once."""
 IMPATIENT = replace(DEFAULTS, stuck_after_seconds=SOON)

@@ -40,7 +40,6 @@ from tests.faults.queue_faults import (
     MANY_ERRORS,
     NAIVE,
     PENDING,
-    READS_THE_CATALOG,
     RING,
     SOON,
     SPLIT,
@@ -61,7 +60,7 @@ from tests.faults.queue_faults import (
     wait_for_dead_rows,
     without_notes,
 )
-from tests.servers import connect, login, wait_until
+from tests.servers import READ_CATALOG, connect, login, wait_until
 from tests.unit.test_statement_columns import of_the_doctor
 
 pytestmark = pytest.mark.thinned(3)
@@ -246,7 +245,7 @@ def test_a_lagging_archive_is_found_and_repaired(use: Use) -> None:
 
 def test_unchecked_parts_are_reported_and_never_all_clear(use: Use) -> None:
     client = filled(use, SPLIT)
-    with login(client.url, *READS_THE_CATALOG) as url, closing(open_database(url)) as blind:
+    with login(client.url, *READ_CATALOG) as url, closing(open_database(url)) as blind:
         found = diagnosed(Client(blind, client.queue))
     assert found.verdict == "unknown"
     assert not found.healthy

@@ -24,7 +24,6 @@ from tests.faults.queue_faults import (
     IN_HAND,
     NAIVE,
     PENDING,
-    READS_THE_CATALOG,
     SPLIT,
     STATUS,
     TWO_STEP,
@@ -42,7 +41,7 @@ from tests.faults.queue_faults import (
     run,
     run_repair,
 )
-from tests.servers import connect, login, wait_until
+from tests.servers import READ_CATALOG, connect, login, wait_until
 
 pytestmark = pytest.mark.thinned(3)
 
@@ -176,7 +175,7 @@ def test_a_better_index_suffices_and_a_missing_one_is_reported_once(use: Use) ->
 
 def test_a_reader_gets_no_false_findings_on_indexes(use: Use) -> None:
     client = filled(use, FIFO, 50)
-    grants = (*READS_THE_CATALOG, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}")
+    grants = (*READ_CATALOG, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}")
     with login(client.url, *grants) as url, closing(open_database(url)) as reader:
         assert index_findings(reader, client.queue) == {}
 

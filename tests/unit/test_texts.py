@@ -83,24 +83,22 @@ PUBLISHED = {field.name for field in fields(Point)}
 
 
 def _names(path: Path) -> Iterator[str]:
-    """Names of the module, its classes and functions, and attributes."""
+    """Names of the module, its classes and functions, parameters, variables and attributes."""
     yield path.stem
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
-            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name):
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
                 yield name
-            case ast.Attribute(attr=name, ctx=ast.Store()):
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
                 yield name
-            case ast.ClassDef(name, body=body):
+            case ast.arg(arg=name):
                 yield name
-                for one in body:
-                    targets = getattr(one, "targets", [getattr(one, "target", None)])
-                    yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
 def test_no_name_in_the_code_is_a_private_word() -> None:
     found = []
-    for path in sorted(Path(console.__path__[0]).rglob("*.py")):
+    root = Path(console.__path__[0]).parent
+    for path in sorted([*(root / "console").rglob("*.py"), *(root / "tests").rglob("*.py")]):
         for name in sorted({*_names(path)} - PUBLISHED):
             words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().strip("_").split("_")
             if PRIVATE_PARTS & {*words, *(word.removesuffix("s") for word in words)}:

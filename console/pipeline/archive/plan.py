@@ -111,7 +111,7 @@ def _paths(lake: Lake, plan: ArchivePlan) -> tuple[str, ...]:
 
 
 RETENTION_SECONDS = 7 * 86_400.0
-"""How long what was purged or archived stays in the database, for restore (DESIGN section 6)."""
+"""How long what was purged or archived stays in the database, for restore."""
 RANGE_ROWS = 250_000
 """Each takes a connection of its own, which costs a task as much as some 20,000 rows."""
 _LEAST_ROWS = 1_000
