@@ -70,8 +70,8 @@ LEFT JOIN sys.databases AS d ON d.name = DB_NAME();
 
 -- name: server_state
 -- one row: what the server is, at the beginning of a sample's transaction
--- The counters last from one start to the next. tempdb is created at each start, and everybody may see
--- when, except in Azure SQL Database: there only a counter that decreases shows it. Writers are visible in
+-- The counters last from one start to the next. tempdb is created at each start, and everybody may see its
+-- date, except in Azure SQL Database: there only a counter that decreases shows it. Writers are visible in
 -- sys.dm_tran_locks, to those with the right to read it, and not on a readable secondary.
 SELECT
     CONCAT(

@@ -111,7 +111,7 @@ def test_history_shows_the_samples_of_a_killed_recorder_and_of_the_next_one(
         wait_until(lambda: len(rows(console, tmp_path, SAMPLES)) >= more, "more samples")
         second = console("record", "--recordings", str(tmp_path))
         assert second.status == 4
-        assert "recorded already" in second.err
+        assert "already being recorded" in second.err
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == 0
     assert list(tmp_path.glob("samples/*/*/*.parquet"))

@@ -243,7 +243,7 @@ def test_consumers_prints_text_or_one_json_object(
             assert "night shift  pops" in text
             unknown = "? last pop, messages a second, claims: a pop of fifo ends"
             assert (unknown in text) == (design == "fifo")
-            assert "Gone: ? (nothing is recorded" in text
+            assert "Gone: ? (nothing was recorded" in text
             assert (found["gone"], found["recorded"]) == ([], False)
 
 

@@ -171,7 +171,7 @@ def test_the_recorder_writes_samples_and_failures(tmp_path: Path) -> None:
 def test_a_connection_has_at_most_one_recorder(tmp_path: Path) -> None:
     first = Recorder(tmp_path, "prod")
     other = Recorder(tmp_path, "stage")
-    with pytest.raises(RefusedError, match="recorded already"):
+    with pytest.raises(RefusedError, match="already being recorded"):
         Recorder(tmp_path, "prod")
     first.close()
     Recorder(tmp_path, "prod").close()
