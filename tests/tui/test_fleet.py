@@ -241,8 +241,9 @@ async def test_hosts_that_fall_silent_do_not_delay_the_others(
             remaining = (
                 f"{hosts - silent} of {hosts} connections, {(hosts - silent) * queues:,} queues"
             )
-            await console.until(lambda: remaining in head(console))
-            assert not_answering(console) == dead
+            await console.until(
+                lambda: remaining in head(console) and not_answering(console) == dead
+            )
             # Hosts that do not answer are first, and say since when.
             for words in console.order[1 : 1 + silent]:
                 assert "no answer" in words or "lost" in words
