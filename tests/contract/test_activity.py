@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import pairwise
 
 import psycopg
 import pytest
@@ -402,12 +403,17 @@ def test_an_expensive_sample_is_followed_by_a_long_pause(use_postgresql: Use) ->
     """The pause after a sample is nineteen times as long as the sample."""
     client = use_postgresql(FIFO)
     pauses: list[float] = []
-    report = watch(
-        client.database, [client.queue], seconds=0.3, interval_seconds=0.0, sleep=pauses.append
-    )
-    sample_seconds = report.seconds / (report.samples + 1)
+    called_at: list[float] = []
+
+    def sleep(pause: float) -> None:
+        pauses.append(pause)
+        called_at.append(time.monotonic())
+
+    report = watch(client.database, [client.queue], seconds=0.3, interval_seconds=0.0, sleep=sleep)
     assert report.samples == len(pauses)
-    assert all(pause > 5 * sample_seconds for pause in pauses[:-1])
+    between = [after - before for before, after in pairwise(called_at)]
+    # The first sample begins by connecting; the last pause ends with the time.
+    assert all(pause > 5 * took for pause, took in zip(pauses[1:-1], between, strict=False))
 
 
 def test_every_wait_with_a_known_meaning_exists_on_the_server(postgresql: Database) -> None:

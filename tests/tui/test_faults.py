@@ -98,6 +98,10 @@ FEW = {"messages", "slots", "waits", "action", "audit"}
 """The screens that the short tier opens in every size."""
 
 
+WITH_ROWS = {"messages": "14 messages", "consumers": "dbq-console, user"}
+"""What is shown once the rows are there; until its session is known a consumer has another key."""
+
+
 async def wait_for_text(console: Opened, pattern: str) -> None:
     """Wait until the pattern is on the screen."""
     await console.until(lambda: re.search(pattern, console.picture) is not None)
@@ -161,9 +165,7 @@ async def test_a_screen_keeps_its_cursor_while_the_server_dies_and_comes_back(
     with fresh_database(own_server.url) as url, queues_on(url) as (database, message):
         async with watching(database) as console:
             kind.open(console.app, message)
-            await wait_for_text(console, kind.pattern)
-            if kind.name == "consumers":  # its row has another key until its session is known
-                await wait_for_text(console, "dbq-console, user")
+            await wait_for_text(console, WITH_ROWS.get(kind.name, kind.pattern))
             await console.press("j")
             before = cursor(console)
             own_server.kill()
