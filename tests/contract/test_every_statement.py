@@ -39,7 +39,7 @@ from console.actions.requeue import Release, RequeueTo
 from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
 from console.actions.rows import MessageAction, SelectedError
-from console.designs import DESIGNS, LIBRARIES, Flow, Order, designs_on, presets
+from console.designs import DESIGNS, LIBRARIES, Flow, Order, designs_on
 from console.engines import Database
 from console.errors import UsageError
 from console.monitor.consumer_watch import ConsumerWatch
@@ -347,25 +347,6 @@ def test_every_statement_runs_and_fills_its_row_type(
     left_out |= {found for found in every if found.partition(".")[2] in OF_ONE_DESIGN}
     assert labels == every - left_out
     assert len(filled) >= 10
-
-
-def test_every_file_belongs_to_a_design_a_preset_or_the_console(database: Database) -> None:
-    engine = database.product.name
-    console_files = {"actions", "activity", "bench", "catalog", "common", "maintenance"}
-    console_files |= {
-        "pause",
-        "pipeline",
-        "prove",
-        "replay",
-        "roles",
-        "server",
-        "sessions",
-        "upgrade",
-    }
-    console_files |= {"notify"}
-    # Not on every engine:
-    console_files |= {"doctor", "monitor", "own", "partitions", "preset"} & set(files(engine))
-    assert set(files(engine)) == set(designs_on(engine)) | set(presets(engine)) | console_files
 
 
 def test_every_statement_has_a_comment(database: Database) -> None:
