@@ -209,13 +209,23 @@ _SIZE = re.compile(r"0*[1-9][0-9]{0,17}")
 
 
 def adopt(
-    database: Database, schema: str, table: str, of: Design, roles: Mapping[str, str]
+    database: Database,
+    schema: str,
+    table: str,
+    of: Design,
+    roles: Mapping[str, str],
+    *,
+    consumers: str | None = None,
 ) -> Queue:
-    """Record the table as a queue, once every mapped column is checked. Its data is not touched."""
+    """Record the table as a queue, once every mapped column is checked. Its data is not touched.
+
+    `consumers`: as the design's option.
+    """
     _check_roles(of, roles)
     for name in (schema, table, *roles.values()):
         _check_name(database.product, name)
-    queue = Queue(schema, table, of, {}, dict(roles), kind=Kind.ADOPTED)
+    options = {} if consumers is None else {"consumers": of.option("consumers").check(consumers)}
+    queue = Queue(schema, table, of, options, dict(roles), kind=Kind.ADOPTED)
     subject = audit.Subject.of(database, queue, "adopt", detail=f"design {of.name}")
     with audit.recorded(database, f"adopt the table {table!r}", subject) as act:
         connection = act.connection
@@ -225,7 +235,7 @@ def adopt(
         _check_columns(connection, queue)
         kinds = {found.kind for found in relations.named(connection, schema, [table])}
         if "a view" in kinds:
-            queue = replace(queue, options={"view": "yes"})
+            queue = replace(queue, options={**options, "view": "yes"})
         record(connection, queue)
     return queue
 

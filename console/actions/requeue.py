@@ -162,12 +162,10 @@ class Release(RowAction):
             queue = self.source.queue
             owners = [owner_of(message.claimed_by, queue) for message in chosen]
             sessions = [None if owner is None else owner.session for owner in owners]
-            evidence_of = claimant_evidence(connection, queue, sessions, self._stuck_after_seconds)
+            found = claimant_evidence(connection, queue, sessions, self._stuck_after_seconds)
         left: dict[str, list[Message]] = defaultdict(list)
         for message, owner in zip(chosen, owners, strict=True):
-            evidence = Evidence.UNKNOWN
-            if owner is not None:
-                evidence = evidence_of.get(owner.session, Evidence.UNKNOWN)
+            evidence = found.of(owner)
             if evidence is Evidence.ALIVE and owner is not None:
                 self._alive.add(owner.session)
             why = self._why_not(message, evidence, bound=owner is not None and owner.bound)

@@ -233,6 +233,9 @@ class Design:
             f"The design {self.name} has no option {name!r}.", next_step=f"It has: {names}."
         )
 
+    def has_option(self, name: str) -> bool:
+        return any(option.name == name for option in self.options)
+
     def option_with(self, name: str, given: Mapping[str, str]) -> Option:
         """The option as modified by the other options given."""
         # Only slots have a width.
@@ -269,8 +272,9 @@ class Design:
             )
         if not apart:  # as in older versions, which had neither
             options = {n: v for n, v in options.items() if n not in {"content", "partitions"}}
-        if options.get("subscribers") == NO_SUBSCRIBERS:  # likewise
-            del options["subscribers"]
+        for name, usual in (("subscribers", NO_SUBSCRIBERS), ("consumers", "any")):  # likewise
+            if options.get(name) == usual:
+                del options[name]
         if options.get("in_hand") == "on" and options.get("archive_at_pop") == "on":
             raise UsageError(
                 "in_hand=on and archive_at_pop=on exclude each other.",
@@ -348,6 +352,14 @@ HISTORY = Option(
     "off",
     maximum=1_000,
     words=("off",),
+)
+
+CONSUMERS = Option(
+    "consumers",
+    "direct: each consumer has a session of its own, so that a claim whose session is gone has "
+    "lost its owner; any: they may come through a pooler, where that proves nothing",
+    "any",
+    choices=("any", "direct"),
 )
 
 EVERY_VERB = (

@@ -150,7 +150,8 @@ def adopted(database: Database, values: Params, schema: str | None) -> Result:
     else:
         where = database.product.default_schema if schema is None else schema
         roles = pairs(values["map"], "--map")
-        queue = adopting.adopt(database, where, name, design(of, database.product.name), roles)
+        known, consumers = design(of, database.product.name), values["consumers"]
+        queue = adopting.adopt(database, where, name, known, roles, consumers=consumers)
     only = f", only {queue.part}" if queue.part else ""
     data: Mapping[str, object] = {
         **queue_identity(queue),
@@ -257,6 +258,12 @@ ADOPT = Verb(
             "queue", "Only this one of the library's queues (entrypoints, tasks).", metavar="Q"
         ),
         Parameter("table", "The library's table, if there are several.", metavar="T"),
+        Parameter(
+            "consumers",
+            "With --design: `direct` if each consumer has a session of its own, so that a claim "
+            "whose session is gone has lost its owner; never through a pooler.",
+            metavar="direct",
+        ),
     ),
     right=admin,
     confirmed=False,
