@@ -91,6 +91,9 @@ class PostgreSQL:
             "idle_in_transaction_session_timeout": "600000",
             # An adopted table may have UTC times without a zone.
             "timezone": "UTC",
+            # Names of our statements mean the server's own objects, or say their schema: nothing
+            # that others create can stand in for them.
+            "search_path": "pg_catalog,pg_temp",
         }
         given = url.query.get("options", "")
         ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
