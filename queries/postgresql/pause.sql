@@ -47,7 +47,7 @@ BEGIN
         answer := 'RETURN NULL';
     END IF;
     EXECUTE format(
-        'CREATE OR REPLACE FUNCTION %I.%I(%s) RETURNS %s LANGUAGE plpgsql AS %L',
+        'CREATE OR REPLACE FUNCTION %I.%I(%s) RETURNS %s LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS %L',
         f.nspname, f.proname, f.arguments, f.result,
         format(E'\n-- paused by dbq-console\nBEGIN\n    %s;\nEND\n', answer)
     );
