@@ -381,16 +381,21 @@ class Database:
                 yield connection
                 return
             if needs_session and not read_only:
-                raise RefusedError(
-                    f"Could not {doing}.",
-                    why="This connection goes through a pooler, and this needs a session of its "
-                    "own: it cannot run in a transaction, or it relies on the session's settings.",
-                    next_step="Connect to the server itself, past the pooler "
-                    "(dbq-console help connections).",
-                )
+                self.require_own_session(doing)
             connection.execution_options(isolation_level="READ COMMITTED")
             with _transaction(self.product, connection, doing, read_only=read_only):
                 yield connection
+
+    def require_own_session(self, doing: str) -> None:
+        """RefusedError behind a pooler. Known once connected."""
+        if self.pooled:
+            raise RefusedError(
+                f"Could not {doing}.",
+                why="This connection goes through a pooler, and this needs a session of its own: "
+                "it cannot run in a transaction, or it relies on the session's settings.",
+                next_step="Connect to the server itself, past the pooler "
+                "(dbq-console help connections).",
+            )
 
     def _require(self, doing: str, *, read_only: bool) -> None:
         """A read-only transaction would not stop VACUUM, NOTIFY or ending sessions, and not every

@@ -254,6 +254,10 @@ def _driver(connection: Connection) -> PsycopgConnection[Any]:
 _LOGIN = "Check user and password (or ~/.pgpass), and that neither has expired; then try again."
 _DATABASE = "Check the database's name in the URL, and that the login may use it."
 _FULL = "Close other sessions, or try again in a moment."
+_TRANSACTION_MODE = (
+    "Use the pooler in transaction mode, or connect to the server itself "
+    "(dbq-console help connections)."
+)
 _LATER = "The server is stopping or starting; try again in a moment."
 
 _REFUSED_AT_LOGIN: tuple[tuple[str, str], ...] = (
@@ -262,6 +266,7 @@ _REFUSED_AT_LOGIN: tuple[tuple[str, str], ...] = (
     (r'database ".*" does not exist|not currently accepting connections', _DATABASE),
     (r"permission denied for database|no pg_hba\.conf entry", _DATABASE),
     (r"too many (?:clients|connections)|connection slots are reserved", _FULL),
+    (r"statement pooling mode", _TRANSACTION_MODE),
     (r"is starting up|is shutting down|in recovery mode|not yet accepting connections", _LATER),
 )
 """Server messages before there is a session, for which libpq gives no SQLSTATE."""
