@@ -272,9 +272,8 @@ class Design:
             )
         if not apart:  # as in older versions, which had neither
             options = {n: v for n, v in options.items() if n not in {"content", "partitions"}}
-        for name, usual in (("subscribers", NO_SUBSCRIBERS), ("consumers", "any")):  # likewise
-            if options.get(name) == usual:
-                del options[name]
+        if options.get("subscribers") == NO_SUBSCRIBERS:  # likewise
+            del options["subscribers"]
         if options.get("in_hand") == "on" and options.get("archive_at_pop") == "on":
             raise UsageError(
                 "in_hand=on and archive_at_pop=on exclude each other.",

@@ -69,8 +69,7 @@ UNNAMED = Code(
 UNSAID = Code(
     "consumers_unsaid",
     Severity.NOTE,
-    "queues of which nobody said whether their consumers connect directly: claims whose session "
-    "is gone stay unknown, unless they are bound to it",
+    "it is not said whether consumers connect directly: only bound claims can be proven gone",
     judgement="only whoever runs the consumers knows whether a pooler is between. If none is: "
     + SAY_DIRECT,
 )
