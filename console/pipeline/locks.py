@@ -33,6 +33,9 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Action:
+    """One that carried out a plan."""
+
+    action_id: int
     done: int
     ended: bool
 
@@ -55,11 +58,19 @@ def action_text(product: Product, action_id: int) -> str:
     return sql.script("pipeline.action", product.dialect, scope)
 
 
-def action(connection: Connection, action_id: int) -> Action | None:
-    """None where the audit has no such action."""
-    scope = sql.Scope({"action_id": str(action_id)})
-    rows = sql.rows(connection, Action, "pipeline.action", scope)
-    return rows[0] if rows else None
+def actions(connection: Connection, queue: Queue, cutoff: datetime) -> list[Action]:
+    """Those in the audit that carried out the plan with this cut-off."""
+    names = {"schema": queue.schema, "queue": queue.name}
+    return sql.rows(connection, Action, "pipeline.plan_actions", cutoff=cutoff, **names)
+
+
+def taken_by_others(
+    connection: Connection, queue: Queue, cutoff: datetime, made_at: datetime
+) -> int:
+    """At most so many rows of the queue's tables other actions have taken since then."""
+    names = {"schema": queue.schema, "queue": queue.name}
+    times = {"cutoff": cutoff, "made_at": made_at}
+    return sql.value(connection, int, "pipeline.taken_by_others", **names, **times)
 
 
 def acquire(connection: Connection, name: str, mode: str) -> bool:

@@ -169,13 +169,24 @@ IF OBJECT_ID(N'dbq.notification', N'U') IS NULL
         CONSTRAINT notification_key PRIMARY KEY CLUSTERED (notification_id)
     );
 
+-- One row, made with the catalog: by it a database differs from another at the same address.
+IF OBJECT_ID(N'dbq.catalog_id', N'U') IS NULL
+BEGIN
+    CREATE TABLE dbq.catalog_id (
+        id uniqueidentifier NOT NULL CONSTRAINT catalog_id_id DEFAULT NEWID(),
+        CONSTRAINT catalog_id_key PRIMARY KEY CLUSTERED (id)
+    );
+    INSERT INTO dbq.catalog_id (id) VALUES (NEWID());
+END;
+
 -- name: exists
--- one row: whether this database has a catalog (that this login may see), whether it has an audit and
--- decisions, and whether this login may read these
+-- one row: whether this database has a catalog (that this login may see), whether it has an audit,
+-- decisions and an id, and whether this login may read decisions
 SELECT
     CAST(CASE WHEN OBJECT_ID(N'dbq.queue', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present,
     CAST(CASE WHEN OBJECT_ID(N'dbq.action', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS audited,
     CAST(CASE WHEN OBJECT_ID(N'dbq.lease', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS decided,
+    CAST(CASE WHEN OBJECT_ID(N'dbq.catalog_id', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS identified,
     CAST(
         CASE
             WHEN HAS_PERMS_BY_NAME(N'dbq.pause', N'OBJECT', N'SELECT') = 1
@@ -185,6 +196,14 @@ SELECT
             ELSE 0
         END AS bit
     ) AS decisions_readable;
+
+-- name: identity
+-- one row: which database this is: its broker's id, which a restored copy keeps unless it is given a new one, and
+-- the id of its catalog
+SELECT CONCAT(d.service_broker_guid, N'/', i.id) AS [identity]
+FROM sys.databases AS d
+CROSS JOIN dbq.catalog_id AS i
+WHERE d.database_id = DB_ID();
 
 -- name: may_act
 -- one row: whether this login may write the audit

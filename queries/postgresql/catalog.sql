@@ -156,20 +156,37 @@ COMMENT ON TABLE dbq.notification IS
 COMMENT ON COLUMN dbq.notification.target IS 'the receiver, as the configuration of the recorders names it';
 COMMENT ON COLUMN dbq.notification.event_key IS 'by which the receiver drops doubles';
 
+CREATE TABLE IF NOT EXISTS dbq.catalog_id (
+    id uuid PRIMARY KEY DEFAULT gen_random_uuid()
+);
+
+COMMENT ON TABLE dbq.catalog_id IS 'one row, made with the catalog: by it a database differs from another at the same address';
+
+INSERT INTO dbq.catalog_id (id) SELECT gen_random_uuid() WHERE NOT EXISTS (SELECT FROM dbq.catalog_id);
+
 -- name: exists
--- one row: whether this database has a catalog, whether it has an audit and decisions (old ones do not), and whether this login may read these
+-- one row: whether this database has a catalog, whether it has an audit, decisions and an id (old ones do not), and whether this login may read decisions
 -- Read from the tables: to_regclass would answer from the session's cache, where a table that another
 -- session has created since the first check is still missing, even after waiting for that session's lock.
 SELECT
     coalesce(bool_or(c.relname = 'queue'), false) AS present,
     coalesce(bool_or(c.relname = 'action'), false) AS audited,
     coalesce(bool_or(c.relname = 'lease'), false) AS decided,
+    coalesce(bool_or(c.relname = 'catalog_id'), false) AS identified,
     count(*) FILTER (
         WHERE c.relname IN ('pause', 'protection', 'silence', 'note') AND has_table_privilege(c.oid, 'SELECT')
     ) = 4 AS decisions_readable
 FROM pg_class AS c
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
-WHERE n.nspname = 'dbq' AND c.relname IN ('queue', 'action', 'pause', 'protection', 'silence', 'note', 'lease');
+WHERE n.nspname = 'dbq' AND c.relname IN ('queue', 'action', 'pause', 'protection', 'silence', 'note', 'lease', 'catalog_id');
+
+-- name: identity
+-- one row: which database this is: its cluster, its number there, and the id of its catalog
+SELECT
+    CAST(s.system_identifier AS text) || '/' || CAST(d.oid AS text) || '/' || CAST(i.id AS text) AS identity
+FROM pg_control_system() AS s
+CROSS JOIN dbq.catalog_id AS i
+INNER JOIN pg_database AS d ON d.datname = current_database();
 
 -- name: may_act
 -- one row: whether this login may write the audit

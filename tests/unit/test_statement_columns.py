@@ -203,14 +203,16 @@ def test_a_pop_and_the_doctor_use_the_same_planner_settings() -> None:
 
 
 PIPELINE_TYPES = {
-    "action": locks.Action,
+    "plan_actions": locks.Action,
     "step": plan.RangeStep,
 }
 PIPELINE_VALUES = {
     "acquire_lock": "acquired",
     "release_lock": "acquired",
     "server_time": "moment",
+    "taken_by_others": "rows",
     "lock_rows": "key",
+    "present_rows": "key",
     "delete_rows": "deleted",
 }
 

@@ -266,7 +266,7 @@ def remove_files(lake: Lake, plan: ArchivePlan, number: int) -> None:
     for path in lake.files(plan.folder):
         name = path.rsplit("/", 1)[-1]
         if name.startswith((f"{stem}.", f"{stem}-", f"_tmp-{stem}-")):
-            lake.remove(path)
+            lake.discard(path)
 
 
 class _Export:
