@@ -282,6 +282,8 @@ class Lake:
     def discard(self, path: str) -> None:
         """Move a file to the trash, which nothing reads. Nothing where it does not exist."""
         target = self.path(f"{TRASH}/{path}.{uuid.uuid4().hex[:12]}")
+        if not self.exists(path):
+            return
         with self._translated("written", path), suppress(FileNotFoundError):
             self.filesystem.create_dir(target.rpartition("/")[0], recursive=True)
             self.filesystem.move(self.path(path), target)

@@ -1,4 +1,4 @@
--- The pipeline's locks, which keep two runs apart, and rows on their way into the lake.
+-- Rows on their way into the lake, and whether a run may still work.
 --
 -- source=archive  rows of the queue's archive: popped ones up to the cut-off, all others only before an earlier moment,
 --                 because restore may need them
@@ -24,33 +24,16 @@ INNER JOIN OPENJSON(@marks) AS t ON k.[key] = t.[key];
 -- the file has microseconds of the column's 100 ns
 a.archived_at >= CAST(c.mark AS datetime2(6)) AND a.archived_at < DATEADD(microsecond, 1, CAST(c.mark AS datetime2(6)))
 
--- name: acquire_lock
--- one row: whether this session has the lock of that name now; it lasts until the session ends or releases it
-DECLARE @got int;
--- when mode=exclusive
-EXEC @got = sys.sp_getapplock
-    @Resource = N'{resource}', @LockMode = N'Exclusive', @LockOwner = N'Session', @LockTimeout = 0;
--- end
--- when mode=shared
-EXEC @got = sys.sp_getapplock
-    @Resource = N'{resource}', @LockMode = N'Shared', @LockOwner = N'Session', @LockTimeout = 0;
--- end
-SELECT CAST(CASE WHEN @got >= 0 THEN 1 ELSE 0 END AS bit) AS acquired;
-
--- name: release_lock
--- one row: whether this session had the lock of that name, now released
-DECLARE @got int;
-EXEC @got = sys.sp_releaseapplock @Resource = N'{resource}', @LockOwner = N'Session';
-SELECT CAST(CASE WHEN @got >= 0 THEN 1 ELSE 0 END AS bit) AS acquired;
-
--- name: action
--- one row: the audit's counts of an action, and whether it is finished
+-- name: working
+-- one row: whether a run's action is not finished and its lease is its own
 -- READCOMMITTEDLOCK: row versions could be slightly behind what others have committed.
-SELECT
-    a.done AS done,
-    CAST(CASE WHEN a.ended_at IS NULL THEN 0 ELSE 1 END AS bit) AS ended
-FROM dbq.[action] AS a WITH (READCOMMITTEDLOCK)
-WHERE a.action_id = CAST(N'{action_id}' AS bigint);
+SELECT CAST(CASE WHEN EXISTS (
+    SELECT 1
+    FROM dbq.[action] AS a WITH (READCOMMITTEDLOCK)
+    INNER JOIN dbq.lease AS l WITH (READCOMMITTEDLOCK)
+        ON l.name = N'{lease}' AND l.holder = N'{holder}' AND l.until > SYSUTCDATETIME()
+    WHERE a.action_id = CAST(N'{action_id}' AS bigint) AND a.ended_at IS NULL
+) THEN 1 ELSE 0 END AS bit) AS working;
 
 -- name: plan_actions
 -- the actions that carried out a plan, by its cut-off: how many rows each deleted, and whether it is finished

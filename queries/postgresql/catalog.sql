@@ -129,7 +129,7 @@ CREATE TABLE IF NOT EXISTS dbq.lease (
     until timestamptz NOT NULL
 );
 
-COMMENT ON TABLE dbq.lease IS 'which of several recorders sends the notifications';
+COMMENT ON TABLE dbq.lease IS 'which of several recorders sends the notifications, which run of the pipeline works';
 
 CREATE TABLE IF NOT EXISTS dbq.notification (
     notification_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -232,6 +232,41 @@ UPDATE dbq.action AS a
 SET last_at = clock_timestamp(), ended_at = clock_timestamp(), outcome = CAST(:outcome AS text), detail = CAST(:detail AS text)
 WHERE a.action_id = CAST(:action_id AS bigint) AND a.ended_at IS NULL
 RETURNING a.action_id AS action_id, a.done AS done;
+
+-- name: lease_take
+-- one row: the present holder of a lease, and until when: this one if it was free; if another one has it, that one
+-- :gone: a holder that is known to have ended
+WITH taken AS (
+    INSERT INTO dbq.lease AS l (name, holder, until)
+    VALUES (
+        CAST(:name AS text), CAST(:holder AS text),
+        clock_timestamp() + make_interval(secs => CAST(:seconds AS double precision))
+    )
+    ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
+    WHERE l.holder IN (excluded.holder, CAST(:gone AS text)) OR l.until < clock_timestamp()
+    RETURNING l.holder AS holder, l.until AS until
+)
+
+SELECT
+    coalesce(t.holder, l.holder, '') AS holder,
+    coalesce(t.until, l.until, clock_timestamp()) AS until
+FROM (VALUES (CAST(:name AS text))) AS v (name)
+LEFT JOIN taken AS t ON true
+LEFT JOIN dbq.lease AS l ON v.name = l.name;
+
+-- name: lease_renew
+-- one row: who holds the lease, which is renewed; none if another one has taken it since
+UPDATE dbq.lease AS l
+SET until = clock_timestamp() + make_interval(secs => CAST(:seconds AS double precision))
+WHERE l.name = CAST(:name AS text) AND l.holder = CAST(:holder AS text)
+RETURNING l.holder AS holder;
+
+-- name: lease_end
+-- one row: who held the lease, which is released; none if another one holds it
+UPDATE dbq.lease AS l
+SET until = clock_timestamp()
+WHERE l.name = CAST(:name AS text) AND l.holder = CAST(:holder AS text)
+RETURNING l.holder AS holder;
 
 -- name: running
 -- the running actions of operators, unless the last batch is a day old

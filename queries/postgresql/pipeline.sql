@@ -1,27 +1,17 @@
--- The pipeline's locks, which keep two runs apart, and rows on their way into the lake.
+-- Rows on their way into the lake, and whether a run may still work.
 --
 -- source=archive  rows of the queue's archive: popped ones up to the cut-off, all others only before an earlier moment,
 --                 because restore may need them
 -- source=done     done rows of status and split, in their own table, up to such a moment
 -- What a task sends contains its values as literals: PostgreSQL's COPY binds none.
 
--- name: acquire_lock
--- one row: whether this session has the lock of that name now; it lasts until the session ends or releases it
-SELECT pg_try_advisory_lock(hashtextextended('{resource}', 0)) AS acquired; -- when mode=exclusive
-SELECT pg_try_advisory_lock_shared(hashtextextended('{resource}', 0)) AS acquired; -- when mode=shared
-
--- name: release_lock
--- one row: whether this session had the lock of that name, now released
-SELECT pg_advisory_unlock(hashtextextended('{resource}', 0)) AS acquired; -- when mode=exclusive
-SELECT pg_advisory_unlock_shared(hashtextextended('{resource}', 0)) AS acquired; -- when mode=shared
-
--- name: action
--- one row: the audit's counts of an action, and whether it is finished
-SELECT
-    a.done AS done,
-    a.ended_at IS NOT NULL AS ended
-FROM dbq.action AS a
-WHERE a.action_id = CAST('{action_id}' AS bigint);
+-- name: working
+-- one row: whether a run's action is not finished and its lease is its own
+SELECT EXISTS(
+    SELECT FROM dbq.action AS a
+    INNER JOIN dbq.lease AS l ON l.name = '{lease}' AND l.holder = '{holder}' AND l.until > clock_timestamp()
+    WHERE a.action_id = CAST('{action_id}' AS bigint) AND a.ended_at IS NULL
+) AS working;
 
 -- name: plan_actions
 -- the actions that carried out a plan, by its cut-off: how many rows each deleted, and whether it is finished

@@ -177,14 +177,17 @@ class Deleter:
         plan: ArchivePlan,
         intents: Intents,
         action_id: int,
+        renew: Callable[[Connection], None],
         *,
         batch_rows: int = BATCH,
     ) -> None:
+        """`renew`, in each batch's transaction, raises where another run may be at work."""
         self._session = session
         self._queue = queue
         self._plan = plan
         self._intents = intents
         self._action_id = action_id
+        self._renew = renew
         self._batch_rows = batch_rows
         self._batch = 0
         self.deleted: set[int] = set()
@@ -230,6 +233,7 @@ class Deleter:
             # Where it is retried, the server is known to have rolled it back.
             self._intents.drop(part.number, self._action_id, self._batch)
             with self._session.transaction("delete exported rows") as connection:
+                self._renew(connection)
                 locked = self._matching(connection, part, selected, keys, lock="yes")
                 if locked:
                     self._delete_locked(connection, part, locked, keys, len(selected))

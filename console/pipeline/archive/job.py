@@ -13,7 +13,7 @@ from console.catalog import Queue
 from console.engines import Database, Session
 from console.errors import ConsoleError
 from console.formats import duration, numbered, plain
-from console.pipeline import PhaseProgress, locks, no_progress
+from console.pipeline import PhaseProgress, leases, no_progress
 from console.pipeline.archive import delete, export, files
 from console.pipeline.archive import plan as planning
 from console.pipeline.archive.export import url_for_tasks
@@ -23,7 +23,7 @@ from console.pipeline.spark import Tasks
 
 VERB = "pipeline archive"
 OWN_CONNECTIONS = 2
-"""To the database: the run's lock, and the session that deletes."""
+"""To the database: one that renews the run's lease, and the session that deletes."""
 PHASES = ("export", "verify", "delete", "withdraw")
 _RUNS_MOST = 1_000
 """Of a queue's latest runs it is known under which name each had the database."""
@@ -211,10 +211,11 @@ def archive(
     done: list[ArchiveResult] = []
     plan = offered.plan
     at_once = None if connections is None else connections - OWN_CONNECTIONS
-    with locks.run_lock(database, lake.id(), queue) as lock:
+    name = leases.lease_name("run", lake.id(), queue)
+    with leases.held(database, name, leases.already_running(queue)) as lease:
 
         def carry_out(plan: ArchivePlan, *, again: bool) -> None:
-            run = _PlanRun(database, queue, lake, tasks, plan, lock, on_progress, batch, at_once)
+            run = _PlanRun(database, queue, lake, tasks, plan, lease, on_progress, batch, at_once)
             done.append(run.carry_out(again=again))
 
         while (unfinished := _unfinished(database, queue, lake)) is not None:
@@ -238,7 +239,7 @@ class _PlanRun:
     _lake: Lake
     _tasks: Tasks
     _plan: ArchivePlan
-    _lock: locks.RunLock
+    _lease: leases.Lease
     _on_progress: PhaseProgress
     _batch: int
     _at_once: int | None
@@ -250,15 +251,9 @@ class _PlanRun:
         with self._database.session("archive into the lake") as session:
             earlier = self._earlier_actions(session) if again else []
             deleting = any(action.done for action in earlier)
-            with self._lock.exclusive():
-                # Even where no earlier run is known: from here on none can be working.
-                self._end_earlier_actions(session, earlier)
-                action_id = self._begin(session)
-            # Holds off a successor, even if the connection with the run's lock is lost.
-            working = locks.hold(
-                session, self._lock.work, "shared", locks.already_running(self._queue)
-            )
-            with working, self._ended(session, action_id):
+            self._end_earlier_actions(session, earlier)
+            action_id = self._begin(session)
+            with self._ended(session, action_id):
                 manifests = self._export(action_id, again=again, deleting=deleting)
                 self._verify(manifests, deleting=deleting)
                 kept = self._delete(session, manifests, action_id)
@@ -281,7 +276,7 @@ class _PlanRun:
     def _detail(self) -> str:
         return f"plan {self._plan.id} into {self._lake.location}"
 
-    def _earlier_actions(self, session: Session) -> list[locks.Action]:
+    def _earlier_actions(self, session: Session) -> list[leases.Action]:
         """Those that carried out the plan so far, by this database's audit. DamagedError where
         that does not have those which the lake knows."""
         plan = self._plan
@@ -299,11 +294,11 @@ class _PlanRun:
             )
         return actions
 
-    def _actions(self, session: Session) -> list[locks.Action]:
+    def _actions(self, session: Session) -> list[leases.Action]:
         with session.transaction("read the audit") as connection:
-            return locks.actions(connection, self._queue, self._plan.cutoff_time)
+            return leases.actions(connection, self._queue, self._plan.cutoff_time)
 
-    def _end_earlier_actions(self, session: Session, earlier: Sequence[locks.Action]) -> None:
+    def _end_earlier_actions(self, session: Session, earlier: Sequence[leases.Action]) -> None:
         """Of interrupted runs: late tasks of theirs then see that it has ended."""
         for action in earlier:
             if not action.ended:
@@ -349,10 +344,11 @@ class _PlanRun:
             self._lake,
             plan,
             [part for part in plan.ranges if part.number not in manifests],
-            work=self._lock.work,
-            action_id=action_id,
-            clean=again,
+            self._lease.working_text(self._database.product, action_id),
         )
+        if again:
+            self._lease.require()
+            export.discard_files(self._lake, plan, {item["range"]["number"] for item in items})
         with self._phase("export"):
             on_progress = partial(self._on_progress, "export")
             new = self._tasks.run(export.export, items, on_progress, at_once=self._at_once)
@@ -437,7 +433,13 @@ class _PlanRun:
         intents = delete.Intents(self._lake, self._plan)
         intents.committed = {action.action_id: action.done for action in self._actions(session)}
         deleter = delete.Deleter(
-            session, self._queue, self._plan, intents, action_id, batch_rows=self._batch
+            session,
+            self._queue,
+            self._plan,
+            intents,
+            action_id,
+            self._lease.renew,
+            batch_rows=self._batch,
         )
         parts = self._plan.ranges
         on_progress = partial(self._on_progress, "delete", of=len(parts), size=0)
@@ -463,7 +465,8 @@ class _PlanRun:
         plan = self._plan
         actions = self._actions(session)
         with session.transaction("read the audit") as connection:
-            taken = locks.taken_by_others(connection, self._queue, plan.cutoff_time, plan.made_time)
+            times = plan.cutoff_time, plan.made_time
+            taken = leases.taken_by_others(connection, self._queue, *times)
         missing = sum(map(len, gone.values()))
         counted = sum(action.done for action in actions)
         if not taken or missing == counted:
@@ -493,7 +496,7 @@ class _PlanRun:
                     part,
                     manifests[part.number],
                     kept[part.number],
-                    self._lock.require,
+                    self._lease.require,
                 )
                 result.deleted += len(kept[part.number])
                 result.bytes += int(manifest["bytes"])
@@ -502,6 +505,7 @@ class _PlanRun:
         result.files = len(paths)
         result.withdrawn = result.exported - result.deleted
         result.rows["withdraw"] = result.withdrawn
+        self._lease.require()
         self._remove_others(paths)
         content = {**result.as_json(), "action": action_id, "queue": self._queue.name}
         self._lake.write_json(self._plan.done_path, {**content, "paths": sorted(paths)})
