@@ -359,8 +359,13 @@ def prepare_identity(connection: Connection) -> None:
 def create_catalog(connection: Connection) -> None:
     """Create what the catalog lacks, as its owner, and grant the roles their rights on it."""
     sql.run(connection, "catalog.lock")
-    if decisions.catalog_contents(connection).complete:
-        return
+    if not decisions.catalog_contents(connection).complete:
+        complete_catalog(connection)
+
+
+def complete_catalog(connection: Connection) -> None:
+    """The same, also where only a table is missing that those who ask for it create."""
+    sql.run(connection, "catalog.lock")
     sql.run(connection, "catalog.bootstrap")
     sql.run(connection, "roles.catalog")
 

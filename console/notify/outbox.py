@@ -277,9 +277,7 @@ def prepare(connection: Connection) -> None:
         raise NoCatalogError("This database has no queues yet.")
     doing = "create the table of notifications in this database's catalog"
     try:
-        sql.run(connection, "catalog.lock")
-        sql.run(connection, "catalog.bootstrap")
-        sql.run(connection, "roles.catalog")
+        audit.complete_catalog(connection)
     except DBAPIError as error:
         raise product_of(connection).translate(error, doing) from error
 

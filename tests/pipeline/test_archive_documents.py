@@ -36,6 +36,7 @@ from tests.pipeline.archive_tools import (
     stop_at,
 )
 from tests.pipeline.conftest import NewQueue
+from tests.servers import login
 
 ROWS, RANGE, BATCH = 12, 6, 4
 
@@ -114,6 +115,25 @@ def test_a_plan_is_not_finished_in_another_database_at_the_same_address(
         assert {path: lake.size(path) for path in lake.files("")} == before
     run(filled, lake)
     assert payloads(lake).total() == 30
+
+
+def test_a_catalog_of_an_older_console_gets_its_id_from_its_owner(
+    filled: Client, lake: Lake
+) -> None:
+    execute_sql(filled, "DROP TABLE dbq.catalog_id")
+    rights = (
+        "GRANT USAGE ON SCHEMA dbq, public TO {}",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dbq, public TO {}",
+    )
+    with login(filled.url, *rights) as url, closing(open_database(url)) as database:
+        with pytest.raises(RefusedError, match="Let the catalog's owner run dbq-console upgrade"):
+            run(replace(filled, database=database), lake)
+        assert lake.files("") == []
+        run(filled, lake)
+        execute_sql(filled, f"GRANT SELECT ON dbq.catalog_id TO {database.url.username}")
+        push_and_pop(filled, 5)
+        (done,) = run(replace(filled, database=database), lake)
+        assert done.deleted == 5, "who may act needs no more rights than before"
 
 
 # -- every document, at every moment
