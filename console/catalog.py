@@ -360,6 +360,27 @@ def is_production(connection: Connection) -> bool:
 
 
 @dataclass(frozen=True)
+class LeaseHolder:
+    """Of a lease: a row that ends by the database's clock unless its holder renews it."""
+
+    holder: str
+    until: datetime
+
+
+def take_lease(
+    connection: Connection, name: str, holder: str, seconds: float, *, gone: str = ""
+) -> LeaseHolder:
+    """Its holder now: `holder` if it was free, or of `gone`, which is known to have ended."""
+    values = {"name": name, "holder": holder, "seconds": seconds, "gone": gone}
+    return sql.row(connection, LeaseHolder, "catalog.lease_take", **values)
+
+
+def end_lease(connection: Connection, name: str, holder: str) -> None:
+    """Give it back, unless it is another's."""
+    sql.values(connection, str, "catalog.lease_end", name=name, holder=holder)
+
+
+@dataclass(frozen=True)
 class Catalog:
     """The whole catalog, for the sampler."""
 
