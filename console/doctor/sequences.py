@@ -221,25 +221,20 @@ def _consequence(queue: Queue, columns: Sequence[DrawnColumn]) -> str:
 def _running_out(context: CheckContext, drawn: Sequence[_Drawn]) -> Iterator[Finding]:
     queue, seen = context.queue, context.snapshot
     rate = None if seen is None else seen.push_per_second
-    for one in drawn:
-        own = one.column.relation == queue.table and not one.column.is_catalog
-        rate_here = rate if own else None
-        if one.is_short(CRITICAL_SHARE, CRITICAL_DAYS, rate_here):
-            code = NEARLY_USED
-        elif one.is_short(WARNING_SHARE, WARNING_DAYS, rate_here):
-            code = RUN_OUT
-        else:
-            continue
-        lasts = one.days(rate_here)
-        yield Finding(
-            code,
-            f"{one.left:,} ids left of {one.column.most:,} in {shortened(one.column.label, 50)}"
-            + ("" if lasts is None else f", for {duration(lasts * _DAY_SECONDS)}"),
-            evidence=one.evidence(rate_here),
-            estimated=("days_left",),
-            cause="each row has used one, and so has each insert that failed or met its row",
-            consequence="after the last one every insert into the table fails",
-        )
+    rates = {one: rate if one.column.relation == queue.table else None for one in drawn}
+    nearly = [one for one in drawn if one.is_short(CRITICAL_SHARE, CRITICAL_DAYS, rates[one])]
+    short = [one for one in drawn if one.is_short(WARNING_SHARE, WARNING_DAYS, rates[one])]
+    soon = [one for one in short if one not in nearly]
+    for code, found in ((NEARLY_USED, nearly), (RUN_OUT, soon)):
+        if found:
+            texts = [f"{one.column.label} has {one.left:,} left" for one in found]
+            yield Finding(
+                code,
+                f"ids run out: {shortened(first_few(texts), 90)}",
+                evidence={"columns": [one.evidence(rates[one]) for one in found]},
+                cause="each row has used one, and so has each insert that failed or met its row",
+                consequence="after the last one every insert into the table fails",
+            )
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import shlex
 from contextlib import closing
+from dataclasses import replace
 from typing import LiteralString
 
 import pytest
@@ -177,6 +178,19 @@ def test_a_reader_sees_it_by_the_roles_grants(use: Use) -> None:
         assert "dbq-console roles" in context.unseen[0]
 
 
+def test_the_rate_of_pushes_tells_for_how_many_days_ids_last(use: Use) -> None:
+    client = filled(use, FIFO, 3)
+    with check_context(client.database, client.queue) as context:
+        for per_second, code in (
+            (1e14, sequences.NEARLY_USED),
+            (2e12, sequences.RUN_OUT),
+            (1.0, None),
+        ):
+            seen = replace(client.snapshot(), push_per_second=per_second)
+            context.snapshot = seen
+            assert [one.code for one in sequences.CHECKS.run(context)] == [code][: code is not None]
+
+
 ADOPTED_ROLES = {"id": "n", "payload": "body", "pushed_at": "at"}
 
 
@@ -200,7 +214,8 @@ def test_ids_that_run_out_are_found_by_the_smaller_of_both_types(
     found = found_in(new_database, adopted)
     assert [one.code.name for one in found] == ([code] if code else [])
     if found:
-        assert found[0].evidence["left"] == 2**31 - 1 - last
+        (column,) = evidence_of(found[0])["columns"]
+        assert column["left"] == 2**31 - 1 - last
         assert "bigint" in found[0].code.judgement
 
 
