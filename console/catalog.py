@@ -357,9 +357,9 @@ def _require_complete(
     of: Design, kind: str, options: Mapping[str, str], roles: Mapping[str, str]
 ) -> None:
     """ValueError or UsageError if the design cannot be used with these."""
-    needed = {*of.needed_roles} | ({"size"} if "slot" in of.needed_roles else set())
-    if kind == Kind.INSTALLED:
-        needed = {*of.roles}
+    needed = {*(of.roles if kind == Kind.INSTALLED else of.needed_roles)}
+    if kind == Kind.ADOPTED and "slot" in needed:
+        needed.add("size")
     if missing := sorted(needed - roles.keys()):
         raise ValueError(f"no role {missing[0]}")
     if kind == Kind.INSTALLED and (

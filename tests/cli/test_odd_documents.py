@@ -1,12 +1,18 @@
 """Documents that no console wrote, in the catalog and in files: one takes nothing else with it."""
 
 import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from console.actions.export import Progress, _Partial
+from console.errors import UsageError
 from tests.cli.calls import Answer, Console
 from tests.servers import connect
 
@@ -118,3 +124,68 @@ def test_whatever_a_row_of_the_catalog_has_the_other_queue_works(
         written(console, column, whole[column])
 
     check()
+
+
+def test_whatever_a_message_s_history_has_the_message_is_shown(empty: Console) -> None:
+    empty.done("install", "status", "q", "--option", "history=3")
+    empty.done("push", "q", "a")
+    empty.done("pop", "q", "--fail", "broken")
+    (before,) = empty.done("messages", "q", "--filter", "id=1", "--json").json["messages"]
+    assert [one["error"] for one in before["history"]] == ["broken"]
+
+    @given(JSON | st.lists(st.fixed_dictionaries({"at": ODD, "error": ODD, "attempt": ODD})))
+    def check(document: Any) -> None:
+        with connect(empty.url) as connection:
+            connection.execute("UPDATE q SET history = %s", [json.dumps(document)])
+        (message,) = empty.done("messages", "q", "--filter", "id=1", "--json").json["messages"]
+        assert message["state"] == "error"
+
+    check()
+
+
+def test_whatever_a_pause_has_the_other_queue_works(empty: Console) -> None:
+    console = with_two(empty, "fifo")
+    console.done("pause", "odd", "--yes", "odd")
+    functions = st.lists(st.fixed_dictionaries({}, optional={"name": ODD, "definition": ODD}))
+
+    @given(JSON | functions)
+    def check(document: Any) -> None:
+        with connect(console.url) as connection:
+            connection.execute("UPDATE dbq.pause SET functions = %s", [json.dumps(document)])
+        assert assert_the_other_works(console) == ""
+        assert told(console("resume", "odd", "--yes", "odd")).status in {0, 2, 4}
+        assert told(console("upgrade", "odd", "--dry-run")).status in {0, 2, 4}
+
+    check()
+
+
+@pytest.mark.parametrize("moment", ["infinity", "-infinity", "20000-01-01", "0044-03-15 BC"])
+def test_a_decision_with_a_time_that_python_lacks_takes_nothing_with_it(
+    empty: Console, moment: str
+) -> None:
+    console = with_two(empty, "fifo")
+    console.done("silence", "bloat", "odd")
+    console.done("pause", "odd", "--yes", "odd")
+    console.done("protect", "odd", "--yes")
+    with connect(console.url) as connection:
+        connection.execute("UPDATE dbq.silence SET until = %s", [moment])
+        connection.execute("UPDATE dbq.pause SET until = %s, paused_at = %s", [moment, moment])
+        connection.execute("UPDATE dbq.queue SET installed_at = %s", [moment])
+        connection.execute("UPDATE dbq.action SET started_at = %s", [moment])
+    assert_the_other_works(console)
+    told(console("audit", "--json"))
+
+
+@given(JSON)
+@example({"of": {}, "cutoff": "x", "bytes": "1"})
+@example([])
+def test_whatever_the_state_of_an_export_has_it_is_refused(document: Any) -> None:
+    folder = Path(tempfile.mkdtemp())
+    data = folder / "x.ndjson"
+    with _Partial(data) as file:
+        new = Progress({"a": 1}, "2026-01-01")
+        os.write(file._descriptor, b"x")
+        file._state.write_text(json.dumps(document))
+        with pytest.raises(UsageError):
+            file.begin(new)
+    shutil.rmtree(folder)
