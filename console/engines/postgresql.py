@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from console import sql
 from console.engines.database import ConnectLock
-from console.engines.product import UNREACHABLE, Capabilities, ServerProbe, Timeouts
+from console.engines.product import (
+    ALREADY_STORED,
+    UNREACHABLE,
+    Capabilities,
+    ServerProbe,
+    Timeouts,
+    behind_sequence,
+)
 from console.engines.session_settings import SessionSettings
 from console.errors import (
     BusyError,
@@ -214,7 +221,7 @@ class PostgreSQL:
             return ConnectionFailedError(what, why=why, next_step=_after_a_failed_login(why))
         if not state and isinstance(original, psycopg.DataError) and "NUL" in why:
             state = "22021"  # the driver refuses it before the server could
-        kind, next_step = _meaning(state)
+        kind, next_step = _taken_key(original.diag) if state == "23505" else _meaning(state)
         if detail := original.diag.message_detail:
             why = f"{why} ({detail})" if state not in _DETAIL_HAS_DATA else why
         return kind(what, why=why, next_step=next_step or original.diag.message_hint or "")
@@ -271,6 +278,8 @@ _REFUSED_AT_LOGIN: tuple[tuple[str, str], ...] = (
 )
 """Server messages before there is a session, for which libpq gives no SQLSTATE."""
 
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
 _DETAIL_HAS_DATA = {"23502", "23514", "23505", "22P02"}
 """States whose detail repeats a row's values: payloads do not belong in messages."""
 
@@ -296,7 +305,6 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "42710": (UsageError, "Choose another name for the queue."),
     "3F000": (UsageError, "Create the schema first, or name another with --schema."),
     "23502": (UsageError, "A message needs a payload."),
-    "23505": (UsageError, "A message with that id already exists; it was not stored twice."),
     "22P02": (UsageError, "The payload is not valid for the queue's payload type."),
     "22P05": (UsageError, "The payload has a character that the queue's payload type cannot hold."),
     "22021": (UsageError, "Text cannot hold the character NUL; use a queue with payload=bytes."),
@@ -307,6 +315,18 @@ def _after_a_failed_login(why: str) -> str:
     """What to do next, from the server's message alone."""
     found = (step for pattern, step in _REFUSED_AT_LOGIN if re.search(pattern, why))
     return next(found, UNREACHABLE)
+
+
+def _taken_key(diagnostic: Diagnostic) -> tuple[type[ConsoleError], str]:
+    """By its value: a caller's own id is a UUID; a whole number was drawn from a sequence."""
+    found = re.search(r"=\((.*)\)", diagnostic.message_detail or "=(0)", re.DOTALL)
+    value = found[1].rpartition(", ")[2] if found else ""
+    if _UUID.fullmatch(value):
+        return UsageError, ALREADY_STORED
+    if not value.isdigit():
+        return ConsoleError, "A row with that key is there already; nothing was stored."
+    of = "" if diagnostic.schema_name == "dbq" else diagnostic.table_name or ""
+    return ConsoleError, behind_sequence(re.sub(r"_(?:archive|meta|data|in_hand)$", "", of))
 
 
 def _meaning(state: str) -> tuple[type[ConsoleError], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 UNREACHABLE = (
     "Check that the server runs and that host, port and network are right, then try again."
 )
+ALREADY_STORED = "A message with that id already exists; it was not stored twice."
+
+
+def behind_sequence(name: str) -> str:
+    """The next step where a drawn id is taken; `name`: the queue's, or empty: not known."""
+    where = f"dbq-console doctor {shlex.quote(name)}" if name else "dbq-console doctor"
+    return f"Nothing was stored. Find out whether a sequence is behind its table: {where}"
 
 
 @dataclass(frozen=True)

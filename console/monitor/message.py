@@ -4,6 +4,7 @@ import base64
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
@@ -123,13 +124,26 @@ class MessageRow:
 class PastAttempt:
     """How an attempt at a message ended. `error` None: its claim was released."""
 
-    at: datetime
+    at: datetime | None
     claimed_by: str | None
     attempts: int | None
     error: str | None
 
+    @classmethod
+    def of(
+        cls, at: str | None, claimed_by: str | None, attempts: str | None, error: str | None
+    ) -> "PastAttempt":
+        """Of the texts in its row, which anybody may have written; None: not known."""
+        moment = number = None
+        with suppress(ValueError, OverflowError):
+            moment = datetime.fromisoformat(at or "")
+            moment = moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
+        with suppress(ValueError):
+            number = int(attempts or "")
+        return cls(moment, claimed_by, number, error)
+
     def as_json(self) -> dict[str, object]:
-        return vars(self) | {"at": self.at.astimezone(UTC).isoformat()}
+        return vars(self) | {"at": None if self.at is None else self.at.isoformat()}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
 -- The console's own schema: which queues this database holds.
+--
+-- Times are read within the years 1 to 9999: anybody who may write here could have written "infinity", which no driver's
+-- type holds, and one such row would hide all others.
 
 -- name: lock
 -- script: one installer at a time, until the transaction ends
@@ -278,7 +281,7 @@ SELECT
     a.operator AS operator,
     a.database_user AS database_user,
     a.session AS session,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - a.started_at) AS double precision) AS since_seconds,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - least(greatest(a.started_at, '0001-01-02Z'), '9999-12-30Z')) AS double precision) AS since_seconds,
     a.planned AS planned,
     a.done AS done
 FROM dbq.action AS a
@@ -293,15 +296,15 @@ SELECT
     a.schema_name AS schema,
     a.queue_name AS queue,
     a.verb AS verb,
-    a.started_at AS started_at,
-    a.last_at AS last_at,
-    a.ended_at AS ended_at,
+    least(greatest(a.started_at, '0001-01-02Z'), '9999-12-30Z') AS started_at,
+    least(greatest(a.last_at, '0001-01-02Z'), '9999-12-30Z') AS last_at,
+    CASE WHEN a.ended_at IS NOT NULL THEN least(greatest(a.ended_at, '0001-01-02Z'), '9999-12-30Z') END AS ended_at,
     a.operator AS operator,
     a.database_user AS database_user,
     a.session AS session,
     a.connection AS connection,
     a.filters AS filters,
-    a.cutoff AS cutoff,
+    CASE WHEN a.cutoff IS NOT NULL THEN least(greatest(a.cutoff, '0001-01-02Z'), '9999-12-30Z') END AS cutoff,
     a.planned AS planned,
     a.selected AS selected,
     a.done AS done,
@@ -331,7 +334,7 @@ SELECT
     q.version AS version,
     q.installed_by AS installed_by,
     q.installed_from AS installed_from,
-    q.installed_at AS installed_at
+    least(greatest(q.installed_at, '0001-01-02Z'), '9999-12-30Z') AS installed_at
 FROM dbq.queue AS q
 ORDER BY q.schema_name, q.queue_name;
 
@@ -345,8 +348,8 @@ SELECT
     p.operator AS operator,
     p.database_user AS database_user,
     p.reason AS reason,
-    p.paused_at AS since,
-    p.until AS until,
+    least(greatest(p.paused_at, '0001-01-02Z'), '9999-12-30Z') AS since,
+    CASE WHEN p.until IS NOT NULL THEN least(greatest(p.until, '0001-01-02Z'), '9999-12-30Z') END AS until,
     p.push AS push,
     '' AS severity
 FROM dbq.pause AS p
@@ -359,7 +362,7 @@ SELECT
     p.operator AS operator,
     p.database_user AS database_user,
     p.reason AS reason,
-    p.protected_at AS since,
+    least(greatest(p.protected_at, '0001-01-02Z'), '9999-12-30Z') AS since,
     NULL AS until,
     false AS push,
     '' AS severity
@@ -373,8 +376,8 @@ SELECT
     s.operator AS operator,
     s.database_user AS database_user,
     s.reason AS reason,
-    s.silenced_at AS since,
-    s.until AS until,
+    least(greatest(s.silenced_at, '0001-01-02Z'), '9999-12-30Z') AS since,
+    CASE WHEN s.until IS NOT NULL THEN least(greatest(s.until, '0001-01-02Z'), '9999-12-30Z') END AS until,
     false AS push,
     s.severity AS severity
 FROM dbq.silence AS s
@@ -404,7 +407,7 @@ RETURNING noted_at AS noted_at;
 SELECT
     n.schema_name AS schema,
     n.queue_name AS queue,
-    n.noted_at AS noted_at,
+    least(greatest(n.noted_at, '0001-01-02Z'), '9999-12-30Z') AS noted_at,
     n.operator AS operator,
     n.note AS note
 FROM dbq.note AS n

@@ -25,6 +25,9 @@ m."{id}"
 -- define: due_when_popped
 CAST(NULL AS timestamptz)
 
+-- define: id_sequence
+'"{schema}"."{queue}_seq"'
+
 -- define: grants
 GRANT SELECT ON SEQUENCE "{schema}"."{queue}_seq" TO dbq_reader;
 GRANT USAGE ON SEQUENCE "{schema}"."{queue}_seq" TO dbq_operator;

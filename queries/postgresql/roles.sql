@@ -36,6 +36,7 @@ GRANT pg_signal_backend TO dbq_operator;
 GRANT CREATE ON SCHEMA "{schema}" TO dbq_admin;
 GRANT USAGE ON SCHEMA dbq TO dbq_reader;
 GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO dbq_reader;
+GRANT SELECT ON ALL SEQUENCES IN SCHEMA dbq TO dbq_reader;
 GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dbq TO dbq_admin;
 -- Whoever acts writes the audit; only its owner can delete from it.
 REVOKE DELETE ON dbq.action, dbq.silence FROM dbq_admin;
@@ -52,6 +53,7 @@ BEGIN
         RETURN;
     END IF;
     GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO dbq_reader;
+    GRANT SELECT ON ALL SEQUENCES IN SCHEMA dbq TO dbq_reader;
     GRANT INSERT, UPDATE, DELETE ON dbq.queue, dbq.setting, dbq.pause TO dbq_admin;
     GRANT INSERT, UPDATE ON dbq.action, dbq.silence, dbq.note, dbq.lease TO dbq_operator;
     GRANT INSERT, DELETE ON dbq.protection TO dbq_operator;
@@ -64,6 +66,7 @@ $dbq$;
 DO $dbq$
 DECLARE
     kept text;
+    ids regclass;
     tables text[] := ARRAY['"{schema}"."{table}"', '"{schema}"."{queue}_archive"'];
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = 'dbq_reader')
@@ -75,6 +78,14 @@ BEGIN
     GRANT SELECT ON "{schema}"."{table}", "{schema}"."{queue}_archive" TO dbq_reader;
     GRANT INSERT, UPDATE, DELETE ON "{schema}"."{table}", "{schema}"."{queue}_archive" TO dbq_operator;
     {grants} -- when defined grants
+    -- The doctor compares the ids with the sequences from which they are drawn.
+    FOR ids IN
+        SELECT d.objid FROM pg_depend AS d
+        WHERE d.classid = CAST('pg_class' AS regclass) AND d.refclassid = d.classid AND d.refobjsubid > 0 AND d.deptype = 'i'
+        AND d.refobjid = ANY(CAST(tables AS regclass[]))
+    LOOP
+        EXECUTE format('GRANT SELECT ON SEQUENCE %s TO dbq_reader', ids);
+    END LOOP;
     -- when notify=on
     GRANT SELECT ON "{schema}"."{queue}_waiting" TO dbq_reader;
     GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_waiting" TO dbq_operator;

@@ -121,7 +121,7 @@ STATES: dict[str, type[ConsoleError]] = {
     "42723": UsageError,  # a function of that name
     "3F000": UsageError,  # no such schema
     "23502": UsageError,  # null
-    "23505": UsageError,  # a duplicate key
+    "23505": ConsoleError,  # a duplicate key
     "22P02": UsageError,  # no valid JSON
     "22P05": UsageError,  # a character that cannot be stored
     "22021": UsageError,  # NUL
@@ -150,7 +150,7 @@ def test_every_sqlstate_is_translated_to_the_right_error(database: Database, sta
     assert error.why.startswith("the message")
     assert ("the detail" in error.why) == (state not in {*DATA_IN_DETAIL, "08006"})
     assert error.next_step
-    if type(error) is ConsoleError and state != "53100":
+    if type(error) is ConsoleError and state not in {"53100", "23505"}:
         assert error.next_step == "the hint"
     assert isinstance(error.__cause__, DBAPIError)
 

@@ -36,6 +36,7 @@ def unlisted_dynamic_sql(text: str) -> Iterator[str]:
         begins = (
             "CONCAT(N'ALTER SEQUENCE [sales].[orders_",
             "CONCAT(N'ALTER SEQUENCE ', @pop_sequence,",
+            "CONCAT(N'ALTER SEQUENCE [name].[name] RESTART WITH ', @highest",
         )
         if not found[1].startswith(begins):
             yield found[0]
