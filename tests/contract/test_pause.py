@@ -16,7 +16,6 @@ from sqlalchemy import make_url
 from console import decisions
 from console.actions import pause
 from console.actions.upgrade import differences, upgrade
-from console.audit import ImbalanceError
 from console.designs import DESIGNS
 from console.doctor.decisions import OVERDUE, UNDONE
 from console.doctor.diagnose import diagnose
