@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from console import audit, decisions, sql
+from console.actions.rows import run_others_code
 from console.audit import ImbalanceError
 from console.catalog import Queue
 from console.engines import Database, product_of
@@ -159,7 +160,8 @@ def _by_library(connection: Connection, queue: Queue, verb: str) -> str:
     """By the rule of its library; returns no functions to keep. RefusedError where it cannot."""
     if why := impossible(connection, queue):
         raise RefusedError(f"Nothing was changed: no {verb} of {queue.name!r}.", why=f"{why}.")
-    sql.value(connection, int, f"{queue.design.name}.{verb}", queue.scope(connection))
+    with run_others_code(connection, queue):
+        sql.value(connection, int, f"{queue.design.name}.{verb}", queue.scope(connection))
     return "[]"
 
 
