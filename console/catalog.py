@@ -180,6 +180,7 @@ class Queue:
             "subscriber_number": next(
                 (str(one.number) for one in self.subscribers if one.name == self.subscriber), "0"
             ),
+            "search_path": self.options.get("search_path", ""),
             "since": "1",
             "fillfactor": FILLFACTOR,
             "stuck_after_seconds": str(STUCK_AFTER_SECONDS),

@@ -24,6 +24,7 @@ from console.actions.rows import (
     RowAction,
     Storage,
     by_storage,
+    run_others_code,
     scope,
 )
 from console.audit import Ledger
@@ -434,13 +435,15 @@ class RequeueTo(RowAction):
         ]
         moved = Moved(0, 0)
         if locations:
-            moved = sql.row(
-                connection,
-                Moved,
-                self.source.statement_name(self.statement),
-                self._scope(held.storage),
-                locations=self.source.product.array(locations),
-            )
+            # The owner of this table may have no rights on the other queue.
+            with run_others_code(connection, self.source.queue, as_owner=False):
+                moved = sql.row(
+                    connection,
+                    Moved,
+                    self.source.statement_name(self.statement),
+                    self._scope(held.storage),
+                    locations=self.source.product.array(locations),
+                )
         failed = Counter(unfit.values())
         if stayed := len(locations) - moved.taken_out:
             failed[FULL] = stayed

@@ -160,7 +160,8 @@ WITH moved AS (
 
 SELECT
     (SELECT count(*) FROM moved) AS taken_out,
-    (SELECT count(*) FROM moved) AS put_in;
+    (SELECT count(*) FROM moved) AS put_in
+{under_declared_path}
 
 -- name: drop
 -- script: removes the queue's table and functions
