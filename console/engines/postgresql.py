@@ -144,7 +144,7 @@ class PostgreSQL:
         from console.engines import bounded_connection  # noqa: PLC0415
 
         url = url.set(drivername=f"postgresql+{bounded_connection.Dialect.driver}")
-        given = url.query.get("options", "")
+        given = url.query.get("options", os.environ.get("PGOPTIONS", ""))
         settings = SessionSettings(timeouts, given if isinstance(given, str) else " ".join(given))
         arguments: dict[str, object] = {
             **{
