@@ -339,11 +339,33 @@ def prepare_decisions(connection: Connection) -> None:
         raise product_of(connection).translate(error, doing) from error
 
 
+def prepare_identity(connection: Connection) -> None:
+    """Create the catalog's id if it is missing. RefusedError if that is impossible."""
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
+
+    if decisions.catalog_contents(connection).identified:
+        return
+    try:
+        create_catalog(connection)
+    except DBAPIError as error:
+        found = product_of(connection).translate(error, "give this database's catalog its id")
+        if isinstance(found, RefusedError) and not isinstance(found, BusyError):
+            found.next_step = (
+                "Let the catalog's owner run dbq-console upgrade on one of its queues."
+            )
+        raise found from error
+
+
 def create_catalog(connection: Connection) -> None:
     """Create what the catalog lacks, as its owner, and grant the roles their rights on it."""
     sql.run(connection, "catalog.lock")
-    if catalog.has_audit(connection) and decisions.has_decisions(connection):
-        return
+    if not decisions.catalog_contents(connection).complete:
+        complete_catalog(connection)
+
+
+def complete_catalog(connection: Connection) -> None:
+    """The same, also where only a table is missing that those who ask for it create."""
+    sql.run(connection, "catalog.lock")
     sql.run(connection, "catalog.bootstrap")
     sql.run(connection, "roles.catalog")
 

@@ -180,6 +180,7 @@ class Queue:
             "subscriber_number": next(
                 (str(one.number) for one in self.subscribers if one.name == self.subscriber), "0"
             ),
+            "search_path": self.options.get("search_path", ""),
             "since": "1",
             "fillfactor": FILLFACTOR,
             "stuck_after_seconds": str(STUCK_AFTER_SECONDS),
@@ -409,6 +410,27 @@ def in_use(database: Database) -> list[Queue]:
 def is_production(connection: Connection) -> bool:
     """Whether the database's own catalog marks it as production."""
     return has_catalog(connection) and _is_production(connection)
+
+
+@dataclass(frozen=True)
+class LeaseHolder:
+    """Of a lease: a row that ends by the database's clock unless its holder renews it."""
+
+    holder: str
+    until: datetime
+
+
+def take_lease(
+    connection: Connection, name: str, holder: str, seconds: float, *, gone: str = ""
+) -> LeaseHolder:
+    """Its holder now: `holder` if it was free, or of `gone`, which is known to have ended."""
+    values = {"name": name, "holder": holder, "seconds": seconds, "gone": gone}
+    return sql.row(connection, LeaseHolder, "catalog.lease_take", **values)
+
+
+def end_lease(connection: Connection, name: str, holder: str) -> None:
+    """Give it back, unless it is another's."""
+    sql.values(connection, str, "catalog.lease_end", name=name, holder=holder)
 
 
 @dataclass(frozen=True)

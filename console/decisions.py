@@ -25,7 +25,12 @@ class CatalogContents:
     present: bool
     audited: bool
     decided: bool
+    identified: bool
     decisions_readable: bool
+
+    @property
+    def complete(self) -> bool:
+        return self.audited and self.decided and self.identified
 
 
 @dataclass(frozen=True)

@@ -249,8 +249,8 @@ def _archive_statements(source: MessageSource) -> Iterator[tuple[str, sql.Scope]
 
 _MOMENT = "2026-03-29 01:00:00.000001"
 _VALUES = {"before": _MOMENT, "cutoff": _MOMENT, "after": "0", "last": "9", "action_id": "1"}
-_VALUES |= {"resource": "dbq pipeline 0"}
-_ROW_STATEMENTS = ("step", "rows", "lock_rows", "delete_rows")
+_VALUES |= {"lease": "pipeline 0", "holder": "ann@etl01 pid 1"}
+_ROW_STATEMENTS = ("step", "rows", "lock_rows", "present_rows", "delete_rows")
 
 
 def pipeline_statements(
@@ -258,10 +258,7 @@ def pipeline_statements(
 ) -> Iterator[tuple[sql.Statement, sql.Scope]]:
     """Every statement of `pipeline.sql`, in every form for this queue."""
     statements = templates.statements(product.name, "pipeline")
-    for mode in ("exclusive", "shared"):
-        for name in ("acquire_lock", "release_lock"):
-            yield statements[name], sql.Scope(_VALUES, {"mode": mode})
-    for name in ("action", "server_time"):
+    for name in ("working", "plan_actions", "taken_by_others", "server_time"):
         yield statements[name], sql.Scope(_VALUES)
     keeps_done = queue.design.name in {"status", "split"}
     for source in (plan.ARCHIVE, *([plan.DONE] if keeps_done else [])):

@@ -301,7 +301,7 @@ def _repair_catalog(connection: Connection, found: Sequence[Difference]) -> None
     lacking = {difference.name for difference in found if difference.kind == "catalog"}
     if not lacking:
         return
-    audit.create_catalog(connection)
+    audit.complete_catalog(connection)
     for column in shipped.catalog_columns(product_of(connection)):
         if f"dbq.{column.table}.{column.name}" in lacking:
             connection.exec_driver_sql(column.statement)

@@ -61,6 +61,10 @@ COLOR: ConfigKey[str | None] = ConfigKey(
 PRODUCTION: ConfigKey[bool] = ConfigKey(
     "production", values.flag, default=False, levels=PROFILE_ONLY
 )
+POOLED: ConfigKey[bool] = ConfigKey("pooled", values.flag, default=False, levels=PROFILE_ONLY)
+CONSUMERS: ConfigKey[str] = ConfigKey(
+    "consumers", values.one_of(("any", "direct")), "any", CONNECTION, "DBQ_CONSUMERS"
+)
 INTERVAL: ConfigKey[float] = ConfigKey(
     "interval", values.seconds(0.1, _DAY), "1s", CONNECTION, "DBQ_INTERVAL"
 )
@@ -119,7 +123,7 @@ ERRORS_SHARE = _limits("errors_share", values.share, 0.1)
 LIMITS: tuple[LimitKeys[Any], ...] = (DEPTH, AGE, GAP_SHARE, ERRORS, ERRORS_SHARE)
 
 _ALL: tuple[ConfigKey[Any], ...] = (
-    *(URL, PASSWORD, RIGHTS, PRODUCTION, GROUP, COLOR),
+    *(URL, PASSWORD, RIGHTS, PRODUCTION, POOLED, CONSUMERS, GROUP, COLOR),
     *(INTERVAL, RECORD, NOTIFY, BELL, DISPLAY_ZONE, MASKS),
     *(CONNECT_TIMEOUT, STATEMENT_TIMEOUT, LOCK_TIMEOUT, APPLICATION_NAME),
     *(THEME, LOG_FILE, LOG_LEVEL),
@@ -294,6 +298,8 @@ class Profile:
             complete=credentials,
         )
         database.remembered = True
+        database.pooled = self.settings[POOLED]
+        database.consumers = self.settings[CONSUMERS]
         return database
 
     @property

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from console.engines import mssql, postgresql
-from console.engines.database import Database, Session, no_timeout, retry_transient, time_limit
+from console.engines.database import (
+    CONSUMERS,
+    Database,
+    Session,
+    no_timeout,
+    retry_transient,
+    time_limit,
+)
 from console.engines.product import Capabilities, Product, Timeouts
 from console.errors import UsageError
 from console.sql import HasDialect
@@ -14,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
 
 __all__ = [
+    "CONSUMERS",
     "PRODUCTS",
     "Capabilities",
     "Database",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from console.engines.product import (
     Timeouts,
     behind_sequence,
 )
+from console.engines.session_settings import SessionSettings
 from console.errors import (
     BusyError,
     ConnectionFailedError,
@@ -35,12 +37,60 @@ if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import Dialect
     from sqlalchemy.exc import DBAPIError
 
+    from console.engines.bounded_connection import Connection as BoundedConnection
+
 _OLDEST = 140000
 _OUR_REFUSAL = "DBQ04"
 """Refused for safety; the rest of the class is incorrect use."""
 
+_REFUSES_OPTIONS = "unsupported startup parameter"
+"""How PgBouncer and others refuse startup options, before there is a session."""
+
 _OUR_CLASS = "DBQ"
 """SQLSTATE class of our functions' errors: message = what, detail = why, hint = next step."""
+
+
+_OTHER_CLIENTS = ("PGTZ", "PGDATESTYLE", "PGGEQO")
+"""Environment variables that libpq sends at connect, after the startup options."""
+
+
+class _Connector:
+    """Connects by one URL. What refused startup options once is not sent them again."""
+
+    def __init__(self, settings: SessionSettings, *, pooled: bool) -> None:
+        self._settings = settings
+        self._pooled = pooled
+
+    def connect(self, *args: Any, **kwargs: Any) -> BoundedConnection:
+        import psycopg  # noqa: PLC0415  # a verb imports what it uses
+
+        if not self._pooled:
+            try:
+                return self._made(*args, **kwargs, options=self._settings.startup)
+            except psycopg.OperationalError as error:
+                if _REFUSES_OPTIONS not in str(error):
+                    raise
+                self._pooled = True
+        if others := self._settings.others:
+            raise psycopg.OperationalError(
+                f"a pooler cannot be given {' '.join(others)}, which the URL's options have"
+            )
+        return self._made(*args, **kwargs, options="")  # not those of PGOPTIONS either
+
+    def _made(self, *args: Any, **kwargs: Any) -> BoundedConnection:
+        from console.engines import bounded_connection  # noqa: PLC0415
+
+        for name in _OTHER_CLIENTS:
+            os.environ.pop(name, None)
+        connection = bounded_connection.Connection.connect(*args, **kwargs)
+        try:
+            connection.limit(self._settings)
+            connection.keep(self._settings, pooled=self._pooled)
+        except BaseException:
+            connection.close()
+            raise
+        self._pooled = connection.pooled
+        return connection
 
 
 class PostgreSQL:
@@ -85,24 +135,17 @@ class PostgreSQL:
         port = f":{url.port}" if url.port else ""
         return f"{host}{port}/{url.database or ''}"
 
-    def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine:
+    def create_engine(
+        self, url: URL, timeouts: Timeouts, application_name: str, *, pooled: bool = False
+    ) -> Engine:
         """A pool of connections with every timeout set at the server."""
         import sqlalchemy  # noqa: PLC0415  # a verb imports what it uses
 
         from console.engines import bounded_connection  # noqa: PLC0415
 
         url = url.set(drivername=f"postgresql+{bounded_connection.Dialect.driver}")
-        settings = {
-            "statement_timeout": f"{round(timeouts.statement_seconds * 1000)}",
-            "lock_timeout": f"{round(timeouts.lock_seconds * 1000)}",
-            "idle_in_transaction_session_timeout": "600000",
-            # An adopted table may have UTC times without a zone.
-            "timezone": "UTC",
-        }
         given = url.query.get("options", "")
-        ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        # The URL's own options come last, so they win.
-        options = f"{ours} {given if isinstance(given, str) else ' '.join(given)}".strip()
+        settings = SessionSettings(timeouts, given if isinstance(given, str) else " ".join(given))
         arguments: dict[str, object] = {
             **{
                 name: value
@@ -114,7 +157,6 @@ class PostgreSQL:
             # A prepared statement keeps its plan for the whole session: one made while the
             # queue was empty would scan a deep one at every sample. Poolers often lack them.
             "prepare_threshold": None,
-            "options": options,
         }
         if "application_name" not in url.query:
             arguments["application_name"] = application_name
@@ -128,14 +170,10 @@ class PostgreSQL:
             pool_timeout=timeouts.connect_seconds,
             pool_pre_ping=True,
         )
-        connect_lock = ConnectLock()
+        connect_lock, connector = ConnectLock(), _Connector(settings, pooled=pooled)
 
         def connect(_dialect: object, _record: object, args: Any, kwargs: Any) -> object:
-            connection = connect_lock.connect(
-                lambda: bounded_connection.Connection.connect(*args, **kwargs)
-            )
-            connection.limit(timeouts, options)
-            return connection
+            return connect_lock.connect(lambda: connector.connect(*args, **kwargs))
 
         sqlalchemy.event.listen(engine, "do_connect", connect)
         return engine
@@ -223,6 +261,10 @@ def _driver(connection: Connection) -> PsycopgConnection[Any]:
 _LOGIN = "Check user and password (or ~/.pgpass), and that neither has expired; then try again."
 _DATABASE = "Check the database's name in the URL, and that the login may use it."
 _FULL = "Close other sessions, or try again in a moment."
+_TRANSACTION_MODE = (
+    "Use the pooler in transaction mode, or connect to the server itself "
+    "(dbq-console help connections)."
+)
 _LATER = "The server is stopping or starting; try again in a moment."
 
 _REFUSED_AT_LOGIN: tuple[tuple[str, str], ...] = (
@@ -231,6 +273,7 @@ _REFUSED_AT_LOGIN: tuple[tuple[str, str], ...] = (
     (r'database ".*" does not exist|not currently accepting connections', _DATABASE),
     (r"permission denied for database|no pg_hba\.conf entry", _DATABASE),
     (r"too many (?:clients|connections)|connection slots are reserved", _FULL),
+    (r"statement pooling mode", _TRANSACTION_MODE),
     (r"is starting up|is shutting down|in recovery mode|not yet accepting connections", _LATER),
 )
 """Server messages before there is a session, for which libpq gives no SQLSTATE."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
+from console.monitor.figures import known_age
 from console.monitor.filters import Filters
 from console.monitor.scans import Scan, ScanKey, ScanRequest
 from console.monitor.wording import TEXT_LENGTH
@@ -199,7 +200,7 @@ class Message:
 
 
 _COPIED = {field.name for field in fields(MessageRow)} & {field.name for field in fields(Message)}
-_COPIED -= {"state", "error", "title", "payload"}
+_COPIED -= {"state", "error", "title", "payload", "age_seconds"}
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,7 @@ class MessageQuery:
         return Message(
             key=key_of(scan, row).text if row.key_id else "",
             state=row.state or "",
+            age_seconds=known_age(row.age_seconds),
             title=None if row.title is None else masked(row.title, self.masks),
             error=None if error is None else error[: self._error_length],
             error_cut=error is not None and len(error) > self._error_length,

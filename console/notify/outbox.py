@@ -23,6 +23,7 @@ from console.notify.targets import SUMMARY_LENGTH, Event, Target, key_of
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+_LEASE = "notifications"
 LEASE_SECONDS = 30.0
 """The longest time without notifications after a recorder was killed."""
 MOST = 5_000
@@ -194,9 +195,8 @@ class Outbox:
         with self._database.transaction("take the lease for notifications") as connection:
             if not self._prepared:
                 prepare(connection)
-            self.holder = sql.value(
-                connection, str, "notify.lease", holder=self.me, seconds=self._lease_seconds
-            )
+            taken = catalog.take_lease(connection, _LEASE, self.me, self._lease_seconds)
+            self.holder = taken.holder
         self._prepared = True
         # From before the query, so that it never ends later here than on the server.
         self._held_until = sent_at + self._lease_seconds
@@ -207,7 +207,7 @@ class Outbox:
         if self.holder == self.me:
             self.holder = ""
             with self._database.transaction("give the lease back") as connection:
-                sql.values(connection, str, "notify.lease_end", holder=self.me)
+                catalog.end_lease(connection, _LEASE, self.me)
 
     def unfinished(self) -> dict[int, Entry]:
         """By notification_id; old ones are deleted. ConsoleError."""
@@ -277,9 +277,7 @@ def prepare(connection: Connection) -> None:
         raise NoCatalogError("This database has no queues yet.")
     doing = "create the table of notifications in this database's catalog"
     try:
-        sql.run(connection, "catalog.lock")
-        sql.run(connection, "catalog.bootstrap")
-        sql.run(connection, "roles.catalog")
+        audit.complete_catalog(connection)
     except DBAPIError as error:
         raise product_of(connection).translate(error, doing) from error
 

@@ -3,6 +3,7 @@
     _lake.json                                                    its id, written once
     archive/connection=C/queue=Q/date=D/<plan>-<range>.parquet
     _manifests/archive/connection=C/queue=Q/<plan>/...
+    _trash/<path>.<random>                                        what archive no longer needs
 
 Only data files end in `.parquet`; readers skip names that begin with `_` or `.`, and read what
 manifests name. Files are written atomically, in a folder or an object store. A folder has atomic
@@ -28,6 +29,7 @@ from urllib.parse import quote, unquote
 from console.errors import ConsoleError, RefusedError, UsageError
 
 MANIFESTS = "_manifests"
+TRASH = "_trash"
 DATA = ".parquet"
 _ID = "_lake.json"
 _TEMPORARY = "_tmp-"
@@ -42,7 +44,9 @@ _LOGIN = re.compile(r"://[^/@]*:[^/]*@|(?<=[?&])(access|secret)_key=[^&]*&?")
 
 
 class DamagedError(ConsoleError):
-    """A file of the lake is not what it should be."""
+    """A file of the lake is not what it should be. Exit 3."""
+
+    exit_status = 3
 
 
 def queue_part(schema: str, queue: str) -> str:
@@ -64,6 +68,12 @@ def queue_of(part: str) -> tuple[str, str]:
 def readable(name: str) -> bool:
     """Whether a file of that name is a data file."""
     return name.endswith(DATA) and not name.startswith(("_", "."))
+
+
+def unique_path(path: str) -> str:
+    """A path beside this one that no other file ever has."""
+    stem, dot, ending = path.rpartition(".")
+    return f"{stem}-{uuid.uuid4().hex[:12]}{dot}{ending}"
 
 
 class Lake:
@@ -119,9 +129,17 @@ class Lake:
         return f"{self._root}/{path}"
 
     def id(self) -> str:
-        """The lake's id; created on first use."""
+        """The lake's id; created on first use. DamagedError where it was lost since."""
+        begun = bool(self.names(f"{MANIFESTS}/archive"))
         with suppress(FileNotFoundError):
             return self._known_id()
+        if begun:
+            raise DamagedError(
+                f"The lake {self.location} has lost its id.",
+                why=f"{self.path(_ID)} is missing. By it a database knows what was replayed out "
+                "of this lake, and runs know of each other.",
+                next_step="Nothing was changed. Put that file back from a backup of the lake.",
+            )
         content = {"format": _FORMAT, "version": 1, "id": self._storage.new_id()}
         self.write_json(_ID, content, once=True)
         return self._known_id()
@@ -261,6 +279,15 @@ class Lake:
                 )
             yield
 
+    def discard(self, path: str) -> None:
+        """Move a file to the trash, which nothing reads. Nothing where it does not exist."""
+        target = self.path(f"{TRASH}/{path}.{uuid.uuid4().hex[:12]}")
+        if not self.exists(path):
+            return
+        with self._translated("written", path), suppress(FileNotFoundError):
+            self.filesystem.create_dir(target.rpartition("/")[0], recursive=True)
+            self.filesystem.move(self.path(path), target)
+
     def remove(self, path: str) -> None:
         """Nothing where it does not exist."""
         with self._translated("written", path), suppress(FileNotFoundError):
@@ -309,7 +336,8 @@ def _damaged(path: str, why: str) -> DamagedError:
     return DamagedError(
         f"{path} is damaged.",
         why=why,
-        next_step="Nothing was deleted because of it. Restore the file, or move it away.",
+        next_step="Nothing was deleted because of it. Put the file back from a backup of the lake. "
+        "Do not move it away: nothing else may know what it said.",
     )
 
 
@@ -383,8 +411,7 @@ class ObjectStore:
         self._root = root
 
     def new_path(self, path: str) -> str:
-        stem, dot, ending = path.rpartition(".")
-        return f"{stem}-{uuid.uuid4().hex[:12]}{dot}{ending}"
+        return unique_path(path)
 
     def new_id(self) -> str:
         """The same for every process that creates the lake: without locks several may."""

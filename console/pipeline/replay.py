@@ -16,7 +16,7 @@ from console.catalog import Kind, Queue
 from console.engines import Database, Product, Session
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.formats import numbered, plain
-from console.pipeline import locks
+from console.pipeline import leases
 from console.pipeline.archive.plan import QueueArchive
 from console.pipeline.lake import Lake
 
@@ -146,30 +146,40 @@ def replay(
     A batch is one transaction: the push, the list of replayed messages, and the audit. So an
     interrupted run has done whole batches. RefusedError where another replay is running.
     """
-    lock = locks.lock_name("replay", lake.id(), offered.queue)
-    with database.session("replay out of the lake") as session:
-        run = _Replay(session, database, offered, lake.id())
-        refusal = RefusedError(
-            f"Another replay into {offered.queue.name!r} is running.",
-            next_step="Wait for its end: dbq-console audit --running",
-        )
-        with locks.hold(session, lock, "exclusive", refusal):
-            run.require_list()
-            with run.action() as result:
-                rest = iter(rows)
-                while selected := list(islice(rest, batch)):
-                    run.push_batch(selected, result)
-                    on_progress(result.pushed + result.before)
-                    if result.full:
-                        break
+    name = leases.lease_name("replay", lake.id(), offered.queue)
+    refusal = RefusedError(
+        f"Another replay into {offered.queue.name!r} is running.",
+        next_step="Wait for its end: dbq-console audit --running",
+    )
+    with database.transaction("read the audit") as connection:
+        audit.prepare_decisions(connection)
+    with (
+        leases.held(database, name, refusal) as lease,
+        database.session("replay out of the lake") as session,
+    ):
+        run = _Replay(session, database, offered, lake.id(), lease)
+        run.require_list()
+        with run.action() as result:
+            rest = iter(rows)
+            while selected := list(islice(rest, batch)):
+                run.push_batch(selected, result)
+                on_progress(result.pushed + result.before)
+                if result.full:
+                    break
     return result
 
 
 class _Replay:
     def __init__(
-        self, session: Session, database: Database, offered: ReplayPreview, lake_id: str
+        self,
+        session: Session,
+        database: Database,
+        offered: ReplayPreview,
+        lake_id: str,
+        lease: leases.Lease,
     ) -> None:
         self._session = session
+        self._lease = lease
         self._database = database
         self._product: Product = database.product
         self._offered = offered
@@ -211,6 +221,7 @@ class _Replay:
 
     def push_batch(self, selected: Sequence[Row], result: ReplayResult) -> None:
         with self._session.transaction("replay a batch") as connection:
+            self._lease.renew(connection)
             before = self._replayed(connection, [row["message"] for row in selected])
             new = [row for row in selected if row["message"] not in before]
             stored = self._push(connection, new)

@@ -139,7 +139,7 @@ IF OBJECT_ID(N'dbq.note', N'U') IS NULL
         CONSTRAINT note_key PRIMARY KEY CLUSTERED (note_id)
     );
 
--- Which of several recorders sends the notifications.
+-- Which of several recorders sends the notifications, which run of the pipeline works.
 IF OBJECT_ID(N'dbq.lease', N'U') IS NULL
     CREATE TABLE dbq.lease (
         name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
@@ -169,13 +169,24 @@ IF OBJECT_ID(N'dbq.notification', N'U') IS NULL
         CONSTRAINT notification_key PRIMARY KEY CLUSTERED (notification_id)
     );
 
+-- One row, made with the catalog: by it a database differs from another at the same address.
+IF OBJECT_ID(N'dbq.catalog_id', N'U') IS NULL
+BEGIN
+    CREATE TABLE dbq.catalog_id (
+        id uniqueidentifier NOT NULL CONSTRAINT catalog_id_id DEFAULT NEWID(),
+        CONSTRAINT catalog_id_key PRIMARY KEY CLUSTERED (id)
+    );
+    INSERT INTO dbq.catalog_id (id) VALUES (NEWID());
+END;
+
 -- name: exists
--- one row: whether this database has a catalog (that this login may see), whether it has an audit and
--- decisions, and whether this login may read these
+-- one row: whether this database has a catalog (that this login may see), whether it has an audit,
+-- decisions and an id, and whether this login may read decisions
 SELECT
     CAST(CASE WHEN OBJECT_ID(N'dbq.queue', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present,
     CAST(CASE WHEN OBJECT_ID(N'dbq.action', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS audited,
     CAST(CASE WHEN OBJECT_ID(N'dbq.lease', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS decided,
+    CAST(CASE WHEN OBJECT_ID(N'dbq.catalog_id', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS identified,
     CAST(
         CASE
             WHEN HAS_PERMS_BY_NAME(N'dbq.pause', N'OBJECT', N'SELECT') = 1
@@ -185,6 +196,14 @@ SELECT
             ELSE 0
         END AS bit
     ) AS decisions_readable;
+
+-- name: identity
+-- one row: which database this is: its broker's id, which a restored copy keeps unless it is given a new one, and
+-- the id of its catalog
+SELECT CONCAT(d.service_broker_guid, N'/', i.id) AS [identity]
+FROM sys.databases AS d
+CROSS JOIN dbq.catalog_id AS i
+WHERE d.database_id = DB_ID();
 
 -- name: may_act
 -- one row: whether this login may write the audit
@@ -254,6 +273,51 @@ UPDATE dbq.[action]
 SET last_at = SYSUTCDATETIME(), ended_at = SYSUTCDATETIME(), outcome = @outcome, detail = @detail
 OUTPUT inserted.action_id, inserted.done
 WHERE action_id = @action_id AND ended_at IS NULL;
+
+-- name: lease_take
+-- one row: the present holder of a lease, and until when: this one if it was free; if another one has it, that one
+-- :gone: a holder that is known to have ended
+SET NOCOUNT ON;
+DECLARE @name nvarchar(128) = :name;
+DECLARE @holder nvarchar(400) = :holder;
+DECLARE @gone nvarchar(400) = :gone;
+DECLARE @seconds float = :seconds;
+DECLARE @until datetime2(7) = DATEADD(MILLISECOND, CAST(@seconds * 1000 AS int), SYSUTCDATETIME());
+-- The lock on the key, or on the gap where it will be, lasts to the end of the transaction, so two
+-- that take the lease at the same time do so one after the other.
+IF NOT EXISTS (SELECT 1 FROM dbq.lease AS l WITH (UPDLOCK, HOLDLOCK) WHERE l.name = @name)
+    INSERT INTO dbq.lease (name, holder, until) VALUES (@name, @holder, @until);
+ELSE
+    UPDATE l
+    SET l.holder = @holder, l.until = @until
+    FROM dbq.lease AS l
+    WHERE l.name = @name AND (l.holder IN (@holder, @gone) OR l.until < SYSUTCDATETIME());
+SELECT
+    l.holder AS holder,
+    TODATETIMEOFFSET(l.until, 0) AS until
+FROM dbq.lease AS l
+WHERE l.name = @name;
+
+-- name: lease_renew
+-- one row: who holds the lease, which is renewed; none if another one has taken it since
+DECLARE @name nvarchar(128) = :name;
+DECLARE @holder nvarchar(400) = :holder;
+DECLARE @seconds float = :seconds;
+UPDATE l
+SET l.until = DATEADD(MILLISECOND, CAST(@seconds * 1000 AS int), SYSUTCDATETIME())
+OUTPUT inserted.holder AS holder
+FROM dbq.lease AS l
+WHERE l.name = @name AND l.holder = @holder;
+
+-- name: lease_end
+-- one row: who held the lease, which is released; none if another one holds it
+DECLARE @name nvarchar(128) = :name;
+DECLARE @holder nvarchar(400) = :holder;
+UPDATE l
+SET l.until = SYSUTCDATETIME()
+OUTPUT inserted.holder AS holder
+FROM dbq.lease AS l
+WHERE l.name = @name AND l.holder = @holder;
 
 -- name: running
 -- the running actions of operators, unless the last batch is a day old

@@ -1,35 +1,8 @@
--- Notifications: which of several recorders sends them, and what was sent to each receiver. Only the holder of the lease
--- writes dbq.notification.
+-- Notifications: what was sent to each receiver. Only the holder of the lease "notifications" writes dbq.notification.
 
 -- name: exists
 -- one row: whether the catalog has notifications (an older console's does not)
 SELECT CAST(CASE WHEN OBJECT_ID(N'dbq.notification', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present;
-
--- name: lease
--- one row: the present holder of the lease: this recorder if it was free; none if another one has it
-SET NOCOUNT ON;
-DECLARE @holder nvarchar(400) = :holder;
-DECLARE @seconds float = :seconds;
-DECLARE @until datetime2(7) = DATEADD(MILLISECOND, CAST(@seconds * 1000 AS int), SYSUTCDATETIME());
--- The lock on the key, or on the gap where it will be, lasts to the end of the transaction, so two
--- recorders that take the lease at the same time do so one after the other.
-IF NOT EXISTS (SELECT 1 FROM dbq.lease AS l WITH (UPDLOCK, HOLDLOCK) WHERE l.name = N'notifications')
-    INSERT INTO dbq.lease (name, holder, until) VALUES (N'notifications', @holder, @until);
-ELSE
-    UPDATE l
-    SET l.holder = @holder, l.until = @until
-    FROM dbq.lease AS l
-    WHERE l.name = N'notifications' AND (l.holder = @holder OR l.until < SYSUTCDATETIME());
-SELECT l.holder AS holder FROM dbq.lease AS l WHERE l.name = N'notifications';
-
--- name: lease_end
--- one row: who held the lease, which is released; none if it was another recorder's
-DECLARE @holder nvarchar(400) = :holder;
-UPDATE l
-SET l.until = SYSUTCDATETIME()
-OUTPUT inserted.holder AS holder
-FROM dbq.lease AS l
-WHERE l.name = N'notifications' AND l.holder = @holder;
 
 -- name: unfinished
 -- what a receiver has not fully received: findings that continue, and what has not been sent; at most :n

@@ -1,4 +1,4 @@
--- The pipeline's locks, which keep two runs apart, and rows on their way into the lake.
+-- Rows on their way into the lake, and whether a run may still work.
 --
 -- source=archive  rows of the queue's archive: popped ones up to the cut-off, all others only before an earlier moment,
 --                 because restore may need them
@@ -9,33 +9,57 @@
 -- the id as stored in the lake
 CAST(a.id AS nvarchar(36))
 
--- name: acquire_lock
--- one row: whether this session has the lock of that name now; it lasts until the session ends or releases it
-DECLARE @got int;
--- when mode=exclusive
-EXEC @got = sys.sp_getapplock
-    @Resource = N'{resource}', @LockMode = N'Exclusive', @LockOwner = N'Session', @LockTimeout = 0;
--- end
--- when mode=shared
-EXEC @got = sys.sp_getapplock
-    @Resource = N'{resource}', @LockMode = N'Shared', @LockOwner = N'Session', @LockTimeout = 0;
--- end
-SELECT CAST(CASE WHEN @got >= 0 THEN 1 ELSE 0 END AS bit) AS acquired;
-
--- name: release_lock
--- one row: whether this session had the lock of that name, now released
-DECLARE @got int;
-EXEC @got = sys.sp_releaseapplock @Resource = N'{resource}', @LockOwner = N'Session';
-SELECT CAST(CASE WHEN @got >= 0 THEN 1 ELSE 0 END AS bit) AS acquired;
-
--- name: action
--- one row: the audit's counts of an action, and whether it is finished
--- READCOMMITTEDLOCK: row versions could be slightly behind what others have committed.
+-- define: chosen_marks
+-- @chosen: the keys, each with its mark: a row's archived_at or attempts, which shows that it is the one exported
+DECLARE @marks nvarchar(max) = :marks;
+DECLARE @chosen TABLE (location bigint NOT NULL PRIMARY KEY, mark nvarchar(40) NOT NULL);
+INSERT INTO @chosen (location, mark)
 SELECT
+    CAST(k.[value] AS bigint),
+    t.[value]
+FROM OPENJSON(@keys) AS k
+INNER JOIN OPENJSON(@marks) AS t ON k.[key] = t.[key];
+
+-- define: same_moment
+-- the file has microseconds of the column's 100 ns
+a.archived_at >= CAST(c.mark AS datetime2(6)) AND a.archived_at < DATEADD(microsecond, 1, CAST(c.mark AS datetime2(6)))
+
+-- name: working
+-- one row: whether a run's action is not finished and its lease is its own
+-- READCOMMITTEDLOCK: row versions could be slightly behind what others have committed.
+SELECT CAST(CASE WHEN EXISTS (
+    SELECT 1
+    FROM dbq.[action] AS a WITH (READCOMMITTEDLOCK)
+    INNER JOIN dbq.lease AS l WITH (READCOMMITTEDLOCK)
+        ON l.name = N'{lease}' AND l.holder = N'{holder}' AND l.until > SYSUTCDATETIME()
+    WHERE a.action_id = CAST(N'{action_id}' AS bigint) AND a.ended_at IS NULL
+) THEN 1 ELSE 0 END AS bit) AS working;
+
+-- name: plan_actions
+-- the actions that carried out a plan, by its cut-off: how many rows each deleted, and whether it is finished
+-- READCOMMITTEDLOCK: row versions could be slightly behind what others have committed.
+DECLARE @schema nvarchar(128) = :schema;
+DECLARE @queue nvarchar(128) = :queue;
+DECLARE @cutoff datetime2(7) = :cutoff;
+SELECT
+    a.action_id AS action_id,
     a.done AS done,
     CAST(CASE WHEN a.ended_at IS NULL THEN 0 ELSE 1 END AS bit) AS ended
 FROM dbq.[action] AS a WITH (READCOMMITTEDLOCK)
-WHERE a.action_id = CAST(N'{action_id}' AS bigint);
+WHERE a.schema_name = @schema AND a.queue_name = @queue AND a.verb = N'pipeline archive' AND a.cutoff = @cutoff
+ORDER BY a.action_id;
+
+-- name: taken_by_others
+-- one row: at most how many rows other actions can have taken out of the queue's tables since a plan was made
+DECLARE @schema nvarchar(128) = :schema;
+DECLARE @queue nvarchar(128) = :queue;
+DECLARE @cutoff datetime2(7) = :cutoff;
+DECLARE @made_at datetime2(7) = :made_at;
+SELECT COALESCE(SUM(a.done), 0) AS rows
+FROM dbq.[action] AS a WITH (READCOMMITTEDLOCK)
+WHERE a.schema_name = @schema AND a.queue_name = @queue
+AND (a.verb <> N'pipeline archive' OR a.cutoff IS NULL OR a.cutoff <> @cutoff)
+AND (a.ended_at IS NULL OR a.last_at >= @made_at);
 
 -- name: server_time
 -- one row: the server's clock
@@ -124,9 +148,8 @@ ORDER BY m.id;
 -- a row for each exported row that exists, is still to be deleted, and nobody holds; lock=yes: locked now
 -- READUNCOMMITTED alone: with any hint that says which locks are taken, the server refuses it (error 1047).
 DECLARE @keys nvarchar(max) = :keys;
+{chosen_marks}
 -- when source=archive
-DECLARE @chosen TABLE (location bigint NOT NULL PRIMARY KEY);
-INSERT INTO @chosen (location) SELECT CAST(k.[value] AS bigint) FROM OPENJSON(@keys) AS k;
 SELECT a.archive_id AS [key]
 FROM @chosen AS c
 -- when lock=yes
@@ -134,31 +157,42 @@ INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READPAST, READCOMMIT
 -- end
 INNER JOIN [{schema}].[{queue}_archive] AS a WITH (READUNCOMMITTED) ON c.location = a.archive_id -- when lock=no
 WHERE
-    a.archived_at <= CAST(N'{before}' AS datetime2(7))
-    OR (a.reason = N'pop' AND a.archived_at <= CAST(N'{cutoff}' AS datetime2(7)))
+    {same_moment}
+    AND (
+        a.archived_at <= CAST(N'{before}' AS datetime2(7))
+        OR (a.reason = N'pop' AND a.archived_at <= CAST(N'{cutoff}' AS datetime2(7)))
+    )
 ORDER BY a.archive_id
 OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 -- when source=done
-DECLARE @attempts nvarchar(max) = :attempts;
-DECLARE @chosen TABLE (location bigint NOT NULL PRIMARY KEY, attempts int NOT NULL);
-INSERT INTO @chosen (location, attempts)
-SELECT
-    CAST(k.[value] AS bigint),
-    CAST(t.[value] AS int)
-FROM OPENJSON(@keys) AS k
-INNER JOIN OPENJSON(@attempts) AS t ON k.[key] = t.[key];
 SELECT m.id AS [key]
 FROM @chosen AS c
 -- when lock=yes
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK)
-    ON c.location = m.id AND c.attempts = m.attempts
+    ON c.location = m.id
 -- end
--- when lock=no
-INNER JOIN [{schema}].[{table}] AS m WITH (READUNCOMMITTED) ON c.location = m.id AND c.attempts = m.attempts
--- end
-WHERE m.status = 2 AND m.done_at <= CAST(N'{before}' AS datetime2(7))
+INNER JOIN [{schema}].[{table}] AS m WITH (READUNCOMMITTED) ON c.location = m.id -- when lock=no
+WHERE m.attempts = CAST(c.mark AS int) AND m.status = 2 AND m.done_at <= CAST(N'{before}' AS datetime2(7))
 ORDER BY m.id
+OPTION (LOOP JOIN, FORCE ORDER);
+-- end
+
+-- name: present_rows
+-- a row for each exported row that the database still has, whoever holds it and whatever its state
+DECLARE @keys nvarchar(max) = :keys;
+{chosen_marks}
+-- when source=archive
+SELECT a.archive_id AS [key]
+FROM @chosen AS c
+INNER JOIN [{schema}].[{queue}_archive] AS a WITH (READUNCOMMITTED) ON c.location = a.archive_id
+WHERE {same_moment}
+OPTION (LOOP JOIN, FORCE ORDER);
+-- end
+-- when source=done
+SELECT m.id AS [key]
+FROM @chosen AS c
+INNER JOIN [{schema}].[{table}] AS m WITH (READUNCOMMITTED) ON c.location = m.id
 OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 
@@ -167,15 +201,17 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SET NOCOUNT ON;
 DECLARE @keys nvarchar(max) = :keys;
 DECLARE @deleted bigint;
-DECLARE @chosen TABLE (location bigint NOT NULL PRIMARY KEY);
-INSERT INTO @chosen (location) SELECT CAST(k.[value] AS bigint) FROM OPENJSON(@keys) AS k;
+{chosen_marks}
 -- when source=archive
 DELETE a
 FROM @chosen AS c
 INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.location = a.archive_id
 WHERE
-    a.archived_at <= CAST(N'{before}' AS datetime2(7))
-    OR (a.reason = N'pop' AND a.archived_at <= CAST(N'{cutoff}' AS datetime2(7)))
+    {same_moment}
+    AND (
+        a.archived_at <= CAST(N'{before}' AS datetime2(7))
+        OR (a.reason = N'pop' AND a.archived_at <= CAST(N'{cutoff}' AS datetime2(7)))
+    )
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @deleted = @@ROWCOUNT;
 -- end
@@ -185,7 +221,7 @@ DELETE m
 OUTPUT deleted.id INTO @gone (location)
 FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.location = m.id
-WHERE m.status = 2 AND m.done_at <= CAST(N'{before}' AS datetime2(7))
+WHERE m.attempts = CAST(c.mark AS int) AND m.status = 2 AND m.done_at <= CAST(N'{before}' AS datetime2(7))
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @deleted = @@ROWCOUNT;
 -- when defined beside

@@ -132,7 +132,7 @@ CREATE TABLE IF NOT EXISTS dbq.lease (
     until timestamptz NOT NULL
 );
 
-COMMENT ON TABLE dbq.lease IS 'which of several recorders sends the notifications';
+COMMENT ON TABLE dbq.lease IS 'which of several recorders sends the notifications, which run of the pipeline works';
 
 CREATE TABLE IF NOT EXISTS dbq.notification (
     notification_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -159,20 +159,37 @@ COMMENT ON TABLE dbq.notification IS
 COMMENT ON COLUMN dbq.notification.target IS 'the receiver, as the configuration of the recorders names it';
 COMMENT ON COLUMN dbq.notification.event_key IS 'by which the receiver drops doubles';
 
+CREATE TABLE IF NOT EXISTS dbq.catalog_id (
+    id uuid PRIMARY KEY DEFAULT gen_random_uuid()
+);
+
+COMMENT ON TABLE dbq.catalog_id IS 'one row, made with the catalog: by it a database differs from another at the same address';
+
+INSERT INTO dbq.catalog_id (id) SELECT gen_random_uuid() WHERE NOT EXISTS (SELECT FROM dbq.catalog_id);
+
 -- name: exists
--- one row: whether this database has a catalog, whether it has an audit and decisions (old ones do not), and whether this login may read these
+-- one row: whether this database has a catalog, whether it has an audit, decisions and an id (old ones do not), and whether this login may read decisions
 -- Read from the tables: to_regclass would answer from the session's cache, where a table that another
 -- session has created since the first check is still missing, even after waiting for that session's lock.
 SELECT
     coalesce(bool_or(c.relname = 'queue'), false) AS present,
     coalesce(bool_or(c.relname = 'action'), false) AS audited,
     coalesce(bool_or(c.relname = 'lease'), false) AS decided,
+    coalesce(bool_or(c.relname = 'catalog_id'), false) AS identified,
     count(*) FILTER (
         WHERE c.relname IN ('pause', 'protection', 'silence', 'note') AND has_table_privilege(c.oid, 'SELECT')
     ) = 4 AS decisions_readable
 FROM pg_class AS c
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
-WHERE n.nspname = 'dbq' AND c.relname IN ('queue', 'action', 'pause', 'protection', 'silence', 'note', 'lease');
+WHERE n.nspname = 'dbq' AND c.relname IN ('queue', 'action', 'pause', 'protection', 'silence', 'note', 'lease', 'catalog_id');
+
+-- name: identity
+-- one row: which database this is: its cluster, its number there, and the id of its catalog
+SELECT
+    CAST(s.system_identifier AS text) || '/' || CAST(d.oid AS text) || '/' || CAST(i.id AS text) AS identity
+FROM pg_control_system() AS s
+CROSS JOIN dbq.catalog_id AS i
+INNER JOIN pg_database AS d ON d.datname = current_database();
 
 -- name: may_act
 -- one row: whether this login may write the audit
@@ -218,6 +235,41 @@ UPDATE dbq.action AS a
 SET last_at = clock_timestamp(), ended_at = clock_timestamp(), outcome = CAST(:outcome AS text), detail = CAST(:detail AS text)
 WHERE a.action_id = CAST(:action_id AS bigint) AND a.ended_at IS NULL
 RETURNING a.action_id AS action_id, a.done AS done;
+
+-- name: lease_take
+-- one row: the present holder of a lease, and until when: this one if it was free; if another one has it, that one
+-- :gone: a holder that is known to have ended
+WITH taken AS (
+    INSERT INTO dbq.lease AS l (name, holder, until)
+    VALUES (
+        CAST(:name AS text), CAST(:holder AS text),
+        clock_timestamp() + make_interval(secs => CAST(:seconds AS double precision))
+    )
+    ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
+    WHERE l.holder IN (excluded.holder, CAST(:gone AS text)) OR l.until < clock_timestamp()
+    RETURNING l.holder AS holder, l.until AS until
+)
+
+SELECT
+    coalesce(t.holder, l.holder, '') AS holder,
+    coalesce(t.until, l.until, clock_timestamp()) AS until
+FROM (VALUES (CAST(:name AS text))) AS v (name)
+LEFT JOIN taken AS t ON true
+LEFT JOIN dbq.lease AS l ON v.name = l.name;
+
+-- name: lease_renew
+-- one row: who holds the lease, which is renewed; none if another one has taken it since
+UPDATE dbq.lease AS l
+SET until = clock_timestamp() + make_interval(secs => CAST(:seconds AS double precision))
+WHERE l.name = CAST(:name AS text) AND l.holder = CAST(:holder AS text)
+RETURNING l.holder AS holder;
+
+-- name: lease_end
+-- one row: who held the lease, which is released; none if another one holds it
+UPDATE dbq.lease AS l
+SET until = clock_timestamp()
+WHERE l.name = CAST(:name AS text) AND l.holder = CAST(:holder AS text)
+RETURNING l.holder AS holder;
 
 -- name: running
 -- the running actions of operators, unless the last batch is a day old

@@ -128,7 +128,7 @@ CREATE UNLOGGED TABLE "{schema}"."{queue}_waiting" (
 -- Registers this session and returns the channel to LISTEN on. Call it, commit, LISTEN, pop once more, then wait. The next
 -- waiter removes the registrations of closed sessions.
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_wait"() RETURNS text
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 BEGIN
     DELETE FROM "{schema}"."{queue}_waiting" AS w USING (
         SELECT g.pid FROM "{schema}"."{queue}_waiting" AS g
@@ -141,7 +141,7 @@ END
 $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_wait_end"() RETURNS void
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 BEGIN
     DELETE FROM "{schema}"."{queue}_waiting" AS w WHERE w.pid = pg_backend_pid();
 END

@@ -1,5 +1,4 @@
--- Notifications: which of several recorders sends them, and what was sent to each receiver. Only the holder of the lease
--- writes dbq.notification.
+-- Notifications: what was sent to each receiver. Only the holder of the lease "notifications" writes dbq.notification.
 
 -- name: exists
 -- one row: whether the catalog has notifications (an older console's does not)
@@ -8,32 +7,6 @@ SELECT EXISTS(
     INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
     WHERE n.nspname = 'dbq' AND c.relname = 'notification'
 ) AS present;
-
--- name: lease
--- one row: the present holder of the lease: this recorder if it was free; none if another one has it
-WITH taken AS (
-    INSERT INTO dbq.lease AS l (name, holder, until)
-    VALUES (
-        'notifications', CAST(:holder AS text),
-        clock_timestamp() + make_interval(secs => CAST(:seconds AS double precision))
-    )
-    ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
-    WHERE l.holder = excluded.holder OR l.until < clock_timestamp()
-    RETURNING l.holder AS holder
-)
-
-SELECT coalesce(
-    (SELECT t.holder FROM taken AS t),
-    (SELECT l.holder FROM dbq.lease AS l WHERE l.name = 'notifications'),
-    ''
-) AS holder;
-
--- name: lease_end
--- one row: who held the lease, which is released; none if it was another recorder's
-UPDATE dbq.lease AS l
-SET until = clock_timestamp()
-WHERE l.name = 'notifications' AND l.holder = CAST(:holder AS text)
-RETURNING l.holder AS holder;
 
 -- name: unfinished
 -- what a receiver has not fully received: findings that continue, and what has not been sent; at most :n

@@ -64,7 +64,7 @@ WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 -- name: functions
 -- script: push, push_many, pop, pop_many
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push"(payload "{payload_type}", due_time timestamptz DEFAULT NULL) RETURNS bigint
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 DECLARE
     pushed bigint;
 BEGIN
@@ -77,7 +77,7 @@ END
 $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push_many"(payloads "{payload_type}"[], due_time timestamptz DEFAULT NULL) RETURNS SETOF bigint
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 DECLARE
     now_due timestamptz := clock_timestamp();
 BEGIN
@@ -92,7 +92,7 @@ $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"()
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 DECLARE
     now_due timestamptz := clock_timestamp(); -- a variable: clock_timestamp() itself fits no index scan
@@ -116,7 +116,7 @@ $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer)
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $dbq$
 DECLARE
     now_due timestamptz := clock_timestamp(); -- a variable: clock_timestamp() itself fits no index scan
@@ -160,7 +160,8 @@ WITH moved AS (
 
 SELECT
     (SELECT count(*) FROM moved) AS taken_out,
-    (SELECT count(*) FROM moved) AS put_in;
+    (SELECT count(*) FROM moved) AS put_in
+{under_declared_path}
 
 -- name: drop
 -- script: removes the queue's table and functions

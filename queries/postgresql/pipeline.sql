@@ -1,27 +1,36 @@
--- The pipeline's locks, which keep two runs apart, and rows on their way into the lake.
+-- Rows on their way into the lake, and whether a run may still work.
 --
 -- source=archive  rows of the queue's archive: popped ones up to the cut-off, all others only before an earlier moment,
 --                 because restore may need them
 -- source=done     done rows of status and split, in their own table, up to such a moment
 -- What a task sends contains its values as literals: PostgreSQL's COPY binds none.
 
--- name: acquire_lock
--- one row: whether this session has the lock of that name now; it lasts until the session ends or releases it
-SELECT pg_try_advisory_lock(hashtextextended('{resource}', 0)) AS acquired; -- when mode=exclusive
-SELECT pg_try_advisory_lock_shared(hashtextextended('{resource}', 0)) AS acquired; -- when mode=shared
+-- name: working
+-- one row: whether a run's action is not finished and its lease is its own
+SELECT EXISTS(
+    SELECT FROM dbq.action AS a
+    INNER JOIN dbq.lease AS l ON l.name = '{lease}' AND l.holder = '{holder}' AND l.until > clock_timestamp()
+    WHERE a.action_id = CAST('{action_id}' AS bigint) AND a.ended_at IS NULL
+) AS working;
 
--- name: release_lock
--- one row: whether this session had the lock of that name, now released
-SELECT pg_advisory_unlock(hashtextextended('{resource}', 0)) AS acquired; -- when mode=exclusive
-SELECT pg_advisory_unlock_shared(hashtextextended('{resource}', 0)) AS acquired; -- when mode=shared
-
--- name: action
--- one row: the audit's counts of an action, and whether it is finished
+-- name: plan_actions
+-- the actions that carried out a plan, by its cut-off: how many rows each deleted, and whether it is finished
 SELECT
+    a.action_id AS action_id,
     a.done AS done,
     a.ended_at IS NOT NULL AS ended
 FROM dbq.action AS a
-WHERE a.action_id = CAST('{action_id}' AS bigint);
+WHERE a.schema_name = CAST(:schema AS text) AND a.queue_name = CAST(:queue AS text)
+AND a.verb = 'pipeline archive' AND a.cutoff = CAST(:cutoff AS timestamptz)
+ORDER BY a.action_id;
+
+-- name: taken_by_others
+-- one row: at most how many rows other actions can have taken out of the queue's tables since a plan was made
+SELECT CAST(coalesce(sum(a.done), 0) AS bigint) AS rows
+FROM dbq.action AS a
+WHERE a.schema_name = CAST(:schema AS text) AND a.queue_name = CAST(:queue AS text)
+AND (a.verb <> 'pipeline archive' OR a.cutoff IS DISTINCT FROM CAST(:cutoff AS timestamptz))
+AND (a.ended_at IS NULL OR a.last_at >= CAST(:made_at AS timestamptz));
 
 -- name: server_time
 -- one row: the server's clock
@@ -121,9 +130,12 @@ ORDER BY m.id;
 
 -- name: lock_rows
 -- a row for each exported row that exists, is still to be deleted, and nobody holds; lock=yes: locked now
+-- :keys alone finds them by the index; :marks, a row's archived_at or attempts, shows that it is the one exported.
 -- when source=archive
 SELECT a.archive_id AS key
 FROM "{schema}"."{queue}_archive" AS a
+INNER JOIN UNNEST(CAST(:keys AS bigint[]), CAST(:marks AS timestamp[])) AS k (key, moment)
+    ON a.archive_id = k.key AND a.archived_at = k.moment AT TIME ZONE 'UTC'
 WHERE
     a.archive_id = ANY(CAST(:keys AS bigint[]))
     AND (
@@ -136,11 +148,26 @@ FOR UPDATE OF a SKIP LOCKED -- when lock=yes
 -- when source=done
 SELECT m.id AS key
 FROM "{schema}"."{table}" AS m
-INNER JOIN UNNEST(CAST(:keys AS bigint[]), CAST(:attempts AS integer[])) AS k (key, attempts)
+INNER JOIN UNNEST(CAST(:keys AS bigint[]), CAST(:marks AS integer[])) AS k (key, attempts)
     ON m.id = k.key AND m.attempts = k.attempts
 WHERE {is_done} AND m.done_at <= CAST('{before} UTC' AS timestamptz)
 ORDER BY m.id
 FOR UPDATE OF m SKIP LOCKED -- when lock=yes
+-- end
+
+-- name: present_rows
+-- a row for each exported row that the database still has, whoever holds it and whatever its state
+-- when source=archive
+SELECT a.archive_id AS key
+FROM "{schema}"."{queue}_archive" AS a
+INNER JOIN UNNEST(CAST(:keys AS bigint[]), CAST(:marks AS timestamp[])) AS k (key, moment)
+    ON a.archive_id = k.key AND a.archived_at = k.moment AT TIME ZONE 'UTC'
+WHERE a.archive_id = ANY(CAST(:keys AS bigint[]));
+-- end
+-- when source=done
+SELECT m.id AS key
+FROM "{schema}"."{table}" AS m
+WHERE m.id = ANY(CAST(:keys AS bigint[]));
 -- end
 
 -- name: delete_rows
@@ -148,8 +175,10 @@ FOR UPDATE OF m SKIP LOCKED -- when lock=yes
 WITH gone AS (
     -- when source=archive
     DELETE FROM "{schema}"."{queue}_archive" AS a
+    USING UNNEST(CAST(:keys AS bigint[]), CAST(:marks AS timestamp[])) AS k (key, moment)
     WHERE
         a.archive_id = ANY(CAST(:keys AS bigint[]))
+        AND a.archive_id = k.key AND a.archived_at = k.moment AT TIME ZONE 'UTC'
         AND (
             a.archived_at <= CAST('{before} UTC' AS timestamptz)
             OR (a.reason = 'pop' AND a.archived_at <= CAST('{cutoff} UTC' AS timestamptz))
@@ -158,7 +187,8 @@ WITH gone AS (
     -- end
     -- when source=done
     DELETE FROM "{schema}"."{table}" AS m
-    WHERE m.id = ANY(CAST(:keys AS bigint[])) AND {is_done} AND m.done_at <= CAST('{before} UTC' AS timestamptz)
+    USING UNNEST(CAST(:keys AS bigint[]), CAST(:marks AS integer[])) AS k (key, attempts)
+    WHERE m.id = k.key AND m.attempts = k.attempts AND {is_done} AND m.done_at <= CAST('{before} UTC' AS timestamptz)
     RETURNING m.id AS key
     -- end
 )

@@ -1,5 +1,20 @@
 -- The server itself, whatever queues it holds.
 
+-- name: session_settings
+-- one row: the process that answers, and the settings that every statement relies on
+-- Qualified, since the search path is one of them.
+SELECT
+    pg_catalog.pg_backend_pid() AS pid,
+    pg_catalog.current_setting('statement_timeout') AS statement_timeout,
+    pg_catalog.current_setting('lock_timeout') AS lock_timeout,
+    pg_catalog.current_setting('idle_in_transaction_session_timeout') AS idle_in_transaction_session_timeout,
+    pg_catalog.current_setting('standard_conforming_strings') AS standard_conforming_strings,
+    pg_catalog.current_setting('timezone') AS timezone,
+    pg_catalog.current_setting('datestyle') AS datestyle,
+    pg_catalog.current_setting('intervalstyle') AS intervalstyle,
+    pg_catalog.current_setting('search_path') AS search_path,
+    pg_catalog.current_setting('default_transaction_isolation') AS default_transaction_isolation;
+
 -- name: capabilities
 -- one row: the server, the login, and what it may do
 SELECT

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url
 
 from console import catalog
@@ -191,15 +192,17 @@ def test_upgrades_under_traffic_lose_no_message(use_postgresql: Use) -> None:
     traffic.settle()
 
 
-def test_an_older_catalog_gets_its_audit_table(new_database: Database) -> None:
+def test_an_older_catalog_gets_the_tables_that_it_lacks(new_database: Database) -> None:
     client = installed(new_database, FIFO)
+    for table in ("action", "notification", "lease", "catalog_id"):
+        with session(client) as connection:
+            connection.execute(SQL("DROP TABLE dbq.{}").format(Identifier(table)))
+        assert differences_of(client) == {f"dbq.{table}": How.MISSING}
+        upgrade(new_database, from_catalog(client))
+        assert differences_of(client) == {}
+        assert any(f"dbq.{table}" in entry.detail for entry in entries(client, "upgrade"))
     with session(client) as connection:
-        connection.execute("DROP TABLE dbq.action")
-    assert differences_of(client) == {"dbq.action": How.MISSING}
-    upgrade(new_database, from_catalog(client))
-    assert differences_of(client) == {}
-    (entry,) = entries(client, "upgrade")
-    assert "dbq.action" in entry.detail
+        assert connection.execute("SELECT count(*) FROM dbq.catalog_id").fetchone() == (1,)
 
 
 def test_newer_and_adopted_queues_cannot_be_upgraded(use_postgresql: Use) -> None:

@@ -65,7 +65,7 @@ def purge_with_fate(
             execute.execute(proxied, action, planned, batching=Batching(batch=BATCH), progress=arm)
     with closing(open_database(url)) as direct, direct.transaction("look") as connection:
         (entry,) = audit.entries(connection, audit.EntryFilter(verb="purge"))
-        size = connection.execute(text("SELECT count(*) FROM mail_archive")).scalar_one()
+        size = connection.execute(text("SELECT count(*) FROM public.mail_archive")).scalar_one()
     return caught.value, entry, size
 
 
@@ -117,7 +117,9 @@ def test_a_batch_that_continues_after_the_loss_is_waited_for(queues_url: str) ->
         healing.join()
         with direct.transaction("look") as connection:
             (entry,) = audit.entries(connection, audit.EntryFilter(verb="purge"))
-            archived = connection.execute(text("SELECT count(*) FROM mail_archive")).scalar_one()
+            archived = connection.execute(
+                text("SELECT count(*) FROM public.mail_archive")
+            ).scalar_one()
     assert archived == entry.done
     if entry.outcome == "failed":
         assert f"{archived} of {READY_AND_ERRORS} are done" in caught.value.next_step

@@ -1,5 +1,6 @@
 """archive with concurrent work: restores, locked rows, other runs and lakes, late tasks."""
 
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from console import sql
 from console.actions.restore import Restore
 from console.engines import open_database
 from console.errors import RefusedError
-from console.pipeline import locks
+from console.pipeline import leases
 from console.pipeline.archive import export, files, job
 from console.pipeline.archive import plan as planning
 from console.pipeline.lake import Lake
@@ -34,7 +35,6 @@ from tests.pipeline.archive_tools import (
     run,
     stop_at,
 )
-from tests.servers import wait_until
 
 
 def test_rows_restored_during_a_run_stay_in_the_database(filled: Client, lake: Lake) -> None:
@@ -177,19 +177,6 @@ def test_a_task_that_outlived_its_run_changes_nothing(filled: Client, lake: Lake
     before = {path: lake.size(path) for path in lake.files("")}
     with pytest.raises(RefusedError, match="too late"):
         export.export(late)
-    with filled.database.autocommit("lock") as connection:
-        work = locks.lock_name("work", lake.id(), filled.queue)
-
-        def is_free() -> bool:
-            with locks.try_lock(connection, work, "exclusive") as acquired:
-                return acquired
-
-        # A closed client does not wait for its session to end.
-        wait_until(is_free, "its session lets go")
-        with locks.try_lock(connection, work, "exclusive") as acquired:
-            assert acquired
-            with pytest.raises(RefusedError, match="too late"):
-                export.export(late)
     assert {path: lake.size(path) for path in lake.files("")} == before
 
 
@@ -211,3 +198,83 @@ def test_a_task_whose_run_ends_while_it_reads_leaves_nothing(
     assert lake.files("archive") == []
     (done,) = run(filled, lake)
     assert done.deleted == 30
+
+
+TAKEN = "UPDATE dbq.lease SET holder = 'ann@elsewhere pid 1' WHERE name LIKE 'pipeline %'"
+
+
+@pytest.mark.parametrize("work", [export.export, files.verify])
+def test_a_run_that_lost_its_lease_changes_nothing_more(
+    filled: Client, lake: Lake, work: Work
+) -> None:
+    """Its machine stood still, and another one has taken its place."""
+    with pytest.raises(RefusedError, match=r"lease|too late"):
+        run(filled, lake, tasks=HookedTasks(work, lambda: execute_sql(filled, TAKEN)))
+    assert len(archived_keys(filled)) == 30
+    assert bool(lake.files("archive")) == (work == files.verify)
+
+
+def test_a_run_that_lost_its_lease_after_the_deletes_withdraws_nothing(
+    filled: Client, lake: Lake
+) -> None:
+    restoring = HookedTasks(
+        files.verify, lambda: act(filled, lambda one: Restore(one, popped=True), "limit=4")
+    )
+    offered = job.preview(filled.database, filled.queue, lake, NO_RETENTION)
+
+    def on_progress(phase: str, /, *, done: int, of: int, **_: int) -> None:
+        if phase == "delete" and done == of:
+            execute_sql(filled, TAKEN)
+
+    with pytest.raises(RefusedError, match="lease"):
+        job.archive(filled.database, offered, lake, restoring, on_progress=on_progress)
+    assert archived_keys(filled) == []
+    assert len(rows_in_lake(lake)) == 30, "as they were exported"
+    execute_sql(filled, "UPDATE dbq.lease SET until = now()")
+    run(filled, lake)
+    assert len(rows_in_lake(lake)) == 26
+
+
+def test_the_lease_of_a_machine_that_was_lost_is_taken_when_it_ends(
+    filled: Client, lake: Lake
+) -> None:
+    execute_sql(
+        filled,
+        "INSERT INTO dbq.lease VALUES (:name, 'ann@elsewhere pid 1', now() + '1 second')",
+        name=leases.lease_name("run", lake.id(), filled.queue),
+    )
+    (done,) = run(filled, lake)
+    assert done.deleted == 30
+
+
+def test_a_holder_of_another_machine_that_renews_its_lease_is_at_work(
+    filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = itertools.count()
+    monkeypatch.setattr(leases, "_our_name", lambda: f"ann@elsewhere pid {next(numbers)}")
+    monkeypatch.setattr(leases, "SECONDS", 6.0)
+    name = leases.lease_name("run", lake.id(), filled.queue)
+    with (
+        leases.held(filled.database, name, RefusedError("never")),
+        pytest.raises(RefusedError, match=r"Another run(.|\n)*ann@elsewhere pid 0"),
+    ):
+        run(filled, lake)
+    (done,) = run(filled, lake)
+    assert done.deleted == 30, "it was given back"
+
+
+def test_of_two_attempts_at_a_range_the_first_counts(filled: Client, lake: Lake) -> None:
+    """Spark repeats the task of an executor that it has lost, which may still be at work."""
+    sent = Counter(row[0] for row in execute_sql(filled, "SELECT payload FROM <archive>"))
+
+    class TwiceTasks(LocalTasks):
+        def run(self, work: Work, items: Sequence[Item], *more: Any, **how: Any) -> Any:
+            first = [work(item) for item in items]
+            again = super().run(work, items, *more, **how)
+            assert again == first
+            return again
+
+    (done,) = run(filled, lake, tasks=TwiceTasks(), range_rows=10)
+    assert (done.deleted, done.files) == (30, 3)
+    assert payloads(lake) == sent
+    assert len(lake.data_files("archive")) == 3

@@ -10,7 +10,7 @@ from console.audit import EntryFilter as Entries
 from console.audit import entries
 from console.catalog import Queue
 from console.errors import RefusedError, UsageError
-from console.pipeline import locks
+from console.pipeline import leases
 from console.pipeline import replay as job
 from console.pipeline.archive.plan import QueueArchive
 from console.pipeline.lake import Lake
@@ -124,14 +124,12 @@ def test_the_same_message_of_another_lake_counts_as_another(
 
 def test_a_second_replay_at_the_same_time_is_refused(new_queue: NewQueue, lake: Lake) -> None:
     client = new_queue("fifo")
-    lock = locks.lock_name("replay", lake.id(), client.queue)
-    with client.database.session("hold") as session:
-        with session.transaction("lock") as connection:
-            assert locks.acquire(connection, lock, "exclusive")
-        with pytest.raises(RefusedError, match="running"):
-            replayed(client, lake, rows(1))
-        with session.transaction("let go") as connection:
-            locks.release(connection, lock, "exclusive")
+    name = leases.lease_name("replay", lake.id(), client.queue)
+    with (
+        leases.held(client.database, name, RefusedError("never")),
+        pytest.raises(RefusedError, match="running"),
+    ):
+        replayed(client, lake, rows(1))
     assert replayed(client, lake, rows(1)).pushed == 1
 
 

@@ -49,7 +49,7 @@ def test_every_function_and_column_is_found_whatever_the_queue_is_called() -> No
 @pytest.mark.parametrize("engine", PRODUCTS)
 def test_all_tables_of_the_catalog_are_found(engine: str) -> None:
     columns = shipped.catalog_columns(PRODUCTS[engine])
-    decisions = {"pause", "protection", "silence", "note", "lease", "notification"}
+    decisions = {"pause", "protection", "silence", "note", "lease", "notification", "catalog_id"}
     assert {column.table for column in columns} == {"queue", "setting", "action"} | decisions
     assert {"action_id", "detail", "cutoff"} <= {c.name for c in columns if c.table == "action"}
 

@@ -17,7 +17,7 @@ from console.doctor import broker, claims, messages, sessions
 from console.engines import PRODUCTS, Product
 from console.monitor.scan_query import MessageSource, query
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest
-from console.pipeline import locks
+from console.pipeline import leases
 from console.pipeline.archive import files, plan
 from console.sql import templates
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
@@ -203,14 +203,15 @@ def test_a_pop_and_the_doctor_use_the_same_planner_settings() -> None:
 
 
 PIPELINE_TYPES = {
-    "action": locks.Action,
+    "plan_actions": leases.Action,
     "step": plan.RangeStep,
 }
 PIPELINE_VALUES = {
-    "acquire_lock": "acquired",
-    "release_lock": "acquired",
+    "working": "working",
     "server_time": "moment",
+    "taken_by_others": "rows",
     "lock_rows": "key",
+    "present_rows": "key",
     "delete_rows": "deleted",
 }
 

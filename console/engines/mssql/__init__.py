@@ -123,7 +123,14 @@ class SQLServer:
         """Server, port and database, also from `odbc_connect`."""
         return label(url)
 
-    def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine:
+    def create_engine(
+        self,
+        url: URL,
+        timeouts: Timeouts,
+        application_name: str,
+        *,
+        pooled: bool = False,  # noqa: ARG002  # no pooler stands before this product
+    ) -> Engine:
         """A pool of connections with every timeout set."""
         import sqlalchemy  # noqa: PLC0415  # a verb imports what it uses
 

@@ -3,6 +3,9 @@
 Before a batch is deleted, its keys (an intent) are written to the lake with the count that the
 run's action will have in the audit: the batch's own transaction counts it there. So after a kill
 the audit says which intents were committed.
+
+A row is a key and a mark: its archived_at or, of a done row, its attempts. Another row that has the
+key later, or in another database, has another mark.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,7 +29,7 @@ from console.pipeline.archive.digests import ColumnDigests, FileDigest
 from console.pipeline.archive.export import range_manifest
 from console.pipeline.archive.files import SCHEMA, Writer, batches, pc, pq
 from console.pipeline.archive.plan import ARCHIVE, ArchivePlan, Range, scope
-from console.pipeline.lake import DamagedError, Lake
+from console.pipeline.lake import DamagedError, Lake, unique_path
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -54,13 +58,13 @@ def keys_of(runs: Iterable[Sequence[int]]) -> set[int]:
     return {key for first, count in runs for key in range(first, first + count)}
 
 
-def exported(lake: Lake, manifest: Mapping[str, Any], deleted: set[int]) -> dict[int, int]:
-    """Key -> attempts of all rows in a range's files. DamagedError.
+def exported(lake: Lake, manifest: Mapping[str, Any], deleted: set[int]) -> dict[int, str]:
+    """Key -> mark of all rows in a range's files. DamagedError.
 
     A file that a killed run rewrote differs from its manifest: it has only rows already deleted.
     Any other difference is damage.
     """
-    found: dict[int, int] = {}
+    found: dict[int, str] = {}
     for entry in manifest["files"]:
         keys, as_written = file_keys(lake, entry, manifest["source"])
         if not as_written and keys.keys() - deleted:
@@ -69,17 +73,20 @@ def exported(lake: Lake, manifest: Mapping[str, Any], deleted: set[int]) -> dict
     return found
 
 
-def file_keys(lake: Lake, entry: Mapping[str, Any], source: str) -> tuple[dict[int, int], bool]:
-    """Key -> attempts of one file, and whether they match its manifest. DamagedError."""
-    names = ["archive_id" if source == ARCHIVE else "id", "attempts"]
-    found: dict[int, int] = {}
+def file_keys(lake: Lake, entry: Mapping[str, Any], source: str) -> tuple[dict[int, str], bool]:
+    """Key -> mark of one file, and whether they match its manifest. DamagedError."""
+    names = ["archive_id", "archived_at"] if source == ARCHIVE else ["id", "attempts"]
+    found: dict[int, str] = {}
     digest = ColumnDigests()
     try:
         with lake.reading(entry["path"]) as opened, pq.ParquetFile(opened) as file:
             for batch in batches(file, names):
                 digest.add(batch)
-                keys, attempts = (batch.column(name).to_pylist() for name in names)
-                found |= zip(map(int, keys), attempts, strict=True)
+                keys, marks = (batch.column(name) for name in names)
+                if source == ARCHIVE:  # UTC, without its zone
+                    marks = marks.cast(pa.timestamp("us"))
+                texts = marks.cast(pa.string()).to_pylist()
+                found |= zip(map(int, keys.to_pylist()), texts, strict=True)
     except (OSError, ValueError, TypeError) as error:
         raise _unusable(lake, entry["path"], str(error).splitlines()[0]) from error
     written = entry.get(digests.DIGESTS)  # manifests of earlier versions have none
@@ -91,8 +98,8 @@ def _unusable(lake: Lake, path: str, why: str) -> DamagedError:
     return DamagedError(
         f"{lake.path(path)} cannot be used.",
         why=why,
-        next_step="Nothing more is deleted. The manifests next to its plan say which of its "
-        "rows are deleted; restore the file.",
+        next_step="Nothing more is deleted. Put the file back from a backup of the lake, then run "
+        "it again. Leave the other files as they are: rows that only they have are in no database.",
     )
 
 
@@ -103,19 +110,13 @@ class Intents:
         self._lake = lake
         self._folder = f"{plan.manifests}/deletes"
         self._names: defaultdict[int, list[str]] = defaultdict(list)
-        self._committed: dict[int, int] = {}
+        self.actions: set[int] = set()
+        self.committed: dict[int, int] = {}
         """By action, the rows that the audit counts."""
         for name in lake.names(self._folder):
             if match := _NAME.fullmatch(name):
                 self._names[int(match["range"])].append(name)
-                self._committed[int(match["action"])] = 0
-
-    @property
-    def actions(self) -> list[int]:
-        return sorted(self._committed)
-
-    def set_committed(self, action_id: int, rows: int) -> None:
-        self._committed[action_id] = rows
+                self.actions.add(int(match["action"]))
 
     def _name(self, part: int, action_id: int, batch: int) -> str:
         return f"{part:06}-{action_id}-{batch:06}.json"
@@ -131,34 +132,25 @@ class Intents:
         """The server rolled the batch back."""
         name = self._name(part, action_id, batch)
         if name in self._names[part]:
-            self._lake.remove(f"{self._folder}/{name}")
+            self._lake.discard(f"{self._folder}/{name}")
             self._names[part].remove(name)
 
     def deleted(self, part: int) -> set[int]:
-        """The keys of a range that this plan has deleted from the database."""
+        """The keys of a range that this plan has deleted from the database, as far as its intents
+        can be read."""
         found: set[int] = set()
         for name in self._names[part]:
-            intent = self._read(name)
-            if intent["done"] <= self._committed[intent["action"]]:
-                found |= keys_of(intent["keys"])
+            with suppress(FileNotFoundError, DamagedError):
+                intent = self._lake.read_json(f"{self._folder}/{name}")
+                if _is_intent(intent) and intent["done"] <= self.committed.get(intent["action"], 0):
+                    found |= keys_of(intent["keys"])
         return found
-
-    def _read(self, name: str) -> dict[str, Any]:
-        path = f"{self._folder}/{name}"
-        intent = self._lake.read_json(path)
-        if not _is_intent(intent) or intent["action"] not in self._committed:
-            raise DamagedError(
-                f"{self._lake.path(path)} is damaged.",
-                why="It does not say what a batch should delete.",
-                next_step="Nothing more is deleted. Restore the file.",
-            )
-        return intent
 
     def clear(self) -> None:
         """Once the plan is done: the files hold what was deleted, and nothing else."""
         for names in self._names.values():
             for name in names:
-                self._lake.remove(f"{self._folder}/{name}")
+                self._lake.discard(f"{self._folder}/{name}")
         self._names.clear()
 
 
@@ -185,22 +177,29 @@ class Deleter:
         plan: ArchivePlan,
         intents: Intents,
         action_id: int,
+        renew: Callable[[Connection], None],
         *,
         batch_rows: int = BATCH,
     ) -> None:
+        """`renew`, in each batch's transaction, raises where another run may be at work."""
         self._session = session
         self._queue = queue
         self._plan = plan
         self._intents = intents
         self._action_id = action_id
+        self._renew = renew
         self._batch_rows = batch_rows
         self._batch = 0
+        self.deleted: set[int] = set()
+        """Of the range that is being deleted, what this action has deleted."""
         self.done = 0
         """Rows that this action has deleted."""
 
-    def range(self, part: Range, keys: Mapping[int, int]) -> Iterator[int]:
-        """Delete those of a range's exported rows that are still there; yields batch counts."""
-        left = sorted(keys.keys() - self._intents.deleted(part.number))
+    def range(self, part: Range, keys: Mapping[int, str], before: set[int]) -> Iterator[int]:
+        """Delete those of a range's exported rows that are still there, but for those deleted
+        `before`; yields batch counts."""
+        self.deleted = set()
+        left = sorted(keys.keys() - before)
         for pause in (*_RETRY_SECONDS, None):
             missed: list[int] = []
             for selected in self._batches(left):
@@ -216,7 +215,17 @@ class Deleter:
         for at in range(0, len(keys), self._batch_rows):
             yield keys[at : at + self._batch_rows]
 
-    def _delete(self, part: Range, selected: Sequence[int], keys: Mapping[int, int]) -> set[int]:
+    def present(self, part: Range, keys: Mapping[int, str], of: Iterable[int]) -> set[int]:
+        """Those of these exported rows that the database still has."""
+        found: set[int] = set()
+        for selected in self._batches(sorted(of)):
+            with self._session.transaction("find exported rows") as connection:
+                within = self._scope(connection, part)
+                values = _rows(connection, selected, keys)
+                found |= set(sql.values(connection, int, "pipeline.present_rows", within, **values))
+        return found
+
+    def _delete(self, part: Range, selected: Sequence[int], keys: Mapping[int, str]) -> set[int]:
         """One batch; the keys of the rows that it deleted."""
         self._batch += 1
 
@@ -224,17 +233,24 @@ class Deleter:
             # Where it is retried, the server is known to have rolled it back.
             self._intents.drop(part.number, self._action_id, self._batch)
             with self._session.transaction("delete exported rows") as connection:
+                self._renew(connection)
                 locked = self._matching(connection, part, selected, keys, lock="yes")
                 if locked:
-                    self._delete_locked(connection, part, locked, len(selected))
+                    self._delete_locked(connection, part, locked, keys, len(selected))
             return set(locked)
 
         deleted = retry_transient(batch)
         self.done += len(deleted)
+        self.deleted |= deleted
         return deleted
 
     def _delete_locked(
-        self, connection: Connection, part: Range, locked: Sequence[int], selected: int
+        self,
+        connection: Connection,
+        part: Range,
+        locked: Sequence[int],
+        keys: Mapping[int, str],
+        selected: int,
     ) -> None:
         intent = {
             "action": self._action_id,
@@ -247,7 +263,7 @@ class Deleter:
             int,
             "pipeline.delete_rows",
             self._scope(connection, part),
-            keys=product_of(connection).array([str(key) for key in locked]),
+            **_rows(connection, locked, keys),
         )
         if deleted != len(locked):
             raise ConsoleError(
@@ -263,20 +279,17 @@ class Deleter:
         connection: Connection,
         part: Range,
         selected: Sequence[int],
-        keys: Mapping[int, int],
+        keys: Mapping[int, str],
         *,
         lock: str,
     ) -> list[int]:
         """The keys of the rows that the plan still covers; with `lock`, of those it could lock."""
-        array = product_of(connection).array
-        values = {"keys": array([str(key) for key in selected])}
-        if part.source != ARCHIVE:
-            values["attempts"] = array([str(keys[key]) for key in selected])
         within = self._scope(connection, part, lock=lock)
+        values = _rows(connection, selected, keys)
         return sql.values(connection, int, "pipeline.lock_rows", within, **values)
 
     def _locked_by_others(
-        self, part: Range, missed: Sequence[int], keys: Mapping[int, int]
+        self, part: Range, missed: Sequence[int], keys: Mapping[int, str]
     ) -> list[int]:
         found: list[int] = []
         for selected in self._batches(missed):
@@ -289,8 +302,18 @@ class Deleter:
         return sql.Scope(within.values, {**within.options, **conditions}, within.roles)
 
 
+def _rows(
+    connection: Connection, selected: Sequence[int], keys: Mapping[int, str]
+) -> dict[str, object]:
+    array = product_of(connection).array
+    return {
+        "keys": array([str(key) for key in selected]),
+        "marks": array([keys[key] for key in selected]),
+    }
+
+
 # Withdraw from the lake the exported rows that were not there to be deleted: restored meanwhile, or
-# locked by others. Then a range's files have exactly what its plan deleted. Idempotent.
+# locked by others. Then a range's files have exactly what the database has not. Idempotent.
 
 
 def withdraw(
@@ -298,34 +321,34 @@ def withdraw(
     plan: ArchivePlan,
     part: Range,
     manifest: Mapping[str, Any],
-    deleted: set[int],
+    kept: set[int],
     require: Callable[[], None],
 ) -> Mapping[str, Any]:
-    """The range's manifest after it; its files have the deleted rows and no others.
+    """The range's manifest after it; its files have the rows to keep and no others.
 
     `require` is called before each change, and raises where this run may no longer write.
     """
-    if manifest["rows"] == len(deleted):
+    if manifest["rows"] == len(kept):
         return manifest
     left: list[dict[str, Any]] = []
     for entry in manifest["files"]:
         path = entry["path"]
         keys, _ = file_keys(lake, entry, part.source)
-        if not keys.keys() & deleted:
+        if not keys.keys() & kept:
             continue
-        if keys.keys() - deleted:
+        if keys.keys() - kept:
             require()
-            path, digest = _rewrite(lake, entry, part.source, deleted, plan.payload_kind)
+            path, digest = _rewrite(lake, entry, part.source, kept, plan.payload_kind)
         elif len(keys) == entry["rows"]:
             left.append(entry)
             continue
-        else:  # rewritten by a run that was killed afterwards
+        else:  # rewritten in place by an earlier version, which was killed afterwards
             digest = ColumnDigests()
             files.read(lake, path, plan.payload_kind, digest)
         left.append({"path": path, "size": lake.size(path), **digest.as_json()})
-    if sum(entry["rows"] for entry in left) != len(deleted):
+    if sum(entry["rows"] for entry in left) != len(kept):
         raise _unusable(
-            lake, plan.range_path(part.number), "The files do not hold each deleted row once."
+            lake, plan.range_path(part.number), "The files do not hold each row to keep once."
         )
     new = range_manifest(plan, part, left)
     require()
@@ -334,17 +357,17 @@ def withdraw(
 
 
 def _rewrite(
-    lake: Lake, entry: Mapping[str, Any], source: str, deleted: set[int], payload_kind: str
+    lake: Lake, entry: Mapping[str, Any], source: str, kept: set[int], payload_kind: str
 ) -> tuple[str, ColumnDigests]:
-    """Write the file with the deleted rows only; its path and digest.
+    """Write the rows to keep to a new file; its path and digest.
 
     The database no longer has these rows. So the old file is compared with its manifest as it is
-    read, and the new one is read back before it replaces the old.
+    read, and the new one is read back; the old one stays until the plan is done.
     """
     path, key = entry["path"], "archive_id" if source == ARCHIVE else "id"
     key_type = SCHEMA.field(key).type
-    kept = pa.array([k if source == ARCHIVE else str(k) for k in sorted(deleted)], key_type)
-    before, new_path = digests.digest_like(entry), lake.new_path(path)
+    values = pa.array([k if source == ARCHIVE else str(k) for k in sorted(kept)], key_type)
+    before, new_path = digests.digest_like(entry), unique_path(path)
 
     def check(written_path: str) -> None:
         _require_same(lake, path, entry, before)
@@ -359,7 +382,7 @@ def _rewrite(
     ):
         for batch in batches(file):
             before.add(batch)
-            writer.write(batch.filter(pc.is_in(batch.column(key), value_set=kept)))
+            writer.write(batch.filter(pc.is_in(batch.column(key), value_set=values)))
     return new_path, writer.digest
 
 

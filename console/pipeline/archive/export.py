@@ -1,7 +1,6 @@
 """Export one range: read the rows that match, write a Parquet file per day, then the manifest."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,17 +15,14 @@ from console.engines import Product, Timeouts, open_database, product
 from console.engines.bounded_connection import SOCKET
 from console.engines.database import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
-from console.pipeline import locks
 from console.pipeline.archive import digests
 from console.pipeline.archive.files import SCHEMA, Writer, conform, dates, pc
 from console.pipeline.archive.plan import ArchivePlan, Range, scope
 from console.pipeline.java import INSTALL
-from console.pipeline.lake import Lake
+from console.pipeline.lake import Lake, unique_path
 from console.pipeline.spark import Item
 
 _FETCHED = 5_000
-_WAIT_SECONDS = 60.0
-_POLL_SECONDS = 0.5
 
 
 class TaskReader(Protocol):
@@ -178,19 +174,16 @@ def _odbc_url(database: Database) -> str:
 _URL: dict[str, Callable[[Database], str]] = {"libpq": _libpq_url, "odbc": _odbc_url}
 
 
-def items(  # noqa: PLR0913  # all that a task needs
+def items(  # all that a task needs
     product: Product,
     queue: Queue,
     url: str,
     lake: Lake,
     plan: ArchivePlan,
     ranges: list[Range],
-    *,
-    work: str,
-    action_id: int,
-    clean: bool,
+    working: str,
 ) -> list[Item]:
-    """A task per range, as JSON."""
+    """A task per range, as JSON. `working`: the SQL that says whether the run goes on."""
     return [
         {
             "engine": product.name,
@@ -198,11 +191,8 @@ def items(  # noqa: PLR0913  # all that a task needs
             "lake": lake.location,
             "plan": {**plan.as_json(), "ranges": []},
             "range": part.as_json(),
-            "hold": locks.lock_text(product, work, "shared"),
-            "hold_range": locks.lock_text(product, f"{work} {part.number}", "exclusive"),
-            "action": locks.action_text(product, action_id),
+            "working": working,
             "rows": _rows_text(product, queue, plan, part),
-            "clean": clean,
         }
         for part in ranges
     ]
@@ -220,57 +210,38 @@ def export(item: Item) -> dict[str, Any]:
     fields = {key: value for key, value in item["plan"].items() if key not in {"format", "version"}}
     plan, part = ArchivePlan(**fields), Range(**item["range"])
     with reader(item["engine"], item["url"]) as source:
-        _require_run(source, item)
-        if item["clean"]:
-            remove_files(lake, plan, part.number)
+        _require_working(source, item)
         return _Export(lake, plan, part).run(source, item)
 
 
-def _require_run(source: TaskReader, item: Item) -> None:
-    """RefusedError where this task's run has ended, or another task is working on the range."""
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while not _acquired(source, item["hold_range"]):
-        # A lost executor's task holds it until the server notices that its session has ended.
-        _require_action(source, item)
-        if time.monotonic() >= deadline:
-            raise _too_late()
-        time.sleep(_POLL_SECONDS)
-    if not _acquired(source, item["hold"]):
-        raise _too_late()
-    _require_action(source, item)
-
-
-def _acquired(source: TaskReader, lock: str) -> bool:
-    row = source.one(lock)
-    return row is not None and bool(row[0])
-
-
-def _require_action(source: TaskReader, item: Item) -> None:
-    """RefusedError where the run's action has ended."""
-    row = source.one(item["action"])
-    if row is None or row[1]:
+def _require_working(source: TaskReader, item: Item) -> None:
+    """RefusedError where the run of this task has ended, or another one has taken its lease."""
+    row = source.one(item["working"])
+    if row is None or not row[0]:
         raise _too_late()
 
 
 def _too_late() -> RefusedError:
     return RefusedError(
         "A task of the pipeline started too late.",
-        why="Its run has ended, or another task does its work.",
+        why="Its run has ended, or another run has taken its place.",
         next_step="It changed nothing. Run the same command again: it continues.",
     )
 
 
-def remove_files(lake: Lake, plan: ArchivePlan, number: int) -> None:
-    """The files of attempts that left no manifest."""
-    stem = plan.stem(number)
-    for path in lake.files(plan.folder):
-        name = path.rsplit("/", 1)[-1]
-        if name.startswith((f"{stem}.", f"{stem}-", f"_tmp-{stem}-")):
-            lake.remove(path)
+def discard_files(lake: Lake, plan: ArchivePlan, numbers: Collection[int]) -> None:
+    """The manifests of these ranges, which are damaged, and the files of attempts at them."""
+    for number in numbers:
+        lake.discard(plan.range_path(number))
+    stems = tuple(f"{plan.stem(number)}{end}" for number in numbers for end in ".-")
+    for path in lake.files(plan.folder) if stems else ():
+        if path.rpartition("/")[2].removeprefix("_tmp-").startswith(stems):
+            lake.discard(path)
 
 
 class _Export:
-    """Writes a range. All its files appear together, at the end."""
+    """Writes a range. All its files appear together, at the end, under names of their own; then its
+    manifest, unless another attempt has put its own there: that one counts."""
 
     def __init__(self, lake: Lake, plan: ArchivePlan, part: Range) -> None:
         self._lake = lake
@@ -280,26 +251,25 @@ class _Export:
         """By date: the file's path, and its writer."""
 
     def run(self, source: TaskReader, item: Item) -> dict[str, Any]:
-        """Write the files and the manifest; returns the manifest."""
+        """Write the files and the manifest; returns the range's manifest."""
         kind = self._plan.payload_kind
         with ExitStack() as files:
             with ExitStack() as writers:
                 for rows in source.batches(item["rows"]):
                     for date, batch in by_date(conform(rows, kind)):
                         self._writer(date, files, writers).write(batch)
-            # Also shows that the session still has its lock: no successor has begun.
-            _require_action(source, item)
+            _require_working(source, item)
         if not self._lake.can_replace:
             # The uploads took a while.
-            _require_action(source, item)
-        manifest = self._manifest()
-        self._lake.write_json(self._plan.range_path(self._part.number), manifest)
-        return manifest
+            _require_working(source, item)
+        path = self._plan.range_path(self._part.number)
+        self._lake.write_json(path, self._manifest(), once=True)
+        return self._lake.read_json(path)
 
     def _writer(self, date: str, files: ExitStack, writers: ExitStack) -> Writer:
         if date not in self._writers:
             number = self._part.number
-            path = self._lake.new_path(self._plan.data_path(date, number))
+            path = unique_path(self._plan.data_path(date, number))
             temporary = f"_tmp-{self._plan.stem(number)}-{uuid4().hex}"
             file = files.enter_context(self._lake.writing(path, temporary=temporary))
             writer = Writer(file, self._plan.payload_kind)

@@ -6,7 +6,9 @@ Also the archive of a queue, as its finished plans have it.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -74,17 +76,18 @@ def _queues(lake: Lake, connection: str | None) -> list[tuple[str, str, str]]:
 
 
 def _archive_of(lake: Lake, connection: str, schema: str, queue: str) -> QueueArchive:
-    folder = manifests_folder(connection, schema, queue)
+    data = data_folder(connection, schema, queue)
+    folder = f"{MANIFESTS}/{data}"
     by_kind: dict[str, tuple[str, ...]] = {}
     unfinished = 0
-    for name in lake.names(folder):
-        if not lake.exists(f"{folder}/{name}/plan.json"):
-            continue
-        if not lake.exists(f"{folder}/{name}/done.json"):
+    for name, documents in _plans(lake, folder):
+        if "done.json" not in documents:
             unfinished += 1
             continue
         plan = read(lake, f"{folder}/{name}")
-        by_kind[plan.payload_kind] = by_kind.get(plan.payload_kind, ()) + _paths(lake, plan)
+        by_kind[plan.payload_kind] = by_kind.get(plan.payload_kind, ()) + _paths(
+            lake, data, name, queue
+        )
     files_by_kind = {kind: paths for kind, paths in by_kind.items() if paths}
     if not files_by_kind and unfinished:
         raise RefusedError(
@@ -95,18 +98,44 @@ def _archive_of(lake: Lake, connection: str, schema: str, queue: str) -> QueueAr
     return QueueArchive(connection, schema, queue, files_by_kind, unfinished)
 
 
-def _paths(lake: Lake, plan: ArchivePlan) -> tuple[str, ...]:
-    """The files that a finished plan names."""
-    paths = lake.read_json(plan.done_path).get("paths")
-    if paths is None:  # of an earlier version, which wrote to folders only
-        files = lake.data_files(plan.folder)
-        return tuple(f for f in files if f.rsplit("/", 1)[-1].startswith(f"{plan.id}-"))
-    if not isinstance(paths, list) or not all(str(path).startswith(plan.folder) for path in paths):
-        raise DamagedError(
-            f"{lake.path(plan.done_path)} is damaged.",
-            why="It does not say which files the archive has.",
-            next_step="Restore the file.",
+def _plans(lake: Lake, folder: str) -> Iterator[tuple[str, list[str]]]:
+    """The id of each plan of a queue, and the names in its folder. DamagedError where one has
+    files but no plan, which is written first."""
+    for name in lake.names(folder):
+        documents = [] if name.startswith(("_", ".")) else lake.names(f"{folder}/{name}")
+        documents = [one for one in documents if not one.startswith(("_", "."))]
+        if documents and "plan.json" not in documents:
+            raise DamagedError(
+                f"The plan {name} of the lake is missing.",
+                why=f"{lake.path(f'{folder}/{name}')} has files of it, but no plan.json: which "
+                "rows they are about is not known.",
+                next_step="Nothing was changed. Put plan.json back from a backup of the lake.",
+            )
+        if documents:
+            yield name, documents
+
+
+def _paths(lake: Lake, data: str, plan: str, queue: str) -> tuple[str, ...]:
+    """The files in the folder `data` that a finished plan names. DamagedError."""
+    path = f"{MANIFESTS}/{data}/{plan}/done.json"
+
+    def damaged(why: str) -> DamagedError:
+        return DamagedError(
+            f"{lake.path(path)} is damaged.",
+            why=why,
+            next_step=f"Run dbq-console pipeline archive {shlex.quote(queue)} on this lake: it "
+            "writes the file anew, by what the database and the lake have.",
         )
+
+    try:
+        paths = lake.read_json(path).get("paths")
+    except DamagedError as error:
+        raise damaged(error.why) from error
+    if paths is None:  # of an earlier version, which wrote to folders only
+        files = lake.data_files(data)
+        return tuple(file for file in files if file.rsplit("/", 1)[-1].startswith(f"{plan}-"))
+    if not isinstance(paths, list) or not all(str(one).startswith(data) for one in paths):
+        raise damaged("It does not say which files the archive has.")
     return tuple(paths)
 
 
@@ -181,6 +210,8 @@ class ArchivePlan:
     ranges: Sequence[Range]
     oldest: str = ""
     newest: str = ""
+    database: str = ""
+    """Its identity; empty in plans of earlier versions."""
 
     @property
     def rows(self) -> int:
@@ -190,6 +221,10 @@ class ArchivePlan:
     @property
     def cutoff_time(self) -> datetime:
         return datetime.fromisoformat(self.cutoff).replace(tzinfo=UTC)
+
+    @property
+    def made_time(self) -> datetime:
+        return datetime.fromisoformat(self.made_at).replace(tzinfo=UTC)
 
     @property
     def folder(self) -> str:
@@ -367,7 +402,8 @@ def read(lake: Lake, folder: str) -> ArchivePlan:
         raise DamagedError(
             f"{lake.path(path)} is not a plan that this console can read.",
             why=str(error),
-            next_step="Nothing was changed. Restore the file, or use the console that wrote it.",
+            next_step="Nothing was changed. Put the file back from a backup of the lake, or use "
+            "the console that wrote it.",
         ) from error
 
 
@@ -392,15 +428,15 @@ def _valid(plan: ArchivePlan, folder: str) -> ArchivePlan:
 
 
 def unfinished(lake: Lake, connection: str, queue: Queue) -> ArchivePlan | None:
-    """The oldest unfinished plan of the queue under that name of its connection."""
-    folder = manifests_folder(connection, queue.schema, queue.name)
-    for name in lake.names(folder):
-        if name.startswith(("_", ".")):
-            continue
-        if lake.exists(f"{folder}/{name}/plan.json") and not lake.exists(
-            f"{folder}/{name}/done.json"
-        ):
-            return read(lake, f"{folder}/{name}")
+    """The oldest unfinished plan of the queue under that name of its connection; also one whose
+    last document is damaged, as it is written anew."""
+    data = data_folder(connection, queue.schema, queue.name)
+    for name, documents in _plans(lake, f"{MANIFESTS}/{data}"):
+        if "done.json" in documents:
+            with suppress(DamagedError):
+                _paths(lake, data, name, queue.name)
+                continue
+        return read(lake, f"{MANIFESTS}/{data}/{name}")
     return None
 
 
