@@ -183,10 +183,12 @@ def test_a_connection_says_what_it_has(with_tls: str, certificate: Path, tmp_pat
             assert database.capabilities
         assert "sslrootcert=FILE" in refused.value.next_step
     file = tmp_path / "config.toml"
+    url = make_url(elsewhere(with_tls, sslrootcert=root))
     file.write_text(
-        f'[profiles.p]\nurl = "{elsewhere(with_tls, sslrootcert=root)}"\nproduction = true\n'
+        f"[profiles.p]\nurl = '{url._replace(password=None).render_as_string()}'\n"
+        "password = '${env:P}'\nproduction = true\n"
     )
-    environment = {"DBQ_CONFIG": str(file)}
+    environment = {"DBQ_CONFIG": str(file), "P": str(url.password)}
     valid = call("config", "validate", environment=environment)
     assert "p: TLS, the certificate is checked (sslmode=verify-full)" in valid.text
     answer = call("doctor", "--profile", "p", "--idle-for", "0s", environment=environment)
