@@ -96,14 +96,15 @@ def planned(url: URL, *, production: bool, environment: Mapping[str, str] = os.e
     if found.checks:
         return f"TLS, the certificate is checked (sslmode={found.mode})"
     encrypted = "TLS" if found.mode == "require" else f"sslmode={found.mode}"
-    told = "no password in clear or as MD5" if found["require_auth"] == _NO_PASSWORD else "as set"
-    return f"{encrypted}, the certificate is not checked: {told}"
+    if found["require_auth"] != _NO_PASSWORD:
+        return f"{encrypted}, the certificate is not checked, and passwords are sent as set"
+    return f"{encrypted}, the certificate is not checked: no password in clear or as MD5"
 
 
 def has(connection: PsycopgConnection[object], version: str | None) -> str:
     """What an open connection has, in words. `version`: of TLS, as the server says."""
-    told = connection.pgconn.info
-    values = {o.keyword.decode(): o.val.decode() for o in told if o.val}
+    options = connection.pgconn.info
+    values = {one.keyword.decode(): one.val.decode() for one in options if one.val}
     found = _Settings(values, _home(os.environ))
     if connection.pgconn.ssl_in_use:
         return f"{version or 'TLS'}, certificate {'' if found.checks else 'not '}checked"
