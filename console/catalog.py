@@ -265,6 +265,8 @@ class _QueueRow:
     installed_by: str
     installed_from: str
     installed_at: datetime
+    replaced: bool
+    """Whether a table of it is a view now, and this login a superuser, who would run its code."""
 
 
 @dataclass(frozen=True)
@@ -330,7 +332,7 @@ def _queue(row: _QueueRow, engine: str) -> Queue:
             _require_complete(of, row.kind, options, roles)
         kind = Kind(row.kind)
     except (ValueError, RecursionError, UsageError) as error:
-        why = f"not readable: its row in dbq.queue: {' '.join(str(error).split())}"
+        why = f"not readable: {' '.join(str(error).split())}"
         of, options, roles, kind = unknown(row.design, engine, why, _CORRECT), {}, {}, Kind.ADOPTED
     return Queue(
         schema=row.schema,
@@ -349,8 +351,7 @@ def _queue(row: _QueueRow, engine: str) -> Queue:
 _OPTIONS = frozenset(option.name for of in DESIGNS.values() for option in of.options)
 """Others are an adopted table's, or a newer console's."""
 _CORRECT = (
-    "Correct its options and roles in dbq.queue: each a JSON object of texts; or forget it, and "
-    "adopt it again."
+    "Correct its row in dbq.queue, whose options and roles are JSON objects of texts, or its table."
 )
 
 
@@ -378,6 +379,8 @@ def _require_complete(
 
 def _design(row: _QueueRow, engine: str) -> Design:
     """Its recorded design; for a user's own preset the file's digest is checked too."""
+    if row.replaced:
+        raise ValueError("a view has the name of one of its tables: no superuser reads it")
     options: Any = _parsed(row.options)
     sha256 = options.get("sha256", "") if isinstance(options, dict) else ""
     by = f"{row.installed_from} (login {row.installed_by})"

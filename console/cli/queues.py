@@ -22,7 +22,7 @@ from console.cli.context import (
     verb_options,
 )
 from console.cli.status import engine_named
-from console.cli.streams import narrate, put
+from console.cli.streams import narrate, put_script
 from console.designs import presets
 from console.engines import Database, Product
 from console.errors import UsageError
@@ -59,7 +59,7 @@ def _install(call: Call, /, **given: Any) -> None:
         if call.json:
             call.answer({**queue_identity(queue), "sql": script}, [])
         else:
-            put(script.encode())
+            put_script(script)
         return
     if given["engine"] is not None:
         raise UsageError("--engine goes with --print.")
@@ -196,7 +196,7 @@ def roles(call: Call, engine: str | None) -> None:
     if call.json:
         call.answer({"sql": script}, [])
     else:
-        put(script.encode())
+        put_script(script)
 
 
 COMMANDS = (

@@ -22,7 +22,7 @@ from console.config.values import (
     WrongValueError,
 )
 from console.engines import Database, Product, Timeouts, label_of, product
-from console.errors import UsageError
+from console.errors import ConsoleError, UsageError
 from console.monitor.filters import Words
 from console.monitor.limits import Limits, Thresholds
 from console.rights import BY_WORD, Rights
@@ -270,6 +270,14 @@ class Profile:
     def credentials(self) -> Credentials:
         """Its credentials, not looked up yet. ConnectionFailedError, UsageError."""
         return Credentials(self.label, self._url, self.settings[PASSWORD], self._environment)
+
+    @property
+    def protection(self) -> str:
+        """What its connections will have of encryption, in words."""
+        try:
+            return self.product.protection(self._url.public, production=self.production)
+        except ConsoleError as error:
+            return f"not known: {error.what}"
 
     @property
     def shown_url(self) -> str:

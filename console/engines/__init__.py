@@ -13,7 +13,7 @@ from console.engines.database import (
     retry_transient,
     time_limit,
 )
-from console.engines.product import Capabilities, Product, Timeouts
+from console.engines.product import THIS_MACHINE, TRANSPORT, Capabilities, Product, Timeouts
 from console.errors import UsageError
 from console.sql import HasDialect
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CONSUMERS",
     "PRODUCTS",
+    "THIS_MACHINE",
+    "TRANSPORT",
     "Capabilities",
     "Database",
     "Product",

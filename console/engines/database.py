@@ -323,7 +323,8 @@ class Database:
 
     def complete_url(self) -> URL:
         """The URL with its secrets, for drivers of other processes; never show or store it."""
-        return self.url if self._complete is None else self._complete()
+        url = self.url if self._complete is None else self._complete()
+        return self.product.secured(url, production=self.production)
 
     @cached_property
     def capabilities(self) -> Capabilities:

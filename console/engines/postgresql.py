@@ -10,9 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from console import sql
+from console.engines import transport
 from console.engines.database import ConnectLock
 from console.engines.product import (
     ALREADY_STORED,
+    TRANSPORT,
     UNREACHABLE,
     Capabilities,
     ServerProbe,
@@ -135,6 +137,13 @@ class PostgreSQL:
         port = f":{url.port}" if url.port else ""
         return f"{host}{port}/{url.database or ''}"
 
+    def secured(self, url: URL, *, production: bool) -> URL:
+        """With libpq's keywords."""
+        return transport.secured(url, production=production)
+
+    def protection(self, url: URL, *, production: bool) -> str:
+        return transport.planned(url, production=production)
+
     def create_engine(
         self, url: URL, timeouts: Timeouts, application_name: str, *, pooled: bool = False
     ) -> Engine:
@@ -195,7 +204,11 @@ class PostgreSQL:
             )
         if not probe.counts_rows:
             missing["rates"] = "the server counts no rows: track_counts is off, or it is a standby"
-        return Capabilities(**vars(probe), missing=missing)
+        raw = _driver(connection)
+        encrypted = raw.pgconn.ssl_in_use
+        version = sql.value(connection, str | None, "server.tls_version") if encrypted else None
+        words = transport.has(raw, version)
+        return Capabilities(**vars(probe), missing=missing, facts={TRANSPORT: words})
 
     def translate(self, error: DBAPIError, doing: str) -> ConsoleError:
         """The driver's error as what, why and next step. The cause has the traceback."""
@@ -267,7 +280,19 @@ _TRANSACTION_MODE = (
 )
 _LATER = "The server is stopping or starting; try again in a moment."
 
+_UNCHECKED = (
+    "It wants the password in clear or as MD5, and nothing shows that it is the right server: add "
+    "sslmode=verify-full to the URL, or allow it there with require_auth=password "
+    "(dbq-console help connections)."
+)
+_CERTIFICATE = (
+    "Its certificate is checked because the profile is production, or the URL says so: name the "
+    "authority with sslrootcert=FILE, or say what is enough with sslmode=... in the URL."
+)
+
 _REFUSED_AT_LOGIN: tuple[tuple[str, str], ...] = (
+    (r"authentication method requirement", _UNCHECKED),
+    (r"does not support SSL|certificate|SSL error", _CERTIFICATE),
     (r"authentication failed|no password supplied|not permitted to log in", _LOGIN),
     (r'role ".*" does not exist', _LOGIN),
     (r'database ".*" does not exist|not currently accepting connections', _DATABASE),

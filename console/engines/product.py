@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 UNREACHABLE = (
     "Check that the server runs and that host, port and network are right, then try again."
 )
+THIS_MACHINE = "this machine"
+TRANSPORT = "transport"
+"""The fact that says how a connection is encrypted, and whether the server's certificate is."""
 ALREADY_STORED = "A message with that id already exists; it was not stored twice."
 
 
@@ -108,6 +111,14 @@ class Product(Protocol):
 
     def label(self, url: URL) -> str:
         """The name of a connection without a profile: no user, no password."""
+        ...
+
+    def secured(self, url: URL, *, production: bool) -> URL:
+        """The URL with what protects its connection, unless it says otherwise itself."""
+        ...
+
+    def protection(self, url: URL, *, production: bool) -> str:
+        """What a connection by this URL will have of encryption, in words."""
         ...
 
     def create_engine(

@@ -378,6 +378,7 @@ ORDER BY a.action_id DESC;
 
 -- name: queues
 -- all queues that the database holds, by schema and name; options and roles as JSON text
+-- replaced: a view runs functions with its reader's rights, but those of SQL Server change nothing and run nothing outside.
 SELECT
     q.schema_name AS [schema],
     q.queue_name AS name,
@@ -388,7 +389,8 @@ SELECT
     q.version AS version,
     q.installed_by AS installed_by,
     q.installed_from AS installed_from,
-    q.installed_at AS installed_at
+    q.installed_at AS installed_at,
+    CAST(0 AS bit) AS replaced
 FROM dbq.[queue] AS q
 ORDER BY q.schema_name, q.queue_name;
 

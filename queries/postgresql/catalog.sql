@@ -323,7 +323,8 @@ ORDER BY a.action_id DESC
 LIMIT CAST(:n AS bigint);
 
 -- name: queues
--- all queues that the database holds, by schema and name
+-- all queues that the database holds, by schema and name; whether this login is a superuser and one of its tables has been replaced
+-- A view runs what its owner wrote with the rights of whoever reads it. An adopted view was one when it was adopted.
 SELECT
     q.schema_name AS schema,
     q.queue_name AS name,
@@ -334,7 +335,18 @@ SELECT
     q.version AS version,
     q.installed_by AS installed_by,
     q.installed_from AS installed_from,
-    least(greatest(q.installed_at, '0001-01-02Z'), '9999-12-30Z') AS installed_at
+    least(greatest(q.installed_at, '0001-01-02Z'), '9999-12-30Z') AS installed_at,
+    current_setting('is_superuser') = 'on' AND coalesce(q.options ->> 'view', '') <> 'yes' AND EXISTS(
+        SELECT FROM pg_class AS c
+        INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+        WHERE c.relkind = 'v' AND n.nspname = q.schema_name AND c.relname = ANY(
+            ARRAY[q.options ->> 'table'] || ARRAY(
+                SELECT q.queue_name || s.suffix FROM unnest(CAST(
+                    '{"",_meta,_data,_archive,_in_hand,_waiting,_parked,_config,_subscribers,_popped,_swept}' AS text[]
+                )) AS s (suffix)
+            )
+        )
+    ) AS replaced
 FROM dbq.queue AS q
 ORDER BY q.schema_name, q.queue_name;
 

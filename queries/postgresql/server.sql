@@ -30,6 +30,12 @@ SELECT
 FROM pg_database
 WHERE datname = current_database();
 
+-- name: tls_version
+-- one row: the version of TLS between this session and its client; behind a pooler the pooler is that client
+SELECT (
+    SELECT s.version FROM pg_stat_ssl AS s WHERE s.pid = pg_backend_pid()
+) AS version;
+
 -- name: transaction_settings
 -- one row: the settings of this transaction from now on, and what the server is
 -- Plans use an index wherever there is one, whatever the statistics: a sample bounds its rows by LIMIT;

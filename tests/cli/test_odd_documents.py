@@ -41,7 +41,7 @@ def recorded(console: Console, column: str) -> Any:
     return found
 
 
-def told(answer: Answer) -> Answer:
+def answered(answer: Answer) -> Answer:
     assert "Traceback" not in answer.err, answer
     assert "internal error" not in answer.err, answer
     return answer
@@ -49,9 +49,9 @@ def told(answer: Answer) -> Answer:
 
 def assert_the_other_works(console: Console) -> str:
     """What `status` says of the odd one."""
-    queues = {one["queue"]: one for one in told(console("status", "--json")).json["queues"]}
+    queues = {one["queue"]: one for one in answered(console("status", "--json")).json["queues"]}
     assert (queues["well"]["ready"], queues["well"]["problem"]) == (1, "")
-    found = told(console("doctor", "--idle-for", "0s", "--json")).json["queues"]
+    found = answered(console("doctor", "--idle-for", "0s", "--json")).json["queues"]
     assert {one["queue"] for one in found} == {"odd", "well"}
     return str(queues["odd"]["problem"])
 
@@ -80,7 +80,7 @@ def test_an_odd_row_of_the_catalog_is_one_queue_that_is_not_readable(
 ) -> None:
     console = with_two(empty, "ring")
     written(console, column, document)
-    assert "not readable: its row in dbq.queue" in assert_the_other_works(console)
+    assert "not readable: " in assert_the_other_works(console)
     for words in (
         ["status", "odd"],
         ["doctor", "odd"],
@@ -95,10 +95,10 @@ def test_an_odd_row_of_the_catalog_is_one_queue_that_is_not_readable(
         ["discover"],
         ["roles"],
     ):
-        answer = told(console(*words))
+        answer = answered(console(*words))
         assert answer.status in {0, 1, 2, 3, 4}
     console.done("check", "well", "--max-depth", "5")
-    assert told(console("forget", "odd")).status == 0
+    assert answered(console("forget", "odd")).status == 0
 
 
 @pytest.mark.parametrize("design", ["ring", "split"])
@@ -106,13 +106,13 @@ def test_whatever_a_row_of_the_catalog_has_the_other_queue_works(
     empty: Console, design: str
 ) -> None:
     console = with_two(empty, design)
-    whole = {column: recorded(console, column) for column in ("options", "roles")}
+    before = {column: recorded(console, column) for column in ("options", "roles")}
 
     @given(st.sampled_from(["options", "roles"]), st.data())
     def check(column: str, data: st.DataObject) -> None:
         document: Any = data.draw(JSON)
         if data.draw(st.booleans()):
-            document = dict(whole[column])
+            document = dict(before[column])
             name = data.draw(st.sampled_from([*document, *OPTIONS]))
             if data.draw(st.booleans()):
                 document[name] = data.draw(ODD)
@@ -120,8 +120,8 @@ def test_whatever_a_row_of_the_catalog_has_the_other_queue_works(
                 document.pop(name, None)
         written(console, column, document)
         assert_the_other_works(console)
-        told(console("messages", "odd"))
-        written(console, column, whole[column])
+        answered(console("messages", "odd"))
+        written(console, column, before[column])
 
     check()
 
@@ -153,8 +153,8 @@ def test_whatever_a_pause_has_the_other_queue_works(empty: Console) -> None:
         with connect(console.url) as connection:
             connection.execute("UPDATE dbq.pause SET functions = %s", [json.dumps(document)])
         assert assert_the_other_works(console) == ""
-        assert told(console("resume", "odd", "--yes", "odd")).status in {0, 2, 4}
-        assert told(console("upgrade", "odd", "--dry-run")).status in {0, 2, 4}
+        assert answered(console("resume", "odd", "--yes", "odd")).status in {0, 2, 4}
+        assert answered(console("upgrade", "odd", "--dry-run")).status in {0, 2, 4}
 
     check()
 
@@ -173,7 +173,7 @@ def test_a_decision_with_a_time_that_python_lacks_takes_nothing_with_it(
         connection.execute("UPDATE dbq.queue SET installed_at = %s", [moment])
         connection.execute("UPDATE dbq.action SET started_at = %s", [moment])
     assert_the_other_works(console)
-    told(console("audit", "--json"))
+    answered(console("audit", "--json"))
 
 
 @given(JSON)
@@ -189,3 +189,23 @@ def test_whatever_the_state_of_an_export_has_it_is_refused(document: Any) -> Non
         with pytest.raises(UsageError):
             file.begin(new)
     shutil.rmtree(folder)
+
+
+def test_a_superuser_does_not_read_a_table_that_has_become_a_view(empty: Console) -> None:
+    """Its owner's functions would run with the superuser's rights."""
+    console = with_two(empty, "split")
+    with connect(console.url) as connection:
+        connection.execute(
+            """
+            CREATE TABLE ran (n int);
+            CREATE FUNCTION evil() RETURNS boolean LANGUAGE sql AS
+                'INSERT INTO public.ran VALUES (1) RETURNING true';
+            ALTER TABLE odd_meta RENAME TO aside;
+            CREATE VIEW odd_meta AS SELECT a.* FROM aside AS a WHERE evil();
+            INSERT INTO aside (title) VALUES ('x');
+            """
+        )
+        assert "a view has the name of one of its tables" in assert_the_other_works(console)
+        for words in (["messages", "odd"], ["errors", "odd"], ["report", "odd"], ["pop", "odd"]):
+            answered(console(*words))
+        assert connection.execute("SELECT * FROM ran").fetchall() == []

@@ -123,6 +123,13 @@ class SQLServer:
         """Server, port and database, also from `odbc_connect`."""
         return label(url)
 
+    def secured(self, url: URL, *, production: bool) -> URL:  # noqa: ARG002  # of the protocol
+        """As it is: Microsoft's driver encrypts and checks the certificate unless told not to."""
+        return url
+
+    def protection(self, url: URL, *, production: bool) -> str:  # noqa: ARG002  # likewise
+        return "as its driver and the URL say"
+
     def create_engine(
         self,
         url: URL,
