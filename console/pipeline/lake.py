@@ -388,13 +388,13 @@ class Folder:
         missing = [one for one in (folder, *folder.parents) if not one.exists()]
         for one in reversed(missing):
             one.mkdir(exist_ok=True, mode=0o700)
-            one.chmod(_GROUP_FOLDER if group else 0o700)
+            _set_mode(one, _GROUP_FOLDER if group else 0o700)
 
     def open_to_group(self, root: str) -> None:
         for folder, _, names in os.walk(root):
-            Path(folder).chmod(_GROUP_FOLDER)
+            _set_mode(Path(folder), _GROUP_FOLDER)
             for name in names:
-                Path(folder, name).chmod(_GROUP_FILE)
+                _set_mode(Path(folder, name), _GROUP_FILE)
 
     @contextmanager
     def writing(
@@ -405,7 +405,7 @@ class Folder:
         self.make_folder(folder, group=group)
         try:
             with self.files.open_output_stream(beside) as file:
-                Path(beside).chmod(_GROUP_FILE if group else 0o600)
+                _set_mode(Path(beside), _GROUP_FILE if group else 0o600)
                 yield file
             check(beside)
             _sync(beside)
@@ -510,6 +510,12 @@ def _open_storage(location: str) -> tuple[Storage, str]:
     if isinstance(files, fs.LocalFileSystem):  # type: ignore[attr-defined]
         return Folder(files), root
     return ObjectStore(files, root), root
+
+
+def _set_mode(path: Path, mode: int) -> None:
+    """Of a file or folder of ours. Where that is refused, its mount has modes of its own."""
+    with suppress(PermissionError):
+        path.chmod(mode)
 
 
 def _sync(path: str) -> None:

@@ -239,7 +239,7 @@ def security(master: str | None) -> Security:
     """Of a job on that master, before Spark has started: always on this machine alone, on a cluster
     by its configuration."""
     configured = _configured()
-    where = master or configured.get("spark.master") or "local[*]"
+    where = master or (configured["spark.master"] if under_submit() else "local[*]")
     if where.startswith("local"):
         return Security(where, authenticated=True, encrypted=True)
     on = {name for name, value in configured.items() if value.lower() == "true"}
