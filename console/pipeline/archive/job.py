@@ -229,6 +229,7 @@ def archive(
                 plan = planning.with_ranges(connection, queue, plan)
         if plan.ranges:
             plan = replace(plan, database=identity)
+            lease.require()
             planning.write(lake, plan)
             carry_out(plan, again=False)
     return done
