@@ -449,6 +449,39 @@ WHERE n.nspname = CAST(:schema AS text) AND c.relname = CAST(:table AS text)
 AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum;
 
+-- name: key_type
+-- one row: the type of a column, for a domain that below it, and the schema of the operators by which it is sorted; null: it has none
+WITH RECURSIVE based AS (
+    SELECT a.atttypid AS oid
+    FROM pg_attribute AS a
+    WHERE a.attrelid = CAST('"{schema}"."{table}"' AS regclass) AND a.attname = CAST(:column AS text)
+    UNION ALL
+    SELECT t.typbasetype FROM based AS b
+    INNER JOIN pg_type AS t ON b.oid = t.oid AND t.typtype = 'd'
+)
+
+SELECT
+    CAST(n.nspname AS text) AS schema,
+    CAST(t.typname AS text) AS name,
+    CASE
+        -- Their operators are those of text and of any enum, array and range.
+        WHEN t.oid = CAST('varchar' AS regtype) OR t.typtype IN ('e', 'r', 'm') OR t.typcategory = 'A' THEN 'pg_catalog'
+        ELSE (
+            SELECT CAST(max(s.nspname) AS text)
+            FROM pg_opclass AS c
+            INNER JOIN pg_am AS m ON c.opcmethod = m.oid AND m.amname = 'btree'
+            INNER JOIN pg_amop AS o ON c.opcfamily = o.amopfamily AND o.amoplefttype = t.oid AND o.amoprighttype = t.oid
+            INNER JOIN pg_operator AS p ON o.amopopr = p.oid
+            INNER JOIN pg_namespace AS s ON p.oprnamespace = s.oid
+            WHERE c.opcintype = t.oid AND c.opcdefault
+            AND CAST(p.oprname AS text) = CASE o.amopstrategy WHEN 1 THEN '<' WHEN 3 THEN '=' WHEN 5 THEN '>' END
+            HAVING count(*) = 3 AND max(s.nspname) = min(s.nspname)
+        )
+    END AS operators
+FROM based AS b
+INNER JOIN pg_type AS t ON b.oid = t.oid AND t.typtype <> 'd'
+INNER JOIN pg_namespace AS n ON t.typnamespace = n.oid;
+
 -- name: tables
 -- the tables that this login may read, by schema and name, at most :n; rows as the statistics have them, null: not known
 SELECT
