@@ -342,7 +342,8 @@ def prepare_decisions(connection: Connection) -> None:
 def create_catalog(connection: Connection) -> None:
     """Create what the catalog lacks, as its owner, and grant the roles their rights on it."""
     sql.run(connection, "catalog.lock")
-    if catalog.has_audit(connection) and decisions.has_decisions(connection):
+    found = decisions.catalog_contents(connection)
+    if found.audited and found.decided and found.guarded:
         return
     sql.run(connection, "catalog.bootstrap")
     sql.run(connection, "roles.catalog")

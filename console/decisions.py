@@ -26,6 +26,8 @@ class CatalogContents:
     audited: bool
     decided: bool
     decisions_readable: bool
+    guarded: bool
+    """Whether who writes a row of the catalog or of the audit is checked."""
 
 
 @dataclass(frozen=True)

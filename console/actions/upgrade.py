@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from console import audit, relations, sql
+from console import audit, decisions, relations, sql
 from console.actions import pause, shipped
 from console.actions.relay import retry_while_busy
 from console.audit import ImbalanceError
@@ -245,7 +245,9 @@ def _sequences(connection: Connection, queue: Queue) -> list[Difference]:
 
 def _catalog(connection: Connection) -> list[Difference]:
     missing = _missing(connection, "dbq", shipped.catalog_columns(product_of(connection)))
-    return [
+    found = decisions.catalog_contents(connection)
+    unguarded = [] if found.guarded else [Difference("catalog", "dbq.check_action", How.MISSING)]
+    return unguarded + [
         Difference("catalog", f"dbq.{table}", How.MISSING)
         if lacking is None
         else Difference("catalog", f"dbq.{table}.{name}", How.MISSING)

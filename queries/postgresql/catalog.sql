@@ -156,8 +156,65 @@ COMMENT ON TABLE dbq.notification IS
 COMMENT ON COLUMN dbq.notification.target IS 'the receiver, as the configuration of the recorders names it';
 COMMENT ON COLUMN dbq.notification.event_key IS 'by which the receiver drops doubles';
 
+-- Whoever writes a row of a queue owns what it names: the roles are granted rights on it.
+CREATE OR REPLACE FUNCTION dbq.check_queue() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
+DECLARE
+    q dbq.queue := NEW;
+    other record;
+BEGIN
+    IF q.kind = 'adopted' THEN
+        SELECT
+            c.relname AS name,
+            c.relowner AS owner,
+            has_any_column_privilege(session_user, c.oid, 'SELECT') AS readable
+        INTO other
+        FROM pg_class AS c
+        WHERE c.oid = to_regclass(format('%I.%I', q.schema_name, coalesce(q.options ->> 'table', q.queue_name)));
+        -- Under this path the triggers of its owner run.
+        IF NOT pg_has_role(session_user, other.owner, 'MEMBER') THEN
+            NEW.options := q.options - 'search_path';
+        END IF;
+        IF other.readable THEN
+            RETURN NEW;
+        END IF;
+    ELSE
+        SELECT o.name, o.owner INTO other FROM {objects_of} AS o WHERE NOT pg_has_role(session_user, o.owner, 'MEMBER') LIMIT 1;
+        IF NOT FOUND THEN
+            RETURN NEW;
+        END IF;
+    END IF;
+    RAISE EXCEPTION '%.% belongs to %', q.schema_name, coalesce(other.name, q.queue_name), coalesce(pg_get_userbyid(other.owner), 'nobody')
+        USING ERRCODE = 'DBQ04', HINT = 'Let its owner do it, or choose another name.';
+END
+$dbq$;
+
+CREATE OR REPLACE TRIGGER check_queue BEFORE INSERT OR UPDATE OF schema_name, queue_name, design, kind, options, roles
+ON dbq.queue FOR EACH ROW EXECUTE FUNCTION dbq.check_queue();
+
+-- An entry of the audit is its login's own, and is not changed once it has ended.
+CREATE OR REPLACE FUNCTION dbq.check_action() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
+BEGIN
+    IF pg_has_role(session_user, (SELECT c.relowner FROM pg_class AS c WHERE c.oid = TG_RELID), 'MEMBER') THEN
+        RETURN NEW;
+    END IF;
+    IF TG_OP = 'INSERT' THEN
+        NEW.database_user := session_user;
+    ELSIF OLD.ended_at IS NOT NULL OR OLD.database_user <> session_user THEN
+        RAISE EXCEPTION 'action % of % has ended, or is not yours', OLD.action_id, OLD.database_user
+            USING ERRCODE = 'DBQ04', HINT = 'See: dbq-console audit';
+    END IF;
+    RETURN NEW;
+END
+$dbq$;
+
+CREATE OR REPLACE TRIGGER check_action BEFORE INSERT OR UPDATE
+ON dbq.action FOR EACH ROW EXECUTE FUNCTION dbq.check_action();
+
 -- name: exists
--- one row: whether this database has a catalog, whether it has an audit and decisions (old ones do not), and whether this login may read these
+-- one row: whether this database has a catalog, whether it has an audit and decisions (old ones do not), whether this login may
+-- read these, and whether triggers check who writes
 -- Read from the tables: to_regclass would answer from the session's cache, where a table that another
 -- session has created since the first check is still missing, even after waiting for that session's lock.
 SELECT
@@ -166,16 +223,18 @@ SELECT
     coalesce(bool_or(c.relname = 'lease'), false) AS decided,
     count(*) FILTER (
         WHERE c.relname IN ('pause', 'protection', 'silence', 'note') AND has_table_privilege(c.oid, 'SELECT')
-    ) = 4 AS decisions_readable
+    ) = 4 AS decisions_readable,
+    count(t.oid) = 2 AS guarded
 FROM pg_class AS c
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+LEFT JOIN pg_trigger AS t ON t.tgrelid = c.oid AND t.tgname = concat('check_', c.relname)
 WHERE n.nspname = 'dbq' AND c.relname IN ('queue', 'action', 'pause', 'protection', 'silence', 'note', 'lease');
 
 -- name: may_act
 -- one row: whether this login may write the audit
 SELECT
-    has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'INSERT')
-    AND has_table_privilege(c.oid, 'UPDATE') AS present
+    has_schema_privilege(n.oid, 'USAGE') AND has_any_column_privilege(c.oid, 'INSERT')
+    AND has_any_column_privilege(c.oid, 'UPDATE') AS present
 FROM pg_class AS c
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
 WHERE n.nspname = 'dbq' AND c.relname = 'action';

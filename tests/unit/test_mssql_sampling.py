@@ -231,8 +231,8 @@ def sample_deep_queue(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any
     labels = answer_by_label(
         odbc,
         catalog_exists=[
-            ("present", "audited", "decided", "decisions_readable"),
-            (True, False, True, False),
+            ("present", "audited", "decided", "decisions_readable", "guarded"),
+            (True, False, True, False, True),
         ],
         catalog_queues=[(*QUEUES, "installed_from", "installed_at"), queue],
         catalog_settings=[("name", "value")],
