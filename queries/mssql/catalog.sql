@@ -181,10 +181,11 @@ BEGIN
         WHERE COALESCE(
             CASE
                 WHEN q.kind <> N'adopted' THEN HAS_PERMS_BY_NAME(QUOTENAME(q.schema_name), N'SCHEMA', N'ALTER')
-                ELSE HAS_PERMS_BY_NAME(
+                -- NULL: there is no such table.
+                ELSE COALESCE(HAS_PERMS_BY_NAME(
                     CONCAT(QUOTENAME(q.schema_name), N'.', QUOTENAME(COALESCE(JSON_VALUE(q.options, N'$.table'), q.queue_name))),
                     N'OBJECT', N'SELECT'
-                )
+                ), 1)
             END, 0
         ) = 0
     )

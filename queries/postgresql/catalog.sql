@@ -172,10 +172,10 @@ BEGIN
         FROM pg_class AS c
         WHERE c.oid = to_regclass(format('%I.%I', q.schema_name, coalesce(q.options ->> 'table', q.queue_name)));
         -- Under this path the triggers of its owner run.
-        IF NOT pg_has_role(session_user, other.owner, 'MEMBER') THEN
+        IF pg_has_role(session_user, other.owner, 'MEMBER') IS NOT TRUE THEN
             NEW.options := q.options - 'search_path';
         END IF;
-        IF other.readable THEN
+        IF coalesce(other.readable, true) THEN
             RETURN NEW;
         END IF;
     ELSE
@@ -184,7 +184,7 @@ BEGIN
             RETURN NEW;
         END IF;
     END IF;
-    RAISE EXCEPTION '%.% belongs to %', q.schema_name, coalesce(other.name, q.queue_name), coalesce(pg_get_userbyid(other.owner), 'nobody')
+    RAISE EXCEPTION '%.% belongs to %', q.schema_name, other.name, pg_get_userbyid(other.owner)
         USING ERRCODE = 'DBQ04', HINT = 'Let its owner do it, or choose another name.';
 END
 $dbq$;
