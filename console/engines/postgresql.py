@@ -124,8 +124,9 @@ class PostgreSQL:
         return len(name.encode())
 
     def as_script(self, head: str, pieces: Sequence[str]) -> str:
-        """One transaction for psql or any other client."""
-        return "\n\n".join((f"{head}\nBEGIN;", *pieces, "COMMIT;\n"))
+        """One transaction for psql or any other client, with the search path of our sessions."""
+        begin = "BEGIN;\nSET LOCAL search_path = pg_catalog, pg_temp;"
+        return "\n\n".join((f"{head}\n{begin}", *pieces, "COMMIT;\n"))
 
     def array(self, values: Sequence[str | bytes]) -> object:
         """A list, which the driver sends as an array."""
