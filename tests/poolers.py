@@ -5,15 +5,17 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
 from sqlalchemy import make_url
 
+from console.engines import Database
 from tests.servers import connect, wait_until
 
+Pooler = Callable[[Database], Database]
 PROGRAM = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 
 
@@ -58,6 +60,13 @@ def pgbouncer(
                 yield text
             finally:
                 process.terminate()
+
+
+def through(url: str, database: Database) -> Database:
+    """The same database through the pooler at `url`; its own URL still leads past it."""
+    pooler = make_url(url)
+    database._complete = lambda: database.url.set(host=pooler.host, port=pooler.port)
+    return database
 
 
 def _free_port() -> int:
