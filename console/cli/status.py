@@ -15,7 +15,7 @@ from console.cli.several import over_connections
 from console.cli.streams import narrate
 from console.designs import DESIGNS, Design
 from console.designs import design as find_design
-from console.engines import TRANSPORT, Database
+from console.engines import Database
 from console.errors import UsageError
 from console.formats import plain
 from console.monitor.limits import ThresholdsOf, defaults_of, judge
@@ -231,10 +231,7 @@ def _show(
         lines.append(f"This connection: {standing.words}{_could(standing)}.")
     answer = {
         "queues": [queue.as_json(thresholds_of(queue.queue)) for queue in seen],
-        "connection": {
-            **standing.as_json(database.label),
-            "transport": database.capabilities.facts.get(TRANSPORT),
-        },
+        "connection": standing.as_json(database.label),
     }
     call.answer(answer, lines)
 
