@@ -46,10 +46,6 @@ class Storage(StrEnum):
     """A ring's messages that are popped and not finished."""
 
 
-_KEY_TYPES = {"bigint": "int8", "integer": "int4", "smallint": "int2", "uuid": "uuid"}
-"""Of an adopted table's id: the type to compare keys with; any other type compares as text."""
-
-
 @dataclass(frozen=True)
 class CurrentRow:
     """A row as it is now. None: not known."""
@@ -91,15 +87,13 @@ def scope(source: MessageSource, storage: Storage, **conditions: str) -> sql.Sco
     plain = queue.scope(source.product)
     if storage is Storage.IN_HAND:
         plain = in_hand(queue, plain)
-    installed = queue.kind is Kind.INSTALLED
-    key_type = source.id_type if installed else _KEY_TYPES.get(source.id_type, "text")
     options = {
         **plain.options,
         "payload": source.payload or "text",
         "storage": storage.value,
         **conditions,
     }
-    return sql.Scope({**plain.values, "key_type": key_type}, options, plain.roles)
+    return sql.Scope({**plain.values, **source.key_values}, options, plain.roles)
 
 
 def lock_rows(

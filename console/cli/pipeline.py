@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, date
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 _lake = click.option(
     "--lake", metavar="PATH", help="Default: the folder `lake` in this user's state folder."
 )
+_group = click.option(
+    "--group",
+    is_flag=True,
+    help="From now on the lake's group may read and write its files. Without it: only its user.",
+)
 _master = click.option("--master", metavar="M", help="Spark's master. [local[*]]")
 _source = click.option("--from", "source", metavar="C", help="The connection of the archive.")
 
@@ -45,6 +51,7 @@ _source = click.option("--from", "source", metavar="C", help="The connection of 
     help="A console's folder, or a copy; repeatable. Default: in this user's state folder.",
 )
 @_lake
+@_group
 @click.option(
     "--days",
     metavar="D[..D]",
@@ -62,6 +69,7 @@ def rollup(
     call: Call,
     recordings: Sequence[str],
     lake: str | None,
+    group: bool,
     days: str | None,
     zone: str | None,
     master: str | None,
@@ -87,6 +95,8 @@ def rollup(
     zone_of = _zones(call, zone)
     opened = Lake(lake or default_lake())
     about(lake=opened.location)
+    if group:
+        opened.open_to_group()
     with progress(call, "rollup", "days") as on_progress:
         result = job.rollup(
             lambda: tasks("rollup", master),
@@ -260,7 +270,7 @@ def replay(  # noqa: PLR0913  # a verb's options
     """
     from console.pipeline.archive.plan import find_archive  # noqa: PLC0415  # slow to import
     from console.pipeline.lake import Lake  # noqa: PLC0415
-    from console.pipeline.spark import require_extra, session  # noqa: PLC0415
+    from console.pipeline.spark import require_extra, security, session  # noqa: PLC0415
 
     require_extra()
     from console.pipeline import frames as selection  # noqa: PLC0415
@@ -276,6 +286,7 @@ def replay(  # noqa: PLR0913  # a verb's options
     with session(f"replay {name}", master) as spark:
         meant = selection.matching(selection.read_archive(spark, opened, of), filters)
         offered = job.preview(queue, opened, of, words, meant)
+        offered = replace(offered, spark=security(master))
         if not confirmed(
             call,
             database,
@@ -321,6 +332,7 @@ def pipeline() -> None:
 @pipeline.command(cls=RecordedJob)
 @queue_name
 @_lake
+@_group
 @click.option(
     "--older", type=DURATION, default=0.0, metavar="T", help="Only rows at least this old. [0s]"
 )
@@ -352,6 +364,7 @@ def archive(
     *,
     name: str,
     lake: str | None,
+    group: bool,
     master: str | None,
     connections: int,
     yes: str | None,
@@ -368,7 +381,12 @@ def archive(
       dbq-console pipeline archive jobs --lake /srv/lake --dry-run
       dbq-console pipeline archive jobs --lake /srv/lake --done-older 1d --yes jobs
     """
-    from console.pipeline.spark import require_extra, tasks, tasks_at_once  # noqa: PLC0415
+    from console.pipeline.spark import (  # noqa: PLC0415
+        require_extra,
+        security,
+        tasks,
+        tasks_at_once,
+    )
 
     require_extra()
     from console.pipeline.archive import job  # noqa: PLC0415  # slow to import
@@ -381,6 +399,7 @@ def archive(
     about(database=database, lake=opened.location)
     at_once = tasks_at_once(master, connections - job.OWN_CONNECTIONS)
     offered = job.preview(database, queue, opened, ArchiveRequest(**ages), at_once=at_once)
+    offered = replace(offered, spark=security(master))
     nothing = not offered.rows and offered.unfinished is None
     if not confirmed(
         call,
@@ -394,6 +413,8 @@ def archive(
         return
     if not call.json:
         narrate("\n".join(offered.lines()))
+    if group:
+        opened.open_to_group()
     with (
         tasks(f"{job.VERB} {name}", master) as spreading,
         progress(call, f"archive {name}") as on_progress,

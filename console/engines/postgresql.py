@@ -124,8 +124,9 @@ class PostgreSQL:
         return len(name.encode())
 
     def as_script(self, head: str, pieces: Sequence[str]) -> str:
-        """One transaction for psql or any other client."""
-        return "\n\n".join((f"{head}\nBEGIN;", *pieces, "COMMIT;\n"))
+        """One transaction for psql or any other client, with the search path of our sessions."""
+        begin = "BEGIN;\nSET LOCAL search_path = pg_catalog, pg_temp;"
+        return "\n\n".join((f"{head}\n{begin}", *pieces, "COMMIT;\n"))
 
     def array(self, values: Sequence[str | bytes]) -> object:
         """A list, which the driver sends as an array."""
@@ -153,7 +154,7 @@ class PostgreSQL:
         from console.engines import bounded_connection  # noqa: PLC0415
 
         url = url.set(drivername=f"postgresql+{bounded_connection.Dialect.driver}")
-        given = url.query.get("options", "")
+        given = url.query.get("options", os.environ.get("PGOPTIONS", ""))
         settings = SessionSettings(timeouts, given if isinstance(given, str) else " ".join(given))
         arguments: dict[str, object] = {
             **{

@@ -10,6 +10,8 @@ manifests name. Files are written atomically, in a folder or an object store. A 
 renames and locks. An object store has neither: an object appears when its upload has ended. So
 there a file never replaces another: each has a name of its own, its manifest is put last, and
 readers read what manifests name.
+
+In a folder only its user can read the files, unless its id's file says that its group may.
 """
 
 import errno
@@ -22,6 +24,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote, unquote
@@ -35,6 +38,8 @@ _ID = "_lake.json"
 _TEMPORARY = "_tmp-"
 _FORMAT = "dbq-console lake"
 _UNLISTED_SECONDS = 86_400.0
+_GROUP_FILE, _GROUP_FOLDER = 0o660, 0o2770
+"""A folder's group is that of all that is made in it."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -143,6 +148,19 @@ class Lake:
         content = {"format": _FORMAT, "version": 1, "id": self._storage.new_id()}
         self.write_json(_ID, content, once=True)
         return self._known_id()
+
+    def open_to_group(self) -> None:
+        """The folder's group may read and write it from now on, by every process."""
+        self.id()
+        self._storage.open_to_group(self._root)
+        vars(self)["_of_group"] = True
+        self.write_json(_ID, {**self.read_json(_ID), "group": True})
+
+    @cached_property
+    def _of_group(self) -> bool:
+        with suppress(FileNotFoundError, DamagedError):
+            return self.can_replace and self.read_json(_ID).get("group") is True
+        return False
 
     def _known_id(self) -> str:
         content = self.read_json(_ID)
@@ -257,7 +275,9 @@ class Lake:
 
         with (
             self._translated("written", path),
-            self._storage.writing(self.path(path), self.path(beside), checked, once=once) as file,
+            self._storage.writing(
+                self.path(path), self.path(beside), checked, once=once, group=self._of_group
+            ) as file,
         ):
             yield file
 
@@ -270,7 +290,8 @@ class Lake:
         path = f"{MANIFESTS}/{work}.lock"
         with ExitStack() as stack:
             with self._translated("written", path):
-                acquired = stack.enter_context(self._storage.locked(self.path(path)))
+                full = self.path(path)
+                acquired = stack.enter_context(self._storage.locked(full, group=self._of_group))
             if not acquired:
                 raise RefusedError(
                     f"Another {work} is running in the lake {self.location}.",
@@ -285,7 +306,7 @@ class Lake:
         if not self.exists(path):
             return
         with self._translated("written", path), suppress(FileNotFoundError):
-            self.filesystem.create_dir(target.rpartition("/")[0], recursive=True)
+            self._storage.make_folder(target.rpartition("/")[0], group=self._of_group)
             self.filesystem.move(self.path(path), target)
 
     def remove(self, path: str) -> None:
@@ -361,15 +382,30 @@ class Folder:
         """The id of a lake that has none yet."""
         return str(uuid.uuid4())
 
+    def make_folder(self, path: str, *, group: bool) -> None:
+        """With its parents. Those that exist stay as they are."""
+        folder = Path(path)
+        missing = [one for one in (folder, *folder.parents) if not one.exists()]
+        for one in reversed(missing):
+            one.mkdir(exist_ok=True, mode=0o700)
+            _set_mode(one, _GROUP_FOLDER if group else 0o700)
+
+    def open_to_group(self, root: str) -> None:
+        for folder, _, names in os.walk(root):
+            _set_mode(Path(folder), _GROUP_FOLDER)
+            for name in names:
+                _set_mode(Path(folder, name), _GROUP_FILE)
+
     @contextmanager
     def writing(
-        self, path: str, beside: str, check: Callable[[str], None], *, once: bool
+        self, path: str, beside: str, check: Callable[[str], None], *, once: bool, group: bool
     ) -> Iterator[Any]:
         """As `Lake.writing`: written to `beside`, synced, renamed."""
         folder = path.rpartition("/")[0]
-        self.files.create_dir(folder, recursive=True)
+        self.make_folder(folder, group=group)
         try:
             with self.files.open_output_stream(beside) as file:
+                _set_mode(Path(beside), _GROUP_FILE if group else 0o600)
                 yield file
             check(beside)
             _sync(beside)
@@ -386,10 +422,10 @@ class Folder:
             raise
 
     @contextmanager
-    def locked(self, path: str) -> Iterator[bool]:
+    def locked(self, path: str, *, group: bool) -> Iterator[bool]:
         """Yields whether the lock was free."""
-        self.files.create_dir(path.rpartition("/")[0], recursive=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self.make_folder(path.rpartition("/")[0], group=group)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _GROUP_FILE if group else 0o600)
         try:
             acquired = True
             try:
@@ -417,13 +453,22 @@ class ObjectStore:
         """The same for every process that creates the lake: without locks several may."""
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{self.files.type_name}://{self._root}"))
 
+    def make_folder(self, path: str, *, group: bool) -> None:
+        """An object store has none."""
+
+    def open_to_group(self, root: str) -> None:
+        raise UsageError(
+            f"The lake {root!r} is in an object store: it has no group.",
+            next_step="Leave out --group; the bucket's own rules say who may read it.",
+        )
+
     @contextmanager
     def writing(
-        self, path: str, beside: str, check: Callable[[str], None], *, once: bool
+        self, path: str, beside: str, check: Callable[[str], None], *, once: bool, group: bool
     ) -> Iterator[Any]:
         """Written to a local file, then uploaded: Arrow completes an upload even when its writer
         fails, and part of the file would appear."""
-        del beside
+        del beside, group
         import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
 
         descriptor, spool = tempfile.mkstemp(prefix="dbq-lake-")
@@ -445,9 +490,9 @@ class ObjectStore:
             raise
 
     @contextmanager
-    def locked(self, path: str) -> Iterator[bool]:
+    def locked(self, path: str, *, group: bool) -> Iterator[bool]:
         """Always free: no lock here ends with its holder. Concurrent writers do no harm."""
-        del path
+        del path, group
         yield True
 
 
@@ -465,6 +510,12 @@ def _open_storage(location: str) -> tuple[Storage, str]:
     if isinstance(files, fs.LocalFileSystem):  # type: ignore[attr-defined]
         return Folder(files), root
     return ObjectStore(files, root), root
+
+
+def _set_mode(path: Path, mode: int) -> None:
+    """Of a file or folder of ours. Where that is refused, its mount has modes of its own."""
+    with suppress(PermissionError):
+        path.chmod(mode)
 
 
 def _sync(path: str) -> None:

@@ -19,6 +19,7 @@ from console.formats import numbered, plain
 from console.pipeline import leases
 from console.pipeline.archive.plan import QueueArchive
 from console.pipeline.lake import Lake
+from console.pipeline.spark import Security
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -40,6 +41,7 @@ class ReplayPreview:
     """Messages that match, including those replayed before."""
     oldest: str | None
     newest: str | None
+    spark: Security | None = None
 
     def lines(self) -> list[str]:
         source = f"{self.source.schema}.{self.source.queue} of {self.source.connection}"
@@ -54,6 +56,8 @@ class ReplayPreview:
         lines.append("  they get new ids; those replayed before are skipped")
         if self.source.unfinished:
             lines.append(f"  {self.source.unfinished} unfinished plans of the lake are skipped")
+        if self.spark is not None:
+            lines.append(f"  {self.spark.line}")
         return lines
 
     def as_json(self) -> dict[str, Any]:
@@ -73,6 +77,7 @@ class ReplayPreview:
             "oldest": self.oldest,
             "newest": self.newest,
             "unfinished_plans": self.source.unfinished,
+            "spark": None if self.spark is None else self.spark.as_json(),
         }
 
 

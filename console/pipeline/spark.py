@@ -13,11 +13,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from console import errors
 from console.errors import ConsoleError, UsageError
+from console.formats import plain
 from console.pipeline import StageProgress, no_progress
 from console.pipeline.java import INSTALL, java_home
 
@@ -209,6 +212,57 @@ def under_submit() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
+@dataclass(frozen=True)
+class Security:
+    """What protects the connections of a job: Spark's, not the database's."""
+
+    master: str
+    authenticated: bool
+    encrypted: bool
+
+    @property
+    def line(self) -> str:
+        if self.authenticated and self.encrypted:
+            return f"Spark on {plain(self.master)}: its connections are authenticated and encrypted"
+        lacking = [] if self.authenticated else ["authenticated (spark.authenticate)"]
+        lacking += [] if self.encrypted else ["encrypted (spark.network.crypto.enabled)"]
+        return (
+            f"Spark on {plain(self.master)}: its connections are not {' and not '.join(lacking)}: "
+            "who reaches its ports can get the messages and the database's password"
+        )
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def security(master: str | None) -> Security:
+    """Of a job on that master, before Spark has started: always on this machine alone, on a cluster
+    by its configuration."""
+    configured = _configured()
+    where = master or (configured["spark.master"] if under_submit() else "local[*]")
+    if where.startswith("local"):
+        return Security(where, authenticated=True, encrypted=True)
+    on = {name for name, value in configured.items() if value.lower() == "true"}
+    authenticated = "spark.authenticate" in on
+    encrypted = bool(on & _ENCRYPTION)
+    return Security(where, authenticated, encrypted)
+
+
+def _configured() -> dict[str, str]:
+    """The settings of spark-submit, else those of the settings file that Spark would read."""
+    if under_submit():
+        from pyspark import SparkConf  # noqa: PLC0415  # the extra's, and slow to import
+
+        return dict(SparkConf().getAll())
+    home = os.environ.get("SPARK_HOME", "")
+    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
+    try:
+        text = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    return dict(_SETTING.findall(text))
+
+
 @contextmanager
 def session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
@@ -297,9 +351,11 @@ def start(
     defaults = dict(_SETTINGS)
     if not under_submit():
         master = master or "local[*]"
+        os.environ["JAVA_HOME"] = str(java_home())
         if master.startswith("local"):
             defaults |= _LOCAL
-        os.environ["JAVA_HOME"] = str(java_home())
+    elif security(None).master.startswith("local"):
+        defaults |= _SECURE
     # Workers run this Python: it has the packages that they need.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -336,12 +392,23 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # Two attempts at one range would wait for each other's lock.
     "spark.speculation": "false",
+    # Of data that is written to disk. Without it PySpark also puts the items of tasks, and so the
+    # database's password, into a temporary file.
+    "spark.io.encryption.enabled": "true",
 }
+_SECURE = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+"""On this machine the secret is made by Spark, and no other process learns it."""
+_ENCRYPTION = {
+    "spark.network.crypto.enabled",
+    "spark.authenticate.enableSaslEncryption",
+    "spark.ssl.rpc.enabled",
+}
+_SETTING = re.compile(r"(?m)^[ \t]*([^#\s=:]+)[ \t]*[\s=:][ \t]*(\S+)")
 _QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Half of the JVM's time until the first tasks goes into optimizing code that runs once."""
 _LEAST_PARTS = 32
 _PARTITIONS = "spark.sql.shuffle.partitions"
-_LOCAL = {
+_LOCAL = _SECURE | {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     _PARTITIONS: str(os.cpu_count() or 1),

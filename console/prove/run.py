@@ -88,9 +88,9 @@ class Proof:
     def _queue(self, of: Design, given: dict[str, str]) -> tuple[str, Queue]:
         """The design's label in the report, and its queue."""
         product = self._database.product
-        if of.has_option("consumers") and not self._database.pooled:
-            given = {"consumers": "direct", **given}
         options = of.complete_options(given, product.name)
+        if "consumers" in options and not self._database.pooled:
+            options["consumers"] = "direct"
         if "size" in options and "size" not in given:
             options["size"] = str(LARGEST_RING)
         name = f"{PROOF_PREFIX}{self._token}_{of.name}"

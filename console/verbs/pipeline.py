@@ -23,6 +23,7 @@ class ArchivedFilterType(click.ParamType[str]):
 
 
 _LAKE = Parameter("lake", "A folder or a URI; empty: in this user's state.")
+_GROUP = Parameter("group", "From now on the lake's group may read and write it.", is_flag=True)
 _MASTER = Parameter("master", "Spark's.", default="local[*]")
 _FROM = Parameter("from", "The connection whose archive it was.")
 
@@ -36,6 +37,7 @@ JOBS: tuple[Verb, ...] = (
             Parameter("retention", "Purged messages stay this long.", DURATION, default="7d"),
             Parameter("done-older", "Also done rows at least this old.", DURATION),
             Parameter("connections", "At once, to the database.", WholeNumber(3), default="16"),
+            _GROUP,
             _MASTER,
         ),
     ),
@@ -77,6 +79,7 @@ JOBS: tuple[Verb, ...] = (
             Parameter("recordings", "A folder; empty: this user's."),
             Parameter("days", "Only these days, even if done: 2026-03-28..2026-03-29."),
             Parameter("zone", "Of the forecast's hours of the week; empty: display_zone."),
+            _GROUP,
             _MASTER,
         ),
         confirmed=False,

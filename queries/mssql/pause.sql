@@ -86,7 +86,7 @@ SELECT @restore = CONCAT({head}, NCHAR(10), N'AS', @body)
 FROM (VALUES (OBJECT_DEFINITION(OBJECT_ID(N'[{schema}].[{function}]', N'P')))) AS d (definition)
 WHERE CHARINDEX(@mark, d.definition) > 0;
 IF @restore IS NULL
-    THROW 51007, N'What dbq.pause has of a procedure is not what was there before the pause.||Nothing was changed. Install this version of it: dbq-console upgrade', 1;
+    THROW 51004, N'What dbq.pause has of a procedure is not what was there before the pause.||Nothing was changed. Install this version of it: dbq-console upgrade', 1;
 EXEC (@restore);
 
 -- name: store_definitions

@@ -16,7 +16,7 @@ CAST(NULL AS text)
 
 -- define: rows_by_id
 FROM "{schema}"."{table}" AS m
-WHERE m."{id}" = ANY(CAST(:keys AS "{key_type}"[]))
+WHERE m."{id}" OPERATOR("{key_operators}".=) ANY(CAST(:keys AS "{key_schema}"."{key_type}"[]))
 
 -- define: at_locations
 m.ctid = ANY(ARRAY(SELECT CAST(substring(p.location FROM '[(].*') AS tid) FROM unnest(CAST(:locations AS text[])) AS p (location)))
@@ -454,7 +454,7 @@ SELECT
 FROM "{schema}"."{table}" AS m
 {payload_join} -- when defined payload_join
 CROSS JOIN LATERAL (SELECT CAST({joined_payload} AS "{target_payload_type}") AS payload) AS c
-WHERE m."{id}" = ANY(CAST(:keys AS "{key_type}"[]));
+WHERE m."{id}" OPERATOR("{key_operators}".=) ANY(CAST(:keys AS "{key_schema}"."{key_type}"[]));
 
 -- name: push_to
 -- one row: how many messages left the queue, and how many the target queue's push accepted; the others stay

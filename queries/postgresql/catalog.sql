@@ -167,8 +167,65 @@ COMMENT ON TABLE dbq.catalog_id IS 'one row, made with the catalog: by it a data
 
 INSERT INTO dbq.catalog_id (id) SELECT gen_random_uuid() WHERE NOT EXISTS (SELECT FROM dbq.catalog_id);
 
+-- Whoever writes a row of a queue owns what it names: the roles are granted rights on it.
+CREATE OR REPLACE FUNCTION dbq.check_queue() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
+DECLARE
+    q dbq.queue := NEW;
+    other record;
+BEGIN
+    IF q.kind = 'adopted' THEN
+        SELECT
+            c.relname AS name,
+            c.relowner AS owner,
+            has_any_column_privilege(session_user, c.oid, 'SELECT') AS readable
+        INTO other
+        FROM pg_class AS c
+        WHERE c.oid = to_regclass(format('%I.%I', q.schema_name, coalesce(q.options ->> 'table', q.queue_name)));
+        -- Under this path the triggers of its owner run.
+        IF pg_has_role(session_user, other.owner, 'MEMBER') IS NOT TRUE THEN
+            NEW.options := q.options - 'search_path';
+        END IF;
+        IF coalesce(other.readable, true) THEN
+            RETURN NEW;
+        END IF;
+    ELSE
+        SELECT o.name, o.owner INTO other FROM {objects_of} AS o WHERE NOT pg_has_role(session_user, o.owner, 'MEMBER') LIMIT 1;
+        IF NOT FOUND THEN
+            RETURN NEW;
+        END IF;
+    END IF;
+    RAISE EXCEPTION '%.% belongs to %', q.schema_name, other.name, pg_get_userbyid(other.owner)
+        USING ERRCODE = 'DBQ04', HINT = 'Let its owner do it, or choose another name.';
+END
+$dbq$;
+
+CREATE OR REPLACE TRIGGER check_queue BEFORE INSERT OR UPDATE OF schema_name, queue_name, design, kind, options, roles
+ON dbq.queue FOR EACH ROW EXECUTE FUNCTION dbq.check_queue();
+
+-- An entry of the audit is its login's own, and is not changed once it has ended.
+CREATE OR REPLACE FUNCTION dbq.check_action() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
+BEGIN
+    IF pg_has_role(session_user, (SELECT c.relowner FROM pg_class AS c WHERE c.oid = TG_RELID), 'MEMBER') THEN
+        RETURN NEW;
+    END IF;
+    IF TG_OP = 'INSERT' THEN
+        NEW.database_user := session_user;
+    ELSIF OLD.ended_at IS NOT NULL OR OLD.database_user <> session_user THEN
+        RAISE EXCEPTION 'action % of % has ended, or is not yours', OLD.action_id, OLD.database_user
+            USING ERRCODE = 'DBQ04', HINT = 'See: dbq-console audit';
+    END IF;
+    RETURN NEW;
+END
+$dbq$;
+
+CREATE OR REPLACE TRIGGER check_action BEFORE INSERT OR UPDATE
+ON dbq.action FOR EACH ROW EXECUTE FUNCTION dbq.check_action();
+
 -- name: exists
--- one row: whether this database has a catalog, whether it has an audit, decisions and an id (old ones do not), and whether this login may read decisions
+-- one row: whether this database has a catalog, whether it has an audit, decisions and an id (old ones do not), whether this
+-- login may read decisions, and whether triggers check who writes
 -- Read from the tables: to_regclass would answer from the session's cache, where a table that another
 -- session has created since the first check is still missing, even after waiting for that session's lock.
 SELECT
@@ -178,9 +235,11 @@ SELECT
     coalesce(bool_or(c.relname = 'catalog_id'), false) AS identified,
     count(*) FILTER (
         WHERE c.relname IN ('pause', 'protection', 'silence', 'note') AND has_table_privilege(c.oid, 'SELECT')
-    ) = 4 AS decisions_readable
+    ) = 4 AS decisions_readable,
+    count(t.oid) = 2 AS guarded
 FROM pg_class AS c
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+LEFT JOIN pg_trigger AS t ON t.tgrelid = c.oid AND t.tgname = concat('check_', c.relname)
 WHERE n.nspname = 'dbq' AND c.relname IN ('queue', 'action', 'pause', 'protection', 'silence', 'note', 'lease', 'catalog_id');
 
 -- name: identity
@@ -194,8 +253,8 @@ INNER JOIN pg_database AS d ON d.datname = current_database();
 -- name: may_act
 -- one row: whether this login may write the audit
 SELECT
-    has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'INSERT')
-    AND has_table_privilege(c.oid, 'UPDATE') AS present
+    has_schema_privilege(n.oid, 'USAGE') AND has_any_column_privilege(c.oid, 'INSERT')
+    AND has_any_column_privilege(c.oid, 'UPDATE') AS present
 FROM pg_class AS c
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
 WHERE n.nspname = 'dbq' AND c.relname = 'action';
@@ -515,6 +574,39 @@ INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
 WHERE n.nspname = CAST(:schema AS text) AND c.relname = CAST(:table AS text)
 AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum;
+
+-- name: key_type
+-- one row: the type of a column, for a domain that below it, and the schema of the operators by which it is sorted; null: it has none
+WITH RECURSIVE based AS (
+    SELECT a.atttypid AS oid
+    FROM pg_attribute AS a
+    WHERE a.attrelid = CAST('"{schema}"."{table}"' AS regclass) AND a.attname = CAST(:column AS text)
+    UNION ALL
+    SELECT t.typbasetype FROM based AS b
+    INNER JOIN pg_type AS t ON b.oid = t.oid AND t.typtype = 'd'
+)
+
+SELECT
+    CAST(n.nspname AS text) AS schema,
+    CAST(t.typname AS text) AS name,
+    CASE
+        -- Their operators are those of text and of any enum, array and range.
+        WHEN t.oid = CAST('varchar' AS regtype) OR t.typtype IN ('e', 'r', 'm') OR t.typcategory = 'A' THEN 'pg_catalog'
+        ELSE (
+            SELECT CAST(max(s.nspname) AS text)
+            FROM pg_opclass AS c
+            INNER JOIN pg_am AS m ON c.opcmethod = m.oid AND m.amname = 'btree'
+            INNER JOIN pg_amop AS o ON c.opcfamily = o.amopfamily AND o.amoplefttype = t.oid AND o.amoprighttype = t.oid
+            INNER JOIN pg_operator AS p ON o.amopopr = p.oid
+            INNER JOIN pg_namespace AS s ON p.oprnamespace = s.oid
+            WHERE c.opcintype = t.oid AND c.opcdefault
+            AND CAST(p.oprname AS text) = CASE o.amopstrategy WHEN 1 THEN '<' WHEN 3 THEN '=' WHEN 5 THEN '>' END
+            HAVING count(*) = 3 AND max(s.nspname) = min(s.nspname)
+        )
+    END AS operators
+FROM based AS b
+INNER JOIN pg_type AS t ON b.oid = t.oid AND t.typtype <> 'd'
+INNER JOIN pg_namespace AS n ON t.typnamespace = n.oid;
 
 -- name: tables
 -- the tables that this login may read, by schema and name, at most :n; rows as the statistics have them, null: not known

@@ -198,6 +198,23 @@ def test_a_preset_that_does_not_match_its_table_is_reported(ann: User) -> None:
     assert "public.boxes has them, under another name" in refused.err
 
 
+def test_a_comparison_by_an_operator_of_an_extension_is_refused_unless_it_is_named(
+    ann: User,
+) -> None:
+    """`citext = 'new'` would be a comparison of texts, which matches less than is meant."""
+    run(ann.url, "CREATE SCHEMA ext; CREATE EXTENSION citext SCHEMA ext")
+    run(ann.url, "ALTER TABLE crates ALTER state TYPE ext.citext")
+    found = ann.writes().trusts()("preset", "check", "crate")
+    assert found.status == 1
+    assert "m.state has the type ext.citext: compare it as CAST(m.state AS text), or" in found.text
+    assert "m.state OPERATOR(ext.=) 'x'" in found.text
+    named = PRESET.replace("m.state =", "m.state OPERATOR(ext.=)")
+    assert ann.writes(named).trusts()("preset", "check", "crate").status == 0
+    ann.done("adopt", "crates", "--preset", "crate")
+    assert ann.done("status", "crates", "--json").json["queues"][0]["ready"] == 2
+    ann.done("requeue", "crates", "--yes")
+
+
 def test_a_file_that_others_may_write_is_refused(ann: User) -> None:
     ann.trusts().done("adopt", "crates", "--preset", "crate")
     ann.file.chmod(0o666)

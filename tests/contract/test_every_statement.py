@@ -278,6 +278,22 @@ def adopt_and_forget(database: Database) -> None:
     forget(database, queue)
 
 
+def hold_a_lease(database: Database) -> None:
+    """Of two that want it one gets it, and renews it until the other may have it."""
+    with database.transaction("hold a lease") as connection:
+        assert sql.value(connection, str, "catalog.identity")
+        first = catalog.take_lease(connection, "a test", "ann", 60.0)
+        assert (first.holder, first.until.tzinfo is not None) == ("ann", True)
+        assert catalog.take_lease(connection, "a test", "bob", 60.0) == first
+        for holder, renewed in (("ann", ["ann"]), ("bob", [])):
+            values = {"name": "a test", "holder": holder, "seconds": 60.0}
+            assert sql.values(connection, str, "catalog.lease_renew", **values) == renewed
+        assert catalog.take_lease(connection, "a test", "bob", 60.0, gone="ann").holder == "bob"
+        catalog.end_lease(connection, "a test", "ann")
+        assert catalog.take_lease(connection, "a test", "ann", 60.0).holder == "bob"
+        catalog.end_lease(connection, "a test", "bob")
+
+
 def block_a_relay(database: Database, variant: Variant) -> None:
     """Plan a relay that an open transaction blocks."""
     client = installed(database, variant, f"blocked {variant}"[:40])
@@ -317,6 +333,7 @@ def test_every_statement_runs_and_fills_its_row_type(
             if "relay" in variant.design.verbs:
                 block_a_relay(database, variant)
         adopt_and_forget(database)
+        hold_a_lease(database)
         assert "theirs" in {table.name for table in adopt.tables(database)}
     every = all_labels(engine)
     # Roles belong to the whole cluster: see test_rights_postgresql. Babelfish is only queried if
@@ -327,6 +344,9 @@ def test_every_statement_runs_and_fills_its_row_type(
     # Subscribers: see test_subscribers and faults/test_subscribers.
     left_out |= {"ring.subscriber_status", "ring.sweep", "ring.unswept", "ring.consumers_at_work"}
     left_out |= {"catalog.set_options", "common.retried", "common.claimed", "common.contradictions"}
+    # Tables of others: test_others_code_, test_types_of_others_; whose they are: test_owners_.
+    left_out |= {"roles.owner", "roles.others", "roles.adopted"}
+    left_out |= {"actions.as_owner", "actions.as_login", "catalog.key_type"}
     # Statements of the doctor for a ring, the last of its file: see faults/test_doctor_ring.
     of_ring = list(templates.statements(engine, "ring"))
     doctors = of_ring[of_ring.index("next_numbers") :] if "next_numbers" in of_ring else []

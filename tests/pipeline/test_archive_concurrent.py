@@ -200,6 +200,26 @@ def test_a_task_whose_run_ends_while_it_reads_leaves_nothing(
     assert done.deleted == 30
 
 
+def test_another_row_with_the_key_of_an_exported_one_stays(filled: Client, lake: Lake) -> None:
+    """A sequence was set back."""
+    key, *_ = archived_keys(filled)
+
+    def replace_row() -> None:
+        execute_sql(filled, "DELETE FROM <archive> WHERE archive_id = :key", key=key)
+        execute_sql(
+            filled,
+            "INSERT INTO <archive> (archive_id, id, payload, state, attempts, reason, archived_at) "
+            "OVERRIDING SYSTEM VALUE VALUES (:key, 1, 'another', 'done', 1, 'pop', '2020-01-01')",
+            key=key,
+        )
+
+    (done,) = run(filled, lake, tasks=HookedTasks(files.verify, replace_row))
+    assert done.deleted == 30, "what nobody is known to have taken stays in the lake"
+    assert execute_sql(filled, "SELECT payload FROM <archive>") == [("another",)]
+    assert payloads(lake)["another"] == 0
+    assert payloads(lake).total() == 30
+
+
 TAKEN = "UPDATE dbq.lease SET holder = 'ann@elsewhere pid 1' WHERE name LIKE 'pipeline %'"
 
 

@@ -55,6 +55,37 @@ def fail(lake: Lake, number: int, after: int = 0) -> None:
     lake._storage.files = Failing(lake.filesystem, number, after)
 
 
+def modes(lake: Lake) -> tuple[set[int], set[int]]:
+    """Of its files, and of its folders."""
+    root = Path(lake.location)
+    paths = [root, *root.rglob("*")]
+    mode = {path: path.stat().st_mode & 0o7777 for path in paths}
+    return {mode[path] for path in paths if path.is_file()}, {
+        mode[path] for path in paths if path.is_dir()
+    }
+
+
+def test_only_its_user_can_read_a_lake_unless_its_group_may(lake: Lake) -> None:
+    before = os.umask(0)
+    try:
+        for at in (lake, Lake(lake.location + " of a group")):
+            at.write_json("a/b/c.json", {})
+            at.id()
+            at.discard("a/b/c.json")
+            with at.locked("rollup"):
+                pass
+            assert modes(at) == ({0o600}, {0o700})
+        at.open_to_group()
+        assert modes(at) == ({0o660}, {0o2770})
+        again = Lake(at.location)
+        again.write_json("d/e.json", {})
+        again.discard("d/e.json")
+        assert modes(again) == ({0o660}, {0o2770}), "every process knows it"
+        assert again.id() == at.id()
+    finally:
+        os.umask(before)
+
+
 def test_the_id_of_a_lake_is_created_once(lake: Lake) -> None:
     assert lake.id() == Lake(lake.location).id()
     assert Lake(lake.location + "-2").id() != lake.id()

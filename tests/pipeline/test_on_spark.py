@@ -2,8 +2,10 @@
 
 import json
 import os
+import socket
+import struct
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,7 +39,11 @@ if TYPE_CHECKING:
 
     from console.pipeline.verify import VerifyResult
 
-pytestmark = pytest.mark.long
+pytestmark = [
+    pytest.mark.long,
+    # PySpark does not close the socket through which it sends the items of tasks.
+    pytest.mark.filterwarnings("ignore:.*<socket:pytest.PytestUnraisableExceptionWarning"),
+]
 """A JVM is too slow for the short tier."""
 
 
@@ -62,6 +68,50 @@ def test_each_item_has_a_task_and_the_results_keep_their_order(spark: "SparkSess
     assert os.getpid() not in {result["pid"] for result in results}
     assert reports[-1] == (7, 7, 21, 14)
     assert SparkTasks(spark.sparkContext).run(double, []) == []
+
+
+def rpc_answer(port: int, serialized: bytes) -> bytes:
+    """What the driver answers a stranger who sends it a Java object as a message of Spark's RPC."""
+    body = b"\0\0" + struct.pack(">H", 8) + b"stranger" + serialized
+    head = struct.pack(">bqi", 3, 1, len(body))
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as stranger:
+        stranger.sendall(struct.pack(">q", 8 + len(head) + len(body)) + head + body)
+        answer = b""
+        with suppress(OSError):
+            while len(answer) < 400 and (part := stranger.recv(4_096)):
+                answer += part
+    return answer
+
+
+def test_a_stranger_on_this_machine_gets_nothing_deserialized(spark: "SparkSession") -> None:
+    """The port is open to every user of it."""
+    name = b"nobody.knows.ThisClass"
+    unknown = b"\xac\xed\0\x05sr" + struct.pack(">H", len(name)) + name + bytes(8) + b"\x02\0\0xp"
+    conf = spark.sparkContext.getConf()
+    answer = rpc_answer(int(conf.get("spark.driver.port") or 0), unknown)
+    assert answer
+    assert name not in answer, "Java has looked for the class"
+    for setting in ("authenticate", "network.crypto.enabled", "io.encryption.enabled"):
+        assert conf.get(f"spark.{setting}") == "true"
+
+
+def test_what_tasks_are_sent_is_in_no_file(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database's password is in it. Without encryption PySpark hands it to Java in a file."""
+    context, handed_over = spark.sparkContext, list[bytes]()
+    original = type(context)._serialize_to_jvm
+
+    def watched(self: Any, data: Any, serializer: Any, read: Any, serve: Any) -> Any:
+        def read_file(name: str) -> Any:
+            handed_over.append(Path(name).read_bytes())
+            return read(name)
+
+        return original(self, data, serializer, read_file, serve)
+
+    monkeypatch.setattr(type(context), "_serialize_to_jvm", watched)
+    SparkTasks(context).run(double, [{"n": 1, "url": "postgresql://u:Pl4ntedC0re@h/db"}])
+    assert not any(b"Pl4ntedC0re" in data for data in handed_over)
 
 
 def count_concurrent(item: Item) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from console import rollup_files
+from console.errors import RefusedError
 from console.monitor.recording.history import history
 from console.monitor.recording.segments import FINDINGS, SAMPLES, WAITS, TimeRange
 from console.pipeline.lake import Lake
@@ -271,3 +272,29 @@ def _check_relative_error(folder: Path) -> None:
         *(f"latency_seconds_p{n}" for n in rollup_files.PERCENTILES),
     }
     assert {one[b"relative_error"] for one in metadata.values()} == {b"0.01"}
+
+
+def test_a_day_whose_manifest_is_lost_replaces_nothing_for_good(tmp_path: Path) -> None:
+    """Recordings that it was made from may have been deleted since."""
+    folder, lake = tmp_path / "recordings", Lake(tmp_path / "lake")
+
+    def run() -> job.RollupResult:
+        return job.rollup(lambda: nullcontext(LocalTasks()), lake, [str(folder)])
+
+    write(folder, SAMPLES, *(sample(at) for at in range(0, 60, 10)))
+    write(folder, SAMPLES, *(sample(at) for at in range(60, 120, 10)))
+    run()
+    minutes = rollup_files.folder("minute", "samples", "prod")
+    (path,) = lake.data_files(minutes)
+    made = Path(lake.path(path)).read_bytes()
+    oldest = min(folder.rglob("*.parquet"))
+    oldest.unlink()
+    (manifest,) = Path(lake.location).rglob("_manifests/rollup/**/date=*.json")
+    manifest.write_bytes(manifest.read_bytes()[:20])
+    with pytest.raises(RefusedError, match="Put it back from a backup"):
+        run()
+    assert Path(lake.path(path)).read_bytes() == made
+    manifest.unlink()
+    run()
+    kept = [one for one in lake.files("_trash") if one.startswith(f"_trash/{minutes}/")]
+    assert [Path(lake.path(one)).read_bytes() for one in kept] == [made]

@@ -22,12 +22,14 @@ from console.errors import ConsoleError, RefusedError
 from console.pipeline import launch, runs
 from console.pipeline import spark as sessions
 from console.pipeline.archive import job
+from console.pipeline.lake import Lake
 from console.pipeline.launch import Job
 from console.pipeline.runs import Run, RunFile, RunOutcome
 from tests.cli.calls import call
 from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import push_and_pop
 from tests.pipeline.conftest import NewQueue
+from tests.pipeline.test_lake import modes
 from tests.servers import wait_until
 
 CORE = "Pl4ntedC0re"
@@ -189,11 +191,15 @@ def test_each_call_records_a_run_except_a_dry_run(
     sent = push_and_pop(client, 30)
     name, location = client.queue.name, str(tmp_path / "lake")
     words = ("pipeline", "archive", name, "--lake", location, "--url", client.url)
-    assert call(*words, "--dry-run").status == 0
+    planned = call(*words, "--dry-run")
+    assert planned.status == 0
+    assert "Spark on local[*]: its connections are authenticated and encrypted" in planned.text
     assert runs.read(root).runs == ()
 
-    done = call(*words, "--yes", "--json")
+    done = call(*words, "--group", "--yes", "--json")
     assert done.status == 0, done.err
+    assert modes(Lake(location)) == ({0o660}, {0o2770})
+    assert done.json["plan"]["spark"]["encrypted"]
     run = only(root)
     assert (run.outcome, run.rows, run.queue, run.lake) == (RunOutcome.DONE, 30, name, location)
     assert run.result == done.json

@@ -100,6 +100,38 @@ def test_without_the_extra_the_verb_names_what_to_install(
     assert "Traceback" not in answer.err
 
 
+# -- what protects the connections of a job
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "line"),
+    [
+        (None, "", "Spark on local[*]: its connections are authenticated and encrypted"),
+        ("local[2]", "spark.authenticate false", "Spark on local[2]: its connections are auth"),
+        ("spark://m:1", "", "Spark on spark://m:1: its connections are not authenticated"),
+        (
+            "spark://m:1",
+            "# spark.network.crypto.enabled true\nspark.authenticate=true\n",
+            "Spark on spark://m:1: its connections are not encrypted",
+        ),
+        (
+            "spark://m:1",
+            "spark.authenticate  true\n  spark.ssl.rpc.enabled: TRUE",
+            "Spark on spark://m:1: its connections are authenticated and encrypted",
+        ),
+        (None, "spark.master spark://m:1", "Spark on local[*]: its connections are authenticated"),
+    ],
+)
+def test_a_plan_says_what_protects_the_connections_of_its_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str | None, settings: str, line: str
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(settings)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    found = spark.security(master)
+    assert found.line.startswith(line)
+    assert found.as_json()["master"] == found.master
+
+
 # -- under spark-submit, as on a cluster: its master and its JVM, this Python
 
 _SCRIPT = """

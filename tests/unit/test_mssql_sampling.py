@@ -233,8 +233,8 @@ def sample_deep_queue(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any
     labels = answer_by_label(
         odbc,
         catalog_exists=[
-            ("present", "audited", "decided", "identified", "decisions_readable"),
-            (True, False, True, True, False),
+            ("present", "audited", "decided", "identified", "decisions_readable", "guarded"),
+            (True, False, True, True, False, True),
         ],
         catalog_queues=[(*QUEUES, "installed_from", "installed_at", "replaced"), queue],
         catalog_settings=[("name", "value")],

@@ -19,7 +19,7 @@ from console.pipeline.archive import plan as planning
 from console.pipeline.archive.export import url_for_tasks
 from console.pipeline.archive.plan import ArchivePlan, ArchiveRequest, Range
 from console.pipeline.lake import TRASH, DamagedError, Lake
-from console.pipeline.spark import Tasks
+from console.pipeline.spark import Security, Tasks
 
 VERB = "pipeline archive"
 OWN_CONNECTIONS = 2
@@ -42,6 +42,7 @@ class ArchivePreview:
     lake: str
     unfinished: ArchivePlan | None
     plan: ArchivePlan
+    spark: Security | None = None
 
     @property
     def rows(self) -> int:
@@ -64,6 +65,8 @@ class ArchivePreview:
         if first is not None:
             lines.append(f"  the plan {first.id} is finished first: {numbered(first.rows, 'row')}")
         lines.append("  restore brings none of it back; pipeline replay does")
+        if self.spark is not None:
+            lines.append(f"  {self.spark.line}")
         return lines
 
     def as_json(self) -> dict[str, Any]:
@@ -82,6 +85,7 @@ class ArchivePreview:
             "before": plan.before,
             "done_before": plan.done_before or None,
             "unfinished": None if self.unfinished is None else self.unfinished.id,
+            "spark": None if self.spark is None else self.spark.as_json(),
         }
 
 
@@ -225,6 +229,7 @@ def archive(
                 plan = planning.with_ranges(connection, queue, plan)
         if plan.ranges:
             plan = replace(plan, database=identity)
+            lease.require()
             planning.write(lake, plan)
             carry_out(plan, again=False)
     return done

@@ -124,7 +124,7 @@ def _paths(lake: Lake, data: str, plan: str, queue: str) -> tuple[str, ...]:
             f"{lake.path(path)} is damaged.",
             why=why,
             next_step=f"Run dbq-console pipeline archive {shlex.quote(queue)} on this lake: it "
-            "writes the file anew, by what the database and the lake have.",
+            "writes the file again, by what the database and the lake have.",
         )
 
     try:
@@ -429,7 +429,7 @@ def _valid(plan: ArchivePlan, folder: str) -> ArchivePlan:
 
 def unfinished(lake: Lake, connection: str, queue: Queue) -> ArchivePlan | None:
     """The oldest unfinished plan of the queue under that name of its connection; also one whose
-    last document is damaged, as it is written anew."""
+    last document is damaged, as it is written again."""
     data = data_folder(connection, queue.schema, queue.name)
     for name, documents in _plans(lake, f"{MANIFESTS}/{data}"):
         if "done.json" in documents:

@@ -19,7 +19,7 @@ from console.errors import RefusedError
 from console.forecast_files import UTC_NAME
 from console.formats import duration, numbered, plain
 from console.pipeline import PhaseProgress, no_progress
-from console.pipeline.lake import DamagedError, Lake
+from console.pipeline.lake import TRASH, DamagedError, Lake
 from console.pipeline.rollup import segment_files
 from console.pipeline.rollup.segment_files import ClosedSegment, Day, Names, SkippedFiles
 from console.pipeline.spark import Tasks
@@ -235,7 +235,9 @@ def _manifest(lake: Lake, day: Day) -> dict[str, Any]:
         raise RefusedError(
             error.what,
             why=error.why,
-            next_step="It says what the day was made from. Move it away to roll the day up again.",
+            next_step="It says from which recordings the day was made: put it back from a backup "
+            "of the lake. Or move it away: then the day is rolled up from the recordings that are "
+            f"left, and what the lake has of it is moved to its folder {TRASH}.",
         ) from error
 
 
@@ -246,9 +248,13 @@ def _recorded(lake: Lake, due: Sequence[Due]) -> Iterator[None]:
 
     In an object store a day stays as it was until its manifest names other files.
     """
-    for one in due if lake.can_replace else ():
-        before = _manifest(lake, one.day).get("segments", {})
-        lake.write_json(rollup_files.manifest(*one.day), {"state": "doing", "segments": before})
+    for one in due:
+        before = _manifest(lake, one.day)
+        if not before:
+            _discard_unknown(lake, one.day)
+        if lake.can_replace:
+            doing = {"state": "doing", "segments": before.get("segments", {})}
+            lake.write_json(rollup_files.manifest(*one.day), doing)
     yield
     at = datetime.now(UTC).isoformat()
     for one in due:
@@ -256,7 +262,20 @@ def _recorded(lake: Lake, due: Sequence[Due]) -> Iterator[None]:
             rollup_files.manifest(*one.day), {"state": "done", "at": at} | one.manifest()
         )
         if one.files is not None:
-            listed, (connection, day) = set(chain(*one.files.values())), one.day
-            for width, kind in product(rollup_files.WIDTHS, rollup_files.KINDS):
-                folder = rollup_files.folder(width, kind, connection)
-                lake.remove_unlisted(f"{folder}/date={day}", listed)
+            listed = set(chain(*one.files.values()))
+            for folder in _folders(one.day):
+                lake.remove_unlisted(folder, listed)
+
+
+def _folders(day: Day) -> Iterator[str]:
+    """Of its tables."""
+    for width, kind in product(rollup_files.WIDTHS, rollup_files.KINDS):
+        yield f"{rollup_files.folder(width, kind, day[0])}/date={day[1]}"
+
+
+def _discard_unknown(lake: Lake, day: Day) -> None:
+    """The tables of a day whose manifest was lost: recordings that they were made from may have
+    been deleted since."""
+    for folder in _folders(day):
+        for path in lake.data_files(folder):
+            lake.discard(path)
