@@ -130,7 +130,9 @@ def _refused(error: urllib.error.HTTPError, secrets: Sequence[str]) -> NotSentEr
     text = ""
     with suppress(OSError, HTTPException, ValueError), error:
         text = error.read(_SHOWN_BYTES).decode(errors="replace")
-    text = "***" if _repeats(text, secrets) else " ".join(text.split())
+    words = text.split()[: -1 if len(text) == _SHOWN_BYTES else None]  # the last is cut
+    text = " ".join("***" if _repeats(word, secrets) else word for word in words)
+    text = "***" if _repeats(text, secrets) else text
     after = error.headers.get("Retry-After", "") if error.headers else ""
     why = f"answered HTTP {error.code}{f': {text}' if text else ''}"
     wait = float(after) if after.isascii() and after.isdigit() else 0.0

@@ -15,7 +15,7 @@ from console.actions.execute import Batching, Progress
 from console.actions.push import push_many
 from console.catalog import Queue
 from console.engines import Database, Timeouts, open_database, time_limit
-from console.errors import ConnectionFailedError, ConsoleError, InDoubtError, UsageError
+from console.errors import ConnectionFailedError, ConsoleError, InDoubtError
 from console.monitor.scan_query import MessageSource
 from tests.contract.installs import run_concurrently
 from tests.faults.connection_faults import (
@@ -271,7 +271,7 @@ def test_a_session_can_be_used_after_a_refused_commit(queues_url: str) -> None:
 
         with database.session("try") as session:
             for _ in range(2):
-                with pytest.raises(UsageError, match="already exists"):
+                with pytest.raises(ConsoleError, match="duplicate key"):
                     refused()
             with session.transaction("ask") as connection:
                 assert connection.execute(text("SELECT 1")).scalar_one() == 1
