@@ -239,7 +239,7 @@ def security(master: str | None) -> Security:
     """Of a job on that master, before Spark has started: always on this machine alone, on a cluster
     by its configuration."""
     configured = _configured()
-    where = master or (configured["spark.master"] if under_submit() else "local[*]")
+    where = master or (configured.get("spark.master", "?") if under_submit() else "local[*]")
     if where.startswith("local"):
         return Security(where, authenticated=True, encrypted=True)
     on = {name for name, value in configured.items() if value.lower() == "true"}
@@ -251,8 +251,9 @@ def security(master: str | None) -> Security:
 def _configured() -> dict[str, str]:
     """The settings of spark-submit, else those of the settings file that Spark would read."""
     if under_submit():
-        from pyspark import SparkConf  # noqa: PLC0415  # the extra's, and slow to import
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415  # the extra's, slow to import
 
+        SparkContext._ensure_initialized()  # noqa: SLF001  # else a SparkConf asks no JVM
         return dict(SparkConf().getAll())
     home = os.environ.get("SPARK_HOME", "")
     folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")

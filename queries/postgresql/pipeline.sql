@@ -175,7 +175,7 @@ WHERE m.id = ANY(CAST(:keys AS bigint[]));
 WITH gone AS (
     -- when source=archive
     DELETE FROM "{schema}"."{queue}_archive" AS a
-    USING UNNEST(CAST(:keys AS bigint[]), CAST(:marks AS timestamp[])) AS k (key, moment)
+    USING unnest(CAST(:keys AS bigint[]), CAST(:marks AS timestamp[])) AS k (key, moment)
     WHERE
         a.archive_id = ANY(CAST(:keys AS bigint[]))
         AND a.archive_id = k.key AND a.archived_at = k.moment AT TIME ZONE 'UTC'
@@ -187,7 +187,7 @@ WITH gone AS (
     -- end
     -- when source=done
     DELETE FROM "{schema}"."{table}" AS m
-    USING UNNEST(CAST(:keys AS bigint[]), CAST(:marks AS integer[])) AS k (key, attempts)
+    USING unnest(CAST(:keys AS bigint[]), CAST(:marks AS integer[])) AS k (key, attempts)
     WHERE m.id = k.key AND m.attempts = k.attempts AND {is_done} AND m.done_at <= CAST('{before} UTC' AS timestamptz)
     RETURNING m.id AS key
     -- end

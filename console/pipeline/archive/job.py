@@ -255,8 +255,8 @@ class _PlanRun:
     def carry_out(self, *, again: bool) -> ArchiveResult:
         with self._database.session("archive into the lake") as session:
             earlier = self._earlier_actions(session) if again else []
-            deleting = any(action.done for action in earlier)
             self._end_earlier_actions(session, earlier)
+            deleting = any(action.done for action in self._actions(session))
             action_id = self._begin(session)
             with self._ended(session, action_id):
                 manifests = self._export(action_id, again=again, deleting=deleting)
@@ -293,7 +293,9 @@ class _PlanRun:
             raise _another_database(
                 self._lake, plan, f"Its action {min(missing)} is not in this database's audit."
             )
-        if not actions and self._lake.names(plan.manifests) != ["plan.json"]:
+        # Temporary files of a killed run begin with _.
+        begun = {name for name in self._lake.names(plan.manifests) if not name.startswith("_")}
+        if not actions and begun > {"plan.json"}:
             raise _another_database(
                 self._lake, plan, "It was begun, and this database's audit has no action of it."
             )
