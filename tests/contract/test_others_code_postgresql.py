@@ -116,7 +116,7 @@ def test_triggers_that_name_their_tables_without_a_schema_run(theirs: Theirs, ve
     assert {(by, path) for _, by, path in found} == {(login, "app")}
     with theirs.database.transaction("look") as connection:
         path = connection.exec_driver_sql("SHOW search_path").scalar()
-    assert path == "pg_catalog,pg_temp", "nothing is left behind"
+    assert path == "pg_catalog, pg_temp", "nothing is left behind"
 
 
 def test_a_login_that_is_not_the_owner_acts_as_itself(theirs: Theirs) -> None:
