@@ -399,11 +399,11 @@ SELECT
         SELECT FROM pg_class AS c
         INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
         WHERE c.relkind = 'v' AND n.nspname = q.schema_name AND c.relname = ANY(
-            ARRAY[q.options ->> 'table'] || ARRAY(
+            CASE q.kind WHEN 'adopted' THEN ARRAY[coalesce(q.options ->> 'table', q.queue_name)] ELSE ARRAY(
                 SELECT q.queue_name || s.suffix FROM unnest(CAST(
                     '{"",_meta,_data,_archive,_in_hand,_waiting,_parked,_config,_subscribers,_popped,_swept}' AS text[]
                 )) AS s (suffix)
-            )
+            ) END
         )
     ) AS replaced
 FROM dbq.queue AS q
