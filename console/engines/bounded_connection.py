@@ -71,6 +71,10 @@ class Connection(psycopg.Connection[Any]):
         self.pooled = pooled or found.pop("pid") != str(self.pgconn.backend_pid)
         if self.pooled or not settings.hold(found):
             self._set_local = settings.set_local
+        if self.pooled:
+            self._set_local += (
+                b"; SET LOCAL dbq.pooled = 'on'"  # for the audit: whose session it is
+            )
 
     def _read_back(self) -> dict[str, str]:
         autocommit, self.autocommit = self.autocommit, True

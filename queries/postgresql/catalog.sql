@@ -267,7 +267,9 @@ SELECT
     CAST(:queue AS text),
     CAST(:verb AS text),
     CAST(:operator AS text),
-    format('pid=%s start=%s', a.pid, to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')),
+    -- Behind a pooler its end says nothing about the action.
+    CASE WHEN current_setting('dbq.pooled', true) = 'on' THEN 'pooled ' ELSE '' END
+    || format('pid=%s start=%s', a.pid, to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')),
     CAST(:connection AS text),
     CAST(:filters AS text),
     CAST(:cutoff AS timestamptz),

@@ -103,6 +103,8 @@ def test_verbs_work_and_leave_nothing_behind(pooled: Console, direct: str) -> No
         assert answer.status in {0, 1}, (verb, answer)
         for old, new in zip(before, settings_of_others(pooled.url), strict=True):
             assert {k: v for k, v in new.items() if v != old.get(k, v)} == {}, verb
+    # The end of a session of the pool would say nothing about an action.
+    assert value(direct, "SELECT bool_and(session LIKE 'pooled pid=%') FROM dbq.action") is True
     assert value(direct, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
 
 
