@@ -98,6 +98,7 @@ CREATE VIEW dbq.queue AS SELECT * FROM dbq.real_queue WHERE dbq.must_be_read_onl
 CREATE VIEW public.looked_at AS SELECT 1 AS id, 'x' AS payload WHERE dbq.must_be_read_only();
 INSERT INTO dbq.real_queue (schema_name, queue_name, design, kind, options, roles, version)
 VALUES (
-    'public', 'looked_at', 'fifo', 'adopted', '{"view": "yes"}', '{"id": "id", "payload": "payload"}', 1
+    'public', 'looked_at', 'fifo', 'adopted', '{"view": "yes"}',
+    '{"id": "id", "payload": "payload"}', 1
 );
 """
