@@ -205,10 +205,8 @@ class PostgreSQL:
             )
         if not probe.counts_rows:
             missing["rates"] = "the server counts no rows: track_counts is off, or it is a standby"
-        raw = _driver(connection)
-        encrypted = raw.pgconn.ssl_in_use
-        version = sql.value(connection, str | None, "server.tls_version") if encrypted else None
-        words = transport.has(raw, version)
+        version = sql.value(connection, str | None, "server.tls_version")
+        words = transport.has(_driver(connection), version)
         return Capabilities(**vars(probe), missing=missing, facts={TRANSPORT: words})
 
     def translate(self, error: DBAPIError, doing: str) -> ConsoleError:

@@ -106,7 +106,7 @@ AND (
                 CAST(:library AS boolean)
                 AND (
                     starts_with(t.relname, substring('{table}' FROM '^_*[^_]+') || '_')
-                    OR EXISTS(
+                    OR EXISTS (
                         SELECT FROM pg_constraint AS k
                         WHERE k.contype = 'f' AND t.oid IN (k.conrelid, k.confrelid)
                         AND to_regclass('"{schema}"."{table}"') IN (k.conrelid, k.confrelid)
