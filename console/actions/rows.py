@@ -91,6 +91,7 @@ def scope(source: MessageSource, storage: Storage, **conditions: str) -> sql.Sco
         **plain.options,
         "payload": source.payload or "text",
         "storage": storage.value,
+        "own_operators": source.own_operators,
         **conditions,
     }
     return sql.Scope({**plain.values, **source.key_values}, options, plain.roles)

@@ -130,6 +130,11 @@ class MessageSource:
         operators = key.operators or ""
         return {"key_schema": key.schema, "key_type": key.name, "key_operators": operators}
 
+    @property
+    def own_operators(self) -> str:
+        """yes or no: whether its keys are compared by operators that need their schema."""
+        return yes_no(self.key_type.operators != _BUILT_IN.operators)
+
     def statement_name(self, name: str) -> str:
         """Of a statement in the design's file."""
         return f"{self.queue.design.name}.{name}"
@@ -276,7 +281,7 @@ def scope_of(source: MessageSource, request: ScanRequest) -> sql.Scope:
         "by_claimed_by": yes_no(filters.claimed_by is not None),
         "by_payload": yes_no(bool(filters.payload)),
     }
-    conditions["own_operators"] = yes_no(source.key_type.operators != _BUILT_IN.operators)
+    conditions["own_operators"] = source.own_operators
     values = {
         **scope.values,
         **source.key_values,

@@ -16,7 +16,11 @@ CAST(NULL AS text)
 
 -- define: rows_by_id
 FROM "{schema}"."{table}" AS m
-WHERE m."{id}" OPERATOR("{key_operators}".=) ANY(CAST(:keys AS "{key_schema}"."{key_type}"[]))
+WHERE {id_is_chosen}
+
+-- define: id_is_chosen
+m."{id}" = ANY(CAST(:keys AS "{key_schema}"."{key_type}"[])) -- when own_operators=no
+m."{id}" OPERATOR("{key_operators}".=) ANY(CAST(:keys AS "{key_schema}"."{key_type}"[])) -- when own_operators=yes
 
 -- define: at_locations
 m.ctid = ANY(ARRAY(SELECT CAST(substring(p.location FROM '[(].*') AS tid) FROM unnest(CAST(:locations AS text[])) AS p (location)))
@@ -51,7 +55,7 @@ coalesce(nullif('{search_path}', ''), {owners_path})
 -- last in what writes into an adopted table: the names above were resolved before it is run, triggers and functions run after
 -- That changes nothing until the first row is asked for, and then the path first.
 -- when installed=no
-FROM (SELECT set_config('search_path', {declared_path}, true) AS path OFFSET 0) AS declared
+FROM (SELECT set_config('search_path', {declared_path}, true) AS path LIMIT 1) AS declared
 WHERE declared.path IS NOT NULL
 -- end
 
@@ -454,7 +458,7 @@ SELECT
 FROM "{schema}"."{table}" AS m
 {payload_join} -- when defined payload_join
 CROSS JOIN LATERAL (SELECT CAST({joined_payload} AS "{target_payload_type}") AS payload) AS c
-WHERE m."{id}" OPERATOR("{key_operators}".=) ANY(CAST(:keys AS "{key_schema}"."{key_type}"[]));
+WHERE {id_is_chosen};
 
 -- name: push_to
 -- one row: how many messages left the queue, and how many the target queue's push accepted; the others stay

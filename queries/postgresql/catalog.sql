@@ -239,7 +239,7 @@ SELECT
     count(t.oid) = 2 AS guarded
 FROM pg_class AS c
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
-LEFT JOIN pg_trigger AS t ON t.tgrelid = c.oid AND t.tgname = concat('check_', c.relname)
+LEFT JOIN pg_trigger AS t ON c.oid = t.tgrelid AND t.tgname = concat('check_', c.relname)
 WHERE n.nspname = 'dbq' AND c.relname IN ('queue', 'action', 'pause', 'protection', 'silence', 'note', 'lease', 'catalog_id');
 
 -- name: identity

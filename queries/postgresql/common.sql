@@ -318,12 +318,14 @@ AND w.key_time IS NOT NULL -- when sorted=time_up|time_down
 -- is the index used.
 AND w.key_time IS NULL -- when sorted=undated_up|undated_down
 -- when start=after
-AND w.key_id OPERATOR("{key_operators}".>) :after_id -- when sorted=id_up|undated_up
-AND w.key_id OPERATOR("{key_operators}".<) :after_id -- when sorted=id_down|undated_down
 -- when own_operators=no
+AND w.key_id > :after_id -- when sorted=id_up|undated_up
+AND w.key_id < :after_id -- when sorted=id_down|undated_down
 AND (w.key_time, w.key_id) > (:after_time, :after_id) -- when sorted=time_up
 AND (w.key_time, w.key_id) < (:after_time, :after_id) -- when sorted=time_down
 -- else
+AND w.key_id OPERATOR("{key_operators}".>) :after_id -- when sorted=id_up|undated_up
+AND w.key_id OPERATOR("{key_operators}".<) :after_id -- when sorted=id_down|undated_down
 -- when sorted=time_up
 AND w.key_time >= :after_time AND (w.key_time > :after_time OR w.key_id OPERATOR("{key_operators}".>) :after_id)
 -- end
@@ -333,7 +335,8 @@ AND w.key_time <= :after_time AND (w.key_time < :after_time OR w.key_id OPERATOR
 -- end
 -- end
 -- when start=exactly
-AND w.key_id OPERATOR("{key_operators}".=) :after_id
+AND w.key_id = :after_id -- when own_operators=no
+AND w.key_id OPERATOR("{key_operators}".=) :after_id -- when own_operators=yes
 AND w.key_time = :after_time -- when sorted=time_up|time_down
 -- end
 -- A filter by age ends the scan only where the index is in order of age. An action's ages are relative to its cut-off,
