@@ -291,7 +291,7 @@ def test_a_day_whose_manifest_is_lost_replaces_nothing_for_good(tmp_path: Path) 
     oldest.unlink()
     (manifest,) = Path(lake.location).rglob("_manifests/rollup/**/date=*.json")
     manifest.write_bytes(manifest.read_bytes()[:20])
-    with pytest.raises(RefusedError, match="Put it back from a backup"):
+    with pytest.raises(RefusedError, match="put it back from a backup"):
         run()
     assert Path(lake.path(path)).read_bytes() == made
     manifest.unlink()
