@@ -397,7 +397,7 @@ SELECT
     q.installed_by AS installed_by,
     q.installed_from AS installed_from,
     least(greatest(q.installed_at, '0001-01-02Z'), '9999-12-30Z') AS installed_at,
-    current_setting('is_superuser') = 'on' AND coalesce(q.options ->> 'view', '') <> 'yes' AND EXISTS(
+    current_setting('is_superuser') = 'on' AND coalesce(q.options ->> 'view', '') <> 'yes' AND EXISTS (
         SELECT FROM pg_class AS c
         INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
         WHERE c.relkind = 'v' AND n.nspname = q.schema_name AND c.relname = ANY(
