@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from console import decisions, sql
 from console.decisions import Decision
-from console.designs import Design, Flow, recorded
+from console.designs import DESIGNS, Design, Flow, recorded, unknown
 from console.designs.model import NO_SUBSCRIBERS, Subscriber, subscribers_of
 from console.engines import Database, product_of
 from console.errors import RefusedError, UsageError
@@ -180,6 +180,7 @@ class Queue:
             "subscriber_number": next(
                 (str(one.number) for one in self.subscribers if one.name == self.subscriber), "0"
             ),
+            "search_path": self.options.get("search_path", ""),
             "since": "1",
             "fillfactor": FILLFACTOR,
             "stuck_after_seconds": str(STUCK_AFTER_SECONDS),
@@ -264,6 +265,8 @@ class _QueueRow:
     installed_by: str
     installed_from: str
     installed_at: datetime
+    replaced: bool
+    """Whether a table of it is a view now, and this login a superuser, who would run its code."""
 
 
 @dataclass(frozen=True)
@@ -315,36 +318,86 @@ def queues(connection: Connection) -> list[Queue]:
 
 def _queues(connection: Connection) -> list[Queue]:
     rows = sql.rows(connection, _QueueRow, "catalog.queues")
-    return [
-        Queue(
-            schema=row.schema,
-            name=row.name,
-            design=(of := _design(row, connection.dialect.name)),
-            # The options and roles of an unknown design have no known meaning.
-            options=_document(row.options) if of.known else {},
-            roles=_document(row.roles) if of.known else {},
-            kind=Kind(row.kind),
-            version=row.version,
-            installed_by=row.installed_by,
-            installed_from=row.installed_from,
-            installed_at=row.installed_at,
-        )
-        for row in rows
-    ]
+    return [_queue(row, connection.dialect.name) for row in rows]
+
+
+def _queue(row: _QueueRow, engine: str) -> Queue:
+    """The row's queue; if it has what no console wrote, one of which only the name is known."""
+    try:
+        # The options and roles of an unknown design have no known meaning.
+        of = _design(row, engine)
+        options = _document("options", row.options) if of.known else {}
+        roles = _document("roles", row.roles) if of.known else {}
+        if of.known:
+            _require_complete(of, row.kind, options, roles)
+        kind = Kind(row.kind)
+    except (ValueError, RecursionError, UsageError) as error:
+        why = f"not readable: {' '.join(str(error).split())}"
+        of, options, roles, kind = unknown(row.design, engine, why, _CORRECT), {}, {}, Kind.ADOPTED
+    return Queue(
+        schema=row.schema,
+        name=row.name,
+        design=of,
+        options=options,
+        roles=roles,
+        kind=kind,
+        version=row.version,
+        installed_by=row.installed_by,
+        installed_from=row.installed_from,
+        installed_at=row.installed_at,
+    )
+
+
+_OPTIONS = frozenset(option.name for of in DESIGNS.values() for option in of.options)
+"""Others are an adopted table's, or a newer console's."""
+_CORRECT = (
+    "Correct its row in dbq.queue, whose options and roles are JSON objects of texts, or its table."
+)
+
+
+def _require_complete(
+    of: Design, kind: str, options: Mapping[str, str], roles: Mapping[str, str]
+) -> None:
+    """ValueError or UsageError if the design cannot be used with these."""
+    needed = {*(of.roles if kind == Kind.INSTALLED else of.needed_roles)}
+    if kind == Kind.ADOPTED and "slot" in needed:
+        needed.add("size")
+    if missing := sorted(needed - roles.keys()):
+        raise ValueError(f"no role {missing[0]}")
+    if kind == Kind.INSTALLED and (
+        lacking := [name for name in ("payload", "max_bytes") if name not in options]
+    ):
+        raise ValueError(f"no option {lacking[0]}")
+    for name, value in options.items():
+        if name in _OPTIONS:
+            of.option_with(name, options).check(value)
+    if options.get("content") == "apart" and "partitions" not in options:
+        raise ValueError("no option partitions")
+    if "" in {options.get("table"), *roles.values()}:
+        raise ValueError("an empty name")
 
 
 def _design(row: _QueueRow, engine: str) -> Design:
     """Its recorded design; for a user's own preset the file's digest is checked too."""
-    options: Any = _document(row.options)
+    if row.replaced:
+        raise ValueError("a view has the name of one of its tables: no superuser reads it")
+    options: Any = _parsed(row.options)
     sha256 = options.get("sha256", "") if isinstance(options, dict) else ""
     by = f"{row.installed_from} (login {row.installed_by})"
     return recorded(row.design, engine, sha256=str(sha256), by=by)
 
 
-def _document(value: Any) -> dict[str, str]:
-    """A JSON object; an engine without a type for JSON returns its text."""
-    found: dict[str, str] = json.loads(value) if isinstance(value, str) else value
+def _document(what: str, value: Any) -> dict[str, str]:
+    """A JSON object of texts. ValueError if it is anything else."""
+    found = _parsed(value)
+    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+        raise ValueError(f"{what} is no object of texts")
     return found
+
+
+def _parsed(value: Any) -> Any:
+    """An engine without a type for JSON returns its text."""
+    return json.loads(value) if isinstance(value, str) else value
 
 
 def in_use(database: Database) -> list[Queue]:

@@ -27,10 +27,12 @@ class CatalogContents:
     decided: bool
     identified: bool
     decisions_readable: bool
+    guarded: bool
+    """Whether who writes a row of the catalog or of the audit is checked."""
 
     @property
     def complete(self) -> bool:
-        return self.audited and self.decided and self.identified
+        return self.audited and self.decided and self.identified and self.guarded
 
 
 @dataclass(frozen=True)

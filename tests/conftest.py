@@ -22,6 +22,7 @@ from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
 from tests.contract.variants import Variant
 from tests.pairs import Pair, covering, pairs_of
+from tests.poolers import Pooler, pgbouncer, through
 from tests.servers import EXTERNAL_URL, TIMEOUTS, ExternalServer, Server, fresh_database
 from tests.template import FOLDER, CopiedServer, folder_of_run
 
@@ -78,6 +79,7 @@ SHORT_EXAMPLES = 25
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run campaigns at their full size")
+    parser.addoption("--pooled", action="store_true", help="run tests/contract through PgBouncer")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -194,6 +196,16 @@ def server() -> Iterator[Server]:
             yield embedded
 
 
+@pytest.fixture(scope="session")
+def pooler(request: pytest.FixtureRequest, server: Server) -> Iterator[Pooler]:
+    """With --pooled, sends a database's connections through a pool in transaction mode."""
+    if not request.config.getoption("--pooled"):
+        yield lambda database: database
+        return
+    with pgbouncer(server.url, size=20) as url:
+        yield lambda database: through(url, database)
+
+
 @pytest.fixture
 def database_url(server: Server) -> Iterator[str]:
     """An empty database for one test, on the suite's server."""
@@ -202,10 +214,10 @@ def database_url(server: Server) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def postgresql(server: Server) -> Iterator[Database]:
+def postgresql(server: Server, pooler: Pooler) -> Iterator[Database]:
     """An empty PostgreSQL database for one test module."""
     with fresh_database(server.url) as url:
-        database = open_database(url, timeouts=TIMEOUTS)
+        database = pooler(open_database(url, timeouts=TIMEOUTS))
         yield database
         database.close()
 

@@ -26,6 +26,7 @@ from console.sql import templates
 from tests.cli.own_presets import PRESET
 from tests.statements import (
     BIND,
+    MORE,
     action_statements,
     library_queues,
     message_queries,
@@ -138,7 +139,8 @@ def _of_designs(product: Product) -> Iterator[tuple[str, str]]:
             queue = installed_queue("sales", "orders", design, options)
             checks = templates.statements(product.name, "doctor").values() if has_doctor else ()
             for statement in checks:
-                text = _rendered(product, statement, queue.scope_of(statement.name, product))
+                scope = queue.scope_of(statement.name, product, **MORE)
+                text = _rendered(product, statement, scope)
                 # Empty for some designs: only a comment and the end are left.
                 if any(not line.startswith("--") and line != ";" for line in text.split("\n")):
                     yield f"{product.name}/doctor.sql {statement.name} {dict(options)}", text
@@ -182,7 +184,8 @@ def _file(product: Product, queue: Queue, file: str, done: set[str]) -> Iterator
     for statement in own(product.name, file).values():
         if file == "common" and statement.name in _FINISHING and not queue.finishes:
             continue
-        scope = queue.scope_of(statement.name, product, **dict.fromkeys(names, "{}"))
+        values = {**MORE, **dict.fromkeys(names, "{}")}
+        scope = queue.scope_of(statement.name, product, **values)
         scope = replace(scope, options={**scope.options, **chosen})
         text = sql.script(statement, product.dialect, scope).strip()
         if not statement.comment.startswith("script: "):

@@ -12,7 +12,7 @@ from console.catalog import Kind, Queue
 from console.designs import DESIGNS, Flow, presets
 from console.engines import Product
 from console.monitor.filters import MOST_PAYLOAD_FILTERS, NOTHING, Filters, parse
-from console.monitor.scan_query import MessageSource, query, scope_of
+from console.monitor.scan_query import KeyType, MessageSource, query, scope_of
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest, scans_by_id, scans_of
 from console.pipeline.archive import plan
 from console.sql import templates
@@ -27,9 +27,11 @@ MORE = {
     "pushes": "no",
     **dict.fromkeys(("relation", "index", "session", "function", "role", "member"), "name"),
     **dict.fromkeys(("constraint", "column", "second"), "name"),
-    **dict.fromkeys(("rows", "width"), "10"),
+    **dict.fromkeys(("relation_schema", "id_column"), "name"),
+    **dict.fromkeys(("sequence_schema", "sequence", "sequence_owner"), "name"),
+    **dict.fromkeys(("rows", "width", "reach"), "10"),
 }
-"""Values that only the catalog's and the maintenance's statements use."""
+"""Values that only the statements of the catalog, maintenance and sequences use."""
 _TIME = "2026-11-21T19:07:45.123456"
 _CUTOFF = datetime(2026, 11, 21, 19, 8, tzinfo=UTC)
 _ROW_FILTERS = ("older=1h", "newer=2h", "error~no", "claimed_by=w")
@@ -96,7 +98,10 @@ def sources(product: Product, queue: Queue) -> Iterator[MessageSource]:
         kinds = ["bytes" if queue.design.name == "pgqueuer" else "json"]
     if queue.kind is Kind.ADOPTED and "payload" not in queue.roles:
         kinds = [""]
-    return (MessageSource(product, queue, kind, "bigint") for kind in kinds)
+    yield from (MessageSource(product, queue, kind, "bigint") for kind in kinds)
+    if queue.kind is Kind.ADOPTED and sql.has(product, "catalog.key_type"):
+        citext = KeyType("ext", "citext", "ext")
+        yield MessageSource(product, queue, kinds[0], "ext.citext", key_type=citext)
 
 
 def adopted(product: Product) -> Iterator[Queue]:
@@ -281,6 +286,7 @@ CONDITIONS_OF_SCANS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("body", "with_payload"), ("yes", "no")),
     **dict.fromkeys(("by_cutoff", "by_older", "by_newer", "by_id", "by_error"), ("yes", "no")),
     "hashed": ("yes", "no"),
+    "own_operators": ("yes", "no"),
     **dict.fromkeys(("by_claimed_by", "by_payload"), ("yes", "no")),
     **dict.fromkeys((f"by_payload_{n + 1}" for n in range(MOST_PAYLOAD_FILTERS)), ("yes", "no")),
 }

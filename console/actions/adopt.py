@@ -209,13 +209,25 @@ _SIZE = re.compile(r"0*[1-9][0-9]{0,17}")
 
 
 def adopt(
-    database: Database, schema: str, table: str, of: Design, roles: Mapping[str, str]
+    database: Database,
+    schema: str,
+    table: str,
+    of: Design,
+    roles: Mapping[str, str],
+    search_path: str = "",
+    *,
+    consumers: str | None = None,
 ) -> Queue:
-    """Record the table as a queue, once every mapped column is checked. Its data is not touched."""
+    """Record the table as a queue, once every mapped column is checked. Its data is not touched.
+
+    `search_path`: for its triggers; by default that of its owner. `consumers`: as the design's
+    option.
+    """
     _check_roles(of, roles)
     for name in (schema, table, *roles.values()):
         _check_name(database.product, name)
-    queue = Queue(schema, table, of, {}, dict(roles), kind=Kind.ADOPTED)
+    options = {} if consumers is None else {"consumers": of.option("consumers").check(consumers)}
+    queue = Queue(schema, table, of, options, dict(roles), kind=Kind.ADOPTED)
     subject = audit.Subject.of(database, queue, "adopt", detail=f"design {of.name}")
     with audit.recorded(database, f"adopt the table {table!r}", subject) as act:
         connection = act.connection
@@ -225,7 +237,8 @@ def adopt(
         _check_columns(connection, queue)
         kinds = {found.kind for found in relations.named(connection, schema, [table])}
         if "a view" in kinds:
-            queue = replace(queue, options={"view": "yes"})
+            queue = replace(queue, options={**options, "view": "yes"})
+        queue = _with_search_path(connection, queue, search_path)
         record(connection, queue)
     return queue
 
@@ -249,11 +262,12 @@ def adopt_library(
     schema: str | None = None,
     table: str | None = None,
     part: str = "",
+    search_path: str = "",
 ) -> Queue:
     """Record a library's table as a queue. Its data is not touched.
 
     `part`: only this one of the queues in its table; by default the name, where each queue has its
-    own table.
+    own table. `search_path`: for its functions and triggers.
     """
     product = database.product
     libraries.preset(of.name, product.name)
@@ -272,8 +286,22 @@ def adopt_library(
     with audit.recorded(database, doing, audit.Subject.of(database, queue, "adopt", detail)) as act:
         prepare_catalog(act.connection)
         _require_new(act.connection, queue)
+        queue = _with_search_path(act.connection, queue, search_path)
         record(act.connection, queue)
     return queue
+
+
+def _with_search_path(connection: Connection, queue: Queue, given: str) -> Queue:
+    """With the path under which the table's triggers and functions run, on an engine that has one:
+    later changes of its owner's settings do not change what a verb does."""
+    if not sql.has(connection, "actions.declared_path"):
+        if given:
+            raise UsageError(f"{product_of(connection).title} has no search path.")
+        return queue
+    queue = replace(queue, options={**queue.options, **({"search_path": given} if given else {})})
+    scope = queue.scope(connection)
+    path = sql.value(connection, str, f"{queue.design.name}.declared_path", scope)
+    return replace(queue, options={**queue.options, "search_path": path})
 
 
 def _require_new(connection: Connection, queue: Queue) -> None:

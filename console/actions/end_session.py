@@ -268,7 +268,7 @@ def _waiting_for(activity: Activity, queue: Queue, key: Key) -> Iterator[Key]:
 def _terminate(database: Database, doing: str, planned: EndPlan, wait_seconds: float) -> bool:
     """False: its identity has changed."""
     name = str(planned.session.key)
-    with database.autocommit(doing) as connection:
+    with database.autocommit(doing, needs_session=planned.prepared) as connection:
         if planned.prepared:
             # Not atomic: no engine rolls one back on a condition.
             if _identity_in(connection, name, prepared=True) != planned.identity:

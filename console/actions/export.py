@@ -282,7 +282,7 @@ class _Partial:
         try:
             found = Progress(**json.loads(self._state.read_text()))
             same = found.of == new.of and os.fstat(self._descriptor).st_size >= found.bytes
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             same = False
         if not same:
             raise UsageError(

@@ -75,6 +75,7 @@ def maintain(
         return Maintained(planned, (), planned.measures, None, audit.Outcome.DONE)
     control = control or Control()
     doing = f"maintain the queue {queue.name!r}"
+    database.require_own_session(doing)
     detail = ", ".join(f"{step.what} {step.target}" for step in planned.steps)
     subject = audit.Subject.of(database, queue, "maintain", detail)
     subject = replace(subject, planned=len(planned.steps))

@@ -14,6 +14,7 @@ from console.designs.own_file import OwnFile
 from console.engines import product_of
 from console.errors import ConnectionFailedError, RefusedError, UsageError
 from console.formats import numbered
+from console.monitor.scan_query import KeyType
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -29,6 +30,14 @@ _ADVICE = {
     "a time": ": where a column keeps UTC without a zone, timezone('UTC', m.COLUMN)",
     "a text": ": CAST(... AS text)",
 }
+
+
+_COMPARED = re.compile(
+    r"\bm\.(\w+)\s*(?:[=<>!~@|#]|(?:NOT\s+)?(?:I?LIKE|IN|BETWEEN|SIMILAR)\b|IS\s+(?:NOT\s+)?DISTINCT)"
+    r"|[=<>!~@|#]\s*m\.(\w+)",
+    re.IGNORECASE,
+)
+"""A column that a bare operator compares, on its left or on its right."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,8 @@ def _check_fragment(
         with connection.begin_nested():
             if why := _write_problem(connection, queue, definition):
                 return Fragment(name, "", why)
+            if why := _operator_problem(connection, queue, definition):
+                return Fragment(name, "", why)
             found = sql.row(
                 connection, _Typed, *fragment_statement(connection, queue, "typed", definition)
             )
@@ -112,6 +123,23 @@ def _write_problem(connection: Connection, queue: Queue, definition: str) -> str
                 return why
             if node.get("Alias") == _SUBQUERY:
                 return _volatile(connection, statement, scope)
+    return ""
+
+
+def _operator_problem(connection: Connection, queue: Queue, definition: str) -> str:
+    """Why a comparison is not the one that is meant: without a schema it finds the server's own
+    operators, which take an extension's type for a text, and match nothing or something else."""
+    statement, scope = fragment_statement(connection, queue, "typed", definition)
+    text = sql.script(statement, connection.dialect, scope)
+    for column in sorted({found[1] or found[2] for found in _COMPARED.finditer(text)}):
+        bound = {"column": column}
+        for key in sql.rows(connection, KeyType, "catalog.key_type", scope, **bound):
+            if "pg_catalog" not in {key.schema, key.operators}:
+                own = f"OPERATOR({key.operators or key.schema}.=)"
+                return (
+                    f"m.{column} has the type {key.schema}.{key.name}: compare it as "
+                    f"CAST(m.{column} AS text), or by its own operator, as in m.{column} {own} 'x'"
+                )
     return ""
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from console import audit, decisions, sql
+from console.actions.rows import run_others_code
 from console.audit import ImbalanceError
 from console.catalog import Queue
 from console.engines import Database, product_of
@@ -55,6 +56,8 @@ class _Kept:
     settings: str
     body: str
     push: bool
+    intact: bool = True
+    """Whether it is still what was there: whoever writes `dbq.pause` need not own the function."""
 
 
 def installed_code(
@@ -66,10 +69,10 @@ def installed_code(
     if not kept:
         return found
     replaced = _replaced(connection, queue, kept)
-    back = {(one.name, one.id): one for one in kept if one.name not in replaced}
+    back = {(one.name, one.signature): one for one in kept if one.name not in replaced}
     return [
-        InstalledRoutine(one.name, one.id, one.signature, one.settings, one.body)
-        if (one := back.get((row.name, row.id))) is not None
+        replace(row, body=one.body)
+        if (one := back.get((row.name, row.signature))) is not None
         else row
         for row in found
     ]
@@ -125,8 +128,8 @@ def pause(
 
 
 def resume(database: Database, queue: Queue) -> datetime:
-    """The time of the pause. UsageError where it was not paused; RefusedError where its functions
-    have been replaced meanwhile."""
+    """The time of the pause. UsageError where it was not paused; RefusedError where its functions,
+    or what is recorded of them, have been replaced meanwhile."""
     subject = audit.Subject.of(database, queue, "resume")
     with audit.recorded(database, f"resume {queue.name!r}", subject) as act:
         connection = act.connection
@@ -137,10 +140,16 @@ def resume(database: Database, queue: Queue) -> datetime:
         if queue.design.library:
             _by_library(connection, queue, "resume")
         kept = _kept(connection, queue)
-        if replaced := _replaced(connection, queue, kept):
+        problem = [f"{n} was replaced after the pause." for n in _replaced(connection, queue, kept)]
+        problem += [
+            f"What dbq.pause has of {one.name} is not what was there before the pause."
+            for one in kept
+            if not one.intact
+        ]
+        if problem:
             raise RefusedError(
                 f"The queue {queue.name!r} cannot be resumed as it stands.",
-                why=f"{replaced[0]} was replaced after the pause.",
+                why=problem[0],
                 next_step=f"Install this console's version: dbq-console upgrade {queue.name}",
             )
         _put_back(connection, queue, kept)
@@ -151,7 +160,8 @@ def _by_library(connection: Connection, queue: Queue, verb: str) -> str:
     """By the rule of its library; returns no functions to keep. RefusedError where it cannot."""
     if why := impossible(connection, queue):
         raise RefusedError(f"Nothing was changed: no {verb} of {queue.name!r}.", why=f"{why}.")
-    sql.value(connection, int, f"{queue.design.name}.{verb}", queue.scope(connection))
+    with run_others_code(connection, queue):
+        sql.value(connection, int, f"{queue.design.name}.{verb}", queue.scope(connection))
     return "[]"
 
 
@@ -168,13 +178,13 @@ def paused_by_library(connection: Connection, queue: Queue) -> list[datetime]:
 
 
 def suspend(connection: Connection, queue: Queue) -> bool | None:
-    """For an upgrade, in its transaction: restore the functions, except those replaced since.
-    Returns whether pushes were paused too; None: the queue is not paused."""
+    """For an upgrade, in its transaction: restore the functions, except those replaced since, or
+    whose record was. Returns whether pushes were paused too; None: the queue is not paused."""
     kept = _kept(connection, queue)
     if not kept:
         return None
     replaced = _replaced(connection, queue, kept)
-    _put_back(connection, queue, [one for one in kept if one.name not in replaced])
+    _put_back(connection, queue, [k for k in kept if k.intact and k.name not in replaced])
     return kept[0].push
 
 

@@ -295,7 +295,8 @@ def _waiter(
     if queue.design.waits_itself:
         yield lambda deadline: time.monotonic() < deadline
         return
-    if wait_seconds <= 0 or queue.options.get("notify") != "on":
+    # Behind a pooler no session is there to be notified.
+    if wait_seconds <= 0 or queue.options.get("notify") != "on" or database.pooled:
         growing = pauses()
         yield lambda deadline: sleep_until(deadline, next(growing))
         return

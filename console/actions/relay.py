@@ -130,7 +130,7 @@ def plan(database: Database, queue: Queue, new_size: int | None) -> RelayPlan:
     if new_size is not None and new_size < 1:
         raise UsageError("A ring has at least one slot.", next_step="Name a size of 1 or more.")
     scope = queue.scope(database.product)
-    with database.autocommit(f"read the ring {queue.name!r}") as connection:
+    with database.autocommit(f"read the ring {queue.name!r}", read_only=True) as connection:
         measure = sql.row(connection, Measure, f"{queue.design.name}.measure", scope)
         blockers = sql.rows(connection, Blocker, f"{queue.design.name}.blockers", scope)
     return RelayPlan(queue, measure, new_size or measure.size, tuple(blockers))

@@ -24,6 +24,7 @@ from console.actions.rows import (
     RowAction,
     Storage,
     by_storage,
+    run_others_code,
     scope,
 )
 from console.audit import Ledger
@@ -162,12 +163,10 @@ class Release(RowAction):
             queue = self.source.queue
             owners = [owner_of(message.claimed_by, queue) for message in chosen]
             sessions = [None if owner is None else owner.session for owner in owners]
-            evidence_of = claimant_evidence(connection, queue, sessions, self._stuck_after_seconds)
+            found = claimant_evidence(connection, queue, sessions, self._stuck_after_seconds)
         left: dict[str, list[Message]] = defaultdict(list)
         for message, owner in zip(chosen, owners, strict=True):
-            evidence = Evidence.UNKNOWN
-            if owner is not None:
-                evidence = evidence_of.get(owner.session, Evidence.UNKNOWN)
+            evidence = found.of(owner)
             if evidence is Evidence.ALIVE and owner is not None:
                 self._alive.add(owner.session)
             why = self._why_not(message, evidence, bound=owner is not None and owner.bound)
@@ -436,13 +435,15 @@ class RequeueTo(RowAction):
         ]
         moved = Moved(0, 0)
         if locations:
-            moved = sql.row(
-                connection,
-                Moved,
-                self.source.statement_name(self.statement),
-                self._scope(held.storage),
-                locations=self.source.product.array(locations),
-            )
+            # The owner of this table may have no rights on the other queue.
+            with run_others_code(connection, self.source.queue, as_owner=False):
+                moved = sql.row(
+                    connection,
+                    Moved,
+                    self.source.statement_name(self.statement),
+                    self._scope(held.storage),
+                    locations=self.source.product.array(locations),
+                )
         failed = Counter(unfit.values())
         if stayed := len(locations) - moved.taken_out:
             failed[FULL] = stayed

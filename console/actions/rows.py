@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -43,10 +44,6 @@ class Storage(StrEnum):
     """A ring's: emptied, never deleted."""
     IN_HAND = "in_hand"
     """A ring's messages that are popped and not finished."""
-
-
-_KEY_TYPES = {"bigint": "int8", "integer": "int4", "smallint": "int2", "uuid": "uuid"}
-"""Of an adopted table's id: the type to compare keys with; any other type compares as text."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +87,14 @@ def scope(source: MessageSource, storage: Storage, **conditions: str) -> sql.Sco
     plain = queue.scope(source.product)
     if storage is Storage.IN_HAND:
         plain = in_hand(queue, plain)
-    installed = queue.kind is Kind.INSTALLED
-    key_type = source.id_type if installed else _KEY_TYPES.get(source.id_type, "text")
     options = {
         **plain.options,
         "payload": source.payload or "text",
         "storage": storage.value,
+        "own_operators": source.own_operators,
         **conditions,
     }
-    return sql.Scope({**plain.values, "key_type": key_type}, options, plain.roles)
+    return sql.Scope({**plain.values, **source.key_values}, options, plain.roles)
 
 
 def lock_rows(
@@ -160,6 +156,20 @@ def _is_still(row: CurrentRow, message: Message) -> bool:
         and row.attempts in {None, message.attempts}
         and message.error_hash in {None, row.error_hash}
     )
+
+
+@contextmanager
+def run_others_code(
+    connection: Connection, queue: Queue, *, as_owner: bool = True
+) -> Iterator[None]:
+    """For a statement that writes into an adopted table, and so runs its triggers and functions:
+    under the search path declared for them, as the table's owner where the login may."""
+    adopted = queue.kind is Kind.ADOPTED and sql.has(connection, "actions.as_owner")
+    if adopted and as_owner:
+        sql.run(connection, "actions.as_owner", queue.scope(connection))
+    yield
+    if adopted:
+        sql.run(connection, "actions.as_login")
 
 
 def by_storage(
@@ -412,15 +422,16 @@ class RowAction(MessageAction):
         return ledger
 
     def _move(self, connection: Connection, held: LockedRows, action_id: int) -> Ledger:
-        moved = sql.row(
-            connection,
-            Moved,
-            self.source.statement_name(self.statement),
-            scope(self.source, held.storage, **self._conditions),
-            locations=self.source.product.array(list(held.locations)),
-            state=held.state,
-            **self.bound(action_id),
-        )
+        with run_others_code(connection, self.source.queue):
+            moved = sql.row(
+                connection,
+                Moved,
+                self.source.statement_name(self.statement),
+                scope(self.source, held.storage, **self._conditions),
+                locations=self.source.product.array(list(held.locations)),
+                state=held.state,
+                **self.bound(action_id),
+            )
         # A library's own rule may leave some unchanged.
         stayed = len(held.locations) - moved.taken_out
         why = self.source.queue.design.stays

@@ -48,7 +48,7 @@ _PROCEDURE = re.compile(
     rf"^CREATE\s+(?:OR\s+ALTER\s+)?PROC(?:EDURE)?\s+{_IDENT}\.(?P<name>{_IDENT})(?P<rest>.*)",
     re.MULTILINE | re.DOTALL | re.IGNORECASE,
 )
-_SETTING = re.compile(r"SET (\w+) = '?([^'\s]*)'?")
+_SETTING = re.compile(r"SET (\w+) = '?([^'\n]*?)'?(?=\s+SET\s|\s*\n|\s*\Z)")
 _TABLE = re.compile(
     rf"CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?(?P<table>{_IDENT}\.(?P<name>{_IDENT})) \(\n"
     r"(?P<columns>.*?)\n\s*\)",

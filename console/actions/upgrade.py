@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from console import audit, relations, sql
+from console import audit, decisions, relations, sql
 from console.actions import pause, shipped
 from console.actions.relay import retry_while_busy
 from console.audit import ImbalanceError
@@ -74,6 +74,8 @@ class Difference:
 class UpgradePlan:
     queue: Queue
     differences: tuple[Difference, ...]
+    triggers: tuple[str, ...] = ()
+    """Of others on its table, that will run under the search path of the new functions."""
 
     @property
     def needed(self) -> bool:
@@ -94,6 +96,11 @@ class UpgradePlan:
         lines += [f"  {difference.line}" for difference in self.differences]
         if self.changed_by_hand:
             lines.append("  its version is this console's: modified locally")
+        lines += [
+            f"  trigger {name} runs with search_path = pg_catalog, pg_temp: names in its function "
+            "need their schema, or the function a SET search_path"
+            for name in self.triggers
+        ]
         if any(difference.kind in {"column", "sequence"} for difference in self.differences):
             lines.append("  its tables are locked for a moment, once no one holds them")
         return [*lines, "  messages are not touched; callers continue"]
@@ -107,6 +114,7 @@ class UpgradePlan:
             "needed": self.needed,
             "changed_by_hand": self.changed_by_hand,
             "differences": [difference.as_json() for difference in self.differences],
+            "triggers": list(self.triggers),
         }
 
 
@@ -118,7 +126,15 @@ class _Caller:
 
 def plan(database: Database, queue: Queue) -> UpgradePlan:
     _require_ours(queue)
-    return UpgradePlan(queue, tuple(differences(database, queue)))
+    found = tuple(differences(database, queue))
+    if not found or queue.kind is not Kind.INSTALLED or not sql.has(database.product, _TRIGGERS):
+        return UpgradePlan(queue, found)
+    with database.transaction("read the table's triggers", read_only=True) as connection:
+        triggers = sql.values(connection, str, _TRIGGERS, queue.scope(connection))
+    return UpgradePlan(queue, found, tuple(triggers))
+
+
+_TRIGGERS = "upgrade.bare_triggers"
 
 
 def differences(database: Database, queue: Queue) -> list[Difference]:
@@ -245,7 +261,9 @@ def _sequences(connection: Connection, queue: Queue) -> list[Difference]:
 
 def _catalog(connection: Connection) -> list[Difference]:
     missing = _missing(connection, "dbq", shipped.catalog_columns(product_of(connection)))
-    return [
+    found = decisions.catalog_contents(connection)
+    unguarded = [] if found.guarded else [Difference("catalog", "dbq.check_action", How.MISSING)]
+    return unguarded + [
         Difference("catalog", f"dbq.{table}", How.MISSING)
         if lacking is None
         else Difference("catalog", f"dbq.{table}.{name}", How.MISSING)

@@ -52,6 +52,7 @@ def connection_string(url: str, application_name: str) -> str:
     arguments: dict[str, Any] = {k: v for k, v in parsed.query.items() if isinstance(v, str)}
     arguments |= parsed.translate_connect_args(username="user", database="dbname")
     options = (
+        "-c search_path=pg_catalog,pg_temp",
         arguments.get("options", ""),
         "-c synchronous_commit=on",
         f"-c statement_timeout={_STATEMENT_SECONDS * 1000}",

@@ -82,6 +82,8 @@ def _validate(call: Call) -> None:
     kept = len(messages) + len(queues) + own
     filters = f", {numbered(kept, 'saved filter')}" if kept else ""
     receivers = list(found.document.notifications)
+    profiles = found.profiles(call.command_line)
+    protections = {one.label: one.protection for one in profiles}
     notified = f", {numbered(len(receivers), 'receiver')} of notifications" if receivers else ""
     call.answer(
         {
@@ -91,8 +93,12 @@ def _validate(call: Call) -> None:
             "filters": list(messages),
             "queue_filters": list(queues),
             "notifications": receivers,
+            "transport": protections,
         },
-        [f"{where}: valid; {numbered(len(found.names), 'profile')}{filters}{notified}"],
+        [
+            f"{where}: valid; {numbered(len(found.names), 'profile')}{filters}{notified}",
+            *(f"  {name}: {words}" for name, words in protections.items()),
+        ],
     )
 
 

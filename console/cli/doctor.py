@@ -24,7 +24,7 @@ from console.cli.streams import narrate
 from console.config import Profile
 from console.config.notifications import targets
 from console.doctor.finding import Diagnosis, Finding, Repair
-from console.engines import Database
+from console.engines import THIS_MACHINE, TRANSPORT, Database
 from console.errors import UsageError
 from console.formats import moment, plain
 from console.notify.targets import NotSentError, Source, Target, example_events
@@ -246,7 +246,9 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
         if repairs:
             found = examine()
     answer: dict[str, object] = {"queues": [one.as_json() for one in found]}
-    call.answer({**answer, "done": repaired} if fix else answer, _lines(call, found))
+    answer |= {"done": repaired} if fix else {}
+    answer["transport"] = protection = database.capabilities.facts.get(TRANSPORT, THIS_MACHINE)
+    call.answer(answer, [*_lines(call, found), *_protection_lines(protection)])
     _end(found)
 
 
@@ -314,6 +316,10 @@ def _plan(call: Call, database: Database, diagnosis: Diagnosis, repairs: Sequenc
         {"queues": [diagnosis.as_json()], "plan": plan},
         [*_lines(call, [diagnosis]), "", "Repairs:", *(f"  {plain(line)}" for line in words)],
     )
+
+
+def _protection_lines(protection: str) -> list[str]:
+    return [] if protection == THIS_MACHINE else [f"connection: {protection}"]
 
 
 def _end(found: Sequence[Diagnosis]) -> None:

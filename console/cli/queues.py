@@ -1,8 +1,11 @@
 """Verbs on whole queues: install, discover, adopt, roles."""
 
+from __future__ import annotations
+
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,7 +25,7 @@ from console.cli.context import (
     verb_options,
 )
 from console.cli.status import engine_named
-from console.cli.streams import narrate, put
+from console.cli.streams import narrate, put_script
 from console.designs import presets
 from console.engines import Database, Product
 from console.errors import UsageError
@@ -31,24 +34,55 @@ from console.rights import Rights
 from console.verbs.queues import ADOPT, INSTALL, adopted, install_plan, new_queue, queue_identity
 from console.verbs.verb import Result
 
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
-def role_script(product: Product, schema: str, queues: Sequence[Queue]) -> str:
+
+@dataclass(frozen=True)
+class _Other:
+    """An object that this login does not own."""
+
+    name: str
+    owner: str
+
+
+def role_script(
+    product: Product, schema: str, queues: Sequence[Queue], connection: Connection | None = None
+) -> str:
     """A script that creates the roles and grants them their rights on the catalog and the queues.
 
-    Queues installed later grant their own rights; adopted tables are left to their owners.
+    What `connection`'s login does not own, adopted tables above all, is commented out, with whose
+    it is: whoever wrote a queue's row may have named any table. Queues installed later grant their
+    own rights.
     """
     catalog = sql.Scope({"schema": schema})
-    pieces = [
-        *((name, catalog) for name in ("catalog.lock", "catalog.bootstrap")),
-        ("roles.roles", catalog),
-        *(
-            ("roles.queue", queue.scope(product))
-            for queue in queues
-            if queue.kind is Kind.INSTALLED
-        ),
-    ]
+    scripts = ("catalog.lock", "catalog.bootstrap", "roles.roles")
+    pieces = [sql.script(name, product.dialect, catalog) for name in scripts]
+    for queue in queues:
+        scope = queue.scope(product)
+        others = [] if connection is None else _others(connection, queue)
+        if queue.kind is Kind.INSTALLED:
+            script = sql.script("roles.queue", product.dialect, scope)
+            pieces.append(_commented(queue, script, others) if others else script)
+        elif queue.kind is Kind.ADOPTED and others:
+            script = sql.script("roles.adopted", product.dialect, scope)
+            pieces.append(_commented(queue, script, others))
     head = "-- dbq-console: the roles dbq_reader, dbq_operator and dbq_admin, and their rights."
-    return product.as_script(head, [sql.script(part, product.dialect, at) for part, at in pieces])
+    return product.as_script(head, pieces)
+
+
+def _others(connection: Connection, queue: Queue) -> list[_Other]:
+    name = "roles.owner" if queue.kind is Kind.ADOPTED else "roles.others"
+    if not sql.has(connection, name):
+        return []
+    return sql.rows(connection, _Other, name, queue.scope(connection))
+
+
+def _commented(queue: Queue, script: str, others: Sequence[_Other]) -> str:
+    owners = ", ".join(sorted({one.owner for one in others}))
+    what = "adopted" if queue.kind is Kind.ADOPTED else "not yours"
+    head = f"{queue.label} ({what}): {others[0].name} belongs to {owners}, who has to run this:"
+    return "\n".join(f"-- {line}" for line in [plain(head), *script.strip().splitlines()])
 
 
 def _install(call: Call, /, **given: Any) -> None:
@@ -59,7 +93,7 @@ def _install(call: Call, /, **given: Any) -> None:
         if call.json:
             call.answer({**queue_identity(queue), "sql": script}, [])
         else:
-            put(script.encode())
+            put_script(script)
         return
     if given["engine"] is not None:
         raise UsageError("--engine goes with --print.")
@@ -177,7 +211,8 @@ def roles(call: Call, engine: str | None) -> None:
     """Print the SQL of the roles dbq_reader, dbq_operator and dbq_admin.
 
     With a database, the script also grants them their rights on its queues; queues installed later
-    grant their own. Read it, then run it as a user who may create roles.
+    grant their own. What your login does not own is commented out, with who has to run it. Read it,
+    then run it as a user who may create roles.
 
     \b
     Examples:
@@ -185,18 +220,18 @@ def roles(call: Call, engine: str | None) -> None:
       dbq-console roles --engine postgresql
     """
     if engine is not None or call.product is None:
-        product, known = engine_named(call, engine), []
+        product = engine_named(call, engine)
         schema = product.default_schema if call.schema is None else call.schema
+        script = role_script(product, schema, [])
     else:
         database = call.database(Rights.READ_ONLY, "roles")
         product, schema = database.product, call.schema_for(database)
         with database.transaction("read the catalog", read_only=True) as connection:
-            known = queues_of(connection)
-    script = role_script(product, schema, known)
+            script = role_script(product, schema, queues_of(connection), connection)
     if call.json:
         call.answer({"sql": script}, [])
     else:
-        put(script.encode())
+        put_script(script)
 
 
 COMMANDS = (

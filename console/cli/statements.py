@@ -216,7 +216,10 @@ def _moved(
             hold = scope(source, storage, lock="yes", hashed="no")
             yield from _one(source, "lock_rows", hold)
             acting = scope(source, storage, to_back="no", verb=action.verb)
+            adopted = source.queue.kind is Kind.ADOPTED
+            yield from _one(source, "as_owner") if adopted else ()
             yield from _one(source, action.statement, acting)
+            yield from _one(source, "as_login") if adopted else ()
 
     return shown
 

@@ -94,6 +94,12 @@ def put(result: bytes | str) -> None:
         raise
 
 
+def put_script(script: str) -> None:
+    """Exactly as it is for a program; a terminal shows control characters of names."""
+    out = sys.stdout
+    put(plain_lines(script) if out is not None and out.isatty() else script.encode())
+
+
 def _write_all(out: BinaryIO, data: bytes) -> None:
     rest = memoryview(data)
     while rest:

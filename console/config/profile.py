@@ -22,7 +22,7 @@ from console.config.values import (
     WrongValueError,
 )
 from console.engines import Database, Product, Timeouts, label_of, product
-from console.errors import UsageError
+from console.errors import ConsoleError, UsageError
 from console.monitor.filters import Words
 from console.monitor.limits import Limits, Thresholds
 from console.rights import BY_WORD, Rights
@@ -60,6 +60,10 @@ COLOR: ConfigKey[str | None] = ConfigKey(
 )
 PRODUCTION: ConfigKey[bool] = ConfigKey(
     "production", values.flag, default=False, levels=PROFILE_ONLY
+)
+POOLED: ConfigKey[bool] = ConfigKey("pooled", values.flag, default=False, levels=PROFILE_ONLY)
+CONSUMERS: ConfigKey[str] = ConfigKey(
+    "consumers", values.one_of(("any", "direct")), "any", CONNECTION, "DBQ_CONSUMERS"
 )
 INTERVAL: ConfigKey[float] = ConfigKey(
     "interval", values.seconds(0.1, _DAY), "1s", CONNECTION, "DBQ_INTERVAL"
@@ -119,7 +123,7 @@ ERRORS_SHARE = _limits("errors_share", values.share, 0.1)
 LIMITS: tuple[LimitKeys[Any], ...] = (DEPTH, AGE, GAP_SHARE, ERRORS, ERRORS_SHARE)
 
 _ALL: tuple[ConfigKey[Any], ...] = (
-    *(URL, PASSWORD, RIGHTS, PRODUCTION, GROUP, COLOR),
+    *(URL, PASSWORD, RIGHTS, PRODUCTION, POOLED, CONSUMERS, GROUP, COLOR),
     *(INTERVAL, RECORD, NOTIFY, BELL, DISPLAY_ZONE, MASKS),
     *(CONNECT_TIMEOUT, STATEMENT_TIMEOUT, LOCK_TIMEOUT, APPLICATION_NAME),
     *(THEME, LOG_FILE, LOG_LEVEL),
@@ -268,6 +272,14 @@ class Profile:
         return Credentials(self.label, self._url, self.settings[PASSWORD], self._environment)
 
     @property
+    def protection(self) -> str:
+        """What its connections will have of encryption, in words."""
+        try:
+            return self.product.protection(self._url.public, production=self.production)
+        except ConsoleError as error:
+            return f"not known: {error.what}"
+
+    @property
     def shown_url(self) -> str:
         """Its URL for display: without secrets, with variables as written."""
         url = self.settings[URL]
@@ -294,6 +306,8 @@ class Profile:
             complete=credentials,
         )
         database.remembered = True
+        database.pooled = self.settings[POOLED]
+        database.consumers = self.settings[CONSUMERS]
         return database
 
     @property

@@ -263,6 +263,10 @@ def patterns(value: Any) -> tuple[re.Pattern[str], ...]:
     """A list of regular expressions, none of which matches the empty text."""
     if not isinstance(value, list):
         raise WrongValueError(f"must be a list of regular expressions, not {type_name(value)}")
+    if not value:
+        return ()
+    import regex  # type: ignore[import-untyped]  # noqa: PLC0415  # verbs shall start at once
+
     found = []
     for number, one in enumerate(value, 1):
         if not isinstance(one, str):
@@ -273,7 +277,8 @@ def patterns(value: Any) -> tuple[re.Pattern[str], ...]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # "[[a]" may mean something else one day
                 compiled = re.compile(one)
-        except (re.error, OverflowError, RecursionError) as error:
+                regex.compile(one)  # which runs it, within a time limit
+        except (re.error, regex.error, OverflowError, RecursionError) as error:
             raise WrongValueError(
                 f"must be regular expressions; number {number} is not:  {error}"
             ) from None

@@ -60,7 +60,8 @@ class DemoQueue:
 
     def queue(self, on: Product) -> Queue:
         design = DESIGNS[self.design]
-        options = design.complete_options(self.options, on.name)
+        direct = {"consumers": "direct"} if design.has_option("consumers") else {}
+        options = design.complete_options({**self.options, **direct}, on.name)
         return installed_queue(on.default_schema, self.name, design, options)
 
 

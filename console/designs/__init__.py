@@ -88,6 +88,11 @@ def recorded(name: str, engine: str | None = None, *, sha256: str = "", by: str 
         found = of or DESIGNS.get(name)
     if found is not None and (engine is None or engine in found.engines):
         return found
+    return unknown(name, engine, why, next_step)
+
+
+def unknown(name: str, engine: str | None, why: str, next_step: str) -> Design:
+    """A design with every state and no verb, in place of one that cannot be used here."""
     return Design(
         name=name,
         title=f"queue of the design {name}",

@@ -233,6 +233,9 @@ class Design:
             f"The design {self.name} has no option {name!r}.", next_step=f"It has: {names}."
         )
 
+    def has_option(self, name: str) -> bool:
+        return any(option.name == name for option in self.options)
+
     def option_with(self, name: str, given: Mapping[str, str]) -> Option:
         """The option as modified by the other options given."""
         # Only slots have a width.
@@ -348,6 +351,14 @@ HISTORY = Option(
     "off",
     maximum=1_000,
     words=("off",),
+)
+
+CONSUMERS = Option(
+    "consumers",
+    "direct: each consumer has a session of its own, so that a claim whose session is gone has "
+    "lost its owner; any: they may come through a pooler, where that proves nothing",
+    "any",
+    choices=("any", "direct"),
 )
 
 EVERY_VERB = (

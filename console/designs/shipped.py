@@ -5,6 +5,7 @@ from functools import partial
 
 from console.designs.model import (
     ARCHIVE_AT_POP,
+    CONSUMERS,
     EVERY_VERB,
     FINISHING_VERBS,
     HISTORY,
@@ -115,6 +116,7 @@ RING = Design(
             engines=("mssql",),
         ),
         HISTORY,
+        CONSUMERS,
         Option(
             "in_hand",
             "pop keeps the message in <queue>_in_hand until complete: for consumers that may die",
@@ -291,7 +293,7 @@ CLAIM = Design(
         "it, fail keeps it with its error. attempts tells a late consumer that its claim is no "
         "longer its own. What can go wrong is a stuck claim or an error, and both are visible."
     ),
-    options=(PAYLOAD, MAX_BYTES, NOTIFY, HISTORY),
+    options=(PAYLOAD, MAX_BYTES, NOTIFY, HISTORY, CONSUMERS),
     states=("ready", "claimed", "error"),
     verbs=(*EVERY_VERB, *FINISHING_VERBS),
     roles={
@@ -353,7 +355,7 @@ STATUS = _with_status(
         "committed: one that does not commit stops the others. The finding archive_lags says that "
         "archiving lags behind."
     ),
-    options=(PAYLOAD, MAX_BYTES, NOTIFY, HISTORY),
+    options=(PAYLOAD, MAX_BYTES, NOTIFY, HISTORY, CONSUMERS),
     roles={**_STATUS_ROLES, "payload": "text_data"},
     needed_roles=("id", "status", "payload"),
 )
@@ -382,6 +384,7 @@ SPLIT = _with_status(
         MAX_BYTES,
         NOTIFY,
         HISTORY,
+        CONSUMERS,
         Option(
             "dequeue",
             "single: one statement that skips locked rows; two_step: choose, update, compare",

@@ -11,6 +11,7 @@ from console.doctor import (
     order,
     ring,
     schema,
+    sequences,
     sessions,
     unusual,
 )
@@ -28,7 +29,13 @@ CHECK_GROUPS = (
     ),
     *(broker.CHECKS, order.CHECKS, sessions.CHECKS, indexes.KEY_CHECKS),
     *(schema.CHECKS, libraries.CHECKS),
-    *(indexes.CONSTRAINT_CHECKS, decisions.CHECKS, unusual.CHECKS, general.CHECKS),
+    *(
+        sequences.CHECKS,
+        indexes.CONSTRAINT_CHECKS,
+        decisions.CHECKS,
+        unusual.CHECKS,
+        general.CHECKS,
+    ),
 )
 """In the order in which they run."""
 

@@ -14,7 +14,13 @@ from console.doctor.repairs import release_claims
 from console.doctor.row_scan import CountedRow, RowTally, scan_rows
 from console.formats import duration
 from console.monitor.limits import Severity
-from console.monitor.owners import Evidence, Owner, claimant_evidence, owner_of
+from console.monitor.owners import (
+    Evidence,
+    Owner,
+    claimant_evidence,
+    consumers_are_direct,
+    owner_of,
+)
 from console.monitor.scans import By, Scan, scans_of
 
 _WHAT = "claims and their owners"
@@ -23,6 +29,12 @@ _SHOWN = 10
 _OF_ITS_LIBRARY = (
     "release is not available for this queue: its library reclaims messages by its own rules"
 )
+
+SAY_DIRECT = (
+    'consumers = "direct" in the profile, or --option consumers=direct when the queue is installed '
+    "or adopted"
+)
+"""How an operator says that a session which is gone has lost its claims."""
 
 GONE = Code(
     "claims_gone",
@@ -51,6 +63,15 @@ UNNAMED = Code(
     "claims older than the threshold that name no consumer",
     judgement=_OF_ITS_LIBRARY,
     repair="release --unknown",
+)
+
+
+UNSAID = Code(
+    "consumers_unsaid",
+    Severity.NOTE,
+    "it is not said whether consumers connect directly: only bound claims can be proven gone",
+    judgement="only whoever runs the consumers knows whether a pooler is between. If none is: "
+    + SAY_DIRECT,
 )
 
 
@@ -103,6 +124,7 @@ class _Owned:
     row: _Claims
     owner: Owner | None
     evidence: Evidence
+    session_state: Evidence
 
     @property
     def count(self) -> int:
@@ -124,6 +146,26 @@ def _check_claims(context: CheckContext) -> Iterator[Finding]:
         context.unseen.append("claims: no column has their time")
         return
     yield from context.for_each_view(_check_owners)
+
+
+def _check_consumers(context: CheckContext) -> Iterator[Finding]:
+    queue = context.queue
+    with context.transaction() as connection:
+        direct = consumers_are_direct(connection, queue)
+    if not direct and not queue.design.claims_expire and _names_owners(queue):
+        yield Finding(
+            UNSAID,
+            "whether its consumers connect directly is not said",
+            evidence={},
+            cause="neither the queue's catalog entry nor the connection's profile says so",
+            consequence="behind a pooler a session that is gone proves nothing about its consumer: "
+            "a claim that is not bound to its session is released only by an operator",
+            judgement=UNSAID.judgement,
+        )
+
+
+def _names_owners(queue: Queue) -> bool:
+    return queue.kind is Kind.INSTALLED or "claimed_by" in queue.roles
 
 
 def _check_owners(context: CheckContext) -> Iterator[Finding]:
@@ -157,14 +199,14 @@ def _owned(context: CheckContext) -> list[_Owned]:
         return []
     with context.transaction() as connection:
         limit = context.thresholds.stuck_after_seconds
-        evidence = claimant_evidence(connection, context.queue, sessions, limit)
+        owners_now = claimant_evidence(connection, context.queue, sessions, limit)
     found = []
     for row in _read(context):
         owner = owner_of(row.claimed_by, context.queue)
         session = None if owner is None else owner.session
         if session is not None and session not in sessions:
             continue
-        found.append(_Owned(row, owner, evidence.get(session or "", Evidence.UNKNOWN)))
+        found.append(_Owned(row, owner, owners_now.of(owner), owners_now.session_of(owner)))
     return found
 
 
@@ -313,6 +355,11 @@ def _why_unknown(queue: Queue, owned: Sequence[_Owned]) -> str:
             f"{first_few(names, most=3)}: only {queue.design.library} knows whether these workers "
             "are alive"
         )
+    if any(one.session_state is Evidence.GONE for one in owned):
+        return (
+            "their sessions have ended, which proves nothing about consumers that connect through "
+            f"a pooler: it ends sessions when it likes. If they connect directly: {SAY_DIRECT}"
+        )
     return "the server does not know who claimed them, or hides it from this login"
 
 
@@ -434,8 +481,9 @@ def _contradictions(context: CheckContext) -> dict[str, RowTally]:
 
 
 CHECKS = CheckGroup(
-    (STATUS, GONE, ALIVE, UNKNOWN, UNNAMED, ILLEGAL),
+    (STATUS, GONE, ALIVE, UNKNOWN, UNNAMED, UNSAID, ILLEGAL),
     {
+        "how consumers connect": _check_consumers,
         _WHAT: _check_claims,
         _STATES: _check_states,
     },

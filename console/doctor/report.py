@@ -149,8 +149,8 @@ def _actions(actions: Sequence[Entry], zone: tzinfo | None) -> Iterator[str]:
         when = moment(one.started_at, zone)
         counts = f"{one.done:,} of {one.planned:,}"
         yield (
-            f"| {when} | {one.verb} | {one.outcome} | {counts} | {_text(one.operator)} "
-            f"| {_text(one.filters)} |"
+            f"| {when} | {_text(one.verb)} | {_text(one.outcome)} | {counts} "
+            f"| {_text(one.operator)} | {_text(one.filters)} |"
         )
 
 

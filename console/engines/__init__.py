@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from console.engines import mssql, postgresql
-from console.engines.database import Database, Session, no_timeout, retry_transient, time_limit
-from console.engines.product import Capabilities, Product, Timeouts
+from console.engines.database import (
+    CONSUMERS,
+    Database,
+    Session,
+    no_timeout,
+    retry_transient,
+    time_limit,
+)
+from console.engines.product import THIS_MACHINE, TRANSPORT, Capabilities, Product, Timeouts
 from console.errors import UsageError
 from console.sql import HasDialect
 
@@ -14,7 +21,10 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
 
 __all__ = [
+    "CONSUMERS",
     "PRODUCTS",
+    "THIS_MACHINE",
+    "TRANSPORT",
     "Capabilities",
     "Database",
     "Product",

@@ -4,18 +4,19 @@ The server's own timeouts do nothing while it is paused or the network drops its
 response has a timeout here as well, and sockets use keepalives.
 """
 
-import re
 import time
 from collections.abc import Generator, Mapping
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg import generators, pq
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
+from console import sql
 from console.engines.database import has_no_timeout, reason_to_stop, time_limit
-from console.engines.product import Timeouts
+from console.engines.session_settings import SessionSettings
 
 Answer = TypeVar("Answer")
 
@@ -49,12 +50,55 @@ class Connection(psycopg.Connection[Any]):
         """Raises OperationalError and closes the connection when a limit is reached."""
         return super().wait(_limited(gen, self), *args, **kwargs)
 
-    def limit(self, timeouts: Timeouts, options: str) -> None:
-        """Use the statement timeout in the connection's `options`, if they have one."""
-        seconds = _statement_seconds(options, timeouts.statement_seconds)
+    pooled = False
+    """A pooler stands before the server: its sessions are others' too, and change."""
+    _set_local = b""
+    """Follows BEGIN, in the same message."""
+
+    def limit(self, settings: SessionSettings) -> None:
+        """Use the statement timeout of the settings."""
+        seconds = settings.statement_seconds
         grace = max(_LEAST_GRACE_SECONDS, _GRACE * seconds)
         self.answer_seconds = seconds + grace if seconds else None
-        self.ping_seconds = timeouts.connect_seconds
+        self.ping_seconds = settings.timeouts.connect_seconds
+
+    def keep(self, settings: SessionSettings, *, pooled: bool) -> None:
+        """Make the settings hold: in each transaction unless the session itself has them.
+
+        A pooler has a process number of its own, or is one because the caller says so.
+        """
+        found = self._read_back()
+        self.pooled = pooled or found.pop("pid") != str(self.pgconn.backend_pid)
+        if self.pooled or not settings.hold(found):
+            self._set_local = settings.set_local
+        if self.pooled:
+            self._set_local += (
+                b"; SET LOCAL dbq.pooled = 'on'"  # for the audit: whose session it is
+            )
+
+    def _read_back(self) -> dict[str, str]:
+        autocommit, self.autocommit = self.autocommit, True
+        try:
+            query = sql.script("server.session_settings", PGDialect_psycopg())  # type: ignore[no-untyped-call]
+            cursor = self.execute(query.encode())
+            row = cursor.fetchone() or ()
+        finally:
+            self.autocommit = autocommit
+        return {
+            column.name: str(value)
+            for column, value in zip(cursor.description or (), row, strict=True)
+        }
+
+    def _start_query(self) -> Generator[Any, Any, None]:
+        # psycopg-internal, as in connect: if they are renamed, the tests of poolers fail.
+        idle = self.pgconn.transaction_status == pq.TransactionStatus.IDLE
+        if self._autocommit or not idle or not self._set_local:
+            yield from super()._start_query()
+            return
+        self.pgconn.send_query(self._get_tx_start_command() + self._set_local)
+        for result in (yield from generators.execute(self.pgconn)):
+            if result.status != pq.ExecStatus.COMMAND_OK:
+                raise psycopg.errors.error_from_result(result, encoding=self.info.encoding)
 
 
 class Dialect(PGDialect_psycopg):
@@ -69,6 +113,10 @@ class Dialect(PGDialect_psycopg):
         self.server_version_info = (info.server_version // 10_000,)
         self._backslash_escapes = info.parameter_status("standard_conforming_strings") == "off"
 
+    def set_readonly(self, connection: Any, value: bool) -> None:  # noqa: FBT001  # SQLAlchemy's
+        """Never "read write", which would undo what the server forbids a login by default."""
+        connection.read_only = True if value else None
+
     def do_ping(self, dbapi_connection: Any) -> bool:
         """Checked before each use, with a short limit."""
         seconds = dbapi_connection.ping_seconds
@@ -77,21 +125,6 @@ class Dialect(PGDialect_psycopg):
 
 
 registry.register(f"postgresql.{Dialect.driver}", Dialect.__module__, Dialect.__name__)
-
-
-_STATEMENT_TIMEOUT = re.compile(
-    r"(?:\s|-c|--)statement_timeout\s*=\s*'?(\d+)\s*(us|ms|s|min|h|d)?\b"
-)
-_IN_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
-
-
-def _statement_seconds(options: str, seconds: float) -> float:
-    """The statement timeout: the last one in `options`, else `seconds`."""
-    found = _STATEMENT_TIMEOUT.findall(options)
-    if not found:
-        return seconds
-    number, unit = found[-1]
-    return int(number) * _IN_SECONDS[unit or "ms"]
 
 
 def _limited(

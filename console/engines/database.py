@@ -236,6 +236,10 @@ def _transaction(
         ) from error
 
 
+CONSUMERS = "dbq_consumers"
+"""The execution option of each connection with the profile's word on how consumers connect."""
+
+
 class Database:
     """One database of one connection profile. Threads may share it; processes may not."""
 
@@ -262,6 +266,11 @@ class Database:
         self.production = production
         """Marked as production by its profile; the catalog may do so, too."""
         self.read_only = read_only
+        self.pooled = False
+        """A pooler stands before the server, by the profile's word or, once connected, proven:
+        sessions are shared with others, and each transaction may have another one."""
+        self.consumers = ""
+        """How its consumers connect, by its profile: `direct`, or not said."""
         self._application_name = application_name
         self._complete = complete
         self._reader: _Reader | None = None
@@ -272,12 +281,17 @@ class Database:
         from sqlalchemy import event  # noqa: PLC0415  # a verb imports what it uses
 
         engine = self.product.create_engine(
-            self.complete_url(), self.timeouts, self._application_name
+            self.complete_url(), self.timeouts, self._application_name, pooled=self.pooled
         )
+        engine.update_execution_options(**{CONSUMERS: self.consumers})
+        event.listen(engine, "connect", self._note_pooler)
         event.listen(engine, "connect", _set_start_time)
         event.listen(engine, "before_cursor_execute", self._set_reader_role, named=True)
         event.listen(engine, "after_cursor_execute", _reset_role, named=True)
         return engine
+
+    def _note_pooler(self, raw: object, _record: object) -> None:
+        self.pooled = self.pooled or getattr(raw, "pooled", False)
 
     def _set_reader_role(
         self, *, conn: Connection, cursor: Any, statement: str, context: Any, **_: object
@@ -309,7 +323,8 @@ class Database:
 
     def complete_url(self) -> URL:
         """The URL with its secrets, for drivers of other processes; never show or store it."""
-        return self.url if self._complete is None else self._complete()
+        url = self.url if self._complete is None else self._complete()
+        return self.product.secured(url, production=self.production)
 
     @cached_property
     def capabilities(self) -> Capabilities:
@@ -353,11 +368,35 @@ class Database:
             yield Session(self.product, connection, read_only=read_only)
 
     @contextmanager
-    def autocommit(self, doing: str, *, read_only: bool = False) -> Iterator[Connection]:
-        """Each statement is a transaction of its own. `read_only` is not enforced by the server."""
+    def autocommit(
+        self, doing: str, *, read_only: bool = False, needs_session: bool = True
+    ) -> Iterator[Connection]:
+        """Each statement is a transaction of its own. `read_only` is not enforced by the server.
+
+        Behind a pooler, where no setting would hold, all are one transaction instead; RefusedError
+        there if the statements cannot run in one or need their session afterwards.
+        """
         self._require(doing, read_only=read_only)
         with self._connected(doing, "AUTOCOMMIT") as connection:
-            yield connection
+            if not self.pooled:
+                yield connection
+                return
+            if needs_session and not read_only:
+                self.require_own_session(doing)
+            connection.execution_options(isolation_level="READ COMMITTED")
+            with _transaction(self.product, connection, doing, read_only=read_only):
+                yield connection
+
+    def require_own_session(self, doing: str) -> None:
+        """RefusedError behind a pooler. Known once connected."""
+        if self.pooled:
+            raise RefusedError(
+                f"Could not {doing}.",
+                why="This connection goes through a pooler, and this needs a session of its own: "
+                "it cannot run in a transaction, or it relies on the session's settings.",
+                next_step="Connect to the server itself, past the pooler "
+                "(dbq-console help connections).",
+            )
 
     def _require(self, doing: str, *, read_only: bool) -> None:
         """A read-only transaction would not stop VACUUM, NOTIFY or ending sessions, and not every

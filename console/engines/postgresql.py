@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,8 +10,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from console import sql
+from console.engines import transport
 from console.engines.database import ConnectLock
-from console.engines.product import UNREACHABLE, Capabilities, ServerProbe, Timeouts
+from console.engines.product import (
+    ALREADY_STORED,
+    TRANSPORT,
+    UNREACHABLE,
+    Capabilities,
+    ServerProbe,
+    Timeouts,
+    behind_sequence,
+)
+from console.engines.session_settings import SessionSettings
 from console.errors import (
     BusyError,
     ConnectionFailedError,
@@ -28,12 +39,60 @@ if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import Dialect
     from sqlalchemy.exc import DBAPIError
 
+    from console.engines.bounded_connection import Connection as BoundedConnection
+
 _OLDEST = 140000
 _OUR_REFUSAL = "DBQ04"
 """Refused for safety; the rest of the class is incorrect use."""
 
+_REFUSES_OPTIONS = "unsupported startup parameter"
+"""How PgBouncer and others refuse startup options, before there is a session."""
+
 _OUR_CLASS = "DBQ"
 """SQLSTATE class of our functions' errors: message = what, detail = why, hint = next step."""
+
+
+_OTHER_CLIENTS = ("PGTZ", "PGDATESTYLE", "PGGEQO")
+"""Environment variables that libpq sends at connect, after the startup options."""
+
+
+class _Connector:
+    """Connects by one URL. What refused startup options once is not sent them again."""
+
+    def __init__(self, settings: SessionSettings, *, pooled: bool) -> None:
+        self._settings = settings
+        self._pooled = pooled
+
+    def connect(self, *args: Any, **kwargs: Any) -> BoundedConnection:
+        import psycopg  # noqa: PLC0415  # a verb imports what it uses
+
+        if not self._pooled:
+            try:
+                return self._made(*args, **kwargs, options=self._settings.startup)
+            except psycopg.OperationalError as error:
+                if _REFUSES_OPTIONS not in str(error):
+                    raise
+                self._pooled = True
+        if others := self._settings.others:
+            raise psycopg.OperationalError(
+                f"a pooler cannot be given {' '.join(others)}, which the URL's options have"
+            )
+        return self._made(*args, **kwargs, options="")  # not those of PGOPTIONS either
+
+    def _made(self, *args: Any, **kwargs: Any) -> BoundedConnection:
+        from console.engines import bounded_connection  # noqa: PLC0415
+
+        for name in _OTHER_CLIENTS:
+            os.environ.pop(name, None)
+        connection = bounded_connection.Connection.connect(*args, **kwargs)
+        try:
+            connection.limit(self._settings)
+            connection.keep(self._settings, pooled=self._pooled)
+        except BaseException:
+            connection.close()
+            raise
+        self._pooled = connection.pooled
+        return connection
 
 
 class PostgreSQL:
@@ -65,8 +124,9 @@ class PostgreSQL:
         return len(name.encode())
 
     def as_script(self, head: str, pieces: Sequence[str]) -> str:
-        """One transaction for psql or any other client."""
-        return "\n\n".join((f"{head}\nBEGIN;", *pieces, "COMMIT;\n"))
+        """One transaction for psql or any other client, with the search path of our sessions."""
+        begin = "BEGIN;\nSET LOCAL search_path = pg_catalog, pg_temp;"
+        return "\n\n".join((f"{head}\n{begin}", *pieces, "COMMIT;\n"))
 
     def array(self, values: Sequence[str | bytes]) -> object:
         """A list, which the driver sends as an array."""
@@ -78,24 +138,24 @@ class PostgreSQL:
         port = f":{url.port}" if url.port else ""
         return f"{host}{port}/{url.database or ''}"
 
-    def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine:
+    def secured(self, url: URL, *, production: bool) -> URL:
+        """With libpq's keywords."""
+        return transport.secured(url, production=production)
+
+    def protection(self, url: URL, *, production: bool) -> str:
+        return transport.planned(url, production=production)
+
+    def create_engine(
+        self, url: URL, timeouts: Timeouts, application_name: str, *, pooled: bool = False
+    ) -> Engine:
         """A pool of connections with every timeout set at the server."""
         import sqlalchemy  # noqa: PLC0415  # a verb imports what it uses
 
         from console.engines import bounded_connection  # noqa: PLC0415
 
         url = url.set(drivername=f"postgresql+{bounded_connection.Dialect.driver}")
-        settings = {
-            "statement_timeout": f"{round(timeouts.statement_seconds * 1000)}",
-            "lock_timeout": f"{round(timeouts.lock_seconds * 1000)}",
-            "idle_in_transaction_session_timeout": "600000",
-            # An adopted table may have UTC times without a zone.
-            "timezone": "UTC",
-        }
-        given = url.query.get("options", "")
-        ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        # The URL's own options come last, so they win.
-        options = f"{ours} {given if isinstance(given, str) else ' '.join(given)}".strip()
+        given = url.query.get("options", os.environ.get("PGOPTIONS", ""))
+        settings = SessionSettings(timeouts, given if isinstance(given, str) else " ".join(given))
         arguments: dict[str, object] = {
             **{
                 name: value
@@ -107,7 +167,6 @@ class PostgreSQL:
             # A prepared statement keeps its plan for the whole session: one made while the
             # queue was empty would scan a deep one at every sample. Poolers often lack them.
             "prepare_threshold": None,
-            "options": options,
         }
         if "application_name" not in url.query:
             arguments["application_name"] = application_name
@@ -121,14 +180,10 @@ class PostgreSQL:
             pool_timeout=timeouts.connect_seconds,
             pool_pre_ping=True,
         )
-        connect_lock = ConnectLock()
+        connect_lock, connector = ConnectLock(), _Connector(settings, pooled=pooled)
 
         def connect(_dialect: object, _record: object, args: Any, kwargs: Any) -> object:
-            connection = connect_lock.connect(
-                lambda: bounded_connection.Connection.connect(*args, **kwargs)
-            )
-            connection.limit(timeouts, options)
-            return connection
+            return connect_lock.connect(lambda: connector.connect(*args, **kwargs))
 
         sqlalchemy.event.listen(engine, "do_connect", connect)
         return engine
@@ -150,7 +205,9 @@ class PostgreSQL:
             )
         if not probe.counts_rows:
             missing["rates"] = "the server counts no rows: track_counts is off, or it is a standby"
-        return Capabilities(**vars(probe), missing=missing)
+        version = sql.value(connection, str | None, "server.tls_version")
+        words = transport.has(_driver(connection), version)
+        return Capabilities(**vars(probe), missing=missing, facts={TRANSPORT: words})
 
     def translate(self, error: DBAPIError, doing: str) -> ConsoleError:
         """The driver's error as what, why and next step. The cause has the traceback."""
@@ -176,7 +233,7 @@ class PostgreSQL:
             return ConnectionFailedError(what, why=why, next_step=_after_a_failed_login(why))
         if not state and isinstance(original, psycopg.DataError) and "NUL" in why:
             state = "22021"  # the driver refuses it before the server could
-        kind, next_step = _meaning(state)
+        kind, next_step = _taken_key(original.diag) if state == "23505" else _meaning(state)
         if detail := original.diag.message_detail:
             why = f"{why} ({detail})" if state not in _DETAIL_HAS_DATA else why
         return kind(what, why=why, next_step=next_step or original.diag.message_hint or "")
@@ -216,17 +273,36 @@ def _driver(connection: Connection) -> PsycopgConnection[Any]:
 _LOGIN = "Check user and password (or ~/.pgpass), and that neither has expired; then try again."
 _DATABASE = "Check the database's name in the URL, and that the login may use it."
 _FULL = "Close other sessions, or try again in a moment."
+_TRANSACTION_MODE = (
+    "Use the pooler in transaction mode, or connect to the server itself "
+    "(dbq-console help connections)."
+)
 _LATER = "The server is stopping or starting; try again in a moment."
 
+_UNCHECKED = (
+    "It wants the password in clear or as MD5, and nothing shows that it is the right server: add "
+    "sslmode=verify-full to the URL, or allow it there with require_auth=password "
+    "(dbq-console help connections)."
+)
+_CERTIFICATE = (
+    "Its certificate is checked because the profile is production, or the URL says so: name the "
+    "authority with sslrootcert=FILE, or say what is enough with sslmode=... in the URL."
+)
+
 _REFUSED_AT_LOGIN: tuple[tuple[str, str], ...] = (
+    (r"authentication method requirement", _UNCHECKED),
+    (r"does not support SSL|certificate|SSL error", _CERTIFICATE),
     (r"authentication failed|no password supplied|not permitted to log in", _LOGIN),
     (r'role ".*" does not exist', _LOGIN),
     (r'database ".*" does not exist|not currently accepting connections', _DATABASE),
     (r"permission denied for database|no pg_hba\.conf entry", _DATABASE),
     (r"too many (?:clients|connections)|connection slots are reserved", _FULL),
+    (r"statement pooling mode", _TRANSACTION_MODE),
     (r"is starting up|is shutting down|in recovery mode|not yet accepting connections", _LATER),
 )
 """Server messages before there is a session, for which libpq gives no SQLSTATE."""
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _DETAIL_HAS_DATA = {"23502", "23514", "23505", "22P02"}
 """States whose detail repeats a row's values: payloads do not belong in messages."""
@@ -253,7 +329,6 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "42710": (UsageError, "Choose another name for the queue."),
     "3F000": (UsageError, "Create the schema first, or name another with --schema."),
     "23502": (UsageError, "A message needs a payload."),
-    "23505": (UsageError, "A message with that id already exists; it was not stored twice."),
     "22P02": (UsageError, "The payload is not valid for the queue's payload type."),
     "22P05": (UsageError, "The payload has a character that the queue's payload type cannot hold."),
     "22021": (UsageError, "Text cannot hold the character NUL; use a queue with payload=bytes."),
@@ -264,6 +339,18 @@ def _after_a_failed_login(why: str) -> str:
     """What to do next, from the server's message alone."""
     found = (step for pattern, step in _REFUSED_AT_LOGIN if re.search(pattern, why))
     return next(found, UNREACHABLE)
+
+
+def _taken_key(diagnostic: Diagnostic) -> tuple[type[ConsoleError], str]:
+    """By its value: a caller's own id is a UUID; a whole number was drawn from a sequence."""
+    found = re.search(r"=\((.*)\)", diagnostic.message_detail or "=(0)", re.DOTALL)
+    value = found[1].rpartition(", ")[2] if found else ""
+    if _UUID.fullmatch(value):
+        return UsageError, ALREADY_STORED
+    if not value.isdigit():
+        return ConsoleError, "A row with that key is there already; nothing was stored."
+    of = "" if diagnostic.schema_name == "dbq" else diagnostic.table_name or ""
+    return ConsoleError, behind_sequence(re.sub(r"_(?:archive|meta|data|in_hand)$", "", of))
 
 
 def _meaning(state: str) -> tuple[type[ConsoleError], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
 UNREACHABLE = (
     "Check that the server runs and that host, port and network are right, then try again."
 )
+THIS_MACHINE = "this machine"
+TRANSPORT = "transport"
+"""The fact that says how a connection is encrypted, and whether the server's certificate is."""
+ALREADY_STORED = "A message with that id already exists; it was not stored twice."
+
+
+def behind_sequence(name: str) -> str:
+    """The next step where a drawn id is taken; `name`: the queue's, or empty: not known."""
+    where = f"dbq-console doctor {shlex.quote(name)}" if name else "dbq-console doctor"
+    return f"Nothing was stored. Find out whether a sequence is behind its table: {where}"
 
 
 @dataclass(frozen=True)
@@ -102,7 +113,19 @@ class Product(Protocol):
         """The name of a connection without a profile: no user, no password."""
         ...
 
-    def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine: ...
+    def secured(self, url: URL, *, production: bool) -> URL:
+        """The URL with what protects its connection, unless it says otherwise itself."""
+        ...
+
+    def protection(self, url: URL, *, production: bool) -> str:
+        """What a connection by this URL will have of encryption, in words."""
+        ...
+
+    def create_engine(
+        self, url: URL, timeouts: Timeouts, application_name: str, *, pooled: bool = False
+    ) -> Engine:
+        """`pooled`: a pooler is known to stand before the server."""
+        ...
 
     def capabilities(self, connection: Connection) -> Capabilities: ...
 

@@ -6,7 +6,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -23,6 +25,8 @@ from console.monitor.sampler import Reading, Sampler
 from console.monitor.snapshot import QueueSnapshot
 from console.monitor.statement_text import POP, PUSH
 
+REQUEST_SECONDS = 10.0
+"""For each read and write of a request."""
 CONNECTION = ("connection",)
 QUEUE = ("connection", "schema", "queue", "design")
 
@@ -338,6 +342,19 @@ class _Collector(Collector):
         yield from ()
 
 
+def _bounded(handler: Any) -> Any:
+    """The same handler of requests, for clients that send or read nothing."""
+
+    class Handler(handler):  # type: ignore[misc]
+        timeout = REQUEST_SECONDS
+
+        def handle(self) -> None:
+            with suppress(TimeoutError):
+                super().handle()
+
+    return Handler
+
+
 class Exporter:
     def __init__(self, watches: Sequence[Watch], host: str, port: int) -> None:
         """UsageError: the address cannot be listened on."""
@@ -346,6 +363,7 @@ class Exporter:
         registry.register(_Collector(watches))
         try:
             self._server, self._thread = start_http_server(port, host, registry)
+            self._server.RequestHandlerClass = _bounded(self._server.RequestHandlerClass)
         except OSError as error:
             raise UsageError(
                 f"Could not listen on {_shown(host)}:{port}.", why=error.strerror or str(error)

@@ -231,8 +231,9 @@ def claimant(claimed_by: str | None) -> str:
 def past_attempt(one: PastAttempt, zone: tzinfo | None) -> str:
     """`attempt 2, <time>, <claimant>: error <text>`."""
     number = UNKNOWN if one.attempts is None else one.attempts
+    ended_at = UNKNOWN if one.at is None else moment(one.at, zone)
     ended = "released" if one.error is None else f"error {one.error}"
-    return f"attempt {number}, {moment(one.at, zone)}, {claimant(one.claimed_by)}: {ended}"
+    return f"attempt {number}, {ended_at}, {claimant(one.claimed_by)}: {ended}"
 
 
 def attempts_range(group: ErrorGroup) -> str:

@@ -56,7 +56,7 @@ def _path(connection: str) -> Path:
 
 
 def _read(path: Path) -> list[str] | None:
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         found = json.loads(path.read_text(encoding="utf-8"))["queues"]
         return [one for one in found if isinstance(one, str)]
     return None

@@ -2,12 +2,15 @@
 
 import base64
 import re
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
+from console.monitor.figures import known_age
 from console.monitor.filters import Filters
 from console.monitor.scans import Scan, ScanKey, ScanRequest
 from console.monitor.wording import TEXT_LENGTH
@@ -89,6 +92,11 @@ FULL_ERROR_LENGTH = 100_000
 MASK_MARGIN = 200
 """Read beyond the end of a text that is cut, so that a mask can match across it."""
 MASKED = "***"
+MASK_SECONDS = 0.25
+"""For all masks on one text."""
+_SLOW_SECONDS = 0.01
+"""The same once a mask has taken longer: lists have many texts."""
+_slow: set[str] = set()
 
 Masks = Sequence[re.Pattern[str]]
 
@@ -122,13 +130,26 @@ class MessageRow:
 class PastAttempt:
     """How an attempt at a message ended. `error` None: its claim was released."""
 
-    at: datetime
+    at: datetime | None
     claimed_by: str | None
     attempts: int | None
     error: str | None
 
+    @classmethod
+    def of(
+        cls, at: str | None, claimed_by: str | None, attempts: str | None, error: str | None
+    ) -> "PastAttempt":
+        """Of the texts in its row, which anybody may have written; None: not known."""
+        moment = number = None
+        with suppress(ValueError, OverflowError):
+            moment = datetime.fromisoformat(at or "")
+            moment = moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
+        with suppress(ValueError):
+            number = int(attempts or "")
+        return cls(moment, claimed_by, number, error)
+
     def as_json(self) -> dict[str, object]:
-        return vars(self) | {"at": self.at.astimezone(UTC).isoformat()}
+        return vars(self) | {"at": None if self.at is None else self.at.isoformat()}
 
 
 @dataclass(frozen=True)
@@ -179,7 +200,7 @@ class Message:
 
 
 _COPIED = {field.name for field in fields(MessageRow)} & {field.name for field in fields(Message)}
-_COPIED -= {"state", "error", "title", "payload"}
+_COPIED -= {"state", "error", "title", "payload", "age_seconds"}
 
 
 @dataclass(frozen=True)
@@ -219,6 +240,7 @@ class MessageQuery:
         return Message(
             key=key_of(scan, row).text if row.key_id else "",
             state=row.state or "",
+            age_seconds=known_age(row.age_seconds),
             title=None if row.title is None else masked(row.title, self.masks),
             error=None if error is None else error[: self._error_length],
             error_cut=error is not None and len(error) > self._error_length,
@@ -237,14 +259,46 @@ class MessageQuery:
         if payload is None or self.payload_bytes is None:
             return None, False
         if isinstance(payload, bytes):
-            # Latin-1 has a character for each byte, so that masks match text in it.
-            raw = masked(payload.decode("latin-1"), self.masks).encode("latin-1")
+            raw = masked_bytes(payload, self.masks)
             return raw[: self.payload_bytes], len(raw) > self.payload_bytes
         data = masked(payload, self.masks).encode()
         return data[: self.payload_bytes].decode(errors="ignore"), len(data) > self.payload_bytes
 
 
 def masked(text: str, masks: Masks) -> str:
+    """All of it is masked if the masks take too long on it: some patterns take years."""
+    if not masks:
+        return text
+    import regex  # type: ignore[import-untyped]  # noqa: PLC0415  # verbs shall start at once
+
     for mask in masks:
-        text = mask.sub(MASKED, text)
+        left = (_SLOW_SECONDS if mask.pattern in _slow else MASK_SECONDS) / len(masks)
+        try:
+            text = regex.sub(mask.pattern, MASKED, text, timeout=left, concurrent=True)
+        except TimeoutError:
+            _slow.add(mask.pattern)
+            return MASKED
     return text
+
+
+def masked_bytes(payload: bytes, masks: Masks) -> bytes:
+    """Text in UTF-8 or UTF-16, wherever it begins."""
+    # Latin-1 has a character for each byte.
+    for encoding in ("utf-8", "latin-1"):
+        with suppress(UnicodeDecodeError):
+            payload = masked(payload.decode(encoding), masks).encode(encoding)
+    if b"\0" not in payload:
+        return payload
+    for encoding in ("utf-16-le", "utf-16-be"):
+        for start in (0, 1):
+            end = len(payload) - (len(payload) - start) % 2
+            # A unit that is no character is kept by itself.
+            units = struct.unpack(
+                f"{'<' if encoding.endswith('le') else '>'}{(end - start) // 2}H",
+                payload[start:end],
+            )
+            before = "".join(map(chr, units))
+            if (after := masked(before, masks)) != before:
+                middle = after.encode(encoding, "surrogatepass")
+                payload = payload[:start] + middle + payload[end:]
+    return payload

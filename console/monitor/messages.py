@@ -140,6 +140,14 @@ def _with_histories(
         return [_with_history(connection, source, one, query.masks) for one in found]
 
 
+@dataclass(frozen=True)
+class _PastRow:
+    at: str | None
+    claimed_by: str | None
+    attempts: str | None
+    error: str | None
+
+
 def _with_history(
     connection: Connection, source: MessageSource, found: Message, masks: Masks
 ) -> Message:
@@ -148,8 +156,9 @@ def _with_history(
     if not queue.keeps_history or found.id is None:
         return found
     scope = queue.scope(source.product)
-    rows = sql.rows(connection, PastAttempt, source.statement_name("history"), scope, id=found.id)
-    kept = (replace(one, error=_masked_error(one.error, masks)) for one in rows)
+    rows = sql.rows(connection, _PastRow, source.statement_name("history"), scope, id=found.id)
+    past = (PastAttempt.of(**vars(one)) for one in rows)
+    kept = (replace(one, error=_masked_error(one.error, masks)) for one in past)
     return replace(found, history=tuple(kept))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from console import audit, object_names, sql
 from console.catalog import Acting, Queue
-from console.engines import Database, product_of
+from console.engines import CONSUMERS, Database, product_of
 from console.monitor.activity import Key as SessionKey
 from console.monitor.activity import RowHolder
 from console.monitor.figures import Key, key_of
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
+DIRECT = "direct"
+"""How consumers connect, in a catalog entry or a profile: each with a session of its own."""
+
 SHOWN = 10
 """The oldest claims and holders of a queue, which a snapshot names."""
 
@@ -33,7 +36,7 @@ _CLAIMED_BY = re.compile(
 
 
 class Evidence(StrEnum):
-    """The state of the session that claimed. A consumer may rightly have left it."""
+    """Whether whoever claimed still can work on it."""
 
     GONE = "gone"
     ALIVE = "alive"
@@ -52,6 +55,8 @@ class Claim:
     """It ends with its session: if that is gone, the claim has no owner."""
     consumer: str | None = None
     owner: Evidence = Evidence.UNKNOWN
+    session_state: Evidence = Evidence.UNKNOWN
+    """Of the session alone: one that is gone proves nothing about a consumer behind a pooler."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,28 @@ class Owner:
     session: str
     bound: bool
     consumer: str | None
+
+
+@dataclass(frozen=True)
+class Owners:
+    """The server's evidence about the sessions that claimed, and what it proves.
+
+    A pooler ends sessions when it likes, while their consumers work on. So the end of a session
+    proves something only where the claim is bound to it, or its consumers connect directly.
+    """
+
+    sessions: Mapping[str, Evidence]
+    direct: bool
+
+    def of(self, owner: Owner | None) -> Evidence:
+        """What is proven of a claim's owner."""
+        found = self.session_of(owner)
+        proves = self.direct or (owner is not None and owner.bound)
+        return Evidence.UNKNOWN if found is Evidence.GONE and not proves else found
+
+    def session_of(self, owner: Owner | None) -> Evidence:
+        """What is known of the session alone."""
+        return self.sessions.get("" if owner is None else owner.session, Evidence.UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -121,22 +148,30 @@ def claims(
         key = (row.schema, row.queue)
         values = (row.id, row.claimed_seconds, row.claimed_by, row.attempts)
         found[key].append(_claim(of_key[key], *values))
-    evidence = session_evidence(
+    sessions = session_evidence(
         connection,
         (c.session for key, cs in found.items() for c in cs if not of_key[key].design.library),
     )
-    of_workers = {
+    owners = {
         key: claimant_evidence(connection, queue, (c.session for c in cs), stuck_after(queue))
-        for key, cs in found.items()
         if (queue := of_key[key]).design.library
+        else Owners(sessions, consumers_are_direct(connection, queue))
+        for key, cs in found.items()
     }
     return {
         key: tuple(
-            _with_evidence(claim, of_workers.get(key, evidence))
+            _with_evidence(claim, owners[key])
             for claim in sorted(some, key=lambda claim: -(claim.claimed_seconds or 0.0))
         )
         for key, some in found.items()
     }
+
+
+def consumers_are_direct(connection: Connection, queue: Queue) -> bool:
+    """Whether the queue's consumers each have a session of their own, by the word of its catalog
+    entry or of the connection's profile. A library's workers are known by their heartbeats."""
+    said = queue.options.get("consumers"), connection.get_execution_options().get(CONSUMERS)
+    return DIRECT in said or bool(queue.design.library)
 
 
 def owner_of(claimed_by: str | None, queue: Queue | None = None) -> Owner | None:
@@ -169,13 +204,14 @@ def claimant_evidence(
     queue: Queue,
     found: Iterable[str | None],
     stuck_after_seconds: float,
-) -> Mapping[str, Evidence]:
+) -> Owners:
     """Evidence about the queue's claimants, as `owner_of` names them. A library's worker is gone if
     it had no heartbeat for as long as its claims take to be stuck."""
+    direct = consumers_are_direct(connection, queue)
     if not queue.design.library:
-        return session_evidence(connection, found)
+        return Owners(session_evidence(connection, found), direct)
     scope = queue.scope(connection, stuck_after_seconds=str(stuck_after_seconds))
-    return _evidence(connection, queue.design.name, scope, found)
+    return Owners(_evidence(connection, queue.design.name, scope, found), direct)
 
 
 def _evidence(
@@ -208,8 +244,11 @@ def alive(connection: Connection, found: Sequence[audit.Entry]) -> Mapping[int, 
     }
 
 
-def _with_evidence(claim: Claim, evidence: Mapping[str, Evidence]) -> Claim:
-    return replace(claim, owner=evidence.get(claim.session or "", Evidence.UNKNOWN))
+def _with_evidence(claim: Claim, owners: Owners) -> Claim:
+    owner = None
+    if claim.session is not None:
+        owner = Owner(claim.session, claim.bound, claim.consumer)
+    return replace(claim, owner=owners.of(owner), session_state=owners.session_of(owner))
 
 
 def holders(
@@ -257,8 +296,8 @@ def claims_with_evidence(database: Database, queue: Queue, stuck_after_seconds: 
     ]
     with database.transaction("read the owners of claims", read_only=True) as connection:
         sessions = (one.session for one in claims)
-        evidence = claimant_evidence(connection, queue, sessions, stuck_after_seconds)
-    found = (_with_evidence(one, evidence) for one in claims)
+        owners = claimant_evidence(connection, queue, sessions, stuck_after_seconds)
+    found = (_with_evidence(one, owners) for one in claims)
     return Claims(tuple(found), page.next is not None or not page.complete)
 
 
@@ -270,4 +309,4 @@ def evidence(
         return Evidence.UNKNOWN
     with database.transaction("read the owner of a claim", read_only=True) as connection:
         found = claimant_evidence(connection, queue, [owner.session], stuck_after_seconds)
-    return found.get(owner.session, Evidence.UNKNOWN)
+    return found.of(owner)

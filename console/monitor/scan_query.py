@@ -57,6 +57,39 @@ _INTEGER_BITS = {
 
 
 @dataclass(frozen=True)
+class KeyType:
+    """The type of the key of a table, a domain's own, and the schema of the operators that sort it:
+    those of an extension's type are in its schema."""
+
+    schema: str
+    name: str
+    operators: str | None
+
+    @classmethod
+    def of(cls, connection: Connection, queue: Queue) -> KeyType:
+        """RefusedError where nothing sorts it."""
+        column = queue.roles.get("id")
+        if column is None or not sql.has(connection, "catalog.key_type"):
+            return _BUILT_IN
+        scope = queue.scope(connection)
+        (found,) = sql.rows(connection, cls, "catalog.key_type", scope, column=column) or [
+            _BUILT_IN
+        ]
+        if found.operators is None:
+            raise RefusedError(
+                f"The messages of {queue.name!r} cannot be put in order.",
+                why=f"The type of {column}, {found.name}, has no operators <, = and > by which it "
+                "is sorted.",
+                next_step="Forget the queue, and adopt it with another column for the role id, or "
+                "without one.",
+            )
+        return found
+
+
+_BUILT_IN = KeyType("pg_catalog", "text", "pg_catalog")
+
+
+@dataclass(frozen=True)
 class MessageSource:
     """A queue whose messages are read, with the types of its ids and payloads."""
 
@@ -67,6 +100,7 @@ class MessageSource:
     id_type: str
     hidden: Mapping[str, str] = field(default_factory=dict)
     """State -> why the server hides its messages from this login."""
+    key_type: KeyType = _BUILT_IN
 
     @classmethod
     def of(cls, connection: Connection, queue: Queue) -> MessageSource:
@@ -79,13 +113,27 @@ class MessageSource:
         body = queue.roles.get("payload")
         kind = "" if body is None else _payload_kind(types.get(body, ""), product)
         id_type = types.get(queue.roles.get("id", ""), "")
-        return cls(product, queue, kind, id_type, _hidden(connection, queue))
+        key_type = KeyType.of(connection, queue)
+        return cls(product, queue, kind, id_type, _hidden(connection, queue), key_type)
 
     @classmethod
     def installed(cls, product: Product, queue: Queue) -> MessageSource:
         """Of a queue that the console installed; needs no query."""
         id_type = product.id_types[queue.design.id_type]
-        return cls(product, queue, queue.options["payload"], id_type)
+        key_type = replace(_BUILT_IN, name=id_type)
+        return cls(product, queue, queue.options["payload"], id_type, key_type=key_type)
+
+    @property
+    def key_values(self) -> Mapping[str, str]:
+        """For the statements that compare keys."""
+        key = self.key_type
+        operators = key.operators or ""
+        return {"key_schema": key.schema, "key_type": key.name, "key_operators": operators}
+
+    @property
+    def own_operators(self) -> str:
+        """yes or no: whether its keys are compared by operators that need their schema."""
+        return yes_no(self.key_type.operators != _BUILT_IN.operators)
 
     def statement_name(self, name: str) -> str:
         """Of a statement in the design's file."""
@@ -233,7 +281,12 @@ def scope_of(source: MessageSource, request: ScanRequest) -> sql.Scope:
         "by_claimed_by": yes_no(filters.claimed_by is not None),
         "by_payload": yes_no(bool(filters.payload)),
     }
-    values = {**scope.values, "since": roles.get(SINCE.get(scan.state, ""), "")}
+    conditions["own_operators"] = source.own_operators
+    values = {
+        **scope.values,
+        **source.key_values,
+        "since": roles.get(SINCE.get(scan.state, ""), ""),
+    }
     for number in range(1, MOST_PAYLOAD_FILTERS + 1):
         conditions[f"by_payload_{number}"] = yes_no(number <= len(filters.payload))
     for number, equals in enumerate(filters.payload, 1):

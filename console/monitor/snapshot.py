@@ -10,7 +10,7 @@ from console.catalog import Acting, Queue
 from console.decisions import Decision
 from console.designs import Flow
 from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, rate
-from console.monitor.figures import COUNTED, Rates, StatusRow
+from console.monitor.figures import COUNTED, Rates, StatusRow, known_age
 from console.monitor.latency import Latency
 from console.monitor.limits import DEFAULTS, Thresholds, judge
 from console.monitor.owners import SHOWN, Claim, Holder
@@ -195,7 +195,7 @@ def snapshot(
     behind = slowest(by_subscriber)
     values: dict[str, object] = {
         **counts,
-        "age_seconds": row.age_seconds,
+        "age_seconds": known_age(row.age_seconds),
         "push_per_second": rates.push,
         "pop_per_second": rates.pop,
         "capacity": row.capacity,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from console.designs import Flow
 from console.formats import ESTIMATE, NOT_APPLICABLE, UNKNOWN, count, duration, rate
-from console.monitor.figures import Key, Rates, RateWindow, StatusRow
+from console.monitor.figures import Key, Rates, RateWindow, StatusRow, known_age
 
 _FULL = "full"
 """It fills the ring now."""
@@ -139,7 +139,7 @@ def _one(row: SubscriberRow, capacity: int | None, rates: Rates) -> SubscriberSn
         subscriber=row.subscriber,
         gap=row.gap,
         ready=max(0, row.gap or 0) if estimated else row.ready,
-        age_seconds=row.age_seconds,
+        age_seconds=known_age(row.age_seconds),
         pop_per_second=rates.pop,
         parked=row.parked,
         full_in_seconds=full_in(row.gap, capacity, rates.net),

@@ -163,11 +163,13 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
 
 
 SECONDS = 10.0
-"""The time-out of each step: to connect, to answer; of a program as a whole."""
+"""The time-out of one delivery."""
 SECRET = "{secret}"  # noqa: S105  # where it is put into a URL
 SECRET_VARIABLE = "DBQ_NOTIFY_SECRET"  # noqa: S105  # the name of a variable
 _HOST = re.compile(r"(?:\w+://)?(?:\$\{env:[^{}]*\}|[^/?#])*")
-_LOCAL = {"localhost", "127.0.0.1", "::1"}
+_LONG = 8
+"""Characters of a path that may have a secret in it."""
+LOCAL = {"localhost", "127.0.0.1", "::1"}
 
 
 class Receiver(Protocol):
@@ -253,7 +255,8 @@ class Webhook:
         if secret and self.bearer and SECRET not in self.written:
             headers["Authorization"] = f"Bearer {secret}"
         path = url.partition("://")[2].partition("/")[2]
-        return http.post(url, json.dumps(body).encode(), headers, (url, path, secret), SECONDS)
+        hidden = (path if len(path) >= _LONG else "", secret)
+        return http.post(url, json.dumps(body).encode(), headers, hidden, SECONDS)
 
 
 def wrong_address(url: str, *, secret: bool) -> str:
@@ -267,7 +270,7 @@ def wrong_address(url: str, *, secret: bool) -> str:
         return "must begin with https:// or http:// and a host"
     if parts.username is not None or parts.password is not None:
         return "has a user or a password in it; say where it is with the key secret"
-    if secret and parts.scheme == "http" and host not in _LOCAL:
+    if secret and parts.scheme == "http" and host not in LOCAL:
         return "must be https: there is a secret in what is sent"
     return ""
 

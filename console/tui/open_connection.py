@@ -14,7 +14,7 @@ from console.config import Profile
 from console.config.passwords import Credentials
 from console.config.profile import URL as URL_KEY
 from console.doctor.finding import Diagnosis
-from console.engines import Capabilities, Database
+from console.engines import THIS_MACHINE, TRANSPORT, Capabilities, Database
 from console.errors import ConsoleError, RefusedError
 from console.monitor.filters import Words
 from console.monitor.limits import ThresholdsOf, defaults_of
@@ -171,7 +171,14 @@ def free_name(label: str, taken: Collection[str]) -> str:
 def rights_text(profile: Profile, database: Database) -> Callable[[Login | None], str]:
     """What may be done and who enforces it, once the login is known."""
     transactions = bool(database.product.read_only_options)
-    return lambda login: ConnectionRights(profile.rights, login, transactions=transactions).words
+
+    def words(login: Login | None) -> str:
+        rights = ConnectionRights(profile.rights, login, transactions=transactions).words
+        known = database.known_capabilities
+        protection = "" if known is None else known.facts.get(TRANSPORT, THIS_MACHINE)
+        return rights if protection in {"", THIS_MACHINE} else f"{rights}; {protection}"
+
+    return words
 
 
 # While the console runs it records: one recorder per connection, fed by the feeds' threads.

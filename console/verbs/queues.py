@@ -130,6 +130,7 @@ def adopt_plan(
 def adopted(database: Database, values: Params, schema: str | None) -> Result:
     """Adopt the queue that the values describe. UsageError."""
     of, name, part, table = (values[word] for word in ("design", "name", "queue", "table"))
+    path = values["search_path"] or ""
     if values["preset"] is not None:
         if of is not None or values["map"]:
             raise UsageError(
@@ -138,7 +139,7 @@ def adopted(database: Database, values: Params, schema: str | None) -> Result:
             )
         library = libraries.preset(values["preset"], database.product.name)
         queue = adopting.adopt_library(
-            database, library, name, schema=schema, table=table, part=part or ""
+            database, library, name, schema=schema, table=table, part=part or "", search_path=path
         )
     elif of is None:
         raise UsageError(
@@ -150,7 +151,8 @@ def adopted(database: Database, values: Params, schema: str | None) -> Result:
     else:
         where = database.product.default_schema if schema is None else schema
         roles = pairs(values["map"], "--map")
-        queue = adopting.adopt(database, where, name, design(of, database.product.name), roles)
+        known, consumers = design(of, database.product.name), values["consumers"]
+        queue = adopting.adopt(database, where, name, known, roles, path, consumers=consumers)
     only = f", only {queue.part}" if queue.part else ""
     data: Mapping[str, object] = {
         **queue_identity(queue),
@@ -158,9 +160,12 @@ def adopted(database: Database, values: Params, schema: str | None) -> Result:
         "connection": database.label,
         "table": queue.table,
         "only": queue.part or None,
+        "search_path": queue.options.get("search_path"),
     }
-    line = f"adopted {queue.label} as a {queue.design.title}{only}"
-    return Result(Outcome.DONE, (line,), done=1, data=data)
+    lines = [f"adopted {queue.label} as a {queue.design.title}{only}"]
+    if queue.options.get("search_path"):
+        lines.append(f"its triggers run with search_path = {queue.options['search_path']}")
+    return Result(Outcome.DONE, tuple(lines), done=1, data=data)
 
 
 def _queue_plan(
@@ -257,6 +262,17 @@ ADOPT = Verb(
             "queue", "Only this one of the library's queues (entrypoints, tasks).", metavar="Q"
         ),
         Parameter("table", "The library's table, if there are several.", metavar="T"),
+        Parameter(
+            "consumers",
+            "With --design: `direct` if each consumer has a session of its own, so that a claim "
+            "whose session is gone has lost its owner; never through a pooler.",
+            metavar="direct",
+        ),
+        Parameter(
+            "search-path",
+            "For its triggers and functions; by default that of the table's owner (PostgreSQL).",
+            metavar="PATH",
+        ),
     ),
     right=admin,
     confirmed=False,

@@ -168,7 +168,41 @@ IF OBJECT_ID(N'dbq.notification', N'U') IS NULL
         end_sent_at datetime2(7) NULL,
         CONSTRAINT notification_key PRIMARY KEY CLUSTERED (notification_id)
     );
-
+GO
+-- Whoever writes a row of a queue may alter its schema, or read the table that it adopts: the roles are granted rights on it.
+CREATE OR ALTER TRIGGER dbq.check_queue ON dbq.[queue] AFTER INSERT, UPDATE AS
+BEGIN
+    SET NOCOUNT ON;
+    IF NOT (UPDATE(schema_name) OR UPDATE(queue_name) OR UPDATE(design) OR UPDATE(kind) OR UPDATE(options) OR UPDATE(roles))
+        RETURN;
+    IF EXISTS (
+        SELECT 1
+        FROM inserted AS q
+        WHERE COALESCE(
+            CASE
+                WHEN q.kind <> N'adopted' THEN HAS_PERMS_BY_NAME(QUOTENAME(q.schema_name), N'SCHEMA', N'ALTER')
+                -- NULL: there is no such table.
+                ELSE COALESCE(HAS_PERMS_BY_NAME(
+                    CONCAT(QUOTENAME(q.schema_name), N'.', QUOTENAME(COALESCE(JSON_VALUE(q.options, N'$.table'), q.queue_name))),
+                    N'OBJECT', N'SELECT'
+                ), 1)
+            END, 0
+        ) = 0
+    )
+        THROW 51004, N'A queue in dbq.queue names what this login has no rights on.||Let its owner do it, or choose another name.', 1;
+END;
+GO
+-- An entry of the audit is its login's own, and is not changed once it has ended.
+CREATE OR ALTER TRIGGER dbq.check_action ON dbq.[action] AFTER INSERT, UPDATE AS
+BEGIN
+    SET NOCOUNT ON;
+    IF IS_ROLEMEMBER(N'db_owner') = 1
+        RETURN;
+    IF EXISTS (SELECT 1 FROM inserted AS i WHERE i.database_user <> ORIGINAL_LOGIN())
+        OR EXISTS (SELECT 1 FROM deleted AS d WHERE d.ended_at IS NOT NULL OR d.database_user <> ORIGINAL_LOGIN())
+        THROW 51004, N'An action in dbq.action has ended, or is not yours.||See: dbq-console audit', 1;
+END;
+GO
 -- One row, made with the catalog: by it a database differs from another at the same address.
 IF OBJECT_ID(N'dbq.catalog_id', N'U') IS NULL
 BEGIN
@@ -180,8 +214,8 @@ BEGIN
 END;
 
 -- name: exists
--- one row: whether this database has a catalog (that this login may see), whether it has an audit,
--- decisions and an id, and whether this login may read decisions
+-- one row: whether this database has a catalog (that this login may see), whether it has an audit, decisions and an id,
+-- whether this login may read decisions, and whether triggers check who writes
 SELECT
     CAST(CASE WHEN OBJECT_ID(N'dbq.queue', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present,
     CAST(CASE WHEN OBJECT_ID(N'dbq.action', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS audited,
@@ -195,7 +229,10 @@ SELECT
                 AND HAS_PERMS_BY_NAME(N'dbq.note', N'OBJECT', N'SELECT') = 1 THEN 1
             ELSE 0
         END AS bit
-    ) AS decisions_readable;
+    ) AS decisions_readable,
+    CAST(
+        CASE WHEN OBJECT_ID(N'dbq.check_queue', N'TR') IS NULL OR OBJECT_ID(N'dbq.check_action', N'TR') IS NULL THEN 0 ELSE 1 END AS bit
+    ) AS guarded;
 
 -- name: identity
 -- one row: which database this is: its broker's id, which a restored copy keeps unless it is given a new one, and
@@ -211,7 +248,7 @@ SELECT
     CAST(
         CASE
             WHEN HAS_PERMS_BY_NAME(N'dbq.action', N'OBJECT', N'INSERT') = 1
-                AND HAS_PERMS_BY_NAME(N'dbq.action', N'OBJECT', N'UPDATE') = 1 THEN 1
+                AND HAS_PERMS_BY_NAME(N'dbq.action', N'OBJECT', N'UPDATE', N'outcome', N'COLUMN') = 1 THEN 1
             ELSE 0
         END AS bit
     ) AS present;
@@ -227,10 +264,11 @@ DECLARE @filters nvarchar(max) = :filters;
 DECLARE @cutoff datetime2(7) = :cutoff;
 DECLARE @planned bigint = :planned;
 DECLARE @detail nvarchar(max) = :detail;
+DECLARE @begun table (action_id bigint NOT NULL);
 INSERT INTO dbq.[action] (
     schema_name, queue_name, verb, operator, session, connection, filters, cutoff, planned, detail
 )
-OUTPUT inserted.action_id
+OUTPUT inserted.action_id INTO @begun
 SELECT
     @schema,
     @queue,
@@ -246,6 +284,7 @@ SELECT
     @planned,
     @detail
 FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID;
+SELECT b.action_id FROM @begun AS b;
 
 -- name: action_batch
 -- one row: the action's number, after its counts were increased by one batch; none if it is not running
@@ -254,6 +293,7 @@ DECLARE @selected bigint = :selected;
 DECLARE @done bigint = :done;
 DECLARE @skipped bigint = :skipped;
 DECLARE @failed bigint = :failed;
+DECLARE @counted table (action_id bigint NOT NULL);
 UPDATE dbq.[action]
 SET
     last_at = SYSUTCDATETIME(),
@@ -261,18 +301,24 @@ SET
     done = done + @done,
     skipped = skipped + @skipped,
     failed = failed + @failed
-OUTPUT inserted.action_id
+OUTPUT inserted.action_id INTO @counted
 WHERE action_id = @action_id AND ended_at IS NULL;
+SELECT c.action_id FROM @counted AS c;
 
 -- name: action_end
 -- one row: the action's number and what it has done, with its outcome recorded; none if it had finished before
 DECLARE @action_id bigint = :action_id;
 DECLARE @outcome nvarchar(20) = :outcome;
 DECLARE @detail nvarchar(max) = :detail;
+DECLARE @ended table (action_id bigint NOT NULL, done bigint NOT NULL);
 UPDATE dbq.[action]
 SET last_at = SYSUTCDATETIME(), ended_at = SYSUTCDATETIME(), outcome = @outcome, detail = @detail
-OUTPUT inserted.action_id, inserted.done
+OUTPUT inserted.action_id, inserted.done INTO @ended
 WHERE action_id = @action_id AND ended_at IS NULL;
+SELECT
+    e.action_id,
+    e.done
+FROM @ended AS e;
 
 -- name: lease_take
 -- one row: the present holder of a lease, and until when: this one if it was free; if another one has it, that one
@@ -378,6 +424,7 @@ ORDER BY a.action_id DESC;
 
 -- name: queues
 -- all queues that the database holds, by schema and name; options and roles as JSON text
+-- replaced: a view runs functions with its reader's rights, but those of SQL Server change nothing and run nothing outside.
 SELECT
     q.schema_name AS [schema],
     q.queue_name AS name,
@@ -388,7 +435,8 @@ SELECT
     q.version AS version,
     q.installed_by AS installed_by,
     q.installed_from AS installed_from,
-    q.installed_at AS installed_at
+    q.installed_at AS installed_at,
+    CAST(0 AS bit) AS replaced
 FROM dbq.[queue] AS q
 ORDER BY q.schema_name, q.queue_name;
 

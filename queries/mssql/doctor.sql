@@ -46,6 +46,130 @@ INNER JOIN sys.schemas AS s ON t.schema_id = s.schema_id
 WHERE k.is_disabled = 0 AND s.name = :schema COLLATE Latin1_General_100_BIN2
 AND EXISTS (SELECT 1 FROM OPENJSON(:tables) AS given WHERE given.[value] = t.name COLLATE Latin1_General_100_BIN2);
 
+-- name: sequences
+-- a row for each whole-number column, of :tables and of the catalog, whose ids are drawn: where it is, its sequence (none: an identity column), its last possible id, and what this login may read
+-- With :library the tables of a library, too: those whose names begin as the main table's, or that are joined to it by a
+-- foreign key. A sequence is in the column's default; or the functions of the design draw from it.
+DECLARE @schema nvarchar(max) = :schema;
+DECLARE @tables nvarchar(max) = :tables;
+DECLARE @library bit = :library;
+DECLARE @main int = OBJECT_ID(N'[{schema}].[{table}]');
+DECLARE @prefix nvarchar(128) = LEFT(N'{table}', CHARINDEX(N'_', N'{table}' + N'_', PATINDEX(N'%[^_]%', N'{table}')));
+WITH drawn AS (
+    SELECT
+        i.object_id,
+        i.column_id,
+        CAST(NULL AS int) AS sequence_id
+    FROM sys.identity_columns AS i
+    UNION ALL
+    SELECT
+        k.parent_object_id,
+        k.parent_column_id,
+        d.referenced_id
+    FROM sys.default_constraints AS k
+    INNER JOIN sys.sql_expression_dependencies AS d ON k.object_id = d.referencing_id
+    -- when defined id_sequence
+    -- when installed=yes
+    UNION ALL
+    SELECT
+        b.object_id,
+        b.column_id,
+        OBJECT_ID({id_sequence})
+    FROM sys.columns AS b
+    WHERE b.object_id = @main AND b.name = N'{id}'
+    -- end
+    -- end
+)
+
+SELECT
+    s.name AS relation_schema,
+    t.name AS relation,
+    c.name AS id_column,
+    COALESCE(OBJECT_SCHEMA_NAME(q.object_id), N'') AS sequence_schema,
+    COALESCE(q.name, N'') AS sequence,
+    N'' AS sequence_owner,
+    CASE WHEN most.of_type < most.of_sequence THEN most.of_type ELSE most.of_sequence END AS most,
+    COALESCE(CAST(i.increment_value AS bigint), CAST(q.increment AS bigint)) AS increment,
+    CAST(CASE WHEN EXISTS (
+        SELECT 1 FROM sys.indexes AS x
+        INNER JOIN sys.index_columns AS k ON x.object_id = k.object_id AND x.index_id = k.index_id
+        WHERE x.object_id = c.object_id AND x.type IN (1, 2) AND x.is_disabled = 0 AND x.has_filter = 0
+        AND k.key_ordinal = 1 AND k.column_id = c.column_id
+    ) THEN 1 ELSE 0 END AS bit) AS indexed,
+    CAST(1 AS bit) AS readable,
+    CAST(COALESCE(HAS_PERMS_BY_NAME(QUOTENAME(s.name) + N'.' + QUOTENAME(t.name), N'OBJECT', N'SELECT'), 0) AS bit) AS shows_ids
+FROM drawn AS d
+INNER JOIN sys.tables AS t ON d.object_id = t.object_id
+INNER JOIN sys.schemas AS s ON t.schema_id = s.schema_id
+INNER JOIN sys.columns AS c ON d.object_id = c.object_id AND d.column_id = c.column_id
+LEFT JOIN sys.identity_columns AS i ON d.sequence_id IS NULL AND d.object_id = i.object_id AND d.column_id = i.column_id
+LEFT JOIN sys.sequences AS q ON d.sequence_id = q.object_id
+CROSS APPLY (
+    SELECT
+        CASE c.system_type_id WHEN 52 THEN 32767 WHEN 56 THEN 2147483647 ELSE CAST(9223372036854775807 AS bigint) END AS of_type,
+        COALESCE(CAST(q.maximum_value AS bigint), CAST(9223372036854775807 AS bigint)) AS of_sequence
+) AS most
+WHERE c.system_type_id IN (52, 56, 127) AND (i.object_id IS NOT NULL OR q.is_cycling = 0)
+AND COALESCE(CAST(i.increment_value AS bigint), CAST(q.increment AS bigint)) > 0
+AND (
+    s.name = N'dbq'
+    OR (
+        s.name = @schema COLLATE Latin1_General_100_BIN2
+        AND (
+            EXISTS (SELECT 1 FROM OPENJSON(@tables) AS given WHERE given.[value] = t.name COLLATE Latin1_General_100_BIN2)
+            OR (
+                @library = 1
+                AND (
+                    LEFT(t.name, LEN(@prefix)) = @prefix
+                    OR EXISTS (
+                        SELECT 1 FROM sys.foreign_keys AS f
+                        WHERE t.object_id IN (f.parent_object_id, f.referenced_object_id)
+                        AND @main IN (f.parent_object_id, f.referenced_object_id)
+                    )
+                )
+            )
+        )
+    )
+)
+ORDER BY s.name, t.name, c.name;
+
+-- name: sequence_state
+-- one row: the last drawn id, whether any has been drawn, and the highest id beyond it, as far as :reach of them
+-- The ids are read first, and only committed ones: one beyond what was last drawn after that was not drawn, whatever is in
+-- flight. Without an index the ids of 10,000 rows are read; with full=yes all.
+DECLARE @last bigint, @highest bigint;
+-- when named=yes
+SELECT @last = CAST(q.current_value AS bigint) FROM sys.sequences AS q
+WHERE q.object_id = OBJECT_ID(N'[{sequence_schema}].[{sequence}]');
+-- else
+SELECT @last = CAST(i.last_value AS bigint) FROM sys.identity_columns AS i
+WHERE i.object_id = OBJECT_ID(N'[{relation_schema}].[{relation}]');
+-- end
+-- when ids=shown
+SELECT @highest = MAX(CAST(m.id AS bigint))
+FROM (
+    SELECT r.[{id_column}] AS id FROM [{relation_schema}].[{relation}] AS r WITH (READCOMMITTEDLOCK) -- when indexed=yes
+    -- when indexed=no
+    SELECT
+        TOP (10000) -- when full=no
+        r.[{id_column}] AS id
+    FROM [{relation_schema}].[{relation}] AS r WITH (READCOMMITTEDLOCK)
+    -- end
+) AS m
+WHERE m.id <= COALESCE(@last, 0) + CAST('{reach}' AS bigint);
+-- end
+-- when named=yes
+SELECT @last = CAST(q.current_value AS bigint) FROM sys.sequences AS q
+WHERE q.object_id = OBJECT_ID(N'[{sequence_schema}].[{sequence}]');
+-- else
+SELECT @last = CAST(i.last_value AS bigint) FROM sys.identity_columns AS i
+WHERE i.object_id = OBJECT_ID(N'[{relation_schema}].[{relation}]');
+-- end
+SELECT
+    COALESCE(@last, CAST(0 AS bigint)) AS last_value,
+    CAST(CASE WHEN @last IS NULL THEN 0 ELSE 1 END AS bit) AS is_called,
+    CASE WHEN @highest > COALESCE(@last, 0) THEN @highest END AS highest;
+
 -- name: duplicate_keys
 -- a row for each duplicate key, of the first ten in each of :tables, whose key constraint is missing: among the table's first million rows
 -- Run only in that case, without an index; the statement time-out ends it.

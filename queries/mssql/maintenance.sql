@@ -129,3 +129,30 @@ CHECK (only_row = 1); -- when check=only_row
 -- name: validate_check
 -- script: validates that CHECK for all rows, so that it is trusted; it fails if a row violates it
 ALTER TABLE [{schema}].[{relation}] WITH CHECK CHECK CONSTRAINT [{constraint}];
+
+-- name: lock_sequence
+-- script: keeps writers out of a table and draws out of its sequence; an uncommitted row is waited for
+DECLARE @held int;
+SELECT TOP (1) @held = 1 FROM [{relation_schema}].[{relation}] AS m WITH (TABLOCKX, HOLDLOCK);
+-- when named=yes
+-- It changes nothing: a draw outside an INSERT does not hold the table's lock.
+ALTER SEQUENCE [{sequence_schema}].[{sequence}] INCREMENT BY 1;
+-- end
+
+-- name: set_sequence
+-- one row: the last drawn id of a sequence that was set behind :highest, or left where it was if it is beyond that
+DECLARE @highest bigint = :highest;
+DECLARE @last bigint;
+-- when named=yes
+DECLARE @alter nvarchar(max);
+SELECT @last = CAST(q.current_value AS bigint) FROM sys.sequences AS q
+WHERE q.object_id = OBJECT_ID(N'[{sequence_schema}].[{sequence}]');
+-- RESTART WITH takes a constant and nothing else.
+SET @alter = CONCAT(N'ALTER SEQUENCE [{sequence_schema}].[{sequence}] RESTART WITH ', @highest + 1);
+IF @last <= @highest EXEC (@alter);
+-- else
+SELECT @last = CAST(i.last_value AS bigint) FROM sys.identity_columns AS i
+WHERE i.object_id = OBJECT_ID(N'[{relation_schema}].[{relation}]');
+IF COALESCE(@last, 0) < @highest DBCC CHECKIDENT (N'[{relation_schema}].[{relation}]', RESEED, @highest) WITH NO_INFOMSGS;
+-- end
+SELECT CASE WHEN COALESCE(@last, 0) < @highest THEN @highest ELSE @last END AS last_value;

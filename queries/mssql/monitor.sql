@@ -288,14 +288,15 @@ WHERE {is_done} -- when scan=done
 [{schema}].[{table}]
 
 -- name: history
--- a row for each error and release in the message's history, newest first
+-- a row for each error and release in the message's history, newest first; as text, because anybody may have written it
 SELECT
-    CAST(JSON_VALUE(a.[value], N'$.at') AS datetime2(7)) AS [at],
-    JSON_VALUE(a.[value], N'$.by') AS claimed_by,
-    CAST(JSON_VALUE(a.[value], N'$.attempt') AS bigint) AS attempts,
-    JSON_VALUE(a.[value], N'$.error') AS error
+    JSON_VALUE(o.entry, N'$.at') AS [at],
+    JSON_VALUE(o.entry, N'$.by') AS claimed_by,
+    JSON_VALUE(o.entry, N'$.attempt') AS attempts,
+    JSON_VALUE(o.entry, N'$.error') AS error
 FROM {claims_table} AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
-CROSS APPLY OPENJSON(m.history) AS a
+CROSS APPLY OPENJSON(CASE WHEN ISJSON(m.history) = 1 AND LEFT(LTRIM(m.history), 1) = N'[' THEN m.history ELSE N'[]' END) AS a
+CROSS APPLY (SELECT CASE WHEN a.[type] = 5 THEN a.[value] ELSE N'{}' END AS entry) AS o
 WHERE m.id = CAST(:id AS {id_type})
 ORDER BY CAST(a.[key] AS int)
 

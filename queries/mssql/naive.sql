@@ -15,6 +15,9 @@ m.[{id}]
 -- define: due_when_popped
 CAST(NULL AS datetime2(7))
 
+-- define: id_sequence
+N'[{schema}].[{queue}_seq]'
+
 -- define: grants
 -- push_many draws its numbers by sp_sequence_get_range, as the caller, which follows no ownership chain: it needs UPDATE on
 -- the sequence (Microsoft's manual, "sp_sequence_get_range", Security).

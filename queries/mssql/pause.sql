@@ -1,4 +1,6 @@
 -- Pausing a queue: its pop functions are replaced by ones that report it empty. Without a pause this costs callers nothing.
+-- Who replaces a procedure may alter it; who writes into dbq.pause need not. So the procedure that replaced it has the digest of
+-- the body that comes back, and of the record that body alone is used.
 
 -- name: code
 -- a row for each procedure of the given names (a JSON array): its definition, which resume restores
@@ -23,13 +25,33 @@ WHERE
     l.resource_database_id = DB_ID() AND l.resource_type = N'OBJECT' AND l.request_mode IN (N'IX', N'X')
     AND l.resource_associated_entity_id = OBJECT_ID(N'[{schema}].[{table}]') AND l.request_session_id <> @@SPID;
 
+-- define: as_line
+-- where the line AS begins, after name, parameters and EXECUTE AS
+COALESCE(NULLIF(CHARINDEX(NCHAR(10) + N'AS' + NCHAR(10), d.definition), 0), NULLIF(CHARINDEX(NCHAR(10) + N'AS' + NCHAR(13) + NCHAR(10), d.definition), 0))
+
+-- define: body
+-- what follows the word AS
+SUBSTRING(d.definition, {as_line} + 3, DATALENGTH(d.definition) / 2)
+
+-- define: mark
+-- in the procedure that replaced one with this body
+CONCAT(N'/* paused by dbq-console */', NCHAR(10), N'/* before: ', CONVERT(nvarchar(64), HASHBYTES('SHA2_256', {body}), 2), N' */')
+
+-- define: head
+-- an ALTER of the procedure, up to the line AS
+CONCAT(N'ALTER ', SUBSTRING(d.definition, CHARINDEX(N'PROCEDURE', d.definition), {as_line} - CHARINDEX(N'PROCEDURE', d.definition)))
+
 -- name: exchange
 -- script: a pop that returns nothing or a push that returns null for each message, with the same signature
 -- ALTER keeps owner and rights. A call in progress ends as it began; ALTER waits only for sessions that are compiling the
 -- procedure. Everything before the line AS stays: name, parameters, EXECUTE AS.
 DECLARE @procedure int = OBJECT_ID(N'[{schema}].[{function}]', N'P');
-DECLARE @definition nvarchar(max) = REPLACE(OBJECT_DEFINITION(@procedure), NCHAR(13), N'');
-DECLARE @as int = CHARINDEX(NCHAR(10) + N'AS' + NCHAR(10), @definition);
+DECLARE @head nvarchar(max), @mark nvarchar(max);
+SELECT
+    @head = {head},
+    @mark = {mark}
+FROM (VALUES (OBJECT_DEFINITION(@procedure))) AS d (definition)
+WHERE {as_line} IS NOT NULL;
 DECLARE @columns nvarchar(max) = STUFF((
     SELECT CONCAT(N', CAST(NULL AS ', r.system_type_name, N') AS ', QUOTENAME(r.name)) AS [text()]
     FROM sys.dm_exec_describe_first_result_set_for_object(@procedure, 0) AS r
@@ -37,31 +59,35 @@ DECLARE @columns nvarchar(max) = STUFF((
     ORDER BY r.column_ordinal
     FOR XML PATH('')
 ), 1, 2, N'');
-IF @as IS NULL OR @as = 0 OR @columns IS NULL
+IF @head IS NULL OR @columns IS NULL
     THROW 51007, N'A procedure cannot be exchanged: it was changed, or this login may not see its text.||Nothing was changed. See: dbq-console upgrade --dry-run', 1;
 DECLARE @rows nvarchar(max) = CASE
     WHEN N'{pushes}' = N'no' THEN N'SELECT TOP (0) ' + @columns
-    WHEN CHARINDEX(N'@payloads', LEFT(@definition, @as)) > 0 THEN N'SELECT ' + @columns + N' FROM OPENJSON(@payloads)'
+    WHEN CHARINDEX(N'@payloads', @head) > 0 THEN N'SELECT ' + @columns + N' FROM OPENJSON(@payloads)'
     ELSE N'SELECT ' + @columns
 END;
 DECLARE @line nvarchar(1) = NCHAR(10);
 DECLARE @exchange nvarchar(max) = CONCAT(
-    N'ALTER ', SUBSTRING(@definition, CHARINDEX(N'PROCEDURE', @definition), @as - CHARINDEX(N'PROCEDURE', @definition)),
-    @line, N'AS', @line, N'/* paused by dbq-console */', @line, N'BEGIN', @line,
+    @head, @line, N'AS', @line, @mark, @line, N'BEGIN', @line,
     N'    SET NOCOUNT ON;', @line, N'    ', @rows, N';', @line, N'END;'
 );
 EXEC (@exchange);
 
 -- name: restore_code
--- script: restores a procedure
-DECLARE @definition nvarchar(max) = (
-    SELECT f.definition
-    FROM dbq.pause AS p
-    CROSS APPLY OPENJSON(p.functions) WITH (name nvarchar(128), definition nvarchar(max)) AS f
-    WHERE p.schema_name = N'{schema}' AND p.queue_name = N'{queue}' AND f.name = N'{function}'
-);
-SET @definition = CONCAT(N'ALTER ', SUBSTRING(@definition, CHARINDEX(N'PROCEDURE', @definition), LEN(@definition) + 1));
-EXEC (@definition);
+-- script: restores a procedure's body; nothing else of what was recorded is executed
+DECLARE @body nvarchar(max), @mark nvarchar(max), @restore nvarchar(max);
+SELECT
+    @body = {body},
+    @mark = {mark}
+FROM dbq.pause AS p
+CROSS APPLY OPENJSON(p.functions) WITH (name nvarchar(128), definition nvarchar(max)) AS d
+WHERE p.schema_name = N'{schema}' AND p.queue_name = N'{queue}' AND d.name = N'{function}';
+SELECT @restore = CONCAT({head}, NCHAR(10), N'AS', @body)
+FROM (VALUES (OBJECT_DEFINITION(OBJECT_ID(N'[{schema}].[{function}]', N'P')))) AS d (definition)
+WHERE CHARINDEX(@mark, d.definition) > 0;
+IF @restore IS NULL
+    THROW 51004, N'What dbq.pause has of a procedure is not what was there before the pause.||Nothing was changed. Install this version of it: dbq-console upgrade', 1;
+EXEC (@restore);
 
 -- name: store_definitions
 -- one row: since when the queue is paused; `functions`: the definitions that resume restores (a JSON array)
@@ -88,17 +114,21 @@ FROM dbq.pause AS p
 WHERE p.schema_name = @schema AND p.queue_name = @queue;
 
 -- name: stored_definitions
--- the definition to restore for each replaced function; none if the queue is not paused
+-- the definition to restore for each replaced function, and whether it is still what was there; none if the queue is not paused
 DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;
 SELECT
-    f.name AS name,
-    f.id AS id,
-    f.definition AS definition,
-    f.signature AS signature,
-    f.settings AS settings,
-    f.body AS body,
-    p.push AS push
+    d.name AS name,
+    d.id AS id,
+    d.definition AS definition,
+    d.signature AS signature,
+    d.settings AS settings,
+    d.body AS body,
+    p.push AS push,
+    CAST(CASE
+        WHEN CHARINDEX({mark}, OBJECT_DEFINITION(OBJECT_ID(CONCAT(QUOTENAME(p.schema_name), N'.', QUOTENAME(d.name)), N'P'))) > 0 THEN 1
+        ELSE 0
+    END AS bit) AS intact
 FROM dbq.pause AS p
 CROSS APPLY OPENJSON(p.functions) WITH (
     name nvarchar(128),
@@ -107,9 +137,9 @@ CROSS APPLY OPENJSON(p.functions) WITH (
     signature nvarchar(max),
     settings nvarchar(max),
     body nvarchar(max)
-) AS f
+) AS d
 WHERE p.schema_name = @schema AND p.queue_name = @queue
-ORDER BY f.name, f.id;
+ORDER BY d.name, d.id;
 
 -- name: end
 -- one row: since when the queue had been paused, which ends now

@@ -9,6 +9,26 @@
 -- server, not the database: VIEW SERVER STATE (from SQL Server 2022 VIEW SERVER PERFORMANCE STATE);
 -- ending a session requires ALTER ANY CONNECTION.
 
+-- define: rights
+-- the roles' rights on the catalog
+REVOKE UPDATE ON OBJECT::dbq.[action] FROM dbq_operator;
+REVOKE UPDATE ON OBJECT::dbq.silence FROM dbq_operator;
+REVOKE UPDATE ON OBJECT::dbq.note FROM dbq_operator;
+REVOKE UPDATE ON OBJECT::dbq.pause FROM dbq_admin;
+GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.[queue] TO dbq_admin;
+GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.setting TO dbq_admin;
+GRANT INSERT, DELETE ON OBJECT::dbq.pause TO dbq_admin;
+GRANT UPDATE ON OBJECT::dbq.pause (functions) TO dbq_admin;
+-- Whoever acts writes the audit, not its times and logins; only its owner can delete from it.
+GRANT INSERT ON OBJECT::dbq.[action] TO dbq_operator;
+GRANT UPDATE ON OBJECT::dbq.[action] (last_at, ended_at, selected, done, skipped, failed, outcome, detail) TO dbq_operator;
+GRANT INSERT ON OBJECT::dbq.silence TO dbq_operator;
+GRANT UPDATE ON OBJECT::dbq.silence (ended_at, ended_by) TO dbq_operator;
+GRANT INSERT ON OBJECT::dbq.note TO dbq_operator;
+GRANT INSERT, UPDATE ON OBJECT::dbq.lease TO dbq_operator;
+GRANT INSERT, DELETE ON OBJECT::dbq.protection TO dbq_operator;
+GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.notification TO dbq_operator;
+
 -- name: roles
 -- script: creates the three roles where they are missing, and lets them read this database's catalog
 IF DATABASE_PRINCIPAL_ID(N'dbq_reader') IS NULL CREATE ROLE dbq_reader;
@@ -26,16 +46,7 @@ GRANT VIEW DEFINITION TO dbq_reader;
 GRANT VIEW DATABASE STATE TO dbq_reader;
 GRANT SELECT ON SCHEMA::dbq TO dbq_reader;
 
-GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.[queue] TO dbq_admin;
-GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.setting TO dbq_admin;
-GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.pause TO dbq_admin;
--- Whoever acts writes the audit; only its owner can delete from it.
-GRANT INSERT, UPDATE ON OBJECT::dbq.[action] TO dbq_operator;
-GRANT INSERT, UPDATE ON OBJECT::dbq.silence TO dbq_operator;
-GRANT INSERT, UPDATE ON OBJECT::dbq.note TO dbq_operator;
-GRANT INSERT, UPDATE ON OBJECT::dbq.lease TO dbq_operator;
-GRANT INSERT, DELETE ON OBJECT::dbq.protection TO dbq_operator;
-GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.notification TO dbq_operator;
+{rights}
 GRANT CREATE TABLE, CREATE PROCEDURE, CREATE QUEUE, CREATE MESSAGE TYPE, CREATE CONTRACT, CREATE SERVICE TO dbq_admin;
 GRANT ALTER, CONTROL ON SCHEMA::[{schema}] TO dbq_admin;
 
@@ -44,15 +55,7 @@ GRANT ALTER, CONTROL ON SCHEMA::[{schema}] TO dbq_admin;
 IF DATABASE_PRINCIPAL_ID(N'dbq_reader') IS NOT NULL
 BEGIN
     GRANT SELECT ON SCHEMA::dbq TO dbq_reader;
-    GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.[queue] TO dbq_admin;
-    GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.setting TO dbq_admin;
-    GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.pause TO dbq_admin;
-    GRANT INSERT, UPDATE ON OBJECT::dbq.[action] TO dbq_operator;
-    GRANT INSERT, UPDATE ON OBJECT::dbq.silence TO dbq_operator;
-    GRANT INSERT, UPDATE ON OBJECT::dbq.note TO dbq_operator;
-    GRANT INSERT, UPDATE ON OBJECT::dbq.lease TO dbq_operator;
-    GRANT INSERT, DELETE ON OBJECT::dbq.protection TO dbq_operator;
-    GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.notification TO dbq_operator;
+    {rights}
 END;
 
 -- define: grants_of_table

@@ -16,11 +16,48 @@ CAST(NULL AS text)
 
 -- define: rows_by_id
 FROM "{schema}"."{table}" AS m
-WHERE m."{id}" = ANY(CAST(:keys AS "{key_type}"[]))
+WHERE {id_is_chosen}
+
+-- define: id_is_chosen
+m."{id}" = ANY(CAST(:keys AS "{key_schema}"."{key_type}"[])) -- when own_operators=no
+m."{id}" OPERATOR("{key_operators}".=) ANY(CAST(:keys AS "{key_schema}"."{key_type}"[])) -- when own_operators=yes
 
 -- define: at_locations
 m.ctid = ANY(ARRAY(SELECT CAST(substring(p.location FROM '[(].*') AS tid) FROM unnest(CAST(:locations AS text[])) AS p (location)))
 AND concat(m.tableoid, m.ctid) = ANY(CAST(:locations AS text[]))
+
+-- define: declared_path
+-- the search path for what a table's owner, or its library, has written: triggers, functions, constraints
+coalesce(nullif('{search_path}', ''), {owners_path})
+
+-- define: owners_path
+-- what a new session of the table's owner has in this database; a server's own setting is not visible to every login
+(
+    SELECT replace(
+        coalesce(
+            (
+                SELECT substr(c.setting, length('search_path=') + 1)
+                FROM pg_db_role_setting AS s
+                CROSS JOIN LATERAL unnest(s.setconfig) AS c (setting)
+                WHERE s.setrole IN (0, t.relowner) AND starts_with(c.setting, 'search_path=')
+                AND s.setdatabase IN (0, (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()))
+                ORDER BY s.setrole = 0, s.setdatabase = 0 LIMIT 1
+            ),
+            (SELECT v.boot_val FROM pg_settings AS v WHERE v.name = 'search_path')
+        ),
+        '"$user"',
+        quote_ident(pg_get_userbyid(t.relowner))
+    )
+    FROM pg_class AS t WHERE t.oid = CAST('"{schema}"."{table}"' AS regclass)
+)
+
+-- define: under_declared_path
+-- last in what writes into an adopted table: the names above were resolved before it is run, triggers and functions run after
+-- That changes nothing until the first row is asked for, and then the path first.
+-- when installed=no
+FROM (SELECT set_config('search_path', {declared_path}, true) AS path LIMIT 1) AS declared
+WHERE declared.path IS NOT NULL
+-- end
 
 -- define: remove_rows
 -- removes the rows at :locations from the queue and returns them as `gone`
@@ -58,6 +95,30 @@ SELECT
 AND EXISTS (SELECT FROM {beside} AS d WHERE d.id = m.id)
 -- end
 FOR UPDATE OF m SKIP LOCKED; -- when lock=yes
+
+-- name: declared_path
+-- one row: the search path under which the table's triggers run
+SELECT {declared_path} AS path;
+
+-- name: as_owner
+-- script: from here on the transaction has the rights of the table's owner, where this login may take that role
+DO $dbq$
+DECLARE
+    owner name := (SELECT pg_get_userbyid(c.relowner) FROM pg_class AS c WHERE c.oid = CAST('"{schema}"."{table}"' AS regclass));
+BEGIN
+    IF owner <> current_user AND pg_has_role(
+        owner, CASE WHEN CAST(current_setting('server_version_num') AS integer) >= 160000 THEN 'SET' ELSE 'MEMBER' END
+    ) THEN
+        PERFORM set_config('role', owner, true);
+    END IF;
+END
+$dbq$;
+
+-- name: as_login
+-- script: runs deferred triggers; from here on the transaction has this login's rights, and our search path, again
+SET CONSTRAINTS ALL IMMEDIATE;
+RESET ROLE;
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- name: archive_end
 -- one row: the highest number in the archive
@@ -122,7 +183,8 @@ WITH
 
 SELECT
     (SELECT count(*) FROM gone) AS taken_out,
-    (SELECT count(*) FROM gone) AS put_in;
+    (SELECT count(*) FROM gone) AS put_in
+{under_declared_path}
 
 -- name: make_ready
 -- one row: how many claimed or failed messages are ready again; their attempts stay counted
@@ -151,7 +213,8 @@ WITH freed AS (
 
 SELECT
     (SELECT count(*) FROM freed) AS taken_out,
-    (SELECT count(*) FROM freed) AS put_in;
+    (SELECT count(*) FROM freed) AS put_in
+{under_declared_path}
 
 -- name: matching_archived
 -- of the next :read_limit rows of the archive: at most :n that match, and the last row whether it matches or not
@@ -395,7 +458,7 @@ SELECT
 FROM "{schema}"."{table}" AS m
 {payload_join} -- when defined payload_join
 CROSS JOIN LATERAL (SELECT CAST({joined_payload} AS "{target_payload_type}") AS payload) AS c
-WHERE m."{id}" = ANY(CAST(:keys AS "{key_type}"[]));
+WHERE {id_is_chosen};
 
 -- name: push_to
 -- one row: how many messages left the queue, and how many the target queue's push accepted; the others stay
@@ -449,7 +512,8 @@ gone AS (
 
 SELECT
     (SELECT count(*) FROM gone) AS taken_out,
-    (SELECT count(*) FROM pushed) AS put_in;
+    (SELECT count(*) FROM pushed) AS put_in
+{under_declared_path}
 
 -- name: live_sessions
 -- a row for each of the sessions (as in claimed_by) that is still connected: user, program, address

@@ -1,4 +1,7 @@
 -- The console's own schema: which queues this database holds.
+--
+-- Times are read within the years 1 to 9999: anybody who may write here could have written "infinity", which no driver's
+-- type holds, and one such row would hide all others.
 
 -- name: lock
 -- script: one installer at a time, until the transaction ends
@@ -164,8 +167,65 @@ COMMENT ON TABLE dbq.catalog_id IS 'one row, made with the catalog: by it a data
 
 INSERT INTO dbq.catalog_id (id) SELECT gen_random_uuid() WHERE NOT EXISTS (SELECT FROM dbq.catalog_id);
 
+-- Whoever writes a row of a queue owns what it names: the roles are granted rights on it.
+CREATE OR REPLACE FUNCTION dbq.check_queue() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
+DECLARE
+    q dbq.queue := NEW;
+    other record;
+BEGIN
+    IF q.kind = 'adopted' THEN
+        SELECT
+            c.relname AS name,
+            c.relowner AS owner,
+            has_any_column_privilege(session_user, c.oid, 'SELECT') AS readable
+        INTO other
+        FROM pg_class AS c
+        WHERE c.oid = to_regclass(format('%I.%I', q.schema_name, coalesce(q.options ->> 'table', q.queue_name)));
+        -- Under this path the triggers of its owner run.
+        IF pg_has_role(session_user, other.owner, 'MEMBER') IS NOT TRUE THEN
+            NEW.options := q.options - 'search_path';
+        END IF;
+        IF coalesce(other.readable, true) THEN
+            RETURN NEW;
+        END IF;
+    ELSE
+        SELECT o.name, o.owner INTO other FROM {objects_of} AS o WHERE NOT pg_has_role(session_user, o.owner, 'MEMBER') LIMIT 1;
+        IF NOT FOUND THEN
+            RETURN NEW;
+        END IF;
+    END IF;
+    RAISE EXCEPTION '%.% belongs to %', q.schema_name, other.name, pg_get_userbyid(other.owner)
+        USING ERRCODE = 'DBQ04', HINT = 'Let its owner do it, or choose another name.';
+END
+$dbq$;
+
+CREATE OR REPLACE TRIGGER check_queue BEFORE INSERT OR UPDATE OF schema_name, queue_name, design, kind, options, roles
+ON dbq.queue FOR EACH ROW EXECUTE FUNCTION dbq.check_queue();
+
+-- An entry of the audit is its login's own, and is not changed once it has ended.
+CREATE OR REPLACE FUNCTION dbq.check_action() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
+BEGIN
+    IF pg_has_role(session_user, (SELECT c.relowner FROM pg_class AS c WHERE c.oid = TG_RELID), 'MEMBER') THEN
+        RETURN NEW;
+    END IF;
+    IF TG_OP = 'INSERT' THEN
+        NEW.database_user := session_user;
+    ELSIF OLD.ended_at IS NOT NULL OR OLD.database_user <> session_user THEN
+        RAISE EXCEPTION 'action % of % has ended, or is not yours', OLD.action_id, OLD.database_user
+            USING ERRCODE = 'DBQ04', HINT = 'See: dbq-console audit';
+    END IF;
+    RETURN NEW;
+END
+$dbq$;
+
+CREATE OR REPLACE TRIGGER check_action BEFORE INSERT OR UPDATE
+ON dbq.action FOR EACH ROW EXECUTE FUNCTION dbq.check_action();
+
 -- name: exists
--- one row: whether this database has a catalog, whether it has an audit, decisions and an id (old ones do not), and whether this login may read decisions
+-- one row: whether this database has a catalog, whether it has an audit, decisions and an id (old ones do not), whether this
+-- login may read decisions, and whether triggers check who writes
 -- Read from the tables: to_regclass would answer from the session's cache, where a table that another
 -- session has created since the first check is still missing, even after waiting for that session's lock.
 SELECT
@@ -175,9 +235,11 @@ SELECT
     coalesce(bool_or(c.relname = 'catalog_id'), false) AS identified,
     count(*) FILTER (
         WHERE c.relname IN ('pause', 'protection', 'silence', 'note') AND has_table_privilege(c.oid, 'SELECT')
-    ) = 4 AS decisions_readable
+    ) = 4 AS decisions_readable,
+    count(t.oid) = 2 AS guarded
 FROM pg_class AS c
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+LEFT JOIN pg_trigger AS t ON c.oid = t.tgrelid AND t.tgname = concat('check_', c.relname)
 WHERE n.nspname = 'dbq' AND c.relname IN ('queue', 'action', 'pause', 'protection', 'silence', 'note', 'lease', 'catalog_id');
 
 -- name: identity
@@ -191,8 +253,8 @@ INNER JOIN pg_database AS d ON d.datname = current_database();
 -- name: may_act
 -- one row: whether this login may write the audit
 SELECT
-    has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'INSERT')
-    AND has_table_privilege(c.oid, 'UPDATE') AS present
+    has_schema_privilege(n.oid, 'USAGE') AND has_any_column_privilege(c.oid, 'INSERT')
+    AND has_any_column_privilege(c.oid, 'UPDATE') AS present
 FROM pg_class AS c
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
 WHERE n.nspname = 'dbq' AND c.relname = 'action';
@@ -205,7 +267,9 @@ SELECT
     CAST(:queue AS text),
     CAST(:verb AS text),
     CAST(:operator AS text),
-    format('pid=%s start=%s', a.pid, to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')),
+    -- Behind a pooler its end says nothing about the action.
+    CASE WHEN current_setting('dbq.pooled', true) = 'on' THEN 'pooled ' ELSE '' END
+    || format('pid=%s start=%s', a.pid, to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')),
     CAST(:connection AS text),
     CAST(:filters AS text),
     CAST(:cutoff AS timestamptz),
@@ -278,7 +342,7 @@ SELECT
     a.operator AS operator,
     a.database_user AS database_user,
     a.session AS session,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - a.started_at) AS double precision) AS since_seconds,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - least(greatest(a.started_at, '0001-01-02Z'), '9999-12-30Z')) AS double precision) AS since_seconds,
     a.planned AS planned,
     a.done AS done
 FROM dbq.action AS a
@@ -293,15 +357,15 @@ SELECT
     a.schema_name AS schema,
     a.queue_name AS queue,
     a.verb AS verb,
-    a.started_at AS started_at,
-    a.last_at AS last_at,
-    a.ended_at AS ended_at,
+    least(greatest(a.started_at, '0001-01-02Z'), '9999-12-30Z') AS started_at,
+    least(greatest(a.last_at, '0001-01-02Z'), '9999-12-30Z') AS last_at,
+    CASE WHEN a.ended_at IS NOT NULL THEN least(greatest(a.ended_at, '0001-01-02Z'), '9999-12-30Z') END AS ended_at,
     a.operator AS operator,
     a.database_user AS database_user,
     a.session AS session,
     a.connection AS connection,
     a.filters AS filters,
-    a.cutoff AS cutoff,
+    CASE WHEN a.cutoff IS NOT NULL THEN least(greatest(a.cutoff, '0001-01-02Z'), '9999-12-30Z') END AS cutoff,
     a.planned AS planned,
     a.selected AS selected,
     a.done AS done,
@@ -320,7 +384,8 @@ ORDER BY a.action_id DESC
 LIMIT CAST(:n AS bigint);
 
 -- name: queues
--- all queues that the database holds, by schema and name
+-- all queues that the database holds, by schema and name; whether this login is a superuser and one of its tables has been replaced
+-- A view runs what its owner wrote with the rights of whoever reads it. An adopted view was one when it was adopted.
 SELECT
     q.schema_name AS schema,
     q.queue_name AS name,
@@ -331,7 +396,18 @@ SELECT
     q.version AS version,
     q.installed_by AS installed_by,
     q.installed_from AS installed_from,
-    q.installed_at AS installed_at
+    least(greatest(q.installed_at, '0001-01-02Z'), '9999-12-30Z') AS installed_at,
+    current_setting('is_superuser') = 'on' AND coalesce(q.options ->> 'view', '') <> 'yes' AND EXISTS(
+        SELECT FROM pg_class AS c
+        INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+        WHERE c.relkind = 'v' AND n.nspname = q.schema_name AND c.relname = ANY(
+            CASE q.kind WHEN 'adopted' THEN ARRAY[coalesce(q.options ->> 'table', q.queue_name)] ELSE ARRAY(
+                SELECT q.queue_name || s.suffix FROM unnest(CAST(
+                    '{"",_meta,_data,_archive,_in_hand,_waiting,_parked,_config,_subscribers,_popped,_swept}' AS text[]
+                )) AS s (suffix)
+            ) END
+        )
+    ) AS replaced
 FROM dbq.queue AS q
 ORDER BY q.schema_name, q.queue_name;
 
@@ -345,8 +421,8 @@ SELECT
     p.operator AS operator,
     p.database_user AS database_user,
     p.reason AS reason,
-    p.paused_at AS since,
-    p.until AS until,
+    least(greatest(p.paused_at, '0001-01-02Z'), '9999-12-30Z') AS since,
+    CASE WHEN p.until IS NOT NULL THEN least(greatest(p.until, '0001-01-02Z'), '9999-12-30Z') END AS until,
     p.push AS push,
     '' AS severity
 FROM dbq.pause AS p
@@ -359,7 +435,7 @@ SELECT
     p.operator AS operator,
     p.database_user AS database_user,
     p.reason AS reason,
-    p.protected_at AS since,
+    least(greatest(p.protected_at, '0001-01-02Z'), '9999-12-30Z') AS since,
     NULL AS until,
     false AS push,
     '' AS severity
@@ -373,8 +449,8 @@ SELECT
     s.operator AS operator,
     s.database_user AS database_user,
     s.reason AS reason,
-    s.silenced_at AS since,
-    s.until AS until,
+    least(greatest(s.silenced_at, '0001-01-02Z'), '9999-12-30Z') AS since,
+    CASE WHEN s.until IS NOT NULL THEN least(greatest(s.until, '0001-01-02Z'), '9999-12-30Z') END AS until,
     false AS push,
     s.severity AS severity
 FROM dbq.silence AS s
@@ -404,7 +480,7 @@ RETURNING noted_at AS noted_at;
 SELECT
     n.schema_name AS schema,
     n.queue_name AS queue,
-    n.noted_at AS noted_at,
+    least(greatest(n.noted_at, '0001-01-02Z'), '9999-12-30Z') AS noted_at,
     n.operator AS operator,
     n.note AS note
 FROM dbq.note AS n
@@ -500,6 +576,39 @@ INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
 WHERE n.nspname = CAST(:schema AS text) AND c.relname = CAST(:table AS text)
 AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum;
+
+-- name: key_type
+-- one row: the type of a column, for a domain that below it, and the schema of the operators by which it is sorted; null: it has none
+WITH RECURSIVE based AS (
+    SELECT a.atttypid AS oid
+    FROM pg_attribute AS a
+    WHERE a.attrelid = CAST('"{schema}"."{table}"' AS regclass) AND a.attname = CAST(:column AS text)
+    UNION ALL
+    SELECT t.typbasetype FROM based AS b
+    INNER JOIN pg_type AS t ON b.oid = t.oid AND t.typtype = 'd'
+)
+
+SELECT
+    CAST(n.nspname AS text) AS schema,
+    CAST(t.typname AS text) AS name,
+    CASE
+        -- Their operators are those of text and of any enum, array and range.
+        WHEN t.oid = CAST('varchar' AS regtype) OR t.typtype IN ('e', 'r', 'm') OR t.typcategory = 'A' THEN 'pg_catalog'
+        ELSE (
+            SELECT CAST(max(s.nspname) AS text)
+            FROM pg_opclass AS c
+            INNER JOIN pg_am AS m ON c.opcmethod = m.oid AND m.amname = 'btree'
+            INNER JOIN pg_amop AS o ON c.opcfamily = o.amopfamily AND o.amoplefttype = t.oid AND o.amoprighttype = t.oid
+            INNER JOIN pg_operator AS p ON o.amopopr = p.oid
+            INNER JOIN pg_namespace AS s ON p.oprnamespace = s.oid
+            WHERE c.opcintype = t.oid AND c.opcdefault
+            AND CAST(p.oprname AS text) = CASE o.amopstrategy WHEN 1 THEN '<' WHEN 3 THEN '=' WHEN 5 THEN '>' END
+            HAVING count(*) = 3 AND max(s.nspname) = min(s.nspname)
+        )
+    END AS operators
+FROM based AS b
+INNER JOIN pg_type AS t ON b.oid = t.oid AND t.typtype <> 'd'
+INNER JOIN pg_namespace AS n ON t.typnamespace = n.oid;
 
 -- name: tables
 -- the tables that this login may read, by schema and name, at most :n; rows as the statistics have them, null: not known

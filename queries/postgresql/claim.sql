@@ -88,7 +88,7 @@ CREATE INDEX ON "{schema}"."{queue}" (done_at) WHERE errors IS NOT NULL;
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push"(
     payload "{payload_type}", id uuid DEFAULT NULL, created_at timestamptz DEFAULT NULL
 ) RETURNS uuid
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 DECLARE
     pushed uuid;
 BEGIN
@@ -104,7 +104,7 @@ $dbq$;
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push_many"(
     payloads "{payload_type}"[], ids uuid[] DEFAULT NULL, created_at timestamptz DEFAULT NULL
 ) RETURNS SETOF uuid
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 DECLARE
     pushed_now timestamptz := clock_timestamp();
 BEGIN
@@ -125,7 +125,7 @@ CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(
     consumer text DEFAULT NULL, bound boolean DEFAULT false, started_at timestamptz DEFAULT NULL
 )
 RETURNS TABLE (id uuid, payload "{payload_type}", pushed_at timestamptz, attempts integer)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 DECLARE
     session text := current_setting('dbq.session', true);
@@ -147,7 +147,7 @@ CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(
     n integer, consumer text DEFAULT NULL, bound boolean DEFAULT false, started_at timestamptz DEFAULT NULL
 )
 RETURNS TABLE (id uuid, payload "{payload_type}", pushed_at timestamptz, attempts integer)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 DECLARE
     session text := current_setting('dbq.session', true);
@@ -169,7 +169,7 @@ END
 $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_complete"(id uuid, attempts integer DEFAULT NULL) RETURNS boolean
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     DELETE FROM "{schema}"."{queue}" AS m
@@ -181,7 +181,7 @@ END
 $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_fail"(id uuid, error text, attempts integer DEFAULT NULL) RETURNS boolean
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     UPDATE "{schema}"."{queue}" AS m

@@ -95,6 +95,31 @@ jsonb_path_query_array(
 l.done_at -- when subscribed=yes
 l.archived_at -- when subscribed=no
 
+-- define: objects_of
+-- the relations and functions with the names of a queue's, for a row q of dbq.queue, with their owners
+(
+    SELECT
+        c.relowner AS owner,
+        c.relname AS name
+    FROM pg_class AS c
+    INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+    WHERE n.nspname = q.schema_name AND starts_with(c.relname, q.queue_name) AND c.relkind IN ('r', 'p', 'S', 'v', 'm', 'f')
+    AND substr(c.relname, length(q.queue_name) + 1) ~ {suffixes}
+    UNION ALL
+    SELECT
+        p.proowner,
+        p.proname
+    FROM pg_proc AS p
+    INNER JOIN pg_namespace AS n ON p.pronamespace = n.oid
+    WHERE n.nspname = q.schema_name AND starts_with(p.proname, q.queue_name)
+    AND substr(p.proname, length(q.queue_name) + 1) ~ {suffixes}
+)
+
+-- define: suffixes
+-- of the names of a queue's objects
+'^(|_(archive|waiting|meta|data|config|parked|in_hand|popped|subscribers|swept|content_[0-9]+|((push|pop|turn)_)?seq(_[0-9]+)?'
+'|(push|pop)(_many)?|complete|fail|wait(_end)?|sweep|relay))$'
+
 -- name: archive
 -- script: the archive, for purged and archived messages, and popped ones with archive_at_pop=on
 CREATE TABLE "{schema}"."{queue}_archive" (
@@ -128,7 +153,7 @@ CREATE UNLOGGED TABLE "{schema}"."{queue}_waiting" (
 -- Registers this session and returns the channel to LISTEN on. Call it, commit, LISTEN, pop once more, then wait. The next
 -- waiter removes the registrations of closed sessions.
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_wait"() RETURNS text
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 BEGIN
     DELETE FROM "{schema}"."{queue}_waiting" AS w USING (
         SELECT g.pid FROM "{schema}"."{queue}_waiting" AS g
@@ -141,7 +166,7 @@ END
 $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_wait_end"() RETURNS void
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 BEGIN
     DELETE FROM "{schema}"."{queue}_waiting" AS w WHERE w.pid = pg_backend_pid();
 END
@@ -293,13 +318,25 @@ AND w.key_time IS NOT NULL -- when sorted=time_up|time_down
 -- is the index used.
 AND w.key_time IS NULL -- when sorted=undated_up|undated_down
 -- when start=after
+-- when own_operators=no
 AND w.key_id > :after_id -- when sorted=id_up|undated_up
 AND w.key_id < :after_id -- when sorted=id_down|undated_down
 AND (w.key_time, w.key_id) > (:after_time, :after_id) -- when sorted=time_up
 AND (w.key_time, w.key_id) < (:after_time, :after_id) -- when sorted=time_down
+-- else
+AND w.key_id OPERATOR("{key_operators}".>) :after_id -- when sorted=id_up|undated_up
+AND w.key_id OPERATOR("{key_operators}".<) :after_id -- when sorted=id_down|undated_down
+-- when sorted=time_up
+AND w.key_time >= :after_time AND (w.key_time > :after_time OR w.key_id OPERATOR("{key_operators}".>) :after_id)
+-- end
+-- when sorted=time_down
+AND w.key_time <= :after_time AND (w.key_time < :after_time OR w.key_id OPERATOR("{key_operators}".<) :after_id)
+-- end
+-- end
 -- end
 -- when start=exactly
-AND w.key_id = :after_id
+AND w.key_id = :after_id -- when own_operators=no
+AND w.key_id OPERATOR("{key_operators}".=) :after_id -- when own_operators=yes
 AND w.key_time = :after_time -- when sorted=time_up|time_down
 -- end
 -- A filter by age ends the scan only where the index is in order of age. An action's ages are relative to its cut-off,

@@ -91,4 +91,5 @@ WITH unlocked AS (
 
 SELECT
     (SELECT count(*) FROM unlocked) AS taken_out,
-    (SELECT count(*) FROM unlocked) AS put_in;
+    (SELECT count(*) FROM unlocked) AS put_in
+{under_declared_path}

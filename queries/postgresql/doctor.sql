@@ -36,6 +36,114 @@ INNER JOIN pg_class AS t ON k.conrelid = t.oid
 INNER JOIN pg_namespace AS n ON t.relnamespace = n.oid
 WHERE k.contype = 'c' AND n.nspname = CAST(:schema AS text) AND t.relname = ANY(CAST(:tables AS text[]));
 
+-- name: sequences
+-- a row for each whole-number column, of :tables and of the catalog, whose ids are drawn from a sequence: where both are, its last possible id, and what this login may read
+-- With :library the tables of a library, too: those whose names begin as the main table's, or that are joined to it by a
+-- foreign key. A sequence is a column's own, or in its default; or the functions of the design draw from it.
+SELECT
+    CAST(n.nspname AS text) AS relation_schema,
+    CAST(t.relname AS text) AS relation,
+    CAST(a.attname AS text) AS id_column,
+    CAST(ns.nspname AS text) AS sequence_schema,
+    CAST(s.relname AS text) AS sequence,
+    CAST(pg_get_userbyid(s.relowner) AS text) AS sequence_owner,
+    least(
+        q.seqmax, CASE a.atttypid WHEN CAST('int2' AS regtype) THEN 32767 WHEN CAST('int4' AS regtype) THEN 2147483647 ELSE q.seqmax END
+    ) AS most,
+    q.seqincrement AS increment,
+    EXISTS(
+        SELECT FROM pg_index AS i
+        INNER JOIN pg_class AS ic ON i.indexrelid = ic.oid
+        INNER JOIN pg_am AS am ON ic.relam = am.oid
+        WHERE i.indrelid = t.oid AND i.indkey[0] = a.attnum AND i.indpred IS NULL AND i.indisvalid AND am.amname = 'btree'
+    ) AS indexed,
+    has_schema_privilege(ns.oid, 'USAGE') AND has_sequence_privilege(s.oid, 'SELECT') AS readable,
+    has_schema_privilege(n.oid, 'USAGE') AND has_column_privilege(t.oid, a.attnum, 'SELECT')
+    AND NOT row_security_active(t.oid) AS shows_ids
+FROM (
+    SELECT
+        d.refobjid AS relation,
+        d.refobjsubid AS attnum,
+        d.objid AS sequence
+    FROM pg_depend AS d
+    WHERE d.classid = CAST('pg_class' AS regclass) AND d.refclassid = d.classid AND d.refobjsubid > 0 AND d.deptype IN ('a', 'i')
+    UNION
+    SELECT
+        f.adrelid,
+        f.adnum,
+        d.refobjid
+    FROM pg_attrdef AS f
+    INNER JOIN pg_depend AS d ON d.classid = CAST('pg_attrdef' AS regclass) AND f.oid = d.objid
+    WHERE d.refclassid = CAST('pg_class' AS regclass) AND d.refobjsubid = 0
+    -- when defined id_sequence
+    -- when installed=yes
+    UNION
+    SELECT
+        b.attrelid,
+        b.attnum,
+        to_regclass({id_sequence})
+    FROM pg_attribute AS b
+    WHERE b.attrelid = to_regclass('"{schema}"."{table}"') AND b.attname = '{id}'
+    -- end
+    -- end
+) AS drawn
+INNER JOIN pg_class AS t ON drawn.relation = t.oid
+INNER JOIN pg_namespace AS n ON t.relnamespace = n.oid
+INNER JOIN pg_attribute AS a ON t.oid = a.attrelid AND drawn.attnum = a.attnum
+INNER JOIN pg_class AS s ON drawn.sequence = s.oid AND s.relkind = 'S'
+INNER JOIN pg_namespace AS ns ON s.relnamespace = ns.oid
+INNER JOIN pg_sequence AS q ON s.oid = q.seqrelid
+WHERE t.relkind IN ('r', 'p') AND NOT t.relispartition
+AND a.atttypid IN (CAST('int2' AS regtype), CAST('int4' AS regtype), CAST('int8' AS regtype))
+AND NOT q.seqcycle AND q.seqincrement > 0
+AND (
+    n.nspname = 'dbq'
+    OR (
+        n.nspname = CAST(:schema AS text)
+        AND (
+            t.relname = ANY(CAST(:tables AS text[]))
+            OR (
+                CAST(:library AS boolean)
+                AND (
+                    starts_with(t.relname, substring('{table}' FROM '^_*[^_]+') || '_')
+                    OR EXISTS (
+                        SELECT FROM pg_constraint AS k
+                        WHERE k.contype = 'f' AND t.oid IN (k.conrelid, k.confrelid)
+                        AND to_regclass('"{schema}"."{table}"') IN (k.conrelid, k.confrelid)
+                    )
+                )
+            )
+        )
+    )
+)
+ORDER BY n.nspname, t.relname, a.attname;
+
+-- name: sequence_state
+-- one row: the last value of a sequence, whether it has been drawn, and the highest id beyond it, as far as :reach of them
+-- The statement's snapshot is older than what it reads of the sequence, so an id beyond it was not drawn from it, whatever
+-- is in flight. Without an index the ids of 10,000 rows are read; with full=yes all.
+SELECT
+    s.last_value AS last_value,
+    s.is_called AS is_called,
+    -- when ids=shown
+    (
+        SELECT CAST(max(m.id) AS bigint)
+        -- when indexed=yes
+        FROM (SELECT r."{id_column}" AS id FROM "{relation_schema}"."{relation}" AS r) AS m
+        -- else
+        FROM (
+            SELECT r."{id_column}" AS id FROM "{relation_schema}"."{relation}" AS r
+            LIMIT 10000 -- when full=no
+        ) AS m
+        -- end
+        WHERE m.id > s.last_value - CAST(NOT s.is_called AS integer)
+        AND m.id <= least(s.last_value, 9223372036854775807 - CAST('{reach}' AS bigint)) + CAST('{reach}' AS bigint)
+    ) AS highest
+    -- else
+    CAST(NULL AS bigint) AS highest
+    -- end
+FROM "{sequence_schema}"."{sequence}" AS s;
+
 -- name: duplicate_keys
 -- a row for each duplicate key, of the first ten in each of :tables, whose key constraint is missing: among the table's first million rows
 -- Run only in that case, without an index; the statement time-out ends it.

@@ -47,7 +47,7 @@ WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 -- name: functions
 -- script: push, push_many, pop, pop_many
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push"(payload "{payload_type}") RETURNS bigint
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 DECLARE
     pushed bigint;
 BEGIN
@@ -60,7 +60,7 @@ END
 $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push_many"(payloads "{payload_type}"[]) RETURNS SETOF bigint
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 BEGIN
     {payloads_in_bounds}
     PERFORM pg_advisory_xact_lock(hashtextextended('dbq push "{schema}"."{queue}"', 0)); -- when order=strict
@@ -73,7 +73,7 @@ $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"()
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('dbq pop "{schema}"."{queue}"', 0)); -- when order=strict
@@ -96,7 +96,7 @@ $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer)
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('dbq pop "{schema}"."{queue}"', 0)); -- when order=strict

@@ -135,4 +135,5 @@ rescheduled AS MATERIALIZED (
 
 SELECT
     (SELECT count(*) FROM rescheduled) AS taken_out,
-    (SELECT count(s.id) FROM rescheduled AS s) AS put_in;
+    (SELECT count(s.id) FROM rescheduled AS s) AS put_in
+{under_declared_path}

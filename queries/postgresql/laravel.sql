@@ -103,4 +103,5 @@ released AS (
 
 SELECT
     (SELECT count(*) FROM taken) AS taken_out,
-    (SELECT count(*) FROM released) AS put_in;
+    (SELECT count(*) FROM released) AS put_in
+{under_declared_path}

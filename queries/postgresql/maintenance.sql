@@ -120,3 +120,17 @@ CHECK (only_row) NOT VALID; -- when check=only_row
 -- name: validate_check
 -- script: validates that CHECK for all rows; callers continue; it fails if a row violates it
 ALTER TABLE "{schema}"."{relation}" VALIDATE CONSTRAINT "{constraint}";
+
+-- name: lock_sequence
+-- script: keeps writers out of a table and draws out of its sequence; an uncommitted row is waited for
+-- OWNER TO the present owner only locks: a draw outside an INSERT does not hold the table's lock.
+LOCK TABLE "{relation_schema}"."{relation}" IN SHARE ROW EXCLUSIVE MODE;
+ALTER SEQUENCE "{sequence_schema}"."{sequence}" OWNER TO "{sequence_owner}";
+
+-- name: set_sequence
+-- one row: the last value of a sequence that was set behind :highest, or left where it was if it is beyond that
+SELECT setval(
+    CAST('"{sequence_schema}"."{sequence}"' AS regclass), greatest(s.last_value, CAST(:highest AS bigint)),
+    s.is_called OR s.last_value <= CAST(:highest AS bigint)
+) AS last_value
+FROM "{sequence_schema}"."{sequence}" AS s;

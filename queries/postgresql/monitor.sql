@@ -271,14 +271,14 @@ WHERE {in_part} -- when defined in_part
 "{schema}"."{table}"
 
 -- name: history
--- a row for each error and release in the message's history, newest first
+-- a row for each error and release in the message's history, newest first; as text, because anybody may have written it
 SELECT
-    CAST(a.kept ->> 'at' AS timestamptz) AS at,
+    a.kept ->> 'at' AS at,
     a.kept ->> 'by' AS claimed_by,
-    CAST(a.kept ->> 'attempt' AS bigint) AS attempts,
+    a.kept ->> 'attempt' AS attempts,
     a.kept ->> 'error' AS error
 FROM {claims_table} AS m
-CROSS JOIN LATERAL jsonb_array_elements(m.history) WITH ORDINALITY AS a (kept, position)
+CROSS JOIN LATERAL jsonb_array_elements(CASE WHEN jsonb_typeof(m.history) = 'array' THEN m.history END) WITH ORDINALITY AS a (kept, position)
 WHERE m.id = CAST(:id AS "{id_type}")
 ORDER BY a.position
 

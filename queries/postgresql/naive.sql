@@ -25,6 +25,9 @@ m."{id}"
 -- define: due_when_popped
 CAST(NULL AS timestamptz)
 
+-- define: id_sequence
+'"{schema}"."{queue}_seq"'
+
 -- define: grants
 GRANT SELECT ON SEQUENCE "{schema}"."{queue}_seq" TO dbq_reader;
 GRANT USAGE ON SEQUENCE "{schema}"."{queue}_seq" TO dbq_operator;
@@ -44,7 +47,7 @@ WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 -- name: functions
 -- script: push, push_many, pop, pop_many
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push"(payload "{payload_type}") RETURNS bigint
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 DECLARE
     pushed bigint;
 BEGIN
@@ -58,7 +61,7 @@ END
 $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push_many"(payloads "{payload_type}"[]) RETURNS SETOF bigint
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 BEGIN
     {payloads_in_bounds}
     RETURN QUERY INSERT INTO "{schema}"."{queue}" (message_id, time, message)
@@ -72,7 +75,7 @@ $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"()
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     -- A pop that waited saw the rows of before its wait: found nothing, it looks once more.
@@ -97,7 +100,7 @@ $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer)
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     -- A pop that waited saw the rows of before its wait: found nothing, it looks once more.

@@ -86,9 +86,9 @@ WITH freed AS (
 )
 
 SELECT
-    count(*) AS taken_out,
-    count(*) FILTER (WHERE f.ready) AS put_in
-FROM freed AS f;
+    (SELECT count(*) FROM freed) AS taken_out,
+    (SELECT count(*) FROM freed AS f WHERE f.ready) AS put_in
+{under_declared_path}
 
 -- name: nearest
 -- the three tables with most of the columns, and the columns that each lacks

@@ -1,4 +1,6 @@
 -- Pausing a queue: its pop functions are replaced by ones that report it empty. Without a pause this costs callers nothing.
+-- Who replaces a function is its owner; who writes into dbq.pause need not be. So the function that replaced it has the digest
+-- of the body that comes back, and of the record that body alone is used.
 
 -- name: code
 -- a row for each function of the given names: its definition, which resume restores
@@ -21,8 +23,21 @@ WHERE
     AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
     AND l.relation = CAST('"{schema}"."{table}"' AS regclass) AND l.pid <> pg_backend_pid();
 
+-- define: head
+-- a function's definition up to its body
+left(d.text, length(d.text) - length(p.prosrc) - 2 * length(substring(d.text FROM '\$functionx*\$\n$')) - 2)
+
+-- define: digest
+-- of a language and a body
+encode(sha256(convert_to(concat_ws(E'\n', l.lanname, body.text), getdatabaseencoding())), 'hex')
+
+-- define: is_intact
+-- whether a recorded body is the one of which the function that replaced it has the digest: who may write dbq.pause need not be
+-- its owner
+starts_with(p.prosrc, format(E'\n-- paused by dbq-console\n-- before: %s\n', {digest}))
+
 -- name: exchange
--- script: a pop that returns nothing or a push that returns null for each message, with the same signature
+-- script: a pop that returns nothing or a push that returns null for each message, all but the body as before
 -- CREATE OR REPLACE keeps owner and rights, and waits for no caller: a call in progress ends as it began.
 DO $dbq$
 DECLARE
@@ -30,40 +45,58 @@ DECLARE
     answer text;
 BEGIN
     SELECT
-        n.nspname,
-        p.proname,
         p.proretset,
-        pg_get_function_arguments(p.oid) AS arguments,
-        pg_get_function_result(p.oid) AS result,
-        CAST(p.prorettype AS regtype) AS of
+        CAST(p.prorettype AS regtype) AS of,
+        l.lanpltrusted AS trusted,
+        {digest} AS digest,
+        regexp_replace({head}, E'\n LANGUAGE [^\n]+\n', E'\n LANGUAGE plpgsql\n') AS head
     INTO STRICT f
     FROM pg_proc AS p
-    INNER JOIN pg_namespace AS n ON p.pronamespace = n.oid
+    INNER JOIN pg_language AS l ON p.prolang = l.oid
+    CROSS JOIN LATERAL (SELECT pg_get_functiondef(p.oid) AS text) AS d
+    CROSS JOIN LATERAL (SELECT p.prosrc AS text) AS body
     WHERE p.oid = CAST('{function}' AS regprocedure);
+    IF f.head IS NULL OR NOT f.trusted THEN
+        RAISE EXCEPTION '% is not a function of ours', '{function}'
+            USING ERRCODE = 'DBQ04', HINT = 'See what differs: dbq-console upgrade --dry-run';
+    END IF;
     answer := 'RETURN';
     IF '{pushes}' = 'yes' AND f.proretset THEN
         answer := format('RETURN QUERY SELECT CAST(NULL AS %s) FROM unnest($1)', f.of);
     ELSIF '{pushes}' = 'yes' THEN
         answer := 'RETURN NULL';
     END IF;
-    EXECUTE format(
-        'CREATE OR REPLACE FUNCTION %I.%I(%s) RETURNS %s LANGUAGE plpgsql AS %L',
-        f.nspname, f.proname, f.arguments, f.result,
-        format(E'\n-- paused by dbq-console\nBEGIN\n    %s;\nEND\n', answer)
+    EXECUTE concat(
+        f.head,
+        format('AS %L', format(E'\n-- paused by dbq-console\n-- before: %s\nBEGIN\n    %s;\nEND\n', f.digest, answer))
     );
 END
 $dbq$;
 
 -- name: restore_code
--- script: restores a function
+-- script: restores a function's body, as its owner; nothing else of what was recorded is executed
 DO $dbq$
+DECLARE
+    f record;
+    before text := current_setting('role');
 BEGIN
-    EXECUTE (
-        SELECT f.value ->> 'definition'
-        FROM dbq.pause AS p
-        CROSS JOIN LATERAL jsonb_array_elements(p.functions) AS f (value)
-        WHERE p.schema_name = '{schema}' AND p.queue_name = '{queue}' AND f.value ->> 'id' = '{function}'
-    );
+    SELECT
+        pg_get_userbyid(p.proowner) AS owner,
+        regexp_replace({head}, E'\n LANGUAGE [^\n]+\n', format(E'\n LANGUAGE %I\n', l.lanname)) AS head,
+        body.text AS body
+    INTO STRICT f
+    FROM dbq.pause AS r
+    CROSS JOIN LATERAL jsonb_to_recordset(r.functions) AS k (id text, body text)
+    CROSS JOIN LATERAL (SELECT k.body AS text) AS body
+    INNER JOIN pg_proc AS p ON p.oid = to_regprocedure(k.id)
+    INNER JOIN pg_language AS l ON l.lanpltrusted AND {is_intact}
+    CROSS JOIN LATERAL (SELECT pg_get_functiondef(p.oid) AS text) AS d
+    WHERE r.schema_name = '{schema}' AND r.queue_name = '{queue}' AND k.id = '{function}';
+    IF pg_has_role(f.owner, CASE WHEN CAST(current_setting('server_version_num') AS integer) >= 160000 THEN 'SET' ELSE 'MEMBER' END) THEN
+        PERFORM set_config('role', f.owner, true);
+    END IF;
+    EXECUTE concat(f.head, format('AS %L', f.body));
+    PERFORM set_config('role', before, true);
 END
 $dbq$;
 
@@ -87,7 +120,7 @@ WHERE p.schema_name = CAST(:schema AS text) AND p.queue_name = CAST(:queue AS te
 RETURNING p.paused_at AS since;
 
 -- name: stored_definitions
--- the definition to restore for each replaced function; none if the queue is not paused
+-- the definition to restore for each replaced function, and whether it is still what was there; none if the queue is not paused
 SELECT
     f.value ->> 'name' AS name,
     f.value ->> 'id' AS id,
@@ -95,10 +128,16 @@ SELECT
     f.value ->> 'signature' AS signature,
     f.value ->> 'settings' AS settings,
     f.value ->> 'body' AS body,
-    p.push AS push
-FROM dbq.pause AS p
-CROSS JOIN LATERAL jsonb_array_elements(p.functions) AS f (value)
-WHERE p.schema_name = CAST(:schema AS text) AND p.queue_name = CAST(:queue AS text)
+    r.push AS push,
+    EXISTS (
+        SELECT FROM pg_proc AS p
+        INNER JOIN pg_language AS l ON l.lanpltrusted
+        CROSS JOIN LATERAL (SELECT f.value ->> 'body' AS text) AS body
+        WHERE p.oid = to_regprocedure(f.value ->> 'id') AND {is_intact}
+    ) AS intact
+FROM dbq.pause AS r
+CROSS JOIN LATERAL jsonb_array_elements(r.functions) AS f (value)
+WHERE r.schema_name = CAST(:schema AS text) AND r.queue_name = CAST(:queue AS text)
 ORDER BY 1, 2;
 
 -- name: end

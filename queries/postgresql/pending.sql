@@ -39,8 +39,11 @@ least(a.due_at, timestamptz '9999-01-01 00:00+00')
 
 -- define: chosen_rows
 -- The key begins with the due time: finding a message by its id alone is a scan.
-FROM unnest(CAST(:due AS timestamptz[]), CAST(:keys AS "{key_type}"[])) AS chosen (due, id)
-INNER JOIN "{schema}"."{table}" AS m ON chosen.due = m."{due_at}" AND chosen.id = m."{id}"
+FROM unnest(CAST(:due AS timestamptz[]), CAST(:keys AS "{key_schema}"."{key_type}"[])) AS chosen (due, id)
+INNER JOIN "{schema}"."{table}" AS m
+    ON chosen.due = m."{due_at}"
+    AND chosen.id = m."{id}" -- when own_operators=no
+    AND chosen.id OPERATOR("{key_operators}".=) m."{id}" -- when own_operators=yes
 WHERE true
 
 -- define: push_with
@@ -64,7 +67,7 @@ WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 -- name: functions
 -- script: push, push_many, pop, pop_many
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push"(payload "{payload_type}", due_time timestamptz DEFAULT NULL) RETURNS bigint
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 DECLARE
     pushed bigint;
 BEGIN
@@ -77,7 +80,7 @@ END
 $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push_many"(payloads "{payload_type}"[], due_time timestamptz DEFAULT NULL) RETURNS SETOF bigint
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 DECLARE
     now_due timestamptz := clock_timestamp();
 BEGIN
@@ -92,7 +95,7 @@ $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"()
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 DECLARE
     now_due timestamptz := clock_timestamp(); -- a variable: clock_timestamp() itself fits no index scan
@@ -116,7 +119,7 @@ $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer)
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $dbq$
 DECLARE
     now_due timestamptz := clock_timestamp(); -- a variable: clock_timestamp() itself fits no index scan
@@ -160,7 +163,8 @@ WITH moved AS (
 
 SELECT
     (SELECT count(*) FROM moved) AS taken_out,
-    (SELECT count(*) FROM moved) AS put_in;
+    (SELECT count(*) FROM moved) AS put_in
+{under_declared_path}
 
 -- name: drop
 -- script: removes the queue's table and functions

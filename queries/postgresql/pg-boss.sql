@@ -129,4 +129,5 @@ moved AS (
 
 SELECT
     (SELECT count(*) FROM moved) AS taken_out,
-    (SELECT count(*) FROM moved) AS put_in;
+    (SELECT count(*) FROM moved) AS put_in
+{under_declared_path}

@@ -123,4 +123,5 @@ shown AS MATERIALIZED (
 
 SELECT
     (SELECT count(*) FROM shown) AS taken_out,
-    (SELECT count(s.msg_id) FROM shown AS s) AS put_in;
+    (SELECT count(s.msg_id) FROM shown AS s) AS put_in
+{under_declared_path}

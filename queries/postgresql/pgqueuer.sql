@@ -164,4 +164,5 @@ logged AS (
 
 SELECT
     (SELECT count(*) FROM requeued) AS taken_out,
-    (SELECT count(*) FROM logged) AS put_in;
+    (SELECT count(*) FROM logged) AS put_in
+{under_declared_path}

@@ -16,8 +16,9 @@
 -- make_ready calls; writes_into: the table into which it inserts, and lacks: why a version cannot do it; last_beat: the
 -- last heartbeat of requested.session, with silent_seconds, after which its library considers it dead;
 -- installed_version: of its tables, where it keeps one.
--- Statements: queues, where no queue_column has them (none: a table each, and found_queue), make_ready, not_requeued, wait_for_relay,
--- hidden; rule and owners, where they are not made of these definitions; with the verb pause: may_pause, paused, pause, resume.
+-- owners_path: the search path that its functions and triggers need, if not that of the table's owner.
+-- Statements: queues, where no queue_column has them (none: a table each, and found_queue), make_ready, not_requeued, hidden;
+-- rule and owners, where they are not made of these definitions; with the verb pause: may_pause, paused, pause, resume.
 
 -- define: in_part
 -- restricts the table to one of the library's queues

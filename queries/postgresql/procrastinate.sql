@@ -101,9 +101,9 @@ m.attempts > 0
 -- define: own_function
 '"{schema}".procrastinate_retry_job_v2(bigint, timestamp with time zone, integer, character varying, character varying)'
 
--- name: wait_for_relay
--- one row: sets the search path until the transaction ends (there is no relay here); its functions name its tables without a schema
-SELECT set_config('search_path', quote_ident('{schema}'), true) AS passed;
+-- define: owners_path
+-- its functions name its tables without a schema
+quote_ident('{schema}')
 
 -- define: last_beat
 (SELECT w.last_heartbeat FROM "{schema}".procrastinate_workers AS w WHERE concat('worker ', w.id) = requested.session)
@@ -141,4 +141,5 @@ retried AS MATERIALIZED (
 
 SELECT
     (SELECT count(*) FROM retried) AS taken_out,
-    (SELECT count(r.done) FROM retried AS r) AS put_in;
+    (SELECT count(r.done) FROM retried AS r) AS put_in
+{under_declared_path}

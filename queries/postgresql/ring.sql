@@ -977,7 +977,7 @@ ALTER TABLE "{schema}"."{queue}_popped" SET (fillfactor = 70);
 -- name: functions
 -- script: push, push_many, pop, pop_many, relay, and with in_hand complete and fail
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push"(payload "{payload_type}") RETURNS bigint
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off AS $dbq$
 DECLARE
     next_push bigint;
@@ -1052,7 +1052,7 @@ END
 $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push_many"(payloads "{payload_type}"[]) RETURNS SETOF bigint
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $dbq$
 DECLARE
     wanted integer := coalesce(cardinality(payloads), 0);
@@ -1171,7 +1171,7 @@ $dbq$;
 -- Archives the messages that all have popped and deletes their content: at most `most` numbers a call, in order, up to
 -- the first that is still owed. One sweep at a time; nobody waits. Returns how many slots it freed.
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_sweep"(most integer DEFAULT 100) RETURNS integer
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $dbq$
 DECLARE
     next_pop bigint;
@@ -1224,7 +1224,7 @@ CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(consumer text DEFAULT NULL, 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"() -- when in_hand=off
 -- end
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off AS $dbq$
 -- when in_hand=on
 BEGIN
@@ -1365,7 +1365,7 @@ CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer) -- when in_hand=off
 -- end
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $dbq$ -- when subscribed=no
 -- when subscribed=yes
 -- Slots and what was popped of them are joined by a hash: each looked up by the other made it twice as dear.
@@ -1614,7 +1614,7 @@ CREATE OR REPLACE FUNCTION "{schema}"."{queue}_complete"(id bigint, attempts int
 -- else
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_complete"(subscriber text, id bigint, attempts integer DEFAULT NULL) RETURNS boolean
 -- end
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 -- when subscribed=yes
 DECLARE
@@ -1639,7 +1639,7 @@ CREATE OR REPLACE FUNCTION "{schema}"."{queue}_fail"(
     subscriber text, id bigint, error text, attempts integer DEFAULT NULL
 ) RETURNS boolean
 -- end
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 -- when subscribed=yes
 DECLARE
@@ -1668,7 +1668,7 @@ $dbq$;
 -- DELETE, INSERT and UPDATE, never TRUNCATE: a dump with an older snapshot must still see the messages.
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_relay"(new_size bigint DEFAULT NULL)
 RETURNS TABLE (size_before bigint, size_after bigint, live bigint, base bigint, next_push bigint)
-LANGUAGE plpgsql SET lock_timeout = '200ms' AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' AS $dbq$
 DECLARE
     sequence regclass;
     old_size bigint;

@@ -124,7 +124,8 @@ retried AS (
 
 SELECT
     (SELECT count(*) FROM retried) AS taken_out,
-    (SELECT count(*) FROM retried) AS put_in;
+    (SELECT count(*) FROM retried) AS put_in
+{under_declared_path}
 
 -- name: may_pause
 -- one row: why its queue cannot be paused, or resumed; null: it can
@@ -151,10 +152,13 @@ WITH paused AS (
     RETURNING q.name
 )
 
-SELECT count(p.name) AS queues
-FROM paused AS p
-CROSS JOIN (SELECT CAST(pg_notify(concat('{schema}', '.river_control'), {pause_notification}) AS text) AS one) AS notified
-WHERE notified.one IS NOT NULL;
+SELECT (
+    SELECT count(p.name)
+    FROM paused AS p
+    CROSS JOIN (SELECT CAST(pg_notify(concat('{schema}', '.river_control'), {pause_notification}) AS text) AS one) AS notified
+    WHERE notified.one IS NOT NULL
+) AS queues
+{under_declared_path}
 
 -- name: resume
 -- one row: how many queues its own QueueResume resumes
@@ -167,7 +171,10 @@ WITH resumed AS (
     RETURNING q.name
 )
 
-SELECT count(r.name) AS queues
-FROM resumed AS r
-CROSS JOIN (SELECT CAST(pg_notify(concat('{schema}', '.river_control'), {resume_notification}) AS text) AS one) AS notified
-WHERE notified.one IS NOT NULL;
+SELECT (
+    SELECT count(r.name)
+    FROM resumed AS r
+    CROSS JOIN (SELECT CAST(pg_notify(concat('{schema}', '.river_control'), {resume_notification}) AS text) AS one) AS notified
+    WHERE notified.one IS NOT NULL
+) AS queues
+{under_declared_path}

@@ -1,5 +1,20 @@
 -- The server itself, whatever queues it holds.
 
+-- name: session_settings
+-- one row: the process that answers, and the settings that every statement relies on
+-- Qualified, since the search path is one of them.
+SELECT
+    pg_catalog.pg_backend_pid() AS pid,
+    pg_catalog.current_setting('statement_timeout') AS statement_timeout,
+    pg_catalog.current_setting('lock_timeout') AS lock_timeout,
+    pg_catalog.current_setting('idle_in_transaction_session_timeout') AS idle_in_transaction_session_timeout,
+    pg_catalog.current_setting('standard_conforming_strings') AS standard_conforming_strings,
+    pg_catalog.current_setting('timezone') AS timezone,
+    pg_catalog.current_setting('datestyle') AS datestyle,
+    pg_catalog.current_setting('intervalstyle') AS intervalstyle,
+    pg_catalog.current_setting('search_path') AS search_path,
+    pg_catalog.current_setting('default_transaction_isolation') AS default_transaction_isolation;
+
 -- name: capabilities
 -- one row: the server, the login, and what it may do
 SELECT
@@ -14,6 +29,12 @@ SELECT
     pg_encoding_to_char(encoding) AS encoding
 FROM pg_database
 WHERE datname = current_database();
+
+-- name: tls_version
+-- one row: the version of TLS between this session and its client; behind a pooler the pooler is that client
+SELECT (
+    SELECT s.version FROM pg_stat_ssl AS s WHERE s.pid = pg_backend_pid()
+) AS version;
 
 -- name: transaction_settings
 -- one row: the settings of this transaction from now on, and what the server is

@@ -141,7 +141,8 @@ readied AS (
 
 SELECT
     (SELECT count(*) FROM freed) AS taken_out,
-    (SELECT count(*) FROM readied) AS put_in;
+    (SELECT count(*) FROM readied) AS put_in
+{under_declared_path}
 
 -- name: may_pause
 -- one row: why its queue cannot be paused, or resumed; null: it can
@@ -162,7 +163,8 @@ WITH paused AS (
     RETURNING p.queue_name
 )
 
-SELECT count(p.queue_name) AS queues FROM paused AS p;
+SELECT (SELECT count(p.queue_name) FROM paused AS p) AS queues
+{under_declared_path}
 
 -- name: resume
 -- one row: how many queues its own Queue#resume resumes
@@ -171,4 +173,5 @@ WITH resumed AS (
     RETURNING p.queue_name
 )
 
-SELECT count(r.queue_name) AS queues FROM resumed AS r;
+SELECT (SELECT count(r.queue_name) FROM resumed AS r) AS queues
+{under_declared_path}

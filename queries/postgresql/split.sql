@@ -83,7 +83,7 @@ WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push"(
     payload "{payload_type}", title text DEFAULT '', queue_date_time timestamptz DEFAULT NULL
 ) RETURNS bigint
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 DECLARE
     pushed bigint;
 BEGIN
@@ -104,7 +104,7 @@ $dbq$;
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push_many"(
     payloads "{payload_type}"[], title text DEFAULT '', queue_date_time timestamptz DEFAULT NULL
 ) RETURNS SETOF bigint
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 DECLARE
     pushed_now timestamptz := clock_timestamp();
 BEGIN
@@ -132,7 +132,7 @@ $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(consumer text DEFAULT NULL, bound boolean DEFAULT false)
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
-LANGUAGE plpgsql AS $dbq$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 BEGIN
     RETURN QUERY SELECT m.id, m.payload, m.pushed_at, m.attempts
     FROM "{schema}"."{queue}_pop_many"(1, consumer, bound) AS m;
@@ -141,7 +141,7 @@ $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer, consumer text DEFAULT NULL, bound boolean DEFAULT false)
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $dbq$
 -- when dequeue=two_step
 DECLARE
@@ -198,7 +198,7 @@ END
 $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_complete"(id bigint, attempts integer DEFAULT NULL) RETURNS boolean
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     UPDATE "{schema}"."{queue}_meta" AS m
@@ -211,7 +211,7 @@ END
 $dbq$;
 
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_fail"(id bigint, error text, attempts integer DEFAULT NULL) RETURNS boolean
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     UPDATE "{schema}"."{queue}_meta" AS m

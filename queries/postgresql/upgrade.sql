@@ -25,6 +25,17 @@ INNER JOIN pg_language AS l ON p.prolang = l.oid
 WHERE n.nspname = CAST(:schema AS text) AND p.proname = ANY(CAST(:names AS text[])) AND p.prokind = 'f'
 ORDER BY p.proname, id;
 
+-- name: bare_triggers
+-- triggers of others on the queue's table whose function has no search path of its own: called from the queue's functions, it
+-- has theirs, in which names without a schema are the server's own
+SELECT CAST(t.tgname AS text) AS name
+FROM pg_trigger AS t
+INNER JOIN pg_proc AS p ON t.tgfoid = p.oid
+INNER JOIN pg_language AS l ON p.prolang = l.oid
+WHERE t.tgrelid = CAST('"{schema}"."{table}"' AS regclass) AND NOT t.tgisinternal AND l.lanname NOT IN ('c', 'internal')
+AND NOT EXISTS (SELECT FROM unnest(p.proconfig) AS c (setting) WHERE starts_with(c.setting, 'search_path='))
+ORDER BY name;
+
 -- name: callers
 -- a row for each grant of EXECUTE on one of the given functions, except to its owner; without a role: PUBLIC has none
 SELECT

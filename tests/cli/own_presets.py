@@ -12,8 +12,9 @@ TABLE = """
 CREATE TABLE crates (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, lane text NOT NULL,
     state text NOT NULL, body text NOT NULL, problem text, taken_at timestamptz, who text);
 CREATE INDEX ON crates (state);
-CREATE FUNCTION wipe() RETURNS boolean LANGUAGE sql AS 'DELETE FROM crates RETURNING true';
-CREATE FUNCTION wiped(crates) RETURNS boolean LANGUAGE sql AS 'SELECT wipe()';
+CREATE FUNCTION wipe() RETURNS boolean LANGUAGE sql
+    AS 'DELETE FROM public.crates RETURNING true';
+CREATE FUNCTION wiped(crates) RETURNS boolean LANGUAGE sql AS 'SELECT public.wipe()';
 CREATE VIEW sly AS SELECT wipe() AS yes;
 INSERT INTO crates (lane, state, body, problem, taken_at, who) VALUES
     ('a', 'new', 'x', NULL, NULL, NULL), ('b', 'new', 'x', NULL, NULL, NULL),

@@ -59,12 +59,13 @@ def test_config_says_where_the_file_is_whether_it_exists_and_whether_it_is_valid
     file.write_text(f'[profiles.a]\nurl = "{UNREACHABLE}"\n')
     answer = run("config", "validate")
     assert (answer.status, answer.err) == (0, "")
-    assert answer.text == f"{file}: valid; 1 profile\n"
+    assert answer.text == f"{file}: valid; 1 profile\n  a: this machine\n"
     assert run("config", "validate", "--json").json == {
         "path": str(file),
         "exists": True,
         "profiles": ["a"],
         **{key: [] for key in ("filters", "queue_filters", "notifications")},
+        "transport": {"a": "this machine"},
     }
 
 
@@ -376,7 +377,8 @@ def test_config_shows_and_validates_saved_filters(saved: Path) -> None:
     for line in (f"@failed state=error {saved}:2", f"@failed state=ready {saved}:10"):
         assert line in lines
     assert sum(line.startswith("@one") for line in lines) == 1
-    assert call("config", "validate").text == f"{saved}: valid; 1 profile, 4 saved filters\n"
+    valid = call("config", "validate").text
+    assert valid == f"{saved}: valid; 1 profile, 4 saved filters\n  p: this machine\n"
     found = call("config", "validate", "--json").json
     assert (found["filters"], found["queue_filters"]) == (["failed", "one"], ["sick"])
 

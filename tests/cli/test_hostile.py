@@ -1,7 +1,9 @@
 """Hostile names, payloads and arguments, and a catalog entry that this version does not know."""
 
+import io
 import json
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from psycopg.sql import SQL, Identifier
 
+from console.cli.streams import put_script
 from console.cli.verbs import cli
 from console.monitor.snapshot import _FIGURES
 from tests.cli.calls import Answer, Console, call
@@ -278,3 +281,22 @@ def test_an_unknown_design_does_not_affect_other_queues(empty: Console) -> None:
         assert "design wheel is not known here" in answer.err
     empty.done("forget", "strange")
     empty.done("install", "claim", "more")
+
+
+def test_a_report_escapes_the_verbs_and_outcomes_of_the_audit(empty: Console) -> None:
+    empty.done("install", "fifo", "q")
+    with connect(empty.url) as connection:
+        connection.execute("UPDATE dbq.action SET verb = '<b>x</b> | [y](z)', outcome = '`done`'")
+    (line,) = [one for one in empty.done("report", "q").text.splitlines() if "x\\<" in one]
+    assert r"| \<b\>x\</b\> \| \[y\](z) | \`done\` |" in line
+
+
+def test_a_script_shows_control_characters_to_a_terminal_and_is_exact_for_a_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for terminal, written in ((True, b'"a\xe2\x90\x9b[2J"\n'), (False, b'"a\x1b[2J"\n')):
+        out = io.TextIOWrapper(io.BytesIO(), "utf-8")
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(out, "isatty", lambda terminal=terminal: terminal)
+        put_script('"a\x1b[2J"\n')
+        assert out.buffer.getvalue() == written

@@ -137,6 +137,7 @@ def test_an_adopted_table_can_be_read_but_not_changed_and_be_forgotten(empty: Co
         "only": None,
         "roles": roles,
         "connection": f"{url.host}:{url.port}/{url.database}",
+        "search_path": "postgres, public",
     }
     status = empty.status("jobs")
     assert (status["ready"], status["claimed"], status["stuck"]) == (1, 2, 1)

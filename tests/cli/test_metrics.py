@@ -24,6 +24,7 @@ from console.catalog import installed_queue
 from console.designs import design
 from console.doctor.finding import Diagnosis
 from console.errors import ConnectionFailedError
+from console.metrics import exporter as exporter_module
 from console.metrics.exporter import ConnectionState, address, families
 from console.metrics.ready_made import Limited, alerts
 from console.monitor.consumers import Consumer, Consumers
@@ -264,6 +265,17 @@ def test_a_database_that_goes_down_has_no_figures_until_it_is_up_again(empty: Co
 
 def _maintenance_url(url: str) -> str:
     return make_url(url).set(database="postgres").render_as_string(hide_password=False)
+
+
+def test_clients_that_send_nothing_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter_module, "REQUEST_SECONDS", 0.05)
+    exporter = exporter_module.Exporter([], "127.0.0.1", 0)
+    try:
+        port = int(exporter.url.rpartition(":")[2].partition("/")[0])
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as silent:
+            assert silent.recv(1) == b"", "the server has closed it"
+    finally:
+        exporter.stop()
 
 
 def test_addresses_other_than_loopback_need_the_option_anywhere() -> None:

@@ -17,18 +17,19 @@ from tests.contract.test_every_statement import labels_run
 from tests.servers import connect, fresh_database
 
 REFUSED_EXPRESSIONS = {
-    "wipe()": "a function that is VOLATILE (wipe): it may write",
-    "CASE WHEN false THEN wipe() ELSE true END": "VOLATILE (wipe)",
-    "m.wiped": "a function that is VOLATILE: it may write",
-    "(SELECT s.yes FROM sly AS s)": "a function that is VOLATILE: it may write",
-    "nextval('crates_id_seq') > 0": "VOLATILE (nextval)",
+    "wipe()": "function wipe() does not exist",
+    "public.wipe()": "a function that is VOLATILE (wipe): it may write",
+    "CASE WHEN false THEN public.wipe() ELSE true END": "VOLATILE (wipe)",
+    "m.wiped": "column m.wiped does not exist",
+    "(SELECT s.yes FROM public.sly AS s)": "a function that is VOLATILE: it may write",
+    "nextval('public.crates_id_seq') > 0": "VOLATILE (nextval)",
     "pg_terminate_backend(1)": "VOLATILE (pg_terminate_backend)",
     "set_config('role', 'none', true) = ''": "VOLATILE (set_config)",
     "clock_timestamp() > now()": "VOLATILE (clock_timestamp)",
-    "EXISTS (WITH gone AS (DELETE FROM crates RETURNING 1) SELECT FROM gone)": (
+    "EXISTS (WITH gone AS (DELETE FROM public.crates RETURNING 1) SELECT FROM gone)": (
         "WITH clause containing a data-modifying statement must be at the top level"
     ),
-    "EXISTS (SELECT FROM crates FOR UPDATE)": "it locks rows (FOR UPDATE)",
+    "EXISTS (SELECT FROM public.crates FOR UPDATE)": "it locks rows (FOR UPDATE)",
     "EXISTS (SELECT 1 INTO other)": "SELECT ... INTO is not allowed here",
     "DELETE FROM crates": 'syntax error at or near "FROM"',
     "m.state = 'new' FROM crates": 'syntax error at or near "FROM"',
@@ -165,7 +166,7 @@ def test_a_preset_that_does_not_match_its_table_is_reported(ann: User) -> None:
     for line, why in {
         "problem = 7": "requeue: problem: CASE types text and integer cannot be matched",
         "probl = NULL": "requeue: probl: column m.probl does not exist",
-        "problem = concat(wipe())": "requeue: problem: it calls a function that is VOLATILE (wipe)",
+        "problem = concat(public.wipe())": "requeue: problem: it calls a function that is VOLATILE",
     }.items():
         ann.writes(PRESET.replace("problem = NULL", line)).trusts()
         found = ann("preset", "check", "crate")
@@ -195,6 +196,23 @@ def test_a_preset_that_does_not_match_its_table_is_reported(ann: User) -> None:
     run(ann.url, "ALTER TABLE crates RENAME TO boxes")
     refused = ann.writes().trusts()("preset", "check", "crate")
     assert "public.boxes has them, under another name" in refused.err
+
+
+def test_a_comparison_by_an_operator_of_an_extension_is_refused_unless_it_is_named(
+    ann: User,
+) -> None:
+    """`citext = 'new'` would be a comparison of texts, which matches less than is meant."""
+    run(ann.url, "CREATE SCHEMA ext; CREATE EXTENSION citext SCHEMA ext")
+    run(ann.url, "ALTER TABLE crates ALTER state TYPE ext.citext")
+    found = ann.writes().trusts()("preset", "check", "crate")
+    assert found.status == 1
+    assert "m.state has the type ext.citext: compare it as CAST(m.state AS text), or" in found.text
+    assert "m.state OPERATOR(ext.=) 'x'" in found.text
+    named = PRESET.replace("m.state =", "m.state OPERATOR(ext.=)")
+    assert ann.writes(named).trusts()("preset", "check", "crate").status == 0
+    ann.done("adopt", "crates", "--preset", "crate")
+    assert ann.done("status", "crates", "--json").json["queues"][0]["ready"] == 2
+    ann.done("requeue", "crates", "--yes")
 
 
 def test_a_file_that_others_may_write_is_refused(ann: User) -> None:
@@ -390,7 +408,7 @@ def test_every_statement_of_own_presets_is_run(ann: User, bob: User) -> None:
         ann.done("preset", "check", "crate")
         ann.done("adopt", "crates", "--preset", "crate")
         ann.done("requeue", "crates", "--yes")
-        bob.writes(ready_if("wipe()"))("preset", "check", "crate")
+        bob.writes(ready_if("public.wipe()"))("preset", "check", "crate")
         bob.writes(PRESET.replace("error=problem", "error=no"))("preset", "check", "crate")
     every = {one.label for one in templates.statements("postgresql", "own").values()}
     # These two run before and after another statement, on its cursor.

@@ -97,5 +97,8 @@ ALTER TABLE dbq.queue RENAME TO real_queue;
 CREATE VIEW dbq.queue AS SELECT * FROM dbq.real_queue WHERE dbq.must_be_read_only();
 CREATE VIEW public.looked_at AS SELECT 1 AS id, 'x' AS payload WHERE dbq.must_be_read_only();
 INSERT INTO dbq.real_queue (schema_name, queue_name, design, kind, options, roles, version)
-VALUES ('public', 'looked_at', 'fifo', 'adopted', '{}', '{"id": "id", "payload": "payload"}', 1);
+VALUES (
+    'public', 'looked_at', 'fifo', 'adopted', '{"view": "yes"}',
+    '{"id": "id", "payload": "payload"}', 1
+);
 """

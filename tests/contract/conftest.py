@@ -14,16 +14,17 @@ from tests.contract.client import Client
 from tests.contract.installs import installed
 from tests.contract.variants import Variant
 from tests.contract.workers import WorkerPool
+from tests.poolers import Pooler
 from tests.servers import TIMEOUTS, Server, fresh_database, fresh_mssql_database, url_of
 
 Use = Callable[[Variant], Client]
 
 
 @pytest.fixture
-def new_database(server: Server) -> Iterator[Database]:
+def new_database(server: Server, pooler: Pooler) -> Iterator[Database]:
     """A PostgreSQL database for this test only, which the console has never used."""
     with fresh_database(server.url) as url:
-        database = open_database(url)
+        database = pooler(open_database(url))
         yield database
         database.close()
 

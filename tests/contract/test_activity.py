@@ -263,8 +263,10 @@ def test_a_deadlock_is_a_wait_tree_that_is_cut(use_postgresql: Use) -> None:
 def test_locks_of_an_adopted_table_are_listed(use_postgresql: Use) -> None:
     database = use_postgresql(FIFO).database
     with database.transaction("make a table") as connection:
-        connection.execute(text("CREATE TABLE theirs (number bigserial PRIMARY KEY, body text)"))
-        connection.execute(text("INSERT INTO theirs (body) VALUES ('x')"))
+        connection.execute(
+            text("CREATE TABLE public.theirs (number bigserial PRIMARY KEY, body text)")
+        )
+        connection.execute(text("INSERT INTO public.theirs (body) VALUES ('x')"))
     roles = {"id": "number", "payload": "body"}
     client = Client(database, adopt(database, "public", "theirs", DESIGNS["fifo"], roles))
     with session(client, "theirs") as holder:

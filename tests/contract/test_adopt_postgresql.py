@@ -205,7 +205,7 @@ def test_an_adopted_table_is_monitored_correctly_and_never_changed(
     with new_database.transaction("look") as connection:
         found = catalog.find(connection, "Their Queue")
     assert (found.kind, found.design) == (Kind.ADOPTED, DESIGNS[name])
-    assert (found.roles, found.options) == (dict(roles), {})
+    assert (found.roles, set(found.options)) == (dict(roles), {"search_path"})
     assert found.table == queue.table == "Their Queue"
     for attempt in (
         lambda: pop.pop(new_database, queue, lambda _: None),

@@ -156,7 +156,7 @@ def test_consumers_of_an_adopted_table_are_known_by_claims_and_statements(
 ) -> None:
     with new_database.transaction("prepare") as connection:
         connection.execute(
-            text("CREATE TABLE jobs (id int, started timestamptz, worker text, body text)")
+            text("CREATE TABLE public.jobs (id int, started timestamptz, worker text, body text)")
         )
     queue = adopt(new_database, "public", "jobs", design("claim"), ROLES)
     words = new_database.url.translate_connect_args(username="user", database="dbname")
@@ -181,7 +181,9 @@ def test_consumers_of_an_adopted_table_are_known_by_claims_and_statements(
 
 def test_without_a_column_for_consumers_a_reason_is_shown(new_database: Database) -> None:
     with new_database.transaction("prepare") as connection:
-        connection.execute(text("CREATE TABLE jobs (id int, started timestamptz, body text)"))
+        connection.execute(
+            text("CREATE TABLE public.jobs (id int, started timestamptz, body text)")
+        )
     roles = {role: column for role, column in ROLES.items() if role != "claimed_by"}
     queue = adopt(new_database, "public", "jobs", design("claim"), roles)
     words = new_database.url.translate_connect_args(username="user", database="dbname")

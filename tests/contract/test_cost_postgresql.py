@@ -169,11 +169,11 @@ def test_the_cost_of_waiting_times_does_not_grow_with_the_archive(
         assert 0 < sampled_pages(client.queue, Memory(), ".archive_times */") <= 10
 
 
-def test_a_new_connection_sends_no_statement_of_its_own(
+def test_a_new_connection_sends_one_statement_of_its_own(
     postgresql: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What SQLAlchemy would query, libpq received at the login."""
-    sent: list[object] = []
+    """Whether its settings hold. What SQLAlchemy would query, libpq received at the login."""
+    sent: list[Any] = []
     execute = psycopg.Cursor.execute
 
     def recording(cursor: psycopg.Cursor, query: Any, *rest: Any, **more: Any) -> object:
@@ -185,8 +185,9 @@ def test_a_new_connection_sends_no_statement_of_its_own(
     with closing(open_database(url)) as database, database.transaction("read") as connection:
         assert connection.exec_driver_sql("SELECT 1").scalar() == 1
         assert connection.get_isolation_level() == "READ COMMITTED"
-    assert sent[0] == "SELECT 1"
-    assert len(sent) == 2  # the other one reads the isolation level
+    assert b"standard_conforming_strings" in sent[0]
+    assert sent[1] == "SELECT 1"
+    assert len(sent) == 3  # the last one reads the isolation level
 
 
 def many(database: Database, count: int) -> list[Queue]:

@@ -165,7 +165,7 @@ def test_ending_the_session_of_a_running_console_is_refused(use_postgresql: Use)
         with session.transaction("act") as connection:
             record = audit.ActionRecord.begin(connection, subject)
         with session.transaction("act") as connection:
-            name = f'"{client.queue.table}"'
+            name = f'public."{client.queue.table}"'
             connection.exec_driver_sql(f"DELETE FROM {name}")
             pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
             with pytest.raises(RefusedError, match="a running console: purge"):

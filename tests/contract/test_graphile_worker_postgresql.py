@@ -234,3 +234,17 @@ def test_figures_that_row_security_hides_are_unknown_and_not_zero(
             assert "Row security hides the jobs" in answer.err
         (examined,) = theirs("doctor", "jobs", "--idle-for", "0s", "--json").json["queues"]
         assert [one for one in examined["unseen"] if "ow security hides" in one]
+
+
+def test_ids_that_run_out_in_its_private_tables_are_found(
+    console: Console, graphile: GraphileApp
+) -> None:
+    """Each add_job draws an id of four bytes for its named queue, though that exists already."""
+    adopt(console, "graphile-worker")
+    for _ in range(3):
+        graphile.add("send", queue_name="'one'")
+    (sequence,) = graphile.rows("SELECT pg_get_serial_sequence('_private_job_queues', 'id')")
+    graphile.rows("SELECT setval(CAST(%s AS regclass), 2147483640)", sequence)
+    (column,) = findings(console, "jobs")["ids_nearly_used_up"]["evidence"]["columns"]
+    assert column["column"] == f"{graphile.schema}._private_job_queues.id"
+    assert column["left"] == 7

@@ -53,6 +53,7 @@ def test_the_last_attempts_are_kept_with_error_and_consumer(client: Client) -> N
     assert [(one.error, one.attempts) for one in first.history] == [("e1", 1)]
     assert "consumer=worker-e1" in str(first.history[0].claimed_by)
     assert first.done_at is not None
+    assert first.history[0].at is not None
     assert abs((first.history[0].at - first.done_at).total_seconds()) < 1
     requeued(client)
     client.pop_many(1, "sleeper")

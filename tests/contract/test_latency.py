@@ -211,7 +211,7 @@ def test_claims_of_an_adopted_table_have_waiting_times(new_database: Database) -
         with new_database.transaction("make their table") as connection:
             connection.execute(
                 text(
-                    f"CREATE TABLE {name} AS SELECT n AS id, 1 AS state, 'x' AS body,"
+                    f"CREATE TABLE public.{name} AS SELECT n AS id, 1 AS state, 'x' AS body,"
                     " now() - make_interval(secs => 60 + n) AS made,"
                     " now() - interval '60 s' AS taken FROM generate_series(1, 20) AS n"
                 )

@@ -425,3 +425,25 @@ def test_adopting_a_missing_or_ambiguous_table_is_refused(
     console.done("adopt", "x", "--preset", "procrastinate", "--schema", "others")
     assert "as 'x'" in console("adopt", "y", "--preset", "procrastinate", "--schema", "others").err
     assert procrastinate.jobs() == []
+
+
+def test_ids_that_run_out_in_any_table_of_a_library_are_found(
+    console: Console, pgqueuer: PgQueuerApp
+) -> None:
+    """Older pgqueuers' ids have four bytes, and the log draws one for each job that ends."""
+    for table in ("shop_pgqueuer", "shop_pgqueuer_log"):
+        pgqueuer.run(f"ALTER TABLE {table} ALTER id TYPE integer")
+    console.done("adopt", "shop_pgqueuer", "--preset", "pgqueuer")
+    pgqueuer.run("SELECT setval('shop_pgqueuer_id_seq', 2147483600)")
+    pgqueuer.run("SELECT setval('shop_pgqueuer_log_id_seq', 2100000000)")
+    found = findings(console, "shop_pgqueuer")
+    (nearly,) = found["ids_nearly_used_up"]["evidence"]["columns"]
+    (soon,) = found["ids_run_out"]["evidence"]["columns"]
+    assert (nearly["column"], nearly["left"]) == ("app.shop_pgqueuer.id", 47)
+    assert (soon["column"], soon["left"]) == ("app.shop_pgqueuer_log.id", 47_483_647)
+    pgqueuer.run("SELECT setval('shop_pgqueuer_id_seq', 1, false)")
+    pgqueuer.enqueue("mail", 3)
+    pgqueuer.run("SELECT setval('shop_pgqueuer_id_seq', 1, false)")
+    words = ("--fix", "--code", "id_sequence_behind", "--yes", "shop_pgqueuer")
+    console("doctor", "shop_pgqueuer", *words)
+    assert pgqueuer.enqueue("mail", 1) == [4]

@@ -10,6 +10,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from psycopg.types.json import Jsonb
+from sqlalchemy import make_url
 
 from console import decisions
 from console.actions import pause
@@ -34,7 +36,7 @@ from tests.contract.client import Client
 from tests.contract.installs import installed
 from tests.contract.traffic import at_work
 from tests.contract.variants import Variant, default
-from tests.servers import connect, value, wait_until
+from tests.servers import connect, login, value, wait_until
 from tests.warm import Forked
 
 POP_KINDS = ("ring", "fifo", "claim")
@@ -363,3 +365,55 @@ def test_a_function_replaced_during_a_pause_is_a_finding_that_upgrade_repairs(
     assert UNDONE not in [f.code for f in examined(orders).findings]
     pause.resume(orders.database, orders.queue)
     assert len(orders.drain()) == 3
+
+
+def test_what_another_login_wrote_into_the_record_is_not_run(new_database: Database) -> None:
+    """Members of dbq_admin may write dbq.pause; whoever resumes may be a superuser."""
+    client = install_queue(new_database, "fifo")
+    before = functions_of(client)
+    client.push(client.payload(0))
+    pause_queue(client)
+    with connect(client.url) as connection:
+        (recorded,) = connection.execute("SELECT functions FROM dbq.pause").fetchone() or ()
+    grants = ("GRANT USAGE ON SCHEMA dbq TO {}", "GRANT ALL ON dbq.pause TO {}")
+    with login(client.url, *grants) as theirs, connect(theirs) as attacker:
+        me = f'"{make_url(theirs).username}"'
+        forged = {
+            "body": f"BEGIN RESET ROLE; ALTER ROLE {me} SUPERUSER; RETURN; END",
+            "id": "pg_catalog.now()",
+        }
+        for key, text in forged.items():
+            changed = [{**one, key: text} for one in recorded]
+            attacker.execute("UPDATE dbq.pause SET functions = %s", [Jsonb(changed)])
+            with pytest.raises(RefusedError) as refused:
+                pause.resume(new_database, client.queue)
+            assert "is not what was there before the pause" in refused.value.why
+        upgrade(new_database, client.queue)
+        assert client.pop() is None, "still paused"
+        more = f"ALTER ROLE {me} SUPERUSER; "
+        changed = [{**one, "definition": more + one["definition"]} for one in recorded]
+        attacker.execute("UPDATE dbq.pause SET functions = %s", [Jsonb(changed)])
+        pause.resume(new_database, client.queue)
+        query = "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"
+        assert attacker.execute(query).fetchone() == (False,)
+    assert functions_of(client) == before
+    assert client.pop() is not None
+
+
+def test_resume_restores_a_locally_modified_function_with_all_its_settings(
+    new_database: Database,
+) -> None:
+    """Another language, security definer, strict, a cost: what the original had."""
+    client = install_queue(new_database, "fifo")
+    with connect(client.url) as connection:
+        connection.execute(
+            "DROP FUNCTION public.q_pop(); CREATE FUNCTION public.q_pop() RETURNS TABLE"
+            " (id bigint, payload text, pushed_at timestamptz, attempts integer) LANGUAGE sql"
+            " SECURITY DEFINER STRICT COST 7 ROWS 1 SET work_mem = '5MB' SET search_path = ''"
+            " AS 'SELECT 1, ''$function$''::text, now(), 1 WHERE false'"
+        )
+    before = functions_of(client)
+    pause_queue(client)
+    assert functions_of(client) != before
+    pause.resume(new_database, client.queue)
+    assert functions_of(client) == before

@@ -125,26 +125,28 @@ def test_an_unknown_design_is_refused(database: Database) -> None:
 
 PREFIX = PROOF_PREFIX.replace("_", "\\_")
 STORE_TWICE = """
-    CREATE FUNCTION "twice {q}"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    CREATE FUNCTION public."twice {q}"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         IF pg_trigger_depth() = 1 THEN
-            INSERT INTO "{q}" (payload) VALUES (NEW.payload);
+            INSERT INTO public."{q}" (payload) VALUES (NEW.payload);
         END IF;
         RETURN NEW;
     END $$;
-    CREATE TRIGGER twice AFTER INSERT ON "{q}" FOR EACH ROW EXECUTE FUNCTION "twice {q}"();
+    CREATE TRIGGER twice AFTER INSERT ON public."{q}"
+    FOR EACH ROW EXECUTE FUNCTION public."twice {q}"();
 """
 """Each message is stored twice."""
 IGNORE = """
-    CREATE FUNCTION "stays {q}"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    CREATE FUNCTION public."stays {q}"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         RETURN NULL;
     END $$;
-    CREATE TRIGGER stays BEFORE {when} ON "{table}" FOR EACH ROW EXECUTE FUNCTION "stays {q}"();
+    CREATE TRIGGER stays BEFORE {when} ON public."{table}"
+    FOR EACH ROW EXECUTE FUNCTION public."stays {q}"();
 """
 """Nothing is done, without an error."""
 NO_DELETE = IGNORE.replace("{table}", "{q}").replace("{when}", "DELETE")
 NO_ARCHIVE = IGNORE.replace("{table}", "{q}_archive").replace("{when}", "INSERT")
 NO_PARKING = IGNORE.replace("{table}", "{q}_parked").replace("{when}", "INSERT")
-WRONG_SIZE = 'UPDATE "{q}_config" SET size = size + 1'
+WRONG_SIZE = 'UPDATE public."{q}_config" SET size = size + 1'
 NEWEST_FIRST = r"s/ORDER BY (head|p)\.id/ORDER BY \1.id DESC/"
 UPDATE_INSTEAD = "s/DELETE FROM (.+?) AS m/UPDATE \\1 AS m SET pushed_at = m.pushed_at/"
 TWO_ATTEMPTS = r"s/, 1 FROM popped/, 2 FROM popped/"
@@ -163,8 +165,8 @@ DEFECTS = [
     ("fifo", "s/BEGIN/BEGIN RAISE 'no'; /", "READ COMMITTED"),
     ("fifo", UPDATE_INSTEAD, "SERIALIZABLE"),
     ("fifo", NO_ARCHIVE, "purge and restore"),
-    ("fifo", 'ALTER TABLE "{q}" DROP CONSTRAINT "{q}_pkey"', "the doctor names"),
-    ("fifo", 'GRANT DELETE ON "{q}_archive" TO PUBLIC', "the server lets"),
+    ("fifo", 'ALTER TABLE public."{q}" DROP CONSTRAINT "{q}_pkey"', "the doctor names"),
+    ("fifo", 'GRANT DELETE ON public."{q}_archive" TO PUBLIC', "the server lets"),
 ]
 """Design, defect of its scratch queue, and the claim that it breaks."""
 

@@ -329,6 +329,10 @@ def test_an_admin_installs_and_owns_what_it_installed(site: Site) -> None:
         )
     with site.by["owner"].transaction("make a table") as connection:
         connection.execute(text("CREATE TABLE public.theirs (id int, body text)"))
+    with pytest.raises(RefusedError, match="belongs to"):  # it may not even read it
+        adopt(admin, "public", "theirs", design("fifo"), {"id": "id", "payload": "body"})
+    with site.by["owner"].transaction("let them read it") as connection:
+        connection.execute(text("GRANT SELECT ON public.theirs TO dbq_reader"))
     adopt(admin, "public", "theirs", design("fifo"), {"id": "id", "payload": "body"})
 
 

@@ -199,7 +199,7 @@ def failed(client: Client, subscriber: str, message: PoppedMessage) -> None:
 def returned(client: Client) -> None:
     """Make all claims ready again, as release does."""
     with client.database.transaction("release") as connection:
-        table = f'"{client.queue.name}_in_hand"'
+        table = f'public."{client.queue.name}_in_hand"'
         connection.execute(text(f"UPDATE {table} SET claimed_at = NULL, claimed_by = NULL"))
 
 

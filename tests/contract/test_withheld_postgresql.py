@@ -57,7 +57,7 @@ def test_figures_that_the_login_may_not_read_are_unknown(use_postgresql: Use) ->
         closing(open_database(url)) as database,
         visible.database.transaction("hold") as connection,
     ):
-        connection.exec_driver_sql(f'UPDATE "{table}" SET attempts = attempts')
+        connection.exec_driver_sql(f'UPDATE public."{table}" SET attempts = attempts')
         (hidden_snapshot, visible_snapshot), _ = sampled(database, hidden.queue, visible.queue)
     assert (visible_snapshot.ready, visible_snapshot.claimed, visible_snapshot.holders) == (1, 1, 1)
     assert visible_snapshot.claims is not None

@@ -26,7 +26,12 @@ class Variant:
 
     @property
     def options(self) -> dict[str, str]:
-        return self.design.complete_options(self.given)
+        return self.complete()
+
+    def complete(self, engine: str | None = None) -> dict[str, str]:
+        """All options. The consumers of tests connect directly."""
+        direct = {"consumers": "direct"} if self.design.has_option("consumers") else {}
+        return self.design.complete_options({**direct, **self.given}, engine)
 
     @property
     def engines(self) -> list[str]:
@@ -85,8 +90,7 @@ class Variant:
         return self.waits and engine == "mssql"
 
     def queue(self, schema: str, name: str, engine: str | None = None) -> Queue:
-        options = self.design.complete_options(self.given, engine)
-        return installed_queue(schema, name, self.design, options)
+        return installed_queue(schema, name, self.design, self.complete(engine))
 
     def __str__(self) -> str:
         """The id that pytest shows."""
@@ -98,7 +102,7 @@ def variants_of(design: Design) -> Iterator[Variant]:
     """The default, every other value of every option, and all options together."""
     yield Variant(design, {})
     for option in design.options:
-        for value in other_values(option) if option.name not in _ONLY_WITH_ANOTHER else ():
+        for value in other_values(option) if option.name not in _NOT_VARIED else ():
             yield _with(design, option, value)
     for engine in design.engines:
         for payload in design.option("payload").choices:
@@ -118,6 +122,7 @@ def _small(design: Design) -> dict[str, str]:
 _GIVEN_WITH = {"content": {"partitions": "3"}}
 """Option -> options that are given with it, and have no effect without it."""
 _ONLY_WITH_ANOTHER = {name for given in _GIVEN_WITH.values() for name in given}
+_NOT_VARIED = {"consumers", *_ONLY_WITH_ANOTHER}
 
 
 def _with(design: Design, option: Option, value: str) -> Variant:
@@ -141,7 +146,7 @@ def _all_options(design: Design, engine: str) -> dict[str, str]:
     chosen: dict[str, str] = {}
     # The last ones first: those are specific to the design.
     for option in reversed(design.options_on(engine)):
-        if option.names or option.name in {"payload", *_ONLY_WITH_ANOTHER}:
+        if option.names or option.name in {"payload", *_NOT_VARIED}:
             continue
         value = (other_values(option) or [option.default])[-1]
         tried = chosen | _GIVEN_WITH.get(option.name, {}) | {option.name: value}
@@ -167,7 +172,7 @@ ALL = [variant for design in DESIGNS.values() for variant in variants_of(design)
 """Each variant of each design on any engine; those with all options differ by engine."""
 
 
-_SAME_BEHAVIOUR = {"payload", "max_bytes", "size", "notify", "history", *_ONLY_WITH_ANOTHER}
+_SAME_BEHAVIOUR = {"payload", "max_bytes", "size", "notify", "history", *_NOT_VARIED}
 
 BEHAVIOURS = DEFAULTS + [
     _with(design, option, value)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from console.actions import execute
-from console.engines import Database
+from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
 from tests.contract.conftest import Use, use_of
 from tests.faults.ring_tools import Make, Ring, make_ring
@@ -20,6 +20,14 @@ from tests.servers import Server, fresh_database
 def use(postgresql: Database) -> Iterator[Use]:
     """Install a variant under a unique name and use it."""
     yield from use_of(postgresql)
+
+
+@pytest.fixture
+def new_database(database_url: str) -> Iterator[Database]:
+    """A database for this test only, which the console has never used."""
+    database = open_database(database_url)
+    yield database
+    database.close()
 
 
 @pytest.fixture

@@ -269,9 +269,8 @@ def make_ring(url: str, name: str = "", **options: object) -> Ring:
     name = name or f"ring {next(_numbers)}"
     database = open_database(url)
     design = DESIGNS["ring"]
-    chosen = design.complete_options(
-        {key: str(value) for key, value in options.items()}, "postgresql"
-    )
+    given = {"consumers": "direct", **{key: str(value) for key, value in options.items()}}
+    chosen = design.complete_options(given, "postgresql")
     queue = installed_queue("public", name, design, chosen)
     install(database, queue)
     return Ring(url, database, queue)

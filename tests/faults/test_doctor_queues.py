@@ -301,12 +301,18 @@ def test_no_statement_of_the_doctor_reads_a_whole_table(use: Use, variant: Varia
         "schema": queue.schema,
         "tables": [queue.table],
         "gone": [],
+        "library": True,
     }
+    archive = f"{queue.name}_archive"
+    names = {"relation_schema": queue.schema, "relation": archive, "id_column": "archive_id"}
+    names |= {"sequence_schema": queue.schema, "sequence": f"{archive}_archive_id_seq"}
+    names["reach"] = "1"
     explained = 0
     with client.database.session("explain", read_only=True) as session:
         for statement in of_the_doctor(product, queue.design.name):
             name = statement.name
-            scope = queue.scope_of(name, product)
+            scope = queue.scope_of(name, product, **names)
+            scope = replace(scope, options={**scope.options, "ids": "shown", "indexed": "yes"})
             query = sql.query(statement, product.dialect, scope).text.partition("*/")[2]
             query = re.sub(r"^\s*EXPLAIN \(.*?\)", "", query)  # one is an EXPLAIN itself
             if query.strip(" \n;") == "" or name in {
@@ -320,6 +326,7 @@ def test_no_statement_of_the_doctor_reads_a_whole_table(use: Use, variant: Varia
                 limit_transaction(connection, client.database, 5.0)
                 lines = connection.execute(text(f"EXPLAIN {query}"), values).scalars().all()
             scans = [line for line in lines if "Seq Scan on" in line and queue.name in line]
+            scans = [line for line in scans if "_id_seq" not in line]  # one row
             # A ring has a fixed number of slots, and few parked numbers.
             allowed = queue.design.name == "ring" and name == "pops"
             assert scans == [] or allowed, name

@@ -292,7 +292,8 @@ def test_an_adopted_table_is_checked_by_its_mapped_roles(use: Use) -> None:
     forget(client.database, bare)
 
     roles |= {"claimed_by": "who", "claimed_at": "at", "attempts": "tries"}
-    adopted = adopt(client.database, "public", "jobs", DESIGNS["status"], roles)
+    status = DESIGNS["status"]
+    adopted = adopt(client.database, "public", "jobs", status, roles, consumers="direct")
     diagnosis = diagnosed(client, queue=adopted)
     assert diagnosis.findings == ()
     # No column has their waiting time, and no order defines the next one.

@@ -144,6 +144,12 @@ def test_wrong_password_is_refused(own_server: EmbeddedServer) -> None:
         connect(wrong)
 
 
+def test_its_log_is_for_its_owner_alone(own_server: EmbeddedServer) -> None:
+    """Others may pass through its folder, if it is root's: the server's user does."""
+    assert own_server._folder is not None
+    assert (own_server._folder / "postgresql.log").stat().st_mode & 0o077 == 0
+
+
 def test_password_is_on_no_command_line(own_server: EmbeddedServer) -> None:
     password = make_url(own_server.url).password
     assert password

@@ -15,7 +15,7 @@ from console.actions.execute import Batching, Progress
 from console.actions.push import push_many
 from console.catalog import Queue
 from console.engines import Database, Timeouts, open_database, time_limit
-from console.errors import ConnectionFailedError, ConsoleError, InDoubtError, UsageError
+from console.errors import ConnectionFailedError, ConsoleError, InDoubtError
 from console.monitor.scan_query import MessageSource
 from tests.contract.installs import run_concurrently
 from tests.faults.connection_faults import (
@@ -65,7 +65,7 @@ def purge_with_fate(
             execute.execute(proxied, action, planned, batching=Batching(batch=BATCH), progress=arm)
     with closing(open_database(url)) as direct, direct.transaction("look") as connection:
         (entry,) = audit.entries(connection, audit.EntryFilter(verb="purge"))
-        size = connection.execute(text("SELECT count(*) FROM mail_archive")).scalar_one()
+        size = connection.execute(text("SELECT count(*) FROM public.mail_archive")).scalar_one()
     return caught.value, entry, size
 
 
@@ -117,7 +117,9 @@ def test_a_batch_that_continues_after_the_loss_is_waited_for(queues_url: str) ->
         healing.join()
         with direct.transaction("look") as connection:
             (entry,) = audit.entries(connection, audit.EntryFilter(verb="purge"))
-            archived = connection.execute(text("SELECT count(*) FROM mail_archive")).scalar_one()
+            archived = connection.execute(
+                text("SELECT count(*) FROM public.mail_archive")
+            ).scalar_one()
     assert archived == entry.done
     if entry.outcome == "failed":
         assert f"{archived} of {READY_AND_ERRORS} are done" in caught.value.next_step
@@ -269,7 +271,7 @@ def test_a_session_can_be_used_after_a_refused_commit(queues_url: str) -> None:
 
         with database.session("try") as session:
             for _ in range(2):
-                with pytest.raises(UsageError, match="already exists"):
+                with pytest.raises(ConsoleError, match="duplicate key"):
                     refused()
             with session.transaction("ask") as connection:
                 assert connection.execute(text("SELECT 1")).scalar_one() == 1

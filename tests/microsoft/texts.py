@@ -163,7 +163,7 @@ def _of_queue(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
     for view in (queue, *queue.views[-1:]):
         yield from action_statements(PRODUCT, view)
     for statement in templates.statements("mssql", "doctor").values():
-        yield statement, queue.scope_of(statement.name, PRODUCT)
+        yield statement, queue.scope_of(statement.name, PRODUCT, **MORE)
     yield from pipeline_statements(PRODUCT, queue)
 
 

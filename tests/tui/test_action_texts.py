@@ -277,7 +277,7 @@ def test_unavailable_verbs_give_a_reason_and_messages_that_cannot_be_written_sta
     # An adopted table has only the verbs that its columns allow.
     with database.transaction("make a table") as connection:
         connection.exec_driver_sql(
-            "CREATE TABLE jobs (job bigint PRIMARY KEY, started timestamptz, body text)"
+            "CREATE TABLE public.jobs (job bigint PRIMARY KEY, started timestamptz, body text)"
         )
     roles = {"id": "job", "claimed_at": "started", "payload": "body"}
     jobs = adopt(database, "public", "jobs", design("claim"), roles)

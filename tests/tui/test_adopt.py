@@ -107,11 +107,11 @@ async def test_a_table_chosen_from_the_list_is_adopted(database: Database) -> No
     with database.transaction("make a table") as connection:
         connection.execute(
             text(
-                "CREATE TABLE jobs (job_id bigserial PRIMARY KEY, created timestamptz "
+                "CREATE TABLE public.jobs (job_id bigserial PRIMARY KEY, created timestamptz "
                 "DEFAULT now(), started timestamptz, body text, last_error text)"
             )
         )
-        connection.execute(text("INSERT INTO jobs (body) VALUES ('card 4111 [b]')"))
+        connection.execute(text("INSERT INTO public.jobs (body) VALUES ('card 4111 [b]')"))
     here = OpenConnection("prod", database, Rights.ADMIN)
     async with alone(connections=[here], size=(160, 48)) as console:
         opened_queues: list[object] = []

@@ -62,7 +62,8 @@ class FakeRepair:
 
 def a_queue(name: str, kind: str = "claim") -> Queue:
     found = design(kind, "postgresql")
-    return installed_queue("public", name, found, found.complete_options({}))
+    given = {"consumers": "direct"} if found.has_option("consumers") else {}
+    return installed_queue("public", name, found, found.complete_options(given))
 
 
 def diagnosis(name: str, *findings: Finding, unseen: Sequence[str] = ()) -> Diagnosis:

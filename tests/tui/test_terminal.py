@@ -178,7 +178,7 @@ def test_ctrl_q_restores_the_terminal_and_stops_an_action_after_its_batch(
     """The same action again completes the rest."""
     queue = make(database, "mail", "claim", {})
     with database.transaction("fill") as connection:
-        connection.exec_driver_sql("DELETE FROM mail")
+        connection.exec_driver_sql("DELETE FROM public.mail")
         push_many(connection, queue, [f"m{n}" for n in range(90)])
         for message in pop_many(connection, queue, 90):
             assert fail(connection, queue, message, "boom")

@@ -22,6 +22,7 @@ from console.engines import (
     product,
 )
 from console.engines.bounded_connection import SOCKET, Connection
+from console.engines.session_settings import SessionSettings
 from console.errors import (
     BusyError,
     ConnectionFailedError,
@@ -120,7 +121,7 @@ STATES: dict[str, type[ConsoleError]] = {
     "42723": UsageError,  # a function of that name
     "3F000": UsageError,  # no such schema
     "23502": UsageError,  # null
-    "23505": UsageError,  # a duplicate key
+    "23505": ConsoleError,  # a duplicate key
     "22P02": UsageError,  # no valid JSON
     "22P05": UsageError,  # a character that cannot be stored
     "22021": UsageError,  # NUL
@@ -149,7 +150,7 @@ def test_every_sqlstate_is_translated_to_the_right_error(database: Database, sta
     assert error.why.startswith("the message")
     assert ("the detail" in error.why) == (state not in {*DATA_IN_DETAIL, "08006"})
     assert error.next_step
-    if type(error) is ConsoleError and state != "53100":
+    if type(error) is ConsoleError and state not in {"53100", "23505"}:
         assert error.next_step == "the hint"
     assert isinstance(error.__cause__, DBAPIError)
 
@@ -189,7 +190,7 @@ def test_errors_without_a_message_of_the_server_keep_the_drivers_text(state: str
 def limits(options: str, seconds: float = 30.0) -> float | None:
     connection = Connection.__new__(Connection)  # without a server
     connection.pgconn = SimpleNamespace(status=ConnStatus.BAD)  # type: ignore[assignment]
-    connection.limit(Timeouts(connect_seconds=3, statement_seconds=seconds), options)
+    connection.limit(SessionSettings(Timeouts(3, statement_seconds=seconds), options))
     assert connection.ping_seconds == 3
     return connection.answer_seconds
 
@@ -202,7 +203,7 @@ def limits(options: str, seconds: float = 30.0) -> float | None:
         ("-c statement_timeout=60000", 70.0),
         ("-c statement_timeout=60000 -c statement_timeout=500ms", 1.5),
         ("-c statement_timeout=2min", 140.0),
-        ("-cstatement_timeout = '1h'", 4200.0),
+        ("-cstatement_timeout=1h", 4200.0),
         ("--statement_timeout=10s", 10.0 + 10.0 / 6),
         ("-c statement_timeout=60000 -c statement_timeout=0", None),
     ],

@@ -175,14 +175,14 @@ RECORDED = {
     ),
     "deadlock": recorded(TransientError, "40001", SERVER, DEADLOCK, 1205),
     "duplicate": recorded(
-        *(UsageError, "23000", SERVER),
+        *(ConsoleError, "23000", SERVER),
         f"{DUPLICATE} in object 'dbo.q'. The duplicate key value is ({SECRET}; (1) (x)).",
         2627,
         then=f"[01000] {SERVER}The statement has been terminated. (3621)",
         why=f"{DUPLICATE} in object 'dbo.q'.",
     ),
     "duplicate, in German": recorded(
-        *(UsageError, "23000", SERVER),
+        *(ConsoleError, "23000", SERVER),
         "Verletzung der PRIMARY KEY-Einschränkung 'pk'. "
         f"Der doppelte Schlüsselwert ist ({SECRET}).",
         2627,

@@ -19,7 +19,7 @@ DYNAMIC_SQL = {
     "EXEC (@alter)": "ALTER SEQUENCE ... RESTART WITH ... CACHE takes constants",
     "EXEC (@kill)": "so does KILL",
     "EXEC (@exchange)": "a procedure's own head, which only the server has, and another body",
-    "EXEC (@definition)": "a procedure as it was: its text is kept in the catalog",
+    "EXEC (@restore)": "the same, and its body as it was: that is kept in the catalog, and checked",
 }
 """All dynamic SQL, and why."""
 
@@ -36,6 +36,7 @@ def unlisted_dynamic_sql(text: str) -> Iterator[str]:
         begins = (
             "CONCAT(N'ALTER SEQUENCE [sales].[orders_",
             "CONCAT(N'ALTER SEQUENCE ', @pop_sequence,",
+            "CONCAT(N'ALTER SEQUENCE [name].[name] RESTART WITH ', @highest",
         )
         if not found[1].startswith(begins):
             yield found[0]

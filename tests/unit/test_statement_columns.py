@@ -21,7 +21,7 @@ from console.pipeline import leases
 from console.pipeline.archive import files, plan
 from console.sql import templates
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
-from tests.statements import pipeline_statements
+from tests.statements import MORE, pipeline_statements
 
 RING = {"next_numbers", "lost", "structure", "broken_slots", "missing_slots", "sequence_settings"}
 RING |= {"server_start", "park_orphans", "drop_holes", "void_holes", "park_spent", "drop_voids"}
@@ -69,7 +69,7 @@ def columns_of_doctor(product: Product, queue: Queue) -> Iterator[tuple[str, lis
     ring = queue.design.name == "ring"
     of_ring = [sql.statement(product.name, f"ring.{name}") for name in sorted(RING)] if ring else []
     for statement in (*of_ring, *of_the_doctor(product, queue.design.name)):
-        scope = queue.scope_of(statement.name, product)
+        scope = queue.scope_of(statement.name, product, **MORE)
         text = sql.script(statement, product.dialect, scope)
         # For some designs a statement is empty.
         if (found := columns(text)) and statement.name not in ONLY_ON[product.name]:

@@ -218,7 +218,9 @@ class EmbeddedServer:
         for port in ports:
             self.port = port
             configuration = cluster.configure(folder, self._settings, port)
-            with log.open("ab") as output:
+            # The server's user may pass through its folder, and so may others.
+            descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            with os.fdopen(descriptor, "ab") as output:
                 earlier = output.tell()
                 self._process = subprocess.Popen(
                     [

@@ -123,7 +123,21 @@ class SQLServer:
         """Server, port and database, also from `odbc_connect`."""
         return label(url)
 
-    def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine:
+    def secured(self, url: URL, *, production: bool) -> URL:  # noqa: ARG002  # of the protocol
+        """As it is: Microsoft's driver encrypts and checks the certificate unless told not to."""
+        return url
+
+    def protection(self, url: URL, *, production: bool) -> str:  # noqa: ARG002  # likewise
+        return "as its driver and the URL say"
+
+    def create_engine(
+        self,
+        url: URL,
+        timeouts: Timeouts,
+        application_name: str,
+        *,
+        pooled: bool = False,  # noqa: ARG002  # no pooler stands before this product
+    ) -> Engine:
         """A pool of connections with every timeout set."""
         import sqlalchemy  # noqa: PLC0415  # a verb imports what it uses
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy.exc import DBAPIError
 
 from console.engines.mssql.session import CONNECTING, IN_DOUBT
-from console.engines.product import UNREACHABLE
+from console.engines.product import ALREADY_STORED, UNREACHABLE, behind_sequence
 from console.errors import (
     BusyError,
     ConnectionFailedError,
@@ -118,7 +118,17 @@ def _without_data(record: DiagnosticRecord) -> str:
     return text if count else f"SQL Server error {record.number}."
 
 
+def _taken_key(text: str) -> tuple[type[ConsoleError], str]:
+    """By its value: a caller's own id is a UUID; a whole number was drawn from a sequence."""
+    if _OWN_ID.search(text):
+        return UsageError, ALREADY_STORED
+    of = re.search(r"'([^'.]+)\.([^']+?)(?:_archive|_meta|_data|_in_hand)?'", text)
+    return ConsoleError, behind_sequence(of[2] if of and of[1] != "dbq" else "")
+
+
 def _meaning(record: DiagnosticRecord, *, at_login: bool) -> tuple[type[ConsoleError], str]:
+    if record.number in {2601, 2627}:
+        return _taken_key(record.text)
     if found := _MEANINGS.get(record.number):
         return found
     if record.state == "01000" and "Can't open lib" in record.text:
@@ -150,7 +160,6 @@ _GRANT = "Ask the owner of the queue for the grant, or use another login."
 _FREE = "Free the resource that the server is short of, then try again."
 _ISOLATION = "Call it at READ COMMITTED, as the console does."
 _PAYLOAD = "The payload is not valid for the queue's payload type."
-_STORED = "A message with that id already exists; it was not stored twice."
 _READ_ONLY = "This database accepts no writes; connect to the one that does."
 _OWNER = (
     "Upgrade the queue: its procedures then run as dbq_owner, a user of the database. If that "
@@ -171,6 +180,7 @@ _UNDONE = {1205, 3902, 3930, 3960, 3998}
 _CERTIFICATE = ("certificate", "SSL Provider")
 
 _KEY = re.compile(r" The duplicate key value is \(.*\)\.?\Z", re.DOTALL)
+_OWN_ID = re.compile(r"\([0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\)")
 _VALUE = re.compile(r"value '.*'", re.DOTALL)
 _TRUNCATED = re.compile(r" Truncated value: '.*'\.?\Z", re.DOTALL)
 _DATA: dict[int, tuple[re.Pattern[str], str]] = {
@@ -226,7 +236,6 @@ _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
     ),
     2760: (UsageError, "Create the schema first, or name another with --schema."),
     **dict.fromkeys((1913, 2705, 2714, 2759, 15025), (UsageError, _OTHER_NAME)),
-    **dict.fromkeys((2601, 2627), (UsageError, _STORED)),
     515: (UsageError, "A message needs a payload."),
     # Conversions, overflows, truncation, invalid JSON.
     **dict.fromkeys(
@@ -256,6 +265,6 @@ _STATES: dict[str, tuple[type[ConsoleError], str]] = {
     "42S22": (UsageError, _CHANGED),
     "42S01": (UsageError, _OTHER_NAME),
     **dict.fromkeys(("22001", "22003", "22007", "22018"), (UsageError, _PAYLOAD)),
-    "23": (UsageError, _STORED),
+    "23": (ConsoleError, behind_sequence("")),
 }
 """By SQLSTATE, for unknown error numbers."""

@@ -150,6 +150,9 @@ def url_for_tasks(database: Database) -> str:
     return _URL[database.product.protocol](database)
 
 
+_OPTIONS = "-c timezone=UTC -c search_path=pg_catalog,pg_temp -c statement_timeout=0"
+
+
 def _libpq_url(database: Database) -> str:
     url = database.complete_url()
     query = {k: v if isinstance(v, str) else " ".join(v) for k, v in url.query.items()}
@@ -160,7 +163,7 @@ def _libpq_url(database: Database) -> str:
         **SOCKET,
         "connect_timeout": str(database.timeouts.connect_seconds),
         **query,
-        "options": f"-c timezone=UTC -c statement_timeout=0 {options}".strip(),
+        "options": f"{_OPTIONS} {options}".strip(),
         "client_encoding": "UTF8",
     }
     where = url.translate_connect_args(username="user", database="dbname")

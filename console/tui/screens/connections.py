@@ -13,7 +13,7 @@ from textual.widgets import Input
 from console import config, formats
 from console.config import file_writer
 from console.config.file_writer import WrongFieldError
-from console.engines import Capabilities
+from console.engines import TRANSPORT, Capabilities
 from console.errors import ConsoleError, UsageError
 from console.monitor.limits import Severity
 from console.rights import BY_WORD, ConnectionRights
@@ -442,6 +442,8 @@ def _append_test_result(
     if result.login is not None:
         can = ", ".join(result.login.can) or "only read"
         text.append(f"\n  its login could: {can}")
+    if protection := known.facts.get(TRANSPORT):
+        text.append(f"\n  encryption: {plain(protection)}")
     if known.read_only:
         text.append("\n  the server accepts no writes", style_of(detail, "warning"))
     for what, why in known.missing.items():

@@ -36,7 +36,17 @@ _COLUMNS: tuple[Column[Design], ...] = (
     Column("title", "", lambda of: of.title, "quiet", 20, 36),
 )
 _OPTIONS = (
-    *("order", "dequeue", "size", "in_hand", "content", "partitions", "subscribers", "history"),
+    *(
+        "order",
+        "dequeue",
+        "size",
+        "in_hand",
+        "content",
+        "partitions",
+        "subscribers",
+        "history",
+        "consumers",
+    ),
     *("conversation", "activation"),
     *("payload", "max_bytes", "archive_at_pop", "notify"),
 )

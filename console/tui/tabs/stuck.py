@@ -118,6 +118,8 @@ def detail_of(row: Row, library: str = "") -> list[tuple[str, str]]:
         return []
     ended = claim.bound and claim.owner is Evidence.GONE
     evidence = _CLAIM_ENDED if ended else _EVIDENCE[claim.owner]
+    if claim.session_state is Evidence.GONE is not claim.owner:
+        evidence = _SESSION_ENDED
     if library:
         evidence = _WORKERS[claim.owner].format(library)
     return [
@@ -127,6 +129,10 @@ def detail_of(row: Row, library: str = "") -> list[tuple[str, str]]:
     ]
 
 
+_SESSION_ENDED = (
+    "The session that claimed it has ended. If its consumer connects through a pooler, it may "
+    "still be working on it."
+)
 _CLAIM_ENDED = "The session that claimed it has ended, and so has the claim."
 _WORKERS = {
     Evidence.GONE: "Its worker is gone: no heartbeat for longer than the threshold.",

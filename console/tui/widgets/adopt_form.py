@@ -11,6 +11,7 @@ from console.actions import adopt
 from console.actions.adopt import CandidateTable, Preview
 from console.actions.libraries import DiscoveredTable
 from console.designs import DESIGNS, Design, presets
+from console.designs.model import CONSUMERS
 from console.monitor.filters import line_of, words_of
 from console.monitor.message import Message
 from console.relations import Column
@@ -104,6 +105,9 @@ class AdoptForm(Form):
         yield Field("called", "name")
         for role in _ROLES:
             yield Field(role, choices=None if role in _TYPED else [(_NONE, "none")])
+        yield Field(
+            CONSUMERS.name, choices=[(c, c) for c in CONSUMERS.choices], value=CONSUMERS.default
+        )
 
     @property
     def design(self) -> Design:
@@ -158,6 +162,8 @@ class AdoptForm(Form):
             role, _, column = pair.partition("=")
             if role in _ROLES:
                 self[role].value = column
+        if (consumers := initial.get(CONSUMERS.name, "")) in CONSUMERS.choices:
+            self[CONSUMERS.name].value = consumers
         if not self.design.library:
             self._mapping_changed()
 
@@ -178,6 +184,8 @@ class AdoptForm(Form):
         self["design"].set_value(of.name, [(n, n) for n in self._choices], of.summary)
         for name in _LIBRARY_FIELDS:
             self[name].display = bool(of.library)
+        self[CONSUMERS.name].display = self._asks_consumers
+        self[CONSUMERS.name].set_help(CONSUMERS.summary)
         if of.library:
             for role in _ROLES:
                 self[role].display = False
@@ -194,6 +202,10 @@ class AdoptForm(Form):
             else:
                 field.set_value(guessed.get(role, _NONE), choices)
         self._mapping_changed()
+
+    @property
+    def _asks_consumers(self) -> bool:
+        return not self.design.library and self.design.has_option(CONSUMERS.name)
 
     @property
     def _choices(self) -> list[str]:
@@ -241,4 +253,7 @@ class AdoptForm(Form):
             only = {"queue": self.part, "table": table.name}
             return {"name": self.called, "preset": of.name, **only}
         roles = line_of([f"{role}={column}" for role, column in self.roles.items()])
-        return {"name": table.name, "design": of.name, "map": roles}
+        values = {"name": table.name, "design": of.name, "map": roles}
+        if self._asks_consumers:
+            values[CONSUMERS.name] = self[CONSUMERS.name].value
+        return values

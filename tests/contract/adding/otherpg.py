@@ -22,9 +22,11 @@ class OtherPG(PostgreSQL):
         dialect.name = self.name
         return dialect
 
-    def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine:
+    def create_engine(
+        self, url: URL, timeouts: Timeouts, application_name: str, *, pooled: bool = False
+    ) -> Engine:
         """PostgreSQL's driver."""
-        engine = super().create_engine(url, timeouts, application_name)
+        engine = super().create_engine(url, timeouts, application_name, pooled=pooled)
         engine.dialect.name = self.name
         return engine
 

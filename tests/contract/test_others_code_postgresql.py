@@ -1,0 +1,190 @@
+"""What others have written is run as they mean it: triggers, constraints and types of adopted
+tables, whose functions name their tables without a schema, under the path of the table's owner."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import pytest
+from sqlalchemy import make_url
+
+from console.actions.adopt import adopt, forget
+from console.actions.archive import Purge
+from console.actions.requeue import Release, Requeue, RequeueTo
+from console.actions.reschedule import Reschedule
+from console.actions.rows import MessageAction
+from console.catalog import look_up
+from console.clock import utc
+from console.designs import DESIGNS
+from console.engines import Database, open_database
+from console.monitor.scan_query import MessageSource
+from tests.contract.client import Client
+from tests.contract.installs import installed
+from tests.contract.message_actions import run, source_of
+from tests.contract.variants import default
+from tests.servers import connect, login, value
+
+TABLE = """
+CREATE TABLE jobs (
+    id bigint PRIMARY KEY, body text NOT NULL, at timestamptz NOT NULL, due timestamptz NOT NULL,
+    taken timestamptz, who text, why text, CONSTRAINT known CHECK (is_known(id))
+);
+CREATE TABLE log (moment text, by text, path text);
+CREATE FUNCTION write_log() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO log VALUES (TG_NAME, current_user, current_setting('search_path'));
+    RETURN NEW;
+END $$;
+INSERT INTO jobs VALUES
+    (1, 'a', now(), now(), NULL, NULL, NULL), (2, 'b', now(), now(), now(), 'w', 'no'),
+    (3, 'c', now(), now(), now(), 'w', 'no'),
+    (4, 'd', now(), now(), now() - interval '1 h', 'w', NULL);
+CREATE TRIGGER "BEFORE STATEMENT" BEFORE UPDATE OR DELETE ON jobs FOR EACH STATEMENT
+    EXECUTE FUNCTION write_log();
+CREATE TRIGGER "BEFORE ROW" BEFORE UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION write_log();
+CREATE TRIGGER "AFTER ROW" AFTER UPDATE OR DELETE ON jobs FOR EACH ROW EXECUTE FUNCTION write_log();
+CREATE TRIGGER "AFTER STATEMENT" AFTER UPDATE OR DELETE ON jobs FOR EACH STATEMENT
+    EXECUTE FUNCTION write_log();
+CREATE CONSTRAINT TRIGGER "DEFERRED" AFTER UPDATE OR DELETE ON jobs DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION write_log();
+"""
+KNOWN = """
+CREATE TABLE known (id bigint);
+INSERT INTO known SELECT generate_series(1, 9);
+CREATE FUNCTION is_known(bigint) RETURNS boolean LANGUAGE sql STABLE AS
+    'SELECT EXISTS (SELECT FROM known AS k WHERE k.id = $1)';
+"""
+TRIGGERS = {"BEFORE STATEMENT", "BEFORE ROW", "AFTER ROW", "AFTER STATEMENT", "DEFERRED"}
+ROLES = {"id": "id", "payload": "body", "pushed_at": "at", "claimed_at": "taken"}
+ROLES |= {"claimed_by": "who", "error": "why"}
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """A database with a table of others, whose owner has a search path of their own."""
+
+    url: str
+    owner: str
+    database: Database
+
+
+@pytest.fixture
+def theirs(new_database: Database) -> Iterator[Theirs]:
+    url = new_database.url.render_as_string(hide_password=False)
+    with login(url) as owners:
+        owner = make_url(owners).username or ""
+        with connect(url) as connection:
+            connection.execute(f"CREATE SCHEMA app AUTHORIZATION {owner}".encode())
+            connection.execute(f"ALTER ROLE {owner} SET search_path = app".encode())
+        with connect(owners) as connection:
+            connection.execute((KNOWN + TABLE).encode())
+        yield Theirs(url, owner, new_database)
+
+
+def adopted(theirs: Theirs, design: str) -> Client:
+    roles = ROLES if design == "claim" else {"id": "id", "payload": "body", "due_at": "due"}
+    return Client(theirs.database, adopt(theirs.database, "app", "jobs", DESIGNS[design], roles))
+
+
+def other_queue(client: Client) -> MessageSource:
+    return source_of(installed(client.database, default("fifo"), "target"))
+
+
+ACTIONS: dict[str, Callable[[Client], MessageAction]] = {
+    "requeue": lambda client: Requeue(source_of(client)),
+    "release": lambda client: Release(source_of(client), stuck_after_seconds=1.0, unknown=True),
+    "purge": lambda client: Purge(source_of(client), permanently=True),
+    "requeue to": lambda client: RequeueTo(source_of(client), to=other_queue(client)),
+    "reschedule": lambda client: Reschedule(source_of(client), at=utc()),
+}
+
+
+def logged(url: str) -> list[tuple[str, str, str]]:
+    with connect(url) as connection:
+        return connection.execute("SELECT moment, by, path FROM app.log").fetchall()
+
+
+@pytest.mark.parametrize("verb", ACTIONS)
+def test_triggers_that_name_their_tables_without_a_schema_run(theirs: Theirs, verb: str) -> None:
+    """Of each kind, as the owner of the table: not as a superuser who acts on it."""
+    client = adopted(theirs, "pending" if verb == "reschedule" else "claim")
+    done = run(client, ACTIONS[verb](client))
+    assert done.ledger.out > 0
+    found = logged(theirs.url)
+    deletes = verb in {"purge", "requeue to"}
+    assert {moment for moment, *_ in found} == TRIGGERS - ({"BEFORE ROW"} if deletes else set())
+    login = theirs.database.url.username if verb == "requeue to" else theirs.owner
+    assert {(by, path) for _, by, path in found} == {(login, "app")}
+    with theirs.database.transaction("look") as connection:
+        path = connection.exec_driver_sql("SHOW search_path").scalar()
+    assert path == "pg_catalog, pg_temp", "nothing is left behind"
+
+
+def test_a_login_that_is_not_the_owner_acts_as_itself(theirs: Theirs) -> None:
+    client = adopted(theirs, "claim")
+    grants = ("GRANT USAGE ON SCHEMA app, dbq TO {}", "GRANT ALL ON ALL TABLES IN SCHEMA app TO {}")
+    with (
+        login(theirs.url, *grants, "GRANT ALL ON ALL TABLES IN SCHEMA dbq TO {}") as url,
+        closing(open_database(url)) as database,
+    ):
+        run(Client(database, client.queue), Requeue(source_of(client)))
+        assert {(by, path) for _, by, path in logged(theirs.url)} == {
+            (database.url.username, "app")
+        }
+
+
+def test_a_failing_deferred_trigger_undoes_the_batch(theirs: Theirs) -> None:
+    client = adopted(theirs, "claim")
+    with connect(theirs.url) as connection:
+        connection.execute(
+            "CREATE OR REPLACE FUNCTION app.write_log() RETURNS trigger LANGUAGE plpgsql AS $$"
+            " BEGIN IF TG_NAME = 'DEFERRED' THEN RAISE 'not this one'; END IF; RETURN NEW; END $$"
+        )
+    with pytest.raises(Exception, match="not this one"):
+        run(client, Requeue(source_of(client)))
+    with connect(theirs.url) as connection:
+        failed = "SELECT count(*) FROM app.jobs WHERE why IS NOT NULL"
+        assert connection.execute(failed).fetchone() == (2,)
+
+
+def test_the_search_path_of_an_adoption_is_recorded_and_can_be_given(theirs: Theirs) -> None:
+    of, where = DESIGNS["claim"], ("app", "jobs")
+    assert adopt(theirs.database, *where, of, ROLES).options["search_path"] == "app"
+    forget(theirs.database, look_up(theirs.database, "jobs"))
+    with connect(theirs.url) as connection:
+        connection.execute(
+            f"""CREATE SCHEMA more AUTHORIZATION {theirs.owner}; SET ROLE {theirs.owner};
+            CREATE TABLE more.log (LIKE app.log)""".encode()
+        )
+    queue = adopt(theirs.database, *where, of, ROLES, "more, app")
+    assert queue.options["search_path"] == "more, app"
+    client = Client(theirs.database, queue)
+    run(client, Requeue(source_of(client)))
+    assert value(theirs.url, "SELECT count(*) > 0 FROM more.log") is True
+    assert logged(theirs.url) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "path"),
+    [
+        ((), "{owner}, public"),
+        (("DATABASE {database} SET search_path = d",), "d"),
+        (("DATABASE {database} SET search_path = d", "ROLE {owner} SET search_path = r"), "r"),
+        (
+            (
+                "ROLE {owner} SET search_path = r",
+                "ROLE {owner} IN DATABASE {database} SET search_path = 'In It', \"$user\"",
+            ),
+            '"In It", {owner}',
+        ),
+    ],
+)
+def test_the_search_path_is_that_of_a_new_session_of_the_owner(
+    theirs: Theirs, settings: tuple[str, ...], path: str
+) -> None:
+    names = {"owner": theirs.owner, "database": theirs.database.url.database}
+    with connect(theirs.url) as connection:
+        connection.execute(f"ALTER ROLE {theirs.owner} RESET search_path".encode())
+        for setting in settings:
+            connection.execute(f"ALTER {setting.format(**names)}".encode())
+    found = adopt(theirs.database, "app", "jobs", DESIGNS["claim"], ROLES).options["search_path"]
+    assert found == path.format(**names)
