@@ -150,7 +150,6 @@ class BenchPlan:
         """All rounds; leaves nothing behind. `done` is called each round, `live` each second."""
         database = self._database
         drop_leftovers(database, find_leftovers(database), remove, self._on_note)
-        database.require_own_session("run the bench")
         pgbench = _pgbench() if against_pgbench else None
 
         def after(candidate: Candidate, scratch: ScratchQueue, one: RoundFigures) -> RoundFigures:

@@ -221,6 +221,7 @@ def session_named(database: Database, name: str) -> Iterator[Connection]:
     )
     try:
         with own.autocommit("read the server's load", read_only=True) as connection:
+            own.require_own_session("show others that this bench or proof is running")
             yield connection
     finally:
         own.close()

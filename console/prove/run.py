@@ -89,7 +89,7 @@ class Proof:
         """The design's label in the report, and its queue."""
         product = self._database.product
         options = of.complete_options(given, product.name)
-        if "consumers" in options and not self._database.pooled:
+        if "consumers" in options:
             options["consumers"] = "direct"
         if "size" in options and "size" not in given:
             options["size"] = str(LARGEST_RING)

@@ -119,6 +119,8 @@ def test_what_needs_a_session_is_refused(pooled: Console, direct: str) -> None:
     refused(
         pooled("bench", "--designs", "fifo", "--seconds", "0.2"), 4, "pooler", "past the pooler"
     )
+    answer = pooled("prove", "--designs", "fifo")
+    refused(answer, 4, "pooler", "past the pooler")
 
 
 def test_a_pooler_is_recognised_and_settings_hold(pooled: Console) -> None:

@@ -97,8 +97,23 @@ def skip_impossible_design(request: pytest.FixtureRequest) -> None:
             pytest.skip(f"{of.name}: {why}")
 
 
+REFUSED_THROUGH_A_POOLER = {
+    "test_prove.py": "prove",
+    "test_maintain_postgresql.py": "maintain",
+    "test_a_prepared_transaction_is_rolled_back": "ROLLBACK PREPARED",
+    "test_a_consumer_that_waits_is_registered_and_gets_what_is_pushed": "LISTEN",
+    "test_every_statement_runs_and_fills_its_row_type": "LISTEN",
+}
+"""A file or a test -> what of it needs a session of its own (words: tests/cli/test_poolers.py)."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect designs and options that the engine lacks."""
+    """Deselect designs and options that the engine lacks; skip what a pooler makes impossible."""
+    for item in items if config.getoption("--pooled") else ():
+        names = {item.path.name, getattr(item, "originalname", "")}
+        for name in names & REFUSED_THROUGH_A_POOLER.keys():
+            why = REFUSED_THROUGH_A_POOLER[name]
+            item.add_marker(pytest.mark.skip(reason=f"refused through a pooler: {why}"))
     absent = {item for item in items if isinstance(item, pytest.Function) and _is_absent(item)}
     if absent:
         config.hook.pytest_deselected(items=list(absent))
