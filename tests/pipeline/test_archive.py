@@ -2,12 +2,14 @@
 
 import json
 from collections import Counter
-from datetime import UTC, datetime
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from console.actions.archive import Archive, Purge
 from console.actions.restore import Restore
+from console.engines import open_database
 from console.errors import UsageError
 from console.pipeline.archive import files, job
 from console.pipeline.archive.files import pq
@@ -27,6 +29,7 @@ from tests.pipeline.archive_tools import (
     run,
 )
 from tests.pipeline.conftest import NewQueue
+from tests.poolers import PROGRAM, pgbouncer, through
 
 
 def test_every_row_is_archived_once_and_a_preview_changes_nothing(
@@ -54,6 +57,23 @@ def test_every_row_is_archived_once_and_a_preview_changes_nothing(
     ended = [lake.read_json(path) for path in kept if path.endswith("done.json")]
     assert sorted(one["deleted"] for one in ended) == [5, 30], "runs of one moment are in no order"
     assert all(one["deleted"] == one["rows"]["delete"] for one in ended)
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="needs Debian's pgbouncer")
+def test_rows_leave_through_a_pooler_with_their_times(filled: Client, lake: Lake) -> None:
+    """Startup options are refused there, and the database's own time zone is another one."""
+    name = filled.database.url.database
+    execute_sql(filled, f"ALTER DATABASE {name} SET timezone = 'Asia/Tokyo'")
+    before = archived_keys(filled)
+    direct = filled.database.url.render_as_string(hide_password=False)
+    with pgbouncer(direct, size=4) as url, closing(open_database(direct)) as database:
+        client = Client(through(url, database), filled.queue)
+        (done,) = run(client, lake, range_rows=10)
+        assert database.pooled
+    assert (done.exported, done.deleted, done.withdrawn) == (30, 30, 0)
+    assert sorted(row["archive_id"] for row in rows_in_lake(lake)) == before
+    ages = [datetime.now(UTC) - row["pushed_at"] for row in rows_in_lake(lake)]
+    assert all(timedelta() < age < timedelta(hours=1) for age in ages)
 
 
 EXTREMES = [

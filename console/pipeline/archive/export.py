@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from console import sql
 from console.catalog import Queue
@@ -104,9 +104,13 @@ def _libpq(url: str) -> Iterator[TaskReader]:
             "The pipeline needs the ADBC driver of PostgreSQL, which is not installed.",
             next_step=f"Install it with: {INSTALL}",
         ) from None
+    pooled = not conninfo_to_dict(url)["options"]
     try:
-        with dbapi.connect(url, autocommit=True) as connection:
-            yield _Adbc(connection)
+        with dbapi.connect(url, autocommit=not pooled) as connection:
+            opened = _Adbc(connection)
+            if pooled:
+                opened.one(sql.script("pipeline.reader_settings", product("postgresql").dialect))
+            yield opened
     except dbapi.OperationalError as error:
         raise ConnectionFailedError(
             "Could not read from the database.",
@@ -150,6 +154,7 @@ def url_for_tasks(database: Database) -> str:
     return _URL[database.product.protocol](database)
 
 
+# As the statement reader_settings, which sets them behind a pooler.
 _OPTIONS = "-c timezone=UTC -c search_path=pg_catalog,pg_temp -c statement_timeout=0"
 
 
@@ -163,7 +168,8 @@ def _libpq_url(database: Database) -> str:
         **SOCKET,
         "connect_timeout": str(database.timeouts.connect_seconds),
         **query,
-        "options": f"{_OPTIONS} {options}".strip(),
+        # A pooler would refuse them.
+        "options": "" if database.pooled else f"{_OPTIONS} {options}".strip(),
         "client_encoding": "UTF8",
     }
     where = url.translate_connect_args(username="user", database="dbname")
