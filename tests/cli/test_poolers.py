@@ -174,6 +174,7 @@ def test_a_long_job_behind_a_pooler_keeps_its_message(
     direct: str, work_seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pooler ends the server session of a consumer that works; a repair takes nothing of it."""
+    name = f"work_{work_seconds:.0f}"
     short, console, began = work_seconds < 10, Console(direct), time.monotonic()
     if short:
         file = tmp_path / "config.toml"
@@ -182,14 +183,14 @@ def test_a_long_job_behind_a_pooler_keeps_its_message(
     lifetime = {"server_idle_timeout": "1" if short else "600"}
     with pgbouncer(direct, size=2, **lifetime) as through:
         for design in FINISHING:
-            queue = f"work_{design}"
+            queue = f"{name}_{design}"
             console.done("install", design, queue)
             console.done("push", queue, "long")
         with ExitStack() as stack:
             claims = {}
             for design in FINISHING:
                 consumer = stack.enter_context(connect(through))
-                pop = f"SELECT id, attempts, pg_backend_pid() FROM work_{design}_pop()"
+                pop = f"SELECT id, attempts, pg_backend_pid() FROM {name}_{design}_pop()"
                 found = consumer.execute(pop.encode()).fetchone()
                 assert found is not None
                 claims[design] = (consumer, *found)
@@ -201,13 +202,13 @@ def test_a_long_job_behind_a_pooler_keeps_its_message(
                 900,
             )
             for design, (consumer, id_, attempts, _) in claims.items():
-                queue = f"work_{design}"
+                queue = f"{name}_{design}"
                 assert "claims_unknown" in console("doctor", queue).text
                 console("doctor", queue, "--fix", "--yes", queue)
                 console("release", queue, "--yes")
                 assert console("pop", queue).status == 1, "a second consumer got it"
                 done = consumer.execute(
-                    f"SELECT work_{design}_complete(%s, %s)".encode(), (id_, attempts)
+                    f"SELECT {name}_{design}_complete(%s, %s)".encode(), (id_, attempts)
                 ).fetchone()
                 assert done == (True,), design
 
