@@ -176,3 +176,21 @@ def test_read_only_by_default_is_not_undone(url: str, level: str) -> None:
             assert (answer.status, "read-only" in answer.err) == (4, True), answer
     with connect(url) as connection:
         assert connection.execute("SELECT payload FROM public.news").fetchall() == [("größer",)]
+
+
+def test_a_time_ahead_of_the_server_is_no_age_and_nothing_is_ok(database_url: str) -> None:
+    """Local times, four hours east of UTC, in a column without a zone."""
+    console = Console(database_url)
+    with connect(database_url) as connection:
+        connection.execute(
+            "CREATE TABLE public.theirs (id int PRIMARY KEY, made timestamp, body text);"
+            "INSERT INTO public.theirs VALUES (1, timezone('Asia/Dubai', now()), 'x')"
+        )
+    maps = ["--map", "id=id", "--map", "payload=body", "--map", "pushed_at=made"]
+    console.done("adopt", "theirs", "--design", "fifo", *maps)
+    assert console.status("theirs")["age_seconds"] is None
+    assert "age_seconds" in console.status("theirs")["unknown"]
+    (message,) = console.done("messages", "theirs", "--json").json["messages"]
+    assert message["age_seconds"] is None
+    answer = console("check", "theirs", "--max-age", "10m")
+    assert (answer.status, answer.text.split()[1]) == (1, "UNKNOWN")
