@@ -120,6 +120,57 @@ l.archived_at -- when subscribed=no
 '^(|_(archive|waiting|meta|data|config|parked|in_hand|popped|subscribers|swept|content_[0-9]+|((push|pop|turn)_)?seq(_[0-9]+)?'
 '|(push|pop)(_many)?|complete|fail|wait(_end)?|sweep|relay))$'
 
+-- define: code_of_others
+-- for a relation c: what reading it runs of a login that is no superuser, and whose; null: nothing
+-- The planner computes what an index, a constraint or a statistic calls of constants.
+(
+    WITH RECURSIVE parts AS (
+        SELECT c.oid AS oid
+        UNION
+        SELECT i.inhrelid FROM parts AS p INNER JOIN pg_inherits AS i ON p.oid = i.inhparent
+    ),
+
+    kinds AS (
+        SELECT a.atttypid AS oid FROM parts AS p INNER JOIN pg_attribute AS a ON p.oid = a.attrelid AND a.attnum > 0
+        UNION
+        SELECT v.oid FROM kinds AS k
+        INNER JOIN pg_type AS t ON k.oid = t.oid
+        CROSS JOIN LATERAL (VALUES (t.typbasetype), (t.typelem)) AS v (oid)
+        WHERE v.oid <> 0
+    ),
+
+    called AS (
+        SELECT coalesce(o.oprcode, d.refobjid) AS oid
+        FROM parts AS p
+        CROSS JOIN LATERAL (
+            SELECT 'pg_class' AS catalog, i.indexrelid AS oid FROM pg_index AS i WHERE i.indrelid = p.oid
+            UNION ALL
+            SELECT 'pg_constraint', k.oid FROM pg_constraint AS k WHERE k.conrelid = p.oid
+            UNION ALL
+            SELECT 'pg_statistic_ext', s.oid FROM pg_statistic_ext AS s WHERE s.stxrelid = p.oid
+        ) AS w
+        INNER JOIN pg_depend AS d ON d.classid = CAST(w.catalog AS regclass) AND w.oid = d.objid
+        LEFT JOIN pg_operator AS o ON d.refclassid = CAST('pg_operator' AS regclass) AND d.refobjid = o.oid
+        WHERE d.refclassid IN (CAST('pg_proc' AS regclass), CAST('pg_operator' AS regclass))
+        UNION ALL
+        -- Made by an owner of the column's type: anybody makes one between that and a type of their own.
+        SELECT s.castfunc FROM kinds AS k
+        INNER JOIN pg_cast AS s ON k.oid IN (s.castsource, s.casttarget)
+        INNER JOIN pg_type AS t ON t.oid = CASE k.oid WHEN s.castsource THEN s.casttarget ELSE s.castsource END
+        INNER JOIN pg_roles AS u ON t.typowner = u.oid AND u.rolsuper
+    )
+
+    SELECT min(f.what || ' of ' || r.rolname)
+    FROM (
+        SELECT 'the function ' || CAST(CAST(p.oid AS regprocedure) AS text) AS what, p.proowner AS owner
+        FROM called AS l INNER JOIN pg_proc AS p ON l.oid = p.oid
+        UNION ALL
+        SELECT 'the view or foreign table ' || CAST(CAST(t.oid AS regclass) AS text), t.relowner
+        FROM parts AS p INNER JOIN pg_class AS t ON p.oid = t.oid AND t.relkind IN ('v', 'f')
+    ) AS f
+    INNER JOIN pg_roles AS r ON f.owner = r.oid AND NOT r.rolsuper
+)
+
 -- name: archive
 -- script: the archive, for purged and archived messages, and popped ones with archive_at_pop=on
 CREATE TABLE "{schema}"."{queue}_archive" (

@@ -97,6 +97,7 @@ ORDER BY p.name, n.nspname, c.relname;
 
 -- name: find
 -- the library's tables that this login may read, each with its payload table, and its queue if it has only one
+-- Not those that would run others' code with the rights of a superuser: anybody can create such a table.
 SELECT
     f.schema,
     f."table",
@@ -118,6 +119,7 @@ FROM (
         SELECT count(*) FROM pg_attribute AS a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY(CAST(:columns AS text[]))
     ) = cardinality(CAST(:columns AS text[]))
+    AND CASE WHEN current_setting('is_superuser') = 'on' THEN {code_of_others} IS NULL ELSE true END
 ) AS f
 WHERE CAST(:beside AS text) IS NULL OR f.beside IS NOT NULL
 ORDER BY f.schema, f."table";
