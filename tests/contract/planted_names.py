@@ -44,7 +44,7 @@ SET search_path = pg_catalog AS $$ BEGIN
     END IF;
     RETURN true;
 END $$;"""
-"""Whoever runs it as a superuser adds a line to the file `report`, in a read-only transaction too."""
+"""A superuser who runs it adds a line to the file `report`, in a read-only transaction too."""
 
 
 def words() -> tuple[set[str], set[str]]:

@@ -44,7 +44,13 @@ CODE = {
     CREATE VIEW public.evil AS SELECT a.* FROM public.aside AS a WHERE public.ran('view')""",
 }
 """What the owner of the table `evil` does to it."""
-READING = ("status", "messages evil --payload", "errors evil", "check", "report evil")
+READING: tuple[str, ...] = (
+    "status",
+    "messages evil --payload",
+    "errors evil",
+    "check",
+    "report evil",
+)
 READING += ("doctor --idle-for 0s", "doctor evil --idle-for 0s", "discover", "consumers evil")
 TAKES = "INSERT INTO dbq.queue (schema_name, queue_name, design, kind, options, roles, version) "
 VIEW = """VALUES ('public', 'evil', 'fifo', 'adopted', '{"view": "yes"}',
@@ -85,7 +91,7 @@ def site(module_server: EmbeddedServer, report: Path) -> Iterator[Site]:
         ]
         logins[1].done("install", "fifo", "evil")
         logins[1].done("push", "evil", "x")
-        yield Site(superuser, *logins, report)
+        yield Site(superuser, logins[0], logins[1], report)
         with connect(url) as connection:
             connection.execute("DROP TYPE IF EXISTS public.word CASCADE")
 
@@ -128,7 +134,7 @@ def test_a_row_of_an_admin_does_not_say_that_a_view_may_be_read(site: Site) -> N
     assert site.ran == ""
 
 
-def test_a_table_that_looks_like_a_librarys_is_not_found(site: Site) -> None:
+def test_a_table_with_the_columns_of_a_library_is_not_found(site: Site) -> None:
     site.plant(
         QUIET
         + """CREATE TABLE public.delayed_jobs (
