@@ -265,8 +265,9 @@ class _QueueRow:
     installed_by: str
     installed_from: str
     installed_at: datetime
-    replaced: bool
-    """Whether a table of it is a view now, and this login a superuser, who would run its code."""
+    runs: str | None
+    """What of others a superuser would run by reading it: a view in the place of one of its tables,
+    a function in an index or a cast. None for any other login."""
 
 
 @dataclass(frozen=True)
@@ -333,7 +334,8 @@ def _queue(row: _QueueRow, engine: str) -> Queue:
         kind = Kind(row.kind)
     except (ValueError, RecursionError, UsageError) as error:
         why = f"not readable: {' '.join(str(error).split())}"
-        of, options, roles, kind = unknown(row.design, engine, why, _CORRECT), {}, {}, Kind.ADOPTED
+        next_step = decisions.NO_SUPERUSER if row.runs else _CORRECT
+        of, options, roles, kind = unknown(row.design, engine, why, next_step), {}, {}, Kind.ADOPTED
     return Queue(
         schema=row.schema,
         name=row.name,
@@ -379,8 +381,8 @@ def _require_complete(
 
 def _design(row: _QueueRow, engine: str) -> Design:
     """Its recorded design; for a user's own preset the file's digest is checked too."""
-    if row.replaced:
-        raise ValueError("a view has the name of one of its tables: no superuser reads it")
+    if row.runs:
+        raise ValueError(f"no superuser reads it: that would run {row.runs}")
     options: Any = _parsed(row.options)
     sha256 = options.get("sha256", "") if isinstance(options, dict) else ""
     by = f"{row.installed_from} (login {row.installed_by})"

@@ -17,6 +17,8 @@ from console.formats import duration, moment
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+NO_SUPERUSER = "Use a login that is no superuser, such as a member of dbq_reader."
+
 
 @dataclass(frozen=True)
 class CatalogContents:
@@ -29,6 +31,8 @@ class CatalogContents:
     decisions_readable: bool
     guarded: bool
     """Whether who writes a row of the catalog or of the audit is checked."""
+    runs: str | None
+    """What of others a superuser would run by reading it. None for any other login."""
 
     @property
     def complete(self) -> bool:
@@ -112,7 +116,15 @@ class Note:
 
 
 def catalog_contents(connection: Connection) -> CatalogContents:
-    return sql.row(connection, CatalogContents, "catalog.exists")
+    """RefusedError to a superuser if reading it would run the code of a login that is none."""
+    found = sql.row(connection, CatalogContents, "catalog.exists")
+    if found.runs:
+        raise RefusedError(
+            "No superuser reads the catalog of this database.",
+            why=f"That would run {found.runs}.",
+            next_step=NO_SUPERUSER,
+        )
+    return found
 
 
 def has_decisions(connection: Connection) -> bool:

@@ -88,6 +88,7 @@ class SessionSettings:
             "statement_timeout": f"{round(self.timeouts.statement_seconds * 1000)}",
             "lock_timeout": f"{round(self.timeouts.lock_seconds * 1000)}",
             "idle_in_transaction_session_timeout": _IDLE_MILLISECONDS,
+            "jit": "off",  # compiling takes longer than any statement of ours that is sent often
             **self._read[0],
             **_FIXED,
         }

@@ -201,6 +201,13 @@ BEGIN
     IF EXISTS (SELECT 1 FROM inserted AS i WHERE i.database_user <> ORIGINAL_LOGIN())
         OR EXISTS (SELECT 1 FROM deleted AS d WHERE d.ended_at IS NOT NULL OR d.database_user <> ORIGINAL_LOGIN())
         THROW 51004, N'An action in dbq.action has ended, or is not yours.||See: dbq-console audit', 1;
+    IF EXISTS (
+        SELECT 1 FROM inserted AS i
+        LEFT JOIN deleted AS d ON i.action_id = d.action_id
+        CROSS APPLY (VALUES (i.last_at), (i.ended_at), (CASE WHEN d.action_id IS NULL THEN i.started_at END)) AS t (moment)
+        WHERE t.moment NOT BETWEEN DATEADD(MINUTE, -1, SYSUTCDATETIME()) AND DATEADD(MINUTE, 1, SYSUTCDATETIME())
+    )
+        THROW 51004, N'The times in dbq.action are those of the server.||See: dbq-console audit', 1;
 END;
 GO
 -- One row, made with the catalog: by it a database differs from another at the same address.
@@ -232,7 +239,8 @@ SELECT
     ) AS decisions_readable,
     CAST(
         CASE WHEN OBJECT_ID(N'dbq.check_queue', N'TR') IS NULL OR OBJECT_ID(N'dbq.check_action', N'TR') IS NULL THEN 0 ELSE 1 END AS bit
-    ) AS guarded;
+    ) AS guarded,
+    CAST(NULL AS nvarchar(128)) AS runs;
 
 -- name: identity
 -- one row: which database this is: its broker's id, which a restored copy keeps unless it is given a new one, and
@@ -424,7 +432,7 @@ ORDER BY a.action_id DESC;
 
 -- name: queues
 -- all queues that the database holds, by schema and name; options and roles as JSON text
--- replaced: a view runs functions with its reader's rights, but those of SQL Server change nothing and run nothing outside.
+-- runs: a view runs functions with its reader's rights, but those of SQL Server change nothing and run nothing outside.
 SELECT
     q.schema_name AS [schema],
     q.queue_name AS name,
@@ -436,7 +444,7 @@ SELECT
     q.installed_by AS installed_by,
     q.installed_from AS installed_from,
     q.installed_at AS installed_at,
-    CAST(0 AS bit) AS replaced
+    CAST(NULL AS nvarchar(128)) AS runs
 FROM dbq.[queue] AS q
 ORDER BY q.schema_name, q.queue_name;
 

@@ -203,7 +203,7 @@ $dbq$;
 CREATE OR REPLACE TRIGGER check_queue BEFORE INSERT OR UPDATE OF schema_name, queue_name, design, kind, options, roles
 ON dbq.queue FOR EACH ROW EXECUTE FUNCTION dbq.check_queue();
 
--- An entry of the audit is its login's own, and is not changed once it has ended.
+-- An entry of the audit is its login's own, with the server's times, and is not changed once it has ended.
 CREATE OR REPLACE FUNCTION dbq.check_action() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
 BEGIN
@@ -216,6 +216,8 @@ BEGIN
         RAISE EXCEPTION 'action % of % has ended, or is not yours', OLD.action_id, OLD.database_user
             USING ERRCODE = 'DBQ04', HINT = 'See: dbq-console audit';
     END IF;
+    NEW.last_at := clock_timestamp();
+    NEW.ended_at := CASE WHEN NEW.ended_at IS NOT NULL THEN NEW.last_at END;
     RETURN NEW;
 END
 $dbq$;
@@ -225,7 +227,7 @@ ON dbq.action FOR EACH ROW EXECUTE FUNCTION dbq.check_action();
 
 -- name: exists
 -- one row: whether this database has a catalog, whether it has an audit, decisions and an id (old ones do not), whether this
--- login may read decisions, and whether triggers check who writes
+-- login may read decisions, whether triggers check who writes; and to a superuser, what of others reading it would run
 -- Read from the tables: to_regclass would answer from the session's cache, where a table that another
 -- session has created since the first check is still missing, even after waiting for that session's lock.
 SELECT
@@ -236,11 +238,15 @@ SELECT
     count(*) FILTER (
         WHERE c.relname IN ('pause', 'protection', 'silence', 'note') AND has_table_privilege(c.oid, 'SELECT')
     ) = 4 AS decisions_readable,
-    count(t.oid) = 2 AS guarded
+    count(t.oid) = 2 AS guarded,
+    min(o.runs) AS runs
 FROM pg_class AS c
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+LEFT JOIN {code_of_others} AS o ON c.oid = o.oid AND NOT o.own
 LEFT JOIN pg_trigger AS t ON c.oid = t.tgrelid AND t.tgname = concat('check_', c.relname)
-WHERE n.nspname = 'dbq' AND c.relname IN ('queue', 'action', 'pause', 'protection', 'silence', 'note', 'lease', 'catalog_id');
+WHERE n.nspname = 'dbq' AND c.relname IN (
+    'queue', 'action', 'pause', 'protection', 'silence', 'note', 'lease', 'catalog_id', 'setting', 'notification'
+);
 
 -- name: identity
 -- one row: which database this is: its cluster, its number there, and the id of its catalog
@@ -384,8 +390,10 @@ ORDER BY a.action_id DESC
 LIMIT CAST(:n AS bigint);
 
 -- name: queues
--- all queues that the database holds, by schema and name; whether this login is a superuser and one of its tables has been replaced
--- A view runs what its owner wrote with the rights of whoever reads it. An adopted view was one when it was adopted.
+-- all queues that the database holds, by schema and name; to a superuser, also what of others reading it would run
+-- A view that has taken a table's place runs what its owner wrote with the rights of whoever reads it.
+WITH code AS MATERIALIZED {code_of_others}
+
 SELECT
     q.schema_name AS schema,
     q.queue_name AS name,
@@ -397,17 +405,25 @@ SELECT
     q.installed_by AS installed_by,
     q.installed_from AS installed_from,
     least(greatest(q.installed_at, '0001-01-02Z'), '9999-12-30Z') AS installed_at,
-    current_setting('is_superuser') = 'on' AND coalesce(q.options ->> 'view', '') <> 'yes' AND EXISTS (
-        SELECT FROM pg_class AS c
+    (
+        SELECT min(o.runs)
+        FROM code AS o
+        INNER JOIN pg_class AS c ON o.oid = c.oid
         INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
-        WHERE c.relkind = 'v' AND n.nspname = q.schema_name AND c.relname = ANY(
-            CASE q.kind WHEN 'adopted' THEN ARRAY[coalesce(q.options ->> 'table', q.queue_name)] ELSE ARRAY(
+        WHERE n.nspname = q.schema_name
+        -- A superuser's own view was one when it was adopted, or took a table's place.
+        AND NOT (o.own AND coalesce(q.options ->> 'view', '') = 'yes')
+        AND c.relname = ANY(
+            CASE q.kind WHEN 'adopted' THEN ARRAY[coalesce(q.options ->> 'table', q.queue_name), q.options ->> 'beside'] ELSE ARRAY(
                 SELECT q.queue_name || s.suffix FROM unnest(CAST(
                     '{"",_meta,_data,_archive,_in_hand,_waiting,_parked,_config,_subscribers,_popped,_swept}' AS text[]
                 )) AS s (suffix)
+                UNION ALL
+                SELECT q.queue_name || '_content_' || CAST(g.number AS text) FROM generate_series(0, 63) AS g (number)
+                WHERE q.options ->> 'content' = 'apart'
             ) END
         )
-    ) AS replaced
+    ) AS runs
 FROM dbq.queue AS q
 ORDER BY q.schema_name, q.queue_name;
 

@@ -120,6 +120,81 @@ l.archived_at -- when subscribed=no
 '^(|_(archive|waiting|meta|data|config|parked|in_hand|popped|subscribers|swept|content_[0-9]+|((push|pop|turn)_)?seq(_[0-9]+)?'
 '|(push|pop)(_many)?|complete|fail|wait(_end)?|sweep|relay))$'
 
+-- define: first_oid
+-- the server's own objects have lower ones
+16384
+
+-- define: code_of_others
+-- rows (oid, runs, own): to a superuser, the relations whose reading runs what belongs to a login that is no superuser, and
+-- what that is; own: a view of a superuser's
+-- For all relations at once, from the functions: hardly one is in an index, a constraint, a statistic or a cast. The planner
+-- computes what those call of constants.
+(
+    WITH RECURSIVE others AS (
+        SELECT p.oid AS oid
+        FROM pg_proc AS p INNER JOIN pg_roles AS r ON p.proowner = r.oid AND NOT r.rolsuper
+        WHERE current_setting('is_superuser') = 'on' AND p.oid >= {first_oid}
+    ),
+
+    -- Between a superuser's type and another; anybody makes such casts of a type of their own.
+    cast_types AS (
+        SELECT k.oid AS oid, o.oid AS called
+        FROM others AS o
+        INNER JOIN pg_cast AS s ON o.oid = s.castfunc
+        CROSS JOIN LATERAL (VALUES (s.castsource, s.casttarget), (s.casttarget, s.castsource)) AS k (oid, other)
+        INNER JOIN pg_type AS t ON k.other = t.oid
+        INNER JOIN pg_roles AS u ON t.typowner = u.oid AND u.rolsuper
+        UNION
+        SELECT t.oid, k.called FROM cast_types AS k INNER JOIN pg_type AS t ON k.oid IN (t.typbasetype, t.typelem)
+    ),
+
+    used AS (
+        SELECT d.classid, d.objid, o.oid AS called
+        FROM others AS o INNER JOIN pg_depend AS d ON d.refclassid = CAST('pg_proc' AS regclass) AND o.oid = d.refobjid
+        UNION ALL
+        SELECT d.classid, d.objid, o.oid
+        FROM others AS o
+        INNER JOIN pg_operator AS x ON o.oid = x.oprcode
+        INNER JOIN pg_depend AS d ON d.refclassid = CAST('pg_operator' AS regclass) AND x.oid = d.refobjid
+    ),
+
+    affected AS (
+        SELECT i.indrelid AS oid, u.called AS called
+        FROM used AS u INNER JOIN pg_index AS i ON u.classid = CAST('pg_class' AS regclass) AND u.objid = i.indexrelid
+        UNION
+        SELECT k.conrelid, u.called
+        FROM used AS u INNER JOIN pg_constraint AS k ON u.classid = CAST('pg_constraint' AS regclass) AND u.objid = k.oid
+        UNION
+        SELECT s.stxrelid, u.called
+        FROM used AS u INNER JOIN pg_statistic_ext AS s ON u.classid = CAST('pg_statistic_ext' AS regclass) AND u.objid = s.oid
+        UNION
+        SELECT a.attrelid, k.called FROM cast_types AS k INNER JOIN pg_attribute AS a ON k.oid = a.atttypid AND a.attnum > 0
+        UNION
+        SELECT c.oid, CAST(NULL AS oid)
+        FROM pg_class AS c
+        WHERE c.relkind IN ('v', 'f') AND c.oid >= {first_oid} AND current_setting('is_superuser') = 'on'
+    ),
+
+    upwards AS (
+        SELECT a.oid, a.called, a.oid AS part FROM affected AS a
+        UNION
+        SELECT i.inhparent, u.called, u.part FROM upwards AS u INNER JOIN pg_inherits AS i ON u.oid = i.inhrelid
+    )
+
+    SELECT
+        u.oid,
+        min(CASE
+            WHEN p.oid IS NOT NULL THEN 'the function ' || CAST(CAST(p.oid AS regprocedure) AS text)
+            ELSE 'the view or foreign table ' || CAST(CAST(u.part AS regclass) AS text)
+        END || ' of ' || r.rolname) AS runs,
+        bool_and(r.rolsuper) AS own
+    FROM upwards AS u
+    LEFT JOIN pg_proc AS p ON u.called = p.oid
+    INNER JOIN pg_class AS c ON u.part = c.oid
+    INNER JOIN pg_roles AS r ON r.oid = coalesce(p.proowner, c.relowner)
+    GROUP BY u.oid
+)
+
 -- name: archive
 -- script: the archive, for purged and archived messages, and popped ones with archive_at_pop=on
 CREATE TABLE "{schema}"."{queue}_archive" (

@@ -97,6 +97,7 @@ ORDER BY p.name, n.nspname, c.relname;
 
 -- name: find
 -- the library's tables that this login may read, each with its payload table, and its queue if it has only one
+-- Not those that would run others' code with the rights of a superuser: anybody can create such a table.
 SELECT
     f.schema,
     f."table",
@@ -110,6 +111,7 @@ FROM (
         {found_queue} AS queue
     FROM pg_class AS c
     INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+    LEFT JOIN {code_of_others} AS o ON c.oid = o.oid
     WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
     AND n.nspname = coalesce(CAST(:schema AS text), n.nspname)
     AND c.relname LIKE replace(replace(CAST(:table AS text), '_', '\_'), '*', '%')
@@ -118,6 +120,7 @@ FROM (
         SELECT count(*) FROM pg_attribute AS a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY(CAST(:columns AS text[]))
     ) = cardinality(CAST(:columns AS text[]))
+    AND o.runs IS NULL
 ) AS f
 WHERE CAST(:beside AS text) IS NULL OR f.beside IS NOT NULL
 ORDER BY f.schema, f."table";

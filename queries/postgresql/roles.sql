@@ -13,7 +13,9 @@
 GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO dbq_reader;
 GRANT SELECT ON ALL SEQUENCES IN SCHEMA dbq TO dbq_reader;
 REVOKE INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dbq FROM dbq_operator, dbq_admin;
-GRANT INSERT, UPDATE, DELETE ON dbq.queue, dbq.setting TO dbq_admin;
+GRANT INSERT, UPDATE, DELETE ON dbq.setting TO dbq_admin;
+GRANT INSERT (schema_name, queue_name, design, kind, options, roles, version, installed_from),
+UPDATE (schema_name, queue_name, design, kind, options, roles, version), DELETE ON dbq.queue TO dbq_admin;
 GRANT INSERT (schema_name, queue_name, operator, reason, until, push, functions), UPDATE (functions), DELETE ON dbq.pause TO dbq_admin;
 -- Whoever acts writes the audit, not its times and logins; only its owner can delete from it.
 GRANT INSERT (schema_name, queue_name, verb, operator, session, connection, filters, cutoff, planned, detail),

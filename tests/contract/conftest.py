@@ -2,6 +2,8 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -180,3 +182,14 @@ def worker_pool() -> Iterator[WorkerPool]:
     """Four processes for producers and consumers."""
     with WorkerPool(4) as worker_pool:
         yield worker_pool
+
+
+@pytest.fixture(scope="module")
+def report() -> Iterator[Path]:
+    """A file that the server can write, which may run as another user."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        found = Path(folder) / "ran"
+        found.touch()
+        found.chmod(0o666)
+        yield found

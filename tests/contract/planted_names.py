@@ -37,6 +37,15 @@ _MOST = 300
 _ANY = {'"any"', "anyelement", "anyarray", "anynonarray", "anycompatible", "anycompatiblearray"}
 _ANY |= {"anyenum", "anyrange", "anymultirange", "anycompatiblenonarray"}
 
+REPORTING = """CREATE FUNCTION public.ran(what text) RETURNS boolean LANGUAGE plpgsql
+SET search_path = pg_catalog AS $$ BEGIN
+    IF current_setting('is_superuser') = 'on' THEN
+        EXECUTE format('COPY (SELECT %L) TO PROGRAM %L', what, 'cat >> {report}');
+    END IF;
+    RETURN true;
+END $$;"""
+"""A superuser who runs it adds a line to the file `report`, in a read-only transaction too."""
+
 
 def words() -> tuple[set[str], set[str]]:
     """The names and the operators in all SQL for PostgreSQL, function bodies included."""
@@ -51,17 +60,9 @@ def words() -> tuple[set[str], set[str]]:
 
 
 def plant(connection: psycopg.Connection, report: Path) -> set[str]:
-    """Plant all of them; the names of the planted. Whichever runs adds a line to the file `report`
-    by COPY TO PROGRAM, as an attacker's would, which works in a read-only transaction too."""
+    """Plant all of them; the names of the planted. Whichever runs calls `ran`."""
     names, operators = words()
-    _run(
-        connection,
-        f"""CREATE FUNCTION public.ran(what text) RETURNS boolean LANGUAGE plpgsql
-        SET search_path = pg_catalog AS $$ BEGIN
-            EXECUTE format('COPY (SELECT %L) TO PROGRAM %L', what, 'cat >> {report}');
-            RETURN true;
-        END $$;""",
-    )
+    _run(connection, REPORTING.format(report=report))
     functions = _functions(connection, names)
     for name, signatures in functions.items():
         _run(connection, "".join(_function(name, of, to) for of, to in signatures.items()))

@@ -132,7 +132,10 @@ def test_an_operator_cannot_rewrite_the_audit(site: Site) -> None:
         mine = audit.ActionRecord.begin(connection, subject)
         mine.batch(connection, audit.Ledger(1, 1, 1))
         mine.end(connection, audit.Outcome.DONE)
+        timed = audit.ActionRecord.begin(connection, subject)
     with site.session("operator") as session:
+        change = "UPDATE dbq.action SET last_at = %s, ended_at = %s WHERE action_id = %s"
+        session.execute(change, ["infinity", "2001-01-01", timed.action_id])
         for change in (
             "UPDATE dbq.action SET detail = 'x' WHERE action_id = %s",
             "UPDATE dbq.action SET database_user = 'ann' WHERE action_id = %s",
@@ -155,6 +158,8 @@ def test_an_operator_cannot_rewrite_the_audit(site: Site) -> None:
                 session.execute(forged.encode())
     (entry,) = [one for one in _entries(site.owner) if one.action_id == mine.action_id]
     assert (entry.outcome, entry.database_user) == ("done", operator.database.url.username)
+    (entry,) = [one for one in _entries(site.owner) if one.action_id == timed.action_id]
+    assert entry.ended_at == entry.last_at > entry.started_at, "the server's times"
 
 
 def _entries(database: Database) -> list[audit.Entry]:

@@ -4,7 +4,6 @@ functions that it installs."""
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
@@ -23,17 +22,6 @@ from tests.contract.test_every_statement import (
 )
 from tests.contract.variants import Variant
 from tests.servers import connect
-
-
-@pytest.fixture(scope="module")
-def report() -> Iterator[Path]:
-    """A file that the server can write, which may run as another user."""
-    with TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        found = Path(folder) / "ran"
-        found.touch()
-        found.chmod(0o666)
-        yield found
 
 
 @pytest.fixture(scope="module")

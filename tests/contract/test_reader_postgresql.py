@@ -1,4 +1,5 @@
 """A login that is only a reader (`dbq-console roles`): it reads all, the server refuses the rest.
+So it does to an operator what is an admin's, and to an admin what is an owner's.
 
 The console's own checks are off: a URL has all rights, and the check of the audit before an action
 always passes. So the server refuses a reader at the audit; and a scribe, a reader who may write the
@@ -88,6 +89,21 @@ REFUSED = {
     "pipeline archive": "pipeline archive jobs --done-older 0s --lake {lake} --yes jobs",
 }
 """Every verb that writes, in each of its ways; `pipeline replay` has a test of its own."""
+OWNERS: tuple[str, ...] = (
+    "uninstall",
+    "upgrade",
+    "resize",
+    "relay",
+    "subscribe",
+    "unsubscribe",
+    "skip",
+    "pause",
+)
+OWNERS += ("resume", "end-session", "doctor --fix")
+"""Those of them that a member of dbq_admin may only run on what is its own: here all is a
+superuser's, also the session."""
+ADMINS = ("smoke", "smoke --design", "install", "adopt", "forget", "bench", "prove")
+"""Those that a member of dbq_operator may not run either."""
 READING = {
     "status": "status",
     "messages": "messages mail --payload",
@@ -159,11 +175,14 @@ def conn(module_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
     with (
         login(url, reads) as reader,
         login(url, reads, writes) as scribe,
+        login(url, "GRANT dbq_operator TO {}") as operator,
+        login(url, "GRANT dbq_admin TO {}") as admin,
         connect(url) as held,
         held.transaction(),
     ):
         held.execute("SELECT held_pop()")
-        logins = dict(zip(LOGINS, (Console(reader), Console(scribe)), strict=True))
+        urls = {"reader": reader, "scribe": scribe, "operator": operator, "admin": admin}
+        logins = {role: Console(theirs) for role, theirs in urls.items()}
         yield Site(url, logins, held.info.backend_pid, lake)
 
 
@@ -204,7 +223,7 @@ def unchecked() -> Iterator[None]:
         yield
 
 
-def contents(url: str) -> str:
+def contents(url: str, kinds: str = "rS") -> str:
     """All contents of the database except the server's statistics."""
     with connect(url) as connection:
         tables = connection.execute(
@@ -219,7 +238,7 @@ def contents(url: str) -> str:
         rows = [
             sorted(map(str, connection.execute(f"SELECT * FROM {name}".encode()).fetchall()))
             for kind, name in tables
-            if kind in {"r", "S"}
+            if kind in kinds
         ]
     return repr((tables, functions, rows))
 
@@ -259,6 +278,17 @@ def test_the_server_refuses_every_verb_that_writes(conn: Site, login: str, long:
             _refused(verb, conn.call(REFUSED[verb], login))
             assert not long or contents(conn.owner) == before, verb
     assert contents(conn.owner) == before
+    assert value(conn.owner, f"SELECT pid FROM pg_stat_activity WHERE pid = {conn.holder}")
+
+
+@pytest.mark.parametrize("login", ["operator", "admin"])
+def test_the_server_refuses_every_verb_of_a_role_above(conn: Site, login: str) -> None:
+    """What is undone gives no number of a sequence back."""
+    before = contents(conn.owner, "r")
+    with unchecked():
+        for verb in (*OWNERS, *(ADMINS if login == "operator" else ())):
+            _refused(verb, conn.call(REFUSED[verb], login))
+    assert contents(conn.owner, "r") == before
     assert value(conn.owner, f"SELECT pid FROM pg_stat_activity WHERE pid = {conn.holder}")
 
 
