@@ -127,7 +127,7 @@ l.archived_at -- when subscribed=no
     WITH RECURSIVE parts AS (
         SELECT c.oid AS oid
         UNION
-        SELECT i.inhrelid FROM parts AS p INNER JOIN pg_inherits AS i ON p.oid = i.inhparent
+        SELECT h.inhrelid FROM parts AS parent INNER JOIN pg_inherits AS h ON parent.oid = h.inhparent
     ),
 
     kinds AS (
