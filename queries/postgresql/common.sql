@@ -131,7 +131,7 @@ l.archived_at -- when subscribed=no
     ),
 
     kinds AS (
-        SELECT a.atttypid AS oid FROM parts AS p INNER JOIN pg_attribute AS a ON p.oid = a.attrelid AND a.attnum > 0
+        SELECT field.atttypid AS oid FROM parts AS parent INNER JOIN pg_attribute AS field ON parent.oid = field.attrelid AND field.attnum > 0
         UNION
         SELECT v.oid FROM kinds AS k
         INNER JOIN pg_type AS t ON k.oid = t.oid
@@ -160,15 +160,15 @@ l.archived_at -- when subscribed=no
         INNER JOIN pg_roles AS u ON t.typowner = u.oid AND u.rolsuper
     )
 
-    SELECT min(f.what || ' of ' || r.rolname)
+    SELECT min(code.what || ' of ' || login.rolname)
     FROM (
         SELECT 'the function ' || CAST(CAST(p.oid AS regprocedure) AS text) AS what, p.proowner AS owner
         FROM called AS l INNER JOIN pg_proc AS p ON l.oid = p.oid
         UNION ALL
-        SELECT 'the view or foreign table ' || CAST(CAST(t.oid AS regclass) AS text), t.relowner
-        FROM parts AS p INNER JOIN pg_class AS t ON p.oid = t.oid AND t.relkind IN ('v', 'f')
-    ) AS f
-    INNER JOIN pg_roles AS r ON f.owner = r.oid AND NOT r.rolsuper
+        SELECT 'the view or foreign table ' || CAST(CAST(part.oid AS regclass) AS text), part.relowner
+        FROM parts AS parent INNER JOIN pg_class AS part ON parent.oid = part.oid AND part.relkind IN ('v', 'f')
+    ) AS code
+    INNER JOIN pg_roles AS login ON code.owner = login.oid AND NOT login.rolsuper
 )
 
 -- name: archive
