@@ -360,7 +360,7 @@ def _with_definitions(template: str, found: Statement, scope: Scope) -> str:
         if text is None:
             raise KeyError(f"{found.label}: {match[0]} is not defined")
         line = template[template.rfind("\n", 0, match.start()) + 1 :]
-        return text.replace("\n", "\n" + line[: len(line) - len(line.lstrip())])
+        return re.sub(r"\n(?!\n)", "\n" + line[: len(line) - len(line.lstrip())], text)
 
     return _DEFINITION.sub(put_in, template)
 

@@ -5,13 +5,6 @@
 -- source=done     done rows of status and split, in their own table, up to such a moment
 -- What a task sends contains its values as literals: PostgreSQL's COPY binds none.
 
--- name: reader_settings
--- one row: the settings of a task's transaction, whose connection goes through a pooler
-SELECT
-    pg_catalog.set_config('timezone', 'UTC', true) AS timezone,
-    pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true) AS search_path,
-    pg_catalog.set_config('statement_timeout', '0', true) AS statement_timeout;
-
 -- name: working
 -- one row: whether a run's action is not finished and its lease is its own
 SELECT EXISTS(

@@ -15,6 +15,13 @@ SELECT
     pg_catalog.current_setting('search_path') AS search_path,
     pg_catalog.current_setting('default_transaction_isolation') AS default_transaction_isolation;
 
+-- name: task_settings
+-- one row: the settings of a transaction of the pipeline's tasks, whose connection goes through a pooler
+SELECT
+    pg_catalog.set_config('timezone', 'UTC', true) AS timezone,
+    pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true) AS search_path,
+    pg_catalog.set_config('statement_timeout', '0', true) AS statement_timeout;
+
 -- name: capabilities
 -- one row: the server, the login, and what it may do
 SELECT

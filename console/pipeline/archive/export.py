@@ -109,7 +109,7 @@ def _libpq(url: str) -> Iterator[TaskReader]:
         with dbapi.connect(url, autocommit=not pooled) as connection:
             opened = _Adbc(connection)
             if pooled:
-                opened.one(sql.script("pipeline.reader_settings", product("postgresql").dialect))
+                opened.one(sql.script("server.task_settings", product("postgresql").dialect))
             yield opened
     except dbapi.OperationalError as error:
         raise ConnectionFailedError(
@@ -154,7 +154,7 @@ def url_for_tasks(database: Database) -> str:
     return _URL[database.product.protocol](database)
 
 
-# As the statement reader_settings, which sets them behind a pooler.
+# As the statement task_settings, which sets them behind a pooler.
 _OPTIONS = "-c timezone=UTC -c search_path=pg_catalog,pg_temp -c statement_timeout=0"
 
 
