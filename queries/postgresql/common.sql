@@ -130,7 +130,6 @@ l.archived_at -- when subscribed=no
 -- For all relations at once, from the functions: hardly one is in an index, a constraint, a statistic or a cast. The planner
 -- computes what those call of constants.
 (
-<<<<<<< HEAD
     WITH RECURSIVE others AS (
         SELECT p.oid AS oid
         FROM pg_proc AS p INNER JOIN pg_roles AS r ON p.proowner = r.oid AND NOT r.rolsuper
@@ -144,41 +143,6 @@ l.archived_at -- when subscribed=no
         INNER JOIN pg_cast AS s ON o.oid = s.castfunc
         CROSS JOIN LATERAL (VALUES (s.castsource, s.casttarget), (s.casttarget, s.castsource)) AS k (oid, other)
         INNER JOIN pg_type AS t ON k.other = t.oid
-=======
-    WITH RECURSIVE parts AS (
-        SELECT c.oid AS oid
-        UNION
-        SELECT h.inhrelid FROM parts AS parent INNER JOIN pg_inherits AS h ON parent.oid = h.inhparent
-    ),
-
-    kinds AS (
-        SELECT field.atttypid AS oid FROM parts AS parent INNER JOIN pg_attribute AS field ON parent.oid = field.attrelid AND field.attnum > 0
-        UNION
-        SELECT v.oid FROM kinds AS k
-        INNER JOIN pg_type AS t ON k.oid = t.oid
-        CROSS JOIN LATERAL (VALUES (t.typbasetype), (t.typelem)) AS v (oid)
-        WHERE v.oid <> 0
-    ),
-
-    called AS (
-        SELECT coalesce(o.oprcode, d.refobjid) AS oid
-        FROM parts AS p
-        CROSS JOIN LATERAL (
-            SELECT 'pg_class' AS catalog, i.indexrelid AS oid FROM pg_index AS i WHERE i.indrelid = p.oid
-            UNION ALL
-            SELECT 'pg_constraint', k.oid FROM pg_constraint AS k WHERE k.conrelid = p.oid
-            UNION ALL
-            SELECT 'pg_statistic_ext', s.oid FROM pg_statistic_ext AS s WHERE s.stxrelid = p.oid
-        ) AS w
-        INNER JOIN pg_depend AS d ON d.classid = CAST(w.catalog AS regclass) AND w.oid = d.objid
-        LEFT JOIN pg_operator AS o ON d.refclassid = CAST('pg_operator' AS regclass) AND d.refobjid = o.oid
-        WHERE d.refclassid IN (CAST('pg_proc' AS regclass), CAST('pg_operator' AS regclass))
-        UNION ALL
-        -- Made by an owner of the column's type: anybody makes one between that and a type of their own.
-        SELECT s.castfunc FROM kinds AS k
-        INNER JOIN pg_cast AS s ON k.oid IN (s.castsource, s.casttarget)
-        INNER JOIN pg_type AS t ON t.oid = CASE k.oid WHEN s.castsource THEN s.casttarget ELSE s.castsource END
->>>>>>> h4
         INNER JOIN pg_roles AS u ON t.typowner = u.oid AND u.rolsuper
         UNION
         SELECT t.oid, k.called FROM cast_types AS k INNER JOIN pg_type AS t ON k.oid IN (t.typbasetype, t.typelem)
@@ -217,7 +181,6 @@ l.archived_at -- when subscribed=no
         SELECT i.inhparent, u.called, u.part FROM upwards AS u INNER JOIN pg_inherits AS i ON u.oid = i.inhrelid
     )
 
-<<<<<<< HEAD
     SELECT
         u.oid,
         min(CASE
@@ -230,17 +193,6 @@ l.archived_at -- when subscribed=no
     INNER JOIN pg_class AS c ON u.part = c.oid
     INNER JOIN pg_roles AS r ON r.oid = coalesce(p.proowner, c.relowner)
     GROUP BY u.oid
-=======
-    SELECT min(code.what || ' of ' || login.rolname)
-    FROM (
-        SELECT 'the function ' || CAST(CAST(p.oid AS regprocedure) AS text) AS what, p.proowner AS owner
-        FROM called AS l INNER JOIN pg_proc AS p ON l.oid = p.oid
-        UNION ALL
-        SELECT 'the view or foreign table ' || CAST(CAST(part.oid AS regclass) AS text), part.relowner
-        FROM parts AS parent INNER JOIN pg_class AS part ON parent.oid = part.oid AND part.relkind IN ('v', 'f')
-    ) AS code
-    INNER JOIN pg_roles AS login ON code.owner = login.oid AND NOT login.rolsuper
->>>>>>> h4
 )
 
 -- name: archive
