@@ -131,68 +131,111 @@ l.archived_at -- when subscribed=no
 -- computes what those call of constants.
 (
     WITH RECURSIVE others AS (
-        SELECT p.oid AS oid
-        FROM pg_proc AS p INNER JOIN pg_roles AS r ON p.proowner = r.oid AND NOT r.rolsuper
-        WHERE current_setting('is_superuser') = 'on' AND p.oid >= {first_oid}
+        SELECT f.oid AS oid
+        FROM pg_proc AS f
+        INNER JOIN pg_roles AS login ON f.proowner = login.oid AND NOT login.rolsuper
+        WHERE current_setting('is_superuser') = 'on' AND f.oid >= {first_oid}
     ),
 
     -- Between a superuser's type and another; anybody makes such casts of a type of their own.
     cast_types AS (
-        SELECT k.oid AS oid, o.oid AS called
-        FROM others AS o
-        INNER JOIN pg_cast AS s ON o.oid = s.castfunc
-        CROSS JOIN LATERAL (VALUES (s.castsource, s.casttarget), (s.casttarget, s.castsource)) AS k (oid, other)
-        INNER JOIN pg_type AS t ON k.other = t.oid
-        INNER JOIN pg_roles AS u ON t.typowner = u.oid AND u.rolsuper
+        SELECT
+            side.oid AS oid,
+            own.oid AS called
+        FROM others AS own
+        INNER JOIN pg_cast AS cast_ ON own.oid = cast_.castfunc
+        CROSS JOIN LATERAL (
+            VALUES (cast_.castsource, cast_.casttarget), (cast_.casttarget, cast_.castsource)
+        ) AS side (oid, other)
+        WHERE EXISTS (
+            SELECT FROM pg_type AS kind
+            INNER JOIN pg_roles AS login ON kind.typowner = login.oid
+            WHERE kind.oid = side.other AND login.rolsuper
+        )
         UNION
-        SELECT t.oid, k.called FROM cast_types AS k INNER JOIN pg_type AS t ON k.oid IN (t.typbasetype, t.typelem)
+        SELECT
+            made.oid,
+            inner_.called
+        FROM cast_types AS inner_
+        INNER JOIN pg_type AS made ON inner_.oid IN (made.typbasetype, made.typelem)
     ),
 
     used AS (
-        SELECT d.classid, d.objid, o.oid AS called
-        FROM others AS o INNER JOIN pg_depend AS d ON d.refclassid = CAST('pg_proc' AS regclass) AND o.oid = d.refobjid
+        SELECT
+            by_name.classid,
+            by_name.objid,
+            own.oid AS called
+        FROM others AS own
+        INNER JOIN pg_depend AS by_name ON own.oid = by_name.refobjid AND by_name.refclassid = CAST('pg_proc' AS regclass)
         UNION ALL
-        SELECT d.classid, d.objid, o.oid
-        FROM others AS o
-        INNER JOIN pg_operator AS x ON o.oid = x.oprcode
-        INNER JOIN pg_depend AS d ON d.refclassid = CAST('pg_operator' AS regclass) AND x.oid = d.refobjid
+        SELECT
+            by_sign.classid,
+            by_sign.objid,
+            own.oid
+        FROM others AS own
+        INNER JOIN pg_operator AS sign ON own.oid = sign.oprcode
+        INNER JOIN pg_depend AS by_sign ON sign.oid = by_sign.refobjid AND by_sign.refclassid = CAST('pg_operator' AS regclass)
     ),
 
     affected AS (
-        SELECT i.indrelid AS oid, u.called AS called
-        FROM used AS u INNER JOIN pg_index AS i ON u.classid = CAST('pg_class' AS regclass) AND u.objid = i.indexrelid
+        SELECT
+            ix.indrelid AS oid,
+            used.called AS called
+        FROM used
+        INNER JOIN pg_index AS ix ON used.objid = ix.indexrelid AND used.classid = CAST('pg_class' AS regclass)
         UNION
-        SELECT k.conrelid, u.called
-        FROM used AS u INNER JOIN pg_constraint AS k ON u.classid = CAST('pg_constraint' AS regclass) AND u.objid = k.oid
+        SELECT
+            rule.conrelid,
+            used.called
+        FROM used
+        INNER JOIN pg_constraint AS rule ON used.objid = rule.oid AND used.classid = CAST('pg_constraint' AS regclass)
         UNION
-        SELECT s.stxrelid, u.called
-        FROM used AS u INNER JOIN pg_statistic_ext AS s ON u.classid = CAST('pg_statistic_ext' AS regclass) AND u.objid = s.oid
+        SELECT
+            stat.stxrelid,
+            used.called
+        FROM used
+        INNER JOIN pg_statistic_ext AS stat ON used.objid = stat.oid AND used.classid = CAST('pg_statistic_ext' AS regclass)
         UNION
-        SELECT a.attrelid, k.called FROM cast_types AS k INNER JOIN pg_attribute AS a ON k.oid = a.atttypid AND a.attnum > 0
+        SELECT
+            field.attrelid,
+            cast_types.called
+        FROM cast_types
+        INNER JOIN pg_attribute AS field ON cast_types.oid = field.atttypid AND field.attnum > 0
         UNION
-        SELECT c.oid, CAST(NULL AS oid)
-        FROM pg_class AS c
-        WHERE c.relkind IN ('v', 'f') AND c.oid >= {first_oid} AND current_setting('is_superuser') = 'on'
+        SELECT
+            seen.oid,
+            CAST(NULL AS oid)
+        FROM pg_class AS seen
+        WHERE seen.relkind IN ('v', 'f') AND seen.oid >= {first_oid} AND current_setting('is_superuser') = 'on'
     ),
 
     upwards AS (
-        SELECT a.oid, a.called, a.oid AS part FROM affected AS a
+        SELECT
+            affected.oid,
+            affected.called,
+            affected.oid AS part
+        FROM affected
         UNION
-        SELECT i.inhparent, u.called, u.part FROM upwards AS u INNER JOIN pg_inherits AS i ON u.oid = i.inhrelid
+        SELECT
+            heir.inhparent,
+            child.called,
+            child.part
+        FROM upwards AS child
+        INNER JOIN pg_inherits AS heir ON child.oid = heir.inhrelid
     )
 
     SELECT
-        u.oid,
+        upwards.oid,
         min(CASE
-            WHEN p.oid IS NOT NULL THEN 'the function ' || CAST(CAST(p.oid AS regprocedure) AS text)
-            ELSE 'the view or foreign table ' || CAST(CAST(u.part AS regclass) AS text)
-        END || ' of ' || r.rolname) AS runs,
-        bool_and(r.rolsuper) AS own
-    FROM upwards AS u
-    LEFT JOIN pg_proc AS p ON u.called = p.oid
-    INNER JOIN pg_class AS c ON u.part = c.oid
-    INNER JOIN pg_roles AS r ON r.oid = coalesce(p.proowner, c.relowner)
-    GROUP BY u.oid
+            WHEN called.oid IS NOT NULL THEN 'the function ' || CAST(CAST(called.oid AS regprocedure) AS text)
+            ELSE 'the view or foreign table ' || CAST(CAST(upwards.part AS regclass) AS text)
+        END || ' of ' || login.rolname) AS runs,
+        bool_and(login.rolsuper) AS own
+    FROM upwards
+    LEFT JOIN pg_proc AS called ON upwards.called = called.oid
+    INNER JOIN pg_class AS part ON upwards.part = part.oid
+    INNER JOIN pg_roles AS login ON coalesce(called.proowner, part.relowner) = login.oid
+    GROUP BY upwards.oid
 )
 
 -- name: archive

@@ -336,7 +336,9 @@ class Ledger:
         ledger = cls()
         for log in logs:
             before: dict[str, Any] | None = None
-            for line in log.read_text().splitlines():
+            for line in log.read_text().splitlines(keepends=True):
+                if not line.endswith("\n"):
+                    break  # killed while it wrote: what follows had not been begun
                 event = json.loads(line)
                 if event["kind"] == BEFORE:
                     ledger._add_in_doubt(before, marks)
