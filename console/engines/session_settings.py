@@ -90,6 +90,8 @@ class SessionSettings:
             "idle_in_transaction_session_timeout": _IDLE_MILLISECONDS,
             "jit": "off",  # compiling takes longer than any statement of ours that is sent often
             **self._read[0],
+            # Else the planner would run what a constraint of an adopted table calls.
+            "constraint_exclusion": "partition",
             **_FIXED,
         }
 

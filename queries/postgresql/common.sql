@@ -189,6 +189,8 @@ l.archived_at -- when subscribed=no
             used.called
         FROM used
         INNER JOIN pg_constraint AS rule ON used.objid = rule.oid AND used.classid = CAST('pg_constraint' AS regclass)
+        -- The planner reads those of children only (constraint_exclusion).
+        INNER JOIN pg_inherits AS heir ON rule.conrelid = heir.inhrelid
         UNION
         SELECT
             stat.stxrelid,

@@ -226,17 +226,20 @@ def sample_deep_queue(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any
     """A sample of one deep queue on a server that shows these."""
     roles = '{"id": "id", "payload": "payload", "pushed_at": "pushed_at"}'
     options = json.dumps({"payload": "text", "max_bytes": "unlimited"})
-    queue = ("dbo", "orders", "fifo", "installed", options, roles, 1, "me", "here", None, False)
+    queue = ("dbo", "orders", "fifo", "installed", options, roles, 1, "me", "here", None, None)
     holder = ("dbo", "orders", 57, None, "app", "worker", "idle in transaction", 99.0, 12.0, 12.5)
     capabilities = vars(replace(ENTERPRISE, sees_counters=counters, counts_rows=counters))
     estimate = ("dbo", "orders", 50_000.0 if counters else None, None, None, None, None)
     labels = answer_by_label(
         odbc,
         catalog_exists=[
-            ("present", "audited", "decided", "identified", "decisions_readable", "guarded"),
-            (True, False, True, True, False, True),
+            (
+                *("present", "audited", "decided", "identified"),
+                *("decisions_readable", "guarded", "runs"),
+            ),
+            (True, False, True, True, False, True, None),
         ],
-        catalog_queues=[(*QUEUES, "installed_from", "installed_at", "replaced"), queue],
+        catalog_queues=[(*QUEUES, "installed_from", "installed_at", "runs"), queue],
         catalog_settings=[("name", "value")],
         server_capabilities=[tuple(capabilities), tuple(capabilities.values())],
         server_server_state=[SERVER_STATE, ("since then", writers, None)],
