@@ -160,7 +160,6 @@ def _check_consumers(context: CheckContext) -> Iterator[Finding]:
             cause="neither the queue's catalog entry nor the connection's profile says so",
             consequence="behind a pooler a session that is gone proves nothing about its consumer: "
             "a claim that is not bound to its session is released only by an operator",
-            judgement=UNSAID.judgement,
         )
 
 

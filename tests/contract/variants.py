@@ -132,7 +132,7 @@ def _with(design: Design, option: Option, value: str) -> Variant:
 
 def _required(design: Design, option: Option) -> dict[str, str]:
     """The options that this one requires."""
-    in_hand = option.name == "history" and any(one.name == "in_hand" for one in design.options)
+    in_hand = option.name == "history" and design.has_option("in_hand")
     return {"in_hand": "on"} if in_hand else {}
 
 
