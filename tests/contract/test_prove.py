@@ -204,6 +204,22 @@ def test_a_defect_disproves_its_claim(
     assert line.evidence
 
 
+def test_pops_that_wait_ahead_disprove_no_full_queue(use_postgresql: Use) -> None:
+    """Consumers that raced for the last message leave a pop that waits for the next push."""
+    client = use_postgresql(Variant(DESIGNS["ring"], {"size": "8"}))
+    on_trial = Trial(client.database, client.queue)
+    on_trial.require_drained(on_trial.push(3))
+    with client.database.transaction("two pops wait") as connection:
+        connection.execute(text(f"""
+            INSERT INTO public."{client.queue.name}_parked" (number, void, parked_at)
+            SELECT nextval('public."{client.queue.name}_pop_seq"'), false, now()
+            FROM generate_series(1, 2)
+        """))
+    line = prove_claim("ring", claim_of(on_trial, "a full queue"), on_trial)
+    assert line.outcome is Outcome.PROVEN, line
+    assert line.evidence == "8 stored, then 0 of 4, 2 numbers consumed; 8 came"
+
+
 def trial_of(use: Use, design: str) -> Trial:
     options = {"size": "100"} if design == "ring" else {}
     client = use(Variant(DESIGNS[design], options))
