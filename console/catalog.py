@@ -22,8 +22,8 @@ from console.formats import duration, numbered
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-INTERFACE_VERSION = 2
-"""Version of the tables and functions that this console installs."""
+INTERFACE_VERSION = 3
+"""Of the tables and functions that this console installs: another one whenever they change."""
 
 STUCK_AFTER_SECONDS = 300.0
 """How long a claim may last before it counts as stuck, unless configured."""
