@@ -475,12 +475,15 @@ def find(
     *,
     any_design: bool = False,
 ) -> Queue:
-    """The queue of that name. UsageError if there is none, or several without a schema given.
+    """The queue of that name, or of that schema and name with a dot between them, as it is printed.
+    UsageError if there is none, or several without a schema given.
 
     RefusedError if this version does not know its design, unless `any_design`.
     """
     known = queues(connection)
-    matches = [q for q in known if q.name == name and schema in (None, q.schema)]
+    within = [q for q in known if schema in (None, q.schema)]
+    matches = [q for q in within if q.name == name]
+    matches = matches or [q for q in within if q.label == name]
     if len(matches) == 1:
         if not any_design:
             require_known(matches[0])
