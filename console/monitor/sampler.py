@@ -9,11 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from console import sql
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
+from console.clock import utc
 from console.engines import Database, Timeouts, product_of, time_limit
+from console.engines.standby import Standby
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.figures import RateWindow
 from console.monitor.memory import Memory
@@ -81,6 +84,10 @@ class Reading:
     """The pause before the next sample."""
     login: Login | None = None
     """What the login could do; None: not known."""
+    standby: Standby | None = None
+    """None: a primary, or not known yet."""
+    promoted_at: datetime | None = None
+    """When a standby was first seen as a primary, by our clock."""
 
 
 class Sampler:
@@ -234,7 +241,14 @@ class Sampler:
             taken_at=sample.taken_at,
             next_seconds=self._idle.pause(sample, self._interval_seconds),
             login=login,
+            standby=sample.standby,
+            promoted_at=self._promoted_at(sample),
         )
+
+    def _promoted_at(self, sample: DatabaseSample) -> datetime | None:
+        if sample.standby is not None:
+            return None
+        return self._last.promoted_at if self._last.standby is None else utc()
 
 
 class _Idle:

@@ -1,0 +1,107 @@
+"""A standby says that it is one, and how far behind, in each verb, on each version here."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.calls import Console
+from tests.replicas import VERSIONS, Pair, streaming
+
+READING: tuple[tuple[str, ...], ...] = (
+    ("status",),
+    ("status", "orders"),
+    ("check",),
+    ("doctor", "--idle-for", "0s"),
+    ("report", "orders", "--idle-for", "0s"),
+    ("messages", "orders"),
+    ("errors", "work"),
+    ("consumers", "orders", "--seconds", "0"),
+    ("waits", "--seconds", "0"),
+    ("audit",),
+    ("discover",),
+)
+WRITING: tuple[tuple[str, ...], ...] = (
+    ("push", "orders", "x"),
+    ("pop", "orders"),
+    ("purge", "orders", "--yes", "orders"),
+    ("purge", "orders"),
+    ("release", "work"),
+    ("requeue", "work", "--yes"),
+    ("install", "fifo", "more"),
+    ("uninstall", "orders"),
+    ("maintain", "orders", "--yes"),
+    ("pause", "orders", "--yes", "orders"),
+    ("note", "orders", "x"),
+    ("ack", "error_burst", "work"),
+    ("doctor", "orders", "--fix"),
+    ("smoke", "fifo"),
+)
+"""With --yes, without, and those without a plan."""
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    with streaming(request.param) as made:
+        on_primary = Console(made.primary.url)
+        on_primary.done("install", "fifo", "orders")
+        on_primary.done("install", "claim", "work")
+        on_primary.done("push", "orders", "first")
+        on_primary.done("push", "work", "first")
+        on_primary.done("pop", "work")
+        made.caught_up()
+        yield made
+
+
+def test_each_verb_says_what_a_standby_is_and_each_write_names_its_primary(pair: Pair) -> None:
+    console = Console(pair.standby.url)
+    source = f"127.0.0.1:{pair.primary.port}"
+    _says(console, f"standby of {source}, caught up", lag=0.0, paused=False)
+    assert console("check").text.startswith("DBQ OK - ")
+    for words in WRITING:
+        refused = console(*words)
+        assert refused.status == 4, (words, refused)
+        assert f"a standby of {source}" in refused.err, (words, refused)
+        assert not refused.out, words
+
+    pair.standby.run("SELECT pg_wal_replay_pause()")
+    _says(console, "replay is paused", lag=0.0, paused=True)
+    checked = console("check", "--plugin")
+    assert checked.status == 3
+    assert checked.text.startswith("DBQ UNKNOWN - ")
+    assert console("check", "--max-lag", "1h").status == 0, "it is as far as it should be"
+
+    Console(pair.primary.url).done("push", "orders", "second")
+    pair.received()
+    _says(console, "behind, replay is paused", lag=None, paused=True)
+    assert console("check", "--max-lag", "0s", "--plugin").status == 2
+    assert console.done("status", "orders", "--json").json["queues"][0]["ready"] == 1
+
+    pair.standby.run("ALTER SYSTEM SET recovery_min_apply_delay = '1h'")
+    pair.standby.run("SELECT pg_reload_conf()")
+    pair.standby.run("SELECT pg_wal_replay_resume()")
+    _says(console, " behind", lag=None, paused=False)
+    assert console("check", "--max-lag", "1h").status == 0
+    pair.standby.run("ALTER SYSTEM RESET recovery_min_apply_delay")
+    pair.standby.run("SELECT pg_reload_conf()")
+    pair.caught_up()
+    _says(console, "caught up", lag=0.0, paused=False)
+
+    pair.standby.run("SELECT pg_promote()")
+    for words in READING:
+        answer = console(*words, "--json").json
+        assert answer["standby"] is None, words
+        assert "standby" not in console(*words).text, words
+    console.done("push", "orders", "third")
+
+
+def _says(console: Console, text: str, *, lag: float | None, paused: bool) -> None:
+    """Each reading verb says so, in words and with --json; `lag` None: some."""
+    for words in READING:
+        if words != ("check",):
+            assert text in console(*words).text, words
+        else:
+            assert all(text in line for line in console(*words).text.splitlines()[1:])
+        found = console(*words, "--json").json["standby"]
+        assert found["paused"] is paused, words
+        assert found["receives"] is True, words
+        assert (found["lag_seconds"] == lag) if lag is not None else found["lag_seconds"] > 0, words
