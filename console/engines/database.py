@@ -280,6 +280,8 @@ class Database:
         self.pooled = False
         """A pooler stands before the server, by the profile's word or, once connected, proven:
         sessions are shared with others, and each transaction may have another one."""
+        self.seen_standby: Standby | None = None
+        """What the last sample found it to be; None: a primary, or no sample yet."""
         self.consumers = ""
         """How its consumers connect, by its profile: `direct`, or not said."""
         self._application_name = application_name

@@ -39,7 +39,7 @@ class Standby:
         return not self.paused and self.receives is True and lag is not None and lag <= MOST_SECONDS
 
     @property
-    def shift(self) -> timedelta:
+    def ago(self) -> timedelta:
         """How long ago the moment was that it shows."""
         return timedelta(seconds=self.lag_seconds or 0.0)
 
@@ -54,6 +54,13 @@ class Standby:
         return words + (", receives nothing from its primary" if self.receives is False else "")
 
     @property
+    def short_lag(self) -> str:
+        """The most important part of it; empty if it is caught up."""
+        if self.lag_seconds == 0 and self.paused:
+            return "paused"
+        return "" if self.lag_seconds == 0 else self.lag.partition(",")[0]
+
+    @property
     def name(self) -> str:
         """`standby of db1:5432`."""
         return f"standby of {self.upstream}" if self.upstream else "standby"
@@ -64,8 +71,14 @@ class Standby:
 
     def sentence(self, zone: tzinfo | None = UTC) -> str:
         """For what is shown of it: `This is a standby of db1, 5 min behind: as of ...`."""
-        as_of = f": this is as of {moment(self.now - self.shift, zone)}" if self.lag_seconds else ""
+        as_of = f": this is as of {moment(self.now - self.ago, zone)}" if self.lag_seconds else ""
         return f"This is a {self.words}{as_of}."
+
+    @property
+    def no_writes(self) -> str:
+        """Why no verb can run here."""
+        where = f": connect to {self.upstream}" if self.upstream else ": connect to its primary"
+        return f"this server is a {self.name}, which accepts no writes{where}"
 
     def refusal(self, doing: str) -> RefusedError:
         """Of whatever writes."""
@@ -83,7 +96,7 @@ class Standby:
             "paused": self.paused,
             "receives": self.receives,
             "upstream": self.upstream,
-            "as_of": (self.now - self.shift).isoformat() if known else None,
+            "as_of": (self.now - self.ago).isoformat() if known else None,
         }
 
 

@@ -19,6 +19,7 @@ from console.decisions import Decision
 from console.engines import Database, Session, Timeouts, product_of, time_limit
 from console.engines.standby import Standby, read_standby
 from console.errors import ConnectionFailedError, ConsoleError
+from console.formats import UNKNOWN
 from console.monitor import figures, known_queues, owners
 from console.monitor.figures import STATES, Key, StatusRow, age_as_of, key_of
 from console.monitor.latency import Latency, TimesRow, statement_of
@@ -126,6 +127,18 @@ class QueueSample:
 
 
 @dataclass(frozen=True)
+class SessionsUsed:
+    """Of the server, by clients; `used` None: this login may not see them."""
+
+    used: int | None
+    most: int
+
+    @property
+    def words(self) -> str:
+        return f"{UNKNOWN if self.used is None else f'{self.used:,}'} of {self.most:,} sessions"
+
+
+@dataclass(frozen=True)
 class DatabaseSample:
     """A sample of all queues; `taken_at` is `clock.elapsed()` in the middle of it."""
 
@@ -142,6 +155,9 @@ class DatabaseSample:
     shows, else now by the server's clock."""
     standby: Standby | None = None
     """None: it is a primary."""
+    sessions: SessionsUsed | None = None
+    pooled: bool = False
+    """A pooler stands before the server."""
 
 
 def take_sample(
@@ -164,7 +180,8 @@ def take_sample(
         counts_rows = database.capabilities.counts_rows
         with database.session("sample the queues", read_only=True) as session:
             with session.transaction("sample the queues") as connection:
-                standby = read_standby(connection)
+                standby = database.seen_standby = read_standby(connection)
+                sessions = sql.row(connection, SessionsUsed, "server.sessions_used")
                 known = catalog.read(connection)
                 acting = owners.in_progress(connection, known.acting)
             if database.remembered:
@@ -172,7 +189,7 @@ def take_sample(
             chosen = known.queues if only is None else only
             queues = [queue for queue in chosen if queue.kind is not Kind.ARCHIVE]
             memory.keep(queues)
-            lag = timedelta() if standby is None else standby.shift
+            lag = timedelta() if standby is None else standby.ago
             run = SampleRun(database, session, memory, budget, stuck_after_seconds, lag)
             known_here = [queue for queue in queues if queue.design.known]
             sampled = run.sample(known_here)
@@ -222,6 +239,8 @@ def take_sample(
         incarnation=run.server.incarnation,
         clock_ahead=run.clock_ahead - lag,
         standby=standby,
+        sessions=sessions,
+        pooled=database.pooled,
     )
 
 

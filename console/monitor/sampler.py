@@ -9,18 +9,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from console import sql
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
-from console.clock import utc
 from console.engines import Database, Timeouts, product_of, time_limit
 from console.engines.standby import Standby
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.figures import RateWindow
 from console.monitor.memory import Memory
-from console.monitor.sample import SAMPLING_TIMEOUTS, DatabaseSample, QueueSample, take_sample
+from console.monitor.sample import (
+    SAMPLING_TIMEOUTS,
+    DatabaseSample,
+    QueueSample,
+    SessionsUsed,
+    take_sample,
+)
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.monitor.subscribers import SubscriberWindows
@@ -86,8 +90,10 @@ class Reading:
     """What the login could do; None: not known."""
     standby: Standby | None = None
     """None: a primary, or not known yet."""
-    promoted_at: datetime | None = None
-    """When a standby was first seen as a primary, by our clock."""
+    promoted_at: float | None = None
+    """`clock.elapsed()` of the first sample of a standby that had become a primary."""
+    sessions: SessionsUsed | None = None
+    pooled: bool = False
 
 
 class Sampler:
@@ -243,12 +249,14 @@ class Sampler:
             login=login,
             standby=sample.standby,
             promoted_at=self._promoted_at(sample),
+            sessions=sample.sessions,
+            pooled=sample.pooled,
         )
 
-    def _promoted_at(self, sample: DatabaseSample) -> datetime | None:
+    def _promoted_at(self, sample: DatabaseSample) -> float | None:
         if sample.standby is not None:
             return None
-        return self._last.promoted_at if self._last.standby is None else utc()
+        return self._last.promoted_at if self._last.standby is None else sample.taken_at
 
 
 class _Idle:

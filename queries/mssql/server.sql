@@ -130,6 +130,17 @@ ELSE
         CAST(NULL AS nvarchar(256)) AS upstream,
         SYSUTCDATETIME() AS now;
 
+-- name: sessions_used
+-- one row: how many sessions users have (NULL where this login sees only its own), and how many they may have
+IF {sees_server_state}
+    SELECT
+        (SELECT COUNT(*) FROM sys.dm_exec_sessions AS s WHERE s.is_user_process = 1) AS used,
+        @@MAX_CONNECTIONS AS most;
+ELSE
+    SELECT
+        CAST(NULL AS int) AS used,
+        @@MAX_CONNECTIONS AS most;
+
 -- name: holders
 -- a row for each table in which an open transaction holds rows: the holder, and the minimum and maximum time held
 -- Any user of a table has an intent lock on it; a holder of rows has row locks too, or has written (with

@@ -103,6 +103,18 @@ CROSS JOIN LATERAL (
 ) AS c
 WHERE pg_is_in_recovery();
 
+-- name: sessions_used
+-- one row: how many sessions clients have, and how many others than superusers may have
+-- Without pg_read_all_stats it is not known of others' sessions whether a client has them: few have none.
+SELECT
+    CAST((
+        SELECT count(*) FROM pg_stat_activity AS a
+        WHERE a.datid IS NOT NULL AND coalesce(a.backend_type, 'client backend') = 'client backend'
+    ) AS integer) AS used,
+    CAST(current_setting('max_connections') AS integer)
+    - CAST(current_setting('superuser_reserved_connections') AS integer)
+    - coalesce(CAST(current_setting('reserved_connections', true) AS integer), 0) AS most; -- since version 16
+
 -- name: holders
 -- a row for each table in which an open transaction holds rows: the holder, and the minimum and maximum time held
 -- A transaction that uses a table has a lock on it; one that has locked a row has a number too. One that

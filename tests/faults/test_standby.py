@@ -4,8 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from console.engines import open_database
+from console.monitor.sampler import Sampler
 from tests.cli.calls import Console
 from tests.replicas import VERSIONS, Pair, streaming
+from tests.servers import TIMEOUTS
 
 READING: tuple[tuple[str, ...], ...] = (
     ("status",),
@@ -54,6 +57,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 def test_each_verb_says_what_a_standby_is_and_each_write_names_its_primary(pair: Pair) -> None:
     console = Console(pair.standby.url)
+    sampler = Sampler(open_database(pair.standby.url), timeouts=TIMEOUTS)
     source = f"127.0.0.1:{pair.primary.port}"
     _says(console, f"standby of {source}, caught up", lag=0.0, paused=False)
     assert console("check").text.startswith("DBQ OK - ")
@@ -62,6 +66,10 @@ def test_each_verb_says_what_a_standby_is_and_each_write_names_its_primary(pair:
         assert refused.status == 4, (words, refused)
         assert f"a standby of {source}" in refused.err, (words, refused)
         assert not refused.out, words
+
+    reading = sampler.sample()
+    assert reading.standby is not None
+    assert (reading.standby.lag_seconds, reading.promoted_at) == (0.0, None)
 
     pair.standby.run("SELECT pg_wal_replay_pause()")
     _says(console, "replay is paused", lag=0.0, paused=True)
@@ -87,6 +95,10 @@ def test_each_verb_says_what_a_standby_is_and_each_write_names_its_primary(pair:
     _says(console, "caught up", lag=0.0, paused=False)
 
     pair.standby.run("SELECT pg_promote()")
+    reading = sampler.sample()
+    assert reading.standby is None
+    assert reading.promoted_at == reading.taken_at, "noticed while the console is open"
+    assert sampler.sample().promoted_at == reading.taken_at
     for words in READING:
         answer = console(*words, "--json").json
         assert answer["standby"] is None, words

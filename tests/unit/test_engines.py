@@ -134,6 +134,7 @@ STATUSES = {
     UsageError: 2,
     ConsoleError: 2,
     ConnectionFailedError: 3,
+    ReadOnlyError: 4,
     RefusedError: 4,
     BusyError: 4,
     TooSlowError: 4,

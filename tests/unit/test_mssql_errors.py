@@ -83,6 +83,7 @@ STATUSES = {
     UsageError: 2,
     ConsoleError: 2,
     ConnectionFailedError: 3,
+    ReadOnlyError: 4,
     RefusedError: 4,
     BusyError: 4,
     TransientError: 4,
