@@ -1,14 +1,16 @@
 """A standby says that it is one, and how far behind, in each verb, on each version here."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
-from console.engines import open_database
+from console.engines import Database, open_database
+from console.monitor.sample import DatabaseSample, take_sample
 from console.monitor.sampler import Sampler
 from tests.cli.calls import Console
 from tests.replicas import VERSIONS, Pair, streaming
-from tests.servers import TIMEOUTS
+from tests.servers import TIMEOUTS, wait_until
 
 READING: tuple[tuple[str, ...], ...] = (
     ("status",),
@@ -84,6 +86,13 @@ def test_each_verb_says_what_a_standby_is_and_each_write_names_its_primary(pair:
     assert console("check", "--max-lag", "0s", "--plugin").status == 2
     assert console.done("status", "orders", "--json").json["queues"][0]["ready"] == 1
 
+    with closing(open_database(pair.standby.url, timeouts=TIMEOUTS)) as database:
+        _shows_the_moment_that_it_replayed(database)
+    doctor = console("doctor", "--idle-for", "1s", "--json").json["queues"]
+    found = {finding["severity"] for one in doctor for finding in one["findings"]}
+    assert found <= {"note"}, "nothing shows that nobody consumes"
+    assert {one["verdict"] for one in doctor} == {"unknown"}
+
     pair.standby.run("ALTER SYSTEM SET recovery_min_apply_delay = '1h'")
     pair.standby.run("SELECT pg_reload_conf()")
     pair.standby.run("SELECT pg_wal_replay_resume()")
@@ -104,6 +113,32 @@ def test_each_verb_says_what_a_standby_is_and_each_write_names_its_primary(pair:
         assert answer["standby"] is None, words
         assert "standby" not in console(*words).text, words
     console.done("push", "orders", "third")
+
+
+def _shows_the_moment_that_it_replayed(database: Database) -> None:
+    """Nothing became older since: no age, and no claim is stuck."""
+
+    def sampled() -> DatabaseSample:
+        return take_sample(database, stuck_after_seconds=2.0)
+
+    def lag() -> float:
+        found = sampled().standby
+        return 0.0 if found is None else found.lag_seconds or 0.0
+
+    before = sampled()
+    wait_until(lambda: lag() > 3, "it lags 3 s")
+    after = sampled()
+    for then, now in zip(before.queues, after.queues, strict=True):
+        assert then.row is not None
+        assert now.row is not None
+        assert (now.row.stuck or 0) == 0
+        assert now.row.age_seconds == pytest.approx(then.row.age_seconds, abs=0.2)
+        assert now.moment is not None
+        assert then.moment is not None
+        assert abs((now.moment - then.moment).total_seconds()) < 0.5
+        for claim in now.claims or ():
+            assert claim.claimed_seconds is not None
+            assert claim.claimed_seconds < 2.0
 
 
 def _says(console: Console, text: str, *, lag: float | None, paused: bool) -> None:
