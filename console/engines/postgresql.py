@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from console import sql
 from console.engines import transport
 from console.engines.database import ConnectLock
+from console.engines.hosts import hosts_label
 from console.engines.product import (
     ALREADY_STORED,
     TRANSPORT,
@@ -135,9 +136,7 @@ class PostgreSQL:
 
     def label(self, url: URL) -> str:
         """Host, port and database; the host may be a socket's folder."""
-        host = url.host or url.query.get("host") or "local"
-        port = f":{url.port}" if url.port else ""
-        return f"{host}{port}/{url.database or ''}"
+        return f"{hosts_label(url)}/{url.database or ''}"
 
     def secured(self, url: URL, *, production: bool) -> URL:
         """With libpq's keywords."""
