@@ -8,6 +8,7 @@ from console.doctor import (
     indexes,
     libraries,
     messages,
+    notify_queue,
     order,
     ring,
     schema,
@@ -31,6 +32,7 @@ CHECK_GROUPS = (
     *(schema.CHECKS, libraries.CHECKS),
     *(
         sequences.CHECKS,
+        notify_queue.CHECKS,
         indexes.CONSTRAINT_CHECKS,
         decisions.CHECKS,
         unusual.CHECKS,

@@ -356,7 +356,7 @@ def test_every_statement_runs_and_fills_its_row_type(
     elsewhere = {"maintenance", "sessions", "upgrade"}
     # Recorders: test_notifications. The doctor: faults/test_doctor_queues, _scans. Partitioned
     # tables: test_pgmq_postgresql. Libraries: test_libraries_postgresql, cli/test_presets.
-    elsewhere |= {"notify", "doctor", "partitions", "preset", "own", *LIBRARIES}
+    elsewhere |= {"notify", "doctor", "notify_queue", "partitions", "preset", "own", *LIBRARIES}
     # tests/pipeline, tests/bench and test_prove, in part not through SQLAlchemy.
     elsewhere |= {"pipeline", "replay", "bench", "prove"}
     elsewhere |= {
