@@ -72,8 +72,10 @@ m.StateName = N'Failed' AND {in_part}
 m.StateName = N'Succeeded' AND {in_part}
 
 -- define: due_at
--- A moment of ISO 8601 or, since its compatibility level 170, milliseconds since 1970 (SerializeDateTime).
+-- A moment of ISO 8601 or, since its compatibility level 170, milliseconds since 1970 (SerializeDateTime); of a ready job,
+-- when it was enqueued.
 CASE
+    WHEN m.StateName = N'Enqueued' THEN {entered_at}
     WHEN m.StateName = N'Scheduled'
         THEN COALESCE(
             TRY_CONVERT(datetime2(7), JSON_VALUE({entered}, N'$.EnqueueAt'), 127),
@@ -109,13 +111,13 @@ END
 -- define: title
 COALESCE(JSON_VALUE(m.InvocationData, N'$.m'), JSON_VALUE(m.InvocationData, N'$.Method'))
 
--- define: waiting_seconds
+-- define: ready_since
 -- from when it was enqueued last
-CAST(DATEDIFF_BIG(microsecond, (
+(
     SELECT TOP (1) CAST(s.CreatedAt AS datetime2(7)) FROM [{schema}].[{beside}] AS s {reading}
     WHERE s.JobId = m.Id AND s.Name = N'Enqueued'
     ORDER BY s.Id DESC
-), {claimed_at}) / 1e6 AS float)
+)
 
 -- define: installed_version
 -- of its schema; 9 since Hangfire 1.8

@@ -60,8 +60,10 @@ m.statename = 'Failed' AND {in_part}
 m.statename = 'Succeeded' AND {in_part}
 
 -- define: due_at
--- A moment of ISO 8601 or, since its compatibility level 170, milliseconds since 1970 (JobHelper.SerializeDateTime).
+-- A moment of ISO 8601 or, since its compatibility level 170, milliseconds since 1970 (JobHelper.SerializeDateTime); of a
+-- ready job, when it was enqueued.
 CASE
+    WHEN m.statename = 'Enqueued' THEN {entered_at}
     WHEN m.statename <> 'Scheduled' THEN NULL
     WHEN {entered} ->> 'EnqueueAt' ~ '^[0-9]+$' THEN to_timestamp(CAST({entered} ->> 'EnqueueAt' AS double precision) / 1000)
     ELSE CAST({entered} ->> 'EnqueueAt' AS timestamptz)

@@ -84,7 +84,7 @@ pg_stat_get_tuples_deleted(CAST('"{schema}"."{table}"' AS regclass))
 -- end
 
 -- define: ready_since
--- since when it has been ready
+-- since when it could be popped
 -- when role pushed_at
 greatest({pushed_at}, {due_at}) -- when role due_at
 {pushed_at} -- when no role due_at
@@ -220,10 +220,15 @@ SELECT
     CAST(NULL AS bigint) AS done, -- when not defined is_done
     -- when defined oldest_first
     (
-        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - {pushed_at}) AS double precision)
-        FROM "{schema}"."{table}" AS m
-        WHERE {is_ready}
-        ORDER BY {oldest_first} LIMIT CAST('{age_seconds_limit}' AS bigint)
+        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - min(o.since)) AS double precision)
+        FROM (
+            SELECT {ready_since} AS since
+            FROM "{schema}"."{table}" AS m
+            WHERE {is_ready}
+            ORDER BY {oldest_first} LIMIT CAST('{age_seconds_limit}' AS bigint) -- when no role due_at
+            -- The first in this order may have become due last.
+            ORDER BY {oldest_first} LIMIT 1000 * CAST('{age_seconds_limit}' AS bigint) -- when role due_at
+        ) AS o
     ) AS age_seconds,
     -- end
     -- Without an order only a scan could find the oldest message.

@@ -43,8 +43,8 @@ false
 CAST(NULL AS timestamptz)
 
 -- define: ready_since
--- The delay that it was sent with, if any, is over: vt is when it comes back.
-m.enqueued_at
+-- It is visible from vt on. Of one that was read, vt is when it comes back: the delay that it was sent with is not known.
+CASE WHEN {is_ready} THEN m.vt ELSE m.enqueued_at END
 
 -- define: joined_table
 (

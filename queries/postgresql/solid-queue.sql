@@ -64,7 +64,12 @@ m.finished_at IS NOT NULL AND {in_part}
 timezone('UTC', m.created_at)
 
 -- define: due_at
-timezone('UTC', m.scheduled_at)
+-- of a ready job, when it was made ready last: scheduled_at stays as it is when a failed one is retried
+timezone('UTC', coalesce((SELECT r.created_at FROM "{schema}".solid_queue_ready_executions AS r WHERE r.job_id = m.id), m.scheduled_at))
+
+-- define: is_first_pop
+-- What is retried is updated, and keeps no time of its own.
+m.updated_at = m.created_at
 
 -- define: claimed_at
 timezone('UTC', (SELECT c.created_at FROM "{schema}".solid_queue_claimed_executions AS c WHERE c.job_id = m.id))

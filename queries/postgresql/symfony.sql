@@ -48,7 +48,8 @@ false
 timezone('UTC', m.created_at)
 
 -- define: due_at
-timezone('UTC', m.available_at)
+-- of one that comes back, when its redeliver_timeout was over
+timezone('UTC', CASE WHEN {is_undelivered} THEN greatest(m.available_at, m.delivered_at + interval '1 hour') ELSE m.available_at END)
 
 -- define: claimed_at
 timezone('UTC', m.delivered_at)
