@@ -9,6 +9,7 @@ from console.doctor import (
     libraries,
     messages,
     order,
+    overdue,
     ring,
     schema,
     sequences,
@@ -28,7 +29,7 @@ CHECK_GROUPS = (
         indexes.INDEX_CHECKS,
     ),
     *(broker.CHECKS, order.CHECKS, sessions.CHECKS, indexes.KEY_CHECKS),
-    *(schema.CHECKS, libraries.CHECKS),
+    *(schema.CHECKS, libraries.CHECKS, overdue.CHECKS),
     *(
         sequences.CHECKS,
         indexes.CONSTRAINT_CHECKS,

@@ -16,6 +16,10 @@
 -- no archive: Hangfire deletes what succeeded itself, when its ExpireAt is there
 -- no pause: Hangfire 1.8 keeps no pause in its tables: a server that is stopped, or started without the queue, does
 --   not take from it
+-- takes due: Hangfire's DelayedJobScheduler enqueues scheduled jobs that are due, every 15 seconds in each server; its
+--   workers fetch enqueued ones
+-- overdue: start a server that has the queue, or see what it logs; one job at once: its dashboard, or
+--   BackgroundJob.Requeue(id)
 -- left claims: Hangfire's servers take them SlidingInvisibilityTimeout (5 minutes unless set) after their FetchedAt was
 --   last renewed
 --
@@ -117,6 +121,13 @@ COALESCE(JSON_VALUE(m.InvocationData, N'$.m'), JSON_VALUE(m.InvocationData, N'$.
     SELECT TOP (1) CAST(s.CreatedAt AS datetime2(7)) FROM [{schema}].[{beside}] AS s {reading}
     WHERE s.JobId = m.Id AND s.Name = N'Enqueued'
     ORDER BY s.Id DESC
+)
+
+-- define: stager
+(
+    SELECT TOP (1) v.Id FROM [{schema}].[Server] AS v WITH (NOLOCK)
+    WHERE v.LastHeartbeat >= DATEADD(second, -300, SYSUTCDATETIME())
+    ORDER BY v.LastHeartbeat DESC
 )
 
 -- define: installed_version

@@ -266,6 +266,36 @@ CROSS JOIN (
 -- end
 -- end
 
+-- define: overdue_since
+-- since when a message that is_overdue should have been popped, or made ready
+{due_at}
+
+-- name: overdue
+-- one row: how many messages should have been popped, or made ready, for :seconds (of the first 10,001); the first of them
+SELECT
+    COUNT_BIG(*) AS messages,
+    COALESCE(SUM(CAST(d.not_made_ready AS bigint)), 0) AS not_made_ready,
+    CAST(DATEDIFF_BIG(microsecond, MIN(d.since), SYSUTCDATETIME()) / 1e6 AS float) AS oldest_seconds,
+    MIN(CASE WHEN d.place = 1 THEN d.id END) AS id
+FROM (
+    SELECT
+        f.id,
+        f.since,
+        f.not_made_ready,
+        ROW_NUMBER() OVER (ORDER BY f.since) AS place
+    FROM (
+        SELECT TOP (10001)
+            CAST(m.[{id}] AS nvarchar(450)) AS id, -- when role id
+            CAST(NULL AS nvarchar(450)) AS id, -- when no role id
+            t.since AS since,
+            CASE WHEN {is_ready} THEN 0 ELSE 1 END AS not_made_ready
+        FROM [{schema}].[{table}] AS m {reading}
+        CROSS APPLY (SELECT {overdue_since} AS since) AS t
+        WHERE {is_overdue}
+        AND DATEDIFF_BIG(microsecond, t.since, SYSUTCDATETIME()) / 1e6 > CAST(:seconds AS float)
+    ) AS f
+) AS d
+
 -- name: messages
 -- the messages of one state or all (scan), unordered, each with its key, for `chunk` of common.sql
 SELECT

@@ -15,6 +15,10 @@
 -- no archive: Hangfire deletes what succeeded itself, when its expireat is there
 -- no pause: Hangfire 1.8 keeps no pause in its tables, nor does Hangfire.PostgreSql 1.21: a server that is stopped, or
 --   started without the queue, does not take from it
+-- takes due: Hangfire's DelayedJobScheduler enqueues scheduled jobs that are due, every 15 seconds in each server; its
+--   workers fetch enqueued ones
+-- overdue: start a server that has the queue, or see what it logs; one job at once: its dashboard, or
+--   BackgroundJob.Requeue(id)
 -- left claims: Hangfire's servers take them InvisibilityTimeout (30 minutes unless set) after they were fetched
 --
 -- Read from Hangfire.PostgreSql 1.21 (Scripts/Install.v3.sql to v23.sql, PostgreSqlMonitoringApi.cs, PostgreSqlJobQueue.cs)
@@ -90,6 +94,12 @@ substring(CAST(m.invocationdata AS text) FROM '"(?:m|Method)": ?"([^"]+)"')
     SELECT CAST(s.createdat AS timestamptz) FROM "{schema}"."{beside}" AS s
     WHERE s.jobid = m.id AND s.name = 'Enqueued'
     ORDER BY s.id DESC LIMIT 1
+)
+
+-- define: stager
+(
+    SELECT string_agg(v.id, ', ' ORDER BY v.id) FROM "{schema}".server AS v
+    WHERE CAST(v.lastheartbeat AS timestamptz) >= statement_timestamp() - interval '5 minutes'
 )
 
 -- define: installed_version

@@ -271,6 +271,29 @@ WHERE {is_done} -- when scan=done
 WHERE {in_part} -- when defined in_part
 -- end
 
+-- define: overdue_since
+-- since when a message that is_overdue should have been popped, or made ready
+{due_at}
+
+-- name: overdue
+-- one row: how many messages should have been popped, or made ready, for :seconds (of the first 10,001); the first of them
+SELECT
+    {counted} AS messages,
+    count(*) FILTER (WHERE NOT d.is_ready) AS not_made_ready,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(d.since)) AS double precision) AS oldest_seconds,
+    (array_agg(d.id ORDER BY d.since, d.id))[1] AS id
+FROM (
+    SELECT
+        {id} AS id,
+        {is_ready} AS is_ready,
+        -- An infinite time is no interval before version 17.
+        greatest({overdue_since}, timestamptz '1970-01-01 00:00+00') AS since
+    FROM "{schema}"."{table}" AS m
+    WHERE {is_overdue}
+    AND {overdue_since} < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision))
+    LIMIT 10001
+) AS d
+
 -- define: claims_table
 -- the table of messages popped and not done
 "{schema}"."{table}"

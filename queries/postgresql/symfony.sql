@@ -6,6 +6,8 @@
 --   delivered and since when.
 -- columns: id body headers queue_name created_at available_at delivered_at
 -- roles: id=id pushed_at=created_at due_at=available_at claimed_at=delivered_at status=delivered_at payload=body
+-- takes due: Symfony Messenger's workers get available messages of their transport
+-- overdue: start a worker for the transport (bin/console messenger:consume), or see what it logs
 -- claims: expire
 -- no purge: Symfony Messenger deletes messages itself: bin/console messenger:failed:remove
 -- no release: Symfony Messenger delivers it again itself, redeliver_timeout (an hour unless set) after it was

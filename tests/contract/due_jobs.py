@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from console.designs import LIBRARIES
 from tests.contract import pgmq_library, test_graphile_worker_postgresql, test_oban_postgresql
 from tests.contract.libraries import Tables
 from tests.contract.packages import from_npm
@@ -32,11 +33,18 @@ class DueJob:
     """Inserts the job where a worker would take it."""
     staged: str = ""
     """Inserts it where the library's own machinery should have made it ready."""
+    table: str = ""
+    """Its name, if the preset does not know it."""
     queue: str = ""
     """Its queue, if the library's figures need one."""
 
     def __str__(self) -> str:
         return self.preset
+
+    def empty(self, tables: Tables) -> None:
+        table = LIBRARIES[self.preset].found_by["table"]
+        name = self.table or str(table)
+        tables.run(f"TRUNCATE {name} CASCADE")
 
 
 def _stand_in(script: str) -> Callable[[str], Tables]:
@@ -69,7 +77,6 @@ def _pgqueuer(url: str) -> Tables:
 def _graphile_worker(url: str) -> Tables:
     app = test_graphile_worker_postgresql.GraphileApp(url, SCHEMA, from_npm("graphile-worker"))
     app.install()
-    app.run("SELECT add_job('send')")
     return app
 
 
@@ -135,6 +142,7 @@ DUE_JOBS = (
         f"""
         INSERT INTO q_jobs (enqueued_at, vt, message) VALUES ({_YESTERDAY}, {{due}}, '{{{{}}}}')
         """,
+        table="q_jobs",
     ),
     DueJob(
         "procrastinate",
@@ -155,11 +163,15 @@ DUE_JOBS = (
         INSERT INTO pgqueuer (priority, status, entrypoint, created, updated, execute_after)
         VALUES (0, 'queued', 'mail', {_YESTERDAY}, {_YESTERDAY}, {{due}})
         """,
+        table="pgqueuer",
     ),
     DueJob(
         "graphile-worker",
         _graphile_worker,
-        f"UPDATE _private_jobs SET created_at = {_YESTERDAY}, run_at = {{due}}",
+        f"""
+        SELECT add_job('send');
+        UPDATE _private_jobs SET created_at = {_YESTERDAY}, run_at = {{due}}
+        """,
     ),
     DueJob(
         "pg-boss",
@@ -174,6 +186,7 @@ DUE_JOBS = (
         INSERT INTO delayed_jobs (handler, created_at, run_at)
         VALUES ('--- !ruby/struct:Send', {_YESTERDAY_UTC}, {_DUE_UTC})
         """,
+        table="delayed_jobs",
     ),
     DueJob(
         "laravel",
@@ -182,6 +195,7 @@ DUE_JOBS = (
         INSERT INTO jobs (queue, payload, attempts, created_at, available_at)
         SELECT 'mail', '{{{{}}}}', 0, EXTRACT(EPOCH FROM {_YESTERDAY}), EXTRACT(EPOCH FROM {{due}})
         """,
+        table="jobs",
     ),
     DueJob(
         "symfony",
@@ -190,6 +204,7 @@ DUE_JOBS = (
         INSERT INTO messenger_messages (body, headers, queue_name, created_at, available_at)
         VALUES ('x', '[]', 'mail', {_YESTERDAY_UTC}, {_DUE_UTC})
         """,
+        table="messenger_messages",
     ),
     DueJob(
         "hangfire",

@@ -21,6 +21,9 @@ CREATE TABLE river_migration (line text NOT NULL, version bigint NOT NULL,
 INSERT INTO river_migration SELECT 'main', n FROM generate_series(1, 7) AS n;
 CREATE TABLE river_queue (name text PRIMARY KEY, metadata jsonb, paused_at timestamptz,
     updated_at timestamptz);
+CREATE UNLOGGED TABLE river_leader (elected_at timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL, leader_id text NOT NULL,
+    name text PRIMARY KEY DEFAULT 'default');
 CREATE TABLE river_job (
     id bigserial PRIMARY KEY,
     state river_job_state NOT NULL DEFAULT 'available',
@@ -118,6 +121,10 @@ CREATE TABLE solid_queue_claimed_executions (
     id bigserial PRIMARY KEY,
         job_id bigint NOT NULL UNIQUE REFERENCES solid_queue_jobs ON DELETE CASCADE,
     process_id bigint, created_at timestamp(6) NOT NULL
+);
+CREATE TABLE solid_queue_semaphores (
+    id bigserial PRIMARY KEY, key varchar NOT NULL UNIQUE, value integer NOT NULL DEFAULT 1,
+    expires_at timestamp(6) NOT NULL
 );
 CREATE TABLE solid_queue_failed_executions (
     id bigserial PRIMARY KEY,
