@@ -48,6 +48,7 @@ from console.monitor.figures import COUNTED
 from console.monitor.filters import parse
 from console.monitor.memory import Memory
 from console.monitor.messages import read_page
+from console.monitor.overdue import overdue
 from console.monitor.sample import estimates, take_sample
 from console.monitor.sampler import probe
 from console.monitor.waits import watch
@@ -147,6 +148,7 @@ def use_everything(database: Database, variant: Variant, *, acts: bool) -> None:
         with database.transaction("push") as connection:
             more = push.PushExtras(due_in_seconds=0.0)
             push.push_many_with(connection, queue, client.payloads(7), more)
+            assert overdue(connection, queue).messages == 0
     if variant.design.flow is Flow.NUMBERS:
         relay.relay(database, queue, None)
         relay.plan(database, queue, None)
