@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -52,6 +52,8 @@ class Maximums:
     """Without it a standby has to be current."""
 
 
+_MAXIMUMS = ("depth", "age", "errors", "stuck", "overdue", "lag")
+"""The options, as the fields of `Maximums` are ordered."""
 STUCK = Limits(warning=1)
 """One stuck claim is a warning, as in the doctor."""
 OVERDUE = "messages_overdue"
@@ -313,13 +315,8 @@ _PLUGIN_STATUS = {Severity.OK: 0, Severity.WARNING: 1, Severity.CRITICAL: 2, Sev
 def check_queues(
     call: Call,
     names: Sequence[str],
-    max_depth: int | None,
-    max_age: float | None,
-    max_errors: int | None,
-    max_stuck: int | None,
-    max_overdue: float | None,
-    max_lag: float | None,
     plugin: bool,
+    **given: Any,
 ) -> None:
     """Check queues against their limits, one line each, for cron and monitoring.
 
@@ -341,7 +338,7 @@ def check_queues(
       dbq-console check mail --max-depth 10000 --max-age 10m --max-errors 0 --plugin
     """
     try:
-        most = Maximums(max_depth, max_age, max_errors, max_stuck, max_overdue, max_lag)
+        most = Maximums(*(given[f"max_{name}"] for name in _MAXIMUMS))
         found = _checked(call, names, most)
     except ConsoleError as error:
         if not plugin:
