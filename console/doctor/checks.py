@@ -19,7 +19,7 @@ from console.doctor import (
 )
 from console.doctor.finding import Code
 from console.doctor.silent_consumers import SILENT
-from console.doctor.stopped_consumers import STOPPED, SUBSCRIBER
+from console.doctor.stopped_consumers import HEAD_STUCK, STOPPED, SUBSCRIBER
 
 CHECK_GROUPS = (
     *(
@@ -46,7 +46,7 @@ CODES: tuple[Code, ...] = tuple(
     sorted(
         (
             *(code for group in CHECK_GROUPS[:-1] for code in group.codes),
-            *(STOPPED, SUBSCRIBER, SILENT, *general.CHECKS.codes),
+            *(STOPPED, HEAD_STUCK, SUBSCRIBER, SILENT, *general.CHECKS.codes),
         ),
         key=lambda code: -code.severity,
     )
