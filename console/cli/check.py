@@ -6,16 +6,18 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from console.catalog import Queue
 from console.cli.context import Call, queue_names, verb_options
 from console.cli.several import over_connections
 from console.cli.status import chosen, stuck_after
 from console.decisions import Decision
+from console.engines import Database
 from console.engines.standby import Standby
-from console.errors import ConsoleError
+from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import UNKNOWN, count, numbered, plain
 from console.monitor.limits import (
     Exceeded,
@@ -23,10 +25,13 @@ from console.monitor.limits import (
     Severity,
     Thresholds,
     limit_silence,
+    silence_for,
     slowest_subscriber,
     stuck_silence,
 )
+from console.monitor.overdue import has_due_times, overdue
 from console.monitor.sample import take_sample
+from console.monitor.sample_queries import limit_transaction
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.rights import Rights
 from console.verbs.parameters import DURATION
@@ -42,12 +47,30 @@ class Maximums:
     age_seconds: float | None = None
     errors: int | None = None
     stuck: int | None = None
+    overdue_seconds: float | None = None
     lag_seconds: float | None = None
     """Without it a standby has to be current."""
 
 
+_MAXIMUMS = ("depth", "age", "errors", "stuck", "overdue", "lag")
+"""The options, as the fields of `Maximums` are ordered."""
 STUCK = Limits(warning=1)
 """One stuck claim is a warning, as in the doctor."""
+OVERDUE = "messages_overdue"
+"""The doctor's finding about the same."""
+
+
+@dataclass(frozen=True)
+class Late:
+    """Since when the first message that nobody took is due."""
+
+    applies: bool
+    """False: its messages have no due times."""
+    seconds: float | None = None
+    """None: not known."""
+
+
+NOT_DUE = Late(applies=False)
 
 
 @dataclass(frozen=True)
@@ -103,7 +126,7 @@ class Figure:
 
         Such a value can only be a number, so an estimate is marked by a second one.
         """
-        unit = {"age": "s", "gap_share": "%"}.get(self.name, "")
+        unit = {"age": "s", "overdue": "s", "gap_share": "%"}.get(self.name, "")
         value = "U" if self.value is None else f"{self._scaled(self.value)}{unit}"
         low, high = (self._range(one) for one in (self.limits.warning, self.limits.critical))
         least = "" if self.name == "gap_share" else "0"
@@ -114,7 +137,7 @@ class Figure:
         """The range of good values as plugins write it: they include N, our limits exclude it."""
         if limit is None:
             return ""
-        if self.name in {"age", "gap_share"}:
+        if self.name in {"age", "overdue", "gap_share"}:
             return f"@{self._scaled(limit)}:"
         return f"{limit - 1:.0f}"
 
@@ -185,7 +208,7 @@ class Checked:
             "status": self.severity.word,
             "problem": self.problem,
             "figures": {
-                "age_seconds" if one.name == "age" else one.name: {
+                _JSON_NAMES.get(one.name, one.name): {
                     "value": one.value,
                     "status": one.severity.word,
                     "warning": one.limits.warning,
@@ -199,13 +222,27 @@ class Checked:
         }
 
 
+_JSON_NAMES = {"age": "age_seconds", "overdue": "overdue_seconds"}
+
+
 def check(
-    seen: QueueSnapshot, thresholds: Thresholds, most: Maximums, standby: Standby | None = None
+    seen: QueueSnapshot,
+    thresholds: Thresholds,
+    most: Maximums,
+    late: Late = NOT_DUE,
+    standby: Standby | None = None,
 ) -> Checked:
     """Check one queue. Figures that its design does not have are left out."""
-    figures = tuple(_silenced(one, seen) for one in _figures(seen, thresholds, most))
+    known = [*_figures(seen, thresholds, most), *_overdue(thresholds, most, late)]
+    figures = tuple(_silenced(one, seen) for one in known)
     found = Checked(seen.queue, seen.schema, seen.design, figures, seen.problem)
     return replace(found, standby=standby, most_lag_seconds=most.lag_seconds)
+
+
+def _overdue(thresholds: Thresholds, most: Maximums, late: Late) -> Iterator[Figure]:
+    if late.applies:
+        limits = _at_most(most.overdue_seconds, thresholds.overdue_seconds, 0)
+        yield Figure("overdue", late.seconds, limits)
 
 
 def _silenced(one: Figure, seen: QueueSnapshot) -> Figure:
@@ -215,6 +252,8 @@ def _silenced(one: Figure, seen: QueueSnapshot) -> Figure:
         return one
     if one.name == "stuck":
         by = stuck_silence(seen.silences, seen.stuck, seen.claims)
+    elif one.name == "overdue":
+        by = silence_for(seen.silences, OVERDUE, Severity.WARNING)
     else:
         by = limit_silence(seen.silences, found)
     return replace(one, silenced=by)
@@ -262,6 +301,12 @@ _PLUGIN_STATUS = {Severity.OK: 0, Severity.WARNING: 1, Severity.CRITICAL: 2, Sev
     "--max-stuck", type=_COUNT, metavar="N", help="More stuck claims than this are CRITICAL."
 )
 @click.option(
+    "--max-overdue",
+    type=DURATION,
+    metavar="T",
+    help="A message that is due for longer than this, and not taken, is CRITICAL.",
+)
+@click.option(
     "--max-lag", type=DURATION, metavar="T", help="A standby that is further behind is CRITICAL."
 )
 @click.option("--plugin", is_flag=True, help="Exit like a monitoring plugin: 0, 1, 2 or 3.")
@@ -270,16 +315,13 @@ _PLUGIN_STATUS = {Severity.OK: 0, Severity.WARNING: 1, Severity.CRITICAL: 2, Sev
 def check_queues(
     call: Call,
     names: Sequence[str],
-    max_depth: int | None,
-    max_age: float | None,
-    max_errors: int | None,
-    max_stuck: int | None,
-    max_lag: float | None,
     plugin: bool,
+    **given: Any,
 ) -> None:
     """Check queues against their limits, one line each, for cron and monitoring.
 
-    Without an option a figure has its configured limits; one stuck claim is a WARNING. A figure
+    Without an option a figure has its configured limits; one stuck claim is a WARNING, as is a
+    message that was not taken within 5 minutes of its due time. A figure
     that has a limit but is unknown is UNKNOWN, as is a queue that cannot be read, and a call that
     matches no queue. On a standby figures are of the moment that it has replayed; without
     --max-lag they are UNKNOWN if its replay is paused, receives nothing or is over 60 s behind.
@@ -296,7 +338,7 @@ def check_queues(
       dbq-console check mail --max-depth 10000 --max-age 10m --max-errors 0 --plugin
     """
     try:
-        most = Maximums(max_depth, max_age, max_errors, max_stuck, max_lag)
+        most = Maximums(*(given[f"max_{name}"] for name in _MAXIMUMS))
         found = _checked(call, names, most)
     except ConsoleError as error:
         if not plugin:
@@ -317,12 +359,31 @@ def _checked(call: Call, names: Sequence[str], most: Maximums) -> list[Checked]:
     database = call.database(Rights.READ_ONLY, "check")
     only = chosen(call, database, names)
     sample = take_sample(database, only=only, stuck_after_seconds=stuck_after(call))
-    seen = [snapshot(one, sample.connection) for one in sample.queues]
     return [
-        check(one, call.thresholds(one.queue), most, sample.standby)
-        for one in seen
-        if call.schema in (None, one.schema)
+        check(
+            snapshot(one, sample.connection),
+            call.thresholds(one.queue.name),
+            most,
+            _late(database, one.queue),
+            sample.standby,
+        )
+        for one in sample.queues
+        if call.schema in (None, one.queue.schema)
     ]
+
+
+def _late(database: Database, queue: Queue) -> Late:
+    if not has_due_times(database.product, queue):
+        return NOT_DUE
+    try:
+        with database.transaction(f"read what is due in {queue.name!r}", read_only=True) as found:
+            limit_transaction(found, database, database.timeouts.statement_seconds)
+            late = overdue(found, queue)
+    except ConnectionFailedError:
+        raise
+    except ConsoleError:
+        return Late(applies=True)
+    return Late(applies=True, seconds=None if late.messages is None else late.oldest_seconds or 0.0)
 
 
 def _lines(severity: Severity, found: Sequence[Checked]) -> list[str]:

@@ -24,6 +24,8 @@ _KEYS = {
     "beside",
     "claims",
     "left claims",
+    "takes due",
+    "overdue",
     "requeued",
     "paused",
     "stays",
@@ -99,6 +101,8 @@ def design_of(
         paused=head.get("paused", ""),
         stays=head.get("stays", ""),
         left_claims=head.get("left claims", ""),
+        takes_due=head.get("takes due", ""),
+        overdue=head.get("overdue", ""),
         archives=archives,
         claims_expire=head.get("claims") == "expire",
     )

@@ -201,6 +201,10 @@ class Design:
     """Why a planned message may stay unchanged, by the library's own rule."""
     left_claims: str = ""
     """What a library does itself with a dead worker's claims."""
+    takes_due: str = ""
+    """What of a library takes, or makes ready, a message that is due."""
+    overdue: str = ""
+    """What to do if it does not."""
     archives: bool = False
     """Done messages are in a separate table, read by `archived` and `archived_messages`."""
     claims_expire: bool = False

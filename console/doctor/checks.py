@@ -10,6 +10,7 @@ from console.doctor import (
     messages,
     notify_queue,
     order,
+    overdue,
     ring,
     schema,
     sequences,
@@ -29,7 +30,7 @@ CHECK_GROUPS = (
         indexes.INDEX_CHECKS,
     ),
     *(broker.CHECKS, order.CHECKS, sessions.CHECKS, indexes.KEY_CHECKS),
-    *(schema.CHECKS, libraries.CHECKS),
+    *(schema.CHECKS, libraries.CHECKS, overdue.CHECKS),
     *(
         sequences.CHECKS,
         notify_queue.CHECKS,

@@ -525,7 +525,8 @@ FROM chunk AS l
 CROSS JOIN LATERAL (
     SELECT
         CASE
-            WHEN l.state IN ('ready', 'scheduled') THEN l.pushed_at
+            WHEN l.state = 'ready' THEN greatest(l.pushed_at, l.due_at)
+            WHEN l.state = 'scheduled' THEN l.pushed_at
             WHEN l.state = 'claimed' THEN l.claimed_at
             ELSE l.done_at
         END AS since
@@ -535,7 +536,10 @@ CROSS JOIN LATERAL (
         coalesce(
             l.state IS NOT NULL
             -- when by_age=row
-            AND coalesce(s.since <= CAST(:moment AS timestamptz), true) -- when by_cutoff=yes
+            -- What was pushed before the cut-off belongs to a plan, whenever it becomes due.
+            -- when by_cutoff=yes
+            AND coalesce(CASE WHEN l.state = 'ready' THEN l.pushed_at ELSE s.since END <= CAST(:moment AS timestamptz), true)
+            -- end
             -- when by_older=yes
             AND s.since < coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:older AS double precision))
             -- end
