@@ -442,7 +442,7 @@ def test_a_mistake_stops_only_those_who_use_the_table_that_has_it(
     assert status("--profile", "right").status == 0
     assert status("--url", empty.url).status == 0
     assert status("--group", "shop").status == 0
-    for words, told in (
+    for words, hint in (
         (("--profile", "wrong"), 'did you mean "rights"?'),
         (("--group", "other"), 'did you mean "rights"?'),
         (("--fleet", "lost"), "has no hosts"),
@@ -451,7 +451,7 @@ def test_a_mistake_stops_only_those_who_use_the_table_that_has_it(
         refused = status(*words)
         assert refused.status == 2, words
         assert refused.err.count("config.toml:") == 1, "only what is used"
-        assert told in refused.err, words
+        assert hint in refused.err, words
     refused = call("notify", "test", "--profile", "right", environment=environment)
     assert 'must be "webhook:URL"' in refused.err
     every = call("config", "validate", environment=environment)

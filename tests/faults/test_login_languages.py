@@ -27,7 +27,7 @@ def german() -> Iterator[Replica]:
 
 
 @pytest.mark.parametrize(
-    ("login", "database", "told"),
+    ("login", "database", "hint"),
     [
         ("postgres", "nothing", "Check the database's name"),
         ("nobody_here", "postgres", "Check user and password"),
@@ -36,11 +36,11 @@ def german() -> Iterator[Replica]:
     ],
 )
 def test_the_hint_is_that_of_the_refusal(
-    german: Replica, login: str, database: str, told: str
+    german: Replica, login: str, database: str, hint: str
 ) -> None:
     refused = Console(f"postgresql://{login}@127.0.0.1:{german.port}/{database}")("status")
     assert refused.status == 3
-    assert told in refused.err
+    assert hint in refused.err
     assert "SQLSTATE" in refused.err
 
 
