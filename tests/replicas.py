@@ -1,5 +1,6 @@
 """A primary and its streaming standby, of each version of PostgreSQL that this machine has."""
 
+import ctypes
 import importlib.util
 import os
 import shutil
@@ -48,6 +49,12 @@ def _copied(installed: Path, package: str, folder: Path) -> Path:
     return folder / package / "pginstall" / "bin"
 
 
+def _end_with_this_process() -> None:
+    """A server shuts down when its parent is killed."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGINT)
+
+
 @dataclass
 class Replica:
     """One server of a pair, owned by this process."""
@@ -76,6 +83,7 @@ class Replica:
                 [self.bin / "postgres", "-D", self.data, *options],
                 stdout=log,
                 stderr=log,
+                preexec_fn=_end_with_this_process,  # noqa: PLW1509  # no thread holds a lock then
                 **run,
             )
         wait_until(self._answers, "it accepts connections")
