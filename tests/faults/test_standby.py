@@ -55,6 +55,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
         on_primary.done("push", "orders", "first")
         on_primary.done("push", "work", "first")
         on_primary.done("pop", "work")
+        made.primary.run("CREATE ROLE guest LOGIN")
         made.caught_up()
         yield made
 
@@ -124,6 +125,10 @@ def _refuses_writes(console: Console, source: str) -> None:
         assert refused.status == 4, (words, refused)
         assert f"a standby of {source}" in refused.err, (words, refused)
         assert not refused.out, words
+    guest = Console(console.url.replace("postgres@", "guest@"))("push", "orders", "x")
+    assert (guest.status, guest.out) == (4, b"")
+    assert "a standby: it accepts no writes" in guest.err
+    assert "Connect to its primary." in guest.err, "its name is not for every login"
 
 
 def _is_one_of_several_hosts(pair: Pair) -> None:
