@@ -1,12 +1,13 @@
 """A primary and its streaming standby, of each version of PostgreSQL that this machine has."""
 
+import ctypes
 import importlib.util
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,12 @@ def _copied(installed: Path, package: str, folder: Path) -> Path:
     return folder / package / "pginstall" / "bin"
 
 
+def _end_with_this_process() -> None:
+    """A server shuts down when its parent is killed."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGINT)
+
+
 @dataclass
 class Replica:
     """One server of a pair, owned by this process."""
@@ -55,6 +62,7 @@ class Replica:
     bin: Path
     data: Path
     port: int = field(default_factory=free_port)
+    environment: Mapping[str, str] = field(default_factory=dict)
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -68,14 +76,23 @@ class Replica:
     def start(self, *settings: str) -> None:
         words = [f"port={self.port}", "listen_addresses=127.0.0.1", "unix_socket_directories="]
         options = [word for one in (*words, *settings) for word in ("-c", one)]
+        run = cluster.server_process()
+        run["env"] |= self.environment
         with (self.data.parent / f"{self.port}.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [self.bin / "postgres", "-D", self.data, *options],
                 stdout=log,
                 stderr=log,
-                **cluster.server_process(),
+                preexec_fn=_end_with_this_process,  # noqa: PLW1509  # no thread holds a lock then
+                **run,
             )
         wait_until(self._answers, "it accepts connections")
+
+    def initialise(self) -> None:
+        self.call(
+            *("initdb", "-D", str(self.data), "-U", "postgres", "--auth=trust"),
+            *("--encoding=UTF8", "--locale=C", "--no-sync"),
+        )
 
     def _answers(self) -> bool:
         with suppress(psycopg.OperationalError), connect(self.url):
@@ -119,8 +136,8 @@ class Pair:
 
 
 @contextmanager
-def streaming(version: str) -> Iterator[Pair]:
-    """A primary, and a standby that streams from it."""
+def _folders(version: str) -> Iterator[tuple[Path, Path]]:
+    """The directory of the version's programs, and one for the data of its servers."""
     with tempfile.TemporaryDirectory(prefix="dbq-test-", dir="/var/tmp") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -131,13 +148,30 @@ def streaming(version: str) -> Iterator[Pair]:
         as_user = cluster.server_process()
         if "user" in as_user:
             os.chown(servers, as_user["user"], as_user["group"])
+        yield bin_, servers
+
+
+@contextmanager
+def single(version: str, environment: Mapping[str, str], *settings: str) -> Iterator[Replica]:
+    """One server, in that environment."""
+    with _folders(version) as (bin_, servers):
+        server = Replica(bin_, servers / "data", environment=environment)
+        try:
+            server.initialise()
+            server.start("fsync=off", *settings)
+            yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def streaming(version: str) -> Iterator[Pair]:
+    """A primary, and a standby that streams from it."""
+    with _folders(version) as (bin_, servers):
         primary = Replica(bin_, servers / "primary")
         standby = Replica(bin_, servers / "standby")
         try:
-            primary.call(
-                *("initdb", "-D", str(primary.data), "-U", "postgres", "--auth=trust"),
-                *("--encoding=UTF8", "--locale=C", "--no-sync"),
-            )
+            primary.initialise()
             primary.start("fsync=off")
             source = f"host=127.0.0.1 port={primary.port} user=postgres"
             backup = ("pg_basebackup", "-d", source, "-D", str(standby.data))

@@ -378,7 +378,7 @@ def _late(database: Database, queue: Queue) -> Late:
     try:
         with database.transaction(f"read what is due in {queue.name!r}", read_only=True) as found:
             limit_transaction(found, database, database.timeouts.statement_seconds)
-            late = overdue(found, queue)
+            late = overdue(found, queue, lag=database.lag)
     except ConnectionFailedError:
         raise
     except ConsoleError:

@@ -31,7 +31,7 @@ def _check_overdue(context: CheckContext) -> Iterator[Finding]:
     if not given or not has_due_times(context.database.product, queue):
         return
     with context.limited_transaction() as connection:
-        found = overdue(connection, queue, min(given))
+        found = overdue(connection, queue, min(given), context.database.lag)
     if found.messages is None:
         context.unseen.append("due messages: row security hides them from this login")
     if not found.messages or found.oldest_seconds is None:

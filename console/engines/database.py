@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -355,6 +356,12 @@ class Database:
         """What this server is behind its primary, now; None: it is a primary. ConsoleError."""
         with self.transaction("read whether the server is a standby", read_only=True) as connection:
             return read_standby(connection)
+
+    @property
+    def lag(self) -> timedelta:
+        """How long ago the moment was that the last sample is of: more than nothing on a standby
+        that is behind."""
+        return timedelta() if self.seen_standby is None else self.seen_standby.ago
 
     def require_primary(self, doing: str) -> None:
         """RefusedError on a standby, which names its primary where the server tells it."""

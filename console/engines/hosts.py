@@ -19,12 +19,10 @@ _HOST = re.compile(r"(?:\[(?P<address>[^\]]*)\]|(?P<name>[^:\[\]]*))(?::(?P<port
 def with_hosts(read: Callable[[str], URL], text: str) -> URL:
     """The URL; several hosts are in its query, as libpq's `host=a,b` and `port=1,2`. ValueError."""
     several = _SEVERAL.fullmatch(text)
-    url = read(text if several is None else several["before"] + several["after"])
-    given = url.query.get("host", ())
-    hosts = several["hosts"].split(",") if several else () if isinstance(given, str) else given
-    if not hosts:
-        return url
-    found = [_HOST.fullmatch(one) for one in hosts]
+    if several is None:
+        return read(text)
+    url = read(several["before"] + several["after"])
+    found = [_HOST.fullmatch(one) for one in several["hosts"].split(",")]
     if not all(found):
         raise ValueError("one of the hosts cannot be read")
     names = [one["address"] or one["name"] for one in found if one]
@@ -37,7 +35,8 @@ def hosts_label(url: URL) -> str:
     """`db1:5432,db2:5433`; a host may be a socket's folder."""
     if url.host:
         return f"{url.host}:{url.port}" if url.port else url.host
-    hosts, ports = (str(url.query.get(name, "")).split(",") for name in ("host", "port"))
+    given = (url.query.get(name, "") for name in ("host", "port"))
+    hosts, ports = ((one if isinstance(one, str) else ",".join(one)).split(",") for one in given)
     ports = ports * len(hosts) if len(ports) == 1 else ports
     shown = [f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=False)]
     return ",".join(shown) or "local"

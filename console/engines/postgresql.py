@@ -299,8 +299,13 @@ _REFUSED_AT_LOGIN: tuple[tuple[str, str], ...] = (
     (r"too many (?:clients|connections)|connection slots are reserved", _FULL),
     (r"statement pooling mode", _TRANSACTION_MODE),
     (r"is starting up|is shutting down|in recovery mode|not yet accepting connections", _LATER),
+    (r"\(SQLSTATE 28", _LOGIN),
+    (r"\(SQLSTATE (?:3D|42501|55000)", _DATABASE),
+    (r"\(SQLSTATE 53300", _FULL),
+    (r"\(SQLSTATE 57P", _LATER),
 )
-"""Server messages before there is a session, for which libpq gives no SQLSTATE."""
+"""Refusals before there is a session: a pooler's and libpq's own by their words, which are English;
+a server's, in whatever language, by the SQLSTATE that `bounded_connection` adds."""
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,9 @@ class Standby:
     """The server that it receives from, as far as the login may read that."""
     now: datetime
     """By its own clock."""
+    received: int | None
+    """The position in the log up to which it has received, and `replayed`; None: not known."""
+    replayed: int | None
 
     @property
     def current(self) -> bool:
@@ -100,6 +104,27 @@ class Standby:
         }
 
 
+_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2)
+
+
 def read_standby(connection: Connection) -> Standby | None:
-    """None: the server is a primary."""
+    """None: the server is a primary.
+
+    What was received in this moment is replayed in the next: that is no lag, although the last
+    commit may be long ago.
+    """
+    first = found = _read(connection)
+    for pause in _PAUSES_SECONDS:
+        if first is None or found is None or first.received is None or found.replayed is None:
+            break
+        if not found.lag_seconds or found.paused or not found.receives:
+            break
+        if found.replayed >= first.received:
+            return replace(found, lag_seconds=0.0)
+        time.sleep(pause)
+        found = _read(connection)
+    return found
+
+
+def _read(connection: Connection) -> Standby | None:
     return next(iter(sql.rows(connection, Standby, "server.standby")), None)

@@ -5,10 +5,12 @@ Not part of a sample: whoever judges them reads them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from console import sql
+from console.monitor.figures import age_as_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -32,7 +34,14 @@ def has_due_times(on: sql.HasDialect, queue: Queue) -> bool:
     return queue.design.known and "due_at" in queue.roles and sql.has(on, name)
 
 
-def overdue(connection: Connection, queue: Queue, seconds: float = 0.0) -> Overdue:
-    """Those that have been due for longer than this, of a queue that `has_due_times`."""
+def overdue(
+    connection: Connection, queue: Queue, seconds: float = 0.0, lag: timedelta = timedelta()
+) -> Overdue:
+    """Those that had been due for longer than this that long ago, of a queue that `has_due_times`.
+
+    `lag`: how far behind a standby is.
+    """
     name, scope = f"{queue.design.name}.overdue", queue.scope(connection)
-    return sql.row(connection, Overdue, name, scope, seconds=seconds)
+    longest = seconds + lag.total_seconds()
+    found = sql.row(connection, Overdue, name, scope, seconds=longest)
+    return replace(found, oldest_seconds=age_as_of(found.oldest_seconds, lag))

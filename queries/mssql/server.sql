@@ -107,7 +107,9 @@ IF CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) <> N'RE
         CAST(NULL AS bit) AS receives,
         CAST(NULL AS float) AS lag_seconds,
         CAST(NULL AS nvarchar(256)) AS upstream,
-        SYSUTCDATETIME() AS now
+        SYSUTCDATETIME() AS now,
+        CAST(NULL AS bigint) AS received,
+        CAST(NULL AS bigint) AS replayed
     WHERE 1 = 0;
 ELSE IF CAST(SERVERPROPERTY(N'EngineEdition') AS int) NOT IN (5, 12) AND ({sees_server_state})
     SELECT
@@ -118,7 +120,9 @@ ELSE IF CAST(SERVERPROPERTY(N'EngineEdition') AS int) NOT IN (5, 12) AND ({sees_
             ELSE CAST(DATEDIFF_BIG(millisecond, r.last_commit_time, GETDATE()) AS float) / 1000
         END AS lag_seconds,
         g.primary_replica AS upstream,
-        SYSUTCDATETIME() AS now
+        SYSUTCDATETIME() AS now,
+        CAST(NULL AS bigint) AS received,
+        CAST(NULL AS bigint) AS replayed
     FROM (SELECT DB_ID() AS database_id) AS d
     LEFT JOIN sys.dm_hadr_database_replica_states AS r ON d.database_id = r.database_id AND r.is_local = 1
     LEFT JOIN sys.dm_hadr_availability_group_states AS g ON r.group_id = g.group_id;
@@ -128,7 +132,9 @@ ELSE
         CAST(NULL AS bit) AS receives,
         CAST(NULL AS float) AS lag_seconds,
         CAST(NULL AS nvarchar(256)) AS upstream,
-        SYSUTCDATETIME() AS now;
+        SYSUTCDATETIME() AS now,
+        CAST(NULL AS bigint) AS received,
+        CAST(NULL AS bigint) AS replayed;
 
 -- name: sessions_used
 -- one row: how many sessions users have (NULL where this login sees only its own), and how many they may have

@@ -79,7 +79,9 @@ SELECT
         ELSE 0
     END AS double precision) AS lag_seconds,
     coalesce(w.sender, c.host || coalesce(':' || c.port, '')) AS upstream,
-    clock_timestamp() AS now
+    clock_timestamp() AS now,
+    CAST(pg_wal_lsn_diff(pg_last_wal_receive_lsn(), '0/0') AS bigint) AS received,
+    CAST(pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0') AS bigint) AS replayed
 FROM (
     SELECT
         coalesce(bool_or(r.pid IS NOT NULL AND coalesce(r.status, 'streaming') = 'streaming'), false) AS receives,

@@ -95,7 +95,9 @@ async def test_production_and_a_read_only_session_of_a_login_that_can_write_are_
         assert "PRODUCTION" not in console.text_of("#connections")
 
 
-BEHIND = Standby(True, True, 300.0, "db1:5432", datetime(2026, 3, 29, tzinfo=UTC))
+BEHIND = Standby(
+    True, True, 300.0, "db1:5432", datetime(2026, 3, 29, tzinfo=UTC), received=2, replayed=1
+)
 
 
 async def test_the_line_of_a_connection_says_what_its_server_is() -> None:
