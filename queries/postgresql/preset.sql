@@ -3,6 +3,8 @@
 -- Keys of the head, each in a line `-- key: text` (`--   ` goes on), up to a line `--`:
 --
 -- preset: the library and its version, the first line; like: preset; summary, advice: texts about it
+-- older: of a file for an older version, the preset of the present one; `like` may name that too: then the head has only
+--   what differs, besides `columns` and `verbs`
 -- table, schema: the names of its tables (q_*), and where they are; without: any name, any schema
 -- columns: what a table must have to be the library's; beside: another table that must exist
 -- roles: role=column, of its newest version
