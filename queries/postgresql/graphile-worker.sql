@@ -1,4 +1,4 @@
--- preset: graphile-worker 0.14 and later
+-- preset: graphile-worker 0.16 and later
 -- like: preset
 -- summary: One table for all tasks; what failed waits for its next attempt until it has none left.
 -- advice: graphile-worker's own table: jobs of all tasks lie in it until they are completed, which deletes them; one

@@ -1,4 +1,4 @@
--- preset: procrastinate 1 and 2
+-- preset: procrastinate 1, 2 and 3.0
 -- like: procrastinate
 -- older: procrastinate
 -- columns: id queue_name task_name args status scheduled_at attempts queueing_lock
@@ -10,8 +10,8 @@
 --   logged
 -- stays: it was not doing any more, or another waiting job has its queueing_lock
 --
--- Read from procrastinate 1.1 and 2.15 (sql/schema.sql in its package): as procrastinate.sql, but workers are not recorded and have
--- no heartbeat, and aborting, since 2, is a state: it is claimed too.
+-- Read from procrastinate 1.1, 2.15 and 3.0 (sql/schema.sql in its package): as procrastinate.sql, but workers are not
+-- recorded and have no heartbeat, and in 2 aborting is a state: it is claimed too. 3.0 has another function for a retry.
 
 -- define: is_claimed
 CAST(m.status AS text) IN ('doing', 'aborting') AND {in_part}

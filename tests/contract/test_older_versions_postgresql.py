@@ -116,6 +116,22 @@ def test_pg_boss_10_to_12_18_is_read_and_requeued_by_its_own_rule(
     assert figures(console, "jobs") == counts(0, 1, 1, 0, 0, 3)
 
 
+def test_the_release_of_procrastinate_3_0_is_refused(console: Console) -> None:
+    package = from_pip("procrastinate==3.0.0")
+    theirs = Tables(console.url, SCHEMA)
+    theirs.create((package / "procrastinate" / "sql" / "schema.sql").read_text())
+    theirs.run(
+        """
+        INSERT INTO procrastinate_jobs (queue_name, task_name) VALUES ('mail', 'send');
+        UPDATE procrastinate_jobs SET status = 'doing'
+        """
+    )
+    assert discovered(console, "procrastinate-2")["library"] == "procrastinate 1, 2 and 3.0"
+    adopt(console, "procrastinate")
+    assert figures(console, "jobs") == counts(0, 0, 1, 0, 0, 0)
+    refused(console, "release", "no function", "procrastinate_retry_job")
+
+
 @pytest.mark.parametrize("version", ["1.1.2", "2.15.1"])
 def test_procrastinate_1_and_2_are_read_and_released_by_their_own_function(
     console: Console, version: str
@@ -134,7 +150,7 @@ def test_procrastinate_1_and_2_are_read_and_released_by_their_own_function(
         """
     )
     found = discovered(console, "procrastinate-2")
-    assert (found["library"], found["queues"]) == ("procrastinate 1 and 2", ["mail", "report"])
+    assert (found["library"], found["queues"]) == ("procrastinate 1, 2 and 3.0", ["mail", "report"])
     adopt(console, "procrastinate", "mail")
     assert figures(console, "jobs") == counts(1, 1, 1, 0, 1, 1)
     assert figures(console, "mail") == counts(0, 1, 1, 0, 1, 1)
@@ -156,7 +172,7 @@ def install_of(package: Path, script: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True, env=environment).stdout
 
 
-@pytest.mark.parametrize("version", ["0.12.0", "0.15.0"])
+@pytest.mark.parametrize("version", ["0.8.10", "0.12.0", "0.15.0"])
 def test_pgqueuer_before_0_20_is_read_and_its_verbs_are_refused_by_name(
     console: Console, version: str
 ) -> None:
@@ -168,10 +184,11 @@ def test_pgqueuer_before_0_20_is_read_and_its_verbs_are_refused_by_name(
         """
         INSERT INTO pgqueuer (priority, status, entrypoint) VALUES (0, 'queued', 'mail'),
             (0, 'queued', 'report'), (0, 'picked', 'mail');
-        UPDATE pgqueuer SET heartbeat = now() - interval '1 h', updated = now() - interval '1 h'
-        WHERE status = 'picked'
+        UPDATE pgqueuer SET updated = now() - interval '1 h' WHERE status = 'picked'
         """
     )
+    if version != "0.8.10":
+        theirs.run("UPDATE pgqueuer SET heartbeat = updated")
     found = discovered(console, "pgqueuer-0")
     assert (found["library"], found["queues"]) == ("pgqueuer before 0.20", ["mail", "report"])
     adopt(console, "pgqueuer", "mail")
@@ -200,6 +217,25 @@ print(QueryBuilderEnvironment().build_install_query())
     assert discovered(console, "pgqueuer")["library"] == "pgqueuer 0.20 and later"
     adopt(console, "pgqueuer")
     assert figures(console, "jobs")["ready"] == 1
+
+
+@pytest.mark.long
+def test_graphile_worker_0_15_is_read_and_its_verbs_are_refused_by_name(console: Console) -> None:
+    app = GraphileApp(console.url, SCHEMA, from_npm("graphile-worker", "0.15.1"))
+    app.install()
+    app.add("send")
+    app.add("send", run_at="now() + interval '1 h'")
+    app.add("report", queue_name="'one'")
+    app.run("UPDATE jobs SET attempts = max_attempts, last_error = 'no host 7' WHERE id = 1")
+    app.run("UPDATE job_queues SET locked_at = now() - interval '1 h', locked_by = 'w'")
+    found = discovered(console, "graphile-worker-15")
+    assert found["library"] == "graphile-worker 0.14 and 0.15"
+    adopt(console, "graphile-worker", "send")
+    assert figures(console, "jobs") == counts(1, 1, 0, 0, 1, None)
+    assert figures(console, "send") == counts(0, 1, 0, 0, 1, None)
+    assert error_group(console, "send") == (1, "no host 7")
+    assert findings(console, "jobs")["queue_locked"]["evidence"]["waiting"] == 1
+    refused(console, "requeue", "graphile-worker 0.14 and 0.15")
 
 
 @pytest.mark.long
