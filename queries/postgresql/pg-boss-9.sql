@@ -39,7 +39,7 @@ END
 m.retrycount = 0
 
 -- define: oldest_first
-m.createdon
+m.createdon -- when defined pushed_at
 
 -- define: failing_since
 m.createdon
