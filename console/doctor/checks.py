@@ -8,6 +8,7 @@ from console.doctor import (
     indexes,
     libraries,
     messages,
+    notify_queue,
     order,
     overdue,
     ring,
@@ -32,6 +33,7 @@ CHECK_GROUPS = (
     *(schema.CHECKS, libraries.CHECKS, overdue.CHECKS),
     *(
         sequences.CHECKS,
+        notify_queue.CHECKS,
         indexes.CONSTRAINT_CHECKS,
         decisions.CHECKS,
         unusual.CHECKS,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from console import sql
 from console.engines import transport
 from console.engines.database import ConnectLock
+from console.engines.hosts import hosts_label
 from console.engines.product import (
     ALREADY_STORED,
     TRANSPORT,
@@ -26,6 +27,7 @@ from console.errors import (
     BusyError,
     ConnectionFailedError,
     ConsoleError,
+    ReadOnlyError,
     RefusedError,
     TooSlowError,
     TransientError,
@@ -134,9 +136,7 @@ class PostgreSQL:
 
     def label(self, url: URL) -> str:
         """Host, port and database; the host may be a socket's folder."""
-        host = url.host or url.query.get("host") or "local"
-        port = f":{url.port}" if url.port else ""
-        return f"{host}{port}/{url.database or ''}"
+        return f"{hosts_label(url)}/{url.database or ''}"
 
     def secured(self, url: URL, *, production: bool) -> URL:
         """With libpq's keywords."""
@@ -318,7 +318,7 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "25P04": (ConnectionFailedError, "The transaction was rolled back. Try again."),
     "53": (ConsoleError, "Free the resource that the server is short of, then try again."),
     "42501": (RefusedError, "Ask the owner of the queue for the grant, or use another login."),
-    "25006": (RefusedError, "This connection is read-only; use one that may write."),
+    "25006": (ReadOnlyError, "This connection is read-only; use one that may write."),
     "55P03": (BusyError, "Another session holds the lock; nothing was changed. Try again."),
     "57014": (TooSlowError, "The statement time-out ended it; nothing was changed. Try again."),
     "40": (TransientError, "Nothing was changed. Try again."),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from itertools import pairwise
 from math import sqrt
 from statistics import stdev
@@ -38,6 +39,13 @@ def known_age(seconds: float | None) -> float | None:
     if seconds is None or seconds < -_CLOCKS_DIFFER_SECONDS:
         return None
     return max(0.0, seconds)
+
+
+def age_as_of(seconds: float | None, lag: timedelta) -> float | None:
+    """The age that it had that long ago; unchanged without a lag."""
+    if seconds is None or not lag:
+        return seconds
+    return max(0.0, seconds - lag.total_seconds())
 
 
 Key = tuple[str, str]
