@@ -276,3 +276,20 @@ def test_river_before_0_12_is_read_and_its_verbs_are_refused_by_name(console: Co
     for verb in ("requeue", "pause", "release"):
         refused(console, verb, "River")
     refused(console, "requeue", "River before 0.12", "River 0.12 and later only")
+
+
+def test_of_two_versions_in_two_schemas_one_must_be_named(console: Console) -> None:
+    StandIn(console.url, "new").create(RIVER)
+    StandIn(console.url, SCHEMA).create(
+        RIVER + "ALTER TABLE river_job DROP COLUMN unique_states CASCADE"
+    )
+    found = console.done("discover", "--json").json["found"]
+    assert [(one["preset"], one["schema"]) for one in found] == [
+        ("river", "new"),
+        ("river-0", SCHEMA),
+    ]
+    answer = console("adopt", "jobs", "--preset", "river")
+    assert (answer.status, "new.river_job, theirs.river_job" in answer.err) == (2, True)
+    for schema, design in (("new", "river"), (SCHEMA, "river-0")):
+        console.done("adopt", f"jobs {schema}", "--preset", "river", "--schema", schema)
+        assert console.status(f"jobs {schema}")["design"] == design
