@@ -76,9 +76,9 @@ AND {claimed_at} < DATEADD(second, -CAST(CEILING(CAST(N'{stuck_after_seconds}' A
 
 -- define: ready_since
 -- since when it could be popped; a time without an offset is UTC
--- when role pushed_at
-CASE WHEN {due_at} > {pushed_at} THEN {due_at} ELSE {pushed_at} END -- when role due_at
-{pushed_at} -- when no role due_at
+-- when defined pushed_at
+CASE WHEN {due_at} > {pushed_at} THEN {due_at} ELSE {pushed_at} END -- when defined due_at
+{pushed_at} -- when not defined due_at
 -- end
 
 -- define: age_seconds
@@ -87,8 +87,8 @@ CASE WHEN {due_at} > {pushed_at} THEN {due_at} ELSE {pushed_at} END -- when role
 (
     SELECT CAST(DATEDIFF_BIG(microsecond, MIN(o.since), SYSUTCDATETIME()) / 1e6 AS float)
     FROM (
-        SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) {ready_since} AS since -- when no role due_at
-        SELECT TOP (1000 * CAST(N'{age_seconds_limit}' AS bigint)) {ready_since} AS since -- when role due_at
+        SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) {ready_since} AS since -- when not defined due_at
+        SELECT TOP (1000 * CAST(N'{age_seconds_limit}' AS bigint)) {ready_since} AS since -- when defined due_at
         FROM [{schema}].[{table}] AS m {reading}
         WHERE {is_ready} -- when defined is_ready
         ORDER BY {oldest_first}
@@ -268,7 +268,8 @@ CROSS JOIN (
 
 -- define: overdue_since
 -- since when a message that is_overdue should have been popped, or made ready
-{due_at}
+{due_at} -- when defined due_at
+CAST(NULL AS datetime2(7)) -- when not defined due_at
 
 -- name: overdue
 -- one row: how many messages should have been popped, or made ready, for :seconds (of the first 10,001); the first of them

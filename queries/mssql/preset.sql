@@ -24,8 +24,8 @@ m.[{id}] -- when defined pushed_at
 -- due, and not taken: it was to run later than it was pushed, or its library should have made it ready
 (
     1 = 0
-    OR ({is_ready} AND {due_at} > DATEADD(second, 1, {pushed_at})) -- when defined pushed_at
-    OR ({is_scheduled} AND {due_at} <= SYSUTCDATETIME()) -- when defined is_scheduled
+    OR ({is_ready} AND {overdue_since} > DATEADD(second, 1, {pushed_at})) -- when defined pushed_at
+    OR ({is_scheduled} AND {overdue_since} <= SYSUTCDATETIME()) -- when defined is_scheduled
 )
 
 -- define: joined_table

@@ -85,9 +85,9 @@ pg_stat_get_tuples_deleted(CAST('"{schema}"."{table}"' AS regclass))
 
 -- define: ready_since
 -- since when it could be popped
--- when role pushed_at
-greatest({pushed_at}, {due_at}) -- when role due_at
-{pushed_at} -- when no role due_at
+-- when defined pushed_at
+greatest({pushed_at}, {due_at}) -- when defined due_at
+{pushed_at} -- when not defined due_at
 -- end
 
 -- define: is_first_pop
@@ -225,9 +225,9 @@ SELECT
             SELECT {ready_since} AS since
             FROM "{schema}"."{table}" AS m
             WHERE {is_ready}
-            ORDER BY {oldest_first} LIMIT CAST('{age_seconds_limit}' AS bigint) -- when no role due_at
+            ORDER BY {oldest_first} LIMIT CAST('{age_seconds_limit}' AS bigint) -- when not defined due_at
             -- The first in this order may have become due last.
-            ORDER BY {oldest_first} LIMIT 1000 * CAST('{age_seconds_limit}' AS bigint) -- when role due_at
+            ORDER BY {oldest_first} LIMIT 1000 * CAST('{age_seconds_limit}' AS bigint) -- when defined due_at
         ) AS o
     ) AS age_seconds,
     -- end
@@ -273,7 +273,8 @@ WHERE {in_part} -- when defined in_part
 
 -- define: overdue_since
 -- since when a message that is_overdue should have been popped, or made ready
-{due_at}
+{due_at} -- when defined due_at
+CAST(NULL AS timestamptz) -- when not defined due_at
 
 -- name: overdue
 -- one row: how many messages should have been popped, or made ready, for :seconds (of the first 10,001); the first of them

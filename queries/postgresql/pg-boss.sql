@@ -1,4 +1,4 @@
--- preset: pg-boss 12
+-- preset: pg-boss 12.19 and later
 -- like: preset
 -- summary: One table for all queues; what is done or cancelled stays until it is deleted.
 -- advice: pg-boss's own table: jobs of all queues lie in it, active ones with the time when they were fetched, failed

@@ -1,4 +1,4 @@
--- preset: pgqueuer 1
+-- preset: pgqueuer 0.20 and later
 -- like: preset
 -- summary: One table for all entrypoints; a job that was worked on is deleted and logged.
 -- advice: pgqueuer's own table: jobs of all entrypoints lie in it, picked ones with a heartbeat; what is done is

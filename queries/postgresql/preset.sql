@@ -3,6 +3,8 @@
 -- Keys of the head, each in a line `-- key: text` (`--   ` goes on), up to a line `--`:
 --
 -- preset: the library and its version, the first line; like: preset; summary, advice: texts about it
+-- older: of a file for an older version, the preset of the present one; `like` may name that too: then the head has only
+--   what differs, besides `columns` and `verbs`
 -- table, schema: the names of its tables (q_*), and where they are; without: any name, any schema
 -- columns: what a table must have to be the library's; beside: another table that must exist
 -- roles: role=column, of its newest version
@@ -67,8 +69,8 @@ m."{id}" -- when defined pushed_at
 -- due, and not taken: it was to run later than it was pushed, or its library should have made it ready
 (
     false
-    OR {is_ready} AND {due_at} > {pushed_at} + interval '1 second' -- when defined pushed_at
-    OR {is_scheduled} AND {due_at} <= statement_timestamp() -- when defined is_scheduled
+    OR {is_ready} AND {overdue_since} > {pushed_at} + interval '1 second' -- when defined pushed_at
+    OR {is_scheduled} AND {overdue_since} <= statement_timestamp() -- when defined is_scheduled
 )
 
 -- define: pages
