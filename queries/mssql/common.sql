@@ -378,7 +378,10 @@ AND w.key_time = CAST(:after_time AS datetime2(7)) -- when sorted=time_up|time_d
 -- A filter by age ends the scan only where the index is in order of age. An action's ages are relative to its cut-off,
 -- however long it runs. DATEADD takes whole numbers.
 -- when by_age=scan
-AND w.key_time <= CAST(:moment AS datetime2(7)) -- when by_cutoff=yes
+-- What is dated days ahead was not pushed since: its time is wrong, and is no reason to leave it.
+-- when by_cutoff=yes
+AND (w.key_time <= CAST(:moment AS datetime2(7)) OR w.key_time > DATEADD(day, 1, SYSUTCDATETIME()))
+-- end
 -- when by_older=yes
 AND w.key_time < DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second, 0 - CAST(:older_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))
 -- end
@@ -446,7 +449,7 @@ CROSS APPLY (
         CAST(CASE
             WHEN l.state IS NULL THEN 0
             -- when by_age=row
-            WHEN s.since > CAST(:moment AS datetime2(7)) THEN 0 -- when by_cutoff=yes
+            WHEN s.since > CAST(:moment AS datetime2(7)) AND s.since <= DATEADD(day, 1, SYSUTCDATETIME()) THEN 0 -- when by_cutoff=yes
             -- when by_older=yes
             WHEN s.since >= DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second, 0 - CAST(:older_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))
                 OR s.since IS NULL THEN 0

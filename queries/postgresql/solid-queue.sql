@@ -77,8 +77,16 @@ timezone('UTC', coalesce(m.finished_at, (SELECT f.created_at FROM "{schema}"."{b
 
 -- define: error
 (
-    SELECT concat_ws(': ', CAST(f.error AS jsonb) ->> 'exception_class', CAST(f.error AS jsonb) ->> 'message')
-    FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id
+    SELECT
+        coalesce(nullif(concat_ws(
+            ': ',
+            CAST(substring(e.text FROM concat('"exception_class"\s*:\s*(', {json_string}, ')')) AS json) #>> '{}',
+            CAST(substring(e.text FROM concat('"message"\s*:\s*(', {json_string}, ')')) AS json) #>> '{}'
+        ), ''), e.text, '')
+    FROM (
+        SELECT regexp_replace(left(CAST(f.error AS text), 100000), {escapes}, '\1\\\\', 'g') AS text
+        FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id
+    ) AS e
 )
 
 -- define: title
@@ -90,6 +98,25 @@ m.class_name
 -- define: silent_seconds
 -- Its heartbeat is every minute; after process_alive_threshold (5 minutes unless set) its supervisor prunes it.
 300
+
+-- define: counted_anew
+-- its arguments as they are written, but for its two counters
+-- Escapes of the type json are set aside: it has them, but does not read \u0000. Not where the character that replaces
+-- them is in use.
+(
+    SELECT replace(
+        concat('{', string_agg(concat(
+            to_json(a.key), ':',
+            CASE a.key WHEN 'executions' THEN '0' WHEN 'exception_executions' THEN '{}' ELSE CAST(a.value AS text) END
+        ), ',' ORDER BY a.position), '}'),
+        s.aside, '\u'
+    )
+    FROM (SELECT CASE WHEN strpos(m.arguments, chr(127)) = 0 THEN concat(chr(127), 'u') ELSE '\u' END AS aside) AS s
+    CROSS JOIN LATERAL json_each(
+        CAST(regexp_replace(m.arguments, '(?<!\\)((?:\\\\)*)\\u', concat('\1', replace(s.aside, '\', '\\')), 'g') AS json)
+    ) WITH ORDINALITY AS a (key, value, position)
+    GROUP BY s.aside
+)
 
 -- define: writes_into
 '"{schema}".solid_queue_ready_executions'
@@ -124,9 +151,10 @@ freed AS (SELECT r.job_id FROM released AS r UNION ALL SELECT t.job_id FROM retr
 reset AS (
     UPDATE "{schema}"."{table}" AS m
     SET
-        arguments = CAST(
-            CAST(m.arguments AS jsonb) || jsonb_build_object('executions', 0, 'exception_executions', jsonb_build_object()) AS text
-        ),
+        arguments = CASE
+            WHEN m.arguments ~ '"(executions"\s*:\s*[1-9]|exception_executions"\s*:\s*{\s*")' THEN {counted_anew}
+            ELSE m.arguments
+        END,
         updated_at = timezone('UTC', now())
     FROM retried AS r
     WHERE m.id = r.job_id
