@@ -6,6 +6,9 @@
 
 -- define: is_ready
 m."{claimed_at}" IS NULL
+-- when installed=no
+AND NOT (m."{error}" IS NOT NULL) -- when role error
+-- end
 
 -- define: is_claimed
 -- A composite with a null in it is neither null nor not null.

@@ -32,16 +32,24 @@ m.queue_name
 true
 
 -- define: is_ready
-EXISTS (SELECT FROM "{schema}".solid_queue_ready_executions AS r WHERE r.job_id = m.id) AND {in_part}
+-- One state per job, as its own Job#status has it: finished, else the first execution that there is: ready, claimed, failed.
+EXISTS (SELECT FROM "{schema}".solid_queue_ready_executions AS r WHERE r.job_id = m.id) AND m.finished_at IS NULL AND {in_part}
+
+-- define: is_not_ready
+m.finished_at IS NULL AND NOT EXISTS (SELECT FROM "{schema}".solid_queue_ready_executions AS o WHERE o.job_id = m.id)
+
+-- define: is_not_claimed
+{is_not_ready} AND NOT EXISTS (SELECT FROM "{schema}".solid_queue_claimed_executions AS t WHERE t.job_id = m.id)
 
 -- define: is_scheduled
 (
     EXISTS (SELECT FROM "{schema}".solid_queue_scheduled_executions AS s WHERE s.job_id = m.id)
     OR EXISTS (SELECT FROM "{schema}".solid_queue_blocked_executions AS b WHERE b.job_id = m.id)
-) AND m.finished_at IS NULL AND {in_part}
+) AND {is_not_claimed}
+AND NOT EXISTS (SELECT FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id) AND {in_part}
 
 -- define: is_claimed
-EXISTS (SELECT FROM "{schema}".solid_queue_claimed_executions AS c WHERE c.job_id = m.id) AND {in_part}
+EXISTS (SELECT FROM "{schema}".solid_queue_claimed_executions AS c WHERE c.job_id = m.id) AND {is_not_ready} AND {in_part}
 
 -- define: is_stuck
 -- As its own orphaned and prunable say: the process is gone, or had no heartbeat for process_alive_threshold.
@@ -49,10 +57,10 @@ EXISTS (
     SELECT FROM "{schema}".solid_queue_claimed_executions AS c
     LEFT JOIN "{schema}".solid_queue_processes AS p ON c.process_id = p.id
     WHERE c.job_id = m.id AND coalesce(timezone('UTC', p.last_heartbeat_at) < {silent_before}, true)
-) AND {in_part}
+) AND {is_not_ready} AND {in_part}
 
 -- define: is_error
-EXISTS (SELECT FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id) AND {in_part}
+EXISTS (SELECT FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id) AND {is_not_claimed} AND {in_part}
 
 -- define: is_done
 m.finished_at IS NOT NULL AND {in_part}
