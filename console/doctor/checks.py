@@ -13,6 +13,7 @@ from console.doctor import (
     schema,
     sequences,
     sessions,
+    times,
     unusual,
 )
 from console.doctor.finding import Code
@@ -28,7 +29,7 @@ CHECK_GROUPS = (
         indexes.INDEX_CHECKS,
     ),
     *(broker.CHECKS, order.CHECKS, sessions.CHECKS, indexes.KEY_CHECKS),
-    *(schema.CHECKS, libraries.CHECKS),
+    *(schema.CHECKS, libraries.CHECKS, times.CHECKS),
     *(
         sequences.CHECKS,
         indexes.CONSTRAINT_CHECKS,

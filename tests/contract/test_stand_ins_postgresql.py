@@ -481,8 +481,9 @@ def test_a_job_of_solid_queue_has_one_state(console: Console, theirs: StandIn) -
     assert len(listed(console, "jobs")) == 4
 
 
-ARGUMENTS = r"""{"arguments":[{"z":1e22,"a":"\u0000 \\u0000","executions":7}],"executions":3,""" + (
-    r""""exception_executions":{"[IOError]":3},"locale":"\ud83d"}"""
+ARGUMENTS = (
+    r'{"arguments":[{"z":1e22,"a":"\u0000 \\u0000","executions":7}],"executions":3,'
+    r'"exception_executions":{"[IOError]":3},"locale":"\ud83d"}'
 )
 
 
