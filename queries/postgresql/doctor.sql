@@ -269,28 +269,6 @@ ORDER BY a.archive_id
 -- end
 ;
 
--- define: is_far
--- for a row t: whether its time is outside the years 1 to 9999
-t.at NOT BETWEEN CAST('0001-01-01Z' AS timestamptz) AND CAST('9999-12-31 23:59:59Z' AS timestamptz)
-
--- name: far_times
--- of the first 10,000 rows: at most 20 whose push or due time is outside the years 1 to 9999, with the number of all of these
-SELECT
-    f.id AS id,
-    f.far_due AS far_due,
-    count(*) OVER () AS found
-FROM (
-    SELECT
-        {id} AS id,
-        EXISTS (SELECT FROM (SELECT {pushed_at} AS at) AS t WHERE {is_far}) AS far_pushed, -- when defined pushed_at
-        false AS far_pushed, -- when not defined pushed_at
-        EXISTS (SELECT FROM (SELECT {due_at} AS at) AS t WHERE {is_far}) AS far_due -- when defined due_at
-        false AS far_due -- when not defined due_at
-    FROM (SELECT s.* FROM "{schema}"."{table}" AS s LIMIT 10000) AS m
-) AS f
-WHERE f.far_pushed OR f.far_due
-LIMIT 20;
-
 -- name: recent_errors
 -- one row: the errors of the last :recent seconds among the newest 10,001: how many, how far back, the first; and the same for the newest 10,001 of the day before
 -- when finishes=yes
