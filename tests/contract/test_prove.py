@@ -210,11 +210,13 @@ def test_pops_that_wait_ahead_disprove_no_full_queue(use_postgresql: Use) -> Non
     on_trial = Trial(client.database, client.queue)
     on_trial.require_drained(on_trial.push(3))
     with client.database.transaction("two pops wait") as connection:
-        connection.execute(text(f"""
+        connection.execute(
+            text(f"""
             INSERT INTO public."{client.queue.name}_parked" (number, void, parked_at)
             SELECT nextval('public."{client.queue.name}_pop_seq"'), false, now()
             FROM generate_series(1, 2)
-        """))
+        """)
+        )
     line = prove_claim("ring", claim_of(on_trial, "a full queue"), on_trial)
     assert line.outcome is Outcome.PROVEN, line
     assert line.evidence == "8 stored, then 0 of 4, 2 numbers consumed; 8 came"
