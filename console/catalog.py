@@ -22,8 +22,8 @@ from console.formats import duration, numbered
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-INTERFACE_VERSION = 2
-"""Version of the tables and functions that this console installs."""
+INTERFACE_VERSION = 3
+"""Of the tables and functions that this console installs: another one whenever they change."""
 
 STUCK_AFTER_SECONDS = 300.0
 """How long a claim may last before it counts as stuck, unless configured."""
@@ -475,12 +475,15 @@ def find(
     *,
     any_design: bool = False,
 ) -> Queue:
-    """The queue of that name. UsageError if there is none, or several without a schema given.
+    """The queue of that name, or of that schema and name with a dot between them, as it is printed.
+    UsageError if there is none, or several without a schema given.
 
     RefusedError if this version does not know its design, unless `any_design`.
     """
     known = queues(connection)
-    matches = [q for q in known if q.name == name and schema in (None, q.schema)]
+    within = [q for q in known if schema in (None, q.schema)]
+    matches = [q for q in within if q.name == name]
+    matches = matches or [q for q in within if q.label == name]
     if len(matches) == 1:
         if not any_design:
             require_known(matches[0])

@@ -51,6 +51,10 @@ class BusyError(RefusedError):
     """A lock was not available in time; nothing was changed, and a retry may succeed."""
 
 
+class ReadOnlyError(RefusedError):
+    """The server refuses writes: a standby, or a setting; nothing was changed."""
+
+
 class TooSlowError(BusyError):
     """A time-out expired; nothing was changed."""
 

@@ -279,7 +279,7 @@ def adopt_library(
         part = part or name
     doing = f"adopt the queue {name!r}"
     with database.transaction(doing, read_only=True) as connection:
-        found = libraries.choose(connection, of, schema=schema, table=table, part=part)
+        of, found = libraries.choose(connection, of, schema=schema, table=table, part=part)
         queue = libraries.candidate(connection, of, found, name, part)
     detail = f"preset {of.name}" + (f", only {queue.part}" if queue.part else "")
     detail += f", SHA-256 {of.sha256}" if of.sha256 else ""

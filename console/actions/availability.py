@@ -65,7 +65,7 @@ def require_verb(queue: Queue, verb: str) -> None:
     if why := queue.refusal(verb):
         raise RefusedError(
             f"{verb} is not available for the queue {queue.name!r}, which belongs to "
-            f"{queue.design.library}.",
+            f"{queue.design.library_name}.",
             why=f"{why}.",
         )
     if verb not in queue.verbs:

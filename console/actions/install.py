@@ -234,9 +234,12 @@ def refuse_taken_names(connection: Connection, queue: Queue) -> None:
         )
 
 
+def has_schema(connection: Connection, schema: str) -> bool:
+    return sql.value(connection, bool, "catalog.schema_exists", schema=schema)
+
+
 def require_schema(connection: Connection, schema: str) -> None:
-    present = sql.value(connection, bool, "catalog.schema_exists", schema=schema)
-    if not present:
+    if not has_schema(connection, schema):
         raise UsageError(
             f"There is no schema {schema!r} in this database.",
             next_step="Create it first, or name another with --schema.",

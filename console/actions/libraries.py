@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -29,6 +29,10 @@ class LibraryTable:
     """A second table of the library: events, a log, the names of tasks."""
     queue: str | None
     """Its only queue; None: it may have several."""
+
+    @property
+    def complete(self) -> bool:
+        return self.queue is not None or self.beside is not None
 
 
 @dataclass(frozen=True)
@@ -121,14 +125,35 @@ def discover(database: Database) -> list[DiscoveredTable]:
         return []
     with database.transaction("find queues of libraries", read_only=True) as connection:
         known = catalog.queues(connection)
-        found = [
-            (of, one)
-            for there in _recognised(connection, every.values())
-            for of in (every[there.name],)
-            for one in _find(connection, of, schema=there.schema, table=there.table)
-            if (one.schema, one.table) == (there.schema, there.table)
-        ]
-    return [_discovered(database, of, table, known) for of, table in found]
+        recognised = _recognised(connection, every.values())
+        found: list[tuple[Design, LibraryTable]] = []
+        for there in sorted(recognised, key=lambda one: every[one.name].older != ""):
+            of, where = every[there.name], (there.schema, there.table)
+            if of.older and any(
+                newer.name == of.older and one.complete and (one.schema, one.table) == where
+                for newer, one in found
+            ):
+                continue
+            tables = _find(connection, of, schema=there.schema, table=there.table)
+            found += [(of, one) for one in tables if (one.schema, one.table) == where]
+    of_its_version = [one for one in found if not _is_of_another_version(*one, found)]
+    of_its_version.sort(key=lambda one: (one[0].name, one[1].schema, one[1].table))
+    return [_discovered(database, of, table, known) for of, table in of_its_version]
+
+
+def _is_of_another_version(
+    of: Design, table: LibraryTable, found: Sequence[tuple[Design, LibraryTable]]
+) -> bool:
+    """Whether the same table is that of a newer version or, if it lacks what that version has
+    beside it, of an older one."""
+    same = [
+        (other, one)
+        for other, one in found
+        if (one.schema, one.table) == (table.schema, table.table) and other is not of
+    ]
+    if of.older:
+        return any(other.name == of.older and one.complete for other, one in same)
+    return not table.complete and any(other.older == of.name for other, _ in same)
 
 
 @dataclass(frozen=True)
@@ -138,10 +163,12 @@ class _Recognised:
     table: str
 
 
-def _recognised(connection: Connection, every: Iterable[Design]) -> list[_Recognised]:
+def _recognised(connection: Connection, every: Collection[Design]) -> list[_Recognised]:
     """Tables with a library's name and columns. The only query that reads the whole catalog: all
     others are about one table."""
-    by = [{"name": of.name, "rarest_column": _rarest_column(of), **of.found_by} for of in every]
+    by = [
+        {"name": of.name, "rarest_column": _rarest_column(of, every), **of.found_by} for of in every
+    ]
     rarest = product_of(connection).array(sorted({str(one["rarest_column"]) for one in by}))
     presets_ = json.dumps(by)
     return sql.rows(
@@ -149,14 +176,28 @@ def _recognised(connection: Connection, every: Iterable[Design]) -> list[_Recogn
     )
 
 
-def _rarest_column(of: Design) -> str:
-    """The column that the fewest other tables are likely to have: the one with the longest name."""
-    return max(cast("list[str]", of.found_by["columns"]), key=len)
+_LONG = 10
+
+
+def _rarest_column(of: Design, every: Collection[Design]) -> str:
+    """The column that the fewest other tables are likely to have: the one with the longest name. Of
+    several versions, one that most of them have: the fewer columns are searched for, the better."""
+    versions = [_columns(one) for one in every if (one.older or one.name) == (of.older or of.name)]
+
+    def rarity(column: str) -> tuple[int, int]:
+        having = sum(column in columns for columns in versions)
+        return (having if len(column) >= _LONG else 0, len(column))
+
+    return max(_columns(of), key=rarity)
+
+
+def _columns(of: Design) -> list[str]:
+    return cast("list[str]", of.found_by["columns"])
 
 
 def _find(connection: Connection, of: Design, **where: str) -> list[LibraryTable]:
     scope = sql.Scope({"design": of.name})
-    columns = product_of(connection).array(cast("list[str]", of.found_by["columns"]))
+    columns = product_of(connection).array(_columns(of))
     bound = {**of.found_by, **where, "columns": columns}
     return sql.rows(connection, LibraryTable, f"{of.name}.find", scope, **bound)
 
@@ -205,7 +246,7 @@ def candidate(
         for relation in (table.table, table.beside or "")
         for column in relations.columns(connection, table.schema, relation)
     }
-    if table.queue is None and table.beside is None:
+    if not table.complete:
         raise UsageError(
             f"The table {table.table!r} in schema {table.schema!r} lacks parts of {of.name}.",
             why=f"What {of.library} has next to it is missing, or this login may not see it.",
@@ -243,13 +284,17 @@ def choose(
     schema: str | None = None,
     table: str | None = None,
     part: str = "",
-) -> LibraryTable:
-    """The only table that fits. UsageError where there is none, or several."""
+) -> tuple[Design, LibraryTable]:
+    """The only table that fits, of this version or of an older one. UsageError where there is none,
+    or several."""
     every = _find(connection, of)
+    versions = [of, *(one for one in presets(of.engines[0]).values() if one.older == of.name)]
+    pairs = [(version, one) for version in versions for one in _find(connection, version)]
     found = [
-        one
-        for one in every
-        if schema in (None, one.schema)
+        (version, one)
+        for version, one in pairs
+        if not _is_of_another_version(version, one, pairs)
+        and schema in (None, one.schema)
         and table in (None, one.table)
         and (one.queue is None or one.queue == part.lower())
     ]
@@ -258,7 +303,7 @@ def choose(
     if found:
         raise UsageError(
             f"There are {len(found)} tables of {of.name}.",
-            why=", ".join(f"{one.schema}.{one.table}" for one in found),
+            why=", ".join(f"{one.schema}.{one.table}" for _, one in found),
             next_step="Say which with --schema and --table.",
         )
     what = f"queue {part!r} of {of.name}" if of.table_each else f"table of {of.name}"

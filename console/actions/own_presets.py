@@ -103,7 +103,7 @@ def check(
     libraries.require_engine(of, database.product.name)
     doing = f"check the preset {of.name!r}"
     with database.transaction(doing, read_only=True) as connection:
-        found = libraries.choose(connection, of, schema=schema, table=table)
+        _, found = libraries.choose(connection, of, schema=schema, table=table)
         queue = libraries.queue_of(of, found, found.table, "")
         size = sql.row(connection, Size, f"{of.name}.size", queue.scope(connection))
         checked = tuple(own_fragments.fragments(connection, queue, file))

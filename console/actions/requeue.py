@@ -319,7 +319,7 @@ class RequeueTo(RowAction):
         require_subscriber(queue)
         if queue.design.library:
             raise RefusedError(
-                f"Messages of {queue.name!r}, which belongs to {queue.design.library}, "
+                f"Messages of {queue.name!r}, which belongs to {queue.design.library_name}, "
                 "cannot go to another queue.",
                 why="Only the library removes its own messages.",
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -22,7 +22,8 @@ from console.audit import Ledger
 from console.catalog import Kind, Queue, in_hand
 from console.designs import Flow, Order
 from console.engines import Database, Session
-from console.errors import UsageError
+from console.engines.owner_function import run_as
+from console.errors import RefusedError, UsageError
 from console.monitor.errors import MOST_ERRORS, SECONDS_MOST
 from console.monitor.filters import Filters
 from console.monitor.message import Message, MessageQuery, ReadBound
@@ -158,18 +159,37 @@ def _is_still(row: CurrentRow, message: Message) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class TableOwner:
+    name: str
+    may_be: bool
+    """Whether this login may act as the owner, and is not the owner."""
+    may_gain: bool
+    """Whether this login is a superuser, and the owner is none."""
+
+
 @contextmanager
 def run_others_code(
     connection: Connection, queue: Queue, *, as_owner: bool = True
 ) -> Iterator[None]:
     """For a statement that writes into an adopted table, and so runs its triggers and functions:
-    under the search path declared for them, as the table's owner where the login may."""
-    adopted = queue.kind is Kind.ADOPTED and sql.has(connection, "actions.as_owner")
-    if adopted and as_owner:
-        sql.run(connection, "actions.as_owner", queue.scope(connection))
-    yield
-    if adopted:
-        sql.run(connection, "actions.as_login")
+    under the search path declared for them, as the table's owner where the login may.
+
+    RefusedError for a superuser where it has to be `as_owner=False`, in a table of somebody else.
+    """
+    if queue.kind is not Kind.ADOPTED or not sql.has(connection, "actions.owner"):
+        yield
+        return
+    owner = sql.row(connection, TableOwner, "actions.owner", queue.scope(connection))
+    if owner.may_gain and not as_owner:
+        raise RefusedError(
+            f"Nothing was moved: {queue.name!r} is a table of {owner.name}.",
+            why=f"its triggers would have a superuser's rights, and {owner.name} is none",
+            next_step="Move the messages as a login that is no superuser, with rights on both.",
+        )
+    with run_as(connection, owner.name) if owner.may_be and as_owner else nullcontext():
+        yield
+    sql.run(connection, "actions.reset_path")
 
 
 def by_storage(

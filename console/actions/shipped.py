@@ -61,6 +61,9 @@ _INDEX = re.compile(
     rf"^CREATE (?:NONCLUSTERED )?INDEX (?:{_IDENT} )?ON (?P<table>{_IDENT}\.{_IDENT}) .*?;",
     re.MULTILINE | re.DOTALL,
 )
+_NAMED_INDEX = re.compile(
+    rf"CREATE (?:UNIQUE )?INDEX (?:IF NOT EXISTS )?(?P<name>{_IDENT})\s+ON dbq\b"
+)
 _COMMENT = re.compile(r"""("(?:[^"]|"")*"|\[(?:[^\]]|\]\])*\])|--[^\n]*""")
 """A comment, or a quoted name, in which two dashes start none."""
 _Scripts = Callable[[Product, Queue], Iterable[str]]
@@ -128,7 +131,21 @@ def added_sequences(product: Product, queue: Queue) -> list[str]:
 
 
 def catalog_columns(product: Product) -> list[ShippedColumn]:
-    return _columns(sql.batches("catalog.bootstrap", product.dialect))
+    return _columns(_catalog(product))
+
+
+def catalog_indexes(product: Product) -> list[str]:
+    """The names of those that are no keys."""
+    return [_unquoted(m["name"]) for text in _catalog(product) for m in _NAMED_INDEX.finditer(text)]
+
+
+def catalog_code(product: Product) -> list[Routine]:
+    """The functions of its triggers, where those have functions."""
+    return [one for text in _catalog(product) for one in code_of(product, text)]
+
+
+def _catalog(product: Product) -> list[str]:
+    return sql.batches("catalog.bootstrap", product.dialect)
 
 
 def indexes_on(product: Product, queue: Queue, column: ShippedColumn) -> list[str]:

@@ -73,7 +73,7 @@ def smoke_queue(
     if queue.design.library:
         raise RefusedError(
             f"smoke is not available for the queue {queue.name!r}, which belongs to "
-            f"{queue.design.library}.",
+            f"{queue.design.library_name}.",
             why="A scratch queue would not be one of the library's.",
         )
     of, options = queue.design, dict(queue.options)

@@ -14,12 +14,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from console import audit, decisions, relations, sql
-from console.actions import pause, shipped
+from console.actions import indexes, maintain, maintain_plan, pause, shipped
 from console.actions.relay import retry_while_busy
 from console.audit import ImbalanceError
 from console.catalog import INTERFACE_VERSION, Kind, Queue
 from console.engines import Database, Product, product_of
-from console.errors import RefusedError, UsageError
+from console.errors import ConsoleError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -42,7 +42,7 @@ class How(StrEnum):
 @dataclass(frozen=True)
 class Difference:
     kind: str
-    """`function`, `column`, `table`, `sequence`, `catalog` or `version`."""
+    """`function`, `column`, `table`, `sequence`, `index`, `key`, `catalog` or `version`."""
     name: str
     how: How
     installed: str = ""
@@ -172,13 +172,21 @@ def _require_ours(queue: Queue) -> None:
 def _differences(connection: Connection, queue: Queue) -> list[Difference]:
     if queue.kind is Kind.ADOPTED:
         return []
+    catalog = _catalog(connection)
+    if any(one.name.startswith("dbq.pause") for one in catalog):
+        return catalog  # whether the queue is paused, and with what code, is not known yet
     found = [*_columns(connection, queue), *_sequences(connection, queue)]
     found += _code(connection, queue)
-    found += _catalog(connection)
+    found += [_index(one) for one in indexes.missing(connection, queue)]
+    found += catalog
     if queue.version != INTERFACE_VERSION:
         versions = (str(queue.version), str(INTERFACE_VERSION))
         found.append(Difference("version", queue.name, How.OLDER, *versions))
     return found
+
+
+def _index(one: indexes.ShippedIndex) -> Difference:
+    return Difference("key" if one.is_key else "index", one.label, How.MISSING)
 
 
 @dataclass(frozen=True)
@@ -260,15 +268,46 @@ def _sequences(connection: Connection, queue: Queue) -> list[Difference]:
 
 
 def _catalog(connection: Connection) -> list[Difference]:
-    missing = _missing(connection, "dbq", shipped.catalog_columns(product_of(connection)))
-    found = decisions.catalog_contents(connection)
-    unguarded = [] if found.guarded else [Difference("catalog", "dbq.check_action", How.MISSING)]
-    return unguarded + [
+    product = product_of(connection)
+    columns = shipped.catalog_columns(product)
+    missing = _missing(connection, "dbq", columns)
+    found = [
         Difference("catalog", f"dbq.{table}", How.MISSING)
-        if lacking is None
-        else Difference("catalog", f"dbq.{table}.{name}", How.MISSING)
         for table, lacking in missing.items()
-        for name in (lacking if lacking is not None else [""])
+        if lacking is None
+    ]
+    found += [
+        Difference("catalog", f"dbq.{one.table}.{one.name}", How.MISSING, repairable=one.repairable)
+        for one in columns
+        if one.name in (missing[one.table] or ())
+    ]
+    # Those of a table that is missing are missing with it.
+    if found:
+        return found
+    found = [*_catalog_indexes(connection), *_catalog_code(connection)]
+    if not decisions.catalog_contents(connection).guarded:
+        found.append(Difference("catalog", "dbq.check_action", How.MISSING))
+    return found
+
+
+def _catalog_indexes(connection: Connection) -> list[Difference]:
+    names = shipped.catalog_indexes(product_of(connection))
+    there = {row.name for row in relations.named(connection, "dbq", names)} if names else ()
+    return [Difference("catalog", f"dbq.{n}", How.MISSING) for n in names if n not in there]
+
+
+def _catalog_code(connection: Connection) -> list[Difference]:
+    product = product_of(connection)
+    code = {one.name: one for one in shipped.catalog_code(product)}
+    if not code:
+        return []
+    where = {"schema": "dbq", "names": product.array(list(code))}
+    rows = sql.rows(connection, pause.InstalledRoutine, "upgrade.installed_code", **where)
+    bodies = {row.name: body_of(product, row) or "" for row in rows}
+    return [
+        Difference("catalog", f"dbq.{name}", How.OTHER, body, code[name].body)
+        for name, body in bodies.items()
+        if body != code[name].body
     ]
 
 
@@ -292,6 +331,7 @@ def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> U
         before = _differences(connection, queue)
         if not before:
             return UpgradePlan(queue, ())
+        _require_repairable(UpgradePlan(queue, tuple(before)))
         _repair_catalog(connection, before)
     with audit.recorded(database, doing, subject) as act:
         connection = act.connection
@@ -311,7 +351,29 @@ def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> U
             pause.reapply(connection, queue, push=paused)
         _require_alike(connection, queue)
         act.detail = "; ".join(difference.line for difference in before)
+    _create_indexes(database, queue)
     return UpgradePlan(queue, tuple(before))
+
+
+def _create_indexes(database: Database, queue: Queue) -> None:
+    """While callers continue, each on its own."""
+    product = database.product
+    with database.transaction("list missing indexes", read_only=True) as connection:
+        missing = indexes.missing(connection, queue)
+    if product.key_by_hand:
+        missing = [one for one in missing if not one.is_key]
+    if not missing:
+        return
+    online = "online_rebuild" not in database.capabilities.missing
+    steps = tuple(indexes.step(product, queue.schema, one, online=online) for one in missing)
+    measures = maintain_plan.measure(database, queue)
+    done = maintain.maintain(database, maintain_plan.MaintainPlan(queue, measures, steps))
+    if problems := [one.problem for one in done.done if one.problem]:
+        raise ConsoleError(
+            f"The queue {queue.name!r} was upgraded, but not all of its indexes exist.",
+            why="; ".join(problems),
+            next_step=f"See what the doctor says: dbq-console doctor {queue.name}",
+        )
 
 
 def _repair_catalog(connection: Connection, found: Sequence[Difference]) -> None:
@@ -319,10 +381,12 @@ def _repair_catalog(connection: Connection, found: Sequence[Difference]) -> None
     lacking = {difference.name for difference in found if difference.kind == "catalog"}
     if not lacking:
         return
-    audit.complete_catalog(connection)
+    sql.run(connection, "catalog.lock")
+    # Before the indexes on them.
     for column in shipped.catalog_columns(product_of(connection)):
         if f"dbq.{column.table}.{column.name}" in lacking:
             connection.exec_driver_sql(column.statement)
+    audit.complete_catalog(connection)
 
 
 def _require_repairable(planned: UpgradePlan) -> None:
@@ -331,7 +395,9 @@ def _require_repairable(planned: UpgradePlan) -> None:
         raise RefusedError(
             f"The queue {planned.queue.name!r} cannot be upgraded.",
             why="; ".join(difference.line for difference in beyond) + ".",
-            next_step="Restore what is missing, or drain the queue and reinstall it.",
+            next_step="Restore that column from a backup of the database."
+            if any(difference.kind == "catalog" for difference in beyond)
+            else "Restore what is missing, or drain the queue and reinstall it.",
         )
 
 
@@ -388,7 +454,7 @@ def _require_alike(connection: Connection, queue: Queue) -> None:
     left = [
         difference
         for difference in _differences(connection, queue)
-        if difference.kind != "version" and difference.how is not How.HIDDEN
+        if difference.kind not in {"version", *_LATER} and difference.how is not How.HIDDEN
     ]
     if left:
         raise ImbalanceError(
@@ -396,6 +462,10 @@ def _require_alike(connection: Connection, queue: Queue) -> None:
             why="; ".join(difference.line for difference in left) + ".",
             next_step="Check whether a trigger in this database changes what is created.",
         )
+
+
+_LATER = {"index", "key"}
+"""Created after the others, without a lock."""
 
 
 @dataclass(frozen=True)

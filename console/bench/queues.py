@@ -253,6 +253,7 @@ def pgbench_updates_per_second(
         f"{_without_comment(statement)};\n"
     )
     login = url.translate_connect_args(username="user", database="dbname")
+    login |= {name: url.query[name] for name in ("host", "port") if name in url.query}
     options = {"-h": login.get("host"), "-p": login.get("port"), "-U": login.get("user")}
     given = [part for name, value in options.items() if value for part in (name, str(value))]
     with tempfile.TemporaryDirectory(prefix="dbq-bench-") as folder:

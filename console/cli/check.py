@@ -6,15 +6,18 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from console.catalog import Queue
 from console.cli.context import Call, queue_names, verb_options
 from console.cli.several import over_connections
 from console.cli.status import chosen, stuck_after
 from console.decisions import Decision
-from console.errors import ConsoleError
+from console.engines import Database
+from console.engines.standby import Standby
+from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import UNKNOWN, count, numbered, plain
 from console.monitor.limits import (
     Exceeded,
@@ -22,10 +25,13 @@ from console.monitor.limits import (
     Severity,
     Thresholds,
     limit_silence,
+    silence_for,
     slowest_subscriber,
     stuck_silence,
 )
+from console.monitor.overdue import has_due_times, overdue
 from console.monitor.sample import take_sample
+from console.monitor.sample_queries import limit_transaction
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.rights import Rights
 from console.verbs.parameters import DURATION
@@ -41,10 +47,30 @@ class Maximums:
     age_seconds: float | None = None
     errors: int | None = None
     stuck: int | None = None
+    overdue_seconds: float | None = None
+    lag_seconds: float | None = None
+    """Without it a standby has to be current."""
 
 
+_MAXIMUMS = ("depth", "age", "errors", "stuck", "overdue", "lag")
+"""The options, as the fields of `Maximums` are ordered."""
 STUCK = Limits(warning=1)
 """One stuck claim is a warning, as in the doctor."""
+OVERDUE = "messages_overdue"
+"""The doctor's finding about the same."""
+
+
+@dataclass(frozen=True)
+class Late:
+    """Since when the first message that nobody took is due."""
+
+    applies: bool
+    """False: its messages have no due times."""
+    seconds: float | None = None
+    """None: not known."""
+
+
+NOT_DUE = Late(applies=False)
 
 
 @dataclass(frozen=True)
@@ -100,7 +126,7 @@ class Figure:
 
         Such a value can only be a number, so an estimate is marked by a second one.
         """
-        unit = {"age": "s", "gap_share": "%"}.get(self.name, "")
+        unit = {"age": "s", "overdue": "s", "gap_share": "%"}.get(self.name, "")
         value = "U" if self.value is None else f"{self._scaled(self.value)}{unit}"
         low, high = (self._range(one) for one in (self.limits.warning, self.limits.critical))
         least = "" if self.name == "gap_share" else "0"
@@ -111,7 +137,7 @@ class Figure:
         """The range of good values as plugins write it: they include N, our limits exclude it."""
         if limit is None:
             return ""
-        if self.name in {"age", "gap_share"}:
+        if self.name in {"age", "overdue", "gap_share"}:
             return f"@{self._scaled(limit)}:"
         return f"{limit - 1:.0f}"
 
@@ -135,20 +161,43 @@ class Checked:
     figures: tuple[Figure, ...]
     problem: str = ""
     """Why it could not be read."""
+    standby: Standby | None = None
+    """Where its figures are of."""
+    most_lag_seconds: float | None = None
 
     @property
     def severity(self) -> Severity:
-        """The most severe of its figures."""
+        """The most severe of its figures, which are unknown where they are too old."""
         unread = [Severity.UNKNOWN] if self.problem else []
-        return max((*(one.severity for one in self.figures), *unread), default=Severity.OK)
+        figures = (one.severity for one in self.figures)
+        return max((*figures, self._lag, *unread), default=Severity.OK)
+
+    @property
+    def _lag(self) -> Severity:
+        if self.standby is None:
+            return Severity.OK
+        most, lag = self.most_lag_seconds, self.standby.lag_seconds
+        if most is None:
+            return Severity.OK if self.standby.current else Severity.UNKNOWN
+        if lag is None:
+            return Severity.UNKNOWN
+        return Severity.CRITICAL if lag > most else Severity.OK
 
     @property
     def words(self) -> str:
-        """The problems, else all figures."""
+        """The problems, else all figures; of a standby also how far behind it is."""
+        behind = "" if self.standby is None else f"; {plain(self.standby.words)}"
         if self.problem:
-            return plain(self.problem)
+            return plain(self.problem) + behind
         wrong = [one for one in self.figures if one.severity is not Severity.OK or one.silenced]
-        return ", ".join(one.words for one in wrong or self.figures)
+        return ", ".join(one.words for one in wrong or self.figures) + behind
+
+    @property
+    def lag_perfdata(self) -> str:
+        """`'lag'=3.2s;;60;0;`: U if unknown."""
+        lag = None if self.standby is None else self.standby.lag_seconds
+        limit = "" if self.most_lag_seconds is None else f"{self.most_lag_seconds:g}"
+        return f"'lag'={'U' if lag is None else f'{lag:.3f}s'};;{limit};0;"
 
     def as_json(self) -> dict[str, object]:
         """The stable object of `check --json`."""
@@ -159,7 +208,7 @@ class Checked:
             "status": self.severity.word,
             "problem": self.problem,
             "figures": {
-                "age_seconds" if one.name == "age" else one.name: {
+                _JSON_NAMES.get(one.name, one.name): {
                     "value": one.value,
                     "status": one.severity.word,
                     "warning": one.limits.warning,
@@ -173,10 +222,27 @@ class Checked:
         }
 
 
-def check(seen: QueueSnapshot, thresholds: Thresholds, most: Maximums) -> Checked:
+_JSON_NAMES = {"age": "age_seconds", "overdue": "overdue_seconds"}
+
+
+def check(
+    seen: QueueSnapshot,
+    thresholds: Thresholds,
+    most: Maximums,
+    late: Late = NOT_DUE,
+    standby: Standby | None = None,
+) -> Checked:
     """Check one queue. Figures that its design does not have are left out."""
-    figures = tuple(_silenced(one, seen) for one in _figures(seen, thresholds, most))
-    return Checked(seen.queue, seen.schema, seen.design, figures, seen.problem)
+    known = [*_figures(seen, thresholds, most), *_overdue(thresholds, most, late)]
+    figures = tuple(_silenced(one, seen) for one in known)
+    found = Checked(seen.queue, seen.schema, seen.design, figures, seen.problem)
+    return replace(found, standby=standby, most_lag_seconds=most.lag_seconds)
+
+
+def _overdue(thresholds: Thresholds, most: Maximums, late: Late) -> Iterator[Figure]:
+    if late.applies:
+        limits = _at_most(most.overdue_seconds, thresholds.overdue_seconds, 0)
+        yield Figure("overdue", late.seconds, limits)
 
 
 def _silenced(one: Figure, seen: QueueSnapshot) -> Figure:
@@ -186,6 +252,8 @@ def _silenced(one: Figure, seen: QueueSnapshot) -> Figure:
         return one
     if one.name == "stuck":
         by = stuck_silence(seen.silences, seen.stuck, seen.claims)
+    elif one.name == "overdue":
+        by = silence_for(seen.silences, OVERDUE, Severity.WARNING)
     else:
         by = limit_silence(seen.silences, found)
     return replace(one, silenced=by)
@@ -232,23 +300,32 @@ _PLUGIN_STATUS = {Severity.OK: 0, Severity.WARNING: 1, Severity.CRITICAL: 2, Sev
 @click.option(
     "--max-stuck", type=_COUNT, metavar="N", help="More stuck claims than this are CRITICAL."
 )
+@click.option(
+    "--max-overdue",
+    type=DURATION,
+    metavar="T",
+    help="A message that is due for longer than this, and not taken, is CRITICAL.",
+)
+@click.option(
+    "--max-lag", type=DURATION, metavar="T", help="A standby that is further behind is CRITICAL."
+)
 @click.option("--plugin", is_flag=True, help="Exit like a monitoring plugin: 0, 1, 2 or 3.")
 @verb_options
 @over_connections("plugin")
 def check_queues(
     call: Call,
     names: Sequence[str],
-    max_depth: int | None,
-    max_age: float | None,
-    max_errors: int | None,
-    max_stuck: int | None,
     plugin: bool,
+    **given: Any,
 ) -> None:
     """Check queues against their limits, one line each, for cron and monitoring.
 
-    Without an option a figure has its configured limits; one stuck claim is a WARNING. A figure
+    Without an option a figure has its configured limits; one stuck claim is a WARNING, as is a
+    message that was not taken within 5 minutes of its due time. A figure
     that has a limit but is unknown is UNKNOWN, as is a queue that cannot be read, and a call that
-    matches no queue. What an operator has silenced is OK, with the operator's name. The first line
+    matches no queue. On a standby figures are of the moment that it has replayed; without
+    --max-lag they are UNKNOWN if its replay is paused, receives nothing or is over 60 s behind.
+    What an operator has silenced is OK, with the operator's name. The first line
     is the summary with performance data.
 
     Exit 0: all OK; 1: anything else; 3: cannot connect. With --plugin: 0 OK, 1 WARNING, 2 CRITICAL,
@@ -261,18 +338,19 @@ def check_queues(
       dbq-console check mail --max-depth 10000 --max-age 10m --max-errors 0 --plugin
     """
     try:
-        found = _checked(call, names, Maximums(max_depth, max_age, max_errors, max_stuck))
+        most = Maximums(*(given[f"max_{name}"] for name in _MAXIMUMS))
+        found = _checked(call, names, most)
     except ConsoleError as error:
         if not plugin:
             raise
         words = plain(" ".join(str(error).split())).replace("|", "¦")
         empty = {"status": Severity.UNKNOWN.word, "summary": words, "queues": []}
-        call.answer(empty, [f"DBQ UNKNOWN - {words}"])
+        call.answer(empty, [f"DBQ UNKNOWN - {words}"], says_standby=False)
         sys.exit(_PLUGIN_STATUS[Severity.UNKNOWN])
     severity = max((one.severity for one in found), default=Severity.UNKNOWN)
     queues = [one.as_json() for one in found]
     answer = {"status": severity.word, "summary": _summary(found), "queues": queues}
-    call.answer(answer, _lines(severity, found))
+    call.answer(answer, _lines(severity, found), says_standby=False)
     if severity is not Severity.OK:
         sys.exit(_PLUGIN_STATUS[severity] if plugin else 1)
 
@@ -281,18 +359,38 @@ def _checked(call: Call, names: Sequence[str], most: Maximums) -> list[Checked]:
     database = call.database(Rights.READ_ONLY, "check")
     only = chosen(call, database, names)
     sample = take_sample(database, only=only, stuck_after_seconds=stuck_after(call))
-    seen = [snapshot(one, sample.connection) for one in sample.queues]
     return [
-        check(one, call.thresholds(one.queue), most)
-        for one in seen
-        if call.schema in (None, one.schema)
+        check(
+            snapshot(one, sample.connection),
+            call.thresholds(one.queue.name),
+            most,
+            _late(database, one.queue),
+            sample.standby,
+        )
+        for one in sample.queues
+        if call.schema in (None, one.queue.schema)
     ]
+
+
+def _late(database: Database, queue: Queue) -> Late:
+    if not has_due_times(database.product, queue):
+        return NOT_DUE
+    try:
+        with database.transaction(f"read what is due in {queue.name!r}", read_only=True) as found:
+            limit_transaction(found, database, database.timeouts.statement_seconds)
+            late = overdue(found, queue, lag=database.lag)
+    except ConnectionFailedError:
+        raise
+    except ConsoleError:
+        return Late(applies=True)
+    return Late(applies=True, seconds=None if late.messages is None else late.oldest_seconds or 0.0)
 
 
 def _lines(severity: Severity, found: Sequence[Checked]) -> list[str]:
     data = " ".join(
         figure.perfdata(_label(_name(one, found))) for one in found for figure in one.figures
     )
+    data += "".join(f" {one.lag_perfdata}" for one in found[:1] if one.standby is not None)
     first = f"DBQ {severity.name} - {_summary(found)}" + (f" | {data}" if data else "")
     return [first, *(f"{one.severity.name} {_words(one, found)}" for one in found)]
 
@@ -305,7 +403,8 @@ def _summary(found: Sequence[Checked]) -> str:
     wrong = [one for one in (Severity.CRITICAL, Severity.WARNING, Severity.UNKNOWN) if counted[one]]
     queues = numbered(len(found), "queue")
     if not wrong:
-        return f"{queues} within limits"
+        behind = "" if found[0].standby is None else f"; {plain(found[0].standby.words)}"
+        return f"{queues} within limits{behind}".replace("|", "¦")
     first = next(one for one in found if one.severity is wrong[0])
     parts = ", ".join(f"{counted[severity]} {severity.word}" for severity in wrong)
     return f"{parts} of {queues}: {_words(first, found)}"

@@ -76,6 +76,7 @@ _MISSING = "  (does not exist)"
 
 def _validate(call: Call) -> None:
     found = load()
+    found.require_all()
     where = f"{found.path}{'' if found.exists else _MISSING}"
     messages, queues = found.document.filters, found.document.queue_filters
     own = sum(len(table.filters) for table in found.document.profiles.values())

@@ -6,6 +6,7 @@ import functools
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from functools import cached_property
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from console.catalog import Queue
     from console.config import CommandLineValues, Configuration, Profile
     from console.engines import Database, Product
+    from console.engines.standby import Standby
     from console.monitor.filters import Words
     from console.monitor.limits import Thresholds
     from console.monitor.message import Masks
@@ -125,7 +127,34 @@ class Call:
             )
         database = self.profile.open()
         click.get_current_context().call_on_close(database.close)
+        if needs > Rights.READ_ONLY:
+            database.require_primary(verb)
+        else:
+            self._read_from.append(database)
         return database
+
+    @cached_property
+    def _read_from(self) -> list[Database]:
+        """The database that a verb only reads from, if there is one."""
+        return []
+
+    def standby(self) -> Standby | None:
+        """What the database that the verb has read is, if it is a standby."""
+        with suppress(ConsoleError):  # whatever was read is the result
+            return next((one.standby() for one in self._read_from if one.connected), None)
+        return None
+
+    def _as_of_standby(
+        self, value: object, lines: Sequence[str], *, in_words: bool
+    ) -> tuple[object, Sequence[str]]:
+        """The result of a verb that reads, which says of a standby that it is one."""
+        if not self._read_from or not isinstance(value, dict):
+            return value, lines
+        standby = self.standby()
+        result = value | {"standby": None if standby is None else standby.as_json()}
+        if standby is None or not in_words:
+            return result, lines
+        return result, [standby.sentence(self.zone), *lines]
 
     def find(self, database: Database, name: str, *, any_design: bool = False) -> Queue:
         """The queue of that name, in --schema or in any. `any_design`: as `catalog.find`."""
@@ -207,9 +236,10 @@ class Call:
         """The schema of new queues."""
         return database.product.default_schema if self.schema is None else self.schema
 
-    def answer(self, value: object, lines: Sequence[str]) -> None:
+    def answer(self, value: object, lines: Sequence[str], *, says_standby: bool = True) -> None:
         """Print the result on stdout: one JSON object with --json, else the lines, without control
-        characters."""
+        characters. `says_standby`: that a standby was read is said before them, not in them."""
+        value, lines = self._as_of_standby(value, lines, in_words=says_standby)
         self._report(value, lines)
         if self.json:
             self.answers.give(value)

@@ -370,7 +370,9 @@ def report(call: Call, name: str, idle_for: float) -> None:
         wanted = audit.EntryFilter(queue.schema, queue.name)
         actions = audit.entries(connection, wanted, _ACTIONS)
         notes = decisions.notes(connection, queue.schema, queue.name, _ACTIONS)
-    text = markdown(diagnosis, figures, actions, call.zone, notes)
+    standby = call.standby()
+    of_standby = "" if standby is None else standby.sentence(call.zone)
+    text = markdown(diagnosis, figures, actions, call.zone, notes, of_standby)
     call.answer(
         {
             **diagnosis.as_json(),
@@ -380,6 +382,7 @@ def report(call: Call, name: str, idle_for: float) -> None:
             "markdown": text,
         },
         text.split("\n"),
+        says_standby=False,
     )
 
 

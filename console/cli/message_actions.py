@@ -14,7 +14,7 @@ from console import catalog
 from console.actions import end_session as ending
 from console.actions.execute import Control
 from console.audit import Outcome
-from console.catalog import Queue, every_queue
+from console.catalog import Kind, Queue, every_queue
 from console.cli.context import (
     BARE_YES,
     Call,
@@ -27,8 +27,8 @@ from console.cli.context import (
 )
 from console.cli.streams import LINE_SECONDS, ThrottledLines, narrate, signals_handled
 from console.engines import Database
-from console.errors import RefusedError
-from console.formats import plain
+from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
+from console.formats import numbered, plain
 from console.verbs.verb import Plan, Progress, Target, Verb
 
 
@@ -39,12 +39,22 @@ def planned_command(verb: Verb) -> click.Command:
     def run(context: click.Context, /, name: str | None, **given: Any) -> None:
         _run(call_of(context, given), verb, name, given)
 
-    name = click.Argument(["name"], required=not verb.queue_last, shell_complete=complete_queues)
-    return as_command(verb, run, name)
+    optional = verb.queue_last or verb.for_all
+    name = click.Argument(["name"], required=not optional, shell_complete=complete_queues)
+    command = as_command(verb, run, name)
+    if verb.for_all:
+        all_queues = click.Option(["--all", "all_queues"], is_flag=True, help="Every queue.")
+        command.params.insert(1, all_queues)
+    return command
 
 
 def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> None:
     """Plan; once confirmed, run the plan with progress on stderr."""
+    if verb.for_all and given.pop("all_queues") != (name is None):
+        raise UsageError(f"{verb.name} takes the name of a queue, or --all.")
+    if verb.for_all and name is None:
+        _run_on_all(call, verb, given)
+        return
     yes, dry_run = given.pop("yes", BARE_YES), given.pop("dry_run", False)
     database = call.database(verb.right(given), verb.name)
     any_design = verb.queue_last or verb.name == "forget"
@@ -56,17 +66,7 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
     if verb.name == "release" and not ("claimed" in queue.states or queue.design.waits_itself):
         _show_holders(call, database, queue)
         return
-    counting = ThrottledLines()  # counting a million takes a while
-    target = Target(
-        database,
-        queue,
-        call.rights,
-        call.thresholds,
-        call.masks,
-        call.saved_filters(given.get("filter", ())),
-        lambda count: counting.show(f"{count:,} counted"),
-    )
-    plan = verb.plan(target, given)
+    plan = verb.plan(_target(call, database, queue, given), given)
     if verb.confirmed:
         if not _confirmed(call, plan, yes, dry_run=dry_run):
             return
@@ -84,6 +84,54 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
     ended_early = result.outcome is Outcome.STOPPED and plan.stoppable
     if result.stopped_by_canary or result.outcome is Outcome.FAILED or ended_early:
         sys.exit(RefusedError.exit_status)
+
+
+def _target(call: Call, database: Database, queue: Queue, given: dict[str, Any]) -> Target:
+    counting = ThrottledLines()  # counting a million takes a while
+    return Target(
+        database,
+        queue,
+        call.rights,
+        call.thresholds,
+        call.masks,
+        call.saved_filters(given.get("filter", ())),
+        lambda count: counting.show(f"{count:,} counted"),
+    )
+
+
+def _run_on_all(call: Call, verb: Verb, given: dict[str, Any]) -> None:
+    """On every queue that is not adopted: one that cannot be done stops none of the others."""
+    yes, dry_run = given.pop("yes"), given.pop("dry_run")
+    database = call.database(verb.right(given), verb.name)
+    done: list[dict[str, object]] = []
+    lines: list[str] = []
+    problems: list[str] = []
+    for queue in call.queues(database):
+        if queue.kind is Kind.ADOPTED:
+            continue
+        try:
+            plan = verb.plan(_target(call, database, queue, given), given)
+            done.append({**_plan_json(plan), "done": 0})
+            lines += plan.lines
+            if yes is not None and not dry_run and plan.needed:
+                result = plan.run(Control(), lambda _: None)
+                done[-1] |= {"done": result.done, "result": result.data}
+                lines += result.lines
+        except ConnectionFailedError:
+            raise
+        except ConsoleError as error:
+            problems.append(f"{queue.label}: {error}")
+            lines.append(problems[-1])
+    if yes is None or dry_run:
+        call.planned({"queues": done}, lines)
+        if not dry_run:
+            require_confirmation(None, "", requires_name=False)
+    else:
+        call.answer({"queues": done, "problems": problems}, lines)
+    if problems:
+        raise RefusedError(
+            f"{numbered(len(problems), 'queue')} could not be done: {'; '.join(problems)}"
+        )
 
 
 def _plan_json(plan: Plan) -> dict[str, object]:

@@ -99,7 +99,26 @@ def _install(call: Call, /, **given: Any) -> None:
         raise UsageError("--engine goes with --print.")
     database = call.database(Rights.ADMIN, "install")
     queue = new_queue(given, database.product, call.schema)
+    if call.schema is None:
+        _refuse_qualified(database, queue)
     _answer(call, install_plan(database, queue).run(Control(), lambda _: None))
+
+
+def _refuse_qualified(database: Database, queue: Queue) -> None:
+    """A name as the other verbs print it, with its schema, is not meant as a name with a dot."""
+    schema, _, name = queue.name.partition(".")
+    if not name:
+        return
+    with database.transaction("look for the schema", read_only=True) as connection:
+        if not installing.has_schema(connection, schema):
+            return
+    design = queue.design.name
+    raise UsageError(
+        f"{queue.name!r} may mean the queue {name!r} in schema {schema!r}.",
+        why=f"It would get the name {queue.name!r}, with the dot, in schema {queue.schema!r}.",
+        next_step=f"Name the schema apart: dbq-console install {design} {shlex.quote(name)} "
+        f"--schema {shlex.quote(schema)}; with --schema the dot is kept.",
+    )
 
 
 def _adopt(call: Call, /, **given: Any) -> None:

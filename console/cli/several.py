@@ -89,8 +89,8 @@ class _OneOfSeveral(Call):
     def connection_words(self) -> tuple[str, ...]:
         return ("--profile", self.command_line.profile or "")
 
-    def answer(self, value: object, lines: Sequence[str]) -> None:
-        self.answered.append((value, lines))
+    def answer(self, value: object, lines: Sequence[str], *, says_standby: bool = True) -> None:
+        self.answered.append(self._as_of_standby(value, lines, in_words=says_standby))
 
 
 def _over(call: Call, group: str | None, fleet: str | None, verb: Callable[[Call], object]) -> None:

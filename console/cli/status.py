@@ -198,6 +198,8 @@ def _watch(call: Call, database: Database, only: Sequence[Queue] | None) -> NoRe
             if reading.error is not None:
                 narrate(str(reading.error))
                 continue
+            if reading.promoted_at == reading.taken_at:
+                narrate("It was a standby and is a primary now.")
             _show(call, database, reading.queues, reading.login, named=only is not None)
     finally:
         sampler.stop(SAMPLING_TIMEOUTS.statement_seconds)

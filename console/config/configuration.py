@@ -2,13 +2,22 @@
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from console.config import profile as keys
-from console.config.file_reader import Document, Mistake, ProfileTable, read
+from console.config.file_reader import (
+    FLEETS,
+    GROUPS,
+    PROFILES,
+    Document,
+    KeyPath,
+    Mistake,
+    ProfileTable,
+    read,
+)
 from console.config.profile import Profile, Settings
 from console.config.urls import ConnectionUrl
 from console.config.values import Layer, Origin, Value, ValueSource, WrongValueError
@@ -51,11 +60,24 @@ class Configuration:
     environment: Mapping[str, str]
     variables: Layer
     """The values that the environment sets."""
+    mistakes: tuple[Mistake, ...] = ()
+    """Of single profiles, fleets, groups and receivers: only who uses one of these is refused."""
+
+    def require(self, *tables: KeyPath) -> None:
+        """ConfigurationError with the mistakes of these tables."""
+        if found := [one for one in self.mistakes if one.table in tables]:
+            raise _error(found)
+
+    def require_all(self) -> None:
+        """ConfigurationError with every mistake of the file."""
+        self.require(*(one.table for one in self.mistakes))
 
     @property
     def names(self) -> list[str]:
         """The profiles' names in the file's order, then those of the fleets."""
-        of_fleets = (name for fleet in self.document.fleets for name in self._of_fleet(fleet))
+        wrong = {one.table for one in self.mistakes}
+        fleets = [one for one in self.document.fleets if (FLEETS, one) not in wrong]
+        of_fleets = (name for fleet in fleets for name in self._of_fleet(fleet))
         return [*self.document.profiles, *of_fleets]
 
     @cached_property
@@ -96,7 +118,8 @@ class Configuration:
 
     def profiles(self, command_line: CommandLineValues = NO_VALUES) -> list[Profile]:
         """Every profile of the file, and of its fleets."""
-        return [self._profile(name, command_line) for name in self.names]
+        self.require(*((FLEETS, fleet) for fleet in self.document.fleets))
+        return [self.profile(name, command_line) for name in self.names]
 
     def in_fleet(self, fleet: str, command_line: CommandLineValues = NO_VALUES) -> list[Profile]:
         """The profiles of that fleet, in the order of its hosts. UsageError if it is unknown."""
@@ -106,20 +129,25 @@ class Configuration:
                 why=f"Configured fleets: {', '.join(self.document.fleets) or 'none'}.",
                 next_step='A fleet is a table [fleets.NAME] with url = "...{host}..." and hosts.',
             )
-        return [self._profile(name, command_line) for name in self._of_fleet(fleet)]
+        self.require((FLEETS, fleet))
+        return [self.profile(name, command_line) for name in self._of_fleet(fleet)]
 
     def in_group(self, group: str, command_line: CommandLineValues = NO_VALUES) -> list[Profile]:
         """The profiles of that group, in the file's order. UsageError if there are none."""
-        profiles = self.profiles(command_line)
-        found = [one for one in profiles if one.group == group]
+        self.require((FLEETS, group), (GROUPS, group))
+        groups = {
+            name: _settings(self, self._table(name), {})[0].value(keys.GROUP).meaning
+            for name in self.names
+        }
+        found = [name for name, of in groups.items() if of == group]
         if not found:
-            known = sorted({one.group for one in profiles if one.group is not None})
+            known = sorted({of for of in groups.values() if of is not None})
             raise UsageError(
                 f"No profile is in a group {group!r}.",
                 why=f"Configured groups: {', '.join(known) or 'none'}.",
                 next_step='Put a profile into a group with: group = "..."',
             )
-        return found
+        return [self.profile(name, command_line) for name in found]
 
     def selected_profile(
         self, command_line: CommandLineValues, *, url_rights: Rights
@@ -131,7 +159,7 @@ class Configuration:
                 next_step="A profile has its own URL: use only one of them.",
             )
         if command_line.profile:
-            return self._profile(command_line.profile, command_line)
+            return self.profile(command_line.profile, command_line)
         if command_line.url:
             return self._of_url(
                 command_line.url,
@@ -146,7 +174,7 @@ class Configuration:
                 next_step="Unset one of them, or choose with --url or --profile.",
             )
         if name:
-            return self._profile(name, command_line)
+            return self.profile(name, command_line)
         if url:
             return self._of_url(
                 url, Origin(ValueSource.ENVIRONMENT, "DBQ_URL"), command_line, url_rights
@@ -163,14 +191,22 @@ class Configuration:
             next_step=f"Name one with {profiles}, --url or in DBQ_URL, for example {_EXAMPLE_URL}",
         )
 
-    def _profile(self, name: str, command_line: CommandLineValues) -> Profile:
+    def _table(self, name: str) -> ProfileTable:
         table = self.document.profiles.get(name)
         fleet, slash, _ = name.partition("/")
         if table is None and slash and fleet in self.document.fleets:
+            self.require((FLEETS, fleet))
             table = self._of_fleet(fleet).get(name)
         if table is None:
             raise self._no_profile(name)
+        return table
+
+    def profile(self, name: str, command_line: CommandLineValues = NO_VALUES) -> Profile:
+        """The profile of that name, which may be of a fleet. UsageError."""
+        self.require((PROFILES, name))
+        table = self._table(name)
         settings, queues = _settings(self, table, _layer_of(command_line))
+        self.require((GROUPS, settings.value(keys.GROUP).meaning or ""))
         filters = {**self.document.filters, **table.filters}
         return Profile(name, settings, queues, self.environment, filters)
 
@@ -207,7 +243,8 @@ class Configuration:
 
 
 def load(environment: Mapping[str, str] | None = None) -> Configuration:
-    """Read the file and the environment. ConfigurationError with all their mistakes."""
+    """Read the file and the environment. ConfigurationError with the mistakes that concern every
+    connection."""
     environment = dict(os.environ if environment is None else environment)
     path = file_path(environment)
     text = None if path is None else _text(path, must_exist=bool(environment.get("DBQ_CONFIG")))
@@ -217,15 +254,20 @@ def load(environment: Mapping[str, str] | None = None) -> Configuration:
     found = Configuration(path, text is not None, document, environment, variables)
     mistakes += _inverted_limits(found)
     mistakes += _unknown_receivers(found)
-    if mistakes:
-        raise ConfigurationError(
-            "The configuration has an error."
-            if len(mistakes) == 1
-            else f"The configuration has {len(mistakes)} errors.",
-            why="\n".join(map(str, mistakes)),
-            next_step="Correct it, then check it with: dbq-console config validate",
-        )
-    return found
+    if any(not one.table for one in mistakes):
+        raise _error(mistakes)
+    return replace(found, mistakes=tuple(mistakes))
+
+
+def _error(mistakes: Sequence[Mistake]) -> ConfigurationError:
+    texts = [*dict.fromkeys(map(str, mistakes))]  # one that several inherit only once
+    return ConfigurationError(
+        "The configuration has an error."
+        if len(texts) == 1
+        else f"The configuration has {len(texts)} errors.",
+        why="\n".join(texts),
+        next_step="Correct it, then check it with: dbq-console config validate",
+    )
 
 
 def file_path(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -286,12 +328,12 @@ def _settings(
 
 def _inverted_limits(found: Configuration) -> list[Mistake]:
     """Limits that would be critical before they are a warning."""
-    mistakes: dict[Mistake, None] = {}  # inherited ones only once
-    everywhere = [found.defaults]
-    for table in found.document.tables:
+    mistakes: dict[Mistake, None] = {}
+    everywhere: list[tuple[KeyPath, Settings]] = [((), found.defaults)]
+    for path, table in found.document.tables.items():
         own, queues = _settings(found, table, {})
-        everywhere += [own, *queues.values()]
-    for settings in everywhere:
+        everywhere += [(path, one) for one in (own, *queues.values())]
+    for path, settings in everywhere:
         for warning, critical in keys.LIMITS:
             low, high = settings.value(warning), settings.value(critical)
             if None in {low.meaning, high.meaning} or low.meaning <= high.meaning:
@@ -300,7 +342,7 @@ def _inverted_limits(found: Configuration) -> list[Mistake]:
                 f"{critical.name} = {high.written} is below "
                 f"{warning.name} = {low.written} ({low.origin})"
             )
-            mistakes[Mistake(str(high.origin), text)] = None
+            mistakes[Mistake(str(high.origin), text, path)] = None
     return list(mistakes)
 
 
@@ -308,8 +350,8 @@ def _unknown_receivers(found: Configuration) -> list[Mistake]:
     """Names of receivers that do not exist."""
     known = found.document.notifications
     mistakes: dict[Mistake, None] = {}
-    own = (_settings(found, table, {})[0] for table in found.document.tables)
-    for settings in (found.defaults, *own):
+    own = [(path, _settings(found, table, {})[0]) for path, table in found.document.tables.items()]
+    for path, settings in ((), found.defaults), *own:
         value = settings.value(keys.NOTIFY)
         for name in value.meaning or ():
             if name not in known:
@@ -318,5 +360,5 @@ def _unknown_receivers(found: Configuration) -> list[Mistake]:
                     f'did you mean "{near[0]}"?' if near else f"known: {', '.join(known) or '-'}"
                 )
                 text = f"notify names {name!r}, but there is no [notifications.{name}]; {advice}"
-                mistakes[Mistake(str(value.origin), text)] = None
+                mistakes[Mistake(str(value.origin), text, path)] = None
     return list(mistakes)

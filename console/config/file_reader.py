@@ -95,7 +95,8 @@ Hosts = Callable[[Path, Mapping[str, str]], tuple[str, ...]]
 PROFILES, QUEUES, GROUPS, FLEETS = "profiles", "queues", "groups", "fleets"
 HOSTS = "hosts"
 FILTERS, QUEUE_FILTERS = "filters", "queue_filters"
-NOTIFICATIONS = "notifications"
+NOTIFICATIONS = notifications.TABLE
+_SEPARATE = (PROFILES, GROUPS, FLEETS, NOTIFICATIONS)
 READERS: Mapping[str, Callable[[Any], Any]] = {
     FILTERS: message_filter,
     QUEUE_FILTERS: queue_filter,
@@ -112,6 +113,9 @@ class Mistake:
 
     location: str
     text: str
+    table: KeyPath = ()
+    """The profile, fleet, group or receiver that alone has it, as in `profiles.orders`; empty: it
+    concerns every connection."""
 
     def __str__(self) -> str:
         return f"{self.location}: {self.text}"
@@ -161,9 +165,12 @@ class Document:
     fleets: Mapping[str, FleetTable] = field(default_factory=dict)
 
     @property
-    def tables(self) -> list[ProfileTable]:
-        """The profiles, and the pattern of each fleet."""
-        return [*self.profiles.values(), *(fleet.pattern for fleet in self.fleets.values())]
+    def tables(self) -> dict[KeyPath, ProfileTable]:
+        """The profiles, and the pattern of each fleet, by their paths."""
+        found: dict[KeyPath, ProfileTable] = {
+            (PROFILES, name): table for name, table in self.profiles.items()
+        }
+        return found | {(FLEETS, name): fleet.pattern for name, fleet in self.fleets.items()}
 
 
 def read(path: Path, text: str) -> Document:
@@ -337,7 +344,8 @@ class _Reader:
 
     def _mistake(self, path: tuple[str, ...], text: str) -> None:
         origin = self._origin(path)
-        mistake = Mistake(str(origin), f"{_dotted(path)} {text}")
+        table = path[:2] if path[0] in _SEPARATE and path[1:] else ()
+        mistake = Mistake(str(origin), f"{_dotted(path)} {text}", table)
         self._mistakes.append((origin.line or 0, mistake))
 
 

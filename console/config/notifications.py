@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from console.config.configuration import Configuration
     from console.config.profile import Profile
 
+TABLE = "notifications"
+"""The table of receivers in the file."""
 _FORMS = '"webhook:URL", "exec:PROGRAM ..." or "bell"'
 _LEVELS = {one.word: one for one in (Severity.NOTE, Severity.WARNING, Severity.CRITICAL)}
 
@@ -122,6 +124,7 @@ def targets(configuration: Configuration, profile: Profile | None = None) -> tup
     chosen = None if profile is None else profile.notify
     known = configuration.document.notifications
     names = known if chosen is None else [name for name in known if name in chosen]
+    configuration.require(*((TABLE, name) for name in names))
     return tuple(_target(configuration, name, known[name]) for name in names)
 
 
@@ -154,7 +157,7 @@ def _looked_up(source: PasswordSource | None, name: str, environment: Mapping[st
 def _without_secrets(configuration: Configuration) -> Mapping[str, str]:
     """The environment without the variables that contain secrets."""
     document = configuration.document
-    layers = [table.values for table in document.tables]
+    layers = [table.values for table in document.tables.values()]
     written = [
         one.written
         for layer in (*layers, *document.notifications.values())

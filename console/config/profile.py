@@ -120,7 +120,8 @@ AGE = _limits("age", values.seconds(0.001, 3650 * _DAY))
 GAP_SHARE = _limits("gap_share", values.share, 0.9, 1.0)
 ERRORS = _limits("errors", values.amount)
 ERRORS_SHARE = _limits("errors_share", values.share, 0.1)
-LIMITS: tuple[LimitKeys[Any], ...] = (DEPTH, AGE, GAP_SHARE, ERRORS, ERRORS_SHARE)
+OVERDUE = _limits("overdue", values.seconds(0.001, 3650 * _DAY), "5m")
+LIMITS: tuple[LimitKeys[Any], ...] = (DEPTH, AGE, GAP_SHARE, ERRORS, ERRORS_SHARE, OVERDUE)
 
 _ALL: tuple[ConfigKey[Any], ...] = (
     *(URL, PASSWORD, RIGHTS, PRODUCTION, POOLED, CONSUMERS, GROUP, COLOR),
@@ -164,6 +165,7 @@ class Settings:
             Limits()
             if self._sets(ERRORS) and not self._sets(ERRORS_SHARE)
             else self._limits(ERRORS_SHARE),
+            self._limits(OVERDUE),
         )
 
     def _limits(self, keys: LimitKeys[N]) -> Limits[N]:

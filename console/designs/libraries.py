@@ -24,9 +24,12 @@ _KEYS = {
     "beside",
     "claims",
     "left claims",
+    "takes due",
+    "overdue",
     "requeued",
     "paused",
     "stays",
+    "older",
 }
 _ENDS = ("push", "pop", "purge", "archive", "restore", "smoke")
 _STATES = ("ready", "scheduled", "claimed", "error", "done")
@@ -49,12 +52,33 @@ def _is_preset(path: Traversable) -> bool:
 
 
 def _design(engine: str, name: str) -> Design:
-    head = fields(templates.head(engine, name), _NEEDED, _KEYS)
-    if isinstance(head, str):
-        raise ValueError(f"{engine}/{name}.sql: {head} (see preset.sql)")  # noqa: TRY004
+    files = [one for one in templates.lineage(engine, name) if one != "preset"]
+    own = {of for one in files for of in templates.statements(engine, one)}
+    defined: dict[str, str] = {}
+    for one in reversed(files):
+        defined |= templates.definitions(engine, one)
     return design_of(
-        engine, name, head, templates.statements(engine, name), templates.definitions(engine, name)
+        engine, name, _head(engine, name), own, {of for of, text in defined.items() if text.strip()}
     )
+
+
+def _head(engine: str, name: str) -> dict[str, str]:
+    """Its head. One that is like another library's file says only what differs, and its verbs; one
+    of an older version refuses what that version has no known rule for."""
+    text = templates.head(engine, name)
+    found = fields(text, set(), _KEYS)
+    if isinstance(found, dict) and found.get("like", "preset") != "preset":
+        found = _head(engine, found["like"]) | {"verbs": "", "paused": ""} | found
+    if isinstance(found, dict) and (missing := _NEEDED - found.keys()):
+        found = f"its head lacks: {', '.join(sorted(missing))}"
+    if isinstance(found, str):
+        raise ValueError(f"{engine}/{name}.sql: {found} (see preset.sql)")  # noqa: TRY004
+    if "older" in found:
+        newer = _head(engine, found["older"])
+        only = f"{found['preset']}: this console has the rule of {newer['preset']} only"
+        for verb in {*newer.get("verbs", "").split()} - {*found.get("verbs", "").split()}:
+            found.setdefault(f"no {verb}", only)
+    return found
 
 
 def design_of(
@@ -99,8 +123,11 @@ def design_of(
         paused=head.get("paused", ""),
         stays=head.get("stays", ""),
         left_claims=head.get("left claims", ""),
+        takes_due=head.get("takes due", ""),
+        overdue=head.get("overdue", ""),
         archives=archives,
         claims_expire=head.get("claims") == "expire",
+        older=head.get("older", ""),
     )
 
 

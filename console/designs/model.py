@@ -186,6 +186,8 @@ class Design:
     """The design whose tables and columns it shares."""
     library: str = ""
     """The library, with its version, that owns the tables; empty: a design of this console."""
+    older: str = ""
+    """For an older version of a library: the preset of its present one."""
     found_by: Mapping[str, object] = field(default_factory=dict)
     """The bound values of a library's `find` statement."""
     table_each: bool = False
@@ -201,6 +203,10 @@ class Design:
     """Why a planned message may stay unchanged, by the library's own rule."""
     left_claims: str = ""
     """What a library does itself with a dead worker's claims."""
+    takes_due: str = ""
+    """What of a library takes, or makes ready, a message that is due."""
+    overdue: str = ""
+    """What to do if it does not."""
     archives: bool = False
     """Done messages are in a separate table, read by `archived` and `archived_messages`."""
     claims_expire: bool = False
@@ -217,6 +223,11 @@ class Design:
     """The file's hash, which the catalog stores with a queue adopted by it."""
     trusted: bool = True
     """False: its user has not trusted the file, so it is used for reading only (`Database`)."""
+
+    @property
+    def library_name(self) -> str:
+        """The library without its version: `River`."""
+        return re.split(r" (?:before )?\d", self.library, maxsplit=1)[0]
 
     @property
     def shape(self) -> str:

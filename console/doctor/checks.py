@@ -8,7 +8,9 @@ from console.doctor import (
     indexes,
     libraries,
     messages,
+    notify_queue,
     order,
+    overdue,
     ring,
     schema,
     sequences,
@@ -18,7 +20,7 @@ from console.doctor import (
 )
 from console.doctor.finding import Code
 from console.doctor.silent_consumers import SILENT
-from console.doctor.stopped_consumers import STOPPED, SUBSCRIBER
+from console.doctor.stopped_consumers import HEAD_STUCK, STOPPED, SUBSCRIBER
 
 CHECK_GROUPS = (
     *(
@@ -29,9 +31,10 @@ CHECK_GROUPS = (
         indexes.INDEX_CHECKS,
     ),
     *(broker.CHECKS, order.CHECKS, sessions.CHECKS, indexes.KEY_CHECKS),
-    *(schema.CHECKS, libraries.CHECKS, times.CHECKS),
+    *(schema.CHECKS, libraries.CHECKS, overdue.CHECKS, times.CHECKS),
     *(
         sequences.CHECKS,
+        notify_queue.CHECKS,
         indexes.CONSTRAINT_CHECKS,
         decisions.CHECKS,
         unusual.CHECKS,
@@ -44,7 +47,7 @@ CODES: tuple[Code, ...] = tuple(
     sorted(
         (
             *(code for group in CHECK_GROUPS[:-1] for code in group.codes),
-            *(STOPPED, SUBSCRIBER, SILENT, *general.CHECKS.codes),
+            *(STOPPED, HEAD_STUCK, SUBSCRIBER, SILENT, *general.CHECKS.codes),
         ),
         key=lambda code: -code.severity,
     )

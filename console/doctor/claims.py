@@ -351,8 +351,8 @@ def _why_unknown(queue: Queue, owned: Sequence[_Owned]) -> str:
     names = [one.row.claimed_by for one in owned if one.row.claimed_by]
     if queue.design.library and names:
         return (
-            f"{first_few(names, most=3)}: only {queue.design.library} knows whether these workers "
-            "are alive"
+            f"{first_few(names, most=3)}: only {queue.design.library_name} knows whether these "
+            "workers are alive"
         )
     if any(one.session_state is Evidence.GONE for one in owned):
         return (

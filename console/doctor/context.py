@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -207,12 +206,6 @@ def run_check(context: CheckContext, what: str, check: Check) -> Iterator[Findin
         raise
     except ConsoleError as error:
         context.unseen.append(f"{what}: {error.why or error.what}")
-
-
-def texts(value: Any) -> list[str]:
-    """An array of a row: a list, or the JSON text of an engine that has no arrays."""
-    found = json.loads(value) if isinstance(value, str) else value
-    return [str(next(iter(it.values()))) if isinstance(it, dict) else str(it) for it in found or []]
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

@@ -77,7 +77,7 @@ def _check_pause(context: CheckContext) -> Iterator[Finding]:
 
 def _check_library(context: CheckContext, seen: QueueSnapshot) -> Iterator[Finding]:
     """The library's own tools pause and resume too, without a record here."""
-    queue, library = context.queue, context.queue.design.library
+    queue, library = context.queue, context.queue.design.library_name
     with context.transaction() as connection:
         there = pause.paused_by_library(connection, queue)
     if there and seen.paused is None:

@@ -21,6 +21,7 @@ from console.doctor.finding import Diagnosis, Finding
 from console.doctor.general import FULL_SHARE, fills
 from console.doctor.silent_consumers import SILENT, ConsumerHistory, with_last_consumers
 from console.doctor.stopped_consumers import (
+    HEAD_STUCK,
     STOPPED,
     SUBSCRIBER,
     UNPROVEN,
@@ -194,7 +195,7 @@ def _diagnose(
     findings.sort(key=lambda one: (-one.effective_severity, -one.code.severity))
     findings = [_with_command(queue, one) for one in findings]
     if consumed.state in UNPROVEN:
-        unproven |= {STOPPED.name, SUBSCRIBER.name}
+        unproven |= {STOPPED.name, HEAD_STUCK.name, SUBSCRIBER.name}
     if consumers_unseen:
         context.unseen.append(f"consumers: {consumers_unseen}")
     if consumers_unseen or consumers.is_new(queue):

@@ -7,13 +7,21 @@ on SQL Server a plan belongs to a statement that has run, and may differ from ca
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from console import sql
 from console.actions import maintain_plan
+from console.actions.indexes import (
+    Index,
+    ShippedIndex,
+    normalized,
+    shipped_indexes,
+    shipped_tables,
+    step,
+)
+from console.actions.maintain_plan import MaintainStep
 from console.catalog import Kind, Queue
 from console.designs import Order
-from console.doctor import schema
 from console.doctor.context import (
     CheckContext,
     CheckGroup,
@@ -23,7 +31,6 @@ from console.doctor.context import (
 )
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import CreateMissing, maintain_queue
-from console.doctor.schema import Index, ShippedIndex, normalized
 from console.engines import Product
 from console.errors import TooSlowError
 from console.monitor.limits import Severity
@@ -57,19 +64,39 @@ def applies(queue: Queue) -> bool:
     return queue.kind is Kind.INSTALLED and queue.design.shape != "broker"
 
 
+def installed_indexes(context: CheckContext, tables: Sequence[str]) -> list[Index]:
+    names = context.database.product.array(sorted(set(tables)))
+    return context.query(Index, "indexes", schema=context.queue.schema, tables=names)
+
+
+class _OfTable(Protocol):
+    @property
+    def table(self) -> str: ...
+
+
+Part = TypeVar("Part", bound=_OfTable)
+
+
+def with_existing_table(context: CheckContext, missing: Sequence[Part]) -> list[Part]:
+    """Those whose table exists: a missing table is a finding of its own."""
+    if not missing:
+        return []
+    measures = maintain_plan.measure(context.database, context.queue)
+    there = {table.name for table in measures.tables}
+    return [one for one in missing if one.table in there]
+
+
 def _check_definitions(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
     if not context.can_query("indexes", "indexes"):
         return
-    indexes = schema.shipped_indexes(context.database.product, queue)
+    indexes = shipped_indexes(context.database.product, queue)
     shipped = [one for one in indexes if not one.is_key]
     if not shipped:
         return
-    installed = schema.installed_indexes(context, [one.table for one in shipped])
+    installed = installed_indexes(context, [one.table for one in shipped])
     matches = {one: [index for index in installed if index.matches(one)] for one in shipped}
-    missing = schema.with_existing_table(
-        context, [one for one, found in matches.items() if not found]
-    )
+    missing = with_existing_table(context, [one for one, found in matches.items() if not found])
     invalid = [
         found[0]
         for found in matches.values()
@@ -83,7 +110,7 @@ def _check_definitions(context: CheckContext) -> Iterator[Finding]:
             evidence={"missing": [one.statement for one in missing]},
             cause="they were dropped, or the table was recreated without them",
             consequence="pops and queries of that state read all rows, slower the deeper the queue",
-            repair=CreateMissing(queue, tuple(_step(context, one) for one in missing)),
+            repair=CreateMissing(queue, _steps(context, missing)),
         )
     if invalid:
         names = [index.name for index in invalid]
@@ -98,15 +125,10 @@ def _check_definitions(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-def _step(context: CheckContext, one: ShippedIndex) -> maintain_plan.MaintainStep:
-    """Online, by either engine's syntax, if the server can."""
-    statement = one.statement.replace("CREATE INDEX ON", "CREATE INDEX CONCURRENTLY ON", 1)
-    if "online_rebuild" not in context.database.capabilities.missing:
-        options = "WITH (ALLOW_PAGE_LOCKS"
-        statement = statement.replace(options, options.replace("(", "(ONLINE = ON, "), 1)
-    return maintain_plan.MaintainStep(
-        "CREATE INDEX", one.table, f"it is missing: {one.label}", (statement,)
-    )
+def _steps(context: CheckContext, missing: Sequence[ShippedIndex]) -> tuple[MaintainStep, ...]:
+    product, schema = context.database.product, context.queue.schema
+    online = "online_rebuild" not in context.database.capabilities.missing
+    return tuple(step(product, schema, one, online=online) for one in missing)
 
 
 def pop_index(product: Product, queue: Queue) -> ShippedIndex | None:
@@ -115,7 +137,7 @@ def pop_index(product: Product, queue: Queue) -> ShippedIndex | None:
     if order in {Order.NONE, Order.NUMBERS}:
         return None
     leads = "due_at" if order is Order.DUE else "pushed_at" if queue.design.keeps_row else "id"
-    for one in schema.shipped_indexes(product, queue):
+    for one in shipped_indexes(product, queue):
         if one.table == queue.table and one.columns[0] == queue.roles[leads]:
             return one
     raise LookupError(f"{queue.design.name} has no index for its pop")
@@ -130,7 +152,7 @@ def _check_plan(context: CheckContext) -> Iterator[Finding]:
     nodes = list(_nodes(plan["Plan"]))
     if uses_index(nodes) or _pages(context, expected.table) < ENOUGH_PAGES:
         return
-    installed = schema.installed_indexes(context, [expected.table])
+    installed = installed_indexes(context, [expected.table])
     same = [one for one in installed if one.matches(expected)]
     if not same or any(index.being_built for index in same):
         return  # a missing one is another finding
@@ -222,9 +244,9 @@ def _check_keys(context: CheckContext) -> Iterator[Finding]:
     queue, product = context.queue, context.database.product
     if not context.can_query("keys", "indexes"):
         return
-    shipped = [one for one in schema.shipped_indexes(product, queue) if one.is_key]
-    installed = schema.installed_indexes(context, [one.table for one in shipped])
-    missing = schema.with_existing_table(
+    shipped = [one for one in shipped_indexes(product, queue) if one.is_key]
+    installed = installed_indexes(context, [one.table for one in shipped])
+    missing = with_existing_table(
         context, [one for one in shipped if not any(index.enforces(one) for index in installed)]
     )
     if not missing:
@@ -246,7 +268,9 @@ def _check_keys(context: CheckContext) -> Iterator[Finding]:
         "the whole table"
         + ("; first delete all but one of the rows that share a key" if duplicates else "")
         + (f". {product.key_by_hand}" if product.key_by_hand else ""),
-        repair=None if duplicates or product.key_by_hand else _create_keys(context, missing),
+        repair=None
+        if duplicates or product.key_by_hand
+        else CreateMissing(queue, _steps(context, missing), waits="for at most a second"),
     )
 
 
@@ -257,12 +281,6 @@ def _duplicates(context: CheckContext, missing: Sequence[ShippedIndex]) -> list[
     except TooSlowError:
         context.unseen.append("keys: the search for duplicates took too long")
         return []
-
-
-def _create_keys(context: CheckContext, missing: Sequence[ShippedIndex]) -> CreateMissing:
-    product, name = context.database.product, context.queue.schema
-    steps = tuple(schema.key_step(product, name, one) for one in missing)
-    return CreateMissing(context.queue, steps, waits="for at most a second")
 
 
 KEY_CHECKS = CheckGroup((KEY_MISSING,), {"keys": _check_keys}, applies)
@@ -309,7 +327,7 @@ class Check:
 def shipped_checks(product: Product, queue: Queue) -> list[ShippedCheck]:
     return [
         ShippedCheck(table, check["condition"])
-        for table, columns in schema.shipped_tables(product, queue)
+        for table, columns in shipped_tables(product, queue)
         for check in _CHECK.finditer(columns)
     ]
 
@@ -321,7 +339,7 @@ def _check_constraints(context: CheckContext) -> Iterator[Finding]:
         return
     names = product.array(sorted({one.table for one in shipped}))
     installed = context.query(Check, "checks", schema=queue.schema, tables=names)
-    missing = schema.with_existing_table(
+    missing = with_existing_table(
         context, [one for one in shipped if not any(check.matches(one) for check in installed)]
     )
     if missing:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from console import sql
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.doctor import claims, row_scan
@@ -16,7 +17,6 @@ from console.doctor.context import (
     command,
     counted,
     first_few,
-    texts,
 )
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import IncompleteMessages, MarkAsErrors, incomplete_messages
@@ -74,7 +74,7 @@ class _Found:
     def add(self, count: int, ids: Any, newest: int) -> None:
         if count:
             self.count += count
-            self.ids = (self.ids + texts(ids))[:SHOWN_IDS]
+            self.ids = (self.ids + sql.texts(ids))[:SHOWN_IDS]
             self.chunks.append(newest)
 
 

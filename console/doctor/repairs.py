@@ -17,7 +17,7 @@ from console.actions.plan import MANY_MESSAGES
 from console.audit import Ledger
 from console.catalog import Queue
 from console.doctor import plan_verb, row_scan
-from console.doctor.context import command, counted, texts
+from console.doctor.context import command, counted
 from console.doctor.finding import Diagnosis, Repair
 from console.engines import Database, product_of
 from console.errors import ConnectionFailedError, ConsoleError
@@ -302,7 +302,7 @@ def incomplete_messages(
     found = sql.row(
         connection, IncompleteMessages, statement, scope, gone=product.array([]), **where
     )
-    owners = {text: owner_of(text) for text in texts(found.owners)}
+    owners = {text: owner_of(text) for text in sql.texts(found.owners)}
     bound = {text: one.session for text, one in owners.items() if one is not None and one.bound}
     evidence = session_evidence(connection, bound.values())
     gone = [text for text, session in bound.items() if evidence.get(session) is Evidence.GONE]

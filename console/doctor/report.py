@@ -31,11 +31,12 @@ def markdown(
     actions: Sequence[Entry],
     zone: tzinfo | None,
     notes: Sequence[Note] = (),
+    of_standby: str = "",
 ) -> str:
-    """The report. It holds no payload."""
+    """The report. It holds no payload. `of_standby`: says that it is about a standby."""
     return "\n".join(
         (
-            *_head(diagnosis),
+            *_head(diagnosis, of_standby),
             *_decisions(figures),
             *_figures(figures),
             *_subscribers(figures),
@@ -46,13 +47,16 @@ def markdown(
     )
 
 
-def _head(diagnosis: Diagnosis) -> Iterator[str]:
+def _head(diagnosis: Diagnosis, of_standby: str) -> Iterator[str]:
     queue = diagnosis.queue
     yield f"# {_text(queue.label)}"
     yield ""
     options = ", ".join(f"{name}={value}" for name, value in sorted(queue.options.items()))
     yield f"Design {queue.design.name} ({_text(options)}). Verdict: **{diagnosis.verdict}**."
     yield ""
+    if of_standby:
+        yield f"**{_text(of_standby)}**"
+        yield ""
 
 
 def _decisions(figures: QueueSnapshot | None) -> Iterator[str]:

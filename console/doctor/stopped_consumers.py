@@ -20,7 +20,7 @@ from console.doctor.repairs import skip
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import count, duration
-from console.monitor.figures import Key, key_of
+from console.monitor.figures import Key, StatusRow, key_of, undone_pops
 from console.monitor.limits import Severity, Thresholds, ThresholdsOf
 from console.monitor.owners import Evidence
 from console.monitor.sample import DatabaseSample, QueueSample
@@ -30,8 +30,12 @@ from console.monitor.subscribers import full_in
 
 IDLE_FOR_SECONDS = 30.0
 """If nothing is popped for this long while messages wait, the consumers have stopped."""
-_SAMPLES = (1 / 30, 1 / 6, 1.0)
+_SAMPLES = (1 / 30, 1 / 6, 2 / 5, 1.0)
 """When to sample, as fractions of that time: active consumers are seen in the first ones."""
+COUNTERS_LAG_SECONDS = 10.0
+"""An idle session reports what it has done so late."""
+_REPEATED = 2
+"""So many rollbacks of the same message are a loop."""
 _AT_WORK_SECONDS = 1.0
 """A transaction open for this long may be a consumer at work; a shorter one is counted when it
 ends."""
@@ -41,6 +45,15 @@ STOPPED = Code(
     Severity.WARNING,
     "messages are ready and wait, and nothing is popped",
     judgement="consumers run outside the database: start them, or find out what they wait for",
+)
+
+
+HEAD_STUCK = Code(
+    "head_stuck",
+    Severity.WARNING,
+    "a message is popped and put back again and again: its consumer fails, and rolls back",
+    judgement="find out why it fails; to let the others pass, move it to the archive, from where "
+    "it can be restored: purge --filter id=ID",
 )
 
 
@@ -121,6 +134,19 @@ def _view_key(queue: Queue) -> _ViewKey:
     return key_of(queue), queue.subscriber
 
 
+@dataclass(frozen=True)
+class _Head:
+    """Since when the message that is next is it."""
+
+    since: Position
+    counted: Position
+    """The sample from which on pops are counted: those before may be counted late."""
+    row: StatusRow
+    """Of that sample."""
+    held_by: tuple[str, ...] = ()
+    """Who has held rows since."""
+
+
 class ConsumptionHistory:
     """What samples of a database's queues have shown, over several diagnoses."""
 
@@ -131,6 +157,7 @@ class ConsumptionHistory:
         self._waits = waits
         self._since: dict[_ViewKey, tuple[Position, int]] = {}
         """The first position that equals the current one, and the gap then."""
+        self._heads: dict[_ViewKey, _Head] = {}
 
     def watch(
         self,
@@ -165,33 +192,62 @@ class ConsumptionHistory:
         snapshots: Mapping[Key, QueueSnapshot],
     ) -> dict[Key, ConsumptionVerdict]:
         verdicts: dict[Key, list[ConsumptionVerdict]] = {}
-        waiting: list[tuple[QueueSample, QueueSnapshot]] = []
+        waiting: list[tuple[QueueSample, QueueSnapshot, bool]] = []
         for sampled in sample.queues:
             key, thresholds = key_of(sampled.queue), thresholds_of(sampled.queue.name)
             verdicts[key] = []
             for one, seen, rate in _views_of(sampled, sample, snapshots.get(key)):
                 # The pause explains why nothing is popped.
-                if (
-                    rate
-                    or seen.paused
-                    or not self.waits_long(seen, thresholds)
-                    or _at_work(seen, thresholds)
-                ):
+                if seen.paused or not self.waits_long(seen, thresholds):
                     self._since.pop(_view_key(one.queue), None)
+                    self._heads.pop(_view_key(one.queue), None)
                 else:
-                    waiting.append((one, seen))
-        positions = _positions(database, [one for one, _ in waiting], thresholds_of)
-        for one, seen in waiting:
+                    waiting.append((one, seen, bool(rate) or _at_work(seen, thresholds)))
+        positions = _positions(database, [one for one, *_ in waiting], thresholds_of)
+        for one, seen, active in waiting:
             position = positions[_view_key(one.queue)]
-            if position is None:
+            if (stuck := self._head_stuck(one, seen, position)) is not None:
+                verdicts[key_of(one.queue)].append(stuck)
+            elif position is None or active:
                 self._since.pop(_view_key(one.queue), None)
-                continue
-            verdicts[key_of(one.queue)].append(
-                ConsumptionVerdict(ConsumptionState.UNKNOWN, position)
-                if isinstance(position, str)
-                else self._compare(one.queue, seen, position, thresholds_of(one.queue.name))
-            )
+            else:
+                verdicts[key_of(one.queue)].append(
+                    ConsumptionVerdict(ConsumptionState.UNKNOWN, position)
+                    if isinstance(position, str)
+                    else self._compare(one.queue, seen, position, thresholds_of(one.queue.name))
+                )
         return {key: _combined(found) for key, found in verdicts.items()}
+
+    def _head_stuck(
+        self, one: QueueSample, seen: QueueSnapshot, now: Position | str | None
+    ) -> ConsumptionVerdict | None:
+        """Proven by two samples: the same message is next, and pops were rolled back. None: no
+        sign of it."""
+        queue, key = one.queue, _view_key(one.queue)
+        if not isinstance(now, Position) or one.row is None or queue.design.flow is Flow.NUMBERS:
+            self._heads.pop(key, None)
+            return None
+        head = self._heads.get(key)
+        # On a stack every push changes the next message; a heap has none.
+        ordered = now.next is not None and queue.design.order_with(queue.options) is not Order.LIFO
+        if head is None or (ordered and head.since.next != now.next):
+            head = _Head(now, now, one.row)
+        elif head.counted.moment - head.since.moment < COUNTERS_LAG_SECONDS:
+            head = replace(head, counted=now, row=one.row)
+        named = (f"{by.application_name or by.user_name} {by.session}" for by in seen.held_by)
+        self._heads[key] = replace(head, held_by=tuple(dict.fromkeys((*head.held_by, *named))))
+        undone, committed = undone_pops(head.row, one.row) or (0, 0)
+        if committed and not ordered:
+            self._heads[key] = _Head(now, now, one.row)
+            return None
+        seconds = now.moment - head.since.moment
+        if seconds < self.idle_for_seconds:
+            why = "pops are rolled back: asked again to see whether that goes on"
+            return ConsumptionVerdict(ConsumptionState.PENDING, why) if undone else None
+        if undone < _REPEATED:
+            return None
+        found = _stuck_head(queue, seen, now, (seconds, undone, committed), self._heads[key])
+        return ConsumptionVerdict(ConsumptionState.STOPPED, findings=(found,))
 
     def _limit(self, thresholds: Thresholds) -> float:
         limits = thresholds.age_seconds
@@ -356,6 +412,40 @@ def _stopped(queue: Queue, seen: QueueSnapshot, before: Position, now: Position)
         since=datetime.fromtimestamp(now.moment - idle, UTC),
         judgement="consumers run outside the database: start them; sessions and their waits: "
         f"{command(queue, 'waits')}",
+    )
+
+
+def _stuck_head(
+    queue: Queue,
+    seen: QueueSnapshot,
+    now: Position,
+    proven: tuple[float, int, int],
+    head: _Head,
+) -> Finding:
+    """`proven`: for how many seconds, and how many pops were rolled back and committed in them."""
+    seconds, undone, committed = proven
+    by = ", ".join(head.held_by) or "not seen: their transactions are short"
+    others = f"{committed:,} others were committed" if committed else "none was committed"
+    order = queue.design.order_with(queue.options)
+    known = None if order in {Order.DUE, Order.LIFO, Order.NONE} else now.next
+    aside = command(queue, "purge", "--filter", f"id={known or 'ID'}")
+    return Finding(
+        HEAD_STUCK,
+        f"the same message is first for {duration(seconds)}: {counted(undone, 'pop')} rolled back, "
+        f"{others}",
+        evidence={
+            "next": now.next,
+            "rolled_back": undone,
+            "committed": committed,
+            "proven_seconds": seconds,
+            "ready": seen.ready,
+            "sessions": list(head.held_by),
+        },
+        cause=f"a consumer pops it, fails and rolls back, again and again; by: {by}",
+        consequence="the message is not done, and what comes after it waits if its order counts",
+        judgement=f"find out why it fails; to let the others pass, move it to the archive, from "
+        f"where it can be restored: {aside}",
+        since=datetime.fromtimestamp(now.moment - seconds, UTC),
     )
 
 

@@ -121,7 +121,7 @@ class Doctor:
             consumers=self._consumers,
             forecasts=self._forecasts,
         )
-        if self._writes and not self.database.read_only:
+        if self._writes and not self.database.read_only and self.database.seen_standby is None:
             end_acknowledgements(self.database, found)
         return found
 

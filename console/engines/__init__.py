@@ -13,6 +13,7 @@ from console.engines.database import (
     retry_transient,
     time_limit,
 )
+from console.engines.hosts import with_hosts
 from console.engines.product import THIS_MACHINE, TRANSPORT, Capabilities, Product, Timeouts
 from console.errors import UsageError
 from console.sql import HasDialect
@@ -69,7 +70,7 @@ def parse_url(url: str) -> URL:
     from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
 
     try:
-        parsed = make_url(url)
+        parsed = with_hosts(make_url, url)
     except (ArgumentError, ValueError):
         raise UsageError(
             "The connection URL cannot be read.",

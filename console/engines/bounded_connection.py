@@ -4,13 +4,15 @@ The server's own timeouts do nothing while it is paused or the network drops its
 response has a timeout here as well, and sockets use keepalives.
 """
 
+import os
+import re
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import adapters, generators, postgres, pq
+from psycopg import adapters, generators, postgres, pq, waiting
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from sqlalchemy.dialects import registry
@@ -34,6 +36,13 @@ SOCKET: Mapping[str, str] = {
     "tcp_user_timeout": "30000",
 }
 """libpq's options: a dead peer is noticed within half a minute, even while only waiting."""
+
+
+_WAITS: Mapping[int, waiting.Wait] = {
+    pq.PollingStatus.READING: waiting.WAIT_R,
+    pq.PollingStatus.WRITING: waiting.WAIT_W,
+}
+_STATE = re.compile(rb'\tErrorResponse\t .*? C "(\w{5})" ')
 
 
 class _TimeLoader(Loader):
@@ -62,7 +71,34 @@ class Connection(psycopg.Connection[Any]):
     @classmethod
     def _connect_gen(cls, *args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         # psycopg-internal: if it is renamed, only connect_timeout limits a connect.
-        return _limited(super()._connect_gen(*args, **kwargs))
+        if not hasattr(os, "memfd_create"):  # a trace has the password: no file on a disk
+            return _limited(super()._connect_gen(*args, **kwargs))
+        return _limited(cls._traced(*args))
+
+    @classmethod
+    def _traced(cls, conninfo: str) -> Generator[Any, Any, Any]:
+        """As the driver's own, but a server's refusal has its SQLSTATE: libpq tells only its text,
+        which may be in any language."""
+        pgconn = pq.PGconn.connect_start(conninfo.encode())
+        with os.fdopen(os.memfd_create("login"), "rb") as trace:
+            if pgconn.status != pq.ConnStatus.BAD:
+                pgconn.trace(trace.fileno())
+            status: int = pq.PollingStatus.WRITING
+            while pgconn.status != pq.ConnStatus.BAD and status in _WAITS:
+                if (status := pgconn.connect_poll()) in _WAITS:
+                    while not (yield pgconn.socket, _WAITS[status]):
+                        pass
+            failed = pgconn.status == pq.ConnStatus.BAD
+            message = pgconn.get_error_message("utf-8")
+            pgconn.untrace()  # flushes it
+            if not failed:
+                pgconn.nonblocking = 1
+                return cls(pgconn)
+            pgconn.finish()
+            trace.seek(0)
+            states = _STATE.findall(trace.read())
+        state = f" (SQLSTATE {states[-1].decode()})" if states else ""
+        raise psycopg.OperationalError(f"connection failed: {message.strip()}{state}")
 
     def wait(self, gen: Generator[Any, Any, Answer], *args: Any, **kwargs: Any) -> Answer:
         """Raises OperationalError and closes the connection when a limit is reached."""

@@ -6,18 +6,28 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from console import sql
 from console.engines.product import Capabilities, Product, Timeouts
-from console.errors import ConnectionFailedError, InDoubtError, RefusedError, TransientError
+from console.engines.standby import Standby, read_standby
+from console.errors import (
+    ConnectionFailedError,
+    ConsoleError,
+    InDoubtError,
+    ReadOnlyError,
+    RefusedError,
+    TransientError,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine
+    from sqlalchemy.exc import DBAPIError
 
 # A client-side limit for what a thread runs on servers. A server's own timeouts do nothing while it
 # is paused or the network drops its packets, so engine modules check this limit while they wait.
@@ -187,8 +197,8 @@ def _reset_role(*, conn: Connection, cursor: Any, context: Any, **_: object) -> 
 class Session:
     """A connection held by one thread."""
 
-    def __init__(self, product: Product, connection: Connection, *, read_only: bool) -> None:
-        self._product = product
+    def __init__(self, database: Database, connection: Connection, *, read_only: bool) -> None:
+        self._database = database
         self._connection = connection
         self._read_only = read_only
 
@@ -198,10 +208,12 @@ class Session:
         from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
 
         try:
-            with _transaction(self._product, self._connection, doing, read_only=self._read_only):
+            with _transaction(
+                self._database.product, self._connection, doing, read_only=self._read_only
+            ):
                 yield self._connection
         except DBAPIError as error:
-            raise self._product.translate(error, doing) from error
+            raise self._database.failure(error, doing) from error
 
 
 @contextmanager
@@ -269,6 +281,8 @@ class Database:
         self.pooled = False
         """A pooler stands before the server, by the profile's word or, once connected, proven:
         sessions are shared with others, and each transaction may have another one."""
+        self.seen_standby: Standby | None = None
+        """What the last sample found it to be; None: a primary, or no sample yet."""
         self.consumers = ""
         """How its consumers connect, by its profile: `direct`, or not said."""
         self._application_name = application_name
@@ -338,6 +352,27 @@ class Database:
         found: Capabilities | None = vars(self).get("capabilities")
         return found
 
+    def standby(self) -> Standby | None:
+        """What this server is behind its primary, now; None: it is a primary. ConsoleError."""
+        with self.transaction("read whether the server is a standby", read_only=True) as connection:
+            return read_standby(connection)
+
+    @property
+    def lag(self) -> timedelta:
+        """How long ago the moment was that the last sample is of: more than nothing on a standby
+        that is behind."""
+        return timedelta() if self.seen_standby is None else self.seen_standby.ago
+
+    def require_primary(self, doing: str) -> None:
+        """RefusedError on a standby, which names its primary where the server tells it."""
+        if (standby := self.standby()) is not None:
+            raise standby.refusal(doing)
+
+    @property
+    def connected(self) -> bool:
+        """Whether anything was asked of the server yet."""
+        return "_engine" in vars(self)
+
     def forget_capabilities(self) -> None:
         """Read them again at the next use: after a failover it may be another server."""
         vars(self).pop("capabilities", None)
@@ -365,7 +400,7 @@ class Database:
         with self._connected(doing, "READ COMMITTED") as connection:
             if read_only:
                 connection.execution_options(**self.product.read_only_options)
-            yield Session(self.product, connection, read_only=read_only)
+            yield Session(self, connection, read_only=read_only)
 
     @contextmanager
     def autocommit(
@@ -416,7 +451,15 @@ class Database:
             with retry_transient(lambda: self._open(doing)) as connection:
                 yield connection.execution_options(isolation_level=isolation)
         except DBAPIError as error:
-            raise self.product.translate(error, doing) from error
+            raise self.failure(error, doing) from error
+
+    def failure(self, error: DBAPIError, doing: str) -> ConsoleError:
+        """The driver's error for an operator; a standby's refusal of a write names its primary."""
+        found = self.product.translate(error, doing)
+        if isinstance(found, ReadOnlyError):
+            with suppress(ConsoleError):
+                return found if (standby := self.standby()) is None else standby.refusal(doing)
+        return found
 
     def _open(self, doing: str) -> Connection:
         from sqlalchemy import exc  # noqa: PLC0415  # a verb imports what it uses

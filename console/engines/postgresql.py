@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from console import sql
 from console.engines import transport
 from console.engines.database import ConnectLock
+from console.engines.hosts import hosts_label
 from console.engines.product import (
     ALREADY_STORED,
     TRANSPORT,
@@ -26,6 +27,7 @@ from console.errors import (
     BusyError,
     ConnectionFailedError,
     ConsoleError,
+    ReadOnlyError,
     RefusedError,
     TooSlowError,
     TransientError,
@@ -134,9 +136,7 @@ class PostgreSQL:
 
     def label(self, url: URL) -> str:
         """Host, port and database; the host may be a socket's folder."""
-        host = url.host or url.query.get("host") or "local"
-        port = f":{url.port}" if url.port else ""
-        return f"{host}{port}/{url.database or ''}"
+        return f"{hosts_label(url)}/{url.database or ''}"
 
     def secured(self, url: URL, *, production: bool) -> URL:
         """With libpq's keywords."""
@@ -303,8 +303,13 @@ _REFUSED_AT_LOGIN: tuple[tuple[str, str], ...] = (
     (r"too many (?:clients|connections)|connection slots are reserved", _FULL),
     (r"statement pooling mode", _TRANSACTION_MODE),
     (r"is starting up|is shutting down|in recovery mode|not yet accepting connections", _LATER),
+    (r"\(SQLSTATE 28", _LOGIN),
+    (r"\(SQLSTATE (?:3D|42501|55000)", _DATABASE),
+    (r"\(SQLSTATE 53300", _FULL),
+    (r"\(SQLSTATE 57P", _LATER),
 )
-"""Server messages before there is a session, for which libpq gives no SQLSTATE."""
+"""Refusals before there is a session: a pooler's and libpq's own by their words, which are English;
+a server's, in whatever language, by the SQLSTATE that `bounded_connection` adds."""
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -324,7 +329,7 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "25P04": (ConnectionFailedError, "The transaction was rolled back. Try again."),
     "53": (ConsoleError, "Free the resource that the server is short of, then try again."),
     "42501": (RefusedError, "Ask the owner of the queue for the grant, or use another login."),
-    "25006": (RefusedError, "This connection is read-only; use one that may write."),
+    "25006": (ReadOnlyError, "This connection is read-only; use one that may write."),
     "55P03": (BusyError, "Another session holds the lock; nothing was changed. Try again."),
     "57014": (TooSlowError, "The statement time-out ended it; nothing was changed. Try again."),
     "40": (TransientError, "Nothing was changed. Try again."),

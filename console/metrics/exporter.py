@@ -169,6 +169,18 @@ def _of_connections(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
         [(one, one.reading.latency_seconds) for one in seen],
         "seconds",
     )
+    replaying = [(one, one.reading.standby) for one in seen if one.reading.standby is not None]
+    yield gauge(
+        "figures_current",
+        "0: a standby that is too far behind for its figures to be those of now.",
+        [(one, float(one.reading.standby is None or one.reading.standby.current)) for one in seen],
+    )
+    yield gauge(
+        "standby_lag_seconds",
+        "Of a standby: how long ago the moment was that its figures are of.",
+        [(one, standby.lag_seconds) for one, standby in replaying],
+        "seconds",
+    )
     yield gauge(
         "last_sample_timestamp_seconds",
         "When the figures were sampled; a scrape queries no database.",

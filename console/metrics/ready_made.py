@@ -359,6 +359,12 @@ def _always(stale_seconds: float) -> Iterator[_Rule]:
         "{{ $labels.connection }}: the figures are {{ $value | humanizeDuration }} old",
     )
     yield _Rule(
+        "DbqStandbyBehind",
+        "warning",
+        "dbq_figures_current == 0",
+        "{{ $labels.connection }}: a standby that is too far behind shows the past",
+    )
+    yield _Rule(
         "DbqQueueUnreadable",
         "warning",
         "dbq_queue_up == 0 and on (connection) dbq_up == 1",

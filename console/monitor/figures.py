@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from itertools import pairwise
 from math import sqrt
 from statistics import stdev
@@ -38,6 +39,13 @@ def known_age(seconds: float | None) -> float | None:
     if seconds is None or seconds < -_CLOCKS_DIFFER_SECONDS:
         return None
     return max(0.0, seconds)
+
+
+def age_as_of(seconds: float | None, lag: timedelta) -> float | None:
+    """The age that it had that long ago; unchanged without a lag."""
+    if seconds is None or not lag:
+        return seconds
+    return max(0.0, seconds - lag.total_seconds())
 
 
 Key = tuple[str, str]
@@ -169,6 +177,7 @@ class _Counters:
     """How many there are, if they were counted; only pushes add to it."""
     deletes: bool = False
     """Only pops remove rows."""
+    rows_estimated: int | None = None
 
 
 class _Total:
@@ -188,6 +197,77 @@ class _Total:
         return self._sum
 
 
+class _Committed:
+    """Pushes and pops of a design whose pop deletes: the engine counts what was rolled back too.
+
+    What was inserted and not deleted is there. So at most as many pops were committed as rows were
+    inserted that are not there any more, and the pushes likewise; from the first sample on, since
+    the counters lag behind the rows."""
+
+    def __init__(self) -> None:
+        self._first: tuple[_Counters, float, float] | None = None
+        """With the totals until then."""
+        self._last: _Counters | None = None
+
+    def of(self, now: _Counters, *, restarted: bool) -> _Counters:
+        """With totals of what was committed."""
+        last, self._last = self._last, now
+        if not now.deletes:
+            return now
+        if self._first is None or last is None or restarted:
+            self._first = now, now.pushed or 0.0, now.popped or 0.0
+            return now
+        first, pushed, popped = self._first
+        exact = first.rows is not None and now.rows is not None
+        if not exact and _was_estimated_anew(last, now):
+            self._first = now, last.pushed or 0.0, last.popped or 0.0
+            return replace(now, pushed=last.pushed, popped=last.popped)
+        growth = _growth(first, now, exact=exact)
+        if growth is None:
+            return now
+        inserted, deleted, rows = growth
+        self._last = replace(
+            now,
+            pushed=max(last.pushed or 0.0, pushed + min(inserted, deleted + rows)),
+            popped=max(last.popped or 0.0, popped + min(deleted, inserted - rows)),
+        )
+        return self._last
+
+
+def _was_estimated_anew(last: _Counters, now: _Counters) -> bool:
+    """Whether a VACUUM or ANALYZE has changed the number of rows, not pushes and pops alone; or
+    the rows were counted before, and are too many now."""
+    growth = _growth(last, now, exact=False)
+    if growth is None:
+        return False
+    inserted, deleted, rows = growth
+    difference = inserted - deleted - rows
+    return not -deleted <= difference <= inserted or (last.rows is None) != (now.rows is None)
+
+
+def _growth(first: _Counters, now: _Counters, *, exact: bool) -> tuple[int, int, int] | None:
+    """Of the rows inserted, deleted and there; `exact`: by count, else by the statistics."""
+    rows = (first.rows, now.rows) if exact else (first.rows_estimated, now.rows_estimated)
+    pairs = ((first.raw[0], now.raw[0]), (first.raw[-1], now.raw[-1]), rows)
+    found = [n - b for b, n in pairs if b is not None and n is not None]
+    return (found[0], found[1], found[2]) if len(found) == len(pairs) else None
+
+
+def undone_pops(before: StatusRow, now: StatusRow) -> tuple[int, int] | None:
+    """How many pops of a design whose pop deletes were rolled back and committed in between; None:
+    not known. The counters lag by up to ten seconds."""
+    first, last = (_counters(0.0, row, Flow.DELETED) for row in (before, now))
+    exact = first.rows is not None and last.rows is not None
+    growth = _growth(first, last, exact=exact)
+    if growth is None:
+        return None
+    inserted, deleted, rows = growth
+    undone = max(0, deleted - (inserted - rows))
+    committed = deleted - undone
+    # An estimate made anew looks like some rollbacks, hardly like nothing else.
+    return (undone, committed) if committed >= 0 and (exact or not committed) else None
+
+
 class RateWindow:
     """The rates of one queue over the samples of the last `seconds`; a reset starts it over."""
 
@@ -196,6 +276,7 @@ class RateWindow:
         self._seconds = seconds
         self._seen: deque[_Counters] = deque()
         self._pushed, self._popped = _Total(), _Total()
+        self._committed = _Committed()
 
     def add(self, taken_at: float, row: StatusRow | None, *, counts_rows: bool) -> Rates:
         """Add a sample; the rates from the oldest one kept to this one."""
@@ -205,6 +286,7 @@ class RateWindow:
         now = _counters(taken_at, row, self._flow)
         if self._seen and _was_reset(self._seen[-1], now):
             self._seen.clear()
+        now = self._committed.of(now, restarted=not self._seen)
         restarted = not self._seen
         self._seen.append(now)
         # One sample beyond the window stays: two are needed, however far apart.
@@ -235,11 +317,15 @@ def _counters(taken_at: float, row: StatusRow, flow: Flow) -> _Counters:
     if flow is Flow.NUMBERS:
         raw = (row.next_push, row.next_pop, None)
     pushed, popped = _totals(row, flow)
-    rows = None if flow is Flow.NUMBERS or row.over() else _rows(row)
-    return _Counters(taken_at, raw, row.base, pushed, popped, rows, flow is Flow.DELETED)
+    rows = None if flow is Flow.NUMBERS else rows_of(row)
+    deletes, estimated = flow is Flow.DELETED, row.rows_estimated
+    return _Counters(taken_at, raw, row.base, pushed, popped, rows, deletes, estimated)
 
 
-def _rows(row: StatusRow) -> int | None:
+def rows_of(row: StatusRow) -> int | None:
+    """How many rows there are; None if they were not all counted."""
+    if row.over():
+        return None
     counts = [getattr(row, state) for state in STATES]
     known = [count for count in counts if count is not None]
     return sum(known) if known else None

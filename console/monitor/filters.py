@@ -172,8 +172,8 @@ class PayloadEquals:
 class Filters:
     """What a message must match; None and empty: anything.
 
-    `older` and `newer` are seconds since it entered its state: ready and scheduled at pushed_at,
-    claimed at claimed_at, done and error at done_at.
+    `older` and `newer` are seconds since it entered its state: ready at pushed_at, or due_at if
+    later; scheduled at pushed_at, claimed at claimed_at, done and error at done_at.
     """
 
     state: str | None = None

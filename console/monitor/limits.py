@@ -70,6 +70,8 @@ class Thresholds:
     errors: Limits[int]
     errors_share: Limits[float] = Limits()
     """Of the ready and failed messages, from ERRORS_LEAST on; used if `errors` has no limit."""
+    overdue_seconds: Limits[float] = Limits(300.0)
+    """Since the due time of a message that was not taken."""
 
     def errors_of(self, figures: QueueSnapshot) -> Limits[int]:
         """The limits of the error count, for what the queue holds now."""
@@ -109,7 +111,7 @@ def defaults_of(_: str) -> Thresholds:
 @dataclass(frozen=True)
 class Exceeded:
     figure: str
-    """As the configuration names it: `depth`, `age`, `gap_share`, `errors`; also `stuck`."""
+    """As configured: `depth`, `age`, `overdue`, `gap_share`, `errors`; also `stuck`."""
     value: float
     limit: float
     level: Severity
@@ -135,6 +137,8 @@ class Exceeded:
             return (full if self.value >= 1 else f"{_share(self.value)} full") + by
         if self.figure == "age":
             return f"oldest {duration(self.value)}"
+        if self.figure == "overdue":
+            return f"due {duration(self.value)} ago" if self.value else "none overdue"
         noun = {"depth": "ready", "errors": "in error", "stuck": "stuck"}[self.figure]
         return f"{count(int(self.value), estimated=self.estimated)} {noun}"
 
@@ -149,7 +153,10 @@ class Exceeded:
         """`10,000`, `90 %`, `1 min`."""
         if self.figure == "gap_share":
             return _share(self.limit)
-        return duration(self.limit) if self.figure == "age" else count(int(self.limit))
+        return duration(self.limit) if self.figure in _SECONDS else count(int(self.limit))
+
+
+_SECONDS = {"age", "overdue"}
 
 
 def judge(figures: QueueSnapshot, thresholds: Thresholds) -> tuple[Exceeded, ...]:

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from console.catalog import Acting, Queue
 from console.engines import CONSUMERS, Database, product_of
 from console.monitor.activity import Key as SessionKey
 from console.monitor.activity import RowHolder
-from console.monitor.figures import Key, key_of
+from console.monitor.figures import Key, age_as_of, key_of
 from console.monitor.filters import Filters
 from console.monitor.memory import Memory
 from console.monitor.messages import read_page
@@ -57,6 +58,9 @@ class Claim:
     owner: Evidence = Evidence.UNKNOWN
     session_state: Evidence = Evidence.UNKNOWN
     """Of the session alone: one that is gone proves nothing about a consumer behind a pooler."""
+
+    def as_of(self, lag: timedelta) -> Claim:
+        return replace(self, claimed_seconds=age_as_of(self.claimed_seconds, lag))
 
 
 @dataclass(frozen=True)

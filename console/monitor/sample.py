@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,9 +17,11 @@ from console.catalog import Acting, Kind, Queue
 from console.clock import elapsed, utc
 from console.decisions import Decision
 from console.engines import Database, Session, Timeouts, product_of, time_limit
+from console.engines.standby import Standby, read_standby
 from console.errors import ConnectionFailedError, ConsoleError
+from console.formats import UNKNOWN
 from console.monitor import figures, known_queues, owners
-from console.monitor.figures import STATES, Key, StatusRow, key_of
+from console.monitor.figures import STATES, Key, StatusRow, age_as_of, key_of
 from console.monitor.latency import Latency, TimesRow, statement_of
 from console.monitor.limits import silences_of
 from console.monitor.memory import Memory
@@ -125,6 +127,18 @@ class QueueSample:
 
 
 @dataclass(frozen=True)
+class SessionsUsed:
+    """Of the server, by clients; `used` None: this login may not see them."""
+
+    used: int | None
+    most: int
+
+    @property
+    def words(self) -> str:
+        return f"{UNKNOWN if self.used is None else f'{self.used:,}'} of {self.most:,} sessions"
+
+
+@dataclass(frozen=True)
 class DatabaseSample:
     """A sample of all queues; `taken_at` is `clock.elapsed()` in the middle of it."""
 
@@ -137,7 +151,13 @@ class DatabaseSample:
     incarnation: str = ""
     """Changes when counters and sequence positions no longer continue those sampled before."""
     clock_ahead: timedelta = timedelta()
-    """How far the server's clock is ahead of ours."""
+    """How far the moment of the figures is ahead of our clock: on a standby the moment that it
+    shows, else now by the server's clock."""
+    standby: Standby | None = None
+    """None: it is a primary."""
+    sessions: SessionsUsed | None = None
+    pooled: bool = False
+    """A pooler stands before the server."""
 
 
 def take_sample(
@@ -160,6 +180,8 @@ def take_sample(
         counts_rows = database.capabilities.counts_rows
         with database.session("sample the queues", read_only=True) as session:
             with session.transaction("sample the queues") as connection:
+                standby = database.seen_standby = read_standby(connection)
+                sessions = sql.row(connection, SessionsUsed, "server.sessions_used")
                 known = catalog.read(connection)
                 acting = owners.in_progress(connection, known.acting)
             if database.remembered:
@@ -167,10 +189,11 @@ def take_sample(
             chosen = known.queues if only is None else only
             queues = [queue for queue in chosen if queue.kind is not Kind.ARCHIVE]
             memory.keep(queues)
-            run = SampleRun(database, session, memory, budget, stuck_after_seconds)
+            lag = timedelta() if standby is None else standby.ago
+            run = SampleRun(database, session, memory, budget, stuck_after_seconds, lag)
             known_here = [queue for queue in queues if queue.design.known]
             sampled = run.sample(known_here)
-            more = _Extras(database, session, memory, budget, run.stuck_after)
+            more = _Extras(database, session, memory, budget, run.stuck_after, lag)
             holders = more.holders(known_here) if run.server.sees_writers else {}
             claims = more.claims(known_here, sampled)
             estimated, shallow = more.estimates(known_here, sampled)
@@ -184,7 +207,8 @@ def take_sample(
                 for queue in queues
                 if queue.not_known
             }
-    ended, moment = elapsed(), utc() + run.clock_ahead
+            sampled = {key: one.as_of(lag) for key, one in sampled.items()}
+    ended, moment = elapsed(), utc() + run.clock_ahead - lag
     decisions = sorted((d for d in known.decisions if not d.code), key=lambda one: one.kind)
     return DatabaseSample(
         connection=database.label,
@@ -213,7 +237,10 @@ def take_sample(
         counts_rows=counts_rows,
         production=known.production or database.production,
         incarnation=run.server.incarnation,
-        clock_ahead=run.clock_ahead,
+        clock_ahead=run.clock_ahead - lag,
+        standby=standby,
+        sessions=sessions,
+        pooled=database.pooled,
     )
 
 
@@ -226,6 +253,7 @@ class _Extras:
     memory: Memory
     budget: Budget
     stuck_after: Callable[[Queue], float]
+    lag: timedelta
 
     def holders(self, queues: Sequence[Queue]) -> dict[Key, tuple[Holder, ...]]:
         """The open transactions that write in each queue; empty where the server shows none."""
@@ -244,7 +272,10 @@ class _Extras:
 
         def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, tuple[Claim, ...]]:
             found = owners.claims(connection, self.database, some, self.memory, self.stuck_after)
-            return {key_of(queue): found.get(key_of(queue), ()) for queue in some}
+            return {
+                key_of(queue): tuple(one.as_of(self.lag) for one in found.get(key_of(queue), ()))
+                for queue in some
+            }
 
         claimed = [queue for queue in queues if counts.get(key_of(queue))]
         unclaimed: dict[Key, tuple[Claim, ...]] = {key: () for key, n in counts.items() if not n}
@@ -285,6 +316,7 @@ class _Extras:
         def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, SubscriberRows]:
             started = elapsed()
             rows = sql.union(connection, SubscriberRow, self._parts(some, "subscriber_status"))
+            rows = [replace(one, age_seconds=age_as_of(one.age_seconds, self.lag)) for one in rows]
             return SubscriberRows.by_queue(rows, (started + elapsed()) / 2)
 
         shared = [queue for queue in queues if queue.subscribers and not queue.subscriber]

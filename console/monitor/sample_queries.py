@@ -18,7 +18,7 @@ from console.catalog import LIMITS, Kind, Queue
 from console.clock import elapsed, utc
 from console.engines import Database, Session, Timeouts
 from console.errors import ConnectionFailedError, ConsoleError, TooSlowError
-from console.monitor.figures import FIGURES, Key, StatusRow, key_of
+from console.monitor.figures import FIGURES, Key, StatusRow, age_as_of, key_of
 from console.monitor.memory import Memory
 
 if TYPE_CHECKING:
@@ -70,6 +70,13 @@ class SampledRow:
     problem: str
     at: float
     """`clock.elapsed()` in the middle of the statement."""
+
+    def as_of(self, lag: timedelta) -> SampledRow:
+        """With the age that it had that long ago."""
+        if self.row is None or not lag:
+            return self
+        age = age_as_of(self.row.age_seconds, lag)
+        return replace(self, row=replace(self.row, age_seconds=age))
 
 
 @dataclass(frozen=True)
@@ -140,7 +147,9 @@ class SampleRun:
         memory: Memory,
         budget: Budget,
         stuck_after: StuckAfter,
+        lag: timedelta = timedelta(),
     ) -> None:
+        """`lag`: how long ago the moment was that the server shows."""
         self.server = ServerState()
         self.clock_ahead = timedelta()
         """How far the server's clock is ahead of ours, within half a round trip."""
@@ -148,6 +157,7 @@ class SampleRun:
         self._session = session
         self._memory = memory
         self._stuck_after = stuck_after
+        self._lag = lag
         self._budget = budget
         self._sampled: dict[Key, SampledRow] = {}
         self._search_ends_at: float | None = None
@@ -285,9 +295,9 @@ class SampleRun:
             self._memory.rejoin(queue)
 
     def stuck_after(self, queue: Queue) -> float:
-        """The age in seconds from which a claim of the queue is stuck."""
+        """The age in seconds, now, from which a claim of the queue was stuck in what is shown."""
         value = self._stuck_after
-        return value(queue) if callable(value) else value
+        return (value(queue) if callable(value) else value) + self._lag.total_seconds()
 
     def _gate(self, queue: Queue) -> Iterator[sql.UnionMember]:
         product = self._database.product

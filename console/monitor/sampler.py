@@ -14,10 +14,17 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
 from console.engines import Database, Timeouts, product_of, time_limit
+from console.engines.standby import Standby
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.figures import RateWindow
 from console.monitor.memory import Memory
-from console.monitor.sample import SAMPLING_TIMEOUTS, DatabaseSample, QueueSample, take_sample
+from console.monitor.sample import (
+    SAMPLING_TIMEOUTS,
+    DatabaseSample,
+    QueueSample,
+    SessionsUsed,
+    take_sample,
+)
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.monitor.subscribers import SubscriberWindows
@@ -81,6 +88,12 @@ class Reading:
     """The pause before the next sample."""
     login: Login | None = None
     """What the login could do; None: not known."""
+    standby: Standby | None = None
+    """None: a primary, or not known yet."""
+    promoted_at: float | None = None
+    """`clock.elapsed()` of the first sample of a standby that had become a primary."""
+    sessions: SessionsUsed | None = None
+    pooled: bool = False
 
 
 class Sampler:
@@ -234,7 +247,16 @@ class Sampler:
             taken_at=sample.taken_at,
             next_seconds=self._idle.pause(sample, self._interval_seconds),
             login=login,
+            standby=sample.standby,
+            promoted_at=self._promoted_at(sample),
+            sessions=sample.sessions,
+            pooled=sample.pooled,
         )
+
+    def _promoted_at(self, sample: DatabaseSample) -> float | None:
+        if sample.standby is not None:
+            return None
+        return self._last.promoted_at if self._last.standby is None else sample.taken_at
 
 
 class _Idle:

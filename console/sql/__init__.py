@@ -16,6 +16,7 @@ rendered.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -258,6 +259,12 @@ def values_of(names: Any, rows: Any, type_: type[Row] | UnionType, label: str) -
     if len(returned := tuple(names)) != 1:
         raise TypeError(f"{label} returned the columns {returned}, not one of {type_}")
     return [_known(value) for (value,) in rows]
+
+
+def texts(value: Any) -> list[str]:
+    """An array of a row: a list, or the JSON text of an engine that has no arrays."""
+    found = json.loads(value) if isinstance(value, str) else value
+    return [str(next(iter(it.values()))) if isinstance(it, dict) else str(it) for it in found or []]
 
 
 def _known(value: Any) -> Any:

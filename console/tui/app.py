@@ -260,6 +260,8 @@ class ConsoleApp(Navigator):
     def on_new_reading(self, message: NewReading) -> None:
         store = self.context.store
         store.add_reading(message.name, message.reading, message.at)
+        if message.reading.promoted_at == message.reading.taken_at is not None:
+            self.notify_plain(f"{message.name} was a standby and is a primary now.")
         watcher = self._watchers.get(message.name)
         if watcher and (keys := store.needs_diagnosis(message.name, message.at)):
             watcher.prioritize([(schema, queue) for _, schema, queue in keys])

@@ -93,9 +93,10 @@ def missing_right(has: Rights, wanted: Rights) -> str:
 
 def why_not_allowed(conn: OpenConnection | None, wanted: Rights) -> str:
     """The same for a connection, which may not exist."""
-    return (
-        "there is no such connection here" if conn is None else missing_right(conn.rights, wanted)
-    )
+    if conn is None:
+        return "there is no such connection here"
+    standby = conn.database.seen_standby if wanted > Rights.READ_ONLY else None
+    return missing_right(conn.rights, wanted) or ("" if standby is None else standby.no_writes)
 
 
 def open_connection(

@@ -285,6 +285,8 @@ class Store:
             why=first_line(one.error.why or one.error.what) if one.error is not None else "",
             color=one.traits.color,
             group=one.traits.group,
+            standby=None if reading is None else reading.standby,
+            server="" if reading is None else _server(reading, now),
         )
 
     def _link(self, one: _Connection, now: float) -> Link:
@@ -305,7 +307,11 @@ class Store:
         """Its link; its name, if there are several; the age of figures that may be old."""
         link = self._link(one, now)
         name = plain(one.name) if len(self._connections) > 1 else ""
-        return link, name, None if link is Link.ALIVE else max(0.0, now - one.read_at)
+        silent = 0.0 if link is Link.ALIVE else max(0.0, now - one.read_at)
+        standby = None if one.reading is None else one.reading.standby
+        if standby is not None and not standby.current:
+            return link, name, silent + standby.ago.total_seconds()
+        return link, name, None if link is Link.ALIVE else silent
 
     def queues(self, now: float) -> tuple[QueueView, ...]:
         """All queues of all connections as of now, in the order of the readings."""
@@ -423,6 +429,19 @@ def _with_forecast(
         return snapshot
     now = examined.moment + timedelta(seconds=at - examined.at)
     return examined.diagnosis.forecast.with_filling(snapshot, now)
+
+
+def _server(reading: Reading, now: float) -> str:
+    """`primary, 17 of 97 sessions, pooled`; empty where it was not recorded."""
+    if reading.sessions is None:
+        return ""
+    role = "primary"
+    if reading.standby is not None:
+        role = reading.standby.words
+    elif reading.promoted_at is not None:
+        role = f"primary, promoted {whole_seconds(max(0.0, now - reading.promoted_at))} ago"
+    pooler = "pooled" if reading.pooled else "not pooled"
+    return f"{role}, {reading.sessions.words}, {pooler}"
 
 
 def _since(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from console.doctor.finding import Diagnosis
+from console.engines.standby import Standby
 from console.monitor.filters import MARK
 from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot
@@ -50,6 +51,15 @@ class ConnectionView:
     """Of the mark beside its name; empty: none."""
     group: str = ""
     """Empty: it belongs to none."""
+    standby: Standby | None = None
+    """As last sampled; None: a primary, or not known yet."""
+    server: str = ""
+    """Primary or not, sessions, pooled or not: as a text, once known."""
+
+    @property
+    def standby_words(self) -> str:
+        """`STANDBY 5 min behind`; empty for a primary."""
+        return "" if self.standby is None else f"STANDBY {self.standby.short_lag}".strip()
 
     @property
     def level(self) -> Severity:
@@ -127,6 +137,8 @@ class QueueView:
 
     @property
     def why_stale(self) -> str:
+        if self.link is Link.ALIVE:
+            return "its server is a standby"
         return "cannot be reached" if self.unreachable else self.link.value
 
     @property

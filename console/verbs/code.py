@@ -233,17 +233,19 @@ UPGRADE = Verb(
     "upgrade",
     "bring its code and columns to this console's version",
     _plan_upgrade,
-    """Bring a queue's functions, columns and rights to this console's version.
+    """Bring a queue's functions, columns, indexes and rights to this console's version.
 
-    The plan names what differs, including code modified locally. One transaction; messages
-    are not touched and callers continue.
+    The plan names what differs, including code modified locally. One transaction, then missing
+    indexes and keys one by one; messages are not touched and callers continue.
 
     \b
     Examples:
       dbq-console upgrade mail --dry-run
       dbq-console upgrade mail --yes
+      dbq-console upgrade --all --yes
     """,
     right=admin,
+    for_all=True,
 )
 
 UNINSTALL = Verb(

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 from console import audit, sql
 from console.actions import pause
+from console.actions.availability import require_verb
 from console.audit import Outcome, Subject
 from console.catalog import Queue
 from console.engines import Database
@@ -104,6 +105,7 @@ def _plan_pause(target: Target, values: Params) -> Plan:
 
 def _own_rule(target: Target) -> list[str]:
     database, queue = target.database, target.queue
+    require_verb(queue, "pause")
     with database.transaction(f"plan a pause of {queue.name!r}", read_only=True) as connection:
         why = pause.impossible(connection, queue)
         already = pause.paused_by_library(connection, queue) if not why else []
@@ -145,7 +147,7 @@ def _pause(target: Target, values: Params) -> Result:
 
 def _plan_resume(target: Target, values: Params) -> Plan:
     del values
-    library = target.queue.design.library
+    library = target.queue.design.library_name
     how = f"as {library} does it" if library else "by the code it had before"
     lines = [f"resume {target.queue.label}: its pops return messages again, {how}"]
     return queue_plan(target, "resume", lines, single_step(_resume, target), stoppable=False)

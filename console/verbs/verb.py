@@ -228,6 +228,8 @@ class Verb:
     """Whether the command line requires `--yes`."""
     fixed: tuple[str, ...] = ()
     """Options that it always has on the command line."""
+    for_all: bool = False
+    """Whether the command line has `--all`, for every queue that is not adopted."""
 
     @property
     def queue_last(self) -> bool:

@@ -226,7 +226,13 @@ END;
 SELECT
     CAST(CASE WHEN OBJECT_ID(N'dbq.queue', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present,
     CAST(CASE WHEN OBJECT_ID(N'dbq.action', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS audited,
-    CAST(CASE WHEN OBJECT_ID(N'dbq.lease', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS decided,
+    CAST(
+        CASE
+            WHEN OBJECT_ID(N'dbq.pause', N'U') IS NULL OR OBJECT_ID(N'dbq.protection', N'U') IS NULL OR OBJECT_ID(N'dbq.silence', N'U') IS NULL
+                OR OBJECT_ID(N'dbq.note', N'U') IS NULL OR OBJECT_ID(N'dbq.lease', N'U') IS NULL THEN 0
+            ELSE 1
+        END AS bit
+    ) AS decided,
     CAST(CASE WHEN OBJECT_ID(N'dbq.catalog_id', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS identified,
     CAST(
         CASE

@@ -439,6 +439,7 @@ FROM chunk AS l
 CROSS APPLY (
     SELECT
         CASE
+            WHEN l.state = N'ready' AND l.due_at > l.pushed_at THEN l.due_at
             WHEN l.state IN (N'ready', N'scheduled') THEN l.pushed_at
             WHEN l.state = N'claimed' THEN l.claimed_at
             ELSE l.done_at
@@ -449,7 +450,11 @@ CROSS APPLY (
         CAST(CASE
             WHEN l.state IS NULL THEN 0
             -- when by_age=row
-            WHEN s.since > CAST(:moment AS datetime2(7)) AND s.since <= DATEADD(day, 1, SYSUTCDATETIME()) THEN 0 -- when by_cutoff=yes
+            -- What was pushed before the cut-off belongs to a plan, whenever it becomes due.
+            -- when by_cutoff=yes
+            WHEN CASE WHEN l.state = N'ready' THEN l.pushed_at ELSE s.since END > CAST(:moment AS datetime2(7))
+                AND CASE WHEN l.state = N'ready' THEN l.pushed_at ELSE s.since END <= DATEADD(day, 1, SYSUTCDATETIME()) THEN 0
+            -- end
             -- when by_older=yes
             WHEN s.since >= DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second, 0 - CAST(:older_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))
                 OR s.since IS NULL THEN 0

@@ -16,6 +16,10 @@
 -- no archive: Hangfire deletes what succeeded itself, when its ExpireAt is there
 -- no pause: Hangfire 1.8 keeps no pause in its tables: a server that is stopped, or started without the queue, does
 --   not take from it
+-- takes due: Hangfire's DelayedJobScheduler enqueues scheduled jobs that are due, every 15 seconds in each server; its
+--   workers fetch enqueued ones
+-- overdue: start a server that has the queue, or see what it logs; one job at once: its dashboard, or
+--   BackgroundJob.Requeue(id)
 -- left claims: Hangfire's servers take them SlidingInvisibilityTimeout (5 minutes unless set) after their FetchedAt was
 --   last renewed
 --
@@ -72,8 +76,10 @@ m.StateName = N'Failed' AND {in_part}
 m.StateName = N'Succeeded' AND {in_part}
 
 -- define: due_at
--- A moment of ISO 8601 or, since its compatibility level 170, milliseconds since 1970 (SerializeDateTime).
+-- A moment of ISO 8601 or, since its compatibility level 170, milliseconds since 1970 (SerializeDateTime); of a ready job,
+-- when it was enqueued.
 CASE
+    WHEN m.StateName = N'Enqueued' THEN {entered_at}
     WHEN m.StateName = N'Scheduled'
         THEN COALESCE(
             TRY_CONVERT(datetime2(7), JSON_VALUE({entered}, N'$.EnqueueAt'), 127),
@@ -109,13 +115,20 @@ END
 -- define: title
 COALESCE(JSON_VALUE(m.InvocationData, N'$.m'), JSON_VALUE(m.InvocationData, N'$.Method'))
 
--- define: waiting_seconds
+-- define: ready_since
 -- from when it was enqueued last
-CAST(DATEDIFF_BIG(microsecond, (
+(
     SELECT TOP (1) CAST(s.CreatedAt AS datetime2(7)) FROM [{schema}].[{beside}] AS s {reading}
     WHERE s.JobId = m.Id AND s.Name = N'Enqueued'
     ORDER BY s.Id DESC
-), {claimed_at}) / 1e6 AS float)
+)
+
+-- define: stager
+(
+    SELECT TOP (1) v.Id FROM [{schema}].[Server] AS v WITH (NOLOCK)
+    WHERE v.LastHeartbeat >= DATEADD(second, -300, SYSUTCDATETIME())
+    ORDER BY v.LastHeartbeat DESC
+)
 
 -- define: installed_version
 -- of its schema; 9 since Hangfire 1.8

@@ -74,14 +74,25 @@ m.[{id}]
 AND {claimed_at} < DATEADD(second, -CAST(CEILING(CAST(N'{stuck_after_seconds}' AS float)) AS int), SYSUTCDATETIME())
 -- end
 
+-- define: ready_since
+-- since when it could be popped; a time without an offset is UTC
+-- when defined pushed_at
+CASE WHEN {due_at} > {pushed_at} THEN {due_at} ELSE {pushed_at} END -- when defined due_at
+{pushed_at} -- when not defined due_at
+-- end
+
 -- define: age_seconds
--- the age of the oldest ready message; a time without an offset is UTC
+-- the age of the oldest ready message; with due times, the first in order may have become due last
 -- when defined oldest_first
 (
-    SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(microsecond, {pushed_at}, SYSUTCDATETIME()) / 1e6 AS float)
-    FROM [{schema}].[{table}] AS m {reading}
-    WHERE {is_ready} -- when defined is_ready
-    ORDER BY {oldest_first}
+    SELECT CAST(DATEDIFF_BIG(microsecond, MIN(o.since), SYSUTCDATETIME()) / 1e6 AS float)
+    FROM (
+        SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) {ready_since} AS since -- when not defined due_at
+        SELECT TOP (1000 * CAST(N'{age_seconds_limit}' AS bigint)) {ready_since} AS since -- when defined due_at
+        FROM [{schema}].[{table}] AS m {reading}
+        WHERE {is_ready} -- when defined is_ready
+        ORDER BY {oldest_first}
+    ) AS o
 )
 -- end
 
@@ -108,14 +119,11 @@ SUM(o.leaf_delete_count + o.leaf_ghost_count)
 -- define: waiting_seconds
 -- its waiting time until the first pop, from when it was ready; no row shows that of a later pop
 -- when role claimed_at
--- when role pushed_at
-CASE
-    WHEN {attempts} > 1 THEN NULL -- when role attempts
-    -- when role due_at
-    WHEN {due_at} > {pushed_at} THEN CAST(DATEDIFF_BIG(microsecond, {due_at}, {claimed_at}) / 1e6 AS float)
-    -- end
-    ELSE CAST(DATEDIFF_BIG(microsecond, {pushed_at}, {claimed_at}) / 1e6 AS float)
-END
+-- when defined ready_since
+-- when role attempts
+CASE WHEN {attempts} <= 1 OR {attempts} IS NULL THEN CAST(DATEDIFF_BIG(microsecond, {ready_since}, {claimed_at}) / 1e6 AS float) END
+-- end
+CAST(DATEDIFF_BIG(microsecond, {ready_since}, {claimed_at}) / 1e6 AS float) -- when no role attempts
 -- end
 -- end
 
@@ -257,6 +265,37 @@ CROSS JOIN (
 ) AS counted
 -- end
 -- end
+
+-- define: overdue_since
+-- since when a message that is_overdue should have been popped, or made ready
+{due_at} -- when defined due_at
+CAST(NULL AS datetime2(7)) -- when not defined due_at
+
+-- name: overdue
+-- one row: how many messages should have been popped, or made ready, for :seconds (of the first 10,001); the first of them
+SELECT
+    COUNT_BIG(*) AS messages,
+    COALESCE(SUM(CAST(d.not_made_ready AS bigint)), 0) AS not_made_ready,
+    CAST(DATEDIFF_BIG(microsecond, MIN(d.since), SYSUTCDATETIME()) / 1e6 AS float) AS oldest_seconds,
+    MIN(CASE WHEN d.place = 1 THEN d.id END) AS id
+FROM (
+    SELECT
+        f.id,
+        f.since,
+        f.not_made_ready,
+        ROW_NUMBER() OVER (ORDER BY f.since) AS place
+    FROM (
+        SELECT TOP (10001)
+            CAST(m.[{id}] AS nvarchar(450)) AS id, -- when role id
+            CAST(NULL AS nvarchar(450)) AS id, -- when no role id
+            t.since AS since,
+            CASE WHEN {is_ready} THEN 0 ELSE 1 END AS not_made_ready
+        FROM [{schema}].[{table}] AS m {reading}
+        CROSS APPLY (SELECT {overdue_since} AS since) AS t
+        WHERE {is_overdue}
+        AND DATEDIFF_BIG(microsecond, t.since, SYSUTCDATETIME()) / 1e6 > CAST(:seconds AS float)
+    ) AS f
+) AS d
 
 -- name: messages
 -- the messages of one state or all (scan), unordered, each with its key, for `chunk` of common.sql

@@ -26,6 +26,11 @@ CAST(m.[{due_at}] AS datetime2(7))
 -- define: oldest_first
 m.[{due_at}] -- when role pushed_at
 
+-- define: is_overdue
+-- what was pushed to be popped at once has an age only
+{is_ready} AND {due_at} > DATEADD(second, 1, {pushed_at}) -- when role pushed_at
+{is_ready} -- when no role pushed_at
+
 -- define: key_text
 CONCAT(CONVERT(nvarchar(27), m.due_time, 126), N' ', m.id)
 

@@ -20,6 +20,14 @@ END
 -- define: oldest_first
 m.[{id}] -- when defined pushed_at
 
+-- define: is_overdue
+-- due, and not taken: it was to run later than it was pushed, or its library should have made it ready
+(
+    1 = 0
+    OR ({is_ready} AND {overdue_since} > DATEADD(second, 1, {pushed_at})) -- when defined pushed_at
+    OR ({is_scheduled} AND {overdue_since} <= SYSUTCDATETIME()) -- when defined is_scheduled
+)
+
 -- define: joined_table
 (
     SELECT b.name FROM sys.tables AS b
@@ -97,6 +105,10 @@ FROM (
 ) AS f
 WHERE @beside IS NULL OR f.beside IS NOT NULL
 ORDER BY f.[schema], f.[table];
+
+-- name: stager
+-- one row: who makes due jobs ready now, by the library's own table; null: nobody
+SELECT CAST({stager} AS nvarchar(max)) AS stager;
 
 -- name: version
 -- one row: the installed version, as the library records it; null: it does not

@@ -93,6 +93,60 @@ SELECT
 FROM (SELECT CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) AS updateability) AS u
 LEFT JOIN sys.databases AS d ON d.name = N'tempdb';
 
+-- name: standby
+-- no row on a primary; on a readable secondary one row: whether it applies and receives, how long ago the moment was that it shows, and its primary
+-- With an empty redo queue nothing is behind, however old the last commit is: an idle primary writes nothing. The
+-- server keeps its own times in local time. A database restored WITH STANDBY shows the end of its last restored log. The
+-- states of replicas require the right to read the server's state; in Azure SQL Database they have another view.
+IF CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) <> N'READ_ONLY'
+    OR NOT EXISTS (
+        SELECT 1 FROM sys.databases AS d WHERE d.name = DB_NAME() AND (d.replica_id IS NOT NULL OR d.is_in_standby = 1)
+    )
+    SELECT
+        CAST(0 AS bit) AS paused,
+        CAST(NULL AS bit) AS receives,
+        CAST(NULL AS float) AS lag_seconds,
+        CAST(NULL AS nvarchar(256)) AS upstream,
+        SYSUTCDATETIME() AS now,
+        CAST(NULL AS bigint) AS received,
+        CAST(NULL AS bigint) AS replayed
+    WHERE 1 = 0;
+ELSE IF CAST(SERVERPROPERTY(N'EngineEdition') AS int) NOT IN (5, 12) AND ({sees_server_state})
+    SELECT
+        CAST(COALESCE(r.is_suspended, 0) AS bit) AS paused,
+        CAST(CASE WHEN r.synchronization_state IN (1, 2) THEN 1 ELSE 0 END AS bit) AS receives,
+        CASE
+            WHEN r.synchronization_state IN (1, 2) AND r.redo_queue_size = 0 THEN CAST(0 AS float)
+            ELSE CAST(DATEDIFF_BIG(millisecond, r.last_commit_time, GETDATE()) AS float) / 1000
+        END AS lag_seconds,
+        g.primary_replica AS upstream,
+        SYSUTCDATETIME() AS now,
+        CAST(NULL AS bigint) AS received,
+        CAST(NULL AS bigint) AS replayed
+    FROM (SELECT DB_ID() AS database_id) AS d
+    LEFT JOIN sys.dm_hadr_database_replica_states AS r ON d.database_id = r.database_id AND r.is_local = 1
+    LEFT JOIN sys.dm_hadr_availability_group_states AS g ON r.group_id = g.group_id;
+ELSE
+    SELECT
+        CAST(0 AS bit) AS paused,
+        CAST(NULL AS bit) AS receives,
+        CAST(NULL AS float) AS lag_seconds,
+        CAST(NULL AS nvarchar(256)) AS upstream,
+        SYSUTCDATETIME() AS now,
+        CAST(NULL AS bigint) AS received,
+        CAST(NULL AS bigint) AS replayed;
+
+-- name: sessions_used
+-- one row: how many sessions users have (NULL where this login sees only its own), and how many they may have
+IF {sees_server_state}
+    SELECT
+        (SELECT COUNT(*) FROM sys.dm_exec_sessions AS s WHERE s.is_user_process = 1) AS used,
+        @@MAX_CONNECTIONS AS most;
+ELSE
+    SELECT
+        CAST(NULL AS int) AS used,
+        @@MAX_CONNECTIONS AS most;
+
 -- name: holders
 -- a row for each table in which an open transaction holds rows: the holder, and the minimum and maximum time held
 -- Any user of a table has an intent lock on it; a holder of rows has row locks too, or has written (with

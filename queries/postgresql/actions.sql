@@ -105,24 +105,28 @@ FOR UPDATE OF m SKIP LOCKED; -- when lock=yes
 -- one row: the search path under which the table's triggers run
 SELECT {declared_path} AS path;
 
--- name: as_owner
--- script: from here on the transaction has the rights of the table's owner, where this login may take that role
-DO $dbq$
-DECLARE
-    owner name := (SELECT pg_get_userbyid(c.relowner) FROM pg_class AS c WHERE c.oid = CAST('"{schema}"."{table}"' AS regclass));
-BEGIN
-    IF owner <> current_user AND pg_has_role(
-        owner, CASE WHEN CAST(current_setting('server_version_num') AS integer) >= 160000 THEN 'SET' ELSE 'MEMBER' END
-    ) THEN
-        PERFORM set_config('role', owner, true);
-    END IF;
-END
-$dbq$;
+-- name: owner
+-- one row: the table's owner, whether this login may act as the owner, and whether code of the owner's would gain rights
+-- It acts by a temporary function that it gives to the owner.
+SELECT
+    CAST(o.rolname AS text) AS name,
+    o.oid <> l.oid
+    AND pg_has_role(
+        o.oid, CASE WHEN CAST(current_setting('server_version_num') AS integer) >= 160000 THEN 'SET' ELSE 'MEMBER' END
+    )
+    AND (
+        l.rolsuper
+        OR has_database_privilege(l.oid, current_database(), 'TEMP') AND has_database_privilege(o.oid, current_database(), 'TEMP')
+    ) AS may_be,
+    l.rolsuper AND NOT o.rolsuper AS may_gain
+FROM pg_class AS c
+INNER JOIN pg_roles AS o ON c.relowner = o.oid
+INNER JOIN pg_roles AS l ON l.rolname = current_user
+WHERE c.oid = CAST('"{schema}"."{table}"' AS regclass);
 
--- name: as_login
--- script: runs deferred triggers; from here on the transaction has this login's rights, and our search path, again
+-- name: reset_path
+-- script: runs deferred triggers; from here on the transaction has our search path again
 SET CONSTRAINTS ALL IMMEDIATE;
-RESET ROLE;
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- name: archive_end

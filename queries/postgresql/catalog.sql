@@ -233,9 +233,9 @@ ON dbq.action FOR EACH ROW EXECUTE FUNCTION dbq.check_action();
 SELECT
     coalesce(bool_or(c.relname = 'queue'), false) AS present,
     coalesce(bool_or(c.relname = 'action'), false) AS audited,
-    coalesce(bool_or(c.relname = 'lease'), false) AS decided,
+    count(DISTINCT c.relname) FILTER (WHERE c.relname IN ('pause', 'protection', 'silence', 'note', 'lease')) = 5 AS decided,
     coalesce(bool_or(c.relname = 'catalog_id'), false) AS identified,
-    count(*) FILTER (
+    count(DISTINCT c.relname) FILTER (
         WHERE c.relname IN ('pause', 'protection', 'silence', 'note') AND has_table_privilege(c.oid, 'SELECT')
     ) = 4 AS decisions_readable,
     count(t.oid) = 2 AS guarded,

@@ -556,7 +556,8 @@ FROM chunk AS l
 CROSS JOIN LATERAL (
     SELECT
         CASE
-            WHEN l.state IN ('ready', 'scheduled') THEN l.pushed_at
+            WHEN l.state = 'ready' THEN greatest(l.pushed_at, l.due_at)
+            WHEN l.state = 'scheduled' THEN l.pushed_at
             WHEN l.state = 'claimed' THEN l.claimed_at
             ELSE l.done_at
         END AS since
@@ -566,8 +567,13 @@ CROSS JOIN LATERAL (
         coalesce(
             l.state IS NOT NULL
             -- when by_age=row
+            -- What was pushed before the cut-off belongs to a plan, whenever it becomes due.
             -- when by_cutoff=yes
-            AND coalesce(s.since <= CAST(:moment AS timestamptz) OR s.since > statement_timestamp() + interval '1 day', true)
+            AND coalesce(
+                CASE WHEN l.state = 'ready' THEN l.pushed_at ELSE s.since END <= CAST(:moment AS timestamptz)
+                OR CASE WHEN l.state = 'ready' THEN l.pushed_at ELSE s.since END > statement_timestamp() + interval '1 day',
+                true
+            )
             -- end
             -- when by_older=yes
             AND s.since < coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:older AS double precision))

@@ -15,6 +15,8 @@
 --   workers are stopped, or started without the queue (--queues)
 -- left claims: Delayed::Job's other workers take them max_run_time (4 hours unless set) after they were locked
 -- requeued: as Delayed::Job's own clear_locks! and unlock do it: due as they were, with no try counted
+-- takes due: Delayed::Job's workers reserve due jobs of their queues, by priority
+-- overdue: start a worker for the queue, or see what it logs
 -- stays: it was not locked any more
 --
 -- Read from delayed_job 4.2 and delayed_job_active_record 4.1.11 (lib/delayed/backend, lib/delayed/worker.rb): ready once

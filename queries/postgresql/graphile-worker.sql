@@ -18,6 +18,8 @@
 -- left claims: graphile-worker's other workers take them 4 hours after they were locked
 -- requeued: as graphile-worker's own function reschedule_jobs does it: due now, its attempts reset to 0, its last
 --   error kept
+-- takes due: graphile-worker's workers take due jobs of the tasks that they know, but none whose named queue is locked
+-- overdue: start a worker that knows the task, or see what it logs
 -- stays: graphile-worker's reschedule_jobs left it: it was locked
 --
 -- Read from its published migrations (sql/000011.sql to 000020.sql of version 0.18): a job is available while it

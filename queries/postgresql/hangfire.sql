@@ -15,6 +15,10 @@
 -- no archive: Hangfire deletes what succeeded itself, when its expireat is there
 -- no pause: Hangfire 1.8 keeps no pause in its tables, nor does Hangfire.PostgreSql 1.21: a server that is stopped, or
 --   started without the queue, does not take from it
+-- takes due: Hangfire's DelayedJobScheduler enqueues scheduled jobs that are due, every 15 seconds in each server; its
+--   workers fetch enqueued ones
+-- overdue: start a server that has the queue, or see what it logs; one job at once: its dashboard, or
+--   BackgroundJob.Requeue(id)
 -- left claims: Hangfire's servers take them InvisibilityTimeout (30 minutes unless set) after they were fetched
 --
 -- Read from Hangfire.PostgreSql 1.21 (Scripts/Install.v3.sql to v23.sql, PostgreSqlMonitoringApi.cs, PostgreSqlJobQueue.cs)
@@ -72,8 +76,10 @@ m.statename = 'Failed' AND {in_part}
 m.statename = 'Succeeded' AND {in_part}
 
 -- define: due_at
--- A moment of ISO 8601 or, since its compatibility level 170, milliseconds since 1970 (JobHelper.SerializeDateTime).
+-- A moment of ISO 8601 or, since its compatibility level 170, milliseconds since 1970 (JobHelper.SerializeDateTime); of a
+-- ready job, when it was enqueued.
 CASE
+    WHEN m.statename = 'Enqueued' THEN {entered_at}
     WHEN m.statename <> 'Scheduled' THEN NULL
     WHEN {entered} ->> 'EnqueueAt' ~ '^[0-9]{1,15}$' THEN to_timestamp(CAST({entered} ->> 'EnqueueAt' AS double precision) / 1000)
     ELSE (SELECT {time_of_text} FROM (SELECT {entered} ->> 'EnqueueAt' AS text) AS t)
@@ -100,6 +106,12 @@ substring(CAST(m.invocationdata AS text) FROM '"(?:m|Method)": ?"([^"]+)"')
     SELECT CAST(s.createdat AS timestamptz) FROM "{schema}"."{beside}" AS s
     WHERE s.jobid = m.id AND s.name = 'Enqueued'
     ORDER BY s.id DESC LIMIT 1
+)
+
+-- define: stager
+(
+    SELECT string_agg(v.id, ', ' ORDER BY v.id) FROM "{schema}".server AS v
+    WHERE CAST(v.lastheartbeat AS timestamptz) >= statement_timestamp() - interval '5 minutes'
 )
 
 -- define: installed_version

@@ -14,6 +14,8 @@
 -- no pause: Laravel keeps a pause in the application's cache, in no row here: its own queue:pause
 -- left claims: Laravel's workers take them retry_after (90 seconds unless set) after they were reserved
 -- requeued: as Laravel's own deleteAndRelease does it: available now under a new id, their attempts stay counted
+-- takes due: Laravel's workers pop available jobs of their queues
+-- overdue: start a worker for the queue (php artisan queue:work), or see what it logs
 -- stays: it was not reserved any more
 --
 -- Read from Laravel 13.4 (Illuminate/Queue: DatabaseQueue.php, Console/stubs/jobs.stub): available_at is there: ready,

@@ -84,10 +84,10 @@ pg_stat_get_tuples_deleted(CAST('"{schema}"."{table}"' AS regclass))
 -- end
 
 -- define: ready_since
--- since when it has been ready
--- when role pushed_at
-greatest({pushed_at}, {due_at}) -- when role due_at
-{pushed_at} -- when no role due_at
+-- since when it could be popped
+-- when defined pushed_at
+greatest({pushed_at}, {due_at}) -- when defined due_at
+{pushed_at} -- when not defined due_at
 -- end
 
 -- define: is_first_pop
@@ -220,10 +220,15 @@ SELECT
     CAST(NULL AS bigint) AS done, -- when not defined is_done
     -- when defined oldest_first
     (
-        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) - EXTRACT(EPOCH FROM {pushed_at}) AS double precision)
-        FROM "{schema}"."{table}" AS m
-        WHERE {is_ready}
-        ORDER BY {oldest_first} LIMIT CAST('{age_seconds_limit}' AS bigint)
+        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) - EXTRACT(EPOCH FROM min(o.since)) AS double precision)
+        FROM (
+            SELECT {ready_since} AS since
+            FROM "{schema}"."{table}" AS m
+            WHERE {is_ready}
+            ORDER BY {oldest_first} LIMIT CAST('{age_seconds_limit}' AS bigint) -- when not defined due_at
+            -- The first in this order may have become due last.
+            ORDER BY {oldest_first} LIMIT 1000 * CAST('{age_seconds_limit}' AS bigint) -- when defined due_at
+        ) AS o
     ) AS age_seconds,
     -- end
     -- Without an order only a scan could find the oldest message.
@@ -265,6 +270,30 @@ WHERE {is_done} -- when scan=done
 -- when scan=any
 WHERE {in_part} -- when defined in_part
 -- end
+
+-- define: overdue_since
+-- since when a message that is_overdue should have been popped, or made ready
+{due_at} -- when defined due_at
+CAST(NULL AS timestamptz) -- when not defined due_at
+
+-- name: overdue
+-- one row: how many messages should have been popped, or made ready, for :seconds (of the first 10,001); the first of them
+SELECT
+    {counted} AS messages,
+    count(*) FILTER (WHERE NOT d.is_ready) AS not_made_ready,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(d.since)) AS double precision) AS oldest_seconds,
+    (array_agg(d.id ORDER BY d.since, d.id))[1] AS id
+FROM (
+    SELECT
+        {id} AS id,
+        {is_ready} AS is_ready,
+        -- An infinite time is no interval before version 17.
+        greatest({overdue_since}, timestamptz '1970-01-01 00:00+00') AS since
+    FROM "{schema}"."{table}" AS m
+    WHERE {is_overdue}
+    AND {overdue_since} < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision))
+    LIMIT 10001
+) AS d
 
 -- define: claims_table
 -- the table of messages popped and not done

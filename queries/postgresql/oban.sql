@@ -16,6 +16,10 @@
 -- left claims: Oban's Lifeline makes them available again, once its rescue_after is over
 -- requeued: as Oban's own retry_job and Lifeline do it: what was discarded with one more try allowed, what was
 --   executing with its tries as they are (none left: discarded)
+-- takes due: Oban's Stager makes due jobs available, every second: in Elixir on the node that is leader, in Python on
+--   each node, for its own queues
+-- overdue: start a node that stages (in Elixir not peer: false, nor stage_interval: :infinity), or see what its Stager
+--   logs; Oban's own retry_job makes one job available at once
 -- stays: it was neither discarded nor executing any more
 --
 -- Read from Oban 2.23 (lib/oban/engines/basic.ex, lib/oban/migrations/postgres) and its Python package 0.7 (oban/queries):
@@ -69,6 +73,18 @@ m.worker
 
 -- define: is_first_pop
 m.attempt = 1
+
+-- define: stager
+-- Elixir's leader; in Python whoever has the queue and a heartbeat
+-- when beside=oban_peers
+(SELECT p.node FROM "{schema}".oban_peers AS p WHERE p.expires_at > timezone('UTC', now()) ORDER BY p.name LIMIT 1)
+-- end
+-- when not beside=oban_peers
+(
+    SELECT string_agg(DISTINCT m.node, ', ') FROM "{schema}".oban_producers AS m
+    WHERE m.updated_at >= timezone('UTC', now()) - interval '60 seconds' AND {in_part}
+)
+-- end
 
 -- define: is_waiting
 m.state = 'retryable' AND {in_part}

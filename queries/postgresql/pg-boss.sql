@@ -1,4 +1,4 @@
--- preset: pg-boss 12
+-- preset: pg-boss 12.19 and later
 -- like: preset
 -- summary: One table for all queues; what is done or cancelled stays until it is deleted.
 -- advice: pg-boss's own table: jobs of all queues lie in it, active ones with the time when they were fetched, failed
@@ -18,6 +18,8 @@
 --   expireInSeconds (15 minutes unless set); what has tries left is retried
 -- requeued: as pg-boss's own retry and restore do it: what failed with one more try allowed, what was active with no
 --   try counted
+-- takes due: pg-boss's workers fetch due jobs of the queues that they work on, as far as the queue's policy lets them
+-- overdue: start a process that works on the queue (boss.work), or see its errors
 -- stays: its queue's policy lets only one job of its singletonKey wait
 --
 -- Read from pg-boss 12.38 (dist/plans.js in its package): created and retry are ready, or scheduled while start_after
@@ -68,6 +70,10 @@ m.retry_count = 0
 -- define: oldest_first
 -- Its index on created_on is one of each queue (job_i15).
 m.created_on -- when part=one
+
+-- define: is_overdue
+-- not one that a job of its flow blocks
+{is_ready} AND m.start_after > m.created_on + interval '1 second'
 
 -- define: is_waiting
 m.state = 'retry' AND {in_part}

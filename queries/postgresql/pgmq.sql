@@ -17,6 +17,8 @@
 --   (release ends that time-out now)
 -- no pause: pgmq has no pause: what reads the queue is stopped
 -- requeued: as pgmq's own function pgmq.set_vt does it with a time-out of 0: visible now, its reads stay counted
+-- takes due: whoever calls pgmq.read gets what is visible
+-- overdue: start what reads the queue: pgmq itself has nothing that does
 -- stays: pgmq.set_vt found no such message
 --
 -- Read from the published sources of pgmq 1.13 (pgmq.sql in its Python package): a message is visible, and so ready, once
@@ -43,8 +45,8 @@ false
 CAST(NULL AS timestamptz)
 
 -- define: ready_since
--- The delay that it was sent with, if any, is over: vt is when it comes back.
-m.enqueued_at
+-- It is visible from vt on. Of one that was read, vt is when it comes back: the delay that it was sent with is not known.
+CASE WHEN {is_ready} THEN m.vt ELSE m.enqueued_at END
 
 -- define: joined_table
 (

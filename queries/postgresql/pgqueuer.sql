@@ -1,4 +1,4 @@
--- preset: pgqueuer 1
+-- preset: pgqueuer 0.20 and later
 -- like: preset
 -- summary: One table for all entrypoints; a job that was worked on is deleted and logged.
 -- advice: pgqueuer's own table: jobs of all entrypoints lie in it, picked ones with a heartbeat; what is done is
@@ -14,6 +14,8 @@
 -- no pause: pgqueuer has no pause: its managers are stopped, or started without the entrypoint
 -- left claims: pgqueuer's other managers take them once their heartbeat_timeout is over
 -- requeued: as pgqueuer's own requeue_jobs does it: due now, its attempts reset to 0, logged
+-- takes due: pgqueuer's managers pick due jobs, each those of its own entrypoints
+-- overdue: start a manager that has the entrypoint, or see what it logs; its concurrency_limit may be reached
 -- stays: a waiting or picked job has its dedupe_key
 --
 -- Read from pgqueuer 1.6 (adapters/persistence/qb.py and schema_ddl.py in its package): queued is ready, or

@@ -3,19 +3,23 @@
 -- Keys of the head, each in a line `-- key: text` (`--   ` goes on), up to a line `--`:
 --
 -- preset: the library and its version, the first line; like: preset; summary, advice: texts about it
+-- older: of a file for an older version, the preset of the present one; `like` may name that too: then the head has only
+--   what differs, besides `columns` and `verbs`
 -- table, schema: the names of its tables (q_*), and where they are; without: any name, any schema
 -- columns: what a table must have to be the library's; beside: another table that must exist
 -- roles: role=column, of its newest version
 -- verbs: which of requeue, release, pause (with resume) it has; no VERB: why it lacks another; claims: expire, where they end by themselves
 -- left claims, requeued, paused, stays: what the library does with a dead worker's claims, what becomes of a message that is
 --   made ready, what a pause does, and why a chosen one may stay
+-- takes due, overdue: what of the library takes, or makes ready, a message that is due; what to do if it does not
 --
 -- Definitions: is_ready, is_scheduled, is_claimed, is_error, is_done (as far as they exist), other_state of a row in none;
 -- queue_column, with queue_index where an index begins with it, or part: which rows are the queue's of a table with several,
 -- used by `AND {in_part}` in each predicate; is_waiting, was_tried, failing_since: what is tried again; own_function: what
 -- make_ready calls; writes_into: the table into which it inserts, and lacks: why a version cannot do it; last_beat: the
 -- last heartbeat of requested.session, with silent_seconds, after which its library considers it dead;
--- installed_version: of its tables, where it keeps one.
+-- installed_version: of its tables, where it keeps one. is_overdue with overdue_since, where the usual rule does not do;
+-- stager: who makes due messages ready, if its own table says so.
 -- owners_path: the search path that its functions and triggers need, if not that of the table's owner.
 -- Statements: queues, where no queue_column has them (none: a table each, and found_queue), make_ready, not_requeued, hidden;
 -- rule and owners, where they are not made of these definitions; with the verb pause: may_pause, paused, pause, resume.
@@ -74,6 +78,14 @@ END
 
 -- define: oldest_first
 m."{id}" -- when defined pushed_at
+
+-- define: is_overdue
+-- due, and not taken: it was to run later than it was pushed, or its library should have made it ready
+(
+    false
+    OR {is_ready} AND {overdue_since} > {pushed_at} + interval '1 second' -- when defined pushed_at
+    OR {is_scheduled} AND {overdue_since} <= statement_timestamp() -- when defined is_scheduled
+)
 
 -- define: pages
 64
@@ -168,6 +180,10 @@ SELECT
     END AS owner
 FROM unnest(CAST(:sessions AS text[])) AS requested (session)
 CROSS JOIN LATERAL (SELECT {last_beat} AS last_beat) AS o;
+
+-- name: stager
+-- one row: who makes due jobs ready now, by the library's own table; null: nobody
+SELECT CAST({stager} AS text) AS stager;
 
 -- name: retrying
 -- one row: of the first 100,000 open jobs: how many have been retried for longer than :seconds, and the one that failed first

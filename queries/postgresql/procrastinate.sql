@@ -18,6 +18,9 @@
 --   own, or release does
 -- requeued: as procrastinate's own function procrastinate_retry_job_v2 does it: due now, one more attempt counted, the
 --   event logged
+-- takes due: procrastinate's workers fetch due jobs of their queues, but none whose lock a job before it has
+-- overdue: start a worker for the queue; a job that is doing, or due before it, with the same lock goes first: release
+--   takes one back whose worker is gone
 -- stays: another waiting job has its queueing_lock, or its abort was requested
 --
 -- Read from the schema and the queries of procrastinate 3.10 (schema.sql, queries.sql in its package):

@@ -19,6 +19,9 @@
 -- requeued: as River's own JobRetry does it: available now, with one more try allowed
 -- paused: as River's own QueuePause does it: its clients take no more of its jobs, those that listen at once, those
 --   that poll at their next look; what runs goes on
+-- takes due: River's JobScheduler makes due jobs available, every 5 seconds in the client that is leader
+-- overdue: start a client that works on queues (others are never leader), or see what the leader logs; River's own
+--   JobRetry makes one job available at once
 -- stays: another job with its unique_key is there
 --
 -- Read from River 0.43 (riverdriver/riverpgxv5: migration/main up to 007, internal/dbsqlc/river_job.sql and
@@ -71,6 +74,9 @@ CAST(json_build_object('action', 'pause', 'queue', coalesce(nullif('{only}', '')
 
 -- define: resume_notification
 CAST(json_build_object('action', 'resume', 'queue', coalesce(nullif('{only}', ''), '*')) AS text)
+
+-- define: stager
+(SELECT l.leader_id FROM "{schema}".river_leader AS l WHERE l.expires_at > statement_timestamp() ORDER BY l.name LIMIT 1)
 
 -- define: is_waiting
 m.state = 'retryable' AND {in_part}

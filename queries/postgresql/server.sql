@@ -62,6 +62,61 @@ SELECT
     NOT pg_is_in_recovery() AS sees_writers,
     clock_timestamp() AS now;
 
+-- name: standby
+-- no row on a primary; on a standby one row: whether it replays and receives, how long ago the moment was that it shows, and where it receives from
+-- All that was received and is replayed is not behind, however old the last commit is: an idle primary writes nothing, and
+-- answers within half of wal_receiver_timeout. A standby that receives nothing, or has more to replay, shows the moment of
+-- the commit that it replayed last. Details of the receiver are for pg_read_all_stats, of primary_conninfo (which has a
+-- password) for pg_read_all_settings.
+SELECT
+    pg_get_wal_replay_pause_state() <> 'not paused' AS paused,
+    w.receives AS receives,
+    CAST(CASE
+        WHEN NOT w.receives OR pg_last_wal_receive_lsn() > pg_last_wal_replay_lsn()
+            -- The commit's time is by the primary's clock.
+            THEN abs(EXTRACT(EPOCH FROM clock_timestamp() - pg_last_xact_replay_timestamp()))
+        WHEN w.silent_seconds > w.silent_after_seconds THEN w.silent_seconds
+        ELSE 0
+    END AS double precision) AS lag_seconds,
+    coalesce(w.sender, c.host || coalesce(':' || c.port, '')) AS upstream,
+    clock_timestamp() AS now,
+    CAST(pg_wal_lsn_diff(pg_last_wal_receive_lsn(), '0/0') AS bigint) AS received,
+    CAST(pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0') AS bigint) AS replayed
+FROM (
+    SELECT
+        coalesce(bool_or(r.pid IS NOT NULL AND coalesce(r.status, 'streaming') = 'streaming'), false) AS receives,
+        max(r.sender_host || ':' || r.sender_port) AS sender,
+        max(EXTRACT(EPOCH FROM clock_timestamp() - r.last_msg_receipt_time)) AS silent_seconds,
+        -- 0: it never asks.
+        nullif(EXTRACT(EPOCH FROM CAST(current_setting('wal_receiver_timeout') AS interval)), 0) / 2 + 5 AS silent_after_seconds
+    FROM pg_stat_wal_receiver AS r
+) AS w
+CROSS JOIN LATERAL (
+    SELECT
+        coalesce(
+            substring(s.conninfo FROM '\mhost\s*=\s*''?([^\s'']+)'), substring(s.conninfo FROM '^\w+://(?:[^@/]*@)?([^/?]+)')
+        ) AS host,
+        substring(s.conninfo FROM '\mport\s*=\s*''?(\d+)') AS port
+    FROM (
+        SELECT CASE
+            WHEN pg_has_role(current_user, 'pg_read_all_settings', 'USAGE') THEN current_setting('primary_conninfo')
+        END AS conninfo
+    ) AS s
+) AS c
+WHERE pg_is_in_recovery();
+
+-- name: sessions_used
+-- one row: how many sessions clients have, and how many others than superusers may have
+-- Without pg_read_all_stats it is not known of others' sessions whether a client has them: few have none.
+SELECT
+    CAST((
+        SELECT count(*) FROM pg_stat_activity AS a
+        WHERE a.datid IS NOT NULL AND coalesce(a.backend_type, 'client backend') = 'client backend'
+    ) AS integer) AS used,
+    CAST(current_setting('max_connections') AS integer)
+    - CAST(current_setting('superuser_reserved_connections') AS integer)
+    - coalesce(CAST(current_setting('reserved_connections', true) AS integer), 0) AS most; -- since version 16
+
 -- name: holders
 -- a row for each table in which an open transaction holds rows: the holder, and the minimum and maximum time held
 -- A transaction that uses a table has a lock on it; one that has locked a row has a number too. One that

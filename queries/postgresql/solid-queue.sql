@@ -18,6 +18,10 @@
 --   it
 -- paused: as Solid Queue's own Queue#pause does it: its workers take no more of its jobs from their next look on; what
 --   runs goes on
+-- takes due: Solid Queue's Dispatcher makes scheduled jobs ready, every polling_interval (1 second unless set), and
+--   blocked ones, every concurrency_maintenance_interval (10 minutes unless set)
+-- overdue: start a dispatcher, or see what it logs; once, by hand: SolidQueue::ScheduledExecution.dispatch_next_batch(500),
+--   and for blocked jobs SolidQueue::BlockedExecution.unblock(500)
 -- stays: it was neither failed nor claimed any more, or has a concurrency_key
 --
 -- Read from Solid Queue 1.5 (app/models/solid_queue/*.rb, the generator's db/queue_schema.rb): each job has one row in
@@ -72,7 +76,12 @@ m.finished_at IS NOT NULL AND {in_part}
 timezone('UTC', m.created_at)
 
 -- define: due_at
-timezone('UTC', m.scheduled_at)
+-- of a ready job, when it was made ready last: scheduled_at stays as it is when a failed one is retried
+timezone('UTC', coalesce((SELECT r.created_at FROM "{schema}".solid_queue_ready_executions AS r WHERE r.job_id = m.id), m.scheduled_at))
+
+-- define: is_first_pop
+-- What is retried is updated, and keeps no time of its own.
+m.updated_at = m.created_at
 
 -- define: claimed_at
 timezone('UTC', (SELECT c.created_at FROM "{schema}".solid_queue_claimed_executions AS c WHERE c.job_id = m.id))
@@ -99,6 +108,36 @@ timezone('UTC', coalesce(m.finished_at, (SELECT f.created_at FROM "{schema}"."{b
 
 -- define: title
 m.class_name
+
+-- define: overdue_since
+-- Blocked jobs are looked at once in a concurrency_maintenance_interval.
+timezone('UTC', coalesce(
+    (SELECT b.expires_at + interval '10 minutes' FROM "{schema}".solid_queue_blocked_executions AS b WHERE b.job_id = m.id),
+    (SELECT s.scheduled_at FROM "{schema}".solid_queue_scheduled_executions AS s WHERE s.job_id = m.id),
+    (SELECT r.created_at FROM "{schema}".solid_queue_ready_executions AS r WHERE r.job_id = m.id)
+))
+
+-- define: is_overdue
+-- As its own dispatch_next_batch, and as unblock: expired, and its semaphore is gone, open or expired too.
+(
+    EXISTS (
+        SELECT FROM "{schema}".solid_queue_scheduled_executions AS s
+        WHERE s.job_id = m.id AND s.scheduled_at <= timezone('UTC', now())
+    )
+    OR EXISTS (
+        SELECT FROM "{schema}".solid_queue_blocked_executions AS b
+        LEFT JOIN "{schema}".solid_queue_semaphores AS p ON b.concurrency_key = p.key
+        WHERE b.job_id = m.id AND b.expires_at < timezone('UTC', now())
+        AND (p.key IS NULL OR p.value > 0 OR p.expires_at < timezone('UTC', now()))
+    )
+    OR {is_ready} AND {due_at} > {pushed_at} + interval '1 second'
+) AND m.finished_at IS NULL AND {in_part}
+
+-- define: stager
+(
+    SELECT string_agg('process ' || p.id, ', ' ORDER BY p.id) FROM "{schema}".solid_queue_processes AS p
+    WHERE p.kind = 'Dispatcher' AND timezone('UTC', p.last_heartbeat_at) >= statement_timestamp() - interval '5 minutes'
+)
 
 -- define: last_beat
 (SELECT timezone('UTC', p.last_heartbeat_at) FROM "{schema}".solid_queue_processes AS p WHERE concat('process ', p.id) = requested.session)

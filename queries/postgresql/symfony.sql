@@ -6,6 +6,8 @@
 --   delivered and since when.
 -- columns: id body headers queue_name created_at available_at delivered_at
 -- roles: id=id pushed_at=created_at due_at=available_at claimed_at=delivered_at status=delivered_at payload=body
+-- takes due: Symfony Messenger's workers get available messages of their transport
+-- overdue: start a worker for the transport (bin/console messenger:consume), or see what it logs
 -- claims: expire
 -- no purge: Symfony Messenger deletes messages itself: bin/console messenger:failed:remove
 -- no release: Symfony Messenger delivers it again itself, redeliver_timeout (an hour unless set) after it was
@@ -48,7 +50,8 @@ false
 timezone('UTC', m.created_at)
 
 -- define: due_at
-timezone('UTC', m.available_at)
+-- of one that comes back, when its redeliver_timeout was over
+timezone('UTC', CASE WHEN {is_undelivered} THEN greatest(m.available_at, m.delivered_at + interval '1 hour') ELSE m.available_at END)
 
 -- define: claimed_at
 timezone('UTC', m.delivered_at)

@@ -371,3 +371,25 @@ def test_end_session_ends_only_a_session_that_holds_rows(console: Console, four:
         assert (ended["ended"], ended["freed"]) == (True, [four])
     assert console.drained(four) == ["a", "b", "c", "d"]
     assert console("end-session", four, str(pid), "--yes").status == 2
+
+
+def test_upgrade_all_upgrades_every_queue_and_names_what_it_cannot(
+    console: Console, four: str, install: Install
+) -> None:
+    newer = install("claim")
+    with connect(console.url) as connection:
+        connection.execute(f'DROP FUNCTION public."{four}_push_many"'.encode())
+        connection.execute("UPDATE dbq.queue SET version = 99 WHERE queue_name = %s", [newer])
+    assert console("upgrade").status == console("upgrade", four, "--all").status == 2
+    planned = console("upgrade", "--all", "--json")
+    assert (planned.status, planned.json["done"]) == (4, 0)
+    needed = {one["queue"] for one in planned.json["queues"] if one["plan"]["needed"]}
+    assert four in needed
+    answer = console("upgrade", "--all", "--yes", "--json")
+    assert (answer.status, newer in answer.json["problems"][0]) == (4, True)
+    assert {one["queue"] for one in answer.json["queues"] if one["done"]} == needed
+    console.done("push", four, "e")
+    with connect(console.url) as connection:
+        connection.execute("DELETE FROM dbq.queue WHERE queue_name = %s", [newer])
+    again = console.done("upgrade", "--all", "--yes", "--json").json
+    assert not any(one["done"] for one in again["queues"])

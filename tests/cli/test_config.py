@@ -415,3 +415,47 @@ def test_the_shell_completes_saved_filters(saved: Path) -> None:
     assert begun == [["@failed", "@one"], ["state="], ["payload."], []]
     saved.write_text("this is [wrong")
     assert complete_filters(None, None, "@") == []  # type: ignore[arg-type]
+
+
+TYPO = """
+[profiles.wrong]
+url = "postgresql://u@h/d"
+rigths = "admin"
+group = "other"
+[fleets.lost]
+url = "postgresql://u@{host}/d"
+[notifications.page]
+to = "mail:x"
+"""
+
+
+def test_a_mistake_stops_only_those_who_use_the_table_that_has_it(
+    empty: Console, file: Path, tmp_path: Path
+) -> None:
+    right, password = profile(empty.url, "right", 'group = "shop"')
+    file.write_text(right + TYPO)
+    environment = {"XDG_CONFIG_HOME": str(tmp_path), "PW": password}
+
+    def status(*words: str) -> Answer:
+        return call("status", *words, environment=environment)
+
+    assert status("--profile", "right").status == 0
+    assert status("--url", empty.url).status == 0
+    assert status("--group", "shop").status == 0
+    for words, hint in (
+        (("--profile", "wrong"), 'did you mean "rights"?'),
+        (("--group", "other"), 'did you mean "rights"?'),
+        (("--fleet", "lost"), "has no hosts"),
+        (("--profile", "lost/a"), "has no hosts"),
+    ):
+        refused = status(*words)
+        assert refused.status == 2, words
+        assert refused.err.count("config.toml:") == 1, "only what is used"
+        assert hint in refused.err, words
+    refused = call("notify", "test", "--profile", "right", environment=environment)
+    assert 'must be "webhook:URL"' in refused.err
+    every = call("config", "validate", environment=environment)
+    assert every.status == 2
+    assert "The configuration has 3 errors." in every.err
+    file.write_text("[profiles.right\n")
+    assert status("--url", empty.url).status == 2, "no value of such a file can be relied upon"

@@ -50,7 +50,7 @@ def test_errors_lists_groups_or_says_that_the_design_keeps_no_errors(
         if design == "split":
             nothing = {"groups": [], "counted": 0, "ungrouped": 0, "complete": True}
             assert answer.status == 0
-            assert answer.json == {"queue": name, "design": design, **nothing}
+            assert answer.json == {"queue": name, "design": design, **nothing, "standby": None}
             assert console.done("errors", name).text == "No errors.\n"
         else:
             assert answer.status == 2
@@ -85,7 +85,8 @@ def test_errors_are_counted_over_many_pages_and_limits_are_reported(
     monkeypatch.setattr("console.monitor.errors._PAGE", 100)
     assert console.done("errors", name).text.startswith("600 errors in 3 groups.\n")
     found = console.done("errors", name, "--json").json
-    assert list(found) == ["queue", "design", "groups", "counted", "ungrouped", "complete"]
+    shown = ["queue", "design", "groups", "counted", "ungrouped", "complete", "standby"]
+    assert list(found) == shown
     assert (found["counted"], found["ungrouped"], found["complete"]) == (600, 0, True)
     assert {group["wording"]: group["count"] for group in found["groups"]} == dict.fromkeys(
         KINDS, 200

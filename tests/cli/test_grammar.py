@@ -159,7 +159,7 @@ def test_the_url_is_given_before_the_verb_after_it_or_in_the_environment(console
         )
         environment = {"DBQ_URL": urls["environment"]} if "environment" in urls else {}
         answer = call(*before, "status", "--json", *after, environment=environment)
-        assert (answer.status, set(answer.json)) == (0, {"queues", "connection"}), used
+        assert (answer.status, set(answer.json)) == (0, {"queues", "connection", "standby"}), used
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql"])

@@ -83,6 +83,20 @@ def check_printed(console: Console, variant: Variant) -> None:
     assert objects(console) == before
 
 
+def test_a_name_is_accepted_as_it_is_printed(empty: Console) -> None:
+    empty.done("install", "claim", "mail")
+    for verb in ("status", "doctor", "check", "messages", "sql push"):
+        assert empty(*verb.split(), "public.mail").status in {0, 1}, verb
+    empty.done("push", "public.mail", "a")
+    empty.done("purge", "public.mail", "--yes", "mail")
+    assert empty("status", "other.mail").status == 2
+    refused = empty("install", "claim", "public.more")
+    assert (refused.status, "install claim more --schema public" in refused.err) == (2, True)
+    empty.done("install", "claim", "of.no.schema")
+    empty.done("install", "claim", "public.mail", "--schema", "public")
+    assert empty.done("status", "public.mail", "--json").json["queues"][0]["queue"] == "public.mail"
+
+
 def test_the_printed_script_of_every_design_works_in_an_empty_database(empty: Console) -> None:
     for variant in on("postgresql", DEFAULTS):
         check_printed(empty, variant)

@@ -151,7 +151,7 @@ def test_the_json_object_has_the_position_at_which_to_continue(
 ) -> None:
     name = install("fifo")
     none = console.done("messages", name, "--json")
-    nothing: dict[str, Any] = {"messages": [], "next": None, "complete": True}
+    nothing: dict[str, Any] = {"messages": [], "next": None, "complete": True, "standby": None}
     assert none.json == {"queue": name, "design": "fifo", **nothing}
     push(console, name, *"abc")
     answer = console.done("messages", name, "--limit", "2", "--json")

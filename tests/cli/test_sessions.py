@@ -24,7 +24,7 @@ from tests.servers import PATIENCE_SECONDS, connect, wait_until
 
 FIELDS = [
     *("connection", "seconds", "samples", "samples_with_waiters", "waits"),
-    *("activity_at_sample", "sessions", "tree", "horizon", "dead_rows", "missing"),
+    *("activity_at_sample", "sessions", "tree", "horizon", "dead_rows", "missing", "standby"),
 ]
 WAIT = [
     *("queue", "schema", "wait", "kind", "sessions", "share", "average_sessions", "waited_seconds"),
@@ -215,7 +215,7 @@ def test_the_samples_until_ctrl_c_are_one_json_object(
 
 CONSUMER_FIELDS = [
     *("connection", "samples", "pop_per_second", "queue", "schema", "design", "at", "consumers"),
-    *("missing", "gone", "recorded"),
+    *("missing", "gone", "recorded", "standby"),
 ]
 
 

@@ -51,7 +51,7 @@ def test_the_json_object_of_a_queue_has_the_figures_of_its_design(empty: Console
     empty.done("push", "pending", "later", "--due", "1d")
     url = make_url(empty.url)
     answer = empty.done("status", "--json")
-    assert (list(answer.json), answer.err) == (["queues", "connection"], "")
+    assert (list(answer.json), answer.err) == (["queues", "connection", "standby"], "")
     expected: dict[str, dict[str, int]] = {
         "heap": {"ready": 7},
         "pending": {"ready": 7, "scheduled": 1},

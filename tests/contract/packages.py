@@ -31,18 +31,20 @@ def from_pip(package: str, *more: str) -> Path:
     return _installed(folder, [*pip, *options, package]) / "made"
 
 
-def from_npm(library: str) -> Path:
-    """The folder with node_modules; skips, with the reason, where npm cannot install it."""
-    if given := os.environ.get(NODE):
+def from_npm(library: str, version: str = "") -> Path:
+    """The folder with node_modules; skips, with the reason, where npm cannot install it. Another
+    `version` than that of NPM has a folder of its own."""
+    if (given := os.environ.get(NODE)) and not version:
         if not (Path(given) / "node_modules" / library).is_dir():
             pytest.skip(f"{NODE} names a folder without {library}")
         return Path(given)
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip(f"{library} needs Node: npm is not here, and {NODE} names no folder")
-    folder = caches() / " ".join(NPM)
+    packages = (f"{library}@{version}", NPM[-1]) if version else NPM
+    folder = caches() / " ".join(packages)
     return _installed(
-        folder, [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), *NPM]
+        folder, [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), *packages]
     )
 
 

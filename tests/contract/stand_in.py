@@ -21,6 +21,9 @@ CREATE TABLE river_migration (line text NOT NULL, version bigint NOT NULL,
 INSERT INTO river_migration SELECT 'main', n FROM generate_series(1, 7) AS n;
 CREATE TABLE river_queue (name text PRIMARY KEY, metadata jsonb, paused_at timestamptz,
     updated_at timestamptz);
+CREATE UNLOGGED TABLE river_leader (elected_at timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL, leader_id text NOT NULL,
+    name text PRIMARY KEY DEFAULT 'default');
 CREATE TABLE river_job (
     id bigserial PRIMARY KEY,
     state river_job_state NOT NULL DEFAULT 'available',
@@ -93,7 +96,7 @@ CREATE TABLE solid_queue_jobs (
         scheduled_at timestamp(6),
     finished_at timestamp(6), concurrency_key varchar,
     created_at timestamp(6) NOT NULL DEFAULT timezone('UTC', now()),
-        updated_at timestamp(6) NOT NULL DEFAULT now()
+        updated_at timestamp(6) NOT NULL DEFAULT timezone('UTC', now())
 );
 CREATE INDEX ON solid_queue_jobs (queue_name, finished_at);
 CREATE INDEX ON solid_queue_jobs (finished_at);
@@ -113,11 +116,15 @@ CREATE TABLE solid_queue_ready_executions (
 CREATE TABLE solid_queue_scheduled_executions (LIKE solid_queue_ready_executions INCLUDING ALL,
     scheduled_at timestamp(6));
 CREATE TABLE solid_queue_blocked_executions (LIKE solid_queue_ready_executions INCLUDING ALL,
-    concurrency_key varchar);
+    concurrency_key varchar, expires_at timestamp(6));
 CREATE TABLE solid_queue_claimed_executions (
     id bigserial PRIMARY KEY,
         job_id bigint NOT NULL UNIQUE REFERENCES solid_queue_jobs ON DELETE CASCADE,
     process_id bigint, created_at timestamp(6) NOT NULL
+);
+CREATE TABLE solid_queue_semaphores (
+    id bigserial PRIMARY KEY, key varchar NOT NULL UNIQUE, value integer NOT NULL DEFAULT 1,
+    expires_at timestamp(6) NOT NULL
 );
 CREATE TABLE solid_queue_failed_executions (
     id bigserial PRIMARY KEY,
@@ -163,6 +170,37 @@ CREATE TABLE jobqueue (id bigserial PRIMARY KEY, jobid bigint NOT NULL, queue te
 CREATE TABLE server (id text PRIMARY KEY, data jsonb, lastheartbeat timestamptz NOT NULL);
 """
 """Hangfire.PostgreSql's Install.v3.sql to v23.sql."""
+DELAYED_JOB = """
+CREATE TABLE delayed_jobs (
+    id bigserial PRIMARY KEY, priority integer NOT NULL DEFAULT 0,
+        attempts integer NOT NULL DEFAULT 0,
+    handler text NOT NULL, last_error text, run_at timestamp(6), locked_at timestamp(6),
+        failed_at timestamp(6),
+    locked_by varchar, queue varchar, created_at timestamp(6), updated_at timestamp(6)
+);
+CREATE INDEX ON delayed_jobs (priority, run_at);
+"""
+"""The migration of delayed_job_active_record 4.1."""
+LARAVEL = """
+CREATE TABLE jobs (
+    id bigserial PRIMARY KEY, queue varchar(255) NOT NULL, payload text NOT NULL,
+    attempts smallint NOT NULL, reserved_at integer, available_at integer NOT NULL,
+    created_at integer NOT NULL
+);
+CREATE INDEX ON jobs (queue);
+"""
+"""Laravel's jobs.stub."""
+SYMFONY = """
+CREATE TABLE messenger_messages (
+    id bigserial PRIMARY KEY, body text NOT NULL, headers text NOT NULL,
+    queue_name varchar(190) NOT NULL, created_at timestamp(0) NOT NULL,
+    available_at timestamp(0) NOT NULL, delivered_at timestamp(0)
+);
+CREATE INDEX ON messenger_messages (queue_name);
+CREATE INDEX ON messenger_messages (available_at);
+CREATE INDEX ON messenger_messages (delivered_at);
+"""
+"""What Symfony's Doctrine transport creates."""
 
 
 class StandIn(Tables):

@@ -101,7 +101,7 @@ TABLES = {
             (4, 'd', now() - interval '900 s', now() + interval '2 days');
         """,
         {"id": "the id", "payload": "Payload", "pushed_at": "at", "due_at": "due"},
-        {"ready": 2, "scheduled": 2, "age_seconds": 100},
+        {"ready": 2, "scheduled": 2, "age_seconds": 60},
         {"age_seconds": None},
     ),
     "claim": ForeignTable(

@@ -17,6 +17,7 @@ from console.catalog import look_up
 from console.clock import utc
 from console.designs import DESIGNS
 from console.engines import Database, open_database
+from console.errors import ConsoleError, RefusedError
 from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
 from tests.contract.installs import installed
@@ -107,26 +108,58 @@ def logged(url: str) -> list[tuple[str, str, str]]:
 def test_triggers_that_name_their_tables_without_a_schema_run(theirs: Theirs, verb: str) -> None:
     """Of each kind, as the owner of the table: not as a superuser who acts on it."""
     client = adopted(theirs, "pending" if verb == "reschedule" else "claim")
+    if verb == "requeue to":
+        with pytest.raises(RefusedError, match="a superuser's rights"):
+            run(client, ACTIONS[verb](client))
+        return
     done = run(client, ACTIONS[verb](client))
     assert done.ledger.out > 0
     found = logged(theirs.url)
-    deletes = verb in {"purge", "requeue to"}
-    assert {moment for moment, *_ in found} == TRIGGERS - ({"BEFORE ROW"} if deletes else set())
-    login = theirs.database.url.username if verb == "requeue to" else theirs.owner
-    assert {(by, path) for _, by, path in found} == {(login, "app")}
+    assert {moment for moment, *_ in found} == TRIGGERS - (
+        {"BEFORE ROW"} if verb == "purge" else set()
+    )
+    assert {(by, path) for _, by, path in found} == {(theirs.owner, "app")}
     with theirs.database.transaction("look") as connection:
         path = connection.exec_driver_sql("SHOW search_path").scalar()
     assert path == "pg_catalog, pg_temp", "nothing is left behind"
 
 
-def test_a_login_that_is_not_the_owner_acts_as_itself(theirs: Theirs) -> None:
+@pytest.mark.parametrize("moment", ["BEFORE STATEMENT", "BEFORE ROW", "AFTER ROW", "DEFERRED"])
+def test_no_trigger_gets_back_the_rights_of_a_superuser(theirs: Theirs, moment: str) -> None:
     client = adopted(theirs, "claim")
-    grants = ("GRANT USAGE ON SCHEMA app, dbq TO {}", "GRANT ALL ON ALL TABLES IN SCHEMA app TO {}")
+    with connect(theirs.url) as connection:
+        connection.execute(
+            f"CREATE OR REPLACE FUNCTION app.write_log() RETURNS trigger LANGUAGE plpgsql AS $$"
+            f" BEGIN IF TG_NAME = '{moment}' THEN RESET ROLE; ALTER ROLE {theirs.owner} SUPERUSER;"
+            f" END IF; RETURN NEW; END $$".encode()
+        )
+    with pytest.raises(ConsoleError, match="security-definer"):
+        run(client, Requeue(source_of(client)))
+    assert not value(theirs.url, f"SELECT rolsuper FROM pg_roles WHERE rolname = '{theirs.owner}'")
+
+
+@pytest.mark.parametrize("verb", ["requeue", "requeue to"])
+@pytest.mark.parametrize("member", [False, True])
+def test_a_login_that_may_not_be_the_owner_acts_as_itself(
+    theirs: Theirs, verb: str, member: bool
+) -> None:
+    """It is no member, or it may create nothing temporary. With `--to` it always does."""
+    client = adopted(theirs, "claim")
+    to = other_queue(client)
+    grants = ["GRANT USAGE ON SCHEMA app, dbq TO {}", "GRANT ALL ON ALL TABLES IN SCHEMA app TO {}"]
+    grants += ["GRANT ALL ON ALL TABLES IN SCHEMA dbq, public TO {}"]
+    if member:
+        grants += [f"GRANT {theirs.owner} TO {{}}"]
     with (
-        login(theirs.url, *grants, "GRANT ALL ON ALL TABLES IN SCHEMA dbq TO {}") as url,
+        login(theirs.url, *grants) as url,
         closing(open_database(url)) as database,
     ):
-        run(Client(database, client.queue), Requeue(source_of(client)))
+        name = value(theirs.url, "SELECT quote_ident(current_database())")
+        with connect(theirs.url) as connection:
+            connection.execute(f"REVOKE TEMPORARY ON DATABASE {name} FROM PUBLIC".encode())
+        mine = Client(database, client.queue)
+        source = source_of(mine)
+        run(mine, RequeueTo(source, to=to) if verb == "requeue to" else Requeue(source))
         assert {(by, path) for _, by, path in logged(theirs.url)} == {
             (database.url.username, "app")
         }

@@ -12,6 +12,7 @@ from console.actions.install import missing_requirement, uninstall
 from console.designs import DESIGNS
 from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
+from tests.contract.client import Client
 from tests.contract.installs import installed
 from tests.contract.planted_names import plant
 from tests.contract.test_every_statement import (
@@ -20,8 +21,9 @@ from tests.contract.test_every_statement import (
     use_everything,
     variants_to_use,
 )
-from tests.contract.variants import Variant
+from tests.contract.variants import Variant, default
 from tests.servers import connect
+from tests.tui import tour
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,30 @@ def test_no_planted_name_is_run_by_any_verb(planted: Database, report: Path, lon
             block_a_relay(planted, variant)
     adopt_and_forget(planted)
     assert report.read_text() == ""
+
+
+async def test_no_planted_name_is_run_by_any_screen(
+    planted: Database, report: Path, long: bool
+) -> None:
+    ran = report.read_text
+    designs = [name for name in DESIGNS if "postgresql" in DESIGNS[name].engines]
+    for variant in (SHARED, *map(default, designs if long else ("claim", "split"))):
+        if missing_requirement(planted, variant.design):
+            continue
+        client = installed(planted, variant, f"seen {variant}"[:40])
+        client.push_many(client.payloads(*range(6)))
+        Client(planted, client.queue.views[0]).pop_many(3)
+        key = (tour.HERE, client.queue.schema, client.queue.name)
+        async with tour.console_on(planted) as console:
+
+            async def seen(what: str) -> None:
+                await console.until(tour.has_read)
+                assert ran() == "", what
+
+            await seen("overview")
+            await tour.queue_tour(console, key, seen)
+            if variant is SHARED:
+                await tour.screens_tour(console, key, seen)
 
 
 ARGUMENTS = {

@@ -6,8 +6,7 @@ always passes. So the server refuses a reader at the audit; and a scribe, a read
 audit, at the queue itself.
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,23 +20,18 @@ from psycopg.sql import SQL, Identifier
 from console import audit, catalog
 from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError
-from console.monitor.sampler import Sampler
 from console.pipeline import replay as replaying
 from console.pipeline import spark
 from console.pipeline.archive.plan import QueueArchive
 from console.pipeline.lake import Lake
 from console.pipeline.spark import Tasks
-from console.tui.app import ConsoleApp
-from console.tui.context import Setup
-from console.tui.open_connection import OpenConnection as Spot
-from console.tui.open_connection import url_options
-from console.tui.screens.queue import TABS
+from console.rights import Rights
 from tests.cli.calls import Answer, Console
 from tests.cli.verbs import verbs
 from tests.local_tasks import LocalTasks
-from tests.servers import PATIENCE_SECONDS, connect, login, value
+from tests.servers import connect, login, value
+from tests.tui import tour
 from tests.tui.acting import acting, database_at, make
-from tests.tui.opened import picture, threads_ended
 
 HOLDER = "{holder}"
 """Placeholder for the session that holds rows of `held`."""
@@ -329,21 +323,21 @@ TABS_SHOW = {
     "consumers": "as of ",
 }
 """What each tab of a ring shows of `orders`."""
-SCREENS: dict[str, tuple[Callable[[ConsoleApp], object], str]] = {
-    "waits": (lambda app: app.open_waits("here"), "as of "),
-    "audit": (lambda app: app.open_audit("here"), "adopt"),
-    "actions": (lambda app: app.open_actions(ORDERS), "it needs the right operator"),
-    "a form": (lambda app: app.open_action(ORDERS, "relay"), "needs the right admin"),
-    "install": (lambda app: app.open_install("here"), "you can plan it here"),
-    "adopt": (lambda app: app.open_adopt("here"), "theirs"),
-    "smoke": (lambda app: app.open_smoke(ORDERS), "it needs the right admin"),
-    "bench": (lambda app: app.open_bench("here"), "It needs the right admin"),
-    "runs": (lambda app: app.open_runs(), "No job has been run"),
-    "pipeline": (lambda app: app.open_pipeline("archive", ORDERS), "needs the right operator"),
-    "connections": (lambda app: app.open_connections(), "read-only"),
-    "help": (lambda app: app.action_help(), "Ctrl"),
+SCREENS_SHOW = {
+    "all waits": "as of ",
+    "all actions": "adopt",
+    "verbs": "it needs the right operator",
+    "a form": "Enter makes the plan",
+    "install": "you can plan it here",
+    "adopt": "theirs",
+    "smoke": "it needs the right admin",
+    "bench": "It needs the right admin",
+    "runs": "No job has been run",
+    "pipeline": "needs the right operator",
+    "connections": "read-only",
+    "help": "Ctrl",
 }
-"""Every other screen, and what it shows."""
+"""What every other screen shows."""
 
 
 @pytest.mark.long
@@ -351,38 +345,22 @@ async def test_every_screen_works_for_a_reader(
     conn: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # without the runs that were refused
+    words = {"overview": "function broken_push_many is missing", **TABS_SHOW, **SCREENS_SHOW}
+    words |= {"a message": "Enter reads the payload", "its payload": "orders 9"}
+    seen = set()
     with database_at(conn.logins["reader"].url) as database:
-        here = Spot("here", database, cli_options=url_options(database))
-        feed = Sampler(database, interval_seconds=60.0, name="here")
-        app = ConsoleApp([feed], Setup([here], rights="read-only"))
-        async with app.run_test(size=(100, 30)) as pilot:
+        async with tour.console_on(database, rights=Rights.READ_ONLY) as console:
 
-            async def shows(what: str, words: str) -> None:
-                deadline = time.monotonic() + PATIENCE_SECONDS
-                while words not in picture(app):
-                    assert time.monotonic() < deadline, f"{what}:\n{picture(app)}"
-                    await pilot.pause(0.1)
+            async def shows(what: str) -> None:
+                await console.until(lambda: words[what] in console.picture)
                 for bad in ("denied", "Could not"):
-                    assert bad not in picture(app), f"{what}:\n{picture(app)}"
+                    assert bad not in console.picture, f"{what}:\n{console.picture}"
+                seen.add(what)
 
-            await shows("overview", "function broken_push_many is missing")
-            assert {tab.NAME for tab in TABS} == TABS_SHOW.keys()
-            for tab, words in TABS_SHOW.items():
-                app.open_queue(ORDERS, tab)
-                await shows(tab, words)
-                await pilot.press("escape")
-            app.open_queue(ORDERS, "messages")
-            await shows("messages", "14 messages")
-            await pilot.press("enter")
-            await shows("a message", "Enter reads the payload")
-            await pilot.press("enter")
-            await shows("its payload", "orders 9")
-            await pilot.press("escape", "escape")
-            for screen, (open_it, words) in SCREENS.items():
-                open_it(app)
-                await shows(screen, words)
-                await pilot.press("escape")
-    threads_ended()
+            await shows("overview")
+            await tour.queue_tour(console, ORDERS, shows)
+            await tour.screens_tour(console, ORDERS, shows)
+    assert seen == words.keys()
 
 
 @pytest.mark.long

@@ -138,6 +138,8 @@ def test_river_is_discovered_counted_and_requeued(console: Console, theirs: Stan
     assert figures(console, "mail") == counts(4, 1, 0, 0, 0, 1)
     (claim,) = listed(console, "jobs", "--state", "claimed")
     assert claim["claimed_by"] == "new"
+    # Of the library's title, its name only.
+    assert "only River knows whether" in findings(console, "jobs")["claims_unknown"]["cause"]
     assert error_group(console, "jobs") == (2, "no host 7")
     refused = console("release", "jobs", "--yes")
     assert (refused.status, "JobRescuer" in refused.err) == (4, True)

@@ -1,5 +1,9 @@
 """Upgrade: changed or older objects are replaced by the shipped ones; no message changes."""
 
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import psycopg
@@ -11,8 +15,8 @@ from console import catalog
 from console.actions.install import uninstall
 from console.actions.upgrade import How, differences, plan, upgrade
 from console.designs import DESIGNS
-from console.engines import Database
-from console.errors import RefusedError, UsageError
+from console.engines import Database, open_database
+from console.errors import ConsoleError, RefusedError, UsageError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill
@@ -131,6 +135,39 @@ def test_a_missing_column_is_restored_with_its_indexes(use_postgresql: Use) -> N
     client.drain()
 
 
+def test_missing_indexes_and_keys_are_created(use_postgresql: Use) -> None:
+    """It used to say that the queue matches what this console installs."""
+    client = use_postgresql(CLAIM)
+    fill(client)
+    name = client.queue.name
+    indexes = "SELECT indexdef FROM pg_indexes WHERE tablename = %s ORDER BY indexdef"
+    with session(client) as connection:
+        complete = connection.execute(indexes, [name]).fetchall()
+        connection.execute(f'ALTER TABLE "{name}" DROP CONSTRAINT "{name}_pkey"'.encode())
+        connection.execute(f'DROP INDEX "{name}_done_at_idx"'.encode())
+    assert set(differences_of(client).values()) == {How.MISSING}
+    planned = plan(client.database, from_catalog(client))
+    assert {one.kind for one in planned.differences} == {"index", "key"}
+    assert "callers continue" in planned.lines()[-1]
+    upgrade(client.database, from_catalog(client))
+    assert differences_of(client) == {}
+    with session(client) as connection:
+        assert connection.execute(indexes, [name]).fetchall() == complete
+
+
+def test_a_key_that_cannot_be_created_is_named(use_postgresql: Use) -> None:
+    client = use_postgresql(FIFO)
+    client.push_many(client.payloads(1, 2))
+    name = client.queue.name
+    with session(client) as connection:
+        connection.execute(f'ALTER TABLE "{name}" DROP CONSTRAINT "{name}_pkey"'.encode())
+        connection.execute(f'UPDATE "{name}" SET id = 1'.encode())
+    with pytest.raises(ConsoleError, match="not all of its indexes exist") as failed:
+        upgrade(client.database, from_catalog(client))
+    assert "unique index" in failed.value.why
+    assert "doctor" in failed.value.next_step
+
+
 def test_an_upgrade_is_refused_if_a_missing_column_cannot_be_filled(use_postgresql: Use) -> None:
     client = use_postgresql(FIFO)
     fill(client)
@@ -218,13 +255,112 @@ def test_upgrades_under_traffic_lose_no_message(use_postgresql: Use) -> None:
     traffic.settle()
 
 
+PARTS = """
+SELECT format('DROP TABLE dbq.%I CASCADE', c.relname) FROM pg_class AS c
+WHERE c.relnamespace = 'dbq'::regnamespace AND c.relkind = 'r' AND c.relname <> 'queue'
+UNION ALL SELECT format('ALTER TABLE dbq.%I DROP COLUMN %I CASCADE', c.relname, a.attname)
+FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0
+WHERE c.relnamespace = 'dbq'::regnamespace AND c.relkind = 'r'
+UNION ALL SELECT format('DROP INDEX dbq.%I', c.relname)
+FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+WHERE c.relnamespace = 'dbq'::regnamespace
+AND NOT EXISTS (SELECT FROM pg_constraint AS k WHERE k.conindid = c.oid)
+UNION ALL SELECT format(action, p.oid::regprocedure)
+FROM pg_proc AS p,
+    (VALUES ('DROP FUNCTION %s CASCADE'), ('ALTER FUNCTION %s RESET ALL')) AS v (action)
+WHERE p.pronamespace = 'dbq'::regnamespace
+UNION ALL SELECT format('DROP TRIGGER %I ON %s', t.tgname, t.tgrelid::regclass)
+FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
+WHERE c.relnamespace = 'dbq'::regnamespace AND NOT t.tgisinternal
+"""
+"""Takes a part of the catalog away, each in turn."""
+CATALOG = """
+SELECT concat_ws(' ', c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+    a.attidentity, pg_get_expr(d.adbin, d.adrelid))
+FROM pg_class AS c
+JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_attrdef AS d ON d.adrelid = c.oid AND d.adnum = a.attnum
+WHERE c.relnamespace = 'dbq'::regnamespace AND c.relkind = 'r'
+UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'dbq'
+UNION ALL SELECT concat_ws(' ', k.conrelid::regclass, k.conname, pg_get_constraintdef(k.oid))
+FROM pg_constraint AS k WHERE k.connamespace = 'dbq'::regnamespace AND k.contype <> 'n'
+UNION ALL SELECT pg_get_functiondef(p.oid) FROM pg_proc AS p
+WHERE p.pronamespace = 'dbq'::regnamespace
+UNION ALL SELECT pg_get_triggerdef(t.oid)
+FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
+WHERE c.relnamespace = 'dbq'::regnamespace AND NOT t.tgisinternal
+"""
+"""All that the catalog consists of."""
+
+
+def catalog_of(url: str) -> set[str]:
+    with connect(url) as connection:
+        return {text for (text,) in connection.execute(CATALOG).fetchall()}
+
+
+@contextmanager
+def a_copy(database: Database) -> Iterator[str]:
+    name = Identifier(made := f"copy_{secrets.token_hex(4)}")
+    template = Identifier(database.url.database or "")
+    with connect(database.url.set(database="postgres").render_as_string(False)) as server:
+        server.autocommit = True
+        server.execute(SQL("CREATE DATABASE {} TEMPLATE {}").format(name, template))
+        yield database.url.set(database=made).render_as_string(False)
+        server.execute(SQL("DROP DATABASE {}").format(name))
+
+
+NEEDED_AT_ALL = re.compile(r"ALTER TABLE dbq.(queue|catalog_id) DROP COLUMN")
+NOT_TO_BE_FILLED = re.compile(
+    r"(pause|protection) DROP COLUMN (schema_name|queue_name|operator|functions)"
+    r"|(silence|note) DROP COLUMN (\w+_id|kind|code|operator|note)\b"
+    r"|(lease|setting|catalog_id) DROP COLUMN \w+"
+    r"|notification DROP COLUMN (notification_id|event_key|target|schema_name|queue_name|code"
+    r"|severity|summary|begun_at)\b"
+    r"|action DROP COLUMN (action_id|schema_name|queue_name|verb|operator|session|connection)\b"
+)
+"""Columns whose values no default gives."""
+
+
+def test_a_catalog_that_lacks_a_part_gets_it_from_an_upgrade(new_database: Database) -> None:
+    """Each table, column, index, trigger and function in turn; or it is refused, in words."""
+    client = installed(new_database, FIFO)
+    with session(client) as connection:
+        parts = [text for (text,) in connection.execute(PARTS).fetchall()]
+    complete = catalog_of(client.url)
+    new_database.close()  # or it could not be copied
+    for part in parts:
+        with a_copy(new_database) as copy:
+            with connect(copy) as connection:
+                connection.execute(part.encode())
+            before = catalog_of(copy)
+            with closing(open_database(copy)) as database:
+                said = upgrade_and_say(Client(database, client.queue), part)
+            if NEEDED_AT_ALL.match(part) or NOT_TO_BE_FILLED.search(part):
+                assert said, part
+                assert catalog_of(copy) == before, part
+            else:
+                assert not said, part
+                assert catalog_of(copy) == complete, part
+
+
+def upgrade_and_say(client: Client, part: str) -> str:
+    """What refuses it; else the part that is missing was named before, and nothing is now."""
+    refusal = ConsoleError if NEEDED_AT_ALL.match(part) else RefusedError
+    try:
+        assert differences_of(client), part
+        upgrade(client.database, from_catalog(client))
+    except refusal as error:
+        return f"{error} {error.why}"
+    assert differences_of(client) == {}, part
+    return ""
+
+
 def test_an_older_catalog_gets_the_tables_that_it_lacks(new_database: Database) -> None:
     client = installed(new_database, FIFO)
     for table in ("action", "notification", "lease", "catalog_id"):
         with session(client) as connection:
             connection.execute(SQL("DROP TABLE dbq.{}").format(Identifier(table)))
-        missing = {f"dbq.{table}", *(["dbq.check_action"] if table == "action" else [])}
-        assert differences_of(client) == dict.fromkeys(missing, How.MISSING)
+        assert differences_of(client) == {f"dbq.{table}": How.MISSING}
         upgrade(new_database, from_catalog(client))
         assert differences_of(client) == {}
         assert any(f"dbq.{table}" in entry.detail for entry in entries(client, "upgrade"))

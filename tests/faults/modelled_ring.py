@@ -257,7 +257,7 @@ class ModelledRing:
         """Commit, roll back, or kill its connection or backend."""
         self.steps[how] += 1
         if how == "prepare":
-            opened.prepared = f"{self.ring.queue.name} {self._serial} {len(self.open)}"
+            opened.prepared = f"{self.ring.queue.name} {self.steps[how]}"
             opened.connection.execute(f"PREPARE TRANSACTION '{opened.prepared}'".encode())
             self.free.append(opened.connection)
             return

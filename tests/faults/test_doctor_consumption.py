@@ -6,7 +6,8 @@ The proof uses the database's clock in its samples, which these tests set forwar
 import itertools
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis, Finding
 from console.doctor.stopped_consumers import ConsumptionHistory, Position
 from console.engines import Database
+from console.monitor.figures import RateWindow
 from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds, ThresholdsOf
 from console.monitor.sample import QueueSample, take_sample
 from console.monitor.sampler import Reading
@@ -359,3 +361,67 @@ def test_since_is_by_the_databases_clock(use: Use, now: datetime) -> None:
     assert 0 < ages["consumer_stopped"] < 2 * AGE
     # Messages are due by the database's clock, whatever the console's says.
     assert "consumer_stopped" in codes_of(diagnose_now(queue_with_old_messages(use, PENDING)))
+
+
+@contextmanager
+def failing_consumer(client: Client) -> Iterator[None]:
+    """Pops, fails and rolls back, again and again."""
+    stop = threading.Event()
+
+    def consume() -> None:
+        with closing(connect(client.url)) as session:
+            while not stop.wait(0.01):
+                with session.transaction(force_rollback=True):
+                    popped_by(session, client)
+                session.execute("SELECT pg_stat_force_next_flush()")
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.usefixtures("clock_steps")
+@pytest.mark.parametrize("variant", [NAIVE, FIFO, STACK, PENDING, HEAP], ids=str)
+def test_a_consumer_that_loops_on_the_first_message_is_found(use: Use, variant: Variant) -> None:
+    """All was clear, and a pop rate was shown that never happened."""
+    client = filled(use, variant)
+    history, window = ConsumptionHistory(waits=False), RateWindow(variant.design.flow, 60.0)
+    rates = []
+
+    def found() -> Diagnosis:
+        (sampled,) = take_sample(client.database, only=[client.queue]).queues
+        rates.append(window.add(sampled.taken_at or 0.0, sampled.row, counts_rows=True))
+        return diagnosed(client, history)
+
+    with failing_consumer(client):
+        diagnosis_ = found()
+        for _ in range(20):
+            if "head_stuck" in {one.code.name for one in diagnosis_.findings}:
+                break
+            diagnosis_ = found()
+        finding = finding_of(diagnosis_, "head_stuck")
+    assert finding.evidence["committed"] == 0
+    assert finding.evidence["rolled_back"] > 1  # type: ignore[operator]
+    assert rates[-1].pop in {0.0, None}
+    assert _codes(diagnosis_) == []
+
+
+@pytest.mark.usefixtures("clock_steps")
+def test_pops_that_are_committed_beside_a_failing_consumer_are_counted(use: Use) -> None:
+    client = filled(use, FIFO)
+    client.push_many(client.payloads(*range(100, 300)))
+    history = ConsumptionHistory(waits=False)
+    with closing(connect(client.url)) as head, closing(connect(client.url)) as session:
+        diagnosed(client, history)
+        for _ in range(5):
+            with head.transaction(force_rollback=True):
+                popped_by(head, client)
+                popped_by(session, client)
+            for one in (head, session):
+                one.execute("SELECT pg_stat_force_next_flush()")
+        finding = finding_of(diagnosed(client, history), "head_stuck")
+    assert (finding.evidence["rolled_back"], finding.evidence["committed"]) == (5, 5)

@@ -4,16 +4,21 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import product
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from textual.widgets import Input
 
 from console.catalog import Acting
+from console.engines.standby import Standby
 from console.errors import ConnectionFailedError
 from console.monitor.latency import Latency, Percentiles
 from console.monitor.limits import Limits, Thresholds, ThresholdsOf
+from console.monitor.sample import SessionsUsed
+from console.monitor.sampler import Reading
 from console.rights import ConnectionRights, Login, Rights
 from console.tui.widgets.summary import KeyFooter
 from tests.tui.feeds import broken, nine_queues, queue
@@ -88,6 +93,49 @@ async def test_production_and_a_read_only_session_of_a_login_that_can_write_are_
                 assert f" {one.queue} " in console.picture
         await console.give(production=False)
         assert "PRODUCTION" not in console.text_of("#connections")
+
+
+BEHIND = Standby(
+    True, True, 300.0, "db1:5432", datetime(2026, 3, 29, tzinfo=UTC), received=2, replayed=1
+)
+
+
+async def test_the_line_of_a_connection_says_what_its_server_is() -> None:
+    async with opened(rights={"prod-orders": read_only}, size=(160, 48)) as console:
+
+        async def line_of(**server: Any) -> str:
+            found = Reading("prod-orders", tuple(nine_queues()), latency_seconds=0.004, **server)
+            console.feed.deliver(found)
+            await console.pilot.pause()
+            return console.text_of("#connections")
+
+        some = SessionsUsed(17, 97)
+        assert "primary, 17 of 97 sessions, not pooled" in await line_of(sessions=some)
+        assert "? of 97 sessions, pooled" in await line_of(
+            sessions=SessionsUsed(None, 97), pooled=True
+        )
+        assert " old" not in console.picture
+        for columns in (160, 80):
+            await console.resize(columns, 48)
+            behind = await line_of(sessions=some, standby=BEHIND)
+            first = behind.splitlines()[0]
+            assert "STANDBY 5 min behind" in first
+            assert "read-only" in first
+            words = "standby of db1:5432, 5 min behind, replay is paused, 17 of 97 sessions"
+            assert words in behind
+        assert "mail · 5 min" in console.picture, "figures carry their age"
+        await console.press("enter")
+        assert "STANDBY 5 min behind" in console.picture
+        assert "its server is a standby, figures are 5 min old" in console.picture
+        await console.press("escape")
+        current = replace(BEHIND, paused=False, lag_seconds=0.0)
+        assert "STANDBY  4 ms" in await line_of(sessions=some, standby=current)
+        assert " old" not in console.picture
+        promoted = await line_of(sessions=some, taken_at=5.0, promoted_at=5.0)
+        assert "STANDBY" not in promoted
+        assert "primary, promoted " in promoted
+        (said,) = [one.message for one in console.app._notifications]
+        assert said == "prod-orders was a standby and is a primary now."
 
 
 async def test_each_connection_has_its_own_limits() -> None:

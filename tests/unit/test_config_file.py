@@ -26,7 +26,7 @@ def mistakes(file: Path, text: str, **environment: str) -> list[str]:
     """The text's mistakes, one per line, without the file's path."""
     file.write_text(text)
     with pytest.raises(ConfigurationError) as refused:
-        load({"DBQ_CONFIG": str(file), **environment})
+        load({"DBQ_CONFIG": str(file), **environment}).require_all()
     error = refused.value
     assert error.exit_status == 2
     assert SECRET not in str(error)
@@ -41,7 +41,7 @@ def mistakes(file: Path, text: str, **environment: str) -> list[str]:
 
 def assert_valid(file: Path, text: str) -> None:
     file.write_text(text)
-    load({"DBQ_CONFIG": str(file)})
+    load({"DBQ_CONFIG": str(file)}).require_all()
 
 
 def test_all_mistakes_are_reported_at_once_with_their_lines(file: Path) -> None:
@@ -191,7 +191,7 @@ def test_undecodable_and_unreadable_files_are_errors(file: Path) -> None:
         (file.parent / "none", "No such file"),
     ):
         with pytest.raises(ConfigurationError, match=complaint) as refused:
-            load({"DBQ_CONFIG": str(path)})
+            load({"DBQ_CONFIG": str(path)}).require_all()
         assert str(path) in refused.value.what
 
 

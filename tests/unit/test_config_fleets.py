@@ -110,7 +110,7 @@ def test_mistakes_are_reported_with_their_lines(tmp_path: Path) -> None:
         '[fleets.c]\nhosts = "x"\ncolour = "red"\n'
     )
     with pytest.raises(ConfigurationError) as refused:
-        load({"DBQ_CONFIG": str(file)})
+        load({"DBQ_CONFIG": str(file)}).require_all()
     reported = refused.value.why.replace(f"{file}:", "").split("\n")
     assert [line.partition(":")[0] for line in reported] == ["1", "4", "5", "6", "7", "8"]
     assert "without /" in reported[0]

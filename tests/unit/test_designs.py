@@ -1,13 +1,14 @@
 """A design's options and their values, states and verbs."""
 
 import itertools
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from console.catalog import installed_queue
-from console.designs import DESIGNS, Design, Option, Order, design, designs_on
+from console.designs import DESIGNS, LIBRARIES, Design, Option, Order, design, designs_on
 from console.designs.model import EVERY_VERB, FINISHING_VERBS
 from console.errors import UsageError
 
@@ -189,3 +190,9 @@ def test_a_design_missing_on_an_engine_is_refused_with_the_engines_that_have_it(
     assert "mssql" in refused.value.why
     assert set(DESIGNS) - set(designs_on("postgresql")) == {"broker"}
     assert designs_on("mssql") == DESIGNS
+
+
+def test_a_librarys_name_is_its_title_without_the_versions() -> None:
+    names = {of.library_name for of in LIBRARIES.values()}
+    assert names >= {"River", "Delayed::Job", "pg-boss", "Solid Queue", "Hangfire.PostgreSql"}
+    assert not [name for name in names if re.search(r" [0-9]|before|later|and", name)]

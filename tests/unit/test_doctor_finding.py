@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console import sql
 from console.cli.verbs import cli
 from console.designs import DESIGNS
 from console.doctor import claims, diagnose, general
 from console.doctor.checks import CODES
-from console.doctor.context import CheckContext, command, counted, run_check, texts
+from console.doctor.context import CheckContext, command, counted, run_check
 from console.doctor.finding import SEVERITIES, Code, Diagnosis, Finding
 from console.doctor.stopped_consumers import Position
 from console.engines import PRODUCTS, Database, Session
@@ -242,8 +243,8 @@ def test_errors_at_a_steady_rate_are_no_burst(in_ten_minutes: int) -> None:
 
 
 def test_arrays_are_read_from_lists_and_from_json() -> None:
-    assert texts(["1", "2"]) == texts('[{"id": "1"}, {"id": "2"}]') == ["1", "2"]
-    assert texts(None) == []
+    assert sql.texts(["1", "2"]) == sql.texts('[{"id": "1"}, {"id": "2"}]') == ["1", "2"]
+    assert sql.texts(None) == []
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from console import sql
 from console.actions import shipped
+from console.actions.indexes import Index, ShippedIndex, shipped_indexes
 from console.catalog import installed_queue
 from console.designs import DESIGNS, designs_on
-from console.doctor.schema import Index, ShippedIndex, shipped_indexes
 from console.engines import PRODUCTS
 from tests.contract.variants import ALL
 from tests.unit.test_snapshot import queue

@@ -27,6 +27,7 @@ from console.errors import (
     BusyError,
     ConnectionFailedError,
     ConsoleError,
+    ReadOnlyError,
     RefusedError,
     TooSlowError,
     TransientError,
@@ -110,7 +111,7 @@ STATES: dict[str, type[ConsoleError]] = {
     "57P02": ConnectionFailedError,  # it crashed
     "57P03": ConnectionFailedError,  # it is starting
     "42501": RefusedError,  # no grant
-    "25006": RefusedError,  # a read-only transaction
+    "25006": ReadOnlyError,  # a read-only transaction
     "55P03": BusyError,  # a lock time-out
     "57014": TooSlowError,  # a statement time-out
     "40001": TransientError,  # a serialization failure
@@ -133,6 +134,7 @@ STATUSES = {
     UsageError: 2,
     ConsoleError: 2,
     ConnectionFailedError: 3,
+    ReadOnlyError: 4,
     RefusedError: 4,
     BusyError: 4,
     TooSlowError: 4,

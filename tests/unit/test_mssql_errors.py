@@ -16,6 +16,7 @@ from console.errors import (
     ConnectionFailedError,
     ConsoleError,
     InDoubtError,
+    ReadOnlyError,
     RefusedError,
     TooSlowError,
     TransientError,
@@ -60,7 +61,7 @@ NUMBERS: dict[int, type[ConsoleError]] = {
     262: RefusedError,  # no CREATE TABLE
     297: RefusedError,  # no right for the action
     300: RefusedError,  # no VIEW SERVER STATE
-    3906: RefusedError,  # a read-only database
+    3906: ReadOnlyError,  # a read-only database
     208: UsageError,  # no such table
     2812: UsageError,  # no such procedure
     2714: UsageError,  # a name that is taken
@@ -82,6 +83,7 @@ STATUSES = {
     UsageError: 2,
     ConsoleError: 2,
     ConnectionFailedError: 3,
+    ReadOnlyError: 4,
     RefusedError: 4,
     BusyError: 4,
     TransientError: 4,

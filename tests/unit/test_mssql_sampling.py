@@ -18,9 +18,10 @@ from console.designs import DESIGNS, designs_on
 from console.engines import PRODUCTS, Database, Timeouts, time_limit
 from console.engines.mssql import PRODUCT
 from console.engines.mssql.statement_timeout import StatementStopped, watched
+from console.engines.standby import Standby
 from console.errors import BusyError, ConnectionFailedError, TooSlowError
 from console.monitor.figures import StatusRow
-from console.monitor.sample import EstimateRow, take_sample
+from console.monitor.sample import EstimateRow, SessionsUsed, take_sample
 from console.monitor.sample_queries import limit_transaction
 from tests.contract.variants import ALL, on
 from tests.lint_sql import variants
@@ -243,6 +244,8 @@ def sample_deep_queue(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any
         catalog_settings=[("name", "value")],
         server_capabilities=[tuple(capabilities), tuple(capabilities.values())],
         server_server_state=[SERVER_STATE, ("since then", writers, None)],
+        server_standby=[tuple(Standby.__dataclass_fields__)],
+        server_sessions_used=[tuple(SessionsUsed.__dataclass_fields__), (None, 32_767)],
         server_holders=[HOLDERS, holder],
         monitor_status=[STATUS, tuple(STATUS_ROW.values())],
         monitor_estimate=[tuple(EstimateRow.__dataclass_fields__), estimate],

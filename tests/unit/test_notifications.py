@@ -173,7 +173,9 @@ secret = "${env:PAGE}"
 def configuration_of(tmp_path: Path, text: str, **environment: str) -> object:
     file = tmp_path / "config.toml"
     file.write_text(text, encoding="utf-8")
-    return load({"DBQ_CONFIG": str(file), **environment})
+    found = load({"DBQ_CONFIG": str(file), **environment})
+    found.require_all()
+    return found
 
 
 def test_a_profile_s_targets_are_its_own_its_group_s_or_the_default(tmp_path: Path) -> None:

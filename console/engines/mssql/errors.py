@@ -18,6 +18,7 @@ from console.errors import (
     ConnectionFailedError,
     ConsoleError,
     InDoubtError,
+    ReadOnlyError,
     RefusedError,
     TooSlowError,
     TransientError,
@@ -248,7 +249,7 @@ _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
     ),
     # A procedure's EXECUTE AS names a user that does not exist, as after a restore.
     15517: (RefusedError, _OWNER),
-    **dict.fromkeys((3906, 3908), (RefusedError, _READ_ONLY)),
+    **dict.fromkeys((3906, 3908), (ReadOnlyError, _READ_ONLY)),
     9617: (UsageError, "Enable the queue again with: dbq-console requeue"),
 }
 

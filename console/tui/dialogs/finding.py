@@ -20,7 +20,7 @@ from console.tui import jobs
 from console.tui.context import Context
 from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import FindingView
-from console.tui.open_connection import OpenConnection, missing_right
+from console.tui.open_connection import OpenConnection, why_not_allowed
 from console.tui.tabs.findings import FindingLines
 from console.tui.text import TextView, describe_error, plain, sentence, style_of
 from console.tui.views import ConnectionView, Link, QueueView
@@ -132,7 +132,7 @@ class FindingDialog(Dialog[None]):
         view = self.connection
         if view is not None and view.link not in {Link.ALIVE, Link.OPENING}:
             return "The connection does not answer: nothing is done on old figures."
-        if why := missing_right(conn.rights, repair.rights):
+        if why := why_not_allowed(conn, repair.rights):
             return sentence(why)
         if conn.database.read_only:
             return "This connection is read-only."

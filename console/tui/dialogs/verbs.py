@@ -21,7 +21,7 @@ from console.tui.context import Context
 from console.tui.dialogs.dialog import Dialog, Menu
 from console.tui.findings import QueueKey
 from console.tui.jobs import start_job
-from console.tui.open_connection import missing_right
+from console.tui.open_connection import OpenConnection, why_not_allowed
 from console.tui.text import TextView, describe_error, plain
 from console.tui.views import QueueView
 from console.verbs import MODULES, all_verbs
@@ -49,21 +49,21 @@ _LAKE_SUMMARIES = {
 }
 
 
-def choices(queue: Queue, rights: Rights, stale: str = "") -> tuple[VerbChoice, ...]:
+def choices(queue: Queue, conn: OpenConnection, stale: str = "") -> tuple[VerbChoice, ...]:
     """All verbs, those that can be chosen first. `stale`: why none can."""
-    every = [*_every(queue, rights, stale)]
+    every = [*_every(queue, conn, stale)]
     return tuple(sorted(every, key=lambda one: bool(one.why_not)))
 
 
-def _every(queue: Queue, rights: Rights, stale: str) -> Iterator[VerbChoice]:
+def _every(queue: Queue, conn: OpenConnection, stale: str) -> Iterator[VerbChoice]:
     # Silences belong to a finding: its dialog has keys for them.
     of_queue = [verb for verb in all_verbs() if MODULES[verb.name] != "silences"]
     named = [(verb.name, verb.summary, verb.right({})) for verb in of_queue]
     for verb, summary, wanted in (*named, (*_SMOKE, Rights.ADMIN)):
-        why = unavailable(queue, verb) or missing_right(rights, wanted)
+        why = unavailable(queue, verb) or why_not_allowed(conn, wanted)
         yield VerbChoice(verb, summary, why or stale)
     for name, verb in ON_THE_LAKE.items():
-        why = missing_right(rights, Rights.OPERATOR) if jobs.BY_NAME[verb].confirmed else ""
+        why = why_not_allowed(conn, Rights.OPERATOR) if jobs.BY_NAME[verb].confirmed else ""
         yield VerbChoice(name, _LAKE_SUMMARIES[name], why or stale)
 
 
@@ -139,7 +139,7 @@ class VerbsDialog(Dialog[None]):
         stale = ""
         if view is not None and view.unreachable:
             stale = "the connection gives no new figures"
-        self.choices = choices(queue, conn.rights, stale)
+        self.choices = choices(queue, conn, stale)
         self._show_lines(acting_lines(view))
         options = self.query_one("#choices", OptionList)
         options.clear_options()

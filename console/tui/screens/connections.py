@@ -420,8 +420,7 @@ class ConnectionsScreen(LiveScreen):
 def _open(path: Path, name: str, taken: list[str]) -> PendingConnection:
     """The profile of that name, from the file."""
     result = config.load({**os.environ, "DBQ_CONFIG": str(path)})
-    profile = next(one for one in result.profiles() if one.name == name)
-    return open_profile(profile, taken)
+    return open_profile(result.profile(name), taken)
 
 
 def _server(conn: OpenConnection | None, known: Capabilities) -> str:

@@ -171,7 +171,7 @@ def find(database: Database, queue: Queue, stuck_after_seconds: float) -> QueueH
     held = not queue.finishes and queue.kind is not Kind.ARCHIVE
     holders = tuple(sessions_holding(database, queue)) if held else None
     of = queue.design
-    return QueueHolders(claimed, holders, expires=of.claims_expire, library=of.library)
+    return QueueHolders(claimed, holders, expires=of.claims_expire, library=of.library_name)
 
 
 class StuckTab(TableTab[QueueHolders]):

@@ -197,17 +197,21 @@ class ConnectionLines(TextView):
         return Text(f"+ {len(views)} more connections, {', '.join(parts)}", style_of(self, "quiet"))
 
     def _lines(self, view: ConnectionView, room: int) -> list[Text]:
-        """An error, and who enforces the rights, get lines of their own if there is no room; the
-        rights themselves are never cut off."""
-        line, below = self._line(view, room, view.rights), [view.why] if view.why else []
-        if line.cell_len > room and " " in view.rights:
-            line = self._line(view, room, view.rights.split()[0].rstrip(","))
-            below.insert(0, view.rights)
+        """An error, what the server is, and who enforces the rights, get lines of their own if
+        there is no room; the rights themselves are never cut off."""
+        server, rights = plain(view.server), view.rights
+        word = rights.partition(" ")[0].rstrip(",;")
+        line, below = self._line(view, room, server, rights), [view.why]
+        if line.cell_len > room:
+            line, below = self._line(view, room, rights), [server, view.why]
+        if line.cell_len > room and word != rights:
+            line, below = self._line(view, room, word), [server, rights, view.why]
+        below = [one for one in below if one]
         if len(below) == 1 and line.cell_len + 2 + cell_len(below[0]) <= room:
             return [line.append(f"  {below[0]}", style_of(self, "quiet"))]
         return [line, *(Text(f"  {text}", style_of(self, "quiet")) for text in below)]
 
-    def _line(self, view: ConnectionView, room: int, rights: str) -> Text:
+    def _line(self, view: ConnectionView, room: int, *facts: str) -> Text:
         style = SEVERITY_STYLES.get(view.level, "good")
         if view.link in {Link.OPENING, Link.UNRECORDED}:
             style = "quiet"
@@ -215,6 +219,8 @@ class ConnectionLines(TextView):
         line.append(_MARKS.get(view.link, "✖") + " ", style_of(self, style))
         # PRODUCTION is never cut off.
         reserved = len("●    PRODUCTION  " if view.production else "●  ")
+        standby = plain(view.standby_words)
+        reserved += cell_len(standby)
         if view.color:
             line.append(MARK, style_of(self, mark_style(view.color)))
             reserved += len(MARK)
@@ -222,11 +228,14 @@ class ConnectionLines(TextView):
         if view.production:
             line.append("  ")
             line.append(" PRODUCTION ", style_of(self, "production"))
+        if standby:
+            current = view.standby is not None and view.standby.current
+            line.append(f"  {standby}", style_of(self, "strong" if current else "warning"))
         alive = view.link is Link.ALIVE
         state = formats.duration(view.latency_seconds or 0.0) if alive else link_text(view)
         line.append("  " + state, "" if style == "good" else style_of(self, style))
-        if rights:
-            line.append("  " + rights, style_of(self, "quiet"))
+        for fact in filter(None, facts):
+            line.append("  " + fact, style_of(self, "quiet"))
         return line
 
 

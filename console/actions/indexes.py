@@ -1,0 +1,178 @@
+"""The indexes and keys that a queue's tables should have, read from the script that creates them,
+those that they have, and the statements that create a missing one."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from console import relations, sql
+from console.actions import shipped
+from console.actions.maintain_plan import MaintainStep
+from console.catalog import Kind, Queue
+from console.engines import Product, product_of
+
+
+@dataclass(frozen=True)
+class ShippedIndex:
+    table: str
+    columns: tuple[str, ...]
+    condition: str
+    is_key: bool
+    statement: str
+    """Creates it; empty for a key, which its table's statement creates."""
+    is_primary: bool = False
+
+    @property
+    def label(self) -> str:
+        where = f" where {self.condition}" if self.condition else ""
+        return f"{self.table} ({', '.join(self.columns)}){where}"
+
+
+@dataclass(frozen=True)
+class Index:
+    table_name: str
+    name: str
+    columns: Any
+    condition: str | None
+    is_unique: bool
+    valid: bool
+    being_built: bool
+
+    def matches(self, shipped: ShippedIndex) -> bool:
+        return (
+            self.table_name == shipped.table
+            and [normalized(column) for column in sql.texts(self.columns)]
+            == [normalized(c) for c in shipped.columns]
+            and normalized(self.condition or "") == normalized(shipped.condition)
+            and (self.is_unique or not shipped.is_key)
+        )
+
+    def enforces(self, shipped: ShippedIndex) -> bool:
+        """Whether it keeps the ids unique: a leftover of an interrupted statement does not."""
+        return self.matches(shipped) and (self.valid or not _LEFTOVER.search(self.name))
+
+
+_KEY_INDEX = "_key_made"
+"""Suffix of the index of which a key is made, until it is the key."""
+_LEFTOVER = re.compile(rf"{_KEY_INDEX}$|_ccnew\d*$")
+# Names as either engine quotes them, and what only one of them writes.
+_IDENT = r'(?:"(?:[^"]|"")*"|\[(?:[^\]]|\]\])*\])'
+_TABLE = re.compile(
+    rf"CREATE (?:UNLOGGED )?TABLE {_IDENT}\.(?P<name>{_IDENT}) \(\n(?P<columns>.*?)\n\)",
+    re.DOTALL,
+)
+_COLUMN_KEY = re.compile(
+    r"^\s*(?P<columns>[a-z]\w*) .*\b(?P<kind>PRIMARY KEY|UNIQUE)\b", re.MULTILINE
+)
+_TABLE_KEY = re.compile(
+    rf"^\s*(?:CONSTRAINT {_IDENT} )?(?P<kind>PRIMARY KEY|UNIQUE)(?: (?:NON)?CLUSTERED)? "
+    r"\((?P<columns>[^)]+)\)",
+    re.MULTILINE,
+)
+_INDEX = re.compile(
+    rf"^CREATE (?:NONCLUSTERED )?INDEX (?:{_IDENT} )?ON {_IDENT}\.(?P<name>{_IDENT}) "
+    r"\((?P<columns>.*?)\)(?:\s+INCLUDE \([^)]*\))?(?:\s+WHERE (?P<condition>[^;]*?))?"
+    r"(?:\s+WITH \([^)]*\))?;$",
+    re.MULTILINE,
+)
+
+
+def shipped_indexes(product: Product, queue: Queue) -> list[ShippedIndex]:
+    text = _script(product, queue)
+    return list(_keys(text)) + [
+        ShippedIndex(
+            _unquoted(found["name"]),
+            tuple(found["columns"].split(", ")),
+            found["condition"] or "",
+            is_key=False,
+            statement=found[0],
+        )
+        for found in _INDEX.finditer(text)
+    ]
+
+
+def shipped_tables(product: Product, queue: Queue) -> list[tuple[str, str]]:
+    found = _TABLE.finditer(_script(product, queue))
+    return [(_unquoted(table["name"]), table["columns"]) for table in found]
+
+
+def _script(product: Product, queue: Queue) -> str:
+    return "\n".join(
+        batch
+        for script in shipped.tables_of(product, queue)
+        for batch in sql.batches(script, product.dialect, queue.scope(product))
+    )
+
+
+def _keys(text: str) -> Iterator[ShippedIndex]:
+    for table in _TABLE.finditer(text):
+        name = _unquoted(table["name"])
+        for kind in (_COLUMN_KEY, _TABLE_KEY):
+            for found in kind.finditer(table["columns"]):
+                columns = tuple(found["columns"].split(", "))
+                primary = found["kind"] == "PRIMARY KEY"
+                yield ShippedIndex(name, columns, "", is_key=True, statement="", is_primary=primary)
+
+
+def missing(connection: Connection, queue: Queue) -> list[ShippedIndex]:
+    """Of its tables that exist. The indexes of an adopted table are its owner's; Service Broker has
+    its own."""
+    product = product_of(connection)
+    if queue.kind is not Kind.INSTALLED or not (wanted := shipped_indexes(product, queue)):
+        return []
+    tables = sorted({one.table for one in wanted})
+    values = {"schema": queue.schema, "tables": product.array(tables)}
+    found = sql.rows(connection, Index, f"{queue.design.name}.indexes", **values)
+    there = {row.name for row in relations.named(connection, queue.schema, tables)}
+    return [
+        one
+        for one in wanted
+        if one.table in there
+        and not any(index.enforces(one) if one.is_key else index.matches(one) for index in found)
+    ]
+
+
+def step(product: Product, schema: str, one: ShippedIndex, *, online: bool) -> MaintainStep:
+    """Creates it while callers continue, by either engine's syntax; `online`: whether this edition
+    of SQL Server can."""
+    if one.is_key:
+        return _key_step(product, schema, one)
+    statement = one.statement.replace("CREATE INDEX ON", "CREATE INDEX CONCURRENTLY ON", 1)
+    if online:
+        options = "WITH (ALLOW_PAGE_LOCKS"
+        statement = statement.replace(options, options.replace("(", "(ONLINE = ON, "), 1)
+    return MaintainStep("CREATE INDEX", one.table, f"it is missing: {one.label}", (statement,))
+
+
+def _key_step(product: Product, schema: str, one: ShippedIndex) -> MaintainStep:
+    """Creates a key of one or two columns, online as far as possible (PostgreSQL)."""
+    made = f"{one.table}{_KEY_INDEX}"
+    column, second = (*one.columns, "")[:2]
+    values = {"schema": schema, "relation": one.table, "index": made}
+    values |= {"column": column, "second": second}
+    values["constraint"] = f"{one.table}_pkey" if one.is_primary else f"{one.table}_key"
+    kind = "primary" if one.is_primary else "unique"
+    scope = sql.Scope(values, {"columns": str(len(one.columns)), "key": kind})
+
+    def text(name: str) -> str:
+        return sql.plain(sql.script(f"maintenance.{name}", product.dialect, scope))
+
+    return MaintainStep(
+        "ADD KEY",
+        one.table,
+        f"it is missing: {one.label}",
+        (text("drop_leftover"), text("make_unique"), text("make_key")),
+        always=text("drop_leftover"),  # the key that is made of it has another name
+    )
+
+
+def normalized(text: str) -> str:
+    """Without what the server writes differently from the script: brackets, quotes, blanks."""
+    return re.sub(r'[\s()"\[\]]', "", text).lower()
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace(name[-1] * 2, name[-1])

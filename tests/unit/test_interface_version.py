@@ -1,0 +1,22 @@
+"""The version that a queue's code has in the catalog: by it, code that an older console installed
+differs from code that was modified locally."""
+
+from hashlib import sha256
+
+from console.actions import shipped
+from console.catalog import INTERFACE_VERSION
+from console.engines import PRODUCTS
+from tests.contract.variants import ALL, on
+
+VERSION, DIGEST = 3, "444f4f57d8434f0a"
+
+
+def test_code_that_has_changed_has_another_version() -> None:
+    """If this fails: raise `INTERFACE_VERSION`, and write both values here."""
+    digest = sha256()
+    for engine, product in sorted(PRODUCTS.items()):
+        for variant in on(engine, ALL):
+            queue = variant.queue("s", "q")
+            for code in sorted(shipped.code(product, queue), key=lambda one: one.name):
+                digest.update(f"{engine} {variant} {code}\n".encode())
+    assert (INTERFACE_VERSION, digest.hexdigest()[:16]) == (VERSION, DIGEST)
