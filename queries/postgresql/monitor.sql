@@ -281,7 +281,7 @@ CAST(NULL AS timestamptz) -- when not defined due_at
 SELECT
     {counted} AS messages,
     count(*) FILTER (WHERE NOT d.is_ready) AS not_made_ready,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(d.since)) AS double precision) AS oldest_seconds,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM min(d.since)) AS double precision) AS oldest_seconds,
     (array_agg(d.id ORDER BY d.since, d.id))[1] AS id
 FROM (
     SELECT
