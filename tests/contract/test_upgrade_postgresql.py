@@ -382,8 +382,14 @@ def test_an_older_catalog_of_somebody_else_is_theirs_to_upgrade(new_database: Da
     client = installed(new_database, FIFO)
     with session(client) as connection:
         connection.execute("DROP TABLE dbq.notification")
-    grants = ["GRANT ALL ON SCHEMA dbq, public TO {}", "GRANT ALL ON ALL TABLES IN SCHEMA dbq TO {}"]
-    with login(client.url, *grants) as url, closing(open_database(url)) as database:
-        with pytest.raises(RefusedError) as refused:
-            upgrade(database, from_catalog(client))
+    grants = (
+        "GRANT ALL ON SCHEMA dbq, public TO {}",
+        "GRANT ALL ON ALL TABLES IN SCHEMA dbq TO {}",
+    )
+    with (
+        login(client.url, *grants) as url,
+        closing(open_database(url)) as database,
+        pytest.raises(RefusedError) as refused,
+    ):
+        upgrade(database, from_catalog(client))
     assert "upgrade --all" in refused.value.next_step
