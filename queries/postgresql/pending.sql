@@ -20,7 +20,7 @@ m."{due_at}" -- when role pushed_at
 
 -- define: is_overdue
 -- what was pushed to be popped at once has an age only
-{is_ready} AND m."{due_at}" > m."{pushed_at}" + interval '1 second' -- when role pushed_at
+{is_ready} AND m."{due_at}" > least(m."{pushed_at}", '9999-12-31') + interval '1 second' -- when role pushed_at
 {is_ready} -- when no role pushed_at
 
 -- define: pages

@@ -73,7 +73,7 @@ m.created_on -- when part=one
 
 -- define: is_overdue
 -- not one that a job of its flow blocks
-{is_ready} AND m.start_after > m.created_on + interval '1 second'
+{is_ready} AND m.start_after > least(m.created_on, '9999-12-31') + interval '1 second'
 
 -- define: is_waiting
 m.state = 'retry' AND {in_part}

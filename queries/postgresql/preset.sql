@@ -83,7 +83,7 @@ m."{id}" -- when defined pushed_at
 -- due, and not taken: it was to run later than it was pushed, or its library should have made it ready
 (
     false
-    OR {is_ready} AND {overdue_since} > {pushed_at} + interval '1 second' -- when defined pushed_at
+    OR {is_ready} AND {overdue_since} > least({pushed_at}, '9999-12-31Z') + interval '1 second' -- when defined pushed_at
     OR {is_scheduled} AND {overdue_since} <= statement_timestamp() -- when defined is_scheduled
 )
 

@@ -112,7 +112,7 @@ m.class_name
 -- define: overdue_since
 -- Blocked jobs are looked at once in a concurrency_maintenance_interval.
 timezone('UTC', coalesce(
-    (SELECT b.expires_at + interval '10 minutes' FROM "{schema}".solid_queue_blocked_executions AS b WHERE b.job_id = m.id),
+    (SELECT least(b.expires_at, '9999-12-31') + interval '10 minutes' FROM "{schema}".solid_queue_blocked_executions AS b WHERE b.job_id = m.id),
     (SELECT s.scheduled_at FROM "{schema}".solid_queue_scheduled_executions AS s WHERE s.job_id = m.id),
     (SELECT r.created_at FROM "{schema}".solid_queue_ready_executions AS r WHERE r.job_id = m.id)
 ))
@@ -130,7 +130,7 @@ timezone('UTC', coalesce(
         WHERE b.job_id = m.id AND b.expires_at < timezone('UTC', now())
         AND (p.key IS NULL OR p.value > 0 OR p.expires_at < timezone('UTC', now()))
     )
-    OR {is_ready} AND {due_at} > {pushed_at} + interval '1 second'
+    OR {is_ready} AND {due_at} > least({pushed_at}, '9999-12-31Z') + interval '1 second'
 ) AND m.finished_at IS NULL AND {in_part}
 
 -- define: stager
