@@ -17,7 +17,8 @@ _JSON = (*ODD["jsonb"], "1", '"x"', '{"error": {"a": 1}, "at": "infinity", "Enqu
 _TEXT = (*ODD["text"], '{"message": 1, "exception_class": []}', "[1e400]", "null")
 VALUES: Mapping[str, Sequence[str]] = {
     "timestamptz": ODD["timestamptz"],
-    "timestamp": ODD["timestamp"],
+    # timestamp(0) stores what is rounded up to the year 294277, and the server then cannot write it
+    "timestamp": (*ODD["timestamp"][:-2], "294276-12-31 23:59:59", ODD["timestamp"][-1]),
     "jsonb": _JSON,
     "text": _TEXT,
     "varchar": _TEXT,
@@ -92,7 +93,9 @@ JOBS = {
 """The tables of each, and jobs in some of their states."""
 _COLUMNS = """
 SELECT table_name, column_name, udt_name FROM information_schema.columns
-WHERE table_schema = 'Theirs' AND column_name NOT IN ('id', 'job_id', 'jobid', 'stateid', 'updated_at', 'headers')
+WHERE table_schema = 'Theirs'
+    AND table_name NOT IN ('solid_queue_processes', 'solid_queue_pauses', 'solid_queue_semaphores')
+    AND column_name NOT IN ('id', 'job_id', 'jobid', 'stateid', 'updated_at', 'headers')
 ORDER BY table_name, column_name
 """
 
