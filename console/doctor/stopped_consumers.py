@@ -419,10 +419,17 @@ def _stopped(queue: Queue, seen: QueueSnapshot, before: Position, now: Position)
         cause="the consumers stopped, lost their connections, or wait for something else: no pop "
         "was counted between two samples, the same message is next, and no session holds rows",
         consequence="the backlog grows until they are back",
-        since=datetime.fromtimestamp(now.moment - idle, UTC),
+        since=_since(queue, seen, now, idle),
         judgement="consumers run outside the database: start them; sessions and their waits: "
         f"{command(queue, 'waits')}",
     )
+
+
+def _since(queue: Queue, seen: QueueSnapshot, now: Position, idle: float) -> datetime:
+    """Not before the queue was there, nor before the oldest message was: rows may be older."""
+    began = now.moment - min(idle, idle if seen.age_seconds is None else seen.age_seconds)
+    known = datetime.fromtimestamp(began, UTC)
+    return known if queue.installed_at is None else max(known, queue.installed_at)
 
 
 def _stuck_head(
