@@ -136,7 +136,8 @@ def test_consumption_stopped_neither_before_the_queue_was_installed_nor_before_t
 ) -> None:
     """Done rows from before, such as restored ones, and messages that came long after them."""
     client = filled(use, STATUS)
-    assert (message := client.pop()) is not None
+    message = client.pop()
+    assert message is not None
     client.complete(message)
     done, push = "done_at = now() - interval '9 days'", f"queue_date_time = {pushed}"
     run(client, f"UPDATE {{table}} SET {done} WHERE done_at IS NOT NULL")
