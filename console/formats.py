@@ -5,6 +5,7 @@ import unicodedata
 from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 
+from console.clock import FarTime
 from console.errors import UsageError
 
 NOT_APPLICABLE = "·"
@@ -110,7 +111,7 @@ def rate(per_second: float) -> str:
 
 def offset(at: datetime, zone: tzinfo | None) -> str:
     """A zone's offset from UTC at a moment: `UTC`, `+01:00`. None is the machine's own zone."""
-    if zone is UTC:
+    if zone is UTC or isinstance(at, FarTime):
         return "UTC"
     digits = f"{at.astimezone(zone):%z}"
     return f"{digits[:3]}:{digits[3:5]}"
@@ -118,6 +119,8 @@ def offset(at: datetime, zone: tzinfo | None) -> str:
 
 def moment(at: datetime, zone: tzinfo | None) -> str:
     """A time with its offset: `2026-03-29 02:14:07 UTC`, `2026-03-29 04:14:07 +02:00`."""
+    if isinstance(at, FarTime):
+        return at.text
     return f"{bare_moment(at, zone)} {offset(at, zone)}"
 
 

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -124,7 +125,9 @@ class Finding:
         """With its `since`, if that follows from `for_seconds`; `now` by the database's clock."""
         if self.since is not None or self.for_seconds is None:
             return self
-        return replace(self, since=now - timedelta(seconds=self.for_seconds))
+        with suppress(OverflowError):  # since before the year 1
+            return replace(self, since=now - timedelta(seconds=self.for_seconds))
+        return self
 
     @property
     def public_summary(self) -> str:

@@ -7,16 +7,19 @@ response has a timeout here as well, and sockets use keepalives.
 import os
 import re
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import generators, pq, waiting
+from psycopg import adapters, generators, postgres, pq, waiting
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from console import sql
+from console.clock import FarTime
 from console.engines.database import has_no_timeout, reason_to_stop, time_limit
 from console.engines.session_settings import SessionSettings
 
@@ -40,6 +43,21 @@ _WAITS: Mapping[int, waiting.Wait] = {
     pq.PollingStatus.WRITING: waiting.WAIT_W,
 }
 _STATE = re.compile(rb'\tErrorResponse\t .*? C "(\w{5})" ')
+
+
+class _TimeLoader(Loader):
+    """Times that Python lacks are no errors, which would take all rows with them."""
+
+    def __init__(self, oid: int, context: Any = None) -> None:
+        super().__init__(oid, context)
+        loader = adapters.get_loader(oid, pq.Format.TEXT)
+        self._load: Callable[[Buffer], Any] = loader(oid, context).load  # type: ignore[misc]
+
+    def load(self, data: Buffer) -> Any:
+        try:
+            return self._load(data)
+        except psycopg.DataError:
+            return FarTime(bytes(data).decode())
 
 
 class Connection(psycopg.Connection[Any]):
@@ -103,6 +121,8 @@ class Connection(psycopg.Connection[Any]):
 
         A pooler has a process number of its own, or is one because the caller says so.
         """
+        for name in ("timestamptz", "timestamp", "date"):
+            self.adapters.register_loader(postgres.types[name].oid, _TimeLoader)
         found = self._read_back()
         self.pooled = pooled or found.pop("pid") != str(self.pgconn.backend_pid)
         if self.pooled or not settings.hold(found):

@@ -376,3 +376,20 @@ def test_newer_and_adopted_queues_cannot_be_upgraded(use_postgresql: Use) -> Non
     adopted = replace(client.queue, kind=catalog.Kind.ADOPTED)
     with pytest.raises(UsageError, match="adopted"):
         plan(client.database, adopted)
+
+
+def test_an_older_catalog_of_somebody_else_is_theirs_to_upgrade(new_database: Database) -> None:
+    client = installed(new_database, FIFO)
+    with session(client) as connection:
+        connection.execute("DROP TABLE dbq.notification")
+    grants = (
+        "GRANT ALL ON SCHEMA dbq, public TO {}",
+        "GRANT ALL ON ALL TABLES IN SCHEMA dbq TO {}",
+    )
+    with (
+        login(client.url, *grants) as url,
+        closing(open_database(url)) as database,
+        pytest.raises(RefusedError) as refused,
+    ):
+        upgrade(database, from_catalog(client))
+    assert "upgrade --all" in refused.value.next_step
