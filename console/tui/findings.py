@@ -32,6 +32,17 @@ def full_in_seconds(snapshot: QueueSnapshot) -> float | None:
     return snapshot.full_in_seconds if snapshot.filling is None else snapshot.filling.seconds
 
 
+FULL_SOON_SECONDS = 600.0
+"""A queue that is full before that is not all clear, whatever its limits say."""
+
+
+def full_soon(seconds: float | None) -> str:
+    """`full in ≈5.0 s` or `full`; empty: not soon, or not known."""
+    if seconds is None or seconds >= FULL_SOON_SECONDS:
+        return ""
+    return f"full in {formats.ESTIMATE}{formats.duration(seconds)}" if seconds else "full"
+
+
 QueueKey = tuple[str, str, str]
 FindingKey = tuple[str, str, str, str, str]
 """Connection, schema, queue name (empty: the connection itself), code, and what distinguishes
