@@ -60,6 +60,7 @@ _OF_CLAIMS = {"claims_gone", "claims_alive", "claims_unknown", "claims_nobody"}
 _OF_A_FULL_RING = {"full", "filling", "full_soon", "full_within_hour", "lapped"}
 _BURST = "error_burst"
 _STOPPED = "consumer_stopped"
+_LOCKED = "table_locked"
 _OF_A_PAUSE = {"pause_overdue", "pause_undone"}
 _OLD_SECONDS = 2.0
 """An older figure is shown with its age."""
@@ -258,6 +259,8 @@ def _from_figures(
     figures: set[str],
 ) -> Iterator[FindingView]:
     """Findings that only the figures show."""
+    if snapshot.problem and _LOCKED in named:
+        return
     if snapshot.problem:
         problem = first_line(snapshot.problem)
         yield FindingView((*key, PROBLEM, ""), Severity.WARNING, f"cannot be sampled: {problem}")
