@@ -59,7 +59,7 @@ def waiting(connection: psycopg.Connection[tuple[object, ...]], text: str) -> It
 
 @contextmanager
 def at_least(url: str, waiters: int) -> Iterator[None]:
-    wait_until(lambda: value(url, WAITING) >= waiters, "they wait")
+    wait_until(lambda: int(str(value(url, WAITING))) >= waiters, "they wait")
     yield
 
 
