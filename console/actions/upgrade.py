@@ -332,6 +332,8 @@ def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> U
         if not before:
             return UpgradePlan(queue, ())
         _require_repairable(UpgradePlan(queue, tuple(before)))
+    if any(difference.kind in _LATER for difference in before):
+        database.require_own_session(f"create the indexes of {queue.name!r}")
     if any(difference.kind == "catalog" for difference in before):
         try:
             with database.transaction("complete this database's catalog") as connection:

@@ -17,7 +17,7 @@ from console import sql
 from console.catalog import LIMITS, Kind, Queue
 from console.clock import elapsed, utc
 from console.engines import Database, Session, Timeouts
-from console.errors import ConnectionFailedError, ConsoleError, TooSlowError
+from console.errors import BusyError, ConnectionFailedError, ConsoleError, TooSlowError
 from console.monitor.figures import FIGURES, Key, StatusRow, age_as_of, key_of
 from console.monitor.memory import Memory
 
@@ -160,6 +160,8 @@ class SampleRun:
         self._lag = lag
         self._budget = budget
         self._sampled: dict[Key, SampledRow] = {}
+        self.locked: list[Queue] = []
+        """Those that could not be read because another session holds a lock."""
         self._search_ends_at: float | None = None
 
     def sample(self, queues: Sequence[Queue]) -> dict[Key, SampledRow]:
@@ -191,6 +193,8 @@ class SampleRun:
         """Find the queue that fails or is too slow; read the others."""
         if len(queues) == 1 and not isinstance(error, TooSlowError):
             self._fail(queues[0], error.why or error.what)
+            if isinstance(error, BusyError):
+                self.locked.append(queues[0])
         elif not self._may_search(begin=True):
             self._read_cheaply(queues)
         elif len(queues) > 1:

@@ -20,6 +20,7 @@ from console.tui.findings import (
     FindingView,
     QueueKey,
     full_in_seconds,
+    full_soon,
     queue_findings,
     sort_findings,
     sort_key,
@@ -388,6 +389,11 @@ class Store:
             why = working or self._why_not_examined(one, now)
             if one.rows and why:
                 reasons.append(why)
+            reasons += [
+                (4, f"no findings, but {row.label} is {soon}")
+                for row in one.rows
+                if (soon := full_soon(row.full_in_seconds))
+            ]
         if not reasons:
             return AllClear("all clear", clear=True)
         rank, words = min(reasons)

@@ -91,6 +91,20 @@ def test_nothing_to_pop_is_exit_1(console: Console, install: Install) -> None:
             assert (found.status, found.json) == (1, {"messages": []})
 
 
+def test_a_pop_of_a_paused_queue_says_that_it_is_paused_and_by_whom(
+    console: Console, install: Install
+) -> None:
+    name = make(install, "fifo")
+    fill(console, name, "one")
+    console.done("pause", name, "--reason", "a release", "--yes", name)
+    found = console("pop", name)
+    assert (found.status, found.out) == (1, b"")
+    assert f"The queue '{name}' is paused by " in found.err
+    assert ": a release. Ask them; then: dbq-console resume" in found.err
+    console.done("resume", name, "--yes", name)
+    assert console.done("pop", name).out == b"one\n"
+
+
 def test_count_is_the_maximum_of_messages_taken(console: Console, install: Install) -> None:
     name = install("fifo")
     fill(console, name, *"abcde")
