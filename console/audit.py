@@ -307,18 +307,13 @@ def recorded(database: Database, doing: str, subject: Subject) -> Iterator[Recor
 
 def prepare(connection: Connection) -> None:
     """Create the audit in the catalog if it is missing. RefusedError if that is impossible."""
-    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
-
     if not catalog.has_audit(connection):
         try:
-            create_catalog(connection)
-        except DBAPIError as error:
-            translated = product_of(connection).translate(
-                error, "create the audit in this database's catalog"
-            )
-            if isinstance(translated, RefusedError) and not isinstance(translated, BusyError):
-                raise no_audit_error(translated.why) from error
+            _create(connection, "create the audit in this database's catalog")
+        except BusyError:
             raise
+        except RefusedError as error:
+            raise no_audit_error(error.why) from error
     if not may_write(connection):
         raise no_audit_error(
             "This login may not write to dbq.action, where every action is recorded."
@@ -327,32 +322,29 @@ def prepare(connection: Connection) -> None:
 
 def prepare_decisions(connection: Connection) -> None:
     """Create the tables of decisions if they are missing. RefusedError if that is impossible."""
-    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
-
     prepare(connection)
-    if decisions.has_decisions(connection):
-        return
-    doing = "create the tables of decisions in this database's catalog"
-    try:
-        create_catalog(connection)
-    except DBAPIError as error:
-        raise product_of(connection).translate(error, doing) from error
+    if not decisions.has_decisions(connection):
+        _create(connection, "create the tables of decisions in this database's catalog")
 
 
 def prepare_identity(connection: Connection) -> None:
     """Create the catalog's id if it is missing. RefusedError if that is impossible."""
+    if not decisions.catalog_contents(connection).identified:
+        _create(connection, "give this database's catalog its id")
+
+
+CATALOGS_OWNER = "Let the catalog's owner run: dbq-console upgrade --all"
+
+
+def _create(connection: Connection, doing: str) -> None:
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
 
-    if decisions.catalog_contents(connection).identified:
-        return
     try:
         create_catalog(connection)
     except DBAPIError as error:
-        found = product_of(connection).translate(error, "give this database's catalog its id")
+        found = product_of(connection).translate(error, doing)
         if isinstance(found, RefusedError) and not isinstance(found, BusyError):
-            found.next_step = (
-                "Let the catalog's owner run dbq-console upgrade on one of its queues."
-            )
+            found.next_step = CATALOGS_OWNER
         raise found from error
 
 

@@ -1,4 +1,4 @@
-"""The clock for ages and rates; the time axis of charts."""
+"""The clock for ages and rates; the time axis of charts; times that Python lacks."""
 
 import math
 import sys
@@ -96,3 +96,44 @@ def elapsed() -> float:
 def utc() -> datetime:
     """Now, by this machine's clock."""
     return datetime.now(UTC)
+
+
+class FarTime(datetime):
+    """A time before the year 1, after 9999, or infinite: as the server writes it.
+
+    It compares as the first or the last day that there is.
+    """
+
+    text: str
+
+    def __new__(cls, text: str) -> "FarTime":
+        early = text.startswith("-") or text.endswith("BC")
+        found = super().__new__(cls, *((1, 1, 2) if early else (9999, 12, 30)), tzinfo=UTC)
+        found.text = text
+        return found
+
+    def __reduce_ex__(self, protocol: object) -> tuple[type["FarTime"], tuple[str]]:
+        return FarTime, (self.text,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FarTime) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __add__(self, _: timedelta) -> "FarTime":
+        return self
+
+    def __format__(self, form: str) -> str:
+        return self.text
+
+    def astimezone(self, tz: tzinfo | None = None) -> "FarTime":
+        """The same: the server wrote its offset."""
+        del tz
+        return self
+
+    def isoformat(self, sep: str = "T", timespec: str = "auto") -> str:
+        del sep, timespec
+        return self.text
+
+    __str__ = isoformat

@@ -5,6 +5,8 @@ class ConsoleError(Exception):
     """An error for the operator, with the exit status of the command line."""
 
     exit_status = 2
+    of_a_row = False
+    """Whether a value of one row is the cause: without that row, the same may succeed."""
 
     def __init__(self, what: str, *, why: str = "", next_step: str = "") -> None:
         super().__init__(what)

@@ -5,6 +5,7 @@ import unicodedata
 from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 
+from console.clock import FarTime
 from console.errors import UsageError
 
 NOT_APPLICABLE = "·"
@@ -33,6 +34,11 @@ def duration(seconds: float) -> str:
     if rounded < 86400:
         return _with_rest(rounded // 3600, "h", rounded % 3600 // 60, "min")
     return _with_rest(rounded // 86400, "d", rounded % 86400 // 3600, "h")
+
+
+def whole_seconds(seconds: float) -> str:
+    """A duration that counts up or down before the reader: without tenths, which would flicker."""
+    return f"{seconds:.0f} s" if seconds < 59.5 else duration(round(seconds))
 
 
 def _with_rest(number: int, unit: str, rest: int, smaller: str) -> str:
@@ -105,7 +111,7 @@ def rate(per_second: float) -> str:
 
 def offset(at: datetime, zone: tzinfo | None) -> str:
     """A zone's offset from UTC at a moment: `UTC`, `+01:00`. None is the machine's own zone."""
-    if zone is UTC:
+    if zone is UTC or isinstance(at, FarTime):
         return "UTC"
     digits = f"{at.astimezone(zone):%z}"
     return f"{digits[:3]}:{digits[3:5]}"
@@ -113,6 +119,8 @@ def offset(at: datetime, zone: tzinfo | None) -> str:
 
 def moment(at: datetime, zone: tzinfo | None) -> str:
     """A time with its offset: `2026-03-29 02:14:07 UTC`, `2026-03-29 04:14:07 +02:00`."""
+    if isinstance(at, FarTime):
+        return at.text
     return f"{bare_moment(at, zone)} {offset(at, zone)}"
 
 

@@ -377,6 +377,25 @@ class _Run:
     def _run_batch(
         self, session: Session, record: ActionRecord, chosen: Sequence[Message]
     ) -> Ledger:
+        """The batch; by halves where a row's value is an error, so that others are done."""
+        try:
+            return self._try_batch(session, record, chosen)
+        except ConsoleError as error:
+            if not error.of_a_row or self._plan.count == 1:
+                raise
+            if len(chosen) == 1:
+                why = f"message {chosen[0].id or chosen[0].key}: {error.why}"
+                ledger = Ledger(1, failed={why: 1})
+                with session.transaction(self._doing) as connection:
+                    record.batch(connection, ledger)
+                return ledger
+        half = len(chosen) // 2
+        ledger = self._run_batch(session, record, chosen[:half])
+        return ledger + self._run_batch(session, record, chosen[half:])
+
+    def _try_batch(
+        self, session: Session, record: ActionRecord, chosen: Sequence[Message]
+    ) -> Ledger:
         """Act and count in one transaction; retried while others hold locks on the queue."""
         tracker = self._action.tracker
         if tracker is not None:

@@ -22,7 +22,6 @@ from console.audit import Ledger
 from console.catalog import Kind, Queue, in_hand
 from console.designs import Flow, Order
 from console.engines import Database, Session
-from console.engines.owner_function import run_as
 from console.errors import RefusedError, UsageError
 from console.monitor.errors import MOST_ERRORS, SECONDS_MOST
 from console.monitor.filters import Filters
@@ -187,6 +186,8 @@ def run_others_code(
             why=f"its triggers would have a superuser's rights, and {owner.name} is none",
             next_step="Move the messages as a login that is no superuser, with rights on both.",
         )
+    from console.engines.owner_function import run_as  # noqa: PLC0415  # imports a driver
+
     with run_as(connection, owner.name) if owner.may_be and as_owner else nullcontext():
         yield
     sql.run(connection, "actions.reset_path")

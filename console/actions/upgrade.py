@@ -19,7 +19,7 @@ from console.actions.relay import retry_while_busy
 from console.audit import ImbalanceError
 from console.catalog import INTERFACE_VERSION, Kind, Queue
 from console.engines import Database, Product, product_of
-from console.errors import ConsoleError, RefusedError, UsageError
+from console.errors import BusyError, ConsoleError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -332,7 +332,17 @@ def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> U
         if not before:
             return UpgradePlan(queue, ())
         _require_repairable(UpgradePlan(queue, tuple(before)))
-        _repair_catalog(connection, before)
+    if any(difference.kind in _LATER for difference in before):
+        database.require_own_session(f"create the indexes of {queue.name!r}")
+    if any(difference.kind == "catalog" for difference in before):
+        try:
+            with database.transaction("complete this database's catalog") as connection:
+                _repair_catalog(connection, before)
+        except BusyError:
+            raise
+        except RefusedError as error:
+            error.next_step = audit.CATALOGS_OWNER
+            raise
     with audit.recorded(database, doing, subject) as act:
         connection = act.connection
         sql.run(connection, "catalog.lock")
@@ -379,8 +389,6 @@ def _create_indexes(database: Database, queue: Queue) -> None:
 def _repair_catalog(connection: Connection, found: Sequence[Difference]) -> None:
     """In a transaction of its own, committed first: nothing could be recorded without it."""
     lacking = {difference.name for difference in found if difference.kind == "catalog"}
-    if not lacking:
-        return
     sql.run(connection, "catalog.lock")
     # Before the indexes on them.
     for column in shipped.catalog_columns(product_of(connection)):

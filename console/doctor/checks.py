@@ -15,6 +15,7 @@ from console.doctor import (
     schema,
     sequences,
     sessions,
+    times,
     unusual,
 )
 from console.doctor.finding import Code
@@ -30,7 +31,7 @@ CHECK_GROUPS = (
         indexes.INDEX_CHECKS,
     ),
     *(broker.CHECKS, order.CHECKS, sessions.CHECKS, indexes.KEY_CHECKS),
-    *(schema.CHECKS, libraries.CHECKS, overdue.CHECKS),
+    *(schema.CHECKS, libraries.CHECKS, overdue.CHECKS, times.CHECKS),
     *(
         sequences.CHECKS,
         notify_queue.CHECKS,

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -9,6 +10,7 @@ from typing import Protocol
 from console.catalog import Queue
 from console.decisions import Decision
 from console.engines import Database
+from console.formats import whole_seconds
 from console.monitor.consumers import Consumers
 from console.monitor.limits import Severity
 from console.monitor.recording.forecast import Forecast
@@ -123,7 +125,9 @@ class Finding:
         """With its `since`, if that follows from `for_seconds`; `now` by the database's clock."""
         if self.since is not None or self.for_seconds is None:
             return self
-        return replace(self, since=now - timedelta(seconds=self.for_seconds))
+        with suppress(OverflowError):  # since before the year 1
+            return replace(self, since=now - timedelta(seconds=self.for_seconds))
+        return self
 
     @property
     def public_summary(self) -> str:
@@ -232,6 +236,11 @@ def _estimate(value: object) -> object:
     return f"≈{value:,}" if isinstance(value, (int, float)) else value
 
 
+def countdown(seconds: float) -> str:
+    """`consumption: asked again in 28 s`."""
+    return f"consumption: asked again {f'in {whole_seconds(seconds)}' if seconds >= 1 else 'now'}"
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """Everything found about one queue. `unseen`: what could not be checked, and why."""
@@ -252,6 +261,8 @@ class Diagnosis:
     messages_late: bool = False
     """Whether messages waited for too long."""
     forecast: Forecast | None = field(default=None, compare=False)
+    pending: str = ""
+    """What of `unseen` the next examination can tell."""
 
     @property
     def severity(self) -> Severity:

@@ -7,16 +7,19 @@ response has a timeout here as well, and sockets use keepalives.
 import os
 import re
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import generators, pq, waiting
+from psycopg import adapters, generators, postgres, pq, waiting
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from console import sql
+from console.clock import FarTime
 from console.engines.database import has_no_timeout, reason_to_stop, time_limit
 from console.engines.session_settings import SessionSettings
 
@@ -39,7 +42,37 @@ _WAITS: Mapping[int, waiting.Wait] = {
     pq.PollingStatus.READING: waiting.WAIT_R,
     pq.PollingStatus.WRITING: waiting.WAIT_W,
 }
+_TEXTS = ("text", "varchar", "bpchar", "name", '"char"')
 _STATE = re.compile(rb'\tErrorResponse\t .*? C "(\w{5})" ')
+
+
+class _TimeLoader(Loader):
+    """Times that Python lacks are no errors, which would take all rows with them."""
+
+    def __init__(self, oid: int, context: Any = None) -> None:
+        super().__init__(oid, context)
+        loader = adapters.get_loader(oid, pq.Format.TEXT)
+        self._load: Callable[[Buffer], Any] = loader(oid, context).load  # type: ignore[misc]
+
+    def load(self, data: Buffer) -> Any:
+        try:
+            return self._load(data)
+        except psycopg.DataError:
+            return FarTime(bytes(data).decode())
+
+
+class _TextLoader(Loader):
+    """Bytes that are no UTF-8, which an SQL_ASCII database takes, are escaped: `\\xff`."""
+
+    def load(self, data: Buffer) -> str:
+        return bytes(data).decode(errors="backslashreplace")
+
+
+class _Cursor(psycopg.Cursor[Any]):
+    """Statements are UTF-8 whatever the session's encoding is."""
+
+    def execute(self, query: Any, *args: Any, **kwargs: Any) -> "_Cursor":
+        return super().execute(query.encode() if isinstance(query, str) else query, *args, **kwargs)
 
 
 class Connection(psycopg.Connection[Any]):
@@ -103,6 +136,10 @@ class Connection(psycopg.Connection[Any]):
 
         A pooler has a process number of its own, or is one because the caller says so.
         """
+        for name in ("timestamptz", "timestamp", "date"):
+            self.adapters.register_loader(postgres.types[name].oid, _TimeLoader)
+        if self.info.parameter_status("server_encoding") == "SQL_ASCII":
+            self._read_any_bytes()
         found = self._read_back()
         self.pooled = pooled or found.pop("pid") != str(self.pgconn.backend_pid)
         if self.pooled or not settings.hold(found):
@@ -111,6 +148,15 @@ class Connection(psycopg.Connection[Any]):
             self._set_local += (
                 b"; SET LOCAL dbq.pooled = 'on'"  # for the audit: whose session it is
             )
+
+    def _read_any_bytes(self) -> None:
+        """Otherwise the server checks that they are UTF-8, and one bad row ends the statement."""
+        autocommit, self.autocommit = self.autocommit, True
+        self.execute(b"SET client_encoding = 'SQL_ASCII'")
+        self.autocommit = autocommit
+        self.cursor_factory = _Cursor
+        for oid in (0, *(postgres.types[name].oid for name in _TEXTS)):
+            self.adapters.register_loader(oid, _TextLoader)
 
     def _read_back(self) -> dict[str, str]:
         autocommit, self.autocommit = self.autocommit, True

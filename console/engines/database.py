@@ -285,7 +285,7 @@ class Database:
         """What the last sample found it to be; None: a primary, or no sample yet."""
         self.consumers = ""
         """How its consumers connect, by its profile: `direct`, or not said."""
-        self._application_name = application_name
+        self.application_name = application_name
         self._complete = complete
         self._reader: _Reader | None = None
 
@@ -295,7 +295,7 @@ class Database:
         from sqlalchemy import event  # noqa: PLC0415  # a verb imports what it uses
 
         engine = self.product.create_engine(
-            self.complete_url(), self.timeouts, self._application_name, pooled=self.pooled
+            self.complete_url(), self.timeouts, self.application_name, pooled=self.pooled
         )
         engine.update_execution_options(**{CONSUMERS: self.consumers})
         event.listen(engine, "connect", self._note_pooler)

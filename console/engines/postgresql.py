@@ -232,11 +232,15 @@ class PostgreSQL:
         if state[:2] == "08" or (not state and isinstance(original, psycopg.OperationalError)):
             return ConnectionFailedError(what, why=why, next_step=_after_a_failed_login(why))
         if not state and isinstance(original, psycopg.DataError) and "NUL" in why:
-            state = "22021"  # the driver refuses it before the server could
+            # The driver refuses it before the server could.
+            step = "Text cannot hold the character NUL; use a queue with payload=bytes."
+            return UsageError(what, why=why, next_step=step)
         kind, next_step = _taken_key(original.diag) if state == "23505" else _meaning(state)
         if detail := original.diag.message_detail:
             why = f"{why} ({detail})" if state not in _DETAIL_HAS_DATA else why
-        return kind(what, why=why, next_step=next_step or original.diag.message_hint or "")
+        found = kind(what, why=why, next_step=next_step or original.diag.message_hint or "")
+        found.of_a_row = state[:2] == "22"  # data exceptions
+        return found
 
     def wait_for_notification(self, connection: Connection, seconds: float) -> None:
         """Return at the next notification or after `seconds`; requires LISTEN and autocommit."""
@@ -312,6 +316,8 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DETAIL_HAS_DATA = {"23502", "23514", "23505", "22P02"}
 """States whose detail repeats a row's values: payloads do not belong in messages."""
 
+_UNFIT = "It does not fit its type: a payload that of the queue, an id that of its column."
+
 _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "28": (ConnectionFailedError, _LOGIN),
     "3D": (ConnectionFailedError, _DATABASE),
@@ -334,9 +340,10 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "42710": (UsageError, "Choose another name for the queue."),
     "3F000": (UsageError, "Create the schema first, or name another with --schema."),
     "23502": (UsageError, "A message needs a payload."),
-    "22P02": (UsageError, "The payload is not valid for the queue's payload type."),
-    "22P05": (UsageError, "The payload has a character that the queue's payload type cannot hold."),
-    "22021": (UsageError, "Text cannot hold the character NUL; use a queue with payload=bytes."),
+    "22P02": (UsageError, _UNFIT),
+    "22007": (UsageError, _UNFIT),
+    "22P05": (UsageError, "A character has no place in the database's encoding, or in its type."),
+    "22021": (UsageError, "Bytes that are no text in its encoding go into payload=bytes."),
 }
 
 

@@ -211,27 +211,35 @@ class _Committed:
 
     def of(self, now: _Counters, *, restarted: bool) -> _Counters:
         """With totals of what was committed."""
-        last, self._last = self._last, now
         if not now.deletes:
             return now
+        found, last = now, self._last
         if self._first is None or last is None or restarted:
             self._first = now, now.pushed or 0.0, now.popped or 0.0
-            return now
-        first, pushed, popped = self._first
-        exact = first.rows is not None and now.rows is not None
-        if not exact and _was_estimated_anew(last, now):
-            self._first = now, last.pushed or 0.0, last.popped or 0.0
-            return replace(now, pushed=last.pushed, popped=last.popped)
-        growth = _growth(first, now, exact=exact)
-        if growth is None:
-            return now
-        inserted, deleted, rows = growth
-        self._last = replace(
-            now,
-            pushed=max(last.pushed or 0.0, pushed + min(inserted, deleted + rows)),
-            popped=max(last.popped or 0.0, popped + min(deleted, inserted - rows)),
-        )
-        return self._last
+        else:
+            first, pushed, popped = self._first
+            exact = first.rows is not None and now.rows is not None
+            growth = _growth(first, now, exact=exact)
+            if growth is None or (not exact and _was_estimated_anew(last, now)):
+                found = _counted_on(last, now)
+                self._first = now, found.pushed or 0.0, found.popped or 0.0
+            else:
+                inserted, deleted, rows = growth
+                pushed = max(last.pushed or 0.0, pushed + min(inserted, deleted + rows))
+                popped = max(last.popped or 0.0, popped + min(deleted, inserted - rows))
+                found = replace(now, pushed=pushed, popped=popped)
+        self._last = found
+        return found
+
+
+def _counted_on(last: _Counters, now: _Counters) -> _Counters:
+    """By the counters alone."""
+    (inserted, _, deleted) = ((n or 0) - (b or 0) for b, n in zip(last.raw, now.raw, strict=True))
+    if None in {now.pushed, now.popped}:
+        return now
+    return replace(
+        now, pushed=(last.pushed or 0.0) + inserted, popped=(last.popped or 0.0) + deleted
+    )
 
 
 def _was_estimated_anew(last: _Counters, now: _Counters) -> bool:

@@ -78,8 +78,7 @@ class KeyType:
         if found.operators is None:
             raise RefusedError(
                 f"The messages of {queue.name!r} cannot be put in order.",
-                why=f"The type of {column}, {found.name}, has no operators <, = and > by which it "
-                "is sorted.",
+                why=f"Rows cannot be sorted and chosen by the type of {column}, {found.name}.",
                 next_step="Forget the queue, and adopt it with another column for the role id, or "
                 "without one.",
             )

@@ -32,7 +32,8 @@ _IN_HAND_ROLES = (
 """The columns of a ring's <queue>_in_hand."""
 _EVERYTHING = 2**31 - 1
 _TIME = re.compile(
-    r"-?infinity|\d{4,6}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([+-]\d\d(:?\d\d){0,2}|Z)?"
+    r"-?infinity|\d{4,7}-\d\d-\d\d"
+    r"([ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([+-]\d\d(:?\d\d){0,2}|Z)?)?( BC)?"
 )
 
 
@@ -96,7 +97,8 @@ class ScanKey:
         """`ready,,17`, `error,2026-11-21T19:07:45.12+00,17`; `error`: its beginning."""
         if self.dated and not self.id:
             return self.scan
-        return f"{self.scan},{self.time.replace(' ', 'T')},{self.id}"
+        time = re.sub(r" (?=\d)", "T", self.time)
+        return f"{self.scan},{time},{self.id}"
 
 
 @dataclass(frozen=True)

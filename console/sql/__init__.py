@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -250,14 +251,14 @@ def rows_of(names: Any, rows: Any, row_type: type[Row], label: str) -> list[Row]
         raise TypeError(
             f"{label} returned the columns {returned}, {row_type.__name__} has {expected}"
         )
-    return [row_type(*map(_in_utc, row)) for row in rows]
+    return [row_type(*map(_known, row)) for row in rows]
 
 
 def values_of(names: Any, rows: Any, type_: type[Row] | UnionType, label: str) -> list[Row]:
     """The values of a result's only column."""
     if len(returned := tuple(names)) != 1:
         raise TypeError(f"{label} returned the columns {returned}, not one of {type_}")
-    return [_in_utc(value) for (value,) in rows]
+    return [_known(value) for (value,) in rows]
 
 
 def texts(value: Any) -> list[str]:
@@ -266,10 +267,12 @@ def texts(value: Any) -> list[str]:
     return [str(next(iter(it.values()))) if isinstance(it, dict) else str(it) for it in found or []]
 
 
-def _in_utc(value: Any) -> Any:
-    """A time without a zone is UTC in all designs."""
+def _known(value: Any) -> Any:
+    """A time without a zone is UTC in all designs; seconds since a time without end are unknown."""
     if isinstance(value, datetime) and value.tzinfo is None:
         return value.replace(tzinfo=UTC)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value
 
 

@@ -346,6 +346,9 @@ class Store:
                 diagnosis=examined.diagnosis if examined else None,
                 examined_seconds=max(0.0, now - examined.at) if examined else None,
                 examining=row.key in one.examining,
+                next_examination_seconds=None
+                if one.doctor_due_at is None
+                else max(0.0, one.doctor_due_at - now),
                 findings=_dated(row, connection_label, stale, now) if row.findings else (),
             )
             for row, examined in ((row, one.examined.get(row.key)) for row in one.rows)

@@ -378,7 +378,10 @@ AND w.key_time = CAST(:after_time AS datetime2(7)) -- when sorted=time_up|time_d
 -- A filter by age ends the scan only where the index is in order of age. An action's ages are relative to its cut-off,
 -- however long it runs. DATEADD takes whole numbers.
 -- when by_age=scan
-AND w.key_time <= CAST(:moment AS datetime2(7)) -- when by_cutoff=yes
+-- What is dated days ahead was not pushed since: its time is wrong, and is no reason to leave it.
+-- when by_cutoff=yes
+AND (w.key_time <= CAST(:moment AS datetime2(7)) OR w.key_time > DATEADD(day, 1, SYSUTCDATETIME()))
+-- end
 -- when by_older=yes
 AND w.key_time < DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second, 0 - CAST(:older_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))
 -- end
@@ -449,7 +452,8 @@ CROSS APPLY (
             -- when by_age=row
             -- What was pushed before the cut-off belongs to a plan, whenever it becomes due.
             -- when by_cutoff=yes
-            WHEN CASE WHEN l.state = N'ready' THEN l.pushed_at ELSE s.since END > CAST(:moment AS datetime2(7)) THEN 0
+            WHEN CASE WHEN l.state = N'ready' THEN l.pushed_at ELSE s.since END > CAST(:moment AS datetime2(7))
+                AND CASE WHEN l.state = N'ready' THEN l.pushed_at ELSE s.since END <= DATEADD(day, 1, SYSUTCDATETIME()) THEN 0
             -- end
             -- when by_older=yes
             WHEN s.since >= DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second, 0 - CAST(:older_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))

@@ -10,6 +10,11 @@
 -- null: a row that exists has not changed
 CAST(NULL AS text)
 
+-- define: held_attempts
+-- as the list of messages has them
+CAST(substring(CAST({attempts} AS text) FROM '^-?[0-9]{1,18}(?![0-9e])') AS bigint) -- when installed=no
+CAST({attempts} AS bigint) -- when installed=yes
+
 -- define: chosen_rows
 -- the rows of :keys
 {rows_by_id}
@@ -80,7 +85,7 @@ SELECT
     {id} AS id, -- when role id
     CAST(m.ctid AS text) AS id, -- when no role id
     {state_held} AS state,
-    CAST({attempts} AS bigint) AS attempts, -- when defined attempts
+    {held_attempts} AS attempts, -- when defined attempts
     CAST(NULL AS bigint) AS attempts, -- when not defined attempts
     -- when hashed=yes
     -- when defined error
@@ -229,8 +234,8 @@ SELECT
     CAST(l.id AS text) AS id,
     l.state AS state,
     l.pushed_at AS pushed_at,
-    CAST(EXTRACT(EPOCH FROM CAST(:moment AS timestamptz) - l.archived_at) AS double precision) AS age_seconds,
-    CASE WHEN isfinite(l.due_at) THEN l.due_at END AS due_at, -- when role due_at
+    CAST(EXTRACT(EPOCH FROM CAST(:moment AS timestamptz)) - EXTRACT(EPOCH FROM l.archived_at) AS double precision) AS age_seconds,
+    l.due_at AS due_at, -- when role due_at
     CAST(NULL AS timestamptz) AS due_at, -- when no role due_at
     l.attempts AS attempts,
     l.claimed_at AS claimed_at,

@@ -594,7 +594,7 @@ AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND a.attnum > 0 AND NOT a.attisdropp
 ORDER BY a.attnum;
 
 -- name: key_type
--- one row: the type of a column, for a domain that below it, and the schema of the operators by which it is sorted; null: it has none
+-- one row: the type of a column, for a domain that below it, and the schema of the operators by which it is sorted; null: it has none, or is an array, of which there are no lists
 WITH RECURSIVE based AS (
     SELECT a.atttypid AS oid
     FROM pg_attribute AS a
@@ -608,8 +608,8 @@ SELECT
     CAST(n.nspname AS text) AS schema,
     CAST(t.typname AS text) AS name,
     CASE
-        -- Their operators are those of text and of any enum, array and range.
-        WHEN t.oid = CAST('varchar' AS regtype) OR t.typtype IN ('e', 'r', 'm') OR t.typcategory = 'A' THEN 'pg_catalog'
+        -- Their operators are those of text and of any enum and range.
+        WHEN t.oid = CAST('varchar' AS regtype) OR t.typtype IN ('e', 'r', 'm') THEN 'pg_catalog'
         ELSE (
             SELECT CAST(max(s.nspname) AS text)
             FROM pg_opclass AS c

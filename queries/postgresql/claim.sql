@@ -6,10 +6,17 @@
 
 -- define: is_ready
 m."{claimed_at}" IS NULL
+-- when installed=no
+AND NOT (m."{error}" IS NOT NULL) -- when role error
+-- end
 
 -- define: is_claimed
+-- A composite with a null in it is neither null nor not null.
 m."{claimed_at}" IS NOT NULL
-AND m."{error}" IS NULL -- when role error
+-- when role error
+AND m."{error}" IS NULL -- when installed=yes
+AND NOT (m."{error}" IS NOT NULL) -- when installed=no
+-- end
 
 -- define: is_error
 m."{error}" IS NOT NULL -- when role error

@@ -47,6 +47,22 @@ IF coalesce(session, '') = '' THEN
 END IF;
 session := session || CASE WHEN bound THEN ' bound' ELSE '' END || coalesce(' consumer=' || consumer, '');
 
+-- define: escapes
+-- of characters that no text of this database can hold: NUL, half a pair, and what its encoding lacks; \1 is what precedes
+-- Of the type json, or in a text that only says it is JSON, they are allowed, and any cast of it would end the statement.
+CASE
+    WHEN getdatabaseencoding() = 'UTF8'
+        THEN '(?<!\\)((?:\\\\)*)\\(?=u(?:0000|[dD][89abAB][0-9a-fA-F]{2,2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2,2}\\u)[dD][c-fC-F]))'
+    ELSE '(?<!\\)((?:\\\\)*)\\(?=u(?!00(?:0[1-9a-fA-F]|[1-7])))'
+END
+
+-- define: value_at_path
+-- for row l: its payload's value at the path f.path, as text; an escape that no text can hold as it is written
+CASE
+    WHEN pg_typeof(l.payload) = CAST('jsonb' AS regtype) THEN CAST(l.payload AS jsonb) #>> f.path
+    ELSE CAST(regexp_replace(CAST(l.payload AS text), {escapes}, '\1\\\\', 'g') AS json) #>> f.path
+END
+
 -- define: and_as_filtered
 -- for row l: the filters on its error, its claimant and its payload
 -- when by_error=yes
@@ -68,7 +84,7 @@ AND (
 -- when by_payload=yes
 AND NOT EXISTS (
     SELECT FROM jsonb_to_recordset(CAST(:payload_equals AS jsonb)) AS f (path text[], value text)
-    WHERE CAST(l.payload AS jsonb) #>> f.path IS DISTINCT FROM f.value
+    WHERE {value_at_path} IS DISTINCT FROM f.value
 )
 -- end
 
@@ -384,10 +400,10 @@ SELECT
     CAST('{queue}' AS text) AS queue,
     CAST(l.archive_id AS text) AS id,
     -- when role due_at
-    CAST(EXTRACT(EPOCH FROM {popped_at} - greatest(l.pushed_at, l.due_at)) AS double precision) AS waiting_seconds,
+    CAST(EXTRACT(EPOCH FROM {popped_at}) - EXTRACT(EPOCH FROM greatest(l.pushed_at, l.due_at)) AS double precision) AS waiting_seconds,
     -- end
-    CAST(EXTRACT(EPOCH FROM {popped_at} - l.pushed_at) AS double precision) AS waiting_seconds, -- when no role due_at
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - {popped_at}) AS double precision) AS popped_seconds_ago,
+    CAST(EXTRACT(EPOCH FROM {popped_at}) - EXTRACT(EPOCH FROM l.pushed_at) AS double precision) AS waiting_seconds, -- when no role due_at
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM {popped_at}) AS double precision) AS popped_seconds_ago,
     CAST(NULL AS double precision) AS processing_seconds,
     CAST(NULL AS double precision) AS ended_seconds_ago
 FROM (SELECT a.* FROM "{schema}"."{queue}_archive" AS a ORDER BY a.archive_id DESC LIMIT 100) AS l
@@ -396,6 +412,11 @@ WHERE l.reason = 'pop' AND {popped_at} > statement_timestamp() - interval '5 min
 -- name: archived
 -- one row: how many messages the archive holds, exactly
 SELECT count(*) AS archived FROM "{schema}"."{queue}_archive";
+
+-- define: whole_attempts
+-- in an adopted table's column of any type; null where that is no whole number of at most 18 digits (NaN)
+CAST(substring(CAST(w.attempts AS text) FROM '^-?[0-9]{1,18}(?![0-9e])') AS bigint) -- when installed=no
+w.attempts -- when installed=yes
 
 -- name: chunk
 -- the next :read_limit of the rows that the design's `messages` returns, from a key on, numbered in order
@@ -410,17 +431,25 @@ SELECT
     w.key_time AS key_time, -- when sorted=time_up|time_down
     w.id AS id,
     CAST(w.state AS text) AS state,
-    CAST(w.pushed_at AS timestamptz) AS pushed_at, -- when role pushed_at
+    -- when role pushed_at
+    CASE WHEN w.pushed_at < CAST('294277-01-01' AS date) THEN CAST(w.pushed_at AS timestamptz) WHEN w.pushed_at IS NOT NULL THEN 'infinity' END AS pushed_at,
+    -- end
     CAST(NULL AS timestamptz) AS pushed_at, -- when no role pushed_at
-    CAST(w.due_at AS timestamptz) AS due_at, -- when role due_at
+    -- when role due_at
+    CASE WHEN w.due_at < CAST('294277-01-01' AS date) THEN CAST(w.due_at AS timestamptz) WHEN w.due_at IS NOT NULL THEN 'infinity' END AS due_at,
+    -- end
     CAST(NULL AS timestamptz) AS due_at, -- when no role due_at
-    CAST(w.attempts AS bigint) AS attempts, -- when role attempts
+    {whole_attempts} AS attempts, -- when role attempts
     CAST(NULL AS bigint) AS attempts, -- when no role attempts
-    CAST(w.claimed_at AS timestamptz) AS claimed_at, -- when role claimed_at
+    -- when role claimed_at
+    CASE WHEN w.claimed_at < CAST('294277-01-01' AS date) THEN CAST(w.claimed_at AS timestamptz) WHEN w.claimed_at IS NOT NULL THEN 'infinity' END AS claimed_at,
+    -- end
     CAST(NULL AS timestamptz) AS claimed_at, -- when no role claimed_at
     CAST(w.claimed_by AS text) AS claimed_by, -- when role claimed_by
     CAST(NULL AS text) AS claimed_by, -- when no role claimed_by
-    CAST(w.done_at AS timestamptz) AS done_at, -- when role done_at
+    -- when role done_at
+    CASE WHEN w.done_at < CAST('294277-01-01' AS date) THEN CAST(w.done_at AS timestamptz) WHEN w.done_at IS NOT NULL THEN 'infinity' END AS done_at,
+    -- end
     CAST(NULL AS timestamptz) AS done_at, -- when no role done_at
     CAST(w.error AS text) AS error, -- when role error
     CAST(NULL AS text) AS error, -- when no role error
@@ -462,7 +491,10 @@ AND w.key_time = :after_time -- when sorted=time_up|time_down
 -- A filter by age ends the scan only where the index is in order of age. An action's ages are relative to its cut-off,
 -- however long it runs.
 -- when by_age=scan
-AND w.key_time <= CAST(:moment AS timestamptz) -- when by_cutoff=yes
+-- What is dated days ahead was not pushed since: its time is wrong, and is no reason to leave it.
+-- when by_cutoff=yes
+AND (w.key_time <= CAST(:moment AS timestamptz) OR w.key_time > statement_timestamp() + interval '1 day')
+-- end
 -- when by_older=yes
 AND w.key_time < coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:older AS double precision))
 -- end
@@ -486,9 +518,8 @@ SELECT
     l.id AS id,
     l.state AS state,
     l.pushed_at AS pushed_at,
-    CAST(EXTRACT(EPOCH FROM coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - s.since) AS double precision) AS age_seconds,
-    -- A message that is never due has the time "infinity".
-    CASE WHEN isfinite(l.due_at) THEN l.due_at END AS due_at,
+    CAST(EXTRACT(EPOCH FROM coalesce(CAST(:moment AS timestamptz), statement_timestamp())) - EXTRACT(EPOCH FROM s.since) AS double precision) AS age_seconds,
+    l.due_at AS due_at,
     l.attempts AS attempts,
     l.claimed_at AS claimed_at,
     l.claimed_by AS claimed_by,
@@ -538,7 +569,11 @@ CROSS JOIN LATERAL (
             -- when by_age=row
             -- What was pushed before the cut-off belongs to a plan, whenever it becomes due.
             -- when by_cutoff=yes
-            AND coalesce(CASE WHEN l.state = 'ready' THEN l.pushed_at ELSE s.since END <= CAST(:moment AS timestamptz), true)
+            AND coalesce(
+                CASE WHEN l.state = 'ready' THEN l.pushed_at ELSE s.since END <= CAST(:moment AS timestamptz)
+                OR CASE WHEN l.state = 'ready' THEN l.pushed_at ELSE s.since END > statement_timestamp() + interval '1 day',
+                true
+            )
             -- end
             -- when by_older=yes
             AND s.since < coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:older AS double precision))
@@ -603,7 +638,7 @@ SELECT
     l.id AS id,
     CAST(l.claimed_by AS text) AS claimed_by,
     {lacks_payload} AS half,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - l.claimed_at) AS double precision) AS seconds
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM l.claimed_at) AS double precision) AS seconds
 FROM chunk AS l
 
 -- name: contradictions

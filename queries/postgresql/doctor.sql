@@ -229,7 +229,7 @@ ORDER BY {pop_order} LIMIT 1
 -- slots (up to 100,000 slots). A row that complete deletes leaves none, so `claim` has no last pop.
 SELECT
     CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS double precision) AS moment,
-    CAST(EXTRACT(EPOCH FROM clock_timestamp() - t.last_pop) AS double precision) AS popped_seconds,
+    CAST(EXTRACT(EPOCH FROM clock_timestamp()) - EXTRACT(EPOCH FROM t.last_pop) AS double precision) AS popped_seconds,
     t.next AS next,
     t.popped AS popped,
     CAST(EXTRACT(EPOCH FROM clock_timestamp() - greatest(
@@ -278,7 +278,7 @@ WITH lately AS (
         CAST(m."{id}" AS text) AS id,
         left(m."{error}", 200) AS error, -- when role error
         CAST(NULL AS text) AS error, -- when no role error
-        CAST(EXTRACT(EPOCH FROM statement_timestamp() - m."{done_at}") AS double precision) AS seconds
+        CAST(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM m."{done_at}") AS double precision) AS seconds
     FROM "{schema}"."{table}" AS m
     WHERE
         m."{done_at}" > statement_timestamp() - make_interval(secs => CAST(:recent AS double precision))
@@ -298,7 +298,7 @@ FROM (
         count(*) AS found,
         max(b.seconds) AS seconds
     FROM (
-        SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp() - m."{done_at}") AS double precision) AS seconds
+        SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM m."{done_at}") AS double precision) AS seconds
         FROM "{schema}"."{table}" AS m
         WHERE
             m."{done_at}" <= statement_timestamp() - make_interval(secs => CAST(:recent AS double precision))

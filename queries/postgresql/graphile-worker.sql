@@ -49,7 +49,7 @@ m.locked_at IS NULL AND m.attempts >= m.max_attempts AND {in_part}
 -- fail_job leaves updated_at as it is, and postpones run_at by the delay that is subtracted here.
 CASE
     WHEN m.locked_at IS NULL AND m.attempts >= m.max_attempts
-        THEN greatest(m.updated_at, m.run_at - exp(least(m.attempts, 10)) * interval '1 second')
+        THEN greatest(m.updated_at, greatest(m.run_at, '0001-01-01Z') - exp(least(m.attempts, 10)) * interval '1 second')
 END
 
 -- define: error
@@ -92,7 +92,7 @@ SELECT t.identifier AS name FROM "{schema}"."{beside}" AS t ORDER BY t.identifie
 SELECT
     CAST(q.queue_name AS text) AS name,
     CAST(q.locked_by AS text) AS locked_by,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - q.locked_at) AS double precision) AS seconds,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM q.locked_at) AS double precision) AS seconds,
     (
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m

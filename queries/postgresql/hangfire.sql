@@ -29,14 +29,26 @@
 
 -- define: entered
 -- the job's current state
-(SELECT CAST(s.data AS jsonb) FROM "{schema}"."{beside}" AS s WHERE s.id = m.stateid)
+(SELECT {data} FROM "{schema}"."{beside}" AS s WHERE s.id = m.stateid)
+
+-- define: data
+-- of a state s, an object of texts; null if it is a text that is none: a cast would end the statement
+CASE
+    WHEN pg_typeof(s.data) = CAST('jsonb' AS regtype) THEN CAST(s.data AS jsonb)
+    ELSE (
+        SELECT CASE WHEN d.text ~ concat('^{(', p.pair, '(,', p.pair, ')*|\s*)}\s*$') THEN CAST(d.text AS jsonb) END
+        FROM
+            (SELECT regexp_replace(CAST(s.data AS text), {escapes}, '\1\\\\', 'g') AS text) AS d,
+            (SELECT concat('\s*', {json_string}, '\s*:\s*(', {json_string}, '|null)\s*') AS pair) AS p
+    )
+END
 
 -- define: entered_at
 (SELECT CAST(s.createdat AS timestamptz) FROM "{schema}"."{beside}" AS s WHERE s.id = m.stateid)
 
 -- define: part
 (
-    SELECT CAST(s.data AS jsonb) ->> 'Queue' FROM "{schema}"."{beside}" AS s
+    SELECT {data} ->> 'Queue' FROM "{schema}"."{beside}" AS s
     WHERE s.jobid = m.id AND s.name = 'Enqueued'
     ORDER BY s.id DESC LIMIT 1
 ) = '{only}'
@@ -69,8 +81,8 @@ m.statename = 'Succeeded' AND {in_part}
 CASE
     WHEN m.statename = 'Enqueued' THEN {entered_at}
     WHEN m.statename <> 'Scheduled' THEN NULL
-    WHEN {entered} ->> 'EnqueueAt' ~ '^[0-9]+$' THEN to_timestamp(CAST({entered} ->> 'EnqueueAt' AS double precision) / 1000)
-    ELSE CAST({entered} ->> 'EnqueueAt' AS timestamptz)
+    WHEN {entered} ->> 'EnqueueAt' ~ '^[0-9]{1,15}$' THEN to_timestamp(CAST({entered} ->> 'EnqueueAt' AS double precision) / 1000)
+    ELSE (SELECT {time_of_text} FROM (SELECT {entered} ->> 'EnqueueAt' AS text) AS t)
 END
 
 -- define: claimed_at

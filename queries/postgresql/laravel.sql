@@ -49,13 +49,13 @@ m.reserved_at IS NOT NULL AND {in_part}
 m.reserved_at < {moment} - CAST('{stuck_after_seconds}' AS double precision) AND {in_part}
 
 -- define: pushed_at
-to_timestamp(m.created_at)
+CASE WHEN m.created_at BETWEEN -210866803200 AND 9224318015999 THEN to_timestamp(m.created_at) END
 
 -- define: due_at
-to_timestamp(m.available_at)
+CASE WHEN m.available_at BETWEEN -210866803200 AND 9224318015999 THEN to_timestamp(m.available_at) END
 
 -- define: claimed_at
-to_timestamp(m.reserved_at)
+CASE WHEN m.reserved_at BETWEEN -210866803200 AND 9224318015999 THEN to_timestamp(m.reserved_at) END
 
 -- define: title
 replace(substring(m.payload FROM '"displayName":"([^"]+)"'), E'\\\\', E'\\')
@@ -64,7 +64,7 @@ replace(substring(m.payload FROM '"displayName":"([^"]+)"'), E'\\\\', E'\\')
 m.attempts = 1
 
 -- define: ready_since
-to_timestamp(greatest(m.created_at, m.available_at))
+greatest({pushed_at}, {due_at})
 
 -- define: is_waiting
 m.reserved_at IS NULL AND {in_part}
@@ -73,7 +73,7 @@ m.reserved_at IS NULL AND {in_part}
 m.attempts > 0
 
 -- define: failing_since
-to_timestamp(m.created_at)
+{pushed_at}
 
 -- define: joined_table
 -- There is no other table.

@@ -98,7 +98,7 @@ true -- when no role attempts
 -- define: waiting_seconds
 -- when role claimed_at
 -- when defined ready_since
-CASE WHEN {is_first_pop} THEN CAST(EXTRACT(EPOCH FROM {claimed_at} - {ready_since}) AS double precision) END
+CASE WHEN {is_first_pop} THEN CAST(EXTRACT(EPOCH FROM {claimed_at}) - EXTRACT(EPOCH FROM {ready_since}) AS double precision) END
 -- end
 -- end
 
@@ -106,7 +106,7 @@ CASE WHEN {is_first_pop} THEN CAST(EXTRACT(EPOCH FROM {claimed_at} - {ready_sinc
 -- its waiting time, and how long ago that ended
 -- when defined waiting_seconds
 {waiting_seconds} AS waiting_seconds,
-CAST(EXTRACT(EPOCH FROM statement_timestamp() - {claimed_at}) AS double precision) AS popped_seconds_ago,
+CAST(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM {claimed_at}) AS double precision) AS popped_seconds_ago,
 -- else
 CAST(NULL AS double precision) AS waiting_seconds,
 CAST(NULL AS double precision) AS popped_seconds_ago,
@@ -115,8 +115,8 @@ CAST(NULL AS double precision) AS popped_seconds_ago,
 -- define: done_times
 -- its processing time, and how long ago that ended
 -- when role claimed_at
-CAST(EXTRACT(EPOCH FROM {done_at} - {claimed_at}) AS double precision) AS processing_seconds,
-CAST(EXTRACT(EPOCH FROM statement_timestamp() - {done_at}) AS double precision) AS ended_seconds_ago
+CAST(EXTRACT(EPOCH FROM {done_at}) - EXTRACT(EPOCH FROM {claimed_at}) AS double precision) AS processing_seconds,
+CAST(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM {done_at}) AS double precision) AS ended_seconds_ago
 -- else
 CAST(NULL AS double precision) AS processing_seconds,
 CAST(NULL AS double precision) AS ended_seconds_ago
@@ -220,7 +220,7 @@ SELECT
     CAST(NULL AS bigint) AS done, -- when not defined is_done
     -- when defined oldest_first
     (
-        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - min(o.since)) AS double precision)
+        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) - EXTRACT(EPOCH FROM min(o.since)) AS double precision)
         FROM (
             SELECT {ready_since} AS since
             FROM "{schema}"."{table}" AS m
@@ -281,7 +281,7 @@ CAST(NULL AS timestamptz) -- when not defined due_at
 SELECT
     {counted} AS messages,
     count(*) FILTER (WHERE NOT d.is_ready) AS not_made_ready,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(d.since)) AS double precision) AS oldest_seconds,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM min(d.since)) AS double precision) AS oldest_seconds,
     (array_agg(d.id ORDER BY d.since, d.id))[1] AS id
 FROM (
     SELECT
@@ -318,12 +318,12 @@ SELECT
     CAST('{queue}' AS text) AS queue,
     {id} AS id,
     -- when defined claimed_at
-    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - {claimed_at}, interval '0')) AS double precision) AS claimed_seconds,
+    CAST(greatest(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM {claimed_at}), 0) AS double precision) AS claimed_seconds,
     -- end
     CAST(NULL AS double precision) AS claimed_seconds, -- when not defined claimed_at
     CAST({claimed_by} AS text) AS claimed_by, -- when defined claimed_by
     CAST(NULL AS text) AS claimed_by, -- when not defined claimed_by
-    CAST({attempts} AS integer) AS attempts -- when defined attempts
+    {held_attempts} AS attempts -- when defined attempts
     CAST(NULL AS integer) AS attempts -- when not defined attempts
 FROM {claimed_from} AS m
 WHERE {is_claimed}
@@ -443,7 +443,7 @@ CROSS JOIN LATERAL (
         found.claimed,
         found.claimed_by,
         found.at,
-        CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - found.at, interval '0')) AS double precision) AS seconds
+        CAST(greatest(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM found.at), 0) AS double precision) AS seconds
 ) AS popped
 GROUP BY popped.claimed_by
 

@@ -93,7 +93,7 @@ m.state = 'retryable' AND {in_part}
 true
 
 -- define: failing_since
-CAST(to_jsonb(m.errors) -> 0 ->> 'at' AS timestamptz)
+(SELECT {time_of_text} FROM (SELECT to_jsonb(m.errors) -> 0 ->> 'at' AS text) AS t)
 
 -- define: joined_table
 -- of Python's, of Elixir's
@@ -141,9 +141,10 @@ WITH moved AS (
         cancelled_at = CASE WHEN m.state = 'executing' THEN m.cancelled_at END,
         -- when beside=oban_producers
         meta = CASE
+            WHEN jsonb_typeof(m.meta) <> 'object' THEN m.meta
             WHEN m.state <> 'executing' THEN jsonb_set(m.meta, ARRAY['uniq_bmp'], '[]')
             WHEN m.attempt >= m.max_attempts THEN m.meta
-            ELSE m.meta || jsonb_build_object('rescued', coalesce(CAST(m.meta ->> 'rescued' AS integer), 0) + 1)
+            ELSE m.meta || jsonb_build_object('rescued', coalesce(CAST(substring(m.meta ->> 'rescued' FROM '^[0-9]{1,9}$') AS integer), 0) + 1)
         END,
         -- end
         discarded_at = CASE

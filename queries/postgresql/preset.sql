@@ -62,6 +62,20 @@ END
 {rows_by_id}
 AND {in_part} -- when defined in_part
 
+-- define: json_string
+-- a pattern: a string of JSON that any version casts, once the {escapes} are replaced
+'"(?:[^"\\\u0001-\u001f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4,4})*"'
+
+-- define: time_of_text
+-- for a row t: the time in ISO 8601 that t.text is; null if it is none
+CASE
+    WHEN t.text ~ '^(?!0000)[0-9]{4,4}-(0[1-9]|1[0-2])-[0-3][0-9][T ]([01][0-9]|2[0-3])(:[0-5][0-9]){2,2}([.][0-9]{1,9})?(Z|[+-](0[0-9]|1[0-4])(:?[0-5][0-9])?)?$'
+        THEN CASE
+            WHEN to_char(CAST(substr(t.text, 1, 8) || '01' AS date) + CAST(substr(t.text, 9, 2) AS integer) - 1, 'YYYY-MM-DD') = left(t.text, 10)
+                THEN CAST(t.text AS timestamptz)
+        END
+END
+
 -- define: oldest_first
 m."{id}" -- when defined pushed_at
 
@@ -175,7 +189,7 @@ SELECT CAST({stager} AS text) AS stager;
 -- one row: of the first 100,000 open jobs: how many have been retried for longer than :seconds, and the one that failed first
 SELECT
     count(*) AS jobs,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(j.failing_since)) AS double precision) AS oldest_seconds,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM min(j.failing_since)) AS double precision) AS oldest_seconds,
     CAST(max(j.attempts) AS integer) AS attempts,
     CAST((array_agg(j.id ORDER BY j.failing_since, j.id))[1] AS text) AS id
 FROM (

@@ -1916,7 +1916,7 @@ SELECT
     CAST(NULL AS bigint) AS done,
     -- when role pushed_at
     -- The oldest of the next 64 slots: a hole at the head does not hide the message behind it.
-    CAST(EXTRACT(EPOCH FROM clock_timestamp() - least(
+    CAST(EXTRACT(EPOCH FROM clock_timestamp()) - EXTRACT(EPOCH FROM least(
         -- when in_hand=on
         (
             SELECT m.pushed_at FROM "{schema}"."{queue}_in_hand" AS m
@@ -2034,7 +2034,7 @@ SELECT
     -- end
     + late.found END AS ready,
     CASE WHEN p.next_pop IS NOT NULL THEN late.parked END AS parked,
-    CAST(EXTRACT(EPOCH FROM clock_timestamp() - least(
+    CAST(EXTRACT(EPOCH FROM clock_timestamp()) - EXTRACT(EPOCH FROM least(
         -- when in_hand=on
         (
             SELECT m.pushed_at FROM "{schema}"."{queue}_in_hand" AS m
@@ -2600,7 +2600,7 @@ SELECT
     p.number AS number,
     r.first_id AS id,
     r.time AS pushed_at,
-    CAST(EXTRACT(EPOCH FROM clock_timestamp() - r.time) AS double precision) AS age_seconds,
+    CAST(EXTRACT(EPOCH FROM clock_timestamp()) - EXTRACT(EPOCH FROM r.time) AS double precision) AS age_seconds,
     {visible_next_pop} AS next_pop,
     pg_sequence_last_value(to_regclass('"{schema}"."{queue}_turn_seq"')) AS turn -- when subscribed=no
     -- when subscribed=yes

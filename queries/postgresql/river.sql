@@ -85,7 +85,7 @@ m.state = 'retryable' AND {in_part}
 true
 
 -- define: failing_since
-CAST(m.errors[1] ->> 'at' AS timestamptz)
+(SELECT {time_of_text} FROM (SELECT m.errors[1] ->> 'at' AS text) AS t)
 
 -- define: installed_version
 -- of its migrations

@@ -36,16 +36,24 @@ m.queue_name
 true
 
 -- define: is_ready
-EXISTS (SELECT FROM "{schema}".solid_queue_ready_executions AS r WHERE r.job_id = m.id) AND {in_part}
+-- One state per job, as its own Job#status has it: finished, else the first execution that there is: ready, claimed, failed.
+EXISTS (SELECT FROM "{schema}".solid_queue_ready_executions AS r WHERE r.job_id = m.id) AND m.finished_at IS NULL AND {in_part}
+
+-- define: is_not_ready
+m.finished_at IS NULL AND NOT EXISTS (SELECT FROM "{schema}".solid_queue_ready_executions AS o WHERE o.job_id = m.id)
+
+-- define: is_not_claimed
+{is_not_ready} AND NOT EXISTS (SELECT FROM "{schema}".solid_queue_claimed_executions AS t WHERE t.job_id = m.id)
 
 -- define: is_scheduled
 (
     EXISTS (SELECT FROM "{schema}".solid_queue_scheduled_executions AS s WHERE s.job_id = m.id)
     OR EXISTS (SELECT FROM "{schema}".solid_queue_blocked_executions AS b WHERE b.job_id = m.id)
-) AND m.finished_at IS NULL AND {in_part}
+) AND {is_not_claimed}
+AND NOT EXISTS (SELECT FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id) AND {in_part}
 
 -- define: is_claimed
-EXISTS (SELECT FROM "{schema}".solid_queue_claimed_executions AS c WHERE c.job_id = m.id) AND {in_part}
+EXISTS (SELECT FROM "{schema}".solid_queue_claimed_executions AS c WHERE c.job_id = m.id) AND {is_not_ready} AND {in_part}
 
 -- define: is_stuck
 -- As its own orphaned and prunable say: the process is gone, or had no heartbeat for process_alive_threshold.
@@ -53,10 +61,10 @@ EXISTS (
     SELECT FROM "{schema}".solid_queue_claimed_executions AS c
     LEFT JOIN "{schema}".solid_queue_processes AS p ON c.process_id = p.id
     WHERE c.job_id = m.id AND coalesce(timezone('UTC', p.last_heartbeat_at) < {silent_before}, true)
-) AND {in_part}
+) AND {is_not_ready} AND {in_part}
 
 -- define: is_error
-EXISTS (SELECT FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id) AND {in_part}
+EXISTS (SELECT FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id) AND {is_not_claimed} AND {in_part}
 
 -- define: is_done
 m.finished_at IS NOT NULL AND {in_part}
@@ -86,8 +94,16 @@ timezone('UTC', coalesce(m.finished_at, (SELECT f.created_at FROM "{schema}"."{b
 
 -- define: error
 (
-    SELECT concat_ws(': ', CAST(f.error AS jsonb) ->> 'exception_class', CAST(f.error AS jsonb) ->> 'message')
-    FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id
+    SELECT
+        coalesce(nullif(concat_ws(
+            ': ',
+            CAST(substring(e.text FROM concat('"exception_class"\s*:\s*(', {json_string}, ')')) AS json) #>> '{}',
+            CAST(substring(e.text FROM concat('"message"\s*:\s*(', {json_string}, ')')) AS json) #>> '{}'
+        ), ''), e.text, '')
+    FROM (
+        SELECT regexp_replace(left(CAST(f.error AS text), 100000), {escapes}, '\1\\\\', 'g') AS text
+        FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id
+    ) AS e
 )
 
 -- define: title
@@ -130,6 +146,25 @@ timezone('UTC', coalesce(
 -- Its heartbeat is every minute; after process_alive_threshold (5 minutes unless set) its supervisor prunes it.
 300
 
+-- define: counted_anew
+-- its arguments as they are written, but for its two counters
+-- Escapes of the type json are set aside: it has them, but does not read \u0000. Not where the character that replaces
+-- them is in use.
+(
+    SELECT replace(
+        concat('{', string_agg(concat(
+            to_json(a.key), ':',
+            CASE a.key WHEN 'executions' THEN '0' WHEN 'exception_executions' THEN '{}' ELSE CAST(a.value AS text) END
+        ), ',' ORDER BY a.position), '}'),
+        s.aside, '\u'
+    )
+    FROM (SELECT CASE WHEN strpos(m.arguments, chr(127)) = 0 THEN concat(chr(127), 'u') ELSE '\u' END AS aside) AS s
+    CROSS JOIN LATERAL json_each(
+        CAST(regexp_replace(m.arguments, '(?<!\\)((?:\\\\)*)\\u', concat('\1', replace(s.aside, '\', '\\')), 'g') AS json)
+    ) WITH ORDINALITY AS a (key, value, position)
+    GROUP BY s.aside
+)
+
 -- define: writes_into
 '"{schema}".solid_queue_ready_executions'
 
@@ -163,9 +198,10 @@ freed AS (SELECT r.job_id FROM released AS r UNION ALL SELECT t.job_id FROM retr
 reset AS (
     UPDATE "{schema}"."{table}" AS m
     SET
-        arguments = CAST(
-            CAST(m.arguments AS jsonb) || jsonb_build_object('executions', 0, 'exception_executions', jsonb_build_object()) AS text
-        ),
+        arguments = CASE
+            WHEN m.arguments ~ '"(executions"\s*:\s*[1-9]|exception_executions"\s*:\s*{\s*")' THEN {counted_anew}
+            ELSE m.arguments
+        END,
         updated_at = timezone('UTC', now())
     FROM retried AS r
     WHERE m.id = r.job_id

@@ -25,7 +25,7 @@ SELECT
 FROM (
     SELECT
         m.id,
-        CAST(EXTRACT(EPOCH FROM clock_timestamp() - m.pushed_at) AS double precision) AS seconds
+        CAST(EXTRACT(EPOCH FROM clock_timestamp()) - EXTRACT(EPOCH FROM m.pushed_at) AS double precision) AS seconds
     FROM "{schema}"."{queue}" AS m ORDER BY m.id LIMIT 1
 ) AS b
 CROSS JOIN (

@@ -239,7 +239,7 @@ SELECT
     count(*) AS found,
     max(d.seconds) AS oldest_seconds
 FROM (
-    SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp() - m.done_at) AS double precision) AS seconds
+    SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM m.done_at) AS double precision) AS seconds
     FROM "{schema}"."{table}" AS m
     WHERE {is_done} AND m.done_at < statement_timestamp() - interval '1 day'
     ORDER BY m.done_at LIMIT 10001

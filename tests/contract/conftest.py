@@ -102,6 +102,8 @@ def skip_impossible_design(request: pytest.FixtureRequest) -> None:
 REFUSED_THROUGH_A_POOLER = {
     "test_prove.py": "prove",
     "test_maintain_postgresql.py": "maintain",
+    "test_missing_indexes_and_keys_are_created": "CREATE INDEX CONCURRENTLY",
+    "test_a_key_that_cannot_be_created_is_named": "CREATE INDEX CONCURRENTLY",
     "test_a_prepared_transaction_is_rolled_back": "ROLLBACK PREPARED",
     "test_a_consumer_that_waits_is_registered_and_gets_what_is_pushed": "LISTEN",
     "test_every_statement_runs_and_fills_its_row_type": "LISTEN",

@@ -9,6 +9,7 @@ from console.actions import execute, plan
 from console.actions.adopt import adopt
 from console.actions.requeue import Requeue
 from console.catalog import Queue
+from console.clock import FarTime
 from console.designs import DESIGNS
 from console.engines import Database
 from console.errors import TooSlowError, UsageError
@@ -217,7 +218,7 @@ def test_a_due_time_can_be_infinity(new_database: Database) -> None:
     queue = adopt(new_database, "public", "t", DESIGNS["pending"], roles)
     first = read_page(new_database, queue, limit=2)
     assert [(listed.state, listed.due_at, listed.id) for listed in first.messages] == [
-        ("scheduled", None, None)
+        ("scheduled", FarTime("infinity"), None)
     ] * 2
     assert first.next is not None
     assert len(read_page(new_database, queue, after=first.next.text).messages) == 3

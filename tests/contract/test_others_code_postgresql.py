@@ -124,13 +124,23 @@ def test_triggers_that_name_their_tables_without_a_schema_run(theirs: Theirs, ve
     assert path == "pg_catalog, pg_temp", "nothing is left behind"
 
 
-@pytest.mark.parametrize("moment", ["BEFORE STATEMENT", "BEFORE ROW", "AFTER ROW", "DEFERRED"])
-def test_no_trigger_gets_back_the_rights_of_a_superuser(theirs: Theirs, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("moment", "how"),
+    [
+        *((one, "RESET ROLE") for one in sorted(TRIGGERS - {"AFTER STATEMENT"})),
+        ("AFTER ROW", "SET SESSION AUTHORIZATION DEFAULT"),
+        ("AFTER ROW", "PERFORM set_config('role', session_user, false)"),
+        ("DEFERRED", "PERFORM set_config('session_authorization', session_user, true)"),
+    ],
+)
+def test_no_trigger_gets_back_the_rights_of_a_superuser(
+    theirs: Theirs, moment: str, how: str
+) -> None:
     client = adopted(theirs, "claim")
     with connect(theirs.url) as connection:
         connection.execute(
             f"CREATE OR REPLACE FUNCTION app.write_log() RETURNS trigger LANGUAGE plpgsql AS $$"
-            f" BEGIN IF TG_NAME = '{moment}' THEN RESET ROLE; ALTER ROLE {theirs.owner} SUPERUSER;"
+            f" BEGIN IF TG_NAME = '{moment}' THEN {how}; ALTER ROLE {theirs.owner} SUPERUSER;"
             f" END IF; RETURN NEW; END $$".encode()
         )
     with pytest.raises(ConsoleError, match="security-definer"):

@@ -458,3 +458,98 @@ def test_a_pause_by_the_librarys_own_tools_is_a_finding(console: Console, theirs
     assert "pause_undone" in findings(console, "mail")
     console.done("resume", "mail", "--yes")
     assert "pause_undone" not in findings(console, "mail")
+
+
+def test_a_job_of_solid_queue_has_one_state(console: Console, theirs: StandIn) -> None:
+    """As its own Job#status has it, whatever executions a job was left with."""
+    theirs.create(SOLID_QUEUE)
+    theirs.run(
+        """
+        INSERT INTO solid_queue_jobs (arguments) SELECT '{}' FROM generate_series(1, 4);
+        UPDATE solid_queue_jobs SET finished_at = timezone('UTC', now()) WHERE id = 1;
+        INSERT INTO solid_queue_failed_executions (job_id, error, created_at)
+        SELECT id, '{"message": "no"}', now() FROM solid_queue_jobs;
+        INSERT INTO solid_queue_ready_executions (job_id, queue_name, created_at)
+        VALUES (2, 'mail', now()), (1, 'mail', now());
+        INSERT INTO solid_queue_claimed_executions (job_id, created_at) VALUES (3, now());
+        INSERT INTO solid_queue_blocked_executions (job_id, queue_name, created_at)
+        VALUES (4, 'mail', now());
+        """
+    )
+    adopt(console, "solid-queue")
+    assert figures(console, "jobs") == counts(1, 0, 1, 1, 1, 1)
+    states = {message["id"]: message["state"] for message in listed(console, "jobs")}
+    assert states == {"1": "done", "2": "ready", "3": "claimed", "4": "error"}
+    assert len(listed(console, "jobs")) == 4
+
+
+ARGUMENTS = (
+    r'{"arguments":[{"z":1e22,"a":"\u0000 \\u0000","executions":7}],"executions":3,'
+    r'"exception_executions":{"[IOError]":3},"locale":"\ud83d"}'
+)
+
+
+def test_json_that_no_cast_takes_blocks_no_job_of_solid_queue(
+    console: Console, theirs: StandIn
+) -> None:
+    """Shown as it is written; and a requeue changes nothing but the two counters."""
+    untouched = r'{"b": 1e22, "a": "\u0000", "executions": 0, "exception_executions": {}}'
+    broken = '{"executions": 1, broken'
+    theirs.create(SOLID_QUEUE)
+    errors = [
+        r'{"exception_class":"IOError","message":"bad \u0000 \ud83d \u00e9"}',
+        "no JSON",
+        r'{"exception_class": "E", "message": "two"}',
+    ]
+    for arguments, error in zip((ARGUMENTS, broken, untouched), errors, strict=True):
+        theirs.rows(
+            """
+            WITH job AS (INSERT INTO solid_queue_jobs (arguments) VALUES (%s) RETURNING id)
+            INSERT INTO solid_queue_failed_executions (job_id, error, created_at)
+            SELECT id, %s, now() FROM job
+            """,
+            [arguments, error],
+        )
+    adopt(console, "solid-queue")
+    shown = {one["id"]: one["error"] for one in listed(console, "jobs", "--payload")}
+    assert shown == {"1": r"IOError: bad \u0000 \ud83d é", "2": "no JSON", "3": "E: two"}
+    assert console("errors", "jobs").status == 0
+    result = console("requeue", "jobs", "--yes", "--json").json["result"]
+    assert (result["done"], sum(result["failed"].values())) == (2, 1)
+    assert [why.startswith("message 2: ") for why in result["failed"]] == [True]
+    assert figures(console, "jobs") == counts(2, 0, 0, 0, 1, 0)
+    changed = ARGUMENTS.replace('"executions":3', '"executions":0')
+    changed = changed.replace('{"[IOError]":3}', "{}")
+    assert [
+        one for (one,) in theirs.rows("SELECT arguments FROM solid_queue_jobs ORDER BY id")
+    ] == [*(changed, broken, untouched)]
+
+
+def test_texts_in_the_state_of_a_hangfire_job_end_no_statement(
+    console: Console, theirs: StandIn
+) -> None:
+    """Its data is a text in older versions."""
+    theirs.create(HANGFIRE)
+    theirs.run("ALTER TABLE state ALTER data TYPE text")
+    for data in (
+        "no JSON",
+        r'{"EnqueueAt": "\u0000"}',
+        '{"EnqueueAt": "2026-02-30T00:00:00Z"}',
+        None,
+    ):
+        theirs.rows(
+            """
+            WITH job AS (INSERT INTO job (statename) VALUES ('Scheduled') RETURNING id),
+            state AS (INSERT INTO state (jobid, name, data) SELECT id, 'Scheduled', %s FROM job
+                RETURNING id, jobid)
+            SELECT * FROM state
+            """,
+            [data],
+        )
+    theirs.rows("UPDATE job SET stateid = (SELECT s.id FROM state AS s WHERE s.jobid = job.id)")
+    theirs.rows(
+        """UPDATE state SET data = '{"EnqueueAt": "2026-03-01T00:00:00Z"}' WHERE data IS NULL"""
+    )
+    adopt(console, "hangfire")
+    due = [one["due_at"] for one in listed(console, "jobs")]
+    assert due == [None, None, None, "2026-03-01T00:00:00+00:00"]

@@ -126,7 +126,7 @@ def test_a_catalog_of_an_older_console_gets_its_id_from_its_owner(
         "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dbq, public TO {}",
     )
     with login(filled.url, *rights) as url, closing(open_database(url)) as database:
-        with pytest.raises(RefusedError, match="Let the catalog's owner run dbq-console upgrade"):
+        with pytest.raises(RefusedError, match="Let the catalog's owner run"):
             run(replace(filled, database=database), lake)
         assert lake.files("") == []
         run(filled, lake)

@@ -167,7 +167,7 @@ def test_every_parameter_is_the_same_in_a_form_and_on_the_command_line(verb: Ver
         "lines",
         "allow_empty",
         "fix",
-        *("codes", "all_codes"),
+        *("codes", "all_codes", "all_queues"),
         "idle_for",
         *("subscriber", "group", "fleet"),
     }, missing

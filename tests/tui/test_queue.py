@@ -327,6 +327,23 @@ async def test_findings_show_evidence_cause_and_consequence_and_open_their_dialo
         assert console.is_at(FindingDialog)
 
 
+async def test_consumption_that_takes_a_second_sample_is_counted_down_to() -> None:
+    first, other = "consumption not known: this is the first", "order of pops: no right"
+    async with opened(size=(120, 40)) as console:
+        screen = await open_queue(console, "orders")
+        of = Diagnosis(QUEUE, (), (first, other), pending=first)
+        store = console.app.context.store
+        store.add_diagnoses("prod-orders", [of], console.clock.now, AT, next_seconds=30)
+        await console.press("g")
+        for passed, words in ((2, "consumption: asked again in 28 s"), (28, "asked again now")):
+            console.clock.now += passed
+            screen.draw()
+            await settled(console.pilot)
+            assert words in console.picture
+            assert f"not examined: {other}" in console.picture
+            assert first not in console.picture
+
+
 async def test_all_clear_is_shown_only_after_a_complete_examination_without_notes() -> None:
     """As on the command line, where the verdict is "notes" if there are any."""
     all_clear = (queue("orders", "ring", ready=0, gap=0, capacity=10),)

@@ -241,10 +241,18 @@ STEP = st.tuples(
 )
 
 
+STEPS_OF_A_QUEUE = st.lists(
+    st.tuples(st.sampled_from(["push", "pop", "undone push", "undone pop"]), st.integers(0, 300)),
+    max_size=30,
+)
+
+
 def row(flow: Flow, pushes: int, pops: int, base: int) -> StatusRow:
     if flow is Flow.NUMBERS:
         return replace(RING, next_push=pushes, next_pop=pops, base=base)
-    return replace(NOTHING, inserted=pushes, deleted=pops)
+    there = pushes - pops
+    ready = min(there, COUNTED + 1)
+    return replace(NOTHING, inserted=pushes, deleted=pops, ready=ready, rows_estimated=there)
 
 
 def unreadable(flow: Flow) -> StatusRow:
@@ -277,7 +285,8 @@ def test_rates_are_computed_between_two_resets_of_the_counters(
             pushes, pops = (pushes + 7, pops + 7) if flow is Flow.NUMBERS else (0, 0)
             life = []
         elif event == "flow":
-            pushes, pops = pushes + more_pushes, pops + more_pops
+            pushes += more_pushes
+            pops = min(pops + more_pops, pushes)
         rates = window.add(now, row(flow, pushes, pops, base), counts_rows=True)
         if not life:
             assert rates == UNKNOWN
@@ -300,7 +309,37 @@ def test_rates_restart_when_a_counter_becomes_readable() -> None:
     incomplete = replace(NOTHING, updated=None)
     assert window.add(0.0, incomplete, counts_rows=True) == UNKNOWN
     assert window.add(1.0, NOTHING, counts_rows=True) == UNKNOWN
-    assert window.add(2.0, replace(NOTHING, inserted=3), counts_rows=True) == Rates(3.0, 0.0)
+    pushed = replace(NOTHING, inserted=3, ready=3)
+    assert window.add(2.0, pushed, counts_rows=True) == Rates(3.0, 0.0)
+
+
+@given(STEPS_OF_A_QUEUE, st.booleans(), st.integers(0, 900))
+def test_rates_are_of_what_was_committed(
+    steps: list[tuple[str, int]], estimated: bool, held: int
+) -> None:
+    """Whatever is rolled back on one side, the engine counts it and the rates do not; the other
+    side is exact too."""
+    window = RateWindow(Flow.DELETED, 1e9)
+    inserted, deleted, pushed, popped = held, 0, 0, 0
+    sides = {kind for kind, _ in steps if kind.startswith("undo")}
+    for second, (kind, most) in enumerate([("push", 0), *steps]):
+        number = min(most, held) if "pop" in kind else most
+        if kind in {"push", "undone push"}:
+            inserted += number
+        else:
+            deleted += number
+        if kind == "push":
+            pushed, held = pushed + number, held + number
+        elif kind == "pop":
+            popped, held = popped + number, held - number
+        ready = COUNTED + 1 if estimated else min(held, COUNTED + 1)
+        one = replace(NOTHING, inserted=inserted, deleted=deleted, ready=ready, rows_estimated=held)
+        rates = window.add(float(second), one, counts_rows=True)
+    if len(sides) < 2:
+        assert (rates.pushed, rates.popped) == (pushed, popped)
+    else:
+        assert (rates.pushed or 0) >= pushed
+        assert (rates.popped or 0) >= popped
 
 
 def test_two_samples_at_the_same_moment_have_no_rates() -> None:

@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from console.doctor.finding import countdown
 from console.monitor.limits import Severity
 from console.tui.context import Context
 from console.tui.findings import FindingView, QueueKey, full_soon
@@ -235,6 +236,9 @@ class FindingsTab(QueueTab):
         else:
             yield f"The doctor ran {ago} ago.", "quiet"
         for why in diagnosis.unseen:
+            if why == diagnosis.pending and view.next_examination_seconds is not None:
+                yield countdown(view.next_examination_seconds), "quiet"
+                continue
             yield f"? not examined: {first_line(why)}", "warning"
 
     def on_keyed_table_cursor_moved(self, event: KeyedTable.CursorMoved) -> None:
