@@ -192,9 +192,7 @@ class SampleRun:
     def _search(self, queues: Sequence[Queue], error: ConsoleError) -> None:
         """Find the queue that fails or is too slow; read the others."""
         if len(queues) == 1 and not isinstance(error, TooSlowError):
-            self._fail(queues[0], error.why or error.what)
-            if isinstance(error, BusyError):
-                self.locked.append(queues[0])
+            self._fail(queues[0], error.why or error.what, error)
         elif not self._may_search(begin=True):
             self._read_cheaply(queues)
         elif len(queues) > 1:
@@ -224,9 +222,11 @@ class SampleRun:
             if len(queues) > 1:
                 problem = f"there was no time to read it separately ({problem})"
             for queue in queues:
-                self._fail(queue, problem)
+                self._fail(queue, problem, error)
 
-    def _fail(self, queue: Queue, problem: str) -> None:
+    def _fail(self, queue: Queue, problem: str, error: ConsoleError | None = None) -> None:
+        if isinstance(error, BusyError) and not isinstance(error, TooSlowError):
+            self.locked.append(queue)
         self._memory.set_apart(queue, problem)
         self._sampled[key_of(queue)] = SampledRow(None, problem, elapsed())
 
@@ -261,7 +261,7 @@ class SampleRun:
         except ConnectionFailedError:
             raise
         except ConsoleError as error:
-            self._fail(queue, error.why or error.what)
+            self._fail(queue, error.why or error.what, error)
             return True
         now = self._sampled[key_of(queue)]
         if now.row is not None:
