@@ -36,6 +36,11 @@ def duration(seconds: float) -> str:
     return _with_rest(rounded // 86400, "d", rounded % 86400 // 3600, "h")
 
 
+def whole_seconds(seconds: float) -> str:
+    """A duration that counts up or down before the reader: without tenths, which would flicker."""
+    return f"{seconds:.0f} s" if seconds < 59.5 else duration(round(seconds))
+
+
 def _with_rest(number: int, unit: str, rest: int, smaller: str) -> str:
     return f"{number} {unit} {rest:02} {smaller}" if rest else f"{number} {unit}"
 

@@ -11,7 +11,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from console import sql
+from console import decisions, sql
 from console.actions.push import BATCH, pauses, require_interface, signals_deferred, sleep_until
 from console.catalog import Queue
 from console.designs import Flow
@@ -132,6 +132,16 @@ def pop(
             elif delivered or not wait(deadline):
                 break
     return PopResult(delivered, finished)
+
+
+def nothing_to_pop(database: Database, queue: Queue) -> str:
+    """Why a pop was empty, for the operator: no message, or a pause, by whom and since when."""
+    with database.transaction(f"see why {queue.name!r} is empty", read_only=True) as connection:
+        known = decisions.has_decisions(connection)
+        pause = decisions.find(connection, "pause", queue.schema, queue.name) if known else None
+    if pause is None:
+        return "has nothing to pop now"
+    return f"is {pause.words}. {decisions.revoke_hint('resume', queue.name)}"
 
 
 def require_finishes(queue: Queue, next_step: str = "") -> None:

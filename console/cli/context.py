@@ -54,6 +54,11 @@ class Call:
         """Options that printed commands need to name the connection; none if there is only one."""
         return ()
 
+    @property
+    def of_several(self) -> bool:
+        """Whether others run beside it, so that the terminal is not its own."""
+        return bool(self.connection_words)
+
     @cached_property
     def configuration(self) -> Configuration:
         """The configuration, read at the first use."""

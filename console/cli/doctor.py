@@ -1,8 +1,11 @@
 """Findings and notifications: doctor, report, notify."""
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -23,7 +26,7 @@ from console.cli.several import over_connections
 from console.cli.streams import narrate
 from console.config import Profile
 from console.config.notifications import targets
-from console.doctor.finding import Diagnosis, Finding, Repair
+from console.doctor.finding import Diagnosis, Finding, Repair, countdown
 from console.engines import THIS_MACHINE, TRANSPORT, Database
 from console.errors import UsageError
 from console.formats import moment, plain
@@ -294,7 +297,7 @@ def _examination(
     memory, usual = ConsumerHistory(database, recall), TrafficForecasts(database.label)
 
     def examine() -> list[Diagnosis]:
-        with with_connection_options(*call.connection_words):
+        with with_connection_options(*call.connection_words), ExitStack() as shown:
             return diagnose(
                 database,
                 queues,
@@ -303,9 +306,42 @@ def _examination(
                 consumption=consumption,
                 consumers=memory,
                 forecasts=usual,
+                on_known=None if call.json else partial(_show_known, call, shown),
             )
 
     return examine
+
+
+def _show_known(call: Call, shown: ExitStack, found: Sequence[Diagnosis], seconds: float) -> None:
+    """On stderr what is known while the consumption is not, and when that is asked again: on a
+    terminal counted down, and replaced by the result."""
+    of = [f"{call.connection_words[-1]}:"] if call.of_several else []
+    known, due = [*of, *_lines(call, found)], time.monotonic() + seconds
+
+    def lines() -> list[str]:
+        return [*known, countdown(due - time.monotonic())]
+
+    from rich import console, live, text  # noqa: PLC0415  # slow to import
+
+    terminal = console.Console(stderr=True)
+    if call.of_several or not (terminal.file.isatty() and terminal.is_interactive):
+        narrate("\n".join(lines()))
+        return
+    display = live.Live(
+        get_renderable=lambda: text.Text("\n".join(lines())),
+        console=terminal,
+        refresh_per_second=2,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+
+    def end(kind: type[BaseException] | None, *_: object) -> None:
+        display.transient = kind is None  # what was known stays after Ctrl-C
+        display.stop()
+
+    display.start(refresh=True)
+    shown.push(end)
 
 
 def _plan(call: Call, database: Database, diagnosis: Diagnosis, repairs: Sequence[Repair]) -> None:

@@ -213,7 +213,7 @@ def pop(
         lost = numbered(popped.delivered - popped.finished, "claim")
         narrate(f"Lost: {lost}, released or claimed by another consumer meanwhile.")
     if not popped.delivered:
-        narrate(f"The queue {name!r} has nothing to pop now.")
+        narrate(f"The queue {name!r} {popping.nothing_to_pop(database, queue)}.")
         sys.exit(1)
 
 

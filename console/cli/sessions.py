@@ -168,7 +168,8 @@ def waits(call: Call, name: str | None, seconds: float) -> None:
 
     It samples the server's own views several times a second, never a queue, and shows the sessions
     that hold locks on the queue and those connected to them by waiting. Between two
-    transactions a session holds no lock and is not visible. Values in statements are shown as `?`.
+    transactions a session holds no lock and is not visible. Sessions of the console that only read
+    are left out. Values in statements are shown as `?`.
     Ctrl-C ends it early and shows the result so far.
 
     \b

@@ -26,6 +26,7 @@ from console.doctor.stopped_consumers import (
     SUBSCRIBER,
     UNPROVEN,
     ConsumptionHistory,
+    ConsumptionState,
     ConsumptionVerdict,
 )
 from console.doctor.unusual import TrafficForecasts
@@ -39,6 +40,8 @@ from console.monitor.snapshot import QueueSnapshot, snapshot
 _AT_ONCE = 16
 """Queues whose checks may wait at the same time. Only one of them works at a time."""
 _ALL = frozenset(code.name for code in CODES)
+OnKnown = Callable[[list[Diagnosis], float], None]
+"""Called with the diagnoses but for their consumption, and the seconds until that is known."""
 _RATE_STEPS = 4
 _RATE_SECONDS = 1.5
 """A ring that may soon be full is sampled `_RATE_STEPS` times within this, for its rates."""
@@ -55,12 +58,13 @@ def diagnose(  # noqa: PLR0913  # what is known from before
     consumption: ConsumptionHistory | None = None,
     consumers: ConsumerHistory | None = None,
     forecasts: TrafficForecasts | None = None,
+    on_known: OnKnown | None = None,
 ) -> list[Diagnosis]:
     """What is wrong with the queues (None: all of them). Changes nothing.
 
     `snapshots`: recent ones, for their rates. `consumption`, `consumers`: what earlier calls saw;
     without `consumption` this call waits for its second sample. Raises ConnectionFailedError; any
-    other obstacle is reported in `unseen`.
+    other obstacle is reported in `unseen`. `on_known`: called once, if it waits for long.
     """
 
     def sample(some: Sequence[Queue] | None) -> DatabaseSample:
@@ -73,50 +77,70 @@ def diagnose(  # noqa: PLR0913  # what is known from before
     known = {(one.schema, one.queue): one for one in snapshots}
     consumption = ConsumptionHistory() if consumption is None else consumption
     consumers = ConsumerHistory(database) if consumers is None else consumers
-    latest, verdicts = consumption.watch(database, lambda: sample(queues), thresholds_of, known)
-    figures = _with_rates(latest, known, sample, min(patience_seconds, _RATE_SECONDS))
-    late = {
-        key
-        for key, seen in figures.items()
-        if not seen.paused and consumption.waits_long(seen, thresholds_of(seen.queue))
-    }
-    readable = [one.queue for one in latest.queues if not one.queue.not_known]
-    seen_consumers, consumers_unseen = consumers.update(readable, figures, late)
     known_forecasts = {} if forecasts is None else forecasts.refreshed()
-    turn = Semaphore()
 
-    def diagnose_one(one: QueueSample) -> Diagnosis:
-        queue, key = one.queue, key_of(one.queue)
-        if queue.not_known:
-            return Diagnosis(queue, (), (queue.not_known,), unproven=_ALL)
-        opened = check_context(
-            database,
-            queue,
-            snapshot=figures[key],
-            thresholds=thresholds_of(queue.name),
-            patience_seconds=patience_seconds,
-            masks=masks,
-            clock_ahead=latest.clock_ahead,
-            forecasts=forecasts,
-            turn=turn,
-        )
-        with turn, opened as context:
-            silent = consumers.silent(queue, figures[key], consumption.idle_for_seconds)
-            diagnosis = _diagnose(context, one, verdicts[key], consumers, silent, consumers_unseen)
-            return replace(
-                diagnosis,
-                consumers=seen_consumers.get(key),
-                messages_late=key in late,
-                forecast=known_forecasts.get(key),
+    def judge(
+        latest: DatabaseSample, verdicts: Mapping[Key, ConsumptionVerdict]
+    ) -> list[Diagnosis]:
+        figures = _with_rates(latest, known, sample, min(patience_seconds, _RATE_SECONDS))
+        late = {
+            key
+            for key, seen in figures.items()
+            if not seen.paused and consumption.waits_long(seen, thresholds_of(seen.queue))
+        }
+        readable = [one.queue for one in latest.queues if not one.queue.not_known]
+        seen_consumers, consumers_unseen = consumers.update(readable, figures, late)
+        turn = Semaphore()
+
+        def diagnose_one(one: QueueSample) -> Diagnosis:
+            queue, key = one.queue, key_of(one.queue)
+            if queue.not_known:
+                return Diagnosis(queue, (), (queue.not_known,), unproven=_ALL)
+            opened = check_context(
+                database,
+                queue,
+                snapshot=figures[key],
+                thresholds=thresholds_of(queue.name),
+                patience_seconds=patience_seconds,
+                masks=masks,
+                clock_ahead=latest.clock_ahead,
+                forecasts=forecasts,
+                turn=turn,
             )
+            with turn, opened as context:
+                silent = consumers.silent(queue, figures[key], consumption.idle_for_seconds)
+                diagnosis = _diagnose(
+                    context, one, verdicts[key], consumers, silent, consumers_unseen
+                )
+                return replace(
+                    diagnosis,
+                    consumers=seen_consumers.get(key),
+                    messages_late=key in late,
+                    forecast=known_forecasts.get(key),
+                )
 
-    if len(latest.queues) < 2:
-        return [diagnose_one(one) for one in latest.queues]
-    with ThreadPoolExecutor(min(len(latest.queues), _AT_ONCE), "doctor") as pool:
+        return _each(latest.queues, diagnose_one)
+
+    def on_pending(
+        latest: DatabaseSample, verdicts: Mapping[Key, ConsumptionVerdict], seconds: float
+    ) -> None:
+        if on_known is not None:
+            on_known(judge(latest, verdicts), seconds)
+
+    latest, verdicts = consumption.watch(
+        database, lambda: sample(queues), thresholds_of, known, on_pending
+    )
+    return judge(latest, verdicts)
+
+
+def _each(
+    queues: Sequence[QueueSample], diagnose_one: Callable[[QueueSample], Diagnosis]
+) -> list[Diagnosis]:
+    if len(queues) < 2:
+        return [diagnose_one(one) for one in queues]
+    with ThreadPoolExecutor(min(len(queues), _AT_ONCE), "doctor") as pool:
         # The copied context hands on this thread's `time_limit`.
-        running = [
-            pool.submit(contextvars.copy_context().run, diagnose_one, one) for one in latest.queues
-        ]
+        running = [pool.submit(contextvars.copy_context().run, diagnose_one, one) for one in queues]
         try:
             return [one.result() for one in running]
         finally:
@@ -179,8 +203,9 @@ def _diagnose(
     elif sample.slow:
         context.unseen.append(f"its figures: {', '.join(sample.slow)} took too long to read")
     findings, unproven = _run_checks(context)
-    if consumed.why:
-        context.unseen.append(f"consumption not known: {consumed.why}")
+    not_known = f"consumption not known: {consumed.why}" if consumed.why else ""
+    if not_known:
+        context.unseen.append(not_known)
     if consumed.findings:
         last = consumers.popped_last(queue)
         findings += [
@@ -208,6 +233,7 @@ def _diagnose(
         context.clock_ahead,
         tuple(finished_acknowledgements(silences, findings, unproven.__contains__)),
         frozenset(unproven),
+        pending=not_known if consumed.state is ConsumptionState.PENDING else "",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from console.catalog import Queue
 from console.decisions import Decision
 from console.engines import Database
+from console.formats import whole_seconds
 from console.monitor.consumers import Consumers
 from console.monitor.limits import Severity
 from console.monitor.recording.forecast import Forecast
@@ -235,6 +236,11 @@ def _estimate(value: object) -> object:
     return f"≈{value:,}" if isinstance(value, (int, float)) else value
 
 
+def countdown(seconds: float) -> str:
+    """`consumption: asked again in 28 s`."""
+    return f"consumption: asked again {f'in {whole_seconds(seconds)}' if seconds >= 1 else 'now'}"
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """Everything found about one queue. `unseen`: what could not be checked, and why."""
@@ -255,6 +261,8 @@ class Diagnosis:
     messages_late: bool = False
     """Whether messages waited for too long."""
     forecast: Forecast | None = field(default=None, compare=False)
+    pending: str = ""
+    """What of `unseen` the next examination can tell."""
 
     @property
     def severity(self) -> Severity:

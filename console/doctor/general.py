@@ -17,7 +17,7 @@ from console.doctor.context import (
     shortened,
 )
 from console.doctor.finding import Code, Finding
-from console.doctor.repairs import archive_done, maintain_queue
+from console.doctor.repairs import archive_done, maintain_queue, resize
 from console.doctor.sessions import holder
 from console.formats import duration
 from console.monitor.activity import Session, find_objects, sample_activity
@@ -56,6 +56,7 @@ FULL_SOON = Code(
     Severity.CRITICAL,
     "at its present rates the ring is full within 5 minutes",
     judgement="only you can decide between more consumers and a larger ring",
+    repair="resize, to twice the slots",
 )
 LIMIT = Code(
     "limit_reached",
@@ -68,6 +69,7 @@ FULL_TODAY = Code(
     Severity.WARNING,
     "at its present rates the ring is full within an hour",
     judgement="only you can decide between more consumers and a larger ring",
+    repair="resize, to twice the slots",
 )
 BURST = Code(
     "error_burst",
@@ -198,10 +200,7 @@ def check_full(seen: QueueSnapshot, queue: Queue) -> Iterator[Finding]:
             if buys is not None
             else ""
         ),
-        judgement="add consumers, or slots: "
-        + command(queue, "resize", str(2 * (seen.capacity or 0)))
-        if "resize" in queue.verbs
-        else "",
+        repair=resize(queue, seen.capacity or 0) if "resize" in queue.verbs else None,
     )
 
 

@@ -100,6 +100,7 @@ class WaitsAndActions:
 
     def _waits(self, queues: Sequence[Queue]) -> None:
         activity = sample_activity(self._database, find_objects(self._database, queues))
+        activity = activity.without_readers(self._database.application_name)
         self._recorder.add(WAITS, waits(activity, datetime.now(UTC)))
 
     def _actions(self, _: Sequence[Queue]) -> None:

@@ -169,6 +169,18 @@ def relay(queue: Queue) -> VerbRepair:
     )
 
 
+def resize(queue: Queue, slots: int) -> VerbRepair:
+    """To twice the slots. Not unattended: consumers may be what is missing."""
+    return VerbRepair(
+        queue,
+        "resize",
+        (str(2 * slots), "--yes", queue.name),
+        f"add slots: {2 * slots:,} instead of {slots:,} (resize); or add consumers",
+        requires_name=True,
+        rights=Rights.ADMIN,
+    )
+
+
 def skip(queue: Queue, subscriber: str) -> VerbRepair:
     """Not unattended: only its operator knows whether the subscriber comes back."""
     return VerbRepair(

@@ -8,7 +8,7 @@ from datetime import datetime
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.doctor import lost_numbers as lost
-from console.doctor.context import CheckContext, CheckGroup, command
+from console.doctor.context import CheckContext, CheckGroup
 from console.doctor.finding import Code, Finding
 from console.doctor.lost_numbers import RingState, ServerHistory
 from console.doctor.number_proof import (
@@ -19,7 +19,7 @@ from console.doctor.number_proof import (
     total,
     without_relay,
 )
-from console.doctor.repairs import relay
+from console.doctor.repairs import relay, resize
 from console.doctor.ring_repairs import AddSlots, CorrectRing
 from console.doctor.slot_map import Structure
 from console.formats import duration, numbered
@@ -61,13 +61,15 @@ FULL = Code(
     "full",
     Severity.CRITICAL,
     "full: no push finds room, and nothing is popped",
-    judgement="start the consumers, or enlarge the ring",
+    judgement="start the consumers",
+    repair="resize, to twice the slots",
 )
 FILLING = Code(
     "filling",
     Severity.WARNING,
     "the ring is nearly full, or full while pops continue",
-    judgement="add consumers, or enlarge the ring",
+    judgement="add consumers",
+    repair="resize, to twice the slots",
 )
 LAPPED = Code(
     "lapped",
@@ -326,8 +328,7 @@ def _check_room(ring: RingState) -> Iterator[Finding]:
         consequence="every push returns null: it is not stored"
         if share >= 1
         else "once it is full, pushes return null and are not stored",
-        judgement="start or add consumers; or add slots: "
-        + command(context.queue, "resize", str(2 * now.size)),
+        repair=resize(ring.queue, now.size),
     )
 
 

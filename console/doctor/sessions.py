@@ -12,6 +12,7 @@ from console.doctor.finding import Code, Finding
 from console.doctor.repairs import maintain_queue, terminate_session
 from console.formats import duration
 from console.monitor.activity import Session
+from console.monitor.blocked import blocked
 from console.monitor.limits import Severity
 from console.monitor.waits import HorizonRow
 
@@ -22,6 +23,15 @@ DEAD_ROWS = 10_000
 KEPT_TRANSACTIONS = 10_000
 """A replication slot keeps dead rows if it is this many transactions behind."""
 
+LOCKED_SECONDS = 5.0
+"""DDL that waits for less is over soon, or its caller's lock timeout ends it."""
+
+LOCKED = Code(
+    "table_locked",
+    Severity.CRITICAL,
+    "a session stops all others at the queue's table: DDL that waits for it, or its own",
+    repair="end-session, of the session that all others wait for",
+)
 ROWS_HELD = Code(
     "rows_held",
     Severity.WARNING,
@@ -47,6 +57,28 @@ DEAD_HEAD = Code(
     judgement="what keeps them may be in use: have its owner end it, or drop the slot",
     repair="maintain (doctor --fix), once nothing keeps the dead rows",
 )
+
+
+def _check_locked(context: CheckContext) -> Iterator[Finding]:
+    """Not what waits for a moment only, unless it keeps the figures from being read."""
+    seen = context.snapshot
+    for one in blocked(context.database, [context.queue]).values():
+        if one.waited_seconds < LOCKED_SECONDS and not (seen and seen.problem):
+            continue
+        yield Finding(
+            LOCKED,
+            shortened(one.words, 160),
+            evidence=_evidence(one.root)
+            | {"stopped": [f"{s.label} ({s.who}): {s.waits_for}" for s in one.waiters]},
+            cause="a statement that changes the table, or locks it, waits for a transaction that "
+            "has used it, or is in one that has not ended; whoever comes later waits behind it",
+            consequence="nothing is pushed or popped, and the queue cannot be sampled, until it "
+            "ends",
+            for_seconds=one.waited_seconds,
+            repair=terminate_session(
+                context.queue, one.root.key, one.root.transaction_seconds or 0.0
+            ),
+        )
 
 
 def _check_holders(context: CheckContext) -> Iterator[Finding]:
@@ -215,8 +247,9 @@ def holder(row: HorizonRow) -> str:
 
 
 CHECKS = CheckGroup(
-    (ROWS_HELD, PREPARED, STARVED, DEAD_HEAD),
+    (LOCKED, ROWS_HELD, PREPARED, STARVED, DEAD_HEAD),
     {
+        "sessions that wait for the table": _check_locked,
         "sessions that hold rows": _check_holders,
         "starvation": _check_starvation,
         "dead rows at the head": _check_dead_head,

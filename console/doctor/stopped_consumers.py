@@ -32,6 +32,8 @@ IDLE_FOR_SECONDS = 30.0
 """If nothing is popped for this long while messages wait, the consumers have stopped."""
 _SAMPLES = (1 / 30, 1 / 6, 2 / 5, 1.0)
 """When to sample, as fractions of that time: active consumers are seen in the first ones."""
+_SILENT_SECONDS = 1.0
+"""For so long a diagnosis waits without saying what is known."""
 COUNTERS_LAG_SECONDS = 10.0
 """An idle session reports what it has done so late."""
 _REPEATED = 2
@@ -118,6 +120,9 @@ class ConsumptionVerdict:
 
 _FINE = ConsumptionVerdict(ConsumptionState.FINE)
 
+OnPending = Callable[[DatabaseSample, dict[Key, ConsumptionVerdict], float], None]
+"""Called with what is known before the second sample, and the seconds until then."""
+
 
 def _combined(verdicts: Sequence[ConsumptionVerdict]) -> ConsumptionVerdict:
     """A queue's verdict of its subscribers' ones: the least known state counts."""
@@ -165,8 +170,10 @@ class ConsumptionHistory:
         sampled: Callable[[], DatabaseSample],
         thresholds_of: ThresholdsOf,
         snapshots: Mapping[Key, QueueSnapshot],
+        on_pending: OnPending | None = None,
     ) -> tuple[DatabaseSample, dict[Key, ConsumptionVerdict]]:
-        """The latest sample and its verdicts. `snapshots`: recent ones, with rates."""
+        """The latest sample and its verdicts. `snapshots`: recent ones, with rates. `on_pending`:
+        called once, if this waits for long."""
         began = time.monotonic()
         sample = sampled()
         verdicts = self._judge(database, sample, thresholds_of, snapshots)
@@ -177,6 +184,9 @@ class ConsumptionHistory:
             # The database's clock decides, and it may be a little slower than ours.
             part = next(parts, None)
             until = began + self.idle_for_seconds * (part or 1.0)
+            if on_pending is not None and until - began > _SILENT_SECONDS:
+                on_pending(sample, verdicts, began + self.idle_for_seconds - time.monotonic())
+                on_pending = None
             time.sleep(max(0.0, until - time.monotonic()) if part else 0.1)
             if time.monotonic() - began > 2 * self.idle_for_seconds + STATEMENT_SECONDS:
                 break
@@ -409,10 +419,17 @@ def _stopped(queue: Queue, seen: QueueSnapshot, before: Position, now: Position)
         cause="the consumers stopped, lost their connections, or wait for something else: no pop "
         "was counted between two samples, the same message is next, and no session holds rows",
         consequence="the backlog grows until they are back",
-        since=datetime.fromtimestamp(now.moment - idle, UTC),
+        since=_since(queue, seen, now, idle),
         judgement="consumers run outside the database: start them; sessions and their waits: "
         f"{command(queue, 'waits')}",
     )
+
+
+def _since(queue: Queue, seen: QueueSnapshot, now: Position, idle: float) -> datetime:
+    """Not before the queue was there, nor before the oldest message was: rows may be older."""
+    began = now.moment - min(idle, idle if seen.age_seconds is None else seen.age_seconds)
+    known = datetime.fromtimestamp(began, UTC)
+    return known if queue.installed_at is None else max(known, queue.installed_at)
 
 
 def _stuck_head(

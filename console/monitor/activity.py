@@ -241,6 +241,21 @@ class Activity:
         seen = (session for key, session in self.by_key.items() if key in found)
         return tuple(sorted(seen, key=lambda session: -(session.transaction_seconds or 0.0)))
 
+    def without_readers(self, application: str) -> "Activity":
+        """Without the sessions of this application that only read, and neither wait nor block
+        others: they show how a console looks at the database, not what its clients wait for."""
+        bound = {key for one in self.sessions for key in one.blocked_by}
+        return Activity(
+            tuple(
+                one
+                for one in self.sessions
+                if one.application != application
+                or one.has_locked_rows
+                or one.blocked_by
+                or one.key in bound
+            )
+        )
+
     def held(self, session: Session, queue: Queue, objects: Objects) -> tuple[Lock, ...]:
         """Its locks on the queue's tables in which it holds rows; none for a session that itself
         waits at the queue, since only the root of the waits blocks others."""

@@ -21,6 +21,7 @@ from console.engines.standby import Standby, read_standby
 from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import UNKNOWN
 from console.monitor import figures, known_queues, owners
+from console.monitor.blocked import blocked_words
 from console.monitor.figures import STATES, Key, StatusRow, age_as_of, key_of
 from console.monitor.latency import Latency, TimesRow, statement_of
 from console.monitor.limits import silences_of
@@ -208,6 +209,7 @@ def take_sample(
                 if queue.not_known
             }
             sampled = {key: one.as_of(lag) for key, one in sampled.items()}
+        problems |= blocked_words(database, run.locked)
     ended, moment = elapsed(), utc() + run.clock_ahead - lag
     decisions = sorted((d for d in known.decisions if not d.code), key=lambda one: one.kind)
     return DatabaseSample(
@@ -218,7 +220,7 @@ def take_sample(
             QueueSample(
                 queue,
                 sampled[key_of(queue)].row,
-                sampled[key_of(queue)].problem or problems.get(key_of(queue), ""),
+                problems.get(key_of(queue)) or sampled[key_of(queue)].problem,
                 sampled[key_of(queue)].at,
                 slow=memory.slow(queue),
                 estimates=estimated.get(key_of(queue)),

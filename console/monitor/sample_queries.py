@@ -17,7 +17,7 @@ from console import sql
 from console.catalog import LIMITS, Kind, Queue
 from console.clock import elapsed, utc
 from console.engines import Database, Session, Timeouts
-from console.errors import ConnectionFailedError, ConsoleError, TooSlowError
+from console.errors import BusyError, ConnectionFailedError, ConsoleError, TooSlowError
 from console.monitor.figures import FIGURES, Key, StatusRow, age_as_of, key_of
 from console.monitor.memory import Memory
 
@@ -160,6 +160,8 @@ class SampleRun:
         self._lag = lag
         self._budget = budget
         self._sampled: dict[Key, SampledRow] = {}
+        self.locked: list[Queue] = []
+        """Those that could not be read because another session holds a lock."""
         self._search_ends_at: float | None = None
 
     def sample(self, queues: Sequence[Queue]) -> dict[Key, SampledRow]:
@@ -190,7 +192,7 @@ class SampleRun:
     def _search(self, queues: Sequence[Queue], error: ConsoleError) -> None:
         """Find the queue that fails or is too slow; read the others."""
         if len(queues) == 1 and not isinstance(error, TooSlowError):
-            self._fail(queues[0], error.why or error.what)
+            self._fail(queues[0], error.why or error.what, error)
         elif not self._may_search(begin=True):
             self._read_cheaply(queues)
         elif len(queues) > 1:
@@ -220,9 +222,11 @@ class SampleRun:
             if len(queues) > 1:
                 problem = f"there was no time to read it separately ({problem})"
             for queue in queues:
-                self._fail(queue, problem)
+                self._fail(queue, problem, error)
 
-    def _fail(self, queue: Queue, problem: str) -> None:
+    def _fail(self, queue: Queue, problem: str, error: ConsoleError | None = None) -> None:
+        if isinstance(error, BusyError) and not isinstance(error, TooSlowError):
+            self.locked.append(queue)
         self._memory.set_apart(queue, problem)
         self._sampled[key_of(queue)] = SampledRow(None, problem, elapsed())
 
@@ -257,7 +261,7 @@ class SampleRun:
         except ConnectionFailedError:
             raise
         except ConsoleError as error:
-            self._fail(queue, error.why or error.what)
+            self._fail(queue, error.why or error.what, error)
             return True
         now = self._sampled[key_of(queue)]
         if now.row is not None:

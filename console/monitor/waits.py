@@ -224,7 +224,8 @@ def watch(
     while "waits" not in missing:
         began = time.monotonic()
         try:
-            window.add(sample_activity(database, objects))
+            activity = sample_activity(database, objects)
+            window.add(activity.without_readers(database.application_name))
         except BusyError as error:
             # Perhaps because of the waits themselves; the next sample may succeed.
             missing["samples"] = f"some samples failed: {error.why}"

@@ -32,6 +32,17 @@ def full_in_seconds(snapshot: QueueSnapshot) -> float | None:
     return snapshot.full_in_seconds if snapshot.filling is None else snapshot.filling.seconds
 
 
+FULL_SOON_SECONDS = 600.0
+"""A queue that is full before that is not all clear, whatever its limits say."""
+
+
+def full_soon(seconds: float | None) -> str:
+    """`full in ≈5.0 s` or `full`; empty: not soon, or not known."""
+    if seconds is None or seconds >= FULL_SOON_SECONDS:
+        return ""
+    return f"full in {formats.ESTIMATE}{formats.duration(seconds)}" if seconds else "full"
+
+
 QueueKey = tuple[str, str, str]
 FindingKey = tuple[str, str, str, str, str]
 """Connection, schema, queue name (empty: the connection itself), code, and what distinguishes
@@ -49,6 +60,7 @@ _OF_CLAIMS = {"claims_gone", "claims_alive", "claims_unknown", "claims_nobody"}
 _OF_A_FULL_RING = {"full", "filling", "full_soon", "full_within_hour", "lapped"}
 _BURST = "error_burst"
 _STOPPED = "consumer_stopped"
+_LOCKED = "table_locked"
 _OF_A_PAUSE = {"pause_overdue", "pause_undone"}
 _OLD_SECONDS = 2.0
 """An older figure is shown with its age."""
@@ -247,6 +259,8 @@ def _from_figures(
     figures: set[str],
 ) -> Iterator[FindingView]:
     """Findings that only the figures show."""
+    if snapshot.problem and _LOCKED in named:
+        return
     if snapshot.problem:
         problem = first_line(snapshot.problem)
         yield FindingView((*key, PROBLEM, ""), Severity.WARNING, f"cannot be sampled: {problem}")

@@ -20,6 +20,7 @@ from console.tui.findings import (
     FindingView,
     QueueKey,
     full_in_seconds,
+    full_soon,
     queue_findings,
     sort_findings,
     sort_key,
@@ -345,6 +346,9 @@ class Store:
                 diagnosis=examined.diagnosis if examined else None,
                 examined_seconds=max(0.0, now - examined.at) if examined else None,
                 examining=row.key in one.examining,
+                next_examination_seconds=None
+                if one.doctor_due_at is None
+                else max(0.0, one.doctor_due_at - now),
                 findings=_dated(row, connection_label, stale, now) if row.findings else (),
             )
             for row, examined in ((row, one.examined.get(row.key)) for row in one.rows)
@@ -385,6 +389,11 @@ class Store:
             why = working or self._why_not_examined(one, now)
             if one.rows and why:
                 reasons.append(why)
+            reasons += [
+                (4, f"no findings, but {row.label} is {soon}")
+                for row in one.rows
+                if (soon := full_soon(row.full_in_seconds))
+            ]
         if not reasons:
             return AllClear("all clear", clear=True)
         rank, words = min(reasons)

@@ -46,9 +46,7 @@ def shorten(text: str, width: int) -> str:
     return set_cell_size(text, width - 1).rstrip(" …") + "…"
 
 
-def whole_seconds(seconds: float) -> str:
-    """A duration that counts up or down on the screen: without tenths, which would flicker."""
-    return f"{seconds:.0f} s" if seconds < 59.5 else formats.duration(round(seconds))
+whole_seconds = formats.whole_seconds
 
 
 def sparkline(values: Sequence[int | None]) -> str:

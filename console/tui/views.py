@@ -124,6 +124,8 @@ class QueueView:
     """How long ago that was."""
     examining: bool = False
     """Whether an examination was requested and its result is pending."""
+    next_examination_seconds: float | None = None
+    """Until the doctor examines it again; None: not known, or it is at work."""
     findings: tuple[FindingView, ...] = ()
     """The doctor's, including notes, and those from figures; the most severe first."""
 

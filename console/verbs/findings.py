@@ -2,6 +2,7 @@
 know already: silence for a time, ack until it ends or worsens, unsilence."""
 
 import difflib
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -15,7 +16,7 @@ from console.actions.execute import Control
 from console.audit import Outcome, Subject
 from console.catalog import Queue
 from console.doctor.checks import CODES
-from console.doctor.finding import Code, Diagnosis, Repair
+from console.doctor.finding import Code, Diagnosis, Finding, Repair
 from console.doctor.repairs import VerbRepair, allowed_repairs, try_repair
 from console.doctor.stopped_consumers import STOPPED, ConsumptionHistory
 from console.engines import Database
@@ -65,9 +66,8 @@ def _plan_silence(target: Target, values: Params) -> Plan:
 
 def _plan_ack(target: Target, values: Params) -> Plan:
     code = _code(values)
-    pairs = [(target.queue.schema, target.queue.name)]
-    if not target.queue.name:
-        pairs = _having(target, code, values["code"])
+    target.database.require_primary(f"acknowledge {values['code']}")
+    pairs = _having(target, code, values["code"])
     lines = (
         f"acknowledge {_subject(target, values)}",
         f"{_SHOWN} until it ends or worsens",
@@ -116,14 +116,33 @@ def _examined(
 
 
 def _having(target: Target, code: Code, text: str) -> list[Pair]:
-    """The queues that have the finding now: only those can be acknowledged."""
-    found = _examined(target, waits=code is STOPPED)
+    """The queues that have the finding now: only those can be acknowledged. A queue that is named
+    may also have it as far as one sample shows. UsageError: there is none."""
+    named = [target.queue] if target.queue.name else None
+    found = _examined(target, named, waits=named is None and code is STOPPED)
     which = text.partition(":")[2]
-    return [
+    pairs = [
         (one.queue.schema, one.queue.name)
         for one in found
-        if any(it.code is code and which in {"", it.subject} for it in one.findings)
+        if any(it.code.name == code.name and which in {"", it.subject} for it in one.findings)
+        or (named and code.name in one.unproven)
     ]
+    if not pairs:
+        of = shlex.quote(target.queue.name) if named else ""
+        there = sorted({_name(it) for one in found for it in one.findings})
+        raise UsageError(
+            f"{target.queue.label if named else 'No queue'} has {'no' if named else 'the'} finding "
+            f"{text} now.",
+            why=f"It has: {', '.join(there) or 'none'}." if named else "",
+            next_step=f"In advance, for a time: dbq-console silence {text} {of}".rstrip(),
+        )
+    return pairs
+
+
+def _name(finding: Finding) -> str:
+    """As `silence` and `ack` take it."""
+    figure = finding.evidence.get("figure")
+    return f"{finding.code.name}:{figure}" if figure else finding.code.name
 
 
 def _subject(target: Target, values: Params) -> str:
@@ -147,8 +166,6 @@ _DONE = {"silence": "silenced", "ack": "acknowledged", "unsilence": "unsilenced"
 def _begin(target: Target, verb: str, values: Params, pairs: Sequence[Pair]) -> Result:
     """Replaces an earlier silence or acknowledgement of the same finding."""
     code = _code(values)
-    if not pairs:
-        raise UsageError(f"No queue has the finding {values['code']} now.")
     operator = audit.operator()
     of = {"kind": _KINDS[verb], "code": values["code"]}
     with _recorded(target, verb, values) as act:

@@ -115,7 +115,10 @@ def _pop(
             error=values["fail"] or "",
         )
     n = done.delivered
-    lines = [f"popped {n:,}, written to {path}" if n else "there is nothing to pop now"]
+    if n:
+        lines = [f"popped {n:,}, written to {path}"]
+    else:
+        lines = [f"it {pop.nothing_to_pop(target.database, target.queue)}"]
     if finish is not pop.Finish.NOTHING:
         lines.append(f"  {numbered(done.finished, 'claim')} finished")
     return Result(Outcome.DONE, tuple(lines), Ledger(n, n, n))

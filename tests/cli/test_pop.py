@@ -91,6 +91,20 @@ def test_nothing_to_pop_is_exit_1(console: Console, install: Install) -> None:
             assert (found.status, found.json) == (1, {"messages": []})
 
 
+def test_a_pop_of_a_paused_queue_says_that_it_is_paused_and_by_whom(
+    console: Console, install: Install
+) -> None:
+    name = make(install, "fifo")
+    fill(console, name, "one")
+    console.done("pause", name, "--reason", "a release", "--yes", name)
+    found = console("pop", name)
+    assert (found.status, found.out) == (1, b"")
+    assert f"The queue '{name}' is paused by " in found.err
+    assert ": a release. Ask them; then: dbq-console resume" in found.err
+    console.done("resume", name, "--yes", name)
+    assert console.done("pop", name).out == b"one\n"
+
+
 def test_count_is_the_maximum_of_messages_taken(console: Console, install: Install) -> None:
     name = install("fifo")
     fill(console, name, *"abcde")
@@ -247,15 +261,15 @@ def test_a_failed_batch_leaves_the_output_of_the_batches_before_it_readable(
                 "WHEN (old.id = 1500) EXECUTE FUNCTION break()".encode()
             )
         answer = console("pop", name, "--count", "2000", *options)
-        assert answer.status == 2
+        assert answer.status == 3
         assert "this row cannot be deleted" in answer.err
         if options:
             assert [m["payload"] for m in answer.json["messages"]] == numbers[:1000]
-            assert answer.json["error"]["exit"] == 2
+            assert answer.json["error"]["exit"] == 3
         else:
             assert answer.text.split() == numbers[:1000]
         again = console("pop", name, "--count", "2000", *options)
-        assert (again.status, b"payload" in again.out) == (2, False)
+        assert (again.status, b"payload" in again.out) == (3, False)
         assert value(console.url, f'SELECT count(*) FROM public."{name}"') == 1000
 
 

@@ -167,6 +167,25 @@ def test_waits_without_queues_or_without_waiting_sessions_is_exit_0(empty: Conso
         assert empty.done(*words, "--seconds", "0", "--json").json["tree"] == []
 
 
+def test_consoles_that_only_read_are_left_out(empty: Console) -> None:
+    """Another console that looks is no wait of the clients; one that holds rows is."""
+    empty.done("install", "naive", "q")
+    empty.done("push", "q", "x")
+    with sessions(empty, "dbq-console", "worker") as (console, worker):
+        for session in (console, worker):
+            session.execute("SELECT count(*) FROM q")
+        found = empty.done("waits", "--seconds", "0", "--json").json
+        assert [one["application"] for one in found["sessions"]] == ["worker"]
+        in_transaction = [one for one in found["waits"] if one["wait"] == "idle in transaction"]
+        assert {one["sessions"] for one in in_transaction} == {1}
+        pop(console, "q")
+        found = empty.done("waits", "--seconds", "0", "--json").json
+        assert {one["application"] for one in found["sessions"]} == {"dbq-console", "worker"}
+    with sessions(empty, "dbq-console") as (console,):
+        console.execute("SELECT 1")
+        assert empty.done("waits", "--seconds", "0", "--json").json["waits"] == []
+
+
 def test_the_sampling_time_is_limited(console: Console) -> None:
     for seconds in ("-1", "x", "4000"):
         answer = console("waits", "--seconds", seconds)

@@ -263,11 +263,36 @@ def test_silencing_a_critical_finding_requires_a_reason_and_an_existing_code(
         refused = here(verb, "limit_critical", "orders")
         assert refused.status == 2
         assert "--reason" in refused.err
-        assert here(verb, "limit_critical", "orders", "--reason", "known").status == 0
         unknown = here(verb, "claims_nobodi", "orders")
         assert unknown.status == 2
         assert "claims_nobody" in unknown.err
+    known = ("limit_critical", "orders", "--reason", "known")
+    assert here("silence", *known).status == 0  # in advance
     assert here("silence", "bloat", "orders", "--rights", "read-only").status == 4
+
+
+def test_only_a_finding_that_there_is_can_be_acknowledged(claims: Client) -> None:
+    here = Console(claims.url)
+    refused = here("ack", "bloat", "orders")
+    assert (refused.status, refused.text) == (2, "")
+    assert refused.err.splitlines() == [
+        "public.orders has no finding bloat now.",
+        "It has: claims_nobody.",
+        "In advance, for a time: dbq-console silence bloat orders",
+    ]
+    assert "No queue has the finding bloat now." in here("ack", "bloat").err
+    assert not stored_silences(claims)
+    assert here("ack", "claims_nobody", "orders").status == 0
+    assert here("ack", "claims_nobody", "orders").status == 0, "again, for another reason"
+
+
+def test_consumption_that_one_sample_cannot_show_can_be_acknowledged(orders: Client) -> None:
+    here = Console(orders.url)
+    assert here("ack", "consumer_stopped", "orders").status == 2, "nothing waits"
+    here.done("push", "orders", "x")
+    with connect(orders.url) as connection:
+        connection.execute("UPDATE orders SET pushed_at = now() - interval '1 hour'")
+    assert here("ack", "consumer_stopped", "orders").status == 0
 
 
 def test_an_acknowledgement_is_ended_with_its_finding_by_a_console_with_rights(
@@ -292,7 +317,9 @@ def test_an_acknowledgement_ends_when_its_finding_worsens(claims: Client) -> Non
     claims.push_many(claims.payloads(1, 2))
     here = Console(claims.url)
     assert here("silence", "claims_nobody", "orders").status == 0
-    assert here("ack", "limit_reached:depth", "orders").status == 0
+    limited = Target(claims.database, claims.queue, Rights.OPERATOR, lambda _: LIMITED)
+    known = {"code": "limit_reached:depth", "reason": None}
+    get_verb("ack").plan(limited, known).run_to_end()
     assert examined(claims, limits=LIMITED).healthy
     claims.push_many(claims.payloads(3, 4))
     worse = examined(claims, limits=LIMITED)

@@ -16,6 +16,7 @@ from typing import Any, LiteralString
 import pytest
 
 from console.actions import pop
+from console.catalog import in_use
 from console.doctor import context as context_module
 from console.doctor import stopped_consumers
 from console.doctor.diagnose import diagnose
@@ -126,6 +127,32 @@ def test_two_samples_without_a_pop_between_them_prove_that_consumers_stopped(
     if client.queue.finishes:
         client.complete(message)
     wait_until(lambda: diagnose_queue(client, history) == FINE, "the pop is seen")
+
+
+@pytest.mark.usefixtures("clock_steps")
+@pytest.mark.parametrize("pushed", ["now()", "now() - interval '2 days'"])
+def test_consumption_stopped_neither_before_the_queue_was_installed_nor_before_the_push(
+    use: Use, pushed: LiteralString
+) -> None:
+    """Done rows from before, such as restored ones, and messages that came long after them."""
+    client = filled(use, STATUS)
+    message = client.pop()
+    assert message is not None
+    client.complete(message)
+    done, push = "done_at = now() - interval '9 days'", f"queue_date_time = {pushed}"
+    run(client, f"UPDATE {{table}} SET {done} WHERE done_at IS NOT NULL")
+    run(client, f"UPDATE {{table}} SET {push} WHERE done_at IS NULL")
+    (queue,) = (one for one in in_use(client.database) if one.name == client.queue.name)
+    history = ConsumptionHistory(waits=False)
+    diagnosis(client.database, queue, AT_ONCE, consumption=history)
+    again = diagnosis(client.database, queue, AT_ONCE, consumption=history)
+    found = finding_of(again, "consumer_stopped")
+    assert found.since is not None
+    assert queue.installed_at is not None
+    assert queue.installed_at <= found.since
+    if pushed == "now()":
+        waited = timedelta(seconds=float(str(found.evidence["age_seconds"])))
+        assert found.since + waited >= datetime.now(UTC)
 
 
 @pytest.mark.usefixtures("clock_steps")

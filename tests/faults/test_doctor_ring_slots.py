@@ -157,6 +157,19 @@ def test_a_sequence_cached_by_sessions_is_found_and_repaired(make: Make) -> None
     assert ring.texts() == ["x"] * 3 + ["y"] * 3
 
 
+def test_a_full_ring_is_offered_twice_the_slots(make: Make) -> None:
+    ring = make(size=10)
+    with ring.connect() as connection:
+        ring.fill(10)
+        full = findings_by_code(ring)["full"]
+        assert full.repair is not None
+        assert "20 instead of 10" in full.repair.summary
+        assert not full.repair.unattended, "consumers may be what is missing"
+        repair_finding(ring, full)
+        assert findings_by_code(ring) == {}
+        assert ring.push(connection, "one more") is not None
+
+
 def test_a_full_ring_is_only_reported_while_nothing_is_popped(make: Make) -> None:
     ring = make(size=10)
     with ring.connect() as connection:

@@ -135,7 +135,7 @@ def test_latencies_have_a_chart_where_the_design_can_have_them() -> None:
 
 
 async def test_latencies_are_shown_as_figures_and_in_a_chart() -> None:
-    async with opened() as console:
+    async with opened(size=(80, 40)) as console:
         history(console, 1, 2, 3, latency=latency())
         screen = await open_orders(console)
         figures = screen.query_one(FiguresPanel).plain_text
@@ -179,7 +179,7 @@ def shown(screen: QueueScreen) -> list[str]:
 
 
 async def test_a_time_without_samples_is_blank_in_a_chart() -> None:
-    async with opened() as console:
+    async with opened(size=(80, 40)) as console:
         history(console, *[5] * 60, *[None] * 120, *[5] * 60)
         screen = await open_orders(console)
         (chart,) = screen.query_one(Charts).shown
@@ -200,7 +200,7 @@ def test_a_depth_of_zero_is_drawn_as_zero_and_not_as_a_gap() -> None:
 
 
 async def test_a_small_screen_has_one_chart_at_a_time_and_c_hides_it() -> None:
-    async with opened(zone=ZoneInfo("Asia/Kathmandu")) as console:
+    async with opened(size=(80, 40), zone=ZoneInfo("Asia/Kathmandu")) as console:
         history(console, 1, 2, 3)
         screen = await open_orders(console)
         titles = shown(screen)
@@ -242,6 +242,8 @@ async def test_a_large_screen_has_all_charts_and_no_size_is_too_small() -> None:
         for size in ((80, 24), (50, 14), (20, 10), (3, 3), (80, 24)):
             await console.resize(*size)
             await console.press("right_square_bracket", "z")
+        assert shown(screen) == [], "the lines are the list's"
+        await console.resize(80, 40)
         assert shown(screen) == ["▄"]
 
 

@@ -198,6 +198,7 @@ async def test_findings_fill_rows_that_queues_leave_free_and_the_rest_is_counted
         view = console.overview.query_one(FindingsTable).row
         assert view is not None
         assert view.label in rows(console)[-1]
+        console.clock.now += 6  # it is not read any more
         # No row is hidden while others are empty.
         await console.give(queue("q0"))
         found = [finding(WARNING, f"of q0 {number}", minutes=number) for number in range(1, 31)]
@@ -226,6 +227,9 @@ async def test_tab_goes_to_the_findings_and_back_and_the_cursor_stays_on_its_fin
         assert table.row.label == "b"
         assert "of b" in console.text_of("#detail")
         await show_diagnoses(console, diagnosis("c", finding(CRITICAL, "now grave", minutes=9)))
+        assert "of a" in rows(console)[0], "no line moves while it is read"
+        console.clock.now += 6
+        console.overview.draw()
         assert "now grave" in rows(console)[0]
         assert table.row.label == "b"
         await console.press("tab")

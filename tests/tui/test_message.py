@@ -254,3 +254,19 @@ def test_a_reveal_is_recorded_in_the_database_or_on_this_machine_or_refused(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with pytest.raises(RefusedError, match="not shown"):
         reveal(database, queue, key, rights=Rights.OPERATOR)
+
+
+async def test_the_age_of_a_message_goes_on_between_two_readings() -> None:
+    async with opened() as (console, screen, _):
+        screen.show_result(ReadMessage(FAILED))
+        console.clock.now += 42
+        screen.draw()
+        assert "error for 43.0 s" in text_of(screen, "head")
+        screen.show_error(ConnectionFailedError("Could not read it.", why="it is away"))
+        console.clock.now += 60
+        screen.draw()
+        assert "error for 1 min 43 s" in text_of(screen, "head")
+        await console.press("space")
+        console.clock.now += 60
+        screen.draw()
+        assert "error for 1 min 43 s" in text_of(screen, "head"), "frozen"

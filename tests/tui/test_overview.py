@@ -23,6 +23,7 @@ from console.rights import ConnectionRights, Login, Rights
 from console.tui.widgets.summary import KeyFooter
 from tests.tui.feeds import broken, nine_queues, queue
 from tests.tui.opened import opened
+from tests.tui.test_findings import diagnosis, show_diagnoses
 
 
 async def test_the_overview_says_that_it_is_connecting_until_the_first_sample() -> None:
@@ -454,3 +455,42 @@ async def test_a_row_and_the_line_below_show_actions_holders_waiting_times_and_e
         assert "processing" not in console.text_of("#detail")
         await console.resize(80, 24)
         assert "mail » requeue" in console.picture
+
+
+async def test_rows_stay_where_they_are_while_the_operator_is_reading() -> None:
+    """As findings come and go; five seconds after the last key there is a new order."""
+    names = ("alpha", "bravo", "carol", "delta")
+    fine = [queue(name, "claim", stuck=0, errors=0) for name in names]
+    bad = [*fine[:3], queue("delta", "claim", stuck=14, errors=0)]
+    async with opened() as console:
+        await console.give(*fine)
+        assert console.order == [*names]
+        await console.press("j", "j")
+        top = console.table.region.y
+        await console.give(*bad)
+        assert console.row("delta")["state"] == "!"
+        assert (console.order, console.cursor) == ([*names], "carol")
+        assert console.table.region.y == top, "the findings above take no line from it either"
+        assert "! 1 warning  Tab ↓1" in console.text_of("#summary")
+        console.clock.now += 4
+        await console.give(*bad, queue("echo", "claim", stuck=14))
+        assert console.order == [*names, "echo"]
+        console.clock.now += 2
+        await console.give(*bad)
+        assert (console.order[0], console.cursor) == ("delta", "carol")
+        assert console.table.region.y > top
+
+
+async def test_a_queue_that_is_full_soon_is_not_all_clear() -> None:
+    figures = {"push_per_second": 812.0, "pop_per_second": 0.0, "capacity": 10_000}
+    filling = queue("orders", "ring", ready=6_000, gap=6_000, **figures)
+    async with opened() as console:
+        console.app.context.store.expect_doctor("prod-orders")
+        await console.give(filling)
+        await show_diagnoses(console, diagnosis("orders"))
+        assert "no findings, but orders is full in ≈4.9 s" in console.text_of("#summary")
+        assert "all clear" not in console.picture
+        console.app.open_queue(("prod-orders", "public", "orders"), "findings")
+        await console.until(lambda: "Nothing found" in console.picture)
+        assert "all clear" not in console.picture.lower()
+        assert "But it is full in ≈4.9 s" in console.picture

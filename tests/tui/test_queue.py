@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from textual.pilot import Pilot
@@ -23,6 +23,8 @@ from console.tui.tabs.findings import FindingsTab
 from console.tui.tabs.sql import CodeView, SqlTab, aligned
 from console.tui.tabs.tab import TabBar
 from console.tui.text import style_of
+from console.tui.widgets.charts import Charts
+from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.queue_detail import FiguresPanel
 from tests.tui.feeds import nine_queues, queue
 from tests.tui.opened import Opened, opened
@@ -156,9 +158,9 @@ ABSENT = {
 
 
 TITLES = {
-    "fifo": "3 4 Stuck 5 Waits 6 7 SQL 8 Audit 9 History 0 Consumers",
-    "claim": "3 Errors 4 Stuck 5 Waits 6 7 SQL 8 Audit 9 0 Consumers",
-    "ring": "3 4 Stuck 5 Waits 6 Slots 7 SQL 8 Audit 9 0 Consumers",
+    "fifo": "3 Errs 4 Stuck 5 Waits 6 Slots 7 SQL 8 Audit 9 Hist 0 Cons",
+    "claim": "3 Errs 4 Stuck 5 Waits 6 Slots 7 SQL 8 Audit 9 Hist 0 Cons",
+    "ring": "3 Errs 4 Stuck 5 Waits 6 Slots 7 SQL 8 Audit 9 Hist 0 Cons",
 }
 
 
@@ -174,8 +176,8 @@ async def test_a_digit_is_the_same_tab_for_every_design(design_: str) -> None:
     async with opened() as console:
         screen = await open_queue(console, "orders", "", of_design)
         assert isinstance(screen.tab, FindingsTab)
-        # Tabs that do not fit into 80 columns lose their title, greyed ones first.
-        assert f"1 Findings 2 Messages {TITLES[design_]}" in console.picture
+        # At 80 columns the titles are short, greyed ones first.
+        assert f"1 Findings 2 Msgs {TITLES[design_]}" in console.picture
         line = screen.query_one(TabBar)
         grey = [one for one in line._shown.spans if one.style == style_of(line, "stale")]
         greyed = [line.plain_text[one.start] for one in grey]
@@ -325,6 +327,23 @@ async def test_findings_show_evidence_cause_and_consequence_and_open_their_dialo
         assert console.is_at(FindingDialog)
 
 
+async def test_consumption_that_takes_a_second_sample_is_counted_down_to() -> None:
+    first, other = "consumption not known: this is the first", "order of pops: no right"
+    async with opened(size=(120, 40)) as console:
+        screen = await open_queue(console, "orders")
+        of = Diagnosis(QUEUE, (), (first, other), pending=first)
+        store = console.app.context.store
+        store.add_diagnoses("prod-orders", [of], console.clock.now, AT, next_seconds=30)
+        await console.press("g")
+        for passed, words in ((2, "consumption: asked again in 28 s"), (28, "asked again now")):
+            console.clock.now += passed
+            screen.draw()
+            await settled(console.pilot)
+            assert words in console.picture
+            assert f"not examined: {other}" in console.picture
+            assert first not in console.picture
+
+
 async def test_all_clear_is_shown_only_after_a_complete_examination_without_notes() -> None:
     """As on the command line, where the verdict is "notes" if there are any."""
     all_clear = (queue("orders", "ring", ready=0, gap=0, capacity=10),)
@@ -403,3 +422,36 @@ async def test_the_tab_audit_shows_who_did_what_and_what_was_interrupted() -> No
         tab.show_result([])
         await settled(console.pilot)
         assert "The console has not done anything" in console.picture
+
+
+@pytest.mark.parametrize("tab", range(len(TABS)))
+async def test_at_80_by_24_every_tab_has_a_name_and_its_list_ten_lines(tab: int) -> None:
+    async with opened(size=(80, 24)) as console:
+        screen = await open_queue(console, "orders", TABS[tab].NAME)
+        bar = screen.query_one(TabBar).plain_text
+        for digit in "1234567890":
+            after = bar.partition(f"{digit} ")[2]
+            assert after[:2].isalpha(), (digit, bar)
+        assert len(bar) <= 78
+        assert screen.query_one("#tabs").size.height >= 15
+        listed = screen._tabs[tab].query(KeyedTable)
+        if TABS[tab].NAME in {"messages", "errors", "stuck", "consumers"} and listed:
+            assert listed.first().size.height >= 10, console.picture
+        await console.press("c")
+        assert screen.query_one(Charts).display != TABS[tab].HAS_CHARTS
+
+
+async def test_the_evidence_of_a_finding_says_of_when_it_is() -> None:
+    found = Finding(ORPHAN, "21 orphans", {"numbers": [1023, 1043]})
+    async with opened(size=(120, 40)) as console:
+        screen = await open_queue(console, "orders")
+        diagnosed(console, found)
+        console.clock.now += 12
+        screen.draw()
+        await settled(console.pilot)
+        await console.press("g")
+        at = console.app.context.clock.utc() - timedelta(seconds=12)
+        assert f"evidence  as of {console.app.context.moment(at)}" in console.picture
+        await console.press("enter")
+        await console.until(lambda: console.is_at(FindingDialog))
+        assert f"as of {console.app.context.moment(at)}" in console.picture

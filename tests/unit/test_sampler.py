@@ -150,7 +150,7 @@ def test_rates_do_not_span_a_failed_sample_or_a_server_restart(
     watching = Sampler(database)
 
     def rate(at: float, inserted: int, incarnation: str) -> float | None:
-        row = replace(NOTHING, inserted=inserted)
+        row = replace(NOTHING, inserted=inserted, ready=inserted)
         fake.next = sample(at, replace(FIFO, row=row), incarnation=incarnation)
         return watching.sample().queues[0].push_per_second
 
@@ -199,7 +199,7 @@ def test_rates_use_the_time_of_each_queue_s_own_statement(
 ) -> None:
     watching = Sampler(database)
     for at, own, inserted in ((10.0, 5.0, 0), (11.0, 9.0, 8)):
-        row = replace(NOTHING, inserted=inserted)
+        row = replace(NOTHING, inserted=inserted, ready=inserted)
         fake.next = sample(at, replace(FIFO, row=row, taken_at=own))
         (snapshot,) = watching.sample().queues
     assert snapshot.push_per_second == 2.0

@@ -106,7 +106,7 @@ class FindingDialog(Dialog[None]):
     def on_mount(self) -> None:
         """Make the plan at once: it changes nothing."""
         evidence = self.query_one("#finding-evidence", FindingLines)
-        evidence.draw(self.finding, self.context.moment, details=False)
+        evidence.draw(self.finding, self.context, details=False)
         self.query_one("#finding-name").display = False
         self._plan()
         self.every(_CHECK_SECONDS, self._recheck)
@@ -216,7 +216,7 @@ class FindingDialog(Dialog[None]):
         self.phase, self._lines, self._why = phase, lines, why
         self.query_one("#finding-lines", FindingLines).draw(
             self.finding,
-            self.context.moment,
+            self.context,
             evidence=False,
             allowed=phase is not Phase.REFUSED,
         )

@@ -85,6 +85,7 @@ class MessageScreen(LiveScreen):
         self.revealed = False
         self.payload_bytes = 0
         self._owner: Evidence | None = None
+        self._read_at = 0.0
         self._wants_payload = False
         self._note = ""
         self._error: ConsoleError | None = None
@@ -145,6 +146,7 @@ class MessageScreen(LiveScreen):
                 # For JSON it is known only when the payload is read.
                 message = replace(message, payload_bytes=self.message.payload_bytes)
             self.message, self._owner = message, result.owner
+            self._read_at = self.context.clock.monotonic()
             self.message_key = message.key or self.message_key
             if result.payload_bytes is not None:
                 self.payload_bytes = result.payload_bytes
@@ -172,7 +174,13 @@ class MessageScreen(LiveScreen):
     def _draw_head(self) -> None:
         head = self.query_one(MessageHead)
         state = "gone" if self.gone else "masks off" if self.revealed else ""
-        head.draw(self.context, self.key, self.message_key, self.message, self._owner, state)
+        message = self.message
+        if message is not None and message.age_seconds is not None and not self.gone:
+            # It goes on between two readings, and where they fail; what is frozen or gone stays.
+            until = self.context.clock.monotonic() if self.paused_at is None else self.paused_at
+            passed = max(0.0, until - self._read_at)
+            message = replace(message, age_seconds=message.age_seconds + passed)
+        head.draw(self.context, self.key, self.message_key, message, self._owner, state)
 
     def _draw_error(self) -> None:
         panel = self.query_one("#message-error")

@@ -1,5 +1,6 @@
 """The first screen: all connections, the findings, and every queue."""
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -32,6 +33,8 @@ _FEW_LINES = 30
 _MANY_LINES = 36
 _FEWEST_FINDINGS = 4
 _SHRINKS_AFTER_SECONDS = 20.0
+_READING_SECONDS = 5.0
+"""After a key or the mouse, for this long no row moves unless the operator moves it."""
 
 
 _RING_SECONDS = 3.0
@@ -145,6 +148,8 @@ class OverviewScreen(FilteredScreen):
         self._findings: Sequence[FindingView] = ()
         self._finding_lines = 0
         self._fewer_since: float | None = None
+        self._input_at = -math.inf
+        """When the operator last used a key or the mouse."""
 
     def body(self) -> ComposeResult:
         if self._banner:
@@ -167,14 +172,23 @@ class OverviewScreen(FilteredScreen):
         if not paused:
             store = self.context.store
             connections = dict(zip(store.intervals, store.connections(now), strict=True))
-            self.listed.show_queues(store.queues(now), connections)
+            keep = self._is_read(now)
+            self.listed.show_queues(store.queues(now), connections, keep_order=keep)
             self._findings = store.findings(now)
         self._draw_findings(now)
         self._draw_texts(now)
 
+    def _is_read(self, now: float) -> bool:
+        return now - self._input_at < _READING_SECONDS
+
+    def _note_input(self) -> None:
+        self._input_at = self.context.clock.monotonic()
+
+    on_key = on_mouse_down = on_mouse_scroll_down = on_mouse_scroll_up = _note_input
+
     def _draw_findings(self, now: float) -> None:
         table = self.query_one(FindingsTable)
-        table.show_findings(self._findings)
+        table.show_findings(self._findings, keep_order=table.has_focus and self._is_read(now))
         lines = self._lines_for(len(self._findings), now)
         if lines != self._finding_lines:
             self._finding_lines = lines
@@ -189,7 +203,8 @@ class OverviewScreen(FilteredScreen):
     def _lines_for(self, count: int, now: float) -> int:
         """At most a fifth of the screen and the lines that the queues leave empty.
 
-        The panel grows at once but shrinks late, so that the queues below do not jump about.
+        The panel grows unless the operator is reading, and shrinks late, so that the queues below
+        do not jump about.
         """
         height = self.app.size.height
         queues = self.listed
@@ -198,6 +213,8 @@ class OverviewScreen(FilteredScreen):
         most = min(most, max(1, height // 6))  # even a tiny terminal shows queues
         most = max(most, self._finding_lines + empty)
         lines = min(count, most)
+        if lines > self._finding_lines and self._is_read(now):
+            return self._finding_lines
         if lines >= self._finding_lines or self._finding_lines > most or not count:
             self._fewer_since = None
             return lines

@@ -179,7 +179,7 @@ class QueueScreen(LiveScreen):
 
     def action_hide_charts(self) -> None:
         charts = self.query_one(Charts)
-        charts.hidden = not charts.hidden
+        charts.hidden = not charts.folded
         self._draw_charts(self.context.clock.monotonic())
 
     @property
@@ -243,7 +243,8 @@ class QueueScreen(LiveScreen):
             index for index, tab in enumerate(self._tabs) if isinstance(tab, UnavailableTab)
         ]
         titles = [one.TITLE for one in self._tabs]
-        self.query_one(TabBar).draw(titles, self._tabs.index(chosen), unavailable)
+        short = [one.SHORT_TITLE or one.TITLE for one in self._tabs]
+        self.query_one(TabBar).draw(titles, self._tabs.index(chosen), unavailable, short)
         if not chosen.is_mounted:
             return
         chosen.shown = True

@@ -84,6 +84,7 @@ class ConsumersTab(TableTab[SampledConsumers]):
 
     NAME: ClassVar[str] = "consumers"
     TITLE: ClassVar[str] = "Consumers"
+    SHORT_TITLE: ClassVar[str] = "Cons"
     EVERY_SECONDS: ClassVar[float] = 1.0
     PACE_SECONDS: ClassVar[float] = 1.0
     PAUSE: ClassVar[float] = 0

@@ -34,6 +34,7 @@ class ErrorsTab(TableTab[ErrorGroups]):
 
     NAME: ClassVar[str] = "errors"
     TITLE: ClassVar[str] = "Errors"
+    SHORT_TITLE: ClassVar[str] = "Errs"
     COMMAND: ClassVar[Sequence[str]] = ("errors",)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close_group", _GROUPS, show=False, priority=True),

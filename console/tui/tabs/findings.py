@@ -1,7 +1,7 @@
 """The tab Findings of a queue: each finding with its evidence, and what was not examined."""
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from rich.table import Table
@@ -11,9 +11,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from console.doctor.finding import countdown
 from console.monitor.limits import Severity
 from console.tui.context import Context
-from console.tui.findings import FindingView, QueueKey
+from console.tui.findings import FindingView, QueueKey, full_soon
 from console.tui.tabs.tab import QueueTab
 from console.tui.text import (
     TextView,
@@ -32,18 +33,18 @@ class FindingLines(Static):
     def draw(
         self,
         view: FindingView,
-        moment: Callable[[datetime], str],
+        context: Context,
         *,
         details: bool = True,
         evidence: bool = True,
         allowed: bool = True,
     ) -> None:
-        """`moment` formats a time; `allowed`: whether its repair may be done here (else grey)."""
+        """`allowed`: whether its repair may be done here (else grey)."""
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True, style=style_of(self, "quiet"))
         table.add_column(overflow="fold")
-        rows = list(self._details(view, moment, allowed=allowed)) if details else []
-        rows += self._evidence(view) if evidence else []
+        rows = list(self._details(view, context.moment, allowed=allowed)) if details else []
+        rows += self._evidence(view, context) if evidence else []
         for head, text in rows:
             table.add_row(Text(head), text)
         self.update(table)
@@ -70,9 +71,13 @@ class FindingLines(Static):
         else:
             yield "repair", Text("\n".join(map(plain, finding.judgement_text.splitlines())))
 
-    def _evidence(self, view: FindingView) -> Iterator[tuple[str, Text]]:
+    def _evidence(self, view: FindingView, context: Context) -> Iterator[tuple[str, Text]]:
+        lines = [] if view.finding is None else view.finding.evidence_lines
+        if lines and view.diagnosed_seconds_ago is not None:
+            at = context.clock.utc() - timedelta(seconds=view.diagnosed_seconds_ago)
+            lines.insert(0, f"as of {context.moment(at)}")
         head = "evidence"
-        for line in () if view.finding is None else view.finding.evidence_lines:
+        for line in lines:
             yield head, Text(plain(line), style_of(self, "quiet"))
             head = ""
 
@@ -131,7 +136,10 @@ class FindingsTable(KeyedTable[FindingView]):
         self.stays_on_top = False
         """While it has no focus: the most severe finding is in sight, and the first for Tab."""
 
-    def show_findings(self, views: Sequence[FindingView]) -> None:
+    def show_findings(self, views: Sequence[FindingView], *, keep_order: bool = False) -> None:
+        """`keep_order`: those that are shown keep their lines, as far as the others allow."""
+        if keep_order:
+            views = self.in_shown_order(views, lambda view: repr(view.key))
         self.show({repr(view.key): view for view in views})
         if self.stays_on_top:
             self.move_cursor(0)
@@ -164,6 +172,7 @@ class FindingsTab(QueueTab):
 
     NAME: ClassVar[str] = "findings"
     TITLE: ClassVar[str] = "Findings"
+    SHORT_TITLE: ClassVar[str] = "Find"
     COMMAND: ClassVar[Sequence[str]] = ("doctor",)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", tooltip="the finding: its evidence, and what repairs it"),
@@ -199,7 +208,7 @@ class FindingsTab(QueueTab):
         finding = self.finding
         self.query_one("#finding-scroll").display = finding is not None
         if finding is not None:
-            self.query_one(FindingLines).draw(finding, self.context.moment)
+            self.query_one(FindingLines).draw(finding, self.context)
 
     def _head(self, view: QueueView) -> Text:
         head = self.query_one("#finding-head")
@@ -215,7 +224,9 @@ class FindingsTab(QueueTab):
             return
         ago = whole_seconds(view.examined_seconds or 0.0)
         if not view.findings:
-            if diagnosis.healthy:
+            if soon := full_soon(view.full_in_seconds):
+                yield f"Nothing found: the doctor ran {ago} ago. But it is {soon}.", "warning"
+            elif diagnosis.healthy:
                 yield f"All clear: the doctor examined everything {ago} ago.", "good"
             else:
                 words = (
@@ -225,6 +236,9 @@ class FindingsTab(QueueTab):
         else:
             yield f"The doctor ran {ago} ago.", "quiet"
         for why in diagnosis.unseen:
+            if why == diagnosis.pending and view.next_examination_seconds is not None:
+                yield countdown(view.next_examination_seconds), "quiet"
+                continue
             yield f"? not examined: {first_line(why)}", "warning"
 
     def on_keyed_table_cursor_moved(self, event: KeyedTable.CursorMoved) -> None:

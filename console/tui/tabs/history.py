@@ -89,6 +89,7 @@ class HistoryTab(QueueTab):
 
     NAME: ClassVar[str] = "history"
     TITLE: ClassVar[str] = "History"
+    SHORT_TITLE: ClassVar[str] = "Hist"
     EVERY_SECONDS: ClassVar[float] = 30.0
     HAS_CHARTS: ClassVar[bool] = True
     BINDINGS: ClassVar[list[BindingType]] = [

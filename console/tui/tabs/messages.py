@@ -55,6 +55,7 @@ class MessagesTab(QueueTab):
 
     NAME: ClassVar[str] = "messages"
     TITLE: ClassVar[str] = "Messages"
+    SHORT_TITLE: ClassVar[str] = "Msgs"
 
     BINDINGS: ClassVar[list[BindingType]] = [
         # With priority, so that what is typed right after it goes into the filter. Enter has none,

@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 
 class TabBar(TextView, can_focus=True):
-    """The titles of the tabs in one line; where it is too narrow only their digits are left."""
+    """The titles of the tabs in one line; on a narrow screen short ones, then only their digits."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"tab-bar--active"}
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -61,21 +61,27 @@ class TabBar(TextView, can_focus=True):
         self._active = 0
         self._ends: list[int] = []
 
-    def draw(self, titles: Sequence[str], active: int, unavailable: Collection[int] = ()) -> None:
-        """`unavailable`: the tabs that only say why they have nothing to show."""
+    def draw(
+        self,
+        titles: Sequence[str],
+        active: int,
+        unavailable: Collection[int] = (),
+        short: Sequence[str] = (),
+    ) -> None:
+        """`unavailable`: the tabs that only say why they have nothing to show; `short`: the titles
+        for a narrow screen."""
         self._titles, self._active = tuple(titles), active
         width = max(1, self.app.size.width - 2)
         digits = [(index + 1) % 10 for index in range(len(titles))]
         texts = [f" {digit} {title} " for digit, title in zip(digits, titles, strict=True)]
         if sum(map(len, texts)) > width:
             texts = [text.lstrip() for text in texts]
-        # Titles are dropped from the right, those of unavailable tabs first, the last one last.
-        last = len(titles) - 1
-        for index in sorted(
-            range(len(titles)), key=lambda i: (i not in unavailable, i == last, -i)
-        ):
-            if sum(map(len, texts)) > width and index != active:
-                texts[index] = f"{digits[index]} "
+        # Titles are shortened, and then dropped, from the right, those of unavailable tabs first.
+        order = sorted(range(len(titles)), key=lambda i: (i not in unavailable, -i))
+        for words in (short, [""] * len(titles)):
+            for index, word in ((i, words[i]) for i in order if i != active and words):
+                if sum(map(len, texts)) > width:
+                    texts[index] = f"{digits[index]} {word} " if word else f"{digits[index]} "
         line = Text(no_wrap=True)
         self._ends = []
         mark = self.get_component_rich_style("tab-bar--active", partial=True)
@@ -152,6 +158,8 @@ class QueueTab(Vertical):
     NAME: ClassVar[str] = ""
     """As `open_queue` and tests name it."""
     TITLE: ClassVar[str] = ""
+    SHORT_TITLE: ClassVar[str] = ""
+    """At 80 columns; empty: the title is short."""
     COMMAND: ClassVar[Sequence[str]] = ("status",)
     """The verb that prints the same, and its options."""
     EVERY_SECONDS: ClassVar[float] = 5.0
@@ -362,6 +370,7 @@ class UnavailableTab(QueueTab):
         self._why = why
         # The screen and the base class read these.
         self.NAME, self.TITLE = other.NAME, other.TITLE  # type: ignore[misc]
+        self.SHORT_TITLE = other.SHORT_TITLE  # type: ignore[misc]
         super().__init__(context, key)
 
     def compose(self) -> ComposeResult:

@@ -38,6 +38,8 @@ WIDE, HIGH = 120, 40
 """From this screen size on all charts are side by side; below it there is one at a time."""
 MIN_HEIGHT = 20
 """A smaller screen needs its lines for text."""
+_ROOMY = 32
+"""On a lower screen the tab's list would have fewer than ten lines beside a chart."""
 _MOST = 6
 _FOUR = 4
 _HIGH_CHART = 9
@@ -325,8 +327,8 @@ class Charts(Container):
     def __init__(self) -> None:
         super().__init__(id="charts")
         self.span = SPANS[0]
-        self.hidden = False
-        """By the operator, to have more room for text."""
+        self.hidden: bool | None = None
+        """By the operator; None: only where a list needs the lines."""
         self.replaced = False
         """Whether other charts are visible instead."""
         self._chart_index = 0
@@ -344,6 +346,10 @@ class Charts(Container):
     def shown(self) -> list[Chart]:
         return [chart for chart in self.query(Chart) if chart.display] if self.display else []
 
+    @property
+    def folded(self) -> bool:
+        return self.app.size.height < _ROOMY if self.hidden is None else self.hidden
+
     def zoom(self) -> None:
         """The next longer span; after the longest comes the shortest."""
         self.span = SPANS[(SPANS.index(self.span) + 1) % len(SPANS)]
@@ -354,7 +360,7 @@ class Charts(Container):
     def draw(self, series: Series, key: Key, snapshot: QueueSnapshot, moment: ChartTime) -> None:
         """Draw those that are visible."""
         size = self.app.size
-        self.display = not (self.hidden or self.replaced) and size.height >= MIN_HEIGHT
+        self.display = not (self.folded or self.replaced) and size.height >= MIN_HEIGHT
         if not self.display:
             return
         charts = drawings(series, key, snapshot, self.span, moment)

@@ -23,6 +23,7 @@ from console.tui.text import shorten, style_of
 
 Row = TypeVar("Row")
 Value = TypeVar("Value")
+T = TypeVar("T")
 
 PADDING = 2
 """Cells that a column takes besides its width: a blank on either side."""
@@ -217,6 +218,10 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         self.removed = frozenset(order) - rows.keys()
         self.rows = {key: rows[key] if key in rows else self.rows[key] for key in order}
         self.draw()
+
+    def in_shown_order(self, rows: Sequence[T], key: Callable[[T], str]) -> list[T]:
+        """The rows in the order in which they are shown now; new ones, in their order, below."""
+        return sorted(rows, key=lambda row: self._row_index.get(key(row), len(self._row_index)))
 
     def draw(self) -> None:
         """Lay out the same rows for the current columns and width."""

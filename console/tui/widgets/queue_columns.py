@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from console import formats
 from console.monitor.snapshot import QueueSnapshot
 from console.monitor.subscribers import SubscriberSnapshot
+from console.tui.findings import full_soon
 from console.tui.text import (
     MARK,
     SEVERITY_STYLES,
@@ -193,7 +194,7 @@ def _full_in_style(view: QueueView) -> str:
     seconds = view.full_in_seconds
     if view.snapshot.capacity is None or seconds is None:
         return "quiet"
-    return "critical" if seconds == 0 else "warning" if seconds < 600 else ""
+    return "critical" if seconds == 0 else "warning" if full_soon(seconds) else ""
 
 
 def _trend(view: QueueView, width: int) -> str:

@@ -22,7 +22,7 @@ from console.monitor.limits import (
     slowest_subscriber,
 )
 from console.monitor.snapshot import QueueSnapshot
-from console.tui.findings import FindingView
+from console.tui.findings import FindingView, full_soon
 from console.tui.text import (
     SEVERITY_STYLES,
     TextView,
@@ -118,6 +118,8 @@ class FiguresPanel(TextView):
         if notes := len(view.findings):
             noted = formats.numbered(notes, "note")
             text = noted if healthy else f"{text}, {noted}"
+        if soon := full_soon(view.full_in_seconds):
+            return Text(soon, style_of(self, "warning"))
         return Text(text, style_of(self, "good" if healthy else "quiet"))
 
     def _figures(self, view: QueueView, thresholds: Thresholds, width: int) -> list[Text]:
@@ -364,7 +366,7 @@ class QueueDetail(TextView):
         if not words and view.stale_seconds is None:
             words = "nothing wrong in the figures"
             if view.diagnosis is not None and view.diagnosis.healthy:
-                words = view.diagnosis.verdict
+                words = full_soon(view.full_in_seconds) or view.diagnosis.verdict
         style = SEVERITY_STYLES.get(
             max((one.level for one in problems), default=Severity.OK), "quiet"
         )

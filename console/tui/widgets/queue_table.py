@@ -39,6 +39,7 @@ class QueueTable(KeyedTable[QueueView | Group]):
         """Whether queues are grouped under a line for their connection."""
         self.count = 0
         """How many queues match the filter, folded or not."""
+        self._keeps_order = False
         self._folding = Folding(CONNECTIONS if grouped else QUEUES)
         self._widest: dict[str, int] = {}
         self._measured = 0
@@ -68,7 +69,11 @@ class QueueTable(KeyedTable[QueueView | Group]):
         self,
         views: Sequence[QueueView] | None = None,
         connections: Mapping[str, ConnectionView] | None = None,
+        *,
+        keep_order: bool = False,
     ) -> None:
+        """`keep_order`: new figures move no row, whatever the sort column."""
+        self._keeps_order = keep_order
         if views is not None:
             self.views = tuple(views)
         if connections is not None:
@@ -86,7 +91,7 @@ class QueueTable(KeyedTable[QueueView | Group]):
     def _lines(self, matching: Sequence[QueueView]) -> dict[str, QueueView | Group]:
         """By key, from the top: queues and group lines."""
         if not self.grouped:
-            return {repr(view.key): view for view in self._ordered(matching)}
+            return {_row_key(view): view for view in self._ordered(matching)}
         every = list(connection_groups(self.connections, matching, self.filter.names))
         below: dict[str, list[Group]] = {}
         for one in every:
@@ -101,15 +106,17 @@ class QueueTable(KeyedTable[QueueView | Group]):
             for conn in inner:
                 lines[conn.key] = conn
                 if self._folding.is_open(conn):
-                    lines |= {repr(view.key): view for view in self._ordered(conn.queues)}
+                    lines |= {_row_key(view): view for view in self._ordered(conn.queues)}
         return lines
 
     def _ordered(self, views: Sequence[QueueView]) -> list[QueueView]:
-        return sort_rows(views, self.sort_column.sort_key, descending=self.descending)
+        ordered = sort_rows(views, self.sort_column.sort_key, descending=self.descending)
+        return self.in_shown_order(ordered, _row_key) if self._keeps_order else ordered
 
     def _ordered_groups(self, groups: Sequence[Group]) -> list[Group]:
         column = self.sort_column
-        return sort_rows(groups, lambda one: one.sort_value(column), descending=self.descending)
+        ordered = sort_rows(groups, lambda one: one.sort_value(column), descending=self.descending)
+        return self.in_shown_order(ordered, lambda one: one.key) if self._keeps_order else ordered
 
     def toggle_fold(self) -> None:
         """Fold or unfold the group under the cursor."""
@@ -128,7 +135,7 @@ class QueueTable(KeyedTable[QueueView | Group]):
             self.grouped = True
             self._folding.fold(CONNECTIONS)
         self.show_queues()
-        if view is not None and repr(view.key) not in self.rows:
+        if view is not None and _row_key(view) not in self.rows:
             self.move_cursor(self.keys.index(next(key for key in groups_above if key in self.rows)))
 
     def _groups_above(self, view: QueueView) -> tuple[str, ...]:
@@ -201,6 +208,10 @@ class QueueTable(KeyedTable[QueueView | Group]):
         """In another width columns may be narrower again. The base's handler draws them."""
         self._widest.clear()
         self._measured = 0
+
+
+def _row_key(view: QueueView) -> str:
+    return repr(view.key)
 
 
 def _column(one: ColumnLayout[QueueView | Group]) -> QueueColumn:

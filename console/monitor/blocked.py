@@ -1,0 +1,84 @@
+"""Who keeps others from a queue's table as a whole: DDL that waits, or that is not committed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from console.catalog import Queue
+from console.engines import Database
+from console.errors import ConnectionFailedError, ConsoleError
+from console.formats import duration, numbered
+from console.monitor.activity import Activity, Session, find_objects, sample_activity
+from console.monitor.figures import Key, key_of
+from console.monitor.wait_graph import Node
+
+_WHOLE_TABLE = {"relation", "OBJECT"}
+"""What is locked, in either engine's words. Calls of a queue do not wait for each other there."""
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """A tree of waits for a queue's table: whoever ends the root's transaction frees all."""
+
+    root: Session
+    waiters: tuple[Session, ...]
+    """Those that wait for the root first."""
+
+    @property
+    def words(self) -> str:
+        """`session 7 (ann, etl, local), idle in transaction for 5 min, stops session 8 (bob, psql,
+        local) and 6 sessions behind it: the table is locked`."""
+        root, first = self.root, self.waiters[0]
+        seconds = root.transaction_seconds
+        lasted = "" if seconds is None else f" for {duration(max(0.0, seconds))}"
+        state = f", {root.state or 'state unknown'}, in a transaction{lasted},"
+        behind = len(self.waiters) - 1
+        more = f" and {numbered(behind, 'session')} behind it" if behind else ""
+        stopped = f"{first.label} ({first.who}), which waits for {first.waits_for},"
+        return f"{root.label} ({root.who}){state} stops {stopped}{more}".rstrip(",")
+
+    @property
+    def waited_seconds(self) -> float:
+        return max(one.wait_seconds or 0.0 for one in self.waiters)
+
+
+def blocked(database: Database, queues: Sequence[Queue]) -> dict[Key, Blocked]:
+    """Of each of these queues whose table somebody waits for as a whole. Raises ConsoleError."""
+    if not queues:
+        return {}
+    activity = sample_activity(database, find_objects(database, queues))
+    found = {key_of(queue): _blocked(activity, key_of(queue)) for queue in queues}
+    return {key: one for key, one in found.items() if one is not None}
+
+
+def blocked_words(database: Database, queues: Sequence[Queue]) -> dict[Key, str]:
+    """The same in words; nothing where the sessions cannot be read."""
+    try:
+        return {key: one.words for key, one in blocked(database, queues).items()}
+    except ConnectionFailedError:
+        raise
+    except ConsoleError:
+        return {}
+
+
+def _blocked(activity: Activity, key: Key) -> Blocked | None:
+    for tree in activity.trees:
+        root, *waiters = (activity.by_key[node] for node in _from_the_root(tree))
+        if any(_waits_for_table(one, key) for one in waiters):
+            return Blocked(root, tuple(waiters))
+    return None
+
+
+def _from_the_root(tree: Node[int | str]) -> list[int | str]:
+    """Layer by layer."""
+    layer, found = [tree], list[int | str]()
+    while layer:
+        found += [node.key for node in layer]
+        layer = [waiter for node in layer for waiter in node.waiters]
+    return found
+
+
+def _waits_for_table(session: Session, key: Key) -> bool:
+    return any(
+        not lock.granted and lock.lock in _WHOLE_TABLE and (lock.schema, lock.queue) == key
+        for lock in session.locks
+    )
