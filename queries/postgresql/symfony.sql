@@ -51,7 +51,7 @@ timezone('UTC', m.created_at)
 
 -- define: due_at
 -- of one that comes back, when its redeliver_timeout was over
-timezone('UTC', CASE WHEN {is_undelivered} THEN greatest(m.available_at, least(m.delivered_at, '9999-12-31') + interval '1 hour') ELSE m.available_at END)
+timezone('UTC', CASE WHEN {is_undelivered} THEN greatest(m.available_at, m.delivered_at + interval '1 hour') ELSE m.available_at END)
 
 -- define: claimed_at
 timezone('UTC', m.delivered_at)
