@@ -2,7 +2,7 @@
 those that they have, and the statements that create a missing one."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,9 @@ from sqlalchemy import Connection
 from console import relations, sql
 from console.actions import shipped
 from console.actions.maintain_plan import MaintainStep
+from console.actions.shipped import unquoted
 from console.catalog import Kind, Queue
-from console.engines import Product, product_of
+from console.engines import Database, Product, product_of
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def shipped_indexes(product: Product, queue: Queue) -> list[ShippedIndex]:
     text = _script(product, queue)
     return list(_keys(text)) + [
         ShippedIndex(
-            _unquoted(found["name"]),
+            unquoted(found["name"]),
             tuple(found["columns"].split(", ")),
             found["condition"] or "",
             is_key=False,
@@ -96,7 +97,7 @@ def shipped_indexes(product: Product, queue: Queue) -> list[ShippedIndex]:
 
 def shipped_tables(product: Product, queue: Queue) -> list[tuple[str, str]]:
     found = _TABLE.finditer(_script(product, queue))
-    return [(_unquoted(table["name"]), table["columns"]) for table in found]
+    return [(unquoted(table["name"]), table["columns"]) for table in found]
 
 
 def _script(product: Product, queue: Queue) -> str:
@@ -109,7 +110,7 @@ def _script(product: Product, queue: Queue) -> str:
 
 def _keys(text: str) -> Iterator[ShippedIndex]:
     for table in _TABLE.finditer(text):
-        name = _unquoted(table["name"])
+        name = unquoted(table["name"])
         for kind in (_COLUMN_KEY, _TABLE_KEY):
             for found in kind.finditer(table["columns"]):
                 columns = tuple(found["columns"].split(", "))
@@ -135,9 +136,16 @@ def missing(connection: Connection, queue: Queue) -> list[ShippedIndex]:
     ]
 
 
-def step(product: Product, schema: str, one: ShippedIndex, *, online: bool) -> MaintainStep:
-    """Creates it while callers continue, by either engine's syntax; `online`: whether this edition
-    of SQL Server can."""
+def steps(
+    database: Database, queue: Queue, lacking: Iterable[ShippedIndex]
+) -> tuple[MaintainStep, ...]:
+    """That create these while callers continue, online where the server can."""
+    online = "online_rebuild" not in database.capabilities.missing
+    return tuple(_step(database.product, queue.schema, one, online=online) for one in lacking)
+
+
+def _step(product: Product, schema: str, one: ShippedIndex, *, online: bool) -> MaintainStep:
+    """By either engine's syntax; `online`: whether this edition of SQL Server can."""
     if one.is_key:
         return _key_step(product, schema, one)
     statement = one.statement.replace("CREATE INDEX ON", "CREATE INDEX CONCURRENTLY ON", 1)
@@ -172,7 +180,3 @@ def _key_step(product: Product, schema: str, one: ShippedIndex) -> MaintainStep:
 def normalized(text: str) -> str:
     """Without what the server writes differently from the script: brackets, quotes, blanks."""
     return re.sub(r'[\s()"\[\]]', "", text).lower()
-
-
-def _unquoted(name: str) -> str:
-    return name[1:-1].replace(name[-1] * 2, name[-1])

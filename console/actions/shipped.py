@@ -84,12 +84,12 @@ def code_of(product: Product, text: str) -> list[Routine]:
     if product.keeps_definitions:
         return [
             # Without CREATE or ALTER, and without blanks at either end.
-            Routine(_unquoted(m["name"]), "", m["rest"].replace("\r\n", "\n").strip())
+            Routine(unquoted(m["name"]), "", m["rest"].replace("\r\n", "\n").strip())
             for m in _PROCEDURE.finditer(text)
         ]
     return [
         Routine(
-            _unquoted(m["name"]),
+            unquoted(m["name"]),
             f"({_arguments(m['arguments'])}) RETURNS {_result(m['result'])}",
             body_of([f"{k}={v}" for k, v in _SETTING.findall(m["settings"])], m["body"]),
         )
@@ -127,7 +127,7 @@ def code_scripts(queue: Queue) -> list[str]:
 def added_sequences(product: Product, queue: Queue) -> list[str]:
     """The sequences that `added` creates: where one is missing, the script has to run."""
     texts = _batches(product, queue, added)
-    return [_unquoted(found["name"]) for text in texts for found in _SEQUENCE.finditer(text)]
+    return [unquoted(found["name"]) for text in texts for found in _SEQUENCE.finditer(text)]
 
 
 def catalog_columns(product: Product) -> list[ShippedColumn]:
@@ -136,7 +136,7 @@ def catalog_columns(product: Product) -> list[ShippedColumn]:
 
 def catalog_indexes(product: Product) -> list[str]:
     """The names of those that are no keys."""
-    return [_unquoted(m["name"]) for text in _catalog(product) for m in _NAMED_INDEX.finditer(text)]
+    return [unquoted(m["name"]) for text in _catalog(product) for m in _NAMED_INDEX.finditer(text)]
 
 
 def catalog_code(product: Product) -> list[Routine]:
@@ -168,7 +168,7 @@ def _columns(texts: Sequence[str]) -> list[ShippedColumn]:
                 line = _COMMENT.sub(r"\1", commented)
                 column = None if _NO_COLUMN.match(line) else _COLUMN.match(line)
                 if column:
-                    name = _unquoted(table["name"])
+                    name = unquoted(table["name"])
                     found.append(
                         ShippedColumn(name, column["name"], column["definition"], table["table"])
                     )
@@ -189,7 +189,7 @@ def _table_scripts(product: Product, queue: Queue) -> Iterator[str]:
     yield "common.archive"
 
 
-def _unquoted(name: str) -> str:
+def unquoted(name: str) -> str:
     if name[0] in '"[':
         close = '"' if name[0] == '"' else "]"
         return name[1:-1].replace(close * 2, close)

@@ -367,15 +367,13 @@ def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> U
 
 def _create_indexes(database: Database, queue: Queue) -> None:
     """While callers continue, each on its own."""
-    product = database.product
     with database.transaction("list missing indexes", read_only=True) as connection:
         missing = indexes.missing(connection, queue)
-    if product.key_by_hand:
+    if database.product.key_by_hand:
         missing = [one for one in missing if not one.is_key]
     if not missing:
         return
-    online = "online_rebuild" not in database.capabilities.missing
-    steps = tuple(indexes.step(product, queue.schema, one, online=online) for one in missing)
+    steps = indexes.steps(database, queue, missing)
     measures = maintain_plan.measure(database, queue)
     done = maintain.maintain(database, maintain_plan.MaintainPlan(queue, measures, steps))
     if problems := [one.problem for one in done.done if one.problem]:

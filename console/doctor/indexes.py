@@ -17,9 +17,8 @@ from console.actions.indexes import (
     normalized,
     shipped_indexes,
     shipped_tables,
-    step,
+    steps,
 )
-from console.actions.maintain_plan import MaintainStep
 from console.catalog import Kind, Queue
 from console.designs import Order
 from console.doctor.context import (
@@ -110,7 +109,7 @@ def _check_definitions(context: CheckContext) -> Iterator[Finding]:
             evidence={"missing": [one.statement for one in missing]},
             cause="they were dropped, or the table was recreated without them",
             consequence="pops and queries of that state read all rows, slower the deeper the queue",
-            repair=CreateMissing(queue, _steps(context, missing)),
+            repair=CreateMissing(queue, steps(context.database, queue, missing)),
         )
     if invalid:
         names = [index.name for index in invalid]
@@ -123,12 +122,6 @@ def _check_definitions(context: CheckContext) -> Iterator[Finding]:
             consequence="every write maintains it and no query can use it",
             repair=maintain_queue(queue, f"rebuild {', '.join(names)}"),
         )
-
-
-def _steps(context: CheckContext, missing: Sequence[ShippedIndex]) -> tuple[MaintainStep, ...]:
-    product, schema = context.database.product, context.queue.schema
-    online = "online_rebuild" not in context.database.capabilities.missing
-    return tuple(step(product, schema, one, online=online) for one in missing)
 
 
 def pop_index(product: Product, queue: Queue) -> ShippedIndex | None:
@@ -270,7 +263,9 @@ def _check_keys(context: CheckContext) -> Iterator[Finding]:
         + (f". {product.key_by_hand}" if product.key_by_hand else ""),
         repair=None
         if duplicates or product.key_by_hand
-        else CreateMissing(queue, _steps(context, missing), waits="for at most a second"),
+        else CreateMissing(
+            queue, steps(context.database, queue, missing), waits="for at most a second"
+        ),
     )
 
 

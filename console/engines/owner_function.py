@@ -37,7 +37,6 @@ def run_as(connection: Connection, owner: str) -> Iterator[None]:
         _connection: Any, cursor: Any, statement: str, values: Any, *_: Any
     ) -> tuple[str, tuple[()]]:
         driver = cursor.connection
-        # The driver is SQLAlchemy's own connection class around psycopg's.
         text = psycopg.ClientCursor(driver).mogrify(statement, values or None)
         name = sql.Identifier("pg_temp", f"dbq_{secrets.token_hex(8)}")
         columns = _columns(driver, text)
