@@ -145,12 +145,15 @@ def test_consumption_stopped_neither_before_the_queue_was_installed_nor_before_t
     (queue,) = (one for one in in_use(client.database) if one.name == client.queue.name)
     history = ConsumptionHistory(waits=False)
 
-    def again() -> Diagnosis:
-        return diagnosis(client.database, queue, AT_ONCE, consumption=history)
+    examined: list[Diagnosis] = []
+
+    def stopped() -> bool:
+        examined.append(diagnosis(client.database, queue, AT_ONCE, consumption=history))
+        return _codes(examined[-1]) == ["consumer_stopped"]
 
     # The pop may be counted late, as between two samples.
-    wait_until(lambda: "consumer_stopped" in _codes(again()), "nothing is counted any more")
-    found = finding_of(again(), "consumer_stopped")
+    wait_until(stopped, "nothing is counted any more")
+    found = finding_of(examined[-1], "consumer_stopped")
     assert found.since is not None
     assert queue.installed_at is not None
     assert queue.installed_at <= found.since
