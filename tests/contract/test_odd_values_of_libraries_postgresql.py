@@ -31,8 +31,9 @@ WRITING: Sequence[Words] = (
 )
 ALL: Sequence[Words] = (
     *READING,
-    *((verb, "jobs") for verb in ("report", "consumers", "messages")),
-    ("doctor", "jobs", "--idle-for", "0s"),
+    ("messages", "jobs"),
+    ("report", "jobs", "--idle-for", "0s"),
+    ("consumers", "jobs", "--seconds", "0"),
     ("check", "jobs", "--max-age", "1h", "--max-overdue", "1h"),
     *(
         ("messages", "jobs", "--filter", one)
