@@ -144,8 +144,9 @@ class Finding:
 
     @property
     def subject(self) -> str:
-        """What tells it from others of its code: the figure that has a limit, or the subscriber."""
-        return str(self.evidence.get("figure") or self.subscriber)
+        """What tells it from others of its code: a figure with a limit, a time, a subscriber."""
+        evidence = self.evidence
+        return str(evidence.get("figure") or evidence.get("time") or self.subscriber)
 
     @property
     def effective_severity(self) -> Severity:

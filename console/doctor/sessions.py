@@ -153,7 +153,7 @@ def _consequence(context: CheckContext) -> str:
 @dataclass(frozen=True)
 class _Bottom:
     id: str
-    seconds: float
+    seconds: float | None
     overtaking: int
 
 
@@ -167,7 +167,7 @@ def _check_starvation(context: CheckContext) -> Iterator[Finding]:
     limit = context.thresholds.age_seconds.warning or STARVED_SECONDS
     for bottom in context.query(_Bottom, "bottom"):
         popped = seen is not None and bool(seen.pop_per_second)
-        if bottom.seconds < limit or not (bottom.overtaking or popped):
+        if bottom.seconds is None or bottom.seconds < limit or not (bottom.overtaking or popped):
             continue
         yield Finding(
             STARVED,

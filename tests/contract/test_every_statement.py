@@ -63,7 +63,6 @@ from tests.contract.variants import ALL, Variant, default, on
 from tests.pairs import covering, pairs_of
 
 OF_ONE_DESIGN = {"status_check", "done_lag", "missing_payloads", "fail_missing_payloads", "bottom"}
-OF_ONE_DESIGN |= {"far_times"}
 OF_ONE_DESIGN |= {"orphaned_payloads", "status_unknown", "state_illegal"}
 """Statements of the doctor for single designs, in their files."""
 _HEAD = re.compile(r"\s*/\* dbq (?P<label>[\w.+]+) \*/")

@@ -91,6 +91,15 @@ JOBS = {
     ),
 }
 """The tables of each, and jobs in some of their states."""
+TIMES = {
+    ("river", "river_job", "created_at"): "pushed_at",
+    ("river", "river_job", "scheduled_at"): "due_at",
+    ("river", "river_job", "attempted_at"): "claimed_at",
+    ("symfony", "messenger_messages", "available_at"): "due_at",
+    ("delayed-job", "delayed_jobs", "run_at"): "due_at",
+    ("solid-queue", "solid_queue_jobs", "created_at"): "pushed_at",
+}
+"""Columns whose odd times are findings, and their roles."""
 _COLUMNS = """
 SELECT table_name, column_name, udt_name FROM information_schema.columns
 WHERE table_schema = 'Theirs'
@@ -129,7 +138,9 @@ def reads(console: Console, where: str) -> list[str]:
         if "Traceback" in answer.err or (answer.status not in {0, 1} and not refused):
             wrong.append(f"{where}: {words}: {answer.status} {answer.err[-600:]}")
     (status,) = json.loads(console("status", "jobs", "--json").out)["queues"]
-    return wrong + ([f"{where}: {status['problem']}"] if status["problem"] else [])
+    (examined,) = json.loads(console("doctor", "jobs", "--idle-for", "0s", "--json").out)["queues"]
+    unseen = [one for one in examined["unseen"] if one.startswith("times out of range")]
+    return wrong + [f"{where}: {one}" for one in (status["problem"], *unseen) if one]
 
 
 @pytest.mark.thinned(3)
@@ -149,6 +160,10 @@ def test_odd_values_in_every_column_of_a_librarys_tables(console: Console, prese
         put(theirs, table, column, VALUES[type_])
         where = f"{table}.{column}"
         wrong += reads(console, where)
+        if role := TIMES.get((preset, table, column)):
+            (one,) = console("doctor", "jobs", "--idle-for", "0s", "--json").json["queues"]
+            times = [it["evidence"].get("time") for it in one["findings"]]
+            wrong += [] if role in times else [f"{where}: no time_out_of_range"]
         if column not in {"queue", "queue_name", "name", "statename"}:
             answer = console("messages", "jobs", "--payload", "--json")
             shown = {one["id"] for one in answer.json["messages"]} if not answer.status else {}

@@ -122,6 +122,10 @@ def test_a_message_that_pops_leave_behind_is_found(
         assert (evidence["count"], evidence["numbers"], evidence["ids"]) == (1, [number], [number])
         assert (evidence["parked"], evidence["parked_holes"]) == (129, 128)
         assert found["parked_stranded"].since is not None
+        for far in ("-infinity", "infinity"):  # after 9999 it is too young
+            connection.execute(f"UPDATE {ring.name} SET time = '{far}' WHERE message_id = {number}")
+            while_waiting.append(lambda: ring.pop(connection))
+            assert ("parked_stranded" in findings_by_code(ring)) == (far < "0")
 
         connection.execute("BEGIN")
         while_waiting.append(lambda: ring.pop_many(connection, 1))
