@@ -105,6 +105,12 @@ class PostgreSQL:
     name_unit = "bytes"
     payload_types: Mapping[str, str] = {"text": "text", "json": "jsonb", "bytes": "bytea"}
     id_types: Mapping[str, str] = {"bigint": "int8", "uuid": "uuid"}
+    time_types: Sequence[str] = ("timestamp with time zone", "timestamp without time zone", "date")
+    number_types: Sequence[str] = (
+        *("integer", "bigint", "smallint", "numeric", "real", "double precision"),
+        *("oid", "xid", "regclass"),
+    )
+    unsorted_types: Sequence[str] = ()
     protocol = "libpq"
     cleaner = "vacuum"
     keeps_definitions = False
@@ -329,6 +335,10 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "25P04": (ConnectionFailedError, "The transaction was rolled back. Try again."),
     "53": (ConsoleError, "Free the resource that the server is short of, then try again."),
     "42501": (RefusedError, "Ask the owner of the queue for the grant, or use another login."),
+    "428C9": (
+        RefusedError,
+        "The server computes that column: change what it is computed from, as its owner does.",
+    ),
     "25006": (ReadOnlyError, "This connection is read-only; use one that may write."),
     "55P03": (BusyError, "Another session holds the lock; nothing was changed. Try again."),
     "57014": (TooSlowError, "The statement time-out ended it; nothing was changed. Try again."),

@@ -276,7 +276,7 @@ ORDER BY a.archive_id
 WITH lately AS (
     SELECT
         CAST(m."{id}" AS text) AS id,
-        left(m."{error}", 200) AS error, -- when role error
+        left(CAST(m."{error}" AS text), 200) AS error, -- when role error
         CAST(NULL AS text) AS error, -- when no role error
         CAST(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM m."{done_at}") AS double precision) AS seconds
     FROM "{schema}"."{table}" AS m

@@ -47,7 +47,7 @@ CREATE TYPE letter AS ENUM ('b', E'B\n', '');
 CREATE DOMAIN moment AS timestamptz;
 """
 TIME_TYPES = ("timestamptz", "timestamp", "date", "moment")
-NUMBER_TYPES = ("numeric", "float8", "oid", "bigint", "xid8", "text")
+NUMBER_TYPES = ("numeric", "float8", "oid", "bigint")
 UNSORTED = {"int[]", "pair", "json", "xid"}
 """Types by which no list is ordered."""
 
@@ -83,7 +83,7 @@ STATES = {"ready": READY, "claimed": CLAIMED, "error": FAILED}
 
 TIME_ROLES = ("pushed_at", "due_at", "claimed_at", "done_at")
 CASES = [
-    *(("claim", ("id",), type_) for type_ in ODD),
+    *(("claim", ("id",), type_) for type_ in ODD if type_ not in UNSORTED),
     *(("claim", ("payload", "claimed_by", "error"), type_) for type_ in ODD),
     *((design, TIME_ROLES, type_) for design in DESIGNS for type_ in TIME_TYPES),
     *((design, ("attempts",), type_) for design in ("claim", "status") for type_ in NUMBER_TYPES),
@@ -171,10 +171,6 @@ def test_every_verb_works_on_every_odd_value(
     console: Console, design: str, odd: Sequence[str], type_: str
 ) -> None:
     count = create(console, design, odd, type_)
-    if odd == ("id",) and type_ in UNSORTED:
-        refused = console("messages", "odd")
-        assert (refused.status, "cannot be put in order" in refused.err) == (4, True)
-        return
     messages = shown(console, "--payload")
     assert len(messages) == count
     for words in reading(design, type_ if "payload" in odd else "jsonb"):
