@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -202,11 +202,16 @@ def recording_scope(on: sql.HasDialect, queue: Queue) -> sql.Scope:
     return queue.scope(
         on,
         kind=queue.kind.value,
-        options_json=json.dumps(dict(queue.options), sort_keys=True),
-        roles_json=json.dumps(dict(queue.roles), sort_keys=True),
+        options_json=_as_json(queue.options),
+        roles_json=_as_json(queue.roles),
         version=str(queue.version),
         installed_from=audit.operator(),
     )
+
+
+def _as_json(values: Mapping[str, str]) -> str:
+    """Without escapes of Unicode, which a database without an encoding refuses."""
+    return json.dumps(dict(values), sort_keys=True, ensure_ascii=False)
 
 
 def record(connection: Connection, queue: Queue) -> None:

@@ -23,7 +23,9 @@ CREATE DOMAIN word AS text CHECK (VALUE <> 'no');
 CREATE DOMAIN past AS moment CHECK (VALUE < '2100-01-01');
 CREATE DOMAIN small AS smallint CHECK (VALUE < 100);
 """
-NUMBERS = frozenset("numeric float8 oid xid bigint integer smallint regclass small".split())
+NUMBERS = frozenset(
+    ("numeric", "float8", "oid", "xid", "bigint", "integer", "smallint", "regclass", "small")
+)
 SERVING = {
     **{role: {*TIME_TYPES, "past"} for role in TIME_ROLES},
     **dict.fromkeys(("status", "attempts"), NUMBERS),
