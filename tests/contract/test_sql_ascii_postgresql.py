@@ -139,5 +139,5 @@ def test_a_key_of_any_letters_filters(console: Console) -> None:
     console.done("push", "letters", '{"é\x7f": 7}')
     filters = ("--filter", 'payload."é\x7f"=7')
     assert len(console.done("messages", "letters", "--json", *filters).json["messages"]) == 1
-    console.done("pause", "letters", "--reason", "né")
-    console.done("resume", "letters")
+    console.done("pause", "letters", "--reason", "né", "--yes", "letters")
+    console.done("resume", "letters", "--yes", "letters")
