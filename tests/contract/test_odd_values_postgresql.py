@@ -13,6 +13,8 @@ from tests.servers import Server, connect, fresh_database
 TIMES = ("infinity", "-infinity", "57868-03-22 16:00:00", "0044-03-15 12:00:00 BC", "10000-01-01")
 ENDS = ("294276-12-31 23:59:59.999999", "4713-01-01 00:00:00 BC")
 DATES = ("infinity", "-infinity", "5874897-12-31", "4713-01-01 BC", "0044-03-15 BC")
+BEYOND = DATES[2]
+"""A date after the last timestamptz."""
 ODD: Mapping[str, Sequence[str]] = {
     "timestamptz": (*TIMES, *ENDS),
     "timestamp": (*TIMES, *ENDS),
@@ -40,15 +42,23 @@ ODD: Mapping[str, Sequence[str]] = {
     "jsonb": ('{"n": 1e22}', "null", r'{"n": "\u00e9"}', "[]", '{"": null}'),
     "text": ("", "\x01\x7f", r"\u0000", "\U0001f468\u200d", "'; --", r'{"n": "\u0000"}'),
     "int4range": ("empty", "(,)"),
+    "word": ("", "a\\xff", "x" * 2000),
+    "past": ("-infinity", "0044-03-15 12:00:00 BC", "4713-01-01 00:00:00 BC"),
+    "smallint": ("32767", "-32768"),
+    "varchar(3)": ("", "\n"),
+    "point": ("(NaN,Infinity)", "(0,-0)"),
+    "regclass": ("pg_class", "4294967295"),
 }
 TYPES = r"""
 CREATE TYPE pair AS (a integer, b text);
 CREATE TYPE letter AS ENUM ('b', E'B\n', '');
 CREATE DOMAIN moment AS timestamptz;
+CREATE DOMAIN past AS moment CHECK (VALUE < '2100-01-01');
+CREATE DOMAIN word AS text CHECK (VALUE <> 'no');
 """
-TIME_TYPES = ("timestamptz", "timestamp", "date", "moment")
-NUMBER_TYPES = ("numeric", "float8", "oid", "bigint")
-UNSORTED = {"int[]", "pair", "json", "xid"}
+TIME_TYPES = ("timestamptz", "timestamp", "date", "moment", "past")
+NUMBER_TYPES = ("numeric", "float8", "oid", "bigint", "smallint", "xid", "regclass")
+UNSORTED = {"int[]", "pair", "json", "xid", "point", "regclass"}
 """Types by which no list is ordered."""
 
 KEPT = ("claimed_at", "claimed_by", "error", "attempts", "done_at")
@@ -109,7 +119,9 @@ def rows_of(design: str, odd: Sequence[str], type_: str) -> list[dict[str, str |
         each = list(states.values())
         return [{**each[at % len(each)], "id": value} for at, value in enumerate(ODD[type_])]
     rows = [dict(row) for row in states.values()]
-    for value in ODD[type_]:
+    # The due time is part of the key, as a timestamptz: see the test of a date beyond all of them.
+    values = [one for one in ODD[type_] if design != "pending" or one != BEYOND]
+    for value in values:
         rows += [
             {**row, **{role: value for role in odd if row[role] is not None}}
             for row in states.values()
@@ -189,6 +201,10 @@ def test_every_verb_works_on_every_odd_value(
             options = ["--unknown"] if verb == "release" else []
             result = works(console, verb, "odd", *options, "--yes", "odd", "--json").json["result"]
             assert (result["done"], result["failed"]) == (states.count(state), {})
+    if design == "pending":
+        words = ["--filter", "state=scheduled", "--in", "1h", "--yes", "odd", "--json"]
+        moved = works(console, "reschedule", "odd", *words).json["result"]
+        assert (moved["done"], moved["failed"]) == (states.count("scheduled"), {})
     if design != "heap":
         done = 0
         for state in ("ready", "scheduled") if design == "pending" else ("ready",):
@@ -259,3 +275,16 @@ def test_a_time_that_python_lacks_is_shown_as_the_server_writes_it(
     for _ in states:  # each restores one purge
         console.done("restore", name, "--yes", name)
     assert len(console.done("messages", name, "--json").json["messages"]) == 5
+
+
+def test_a_due_date_beyond_all_times_is_refused_by_name_and_the_others_are_moved(
+    console: Console,
+) -> None:
+    create(console, "pending", ("due_at",), "date")
+    with connect(console.url) as connection:
+        connection.execute(f"INSERT INTO odd VALUES (99, '{{}}', now(), '{BEYOND}')".encode())
+    assert BEYOND in {one["due_at"] for one in shown(console)}
+    words = ["--filter", "state=scheduled", "--in", "1h", "--yes", "odd", "--json"]
+    result = console("reschedule", "odd", *words).json["result"]
+    assert (result["done"], sum(result["failed"].values())) == (1, 1)
+    assert all(BEYOND in why for why in result["failed"])
