@@ -177,9 +177,9 @@ def test_columns_added_to_an_installed_queue_come_back_with_its_messages(
     assert console.done("messages", name, "--json").json["messages"] == []
     console.done("restore", name, "--yes", name)
     after = console.done("messages", name, "--json", "--payload").json["messages"]
-    told = ("payload", "state", "attempts")
-    assert [[one[key] for key in told] for one in after] == [
-        [one[key] for key in told] for one in before
+    same = ("payload", "state", "attempts")
+    assert [[one[key] for key in same] for one in after] == [
+        [one[key] for key in same] for one in before
     ]
     assert len(console.popped(name, "--count", "3")) == 3
     assert console("doctor", name, "--idle-for", "0s").status in {0, 1}
