@@ -69,8 +69,13 @@ def _check_default_partition(context: CheckContext) -> Iterator[Finding]:
 class _LockedQueue:
     name: str
     locked_by: str | None
-    seconds: float
+    seconds: float | None
+    """None: since a time before all others."""
     waiting: int
+
+
+def _how_long(seconds: float | None) -> str:
+    return "since -infinity" if seconds is None else f"for {duration(seconds)}"
 
 
 def _check_locked_queues(context: CheckContext) -> Iterator[Finding]:
@@ -90,7 +95,7 @@ def _check_locked_queues(context: CheckContext) -> Iterator[Finding]:
         own = sql.quote_identifier(context.database.product.dialect, schema)
         yield Finding(
             LOCKED,
-            f"the named queue {one.name} has been locked for {duration(one.seconds)} by {worker}, "
+            f"the named queue {one.name} has been locked {_how_long(one.seconds)} by {worker}, "
             f"with {counted(one.waiting, 'job')} waiting",
             evidence={
                 "queue_name": one.name,
@@ -120,12 +125,12 @@ def _check_retries(context: CheckContext) -> Iterator[Finding]:
         return
     with context.limited_transaction() as connection:
         (found,) = context.fetch(connection, _Retrying, "retrying", seconds=RETRYING_SECONDS)
-    if not found.jobs or found.oldest_seconds is None:
+    if not found.jobs:
         return
     yield Finding(
         RETRYING,
-        f"{counted(min(found.jobs, MOST + 1), 'job')} failed and retried, the oldest for "
-        f"{duration(found.oldest_seconds)}",
+        f"{counted(min(found.jobs, MOST + 1), 'job')} failed and retried, the oldest "
+        f"{_how_long(found.oldest_seconds)}",
         evidence={
             "jobs": found.jobs,
             "oldest_seconds": found.oldest_seconds,

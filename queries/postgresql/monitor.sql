@@ -224,7 +224,8 @@ SELECT
         FROM (
             SELECT {ready_since} AS since
             FROM "{schema}"."{table}" AS m
-            WHERE {is_ready}
+            -- One that could always be popped has no age, and hides none.
+            WHERE {is_ready} AND {ready_since} IS DISTINCT FROM '-infinity'
             ORDER BY {oldest_first} LIMIT CAST('{age_seconds_limit}' AS bigint) -- when not defined due_at
             -- The first in this order may have become due last.
             ORDER BY {oldest_first} LIMIT 1000 * CAST('{age_seconds_limit}' AS bigint) -- when defined due_at

@@ -21,7 +21,7 @@ m.state < 'active' AND m.startafter > statement_timestamp() AND {in_part}
 m.startedon < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision)) AND {is_claimed}
 
 -- define: is_overdue
-{is_ready} AND m.startafter > m.createdon + interval '1 second'
+{is_ready} AND m.startafter > least(m.createdon, '9999-12-31') + interval '1 second'
 
 -- define: is_error
 m.state IN ('failed', 'expired') AND {in_part}

@@ -31,7 +31,7 @@
 m.vt <= statement_timestamp()
 
 -- define: is_scheduled
-m.vt > statement_timestamp() AND m.read_ct = 0
+m.vt > statement_timestamp() AND m.read_ct <= 0
 
 -- define: is_claimed
 m.vt > statement_timestamp() AND m.read_ct > 0

@@ -32,7 +32,7 @@ m.status = 'queued' AND m.execute_after >= statement_timestamp() AND {in_part}
 false -- when no role due_at
 
 -- define: is_overdue
-{is_ready} AND m.execute_after > m.created + interval '1 second' -- when role due_at
+{is_ready} AND m.execute_after > least(m.created, '9999-12-31') + interval '1 second' -- when role due_at
 false -- when no role due_at
 
 -- define: is_claimed

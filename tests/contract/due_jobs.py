@@ -47,7 +47,7 @@ class DueJob:
         tables.run(f"TRUNCATE {name} CASCADE")
 
 
-def _stand_in(script: str) -> Callable[[str], Tables]:
+def stand_in(script: str) -> Callable[[str], Tables]:
     def create(url: str) -> Tables:
         tables = StandIn(url, SCHEMA)
         tables.create(script)
@@ -120,11 +120,11 @@ SELECT stateid, id, statename, %s FROM job
 """
 
 DUE_JOBS = (
-    DueJob("river", _stand_in(RIVER), _RIVER % "available", _RIVER % "scheduled"),
+    DueJob("river", stand_in(RIVER), _RIVER % "available", _RIVER % "scheduled"),
     DueJob("oban", _oban, _OBAN % "available", _OBAN % "retryable"),
     DueJob(
         "solid-queue",
-        _stand_in(SOLID_QUEUE),
+        stand_in(SOLID_QUEUE),
         _SOLID_QUEUE
         + f"""
         INSERT INTO solid_queue_ready_executions (job_id, queue_name, created_at)
@@ -181,7 +181,7 @@ DUE_JOBS = (
     ),
     DueJob(
         "delayed-job",
-        _stand_in(DELAYED_JOB),
+        stand_in(DELAYED_JOB),
         f"""
         INSERT INTO delayed_jobs (handler, created_at, run_at)
         VALUES ('--- !ruby/struct:Send', {_YESTERDAY_UTC}, {_DUE_UTC})
@@ -190,7 +190,7 @@ DUE_JOBS = (
     ),
     DueJob(
         "laravel",
-        _stand_in(LARAVEL),
+        stand_in(LARAVEL),
         f"""
         INSERT INTO jobs (queue, payload, attempts, created_at, available_at)
         SELECT 'mail', '{{{{}}}}', 0, EXTRACT(EPOCH FROM {_YESTERDAY}), EXTRACT(EPOCH FROM {{due}})
@@ -199,7 +199,7 @@ DUE_JOBS = (
     ),
     DueJob(
         "symfony",
-        _stand_in(SYMFONY),
+        stand_in(SYMFONY),
         f"""
         INSERT INTO messenger_messages (body, headers, queue_name, created_at, available_at)
         VALUES ('x', '[]', 'mail', {_YESTERDAY_UTC}, {_DUE_UTC})
@@ -208,7 +208,7 @@ DUE_JOBS = (
     ),
     DueJob(
         "hangfire",
-        _stand_in(HANGFIRE),
+        stand_in(HANGFIRE),
         _HANGFIRE % ("Enqueued", """{due}, '{{"Queue": "mail"}}'"""),
         _HANGFIRE % ("Scheduled", "now(), jsonb_build_object('EnqueueAt', {due})"),
     ),

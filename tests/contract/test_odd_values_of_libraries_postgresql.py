@@ -1,172 +1,176 @@
 """What a column of a library's table may hold and nobody expects, next to a usual job: every verb
-shows both."""
+shows both, and does what it does with both."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
 
 import pytest
 
-from tests.cli.calls import Console
-from tests.contract.libraries import Tables, adopt, listed
-from tests.contract.stand_in import DELAYED_JOB, HANGFIRE, LARAVEL, RIVER, SOLID_QUEUE, SYMFONY
-from tests.contract.test_odd_values_postgresql import ODD
+from console.designs import LIBRARIES
+from console.engines import open_database
+from tests.cli.calls import Answer, Console
+from tests.contract.libraries import Tables, adopt
+from tests.contract.odd_jobs import CYCLE, OddJobs
+from tests.contract.odd_jobs import LIBRARIES as ODD_JOBS
+from tests.tui import tour
 
-CYCLE = 10
-"""Of each ten jobs the first is usual."""
-_JSON = (*ODD["jsonb"], "1", '"x"', '{"error": {"a": 1}, "at": "infinity", "EnqueueAt": "x"}')
-_TEXT = (*ODD["text"], '{"message": 1, "exception_class": []}', "[1e400]", "null")
-VALUES: Mapping[str, Sequence[str]] = {
-    "timestamptz": ODD["timestamptz"],
-    # timestamp(0) stores what is rounded up to the year 294277, and the server then cannot write it
-    "timestamp": (*ODD["timestamp"][:-2], "294276-12-31 23:59:59", ODD["timestamp"][-1]),
-    "jsonb": _JSON,
-    "text": _TEXT,
-    "varchar": _TEXT,
-    "_jsonb": ("{}", "{NULL}", '{"null"}', '{"[1]",NULL}', r'{"{\"error\": {}}"}', '{{"1"},{"2"}}'),
-    "_text": ("{}", "{NULL}", "{{a,b},{c,d}}", "[5:5]={a}"),
-    "int2": ("32767", "-32768"),
-    "int4": ("2147483647", "-2147483648"),
-    "int8": ODD["bigint"],
-    "bytea": ODD["bytea"],
-}
-_SERIES = f"generate_series(1, {CYCLE}) AS n"
-JOBS = {
-    "river": (
-        RIVER,
-        f"""
-        INSERT INTO river_queue (name) VALUES ('default');
-        INSERT INTO river_job (state, errors, attempt, attempted_at, finalized_at)
-        SELECT 'discarded', ARRAY['{{"error": "no"}}'::jsonb], 1, now(), now() FROM {_SERIES};
-        INSERT INTO river_job (state) SELECT 'available' FROM {_SERIES};
-        INSERT INTO river_job (state, attempted_at) SELECT 'running', now() FROM {_SERIES};
-        """,
-    ),
-    "solid-queue": (
-        SOLID_QUEUE,
-        f"""
-        INSERT INTO solid_queue_jobs (arguments) SELECT '{{}}' FROM generate_series(1, {3 * CYCLE});
-        INSERT INTO solid_queue_failed_executions (job_id, error, created_at)
-        SELECT n, '{{"message": "no"}}', now() FROM {_SERIES};
-        INSERT INTO solid_queue_ready_executions (job_id, queue_name, created_at)
-        SELECT n + {CYCLE}, 'mail', now() FROM {_SERIES};
-        INSERT INTO solid_queue_scheduled_executions (job_id, queue_name, created_at, scheduled_at)
-        SELECT n + {2 * CYCLE}, 'mail', now(), now() FROM {_SERIES};
-        """,
-    ),
-    "hangfire": (
-        HANGFIRE,
-        f"""
-        INSERT INTO job (statename, stateid)
-        SELECT name, n FROM unnest(ARRAY['Failed', 'Enqueued', 'Scheduled']) WITH ORDINALITY
-            AS s (name, at), LATERAL (SELECT n + {CYCLE} * (at - 1) AS n FROM {_SERIES}) AS i;
-        INSERT INTO state (id, jobid, name, data)
-        SELECT id, id, statename, '{{"EnqueueAt": "2026-03-01T00:00:00Z"}}' FROM job;
-        INSERT INTO jobqueue (jobid, queue) SELECT n + {CYCLE}, 'default' FROM {_SERIES};
-        """,
-    ),
-    "delayed-job": (
-        DELAYED_JOB,
-        f"""
-        INSERT INTO delayed_jobs (handler, queue, run_at, created_at, last_error, failed_at)
-        SELECT 'x', 'mail', now(), now(), 'no', now() FROM {_SERIES};
-        INSERT INTO delayed_jobs (handler, queue, run_at, created_at, locked_at, locked_by)
-        SELECT 'x', 'mail', now(), now(), now(), 'w' FROM {_SERIES};
-        """,
-    ),
-    "laravel": (
-        LARAVEL,
-        f"""
-        INSERT INTO jobs (queue, payload, attempts, available_at, created_at, reserved_at)
-        SELECT 'mail', '{{"displayName": "x"}}', 1, 1, 1, CASE WHEN n > 1 THEN 1 END
-        FROM {_SERIES};
-        """,
-    ),
-    "symfony": (
-        SYMFONY,
-        f"""
-        INSERT INTO messenger_messages
-            (body, headers, queue_name, created_at, available_at, delivered_at)
-        SELECT 'x', '{{}}', 'mail', now(), now(), CASE WHEN n > 1 THEN now() END FROM {_SERIES};
-        """,
-    ),
-}
-"""The tables of each, and jobs in some of their states."""
-TIMES = {
-    ("river", "river_job", "created_at"): "pushed_at",
-    ("river", "river_job", "scheduled_at"): "due_at",
-    ("river", "river_job", "attempted_at"): "claimed_at",
-    ("symfony", "messenger_messages", "available_at"): "due_at",
-    ("delayed-job", "delayed_jobs", "run_at"): "due_at",
-    ("solid-queue", "solid_queue_jobs", "created_at"): "pushed_at",
-}
-"""Columns whose odd times are findings, and their roles."""
-_COLUMNS = """
-SELECT table_name, column_name, udt_name FROM information_schema.columns
-WHERE table_schema = 'Theirs'
-    AND table_name NOT IN ('solid_queue_processes', 'solid_queue_pauses', 'solid_queue_semaphores')
-    AND column_name NOT IN ('id', 'job_id', 'jobid', 'stateid', 'updated_at', 'headers')
-ORDER BY table_name, column_name
-"""
-
-
-def put(theirs: Tables, table: str, column: str, values: Sequence[str]) -> None:
-    """Each value into every tenth row, unless a constraint forbids it."""
-    theirs.run(
-        "\n".join(
-            f"""
-            DO $do$ BEGIN
-                UPDATE {table} SET {column} = $odd${value}$odd$
-                WHERE mod((to_jsonb({table}) ->> 'id')::bigint - 1, {CYCLE}) = {number};
-            EXCEPTION WHEN integrity_constraint_violation OR data_exception THEN NULL; END $do$;
-            """
-            for number, value in enumerate(values, 1)
+TURNS = 4
+"""How often all columns have odd values at once, each time of other combinations in a row."""
+ON_SCREENS = [of for of in ODD_JOBS if of.preset in {"river", "symfony", "oban", "graphile-worker"}]
+Words = tuple[str, ...]
+READING: Sequence[Words] = (
+    *((verb, "jobs") for verb in ("errors", "check")),
+    ("messages", "jobs", "--payload"),
+    ("requeue", "jobs", "--dry-run"),
+)
+WRITING: Sequence[Words] = (
+    ("requeue", "jobs", "--yes", "jobs", "--json"),
+    ("release", "jobs", "--unknown", "--force", "--yes", "jobs", "--json"),
+)
+ALL: Sequence[Words] = (
+    *READING,
+    ("messages", "jobs"),
+    ("report", "jobs", "--idle-for", "0s"),
+    ("consumers", "jobs", "--seconds", "0"),
+    ("check", "jobs", "--max-age", "1h", "--max-overdue", "1h"),
+    *(
+        ("messages", "jobs", "--filter", one)
+        for one in (
+            *(f"state={state}" for state in ("error", "scheduled", "claimed", "done")),
+            *("older=1h", "newer=1h", "claimed_by=w", "error~no", "payload.n=1"),
         )
+    ),
+    *((verb, "jobs", "--dry-run") for verb in ("purge", "release", "archive", "pause", "resume")),
+    *WRITING,
+)
+
+
+def called(console: Console, calls: Sequence[Words]) -> dict[Words, Answer]:
+    return {words: console(*words) for words in calls}
+
+
+def faults(answers: Mapping[Words, Answer], usual: Mapping[Words, Answer]) -> Iterator[str]:
+    """What ended otherwise than with usual jobs only."""
+    for words, answer in answers.items():
+        # 1: something was found, or not all could be done
+        if "Traceback" in answer.err or answer.status not in {usual[words].status, 0, 1}:
+            yield f"{' '.join(words)}: {answer.status} {answer.err[-600:]}"
+
+
+def not_json(constant: str) -> Any:
+    raise AssertionError(f"{constant} is no JSON")
+
+
+def read(console: Console, *words: str) -> Any:
+    return json.loads(console.done(*words, "--json").out, parse_constant=not_json)
+
+
+def unseen(console: Console) -> list[str]:
+    """What the doctor could not examine, besides what takes it a second sample."""
+    answer = console("doctor", "jobs", "--idle-for", "0s", "--json")
+    (examined,) = json.loads(answer.out, parse_constant=not_json)["queues"]
+    return [one for one in examined["unseen"] if "two samples" not in one]
+
+
+def figures(console: Console, count: int) -> Iterator[str]:
+    """What is wrong with the figures of so many jobs, and with their ages."""
+    (status,) = read(console, "status", "jobs")["queues"]
+    messages = read(console, "messages", "jobs", "--limit", "1000")["messages"]
+    if status["problem"]:
+        yield status["problem"]
+    if status["age_seconds"] is None and any(one["state"] == "ready" for one in messages):
+        yield "its age is unknown"
+    if len(messages) != count:
+        yield f"{count} jobs, {len(messages)} shown"
+    ages = [one["age_seconds"] for one in messages]
+    for age in (status["age_seconds"], *ages):
+        if age is not None and age < 0:
+            yield f"{age} seconds old"
+
+
+def texts(theirs: Tables, of: OddJobs) -> list[Any]:
+    """Each text of a job that is no business of a requeue, as it is stored."""
+    columns = theirs.rows(
+        "SELECT column_name FROM information_schema.columns WHERE table_schema = %s"
+        " AND table_name = %s AND udt_name IN ('json', 'jsonb', 'text', 'bytea', '_jsonb')"
+        " AND NOT column_name = ANY(%s)",
+        [theirs.schema, of.tables[0], list(of.rewrites)],
     )
+    stored = ", ".join(f"md5(CAST({column} AS text))" for (column,) in columns)
+    return theirs.rows(f"SELECT {stored} FROM {of.tables[0]} ORDER BY {stored}")
 
 
-def reads(console: Console, where: str) -> list[str]:
-    """Every verb that reads; what went wrong."""
+def acted(
+    console: Console, theirs: Tables, of: OddJobs, usual: Mapping[Words, Answer]
+) -> Iterator[str]:
+    before = texts(theirs, of)
+    yield from faults(called(console, WRITING), usual)
+    if texts(theirs, of) != before:
+        yield "a text was written"
+
+
+def test_there_are_odd_jobs_of_every_preset() -> None:
+    assert {of.preset for of in ODD_JOBS} == set(LIBRARIES)
+
+
+def adopted(console: Console, of: OddJobs) -> Tables:
+    theirs = of.create(console.url)
+    of.start(theirs)
+    adopt(console, of.preset)
+    return theirs
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("of", ODD_JOBS, ids=str)
+def test_odd_values_in_each_column_of_a_librarys_tables(console: Console, of: OddJobs) -> None:
+    theirs = adopted(console, of)
+    count = len(read(console, "messages", "jobs", "--limit", "1000")["messages"])
+    assert count >= CYCLE
+    usual = called(console, (*READING, *WRITING))
     wrong = []
-    for words in (
-        *(("status", "jobs"), ("messages", "jobs"), ("errors", "jobs"), ("check", "jobs")),
-        *(("doctor", "jobs", "--idle-for", "0s"), ("messages", "jobs", "--payload")),
-        *(("messages", "jobs", "--state", state) for state in ("error", "scheduled", "claimed")),
-        *((verb, "jobs", "--dry-run") for verb in ("requeue", "purge", "release")),
-    ):
-        answer = console(*words)
-        refused = any(one in answer.err for one in ("keeps no", "is not available", "has no"))
-        if "Traceback" in answer.err or (answer.status not in {0, 1} and not refused):
-            wrong.append(f"{where}: {words}: {answer.status} {answer.err[-600:]}")
-    (status,) = json.loads(console("status", "jobs", "--json").out)["queues"]
-    (examined,) = json.loads(console("doctor", "jobs", "--idle-for", "0s", "--json").out)["queues"]
-    unseen = [one for one in examined["unseen"] if one.startswith("times out of range")]
-    return wrong + [f"{where}: {one}" for one in (status["problem"], *unseen) if one]
-
-
-@pytest.mark.thinned(3)
-@pytest.mark.parametrize("preset", JOBS)
-def test_odd_values_in_every_column_of_a_librarys_tables(console: Console, preset: str) -> None:
-    tables, jobs = JOBS[preset]
-    theirs = Tables(console.url, "Theirs")
-    theirs.create(tables)
-    wrong = []
-    for table, column, type_ in theirs.rows(_COLUMNS):
-        if type_ not in VALUES:
-            continue
-        theirs.run(f'DROP SCHEMA "Theirs" CASCADE; CREATE SCHEMA "Theirs"; {tables} {jobs}')
-        if console("status", "jobs").status != 0:
-            adopt(console, preset)
-        usual = {one["id"] for one in listed(console, "jobs", "--payload")}
-        put(theirs, table, column, VALUES[type_])
-        where = f"{table}.{column}"
-        wrong += reads(console, where)
-        if role := TIMES.get((preset, table, column)):
-            (one,) = console("doctor", "jobs", "--idle-for", "0s", "--json").json["queues"]
-            times = [it["evidence"].get("time") for it in one["findings"]]
-            wrong += [] if role in times else [f"{where}: no time_out_of_range"]
-        if column not in {"queue", "queue_name", "name", "statename"}:
-            answer = console("messages", "jobs", "--payload", "--json")
-            shown = {one["id"] for one in answer.json["messages"]} if not answer.status else {}
-            if shown != usual:
-                wrong.append(f"{where}: {len(usual)} jobs, {len(shown)} shown")
+    for column in of.columns(theirs):
+        of.start(theirs)
+        column.put(theirs)
+        found = [*faults(called(console, READING), usual), *figures(console, count)]
+        found += [*unseen(console), *acted(console, theirs, of, usual)]
+        wrong += [f"{column}: {one}" for one in found]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.thinned(5)
+@pytest.mark.parametrize("of", ODD_JOBS, ids=str)
+def test_odd_values_in_all_columns_of_a_librarys_tables(console: Console, of: OddJobs) -> None:
+    theirs = adopted(console, of)
+    assert not unseen(console)
+    usual = called(console, ALL)
+    wrong = []
+    for turn in range(TURNS):
+        of.start(theirs)
+        for at, column in enumerate(of.columns(theirs)):
+            column.put(theirs, at * turn)
+        found = [*unseen(console), *faults(called(console, ALL), usual)]
+        wrong += [f"turn {turn}: {one}" for one in found]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("of", ON_SCREENS, ids=str)
+async def test_every_screen_shows_odd_values(console: Console, of: OddJobs) -> None:
+    theirs = adopted(console, of)
+    for at, column in enumerate(of.columns(theirs)):
+        column.put(theirs, at)
+    (status,) = read(console, "status", "jobs")["queues"]
+    key = (tour.HERE, status["schema"], status["queue"])
+    with closing(open_database(console.url)) as database:
+        async with tour.console_on(database) as screens:
+
+            async def seen(what: str) -> None:
+                await screens.until(tour.has_read)
+                for bad in ("Could not", "Traceback", "unexpected"):
+                    assert bad not in screens.picture, f"{what}:\n{screens.picture}"
+
+            await seen("overview")
+            await tour.queue_tour(screens, key, seen)
+            await tour.screens_tour(screens, key, seen)

@@ -24,7 +24,7 @@ from tests.contract.test_graphile_worker_postgresql import GraphileApp
 
 SCHEMA = "theirs"
 
-_BOSS_9 = """
+BOSS_9 = """
 import PgBoss from "pg-boss";
 const boss = new PgBoss({ connectionString: process.env.URL, schema: process.env.SCHEMA,
     noSupervisor: true, noScheduling: true });
@@ -36,7 +36,7 @@ await boss.fetch("mail", 1);
 await boss.send("mail", { n: 5 }, { startAfter: 3600 });
 process.exit(0);
 """
-_BOSS_10 = """
+BOSS_10 = """
 const loaded = await import("pg-boss"); const PgBoss = loaded.PgBoss ?? loaded.default;
 const boss = new PgBoss({ connectionString: process.env.URL, schema: process.env.SCHEMA,
     supervise: false, schedule: false });
@@ -75,7 +75,7 @@ def run_node(boss: NodeTables, script: str) -> None:
 @pytest.mark.long
 def test_pg_boss_9_is_read_and_its_verbs_are_refused_by_name(console: Console) -> None:
     boss = NodeTables(console.url, SCHEMA, from_npm("pg-boss", "9.0.3"))
-    run_node(boss, _BOSS_9)
+    run_node(boss, BOSS_9)
     found = discovered(console, "pg-boss-9")
     assert (found["library"], found["version"]) == ("pg-boss 9 and earlier", "20")
     assert found["queues"] == ["mail"]
@@ -102,7 +102,7 @@ def test_pg_boss_10_to_12_18_is_read_and_requeued_by_its_own_rule(
     console: Console, version: str, tables: str | None
 ) -> None:
     boss = NodeTables(console.url, SCHEMA, from_npm("pg-boss", version))
-    run_node(boss, _BOSS_10)
+    run_node(boss, BOSS_10)
     found = discovered(console, "pg-boss-11")
     assert found["library"] == "pg-boss 10 to 12.18"
     assert tables in (None, found["version"])
