@@ -95,7 +95,7 @@ def test_without_the_extra_the_verb_names_what_to_install(
     monkeypatch.setitem(sys.modules, "pyspark", None)
     url = "postgresql+psycopg://nobody@127.0.0.1:1/nowhere"
     answer = call("pipeline", "archive", "jobs", "--lake", str(tmp_path), "--url", url, "--yes")
-    assert answer.status == 2
+    assert answer.status == 3
     assert javas.INSTALL in answer.err
     assert "Traceback" not in answer.err
 
