@@ -183,7 +183,7 @@ def missing_requirement(database: Database, of: Design) -> str:
 
 def require_server(database: Database, queue: Queue) -> None:
     if why := missing_requirement(database, queue.design):
-        raise UsageError(
+        raise RefusedError(
             f"The design {queue.design.name} cannot be installed in this database.",
             why=f"{why[0].upper()}{why[1:]}.",
             next_step="Choose another design or another server; see: dbq-console designs",

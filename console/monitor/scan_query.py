@@ -450,7 +450,7 @@ class Search:
     def _take_unordered(self, connection: Connection, scan: Scan) -> None:
         """The first messages where there is no order, and so no next page."""
         if scan.by is By.NUMBER:
-            raise UsageError(
+            raise RefusedError(
                 f"The messages of {self._source.queue.name!r} cannot be found.",
                 why="This login does not see the next numbers of the ring's sequences.",
                 next_step="Ask for the right to read them.",
