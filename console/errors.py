@@ -2,9 +2,12 @@
 
 
 class ConsoleError(Exception):
-    """An error for the operator, with the exit status of the command line."""
+    """An error for the operator, with the exit status of the command line.
 
-    exit_status = 2
+    Of this class itself: the server, a file or this machine failed. Exit 3.
+    """
+
+    exit_status = 3
     of_a_row = False
     """Whether a value of one row is the cause: without that row, the same may succeed."""
 
@@ -30,11 +33,11 @@ def _rebuild(kind: type[ConsoleError], what: str, why: str, next_step: str) -> C
 class UsageError(ConsoleError):
     """Wrong usage: an unknown name, a bad value, a name already taken. Exit 2."""
 
+    exit_status = 2
+
 
 class ConnectionFailedError(ConsoleError):
     """The database cannot be reached, or the connection was lost. Exit 3."""
-
-    exit_status = 3
 
 
 class InDoubtError(ConnectionFailedError):

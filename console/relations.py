@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class Column:
     name: str
     type: str
+    base_type: str = ""
+    """Of a domain or an alias, the type below it; else its type, without length or precision."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from sqlfluff.core import FluffConfig, Linter
 
 from console import sql
 from console.actions.libraries import LibraryTable, queue_of
+from console.actions.rows import Storage
 from console.catalog import Queue, installed_queue
-from console.designs import Design, designs_on
+from console.designs import Design, Flow, designs_on
 from console.designs.libraries import design_of
 from console.designs.own_file import parse
 from console.engines import PRODUCTS, Product
@@ -138,8 +139,11 @@ def _of_designs(product: Product) -> Iterator[tuple[str, str]]:
         for options in variants(design, product.name):
             queue = installed_queue("sales", "orders", design, options)
             checks = templates.statements(product.name, "doctor").values() if has_doctor else ()
+            stored = Storage.SLOTS if design.flow is Flow.NUMBERS else Storage.TABLE
             for statement in checks:
                 scope = queue.scope_of(statement.name, product, **MORE)
+                far = {"time": "pushed_at", "scan": "any", "bounded": "yes", "storage": stored}
+                scope = replace(scope, options={**scope.options, **far})
                 text = _rendered(product, statement, scope)
                 # Empty for some designs: only a comment and the end are left.
                 if any(not line.startswith("--") and line != ";" for line in text.split("\n")):

@@ -19,6 +19,7 @@ from console.errors import ConsoleError, RefusedError, UsageError
 from console.monitor.message import Masks, Message
 from console.monitor.messages import read_page
 from console.monitor.sample import take_sample
+from console.monitor.scan_query import KeyType
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.relations import Column
 
@@ -164,6 +165,8 @@ WHAT_ROLES_ARE: Mapping[str, str] = {
     "pop_sequence": "name of the sequence that pop draws from",
     "size": "how many slots the ring has",
 }
+_TIMES = ("pushed_at", "due_at", "claimed_at", "done_at")
+_NUMBERS = ("status", "attempts", "slot", "reference_count")
 _RING_ROLES = ("slot", "reference_count", "push_sequence", "pop_sequence", "size")
 WITHOUT: Mapping[str, str] = {
     "id": "no requeue, release or purge",
@@ -394,15 +397,47 @@ def _check_columns(connection: Connection, queue: Queue) -> None:
             f"There is no table {queue.name!r} in schema {queue.schema!r}.",
             next_step="Check the name (it is taken whole, never split at dots) and --schema.",
         )
-    names = {column.name for column in columns}
+    by_name = {column.name: column for column in columns}
     for role, column in queue.roles.items():
         if role in {"push_sequence", "pop_sequence"}:
             _check_sequence(connection, queue, role, column)
-        elif role != "size" and column not in names:
+        elif role != "size" and column not in by_name:
             raise UsageError(
                 f"The table {queue.name!r} has no column {column!r} for the role {role}.",
-                next_step=f"Its columns: {', '.join(sorted(names))}.",
+                next_step=f"Its columns: {', '.join(sorted(by_name))}.",
             )
+        elif role != "size":
+            _check_type(connection, queue, role, by_name[column])
+
+
+_SORTED = "by which rows can be sorted: a whole number, a text or a UUID, for example"
+
+
+def _check_type(connection: Connection, queue: Queue, role: str, column: Column) -> None:
+    """UsageError for a type with which a role's statements fail, or mean nothing."""
+    product = product_of(connection)
+    serving: tuple[str, ...] = ()
+    if role in _TIMES:
+        serving = (*product.time_types,)
+    elif role in _NUMBERS:
+        serving = (*product.number_types,)
+    elif role != "id" or _is_sorted(connection, queue, column):
+        return
+    if column.base_type in serving:
+        return
+    below = "" if column.type.startswith(column.base_type) else f", a {column.base_type}"
+    raise UsageError(
+        f"The column {column.name!r} cannot be the {role} of a queue.",
+        why=f"It is {column.type}{below}; the {role}: {WHAT_ROLES_ARE[role]}.",
+        next_step="What serves is a column "
+        + (f"of one of the types {', '.join(serving)}." if serving else f"{_SORTED}."),
+    )
+
+
+def _is_sorted(connection: Connection, queue: Queue, column: Column) -> bool:
+    if column.base_type in product_of(connection).unsorted_types:
+        return False
+    return KeyType.read(connection, queue, column.name).operators is not None
 
 
 def _check_sequence(connection: Connection, queue: Queue, role: str, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -183,7 +183,7 @@ def missing_requirement(database: Database, of: Design) -> str:
 
 def require_server(database: Database, queue: Queue) -> None:
     if why := missing_requirement(database, queue.design):
-        raise UsageError(
+        raise RefusedError(
             f"The design {queue.design.name} cannot be installed in this database.",
             why=f"{why[0].upper()}{why[1:]}.",
             next_step="Choose another design or another server; see: dbq-console designs",
@@ -202,11 +202,16 @@ def recording_scope(on: sql.HasDialect, queue: Queue) -> sql.Scope:
     return queue.scope(
         on,
         kind=queue.kind.value,
-        options_json=json.dumps(dict(queue.options), sort_keys=True),
-        roles_json=json.dumps(dict(queue.roles), sort_keys=True),
+        options_json=_as_json(queue.options),
+        roles_json=_as_json(queue.roles),
         version=str(queue.version),
         installed_from=audit.operator(),
     )
+
+
+def _as_json(values: Mapping[str, str]) -> str:
+    """Without escapes of Unicode, which a database without an encoding refuses."""
+    return json.dumps(dict(values), sort_keys=True, ensure_ascii=False)
 
 
 def record(connection: Connection, queue: Queue) -> None:

@@ -232,7 +232,7 @@ def _exchange(connection: Connection, queue: Queue, *, push: bool) -> str:
         pushes = "yes" if one.name.startswith(f"{queue.name}_push") else "no"
         where = {"schema": queue.schema, "function": one.id or one.name, "pushes": pushes}
         sql.run(connection, "pause.exchange", sql.Scope(where))
-    return json.dumps([asdict(one) for one in kept])
+    return json.dumps([asdict(one) for one in kept], ensure_ascii=False)
 
 
 def _put_back(connection: Connection, queue: Queue, kept: list[_Kept]) -> None:

@@ -59,6 +59,8 @@ OnSmokeProgress = Callable[[SmokeProgress], None]
 class StoppedError(ConsoleError):
     """The operator stopped the test."""
 
+    exit_status = 4
+
     def __init__(self, pushed: int) -> None:
         super().__init__(
             "The smoke test was stopped.",

@@ -21,7 +21,7 @@ from console.config import (
 )
 from console.config.passwords import PasswordSource
 from console.config.urls import HIDDEN, ConnectionUrl
-from console.errors import UsageError
+from console.errors import ConsoleError, UsageError
 from console.formats import numbered
 from console.monitor.filters import MARK
 from console.notify.targets import Program, Webhook
@@ -62,7 +62,7 @@ def config(call: Call, action: str, example: bool) -> None:
 def _path(call: Call) -> None:
     path = file_path()
     if path is None:
-        raise UsageError(
+        raise ConsoleError(
             "There is no path for a configuration file.",
             why="This user has no home directory.",
             next_step="Name a file in DBQ_CONFIG.",

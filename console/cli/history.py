@@ -37,7 +37,13 @@ from console.formats import (
 )
 from console.monitor import owners
 from console.monitor.recording.forecast import read as read_forecast
-from console.monitor.recording.history import History, Point, history, since
+from console.monitor.recording.history import (
+    History,
+    NothingRecordedError,
+    Point,
+    history,
+    since,
+)
 from console.monitor.recording.reader import connections as rolled_up
 from console.monitor.recording.recorder import (
     KEEP_SECONDS,
@@ -329,12 +335,16 @@ def _connection(call: Call, root: Path, lake: str | None) -> str:
     known: list[str] = sorted({*connections(root), *(rolled_up(lake) if lake else ())})
     if len(known) == 1:
         return known[0]
-    raise UsageError(
-        "Several connections are recorded." if known else "Nothing is recorded yet.",
-        why=f"Recorded connections: {', '.join(known)}." if known else f"Searched in {root}.",
-        next_step="Name one with --profile or --url."
-        if known
-        else "The console records while its screens are open, dbq-console record permanently.",
+    if known:
+        raise UsageError(
+            "Several connections are recorded.",
+            why=f"Recorded connections: {', '.join(known)}.",
+            next_step="Name one with --profile or --url.",
+        )
+    raise NothingRecordedError(
+        "Nothing is recorded yet.",
+        why=f"Searched in {root}.",
+        next_step="The console records while its screens are open, dbq-console record permanently.",
     )
 
 

@@ -96,6 +96,7 @@ def _target(call: Call, database: Database, queue: Queue, given: dict[str, Any])
         call.masks,
         call.saved_filters(given.get("filter", ())),
         lambda count: counting.show(f"{count:,} counted"),
+        narrate,
     )
 
 

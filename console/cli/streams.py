@@ -177,7 +177,7 @@ def _stdin() -> Iterator[BinaryIO]:
     try:
         yield sys.stdin.buffer
     except OSError as error:
-        raise UsageError("Stdin cannot be read.", why=error.strerror or "") from error
+        raise ConsoleError("Stdin cannot be read.", why=error.strerror or "") from error
 
 
 def _drop(stream: TextIO) -> None:

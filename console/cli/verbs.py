@@ -253,7 +253,9 @@ def cli(
 
     \b
     Exit status: 0 done; 1 a negative result: nothing there, full, not healthy;
-    2 wrong usage; 3 cannot connect; 4 refused, or only planned.
+    2 wrong usage; 3 cannot connect, or the server, a file or this machine failed (a
+    full disk, data that cannot be read); 4 refused (rights, a lock, a standby), stopped
+    early, or only planned.
 
     \b
     Examples:

@@ -23,7 +23,7 @@ from console.config.values import (
     queue_filter,
     type_name,
 )
-from console.errors import UsageError
+from console.errors import ConsoleError, UsageError
 from console.monitor.filters import NAME
 
 KeyPath = tuple[str, ...]
@@ -90,7 +90,7 @@ _HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _FORMS = '["db1", "db2:5433"], "file:PATH" or "command:PROGRAM ..."'
 
 Hosts = Callable[[Path, Mapping[str, str]], tuple[str, ...]]
-"""Returns the hosts of a fleet, given the configuration folder and the environment. UsageError."""
+"""The hosts of a fleet, from the configuration folder and the environment. ConsoleError."""
 
 PROFILES, QUEUES, GROUPS, FLEETS = "profiles", "queues", "groups", "fleets"
 HOSTS = "hosts"
@@ -410,14 +410,14 @@ def _of_file(path: Path) -> tuple[str, ...]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "It is not UTF-8."
-        raise UsageError(f"The file of hosts {str(path)!r} cannot be read.", why=why) from None
+        raise ConsoleError(f"The file of hosts {str(path)!r} cannot be read.", why=why) from None
     return _hosts_of(text, str(path))
 
 
 def _of_command(words: tuple[str, ...], environment: Mapping[str, str]) -> tuple[str, ...]:
     printed, why = output(words, environment)
     if why:
-        raise UsageError(
+        raise ConsoleError(
             f"The command {words[0]!r}, which should print hosts, {why}.",
             next_step="Run it by hand to see its output; it gets no input.",
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 from console.config.file_reader import FILTERS, PROFILES, READERS, Document, read, statements
 from console.config.profile import KEYS, THEME
 from console.config.values import KeyLevel, Origin, ValueSource, WrongValueError
-from console.errors import UsageError
+from console.errors import ConsoleError, RefusedError, UsageError
 from console.monitor.filters import NAME
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -61,7 +61,7 @@ def table(name: str, values: Mapping[str, object]) -> str:
 def add_profile(path: Path, name: str, values: Mapping[str, object]) -> None:
     """Add a profile at the end of the file, which is created if necessary.
 
-    The change is atomic. UsageError, with nothing written, if it is impossible.
+    The change is atomic. ConsoleError, with nothing written, if it is impossible.
     """
     check_name(name)
     check(values)
@@ -98,7 +98,7 @@ def _rewrite(path: Path, change: Callable[[str], str]) -> None:
     try:
         text = (before or b"").decode()
     except UnicodeDecodeError:
-        raise UsageError(f"{str(path)!r} is not UTF-8.") from None
+        raise ConsoleError(f"{str(path)!r} is not UTF-8.") from None
     after = change(text)
     if after == text:
         return
@@ -119,7 +119,7 @@ def _rewrite(path: Path, change: Callable[[str], str]) -> None:
                 Path(temporary).unlink()
             raise
     except OSError as error:
-        raise UsageError(
+        raise ConsoleError(
             f"{str(path)!r} cannot be written.",
             why=error.strerror or str(error),
             next_step="Write it by hand, or name another file in DBQ_CONFIG.",
@@ -132,12 +132,12 @@ def _bytes(path: Path) -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise UsageError(f"{str(path)!r} cannot be read.", why=error.strerror or "") from error
+        raise ConsoleError(f"{str(path)!r} cannot be read.", why=error.strerror or "") from error
 
 
 def _require_unchanged(path: Path, before: bytes | None) -> None:
     if _bytes(path) != before:
-        raise UsageError(
+        raise RefusedError(
             f"{str(path)!r} was not written.",
             why="Another program changed it at the same moment.",
             next_step="Try again.",

@@ -20,7 +20,7 @@ from console.designs.libraries import design_of
 from console.designs.model import Design
 from console.designs.own_file import SETS, NotAPresetError, OwnFile, parse
 from console.engines import PRODUCTS
-from console.errors import RefusedError, UsageError
+from console.errors import ConsoleError, RefusedError, UsageError
 from console.sql import templates
 from console.state import configuration_folder
 
@@ -303,10 +303,10 @@ def distrust(path: Path) -> None:
 
 
 def _rewrite(added: Mapping[str, str], dropped: Iterable[str]) -> None:
-    """Rewrite the list atomically. UsageError, RefusedError."""
+    """Rewrite the list atomically. ConsoleError."""
     list_path = trust_list_path()
     if list_path is None:
-        raise UsageError(
+        raise ConsoleError(
             "There is no place for a list of trusted presets.",
             why="This user has no home directory.",
             next_step="Set XDG_CONFIG_HOME.",
@@ -330,7 +330,7 @@ def _rewrite(added: Mapping[str, str], dropped: Iterable[str]) -> None:
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise UsageError(
+        raise ConsoleError(
             f"{str(list_path)!r} cannot be written.", why=error.strerror or ""
         ) from None
     forget_read()

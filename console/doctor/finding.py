@@ -144,8 +144,9 @@ class Finding:
 
     @property
     def subject(self) -> str:
-        """What tells it from others of its code: the figure that has a limit, or the subscriber."""
-        return str(self.evidence.get("figure") or self.subscriber)
+        """What tells it from others of its code: a figure with a limit, a time, a subscriber."""
+        evidence = self.evidence
+        return str(evidence.get("figure") or evidence.get("time") or self.subscriber)
 
     @property
     def effective_severity(self) -> Severity:
@@ -236,9 +237,10 @@ def _estimate(value: object) -> object:
     return f"≈{value:,}" if isinstance(value, (int, float)) else value
 
 
-def countdown(seconds: float) -> str:
-    """`consumption: asked again in 28 s`."""
-    return f"consumption: asked again {f'in {whole_seconds(seconds)}' if seconds >= 1 else 'now'}"
+def countdown(seconds: float, of: str = "") -> str:
+    """`consumption: asked again in 28 s`; `of`: whose."""
+    when = f"in {whole_seconds(seconds)}" if seconds >= 1 else "now"
+    return f"consumption{of and f' of {of}'}: asked again {when}"
 
 
 @dataclass(frozen=True)

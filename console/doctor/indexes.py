@@ -142,7 +142,7 @@ def _check_plan(context: CheckContext) -> Iterator[Finding]:
     if expected is None or not sql.has(product, "doctor.pop_plan"):
         return
     plan = _plan(context)
-    nodes = list(_nodes(plan["Plan"]))
+    nodes = list(plan_nodes(plan["Plan"]))
     if uses_index(nodes) or _pages(context, expected.table) < ENOUGH_PAGES:
         return
     installed = installed_indexes(context, [expected.table])
@@ -173,10 +173,10 @@ def _plan(context: CheckContext) -> Mapping[str, Any]:
     return plan
 
 
-def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def plan_nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield plan
     for below in plan.get("Plans", ()):
-        yield from _nodes(below)
+        yield from plan_nodes(below)
 
 
 def uses_index(nodes: Sequence[Mapping[str, Any]]) -> bool:

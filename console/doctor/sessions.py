@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from console import sql
 from console.actions import end_session, maintain_plan
-from console.catalog import Kind
+from console.catalog import Kind, in_use
 from console.designs import Order
 from console.doctor.context import CheckContext, CheckGroup, shortened
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import maintain_queue, terminate_session
 from console.formats import duration
 from console.monitor.activity import Session
-from console.monitor.blocked import blocked
+from console.monitor.blocked import blocked, stopped_too
 from console.monitor.limits import Severity
 from console.monitor.waits import HorizonRow
 
@@ -62,18 +62,21 @@ DEAD_HEAD = Code(
 def _check_locked(context: CheckContext) -> Iterator[Finding]:
     """Not what waits for a moment only, unless it keeps the figures from being read."""
     seen = context.snapshot
-    for one in blocked(context.database, [context.queue]).values():
+    for key, one in blocked(context.database, [context.queue]).items():
         if one.waited_seconds < LOCKED_SECONDS and not (seen and seen.problem):
             continue
+        others = stopped_too(context.database, in_use(context.database), one, key)
+        too = f"; it stops {' and '.join(others)} too" if others else ""
         yield Finding(
             LOCKED,
             shortened(one.words, 160),
             evidence=_evidence(one.root)
-            | {"stopped": [f"{s.label} ({s.who}): {s.waits_for}" for s in one.waiters]},
+            | {"stopped": [f"{s.label} ({s.who}): {s.waits_for}" for s in one.waiters]}
+            | ({"stops_too": others} if others else {}),
             cause="a statement that changes the table, or locks it, waits for a transaction that "
             "has used it, or is in one that has not ended; whoever comes later waits behind it",
             consequence="nothing is pushed or popped, and the queue cannot be sampled, until it "
-            "ends",
+            f"ends{too}",
             for_seconds=one.waited_seconds,
             repair=terminate_session(
                 context.queue, one.root.key, one.root.transaction_seconds or 0.0
@@ -153,7 +156,7 @@ def _consequence(context: CheckContext) -> str:
 @dataclass(frozen=True)
 class _Bottom:
     id: str
-    seconds: float
+    seconds: float | None
     overtaking: int
 
 
@@ -167,7 +170,7 @@ def _check_starvation(context: CheckContext) -> Iterator[Finding]:
     limit = context.thresholds.age_seconds.warning or STARVED_SECONDS
     for bottom in context.query(_Bottom, "bottom"):
         popped = seen is not None and bool(seen.pop_per_second)
-        if bottom.seconds < limit or not (bottom.overtaking or popped):
+        if bottom.seconds is None or bottom.seconds < limit or not (bottom.overtaking or popped):
             continue
         yield Finding(
             STARVED,

@@ -1,53 +1,175 @@
-"""Messages that are never due: milliseconds taken for seconds, infinity."""
+"""Messages with a time outside the years 1 to 9999: milliseconds taken for seconds, infinity.
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+Where an index begins with the time, all are found; elsewhere those among the table's first rows.
+"""
 
-from console.doctor.context import CheckContext, CheckGroup, command, counted
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from console import sql
+from console.actions.availability import unavailable
+from console.actions.indexes import Index, normalized
+from console.actions.rows import Storage
+from console.catalog import Queue, in_hand
+from console.designs import Flow
+from console.doctor.context import MOST, CheckContext, CheckGroup, command, counted
 from console.doctor.finding import Code, Finding
+from console.doctor.indexes import plan_nodes
 from console.doctor.repairs import VerbRepair
 from console.monitor.limits import Severity
 
 OUT_OF_RANGE = Code(
     "time_out_of_range",
     Severity.WARNING,
-    "messages that are due after the year 9999: never",
+    "messages with a time before the year 1 or after 9999: what is due then is never popped",
     judgement="only you know the time that was meant",
 )
 
 
 @dataclass(frozen=True)
+class _TimeRole:
+    did: str
+    """What was done to the messages at that time."""
+    consequence: str
+    verbs: tuple[str, ...] = ()
+    """They end the time, or the message."""
+
+
+_ROLES: Mapping[str, _TimeRole] = {
+    "due_at": _TimeRole(
+        "due",
+        "no pop returns those after the year 9999; those before the year 1 come first, and make "
+        "the queue's age thousands of years",
+    ),
+    "pushed_at": _TimeRole(
+        "pushed",
+        "their age is wrong, and with it limits on the age, the filters older= and newer=, and "
+        "the order where it is that of the pushes",
+        ("purge",),
+    ),
+    "claimed_at": _TimeRole(
+        "claimed",
+        "for how long is not known: claims after the year 9999 never count as stuck, those before "
+        "the year 1 always do",
+        ("release", "purge"),
+    ),
+    "done_at": _TimeRole(
+        "done or failed",
+        "how long ago is not known: what archives or counts them by their time leaves them out, "
+        "or takes them first",
+        ("requeue", "archive", "purge"),
+    ),
+}
+
+
+@dataclass(frozen=True)
 class _FarTime:
     id: str | None
+    far: str
     found: int
+
+
+@dataclass(frozen=True)
+class _TimeColumn:
+    """A column with times, of a queue's table or of a ring's popped messages."""
+
+    role: str
+    scope: sql.Scope
+    states: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.scope.roles[self.role]
+
+    def scope_for(self, scan: str, *, bounded: bool) -> sql.Scope:
+        options = {"time": self.role, "scan": scan, "bounded": "yes" if bounded else "no"}
+        return replace(self.scope, options={**self.scope.options, **options})
+
+
+def _columns(context: CheckContext) -> Iterator[_TimeColumn]:
+    queue, product = context.queue, context.database.product
+    ring = queue.design.flow is Flow.NUMBERS
+    plain = queue.scope(product)
+    scopes = {Storage.SLOTS if ring else Storage.TABLE: (plain, () if ring else queue.states)}
+    if ring and plain.options["in_hand"] == "on":
+        scopes[Storage.IN_HAND] = (in_hand(queue, plain), ("claimed", "error"))
+    for storage, (scope, states) in scopes.items():
+        stored = replace(scope, options={**scope.options, "storage": storage.value})
+        yield from (_TimeColumn(role, stored, states) for role in _ROLES if role in scope.roles)
 
 
 def _check_times(context: CheckContext) -> Iterator[Finding]:
     if not context.has("far_times"):
         return
+    for column in _columns(context):
+        rows: dict[str | None, _FarTime] = {}
+        for scope in _readable(context, column):
+            for row in context.query(_FarTime, "far_times", scope):
+                rows.setdefault(row.id, row)
+        if rows:
+            yield _finding(context.queue, column, list(rows.values()))
+
+
+def _readable(context: CheckContext, column: _TimeColumn) -> Iterator[sql.Scope]:
+    """All messages by an index; or those of each state that has one, and the first ones."""
+    table = context.database.product.array([column.scope.values["table"]])
+    indexes = context.query(Index, "indexes", schema=context.queue.schema, tables=table)
+    first = [normalized(sql.texts(one.columns)[0]) for one in indexes if one.valid]
+    leads = normalized(column.name) in first
+    for scan in ("any", *column.states) if leads else ():
+        scope = column.scope_for(scan, bounded=False)
+        if _by_index(context, scope, column.name):
+            yield scope
+            if scan == "any":
+                return
+    yield column.scope_for("any", bounded=True)
+
+
+def _by_index(context: CheckContext, scope: sql.Scope, name: str) -> bool:
+    """Whether the planner reads nothing but a range of an index."""
     with context.limited_transaction() as connection:
-        rows = context.fetch(connection, _FarTime, "far_times")
-    if not rows:
-        return
-    queue, ids = context.queue, [row.id for row in rows if row.id is not None]
-    words = tuple(f"--filter=id={one}" for one in ids)
+        query = sql.query(f"{context.queue.design.name}.far_times_plan", connection.dialect, scope)
+        (planned,) = connection.execute(query).scalar_one()
+    scans = [node for node in plan_nodes(planned["Plan"]) if "Relation Name" in node]
+    return all(name in node.get("Index Cond", "") for node in scans)
+
+
+def _finding(queue: Queue, column: _TimeColumn, rows: list[_FarTime]) -> Finding:
+    role, found = _ROLES[column.role], max(len(rows), *(row.found for row in rows))
+    ids = [row.id for row in rows if row.id is not None]
+    chosen = tuple(f"--filter=id={one}" for one in ids)
     repair = None
-    if words and "reschedule" in queue.verbs:
-        words = (*words, "--in", "0s")
-        repair = VerbRepair(queue, "reschedule", words, "make these messages due now (reschedule)")
-    yield Finding(
+    if column.role == "due_at" and ids and not unavailable(queue, "reschedule"):
+        chosen = (*chosen, "--in", "0s")
+        repair = VerbRepair(queue, "reschedule", chosen, "make these messages due now (reschedule)")
+    return Finding(
         OUT_OF_RANGE,
-        f"{counted(rows[0].found, 'message')} due after the year 9999",
-        evidence={"messages": rows[0].found, "ids": ids},
-        cause="whoever pushed them took milliseconds for seconds, or meant never",
-        consequence="no pop returns them",
+        f"{counted(min(found, MOST + 1), 'message')} {role.did} before the year 1 or after 9999",
+        evidence={
+            "messages": found,
+            "ids": ids,
+            "time": column.role,
+            "times": [row.far for row in rows],
+        },
+        cause="whoever wrote them took milliseconds for seconds, or meant never or always",
+        consequence=role.consequence,
         repair=repair,
-        command=command(queue, "reschedule", *words) if repair else "",
+        command=command(queue, "reschedule", *chosen) if repair else "",
+        judgement="" if repair else _judgement(queue, column, chosen),
     )
+
+
+def _judgement(queue: Queue, column: _TimeColumn, chosen: tuple[str, ...]) -> str:
+    """What is possible: verbs that end it, or the column itself."""
+    by_hand = f"correct {column.name} in {column.scope.values['table']} by hand (UPDATE)"
+    verbs = [one for one in _ROLES[column.role].verbs if not unavailable(queue, one)]
+    if not chosen or not verbs:
+        return f"no verb of this queue changes that time: {by_hand}"
+    return f"{by_hand}, or: {command(queue, verbs[0], *chosen)}"
 
 
 CHECKS = CheckGroup(
     (OUT_OF_RANGE,),
     {"times out of range": _check_times},
-    lambda queue: "due_at" in queue.roles,
+    lambda queue: not _ROLES.keys().isdisjoint(queue.roles),
 )

@@ -138,8 +138,6 @@ class Connection(psycopg.Connection[Any]):
         """
         for name in ("timestamptz", "timestamp", "date"):
             self.adapters.register_loader(postgres.types[name].oid, _TimeLoader)
-        if self.info.parameter_status("server_encoding") == "SQL_ASCII":
-            self._read_any_bytes()
         found = self._read_back()
         self.pooled = pooled or found.pop("pid") != str(self.pgconn.backend_pid)
         if self.pooled or not settings.hold(found):
@@ -148,12 +146,15 @@ class Connection(psycopg.Connection[Any]):
             self._set_local += (
                 b"; SET LOCAL dbq.pooled = 'on'"  # for the audit: whose session it is
             )
+        if self.info.parameter_status("server_encoding") == "SQL_ASCII":
+            self._read_any_bytes()
 
     def _read_any_bytes(self) -> None:
-        """Otherwise the server checks that they are UTF-8, and one bad row ends the statement."""
-        autocommit, self.autocommit = self.autocommit, True
-        self.execute(b"SET client_encoding = 'SQL_ASCII'")
-        self.autocommit = autocommit
+        """Otherwise the server checks that they are UTF-8, and one bad row ends the statement.
+
+        In each transaction: a session may be another's next, and not every pooler sets it back.
+        """
+        self._set_local += b"; SET LOCAL client_encoding = 'SQL_ASCII'"
         self.cursor_factory = _Cursor
         for oid in (0, *(postgres.types[name].oid for name in _TEXTS)):
             self.adapters.register_loader(oid, _TextLoader)

@@ -23,6 +23,7 @@ from console.errors import (
     ReadOnlyError,
     RefusedError,
     TransientError,
+    UsageError,
 )
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ class Session:
             ):
                 yield self._connection
         except DBAPIError as error:
-            raise self._database.failure(error, doing) from error
+            raise self._database.failure(error, doing, read_only=self._read_only) from error
 
 
 @contextmanager
@@ -387,7 +388,7 @@ class Database:
         was lost during the commit.
         """
         self._require(doing, read_only=read_only)
-        with self._connected(doing, isolation) as connection:
+        with self._connected(doing, isolation, read_only=read_only) as connection:
             if read_only:
                 connection.execution_options(**self.product.read_only_options)
             with _transaction(self.product, connection, doing, read_only=read_only):
@@ -397,7 +398,7 @@ class Database:
     def session(self, doing: str, *, read_only: bool = False) -> Iterator[Session]:
         """One connection for several transactions at READ COMMITTED, one after the other."""
         self._require(doing, read_only=read_only)
-        with self._connected(doing, "READ COMMITTED") as connection:
+        with self._connected(doing, "READ COMMITTED", read_only=read_only) as connection:
             if read_only:
                 connection.execution_options(**self.product.read_only_options)
             yield Session(self, connection, read_only=read_only)
@@ -412,7 +413,7 @@ class Database:
         there if the statements cannot run in one or need their session afterwards.
         """
         self._require(doing, read_only=read_only)
-        with self._connected(doing, "AUTOCOMMIT") as connection:
+        with self._connected(doing, "AUTOCOMMIT", read_only=read_only) as connection:
             if not self.pooled:
                 yield connection
                 return
@@ -444,18 +445,22 @@ class Database:
             )
 
     @contextmanager
-    def _connected(self, doing: str, isolation: str) -> Iterator[Connection]:
+    def _connected(self, doing: str, isolation: str, *, read_only: bool) -> Iterator[Connection]:
         from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
 
         try:
             with retry_transient(lambda: self._open(doing)) as connection:
                 yield connection.execution_options(isolation_level=isolation)
         except DBAPIError as error:
-            raise self.failure(error, doing) from error
+            raise self.failure(error, doing, read_only=read_only) from error
 
-    def failure(self, error: DBAPIError, doing: str) -> ConsoleError:
-        """The driver's error for an operator; a standby's refusal of a write names its primary."""
+    def failure(self, error: DBAPIError, doing: str, *, read_only: bool) -> ConsoleError:
+        """The driver's error for an operator; a standby's refusal of a write names its primary.
+        While reading, a value that does not fit is one that is stored, not one that was given."""
         found = self.product.translate(error, doing)
+        if read_only and found.of_a_row and isinstance(found, UsageError):
+            step = "A value that is stored there cannot be read; filters can leave its message out."
+            return ConsoleError(found.what, why=found.why, next_step=step)
         if isinstance(found, ReadOnlyError):
             with suppress(ConsoleError):
                 return found if (standby := self.standby()) is None else standby.refusal(doing)

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import generators, sql
-from psycopg.pq import ExecStatus
+from psycopg import adapt, generators, sql
+from psycopg.pq import Escaping, ExecStatus
 from sqlalchemy import Connection, event
 
 if TYPE_CHECKING:
@@ -23,9 +23,23 @@ _CREATE = sql.SQL("""
 CREATE FUNCTION {name}() RETURNS SETOF record LANGUAGE plpgsql SECURITY DEFINER AS {body};
 ALTER FUNCTION {name} OWNER TO {owner};
 """)
-_BODY = "BEGIN RETURN QUERY {statement}; SET CONSTRAINTS ALL IMMEDIATE; END"
+_BODY = b"BEGIN RETURN QUERY %b; SET CONSTRAINTS ALL IMMEDIATE; END"
 _CALL = sql.SQL("SELECT * FROM {name}() AS result ({columns})")
 _DROP = sql.SQL("DROP FUNCTION {name}()")
+
+
+class _Merging(psycopg.ClientCursor[Any]):
+    def merged(self, statement: str, values: Any) -> bytes:
+        """The statement with its values in it, in UTF-8; the driver's own mogrify decodes it."""
+        self._tx = adapt.Transformer(self)
+        return self._convert_query(statement.encode(), values).query
+
+
+class _Bytes(sql.Composable):
+    def as_bytes(self, context: Any = None) -> bytes:
+        del context
+        found: bytes = self._obj
+        return found
 
 
 @contextmanager
@@ -37,18 +51,16 @@ def run_as(connection: Connection, owner: str) -> Iterator[None]:
         _connection: Any, cursor: Any, statement: str, values: Any, *_: Any
     ) -> tuple[str, tuple[()]]:
         driver = cursor.connection
-        text = psycopg.ClientCursor(driver).mogrify(statement, values or None)
+        text = _Merging(driver).merged(statement, values or None)
         name = sql.Identifier("pg_temp", f"dbq_{secrets.token_hex(8)}")
         columns = _columns(driver, text)
-        create = _CREATE.format(
-            name=name,
-            body=sql.Literal(_BODY.format(statement=text)),
-            owner=sql.Identifier(owner),
-        )
+        body = Escaping(driver.pgconn).escape_literal(_BODY % text)
+        # Bytes, put together without the driver's encoding: without one it takes ASCII only.
+        create = _CREATE.format(name=name, body=_Bytes(body), owner=sql.Identifier(owner))
         with driver.cursor() as script:
-            script.execute(create)
+            script.execute(create.as_bytes())
         created.append(name)
-        return _CALL.format(name=name, columns=columns).as_string(driver), ()
+        return _CALL.format(name=name, columns=columns).as_string(), ()
 
     event.listen(connection, "before_cursor_execute", as_function, retval=True)
     try:
@@ -59,16 +71,16 @@ def run_as(connection: Connection, owner: str) -> Iterator[None]:
         connection.exec_driver_sql(_DROP.format(name=name).as_string())
 
 
-def _columns(driver: psycopg.Connection[Any], statement: str) -> sql.Composed:
+def _columns(driver: psycopg.Connection[Any], statement: bytes) -> sql.Composed:
     """The names and types of what a statement returns, as the server says without running it."""
-    connection, encoding = driver.pgconn, driver.info.encoding
-    connection.send_prepare(b"", statement.encode(encoding))
+    connection = driver.pgconn
+    connection.send_prepare(b"", statement)
     _answer(driver)
     connection.send_describe_prepared(b"")
     described = _answer(driver)
     return sql.SQL(", ").join(
         sql.SQL("{} {}").format(
-            sql.Identifier((described.fname(place) or b"").decode(encoding)),
+            sql.Identifier((described.fname(place) or b"").decode()),
             sql.SQL(driver.adapters.types[described.ftype(place)].regtype),
         )
         for place in range(described.nfields)

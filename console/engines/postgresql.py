@@ -105,6 +105,12 @@ class PostgreSQL:
     name_unit = "bytes"
     payload_types: Mapping[str, str] = {"text": "text", "json": "jsonb", "bytes": "bytea"}
     id_types: Mapping[str, str] = {"bigint": "int8", "uuid": "uuid"}
+    time_types: Sequence[str] = ("timestamp with time zone", "timestamp without time zone", "date")
+    number_types: Sequence[str] = (
+        *("integer", "bigint", "smallint", "numeric", "real", "double precision"),
+        *("oid", "xid", "regclass"),
+    )
+    unsorted_types: Sequence[str] = ()
     protocol = "libpq"
     cleaner = "vacuum"
     keeps_definitions = False
@@ -192,7 +198,7 @@ class PostgreSQL:
         """Read what server and login this is."""
         probe = sql.row(connection, ServerProbe, "server.capabilities")
         if probe.version_number < _OLDEST:
-            raise UsageError(
+            raise RefusedError(
                 f"PostgreSQL {probe.server_version} is too old for this console.",
                 why="The queue functions need PostgreSQL 14 or newer.",
                 next_step="Connect to a newer server.",
@@ -231,6 +237,8 @@ class PostgreSQL:
             )
         if state[:2] == "08" or (not state and isinstance(original, psycopg.OperationalError)):
             return ConnectionFailedError(what, why=why, next_step=_after_a_failed_login(why))
+        if not state and isinstance(original, psycopg.ProgrammingError):
+            return UsageError(what, why=why)  # libpq does not know an option of the URL
         if not state and isinstance(original, psycopg.DataError) and "NUL" in why:
             # The driver refuses it before the server could.
             step = "Text cannot hold the character NUL; use a queue with payload=bytes."
@@ -239,7 +247,7 @@ class PostgreSQL:
         if detail := original.diag.message_detail:
             why = f"{why} ({detail})" if state not in _DETAIL_HAS_DATA else why
         found = kind(what, why=why, next_step=next_step or original.diag.message_hint or "")
-        found.of_a_row = state[:2] == "22"  # data exceptions
+        found.of_a_row = state[:2] in {"22", "54"}  # data exceptions; text nested too deeply
         return found
 
     def wait_for_notification(self, connection: Connection, seconds: float) -> None:
@@ -328,13 +336,18 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "25P03": (ConnectionFailedError, "The transaction was rolled back. Try again."),
     "25P04": (ConnectionFailedError, "The transaction was rolled back. Try again."),
     "53": (ConsoleError, "Free the resource that the server is short of, then try again."),
+    "54": (UsageError, "A limit of the server: it is too long, or nested too deeply."),
     "42501": (RefusedError, "Ask the owner of the queue for the grant, or use another login."),
+    "428C9": (
+        RefusedError,
+        "The server computes that column: change what it is computed from, as its owner does.",
+    ),
     "25006": (ReadOnlyError, "This connection is read-only; use one that may write."),
     "55P03": (BusyError, "Another session holds the lock; nothing was changed. Try again."),
     "57014": (TooSlowError, "The statement time-out ended it; nothing was changed. Try again."),
     "40": (TransientError, "Nothing was changed. Try again."),
-    "42P01": (UsageError, "The queue was dropped or changed; check with: dbq-console status"),
-    "42883": (UsageError, "The queue was dropped or changed; check with: dbq-console status"),
+    "42P01": (ConsoleError, "The queue was dropped or changed; check with: dbq-console status"),
+    "42883": (ConsoleError, "The queue was dropped or changed; check with: dbq-console status"),
     "42P07": (UsageError, "Choose another name for the queue."),
     "42723": (UsageError, "Choose another name for the queue."),
     "42710": (UsageError, "Choose another name for the queue."),
@@ -343,7 +356,7 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "22P02": (UsageError, _UNFIT),
     "22007": (UsageError, _UNFIT),
     "22P05": (UsageError, "A character has no place in the database's encoding, or in its type."),
-    "22021": (UsageError, "Bytes that are no text in its encoding go into payload=bytes."),
+    "22021": (ConsoleError, "Bytes that are no text in its encoding go into payload=bytes."),
 }
 
 

@@ -81,6 +81,12 @@ class Product(Protocol):
     """The option `payload` -> the column's type."""
     id_types: Mapping[str, str]
     """A design's `id_type` -> the column's type, by a name that can be quoted."""
+    time_types: Sequence[str]
+    """Types of a column that can say when, the usual first."""
+    number_types: Sequence[str]
+    """Types of a column that are compared with whole numbers, the usual first."""
+    unsorted_types: Sequence[str]
+    """Types by which rows cannot be sorted, where the server's catalog does not tell."""
     protocol: str
     """How bulk data is read and pushed: `libpq` or `odbc`."""
     cleaner: str

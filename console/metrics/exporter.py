@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from console.doctor.finding import SEVERITIES, Diagnosis, Finding
 from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, DoctorUpdate, Watcher
 from console.engines import Database
-from console.errors import RefusedError, UsageError
+from console.errors import ConsoleError, RefusedError, UsageError
 from console.monitor.latency import PERCENTILES, Percentiles
 from console.monitor.limits import ThresholdsOf
 from console.monitor.sample_queries import StuckAfter
@@ -369,7 +369,7 @@ def _bounded(handler: Any) -> Any:
 
 class Exporter:
     def __init__(self, watches: Sequence[Watch], host: str, port: int) -> None:
-        """UsageError: the address cannot be listened on."""
+        """ConsoleError: the address cannot be listened on."""
         self._watches = watches
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collector(watches))
@@ -377,7 +377,7 @@ class Exporter:
             self._server, self._thread = start_http_server(port, host, registry)
             self._server.RequestHandlerClass = _bounded(self._server.RequestHandlerClass)
         except OSError as error:
-            raise UsageError(
+            raise ConsoleError(
                 f"Could not listen on {_shown(host)}:{port}.", why=error.strerror or str(error)
             ) from error
         self.url = f"http://{_shown(host)}:{self._server.server_port}/metrics"

@@ -60,17 +60,30 @@ def blocked_words(database: Database, queues: Sequence[Queue]) -> dict[Key, str]
         return {}
 
 
+def stopped_too(database: Database, queues: Sequence[Queue], one: Blocked, key: Key) -> list[str]:
+    """The other ones of these queues that the same session stops. Raises ConsoleError."""
+    others = blocked(database, [queue for queue in queues if key_of(queue) != key])
+    labels = {key_of(queue): queue.label for queue in queues}
+    return [labels[of] for of, other in others.items() if other.root.key == one.root.key]
+
+
 def _blocked(activity: Activity, key: Key) -> Blocked | None:
+    """Without what waits behind the same root for other tables only."""
     for tree in activity.trees:
-        root, *waiters = (activity.by_key[node] for node in _from_the_root(tree))
-        if any(_waits_for_table(one, key) for one in waiters):
-            return Blocked(root, tuple(waiters))
+        here = [one for one in tree.waiters if _has_waiter(activity, one, key)]
+        if here:
+            stopped = (activity.by_key[node] for node in _layers(here))
+            return Blocked(activity.by_key[tree.key], tuple(stopped))
     return None
 
 
-def _from_the_root(tree: Node[int | str]) -> list[int | str]:
-    """Layer by layer."""
-    layer, found = [tree], list[int | str]()
+def _has_waiter(activity: Activity, tree: Node[int | str], key: Key) -> bool:
+    return any(_waits_for_table(activity.by_key[node], key) for node in _layers([tree]))
+
+
+def _layers(trees: Sequence[Node[int | str]]) -> list[int | str]:
+    """The sessions, those next to the roots first."""
+    layer, found = list(trees), list[int | str]()
     while layer:
         found += [node.key for node in layer]
         layer = [waiter for node in layer for waiter in node.waiters]

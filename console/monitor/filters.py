@@ -164,7 +164,11 @@ class PayloadEquals:
     @property
     def json_path(self) -> str:
         """The path in SQL/JSON: `$."items"[0]."sku"`."""
-        keys = (f"[{k}]" if isinstance(k, int) else f".{json.dumps(k)}" for k in self.path)
+        # A database without an encoding refuses escapes of Unicode.
+        keys = (
+            f"[{k}]" if isinstance(k, int) else f".{json.dumps(k, ensure_ascii=False)}"
+            for k in self.path
+        )
         return "$" + "".join(keys)
 
 

@@ -69,12 +69,9 @@ class KeyType:
     def of(cls, connection: Connection, queue: Queue) -> KeyType:
         """RefusedError where nothing sorts it."""
         column = queue.roles.get("id")
-        if column is None or not sql.has(connection, "catalog.key_type"):
+        if column is None:
             return _BUILT_IN
-        scope = queue.scope(connection)
-        (found,) = sql.rows(connection, cls, "catalog.key_type", scope, column=column) or [
-            _BUILT_IN
-        ]
+        found = cls.read(connection, queue, column)
         if found.operators is None:
             raise RefusedError(
                 f"The messages of {queue.name!r} cannot be put in order.",
@@ -83,6 +80,14 @@ class KeyType:
                 "without one.",
             )
         return found
+
+    @classmethod
+    def read(cls, connection: Connection, queue: Queue, column: str) -> KeyType:
+        if not sql.has(connection, "catalog.key_type"):
+            return _BUILT_IN
+        scope = queue.scope(connection)
+        found = sql.rows(connection, cls, "catalog.key_type", scope, column=column)
+        return found[0] if found else _BUILT_IN
 
 
 _BUILT_IN = KeyType("pg_catalog", "text", "pg_catalog")
@@ -445,7 +450,7 @@ class Search:
     def _take_unordered(self, connection: Connection, scan: Scan) -> None:
         """The first messages where there is no order, and so no next page."""
         if scan.by is By.NUMBER:
-            raise UsageError(
+            raise RefusedError(
                 f"The messages of {self._source.queue.name!r} cannot be found.",
                 why="This login does not see the next numbers of the ring's sequences.",
                 next_step="Ask for the right to read them.",

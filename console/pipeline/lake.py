@@ -89,7 +89,7 @@ class Lake:
     """
 
     def __init__(self, location: str | os.PathLike[str]) -> None:
-        """UsageError for a location that Arrow does not support."""
+        """UsageError: Arrow does not support the location; ConsoleError: it does not respond."""
         text = os.fspath(location)
         if "://" not in text:
             text = str(Path(text).expanduser().absolute())
@@ -103,7 +103,8 @@ class Lake:
         try:
             self._storage, self._root = _open_storage(text)
         except (ValueError, OSError, NotImplementedError) as error:
-            raise UsageError(
+            kind = ConsoleError if isinstance(error, OSError) else UsageError
+            raise kind(
                 f"The lake {text!r} is not a usable location.",
                 why=str(error),
                 next_step="Name a folder, or a URI such as s3://bucket/folder.",

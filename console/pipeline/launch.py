@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from console.errors import ConsoleError
+from console.errors import ConsoleError, RefusedError
 from console.pipeline import runs
 from console.pipeline.runs import RunFile
 
@@ -61,7 +61,7 @@ class DryRun:
         """The lines of the plan. ConsoleError, with the verb's own message."""
         with self._lock:
             if self._cancelled:
-                raise ConsoleError("Making the plan was interrupted.")
+                raise RefusedError("Making the plan was interrupted.")
             self._process = process = subprocess.Popen(
                 self._job.command,
                 env=self._job.environ(),

@@ -189,7 +189,7 @@ def require_extra() -> None:
         with suppress(ValueError):  # of a module that a test has disabled
             if find_spec(name) is not None:
                 continue
-        raise UsageError(
+        raise ConsoleError(
             f"The pipeline needs {what}, which is not installed.",
             next_step=f"Install it with: {INSTALL}",
         )

@@ -11,7 +11,7 @@ from typing import overload
 from rich.cells import cell_len, chop_cells
 
 from console.audit import local_file
-from console.errors import UsageError
+from console.errors import ConsoleError, UsageError
 from console.formats import plain
 
 # JSON laid out in lines.
@@ -187,7 +187,7 @@ def suggested_path(queue: str, message: str, extension: str) -> Path:
 
 
 def save(path: Path, payload: str | bytes) -> int:
-    """Write it to a new file; returns its size. UsageError if that fails or the file exists."""
+    """Write it to a new file; returns its size. ConsoleError if that fails or the file exists."""
     data = payload if isinstance(payload, bytes) else payload.encode(errors="surrogatepass")
     path = path.expanduser()
     try:
@@ -201,7 +201,7 @@ def save(path: Path, payload: str | bytes) -> int:
             f"{path} already exists.", next_step="Nothing was written: choose another name."
         ) from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"Could not write {path}.", why=str(error)) from error
+        raise ConsoleError(f"Could not write {path}.", why=str(error)) from error
     return len(data)
 
 

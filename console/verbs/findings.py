@@ -16,7 +16,7 @@ from console.actions.execute import Control
 from console.audit import Outcome, Subject
 from console.catalog import Queue
 from console.doctor.checks import CODES
-from console.doctor.finding import Code, Diagnosis, Finding, Repair
+from console.doctor.finding import Code, Diagnosis, Finding, Repair, countdown
 from console.doctor.repairs import VerbRepair, allowed_repairs, try_repair
 from console.doctor.stopped_consumers import STOPPED, ConsumptionHistory
 from console.engines import Database
@@ -103,8 +103,12 @@ def _code(values: Params) -> Code:
 def _examined(
     target: Target, queues: Sequence[Queue] | None = None, *, waits: bool = False
 ) -> list[Diagnosis]:
-    """`waits`: for a second sample, by which consumption is measured."""
+    """`waits`: for a second sample, by which consumption is measured, and says so before."""
     from console.doctor.diagnose import diagnose  # noqa: PLC0415  # --help needs none of it
+
+    def on_known(found: Sequence[Diagnosis], seconds: float) -> None:
+        of = ", ".join(one.queue.label for one in found if one.pending)
+        target.on_wait(countdown(seconds, of))
 
     return diagnose(
         target.database,
@@ -112,6 +116,7 @@ def _examined(
         thresholds_of=target.thresholds_of,
         masks=target.masks,
         consumption=ConsumptionHistory(waits=waits),
+        on_known=on_known,
     )
 
 

@@ -9,7 +9,7 @@ from console.actions import pop, push
 from console.actions.execute import Control
 from console.audit import Ledger, Outcome
 from console.catalog import Queue
-from console.errors import UsageError
+from console.errors import ConsoleError, UsageError
 from console.formats import numbered
 from console.verbs.parameters import SUBSCRIBER, WAIT, Parameter, Placement, WholeNumber
 from console.verbs.verb import (
@@ -135,7 +135,7 @@ class _PayloadFile:
         try:
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         except OSError as error:
-            raise UsageError(
+            raise ConsoleError(
                 f"{self._path!r} cannot be written.", why=error.strerror or ""
             ) from error
         return self
@@ -153,7 +153,7 @@ class _PayloadFile:
                 rest = rest[os.write(self._descriptor, rest) :]
             os.fsync(self._descriptor)
         except OSError as error:
-            raise UsageError(
+            raise ConsoleError(
                 f"{self._path!r} could not be written.", why=error.strerror or ""
             ) from error
         self.count += len(messages)

@@ -47,6 +47,8 @@ class Target:
     saved: Words = field(default_factory=dict)
     """Saved filters by name."""
     on_count: OnCount = lambda _: None
+    on_wait: Callable[[str], None] = lambda _: None
+    """Gets a line that says for what a plan waits, before it does."""
 
     def find(self, name: str, schema: str | None = None) -> Queue:
         """Another queue of the database; without `schema`, in any. UsageError."""

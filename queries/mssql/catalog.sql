@@ -683,7 +683,7 @@ FROM (
 ORDER BY taken.name, taken.kind;
 
 -- name: columns
--- the columns of one table or view (its name compared exactly), with their types; none if it does not exist
+-- the columns of one table or view (its name compared exactly), with their types, and for an alias the type below it; none if it does not exist
 DECLARE @schema nvarchar(max) = :schema;
 DECLARE @table nvarchar(max) = :table;
 SELECT
@@ -696,7 +696,8 @@ SELECT
         WHEN t.name IN (N'decimal', N'numeric') THEN CONCAT(t.name, N'(', c.[precision], N', ', c.scale, N')')
         WHEN t.name IN (N'datetime2', N'datetimeoffset', N'time') THEN CONCAT(t.name, N'(', c.scale, N')')
         ELSE t.name
-    END AS type
+    END AS type,
+    COALESCE(TYPE_NAME(c.system_type_id), t.name) AS base_type
 FROM sys.columns AS c
 INNER JOIN sys.types AS t ON c.user_type_id = t.user_type_id
 INNER JOIN sys.objects AS o ON c.object_id = o.object_id

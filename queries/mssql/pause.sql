@@ -118,7 +118,7 @@ WHERE p.schema_name = @schema AND p.queue_name = @queue;
 DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;
 SELECT
-    d.name AS name,
+    COALESCE(d.name, N'?') AS name,
     d.id AS id,
     d.definition AS definition,
     d.signature AS signature,

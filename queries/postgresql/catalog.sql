@@ -582,10 +582,22 @@ FROM (
 ORDER BY taken.name, taken.kind;
 
 -- name: columns
--- the columns of one table or view, with their types; none if it does not exist
+-- the columns of one table or view, with their types, and for a domain the type below it; none if it does not exist
 SELECT
     a.attname AS name,
-    format_type(a.atttypid, a.atttypmod) AS type
+    format_type(a.atttypid, a.atttypmod) AS type,
+    (
+        WITH RECURSIVE based AS (
+            SELECT a.atttypid AS oid
+            UNION ALL
+            SELECT t.typbasetype FROM based AS b
+            INNER JOIN pg_type AS t ON b.oid = t.oid AND t.typtype = 'd'
+        )
+
+        SELECT format_type(t.oid, NULL)
+        FROM based AS b
+        INNER JOIN pg_type AS t ON b.oid = t.oid AND t.typtype <> 'd'
+    ) AS base_type
 FROM pg_attribute AS a
 INNER JOIN pg_class AS c ON a.attrelid = c.oid
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid

@@ -276,7 +276,7 @@ ORDER BY a.archive_id
 WITH lately AS (
     SELECT
         CAST(m."{id}" AS text) AS id,
-        left(m."{error}", 200) AS error, -- when role error
+        left(CAST(m."{error}" AS text), 200) AS error, -- when role error
         CAST(NULL AS text) AS error, -- when no role error
         CAST(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM m."{done_at}") AS double precision) AS seconds
     FROM "{schema}"."{table}" AS m
@@ -312,3 +312,71 @@ LEFT JOIN lately AS e ON true
 -- end
 ;
 
+-- define: examined_time
+{pushed_at} -- when time=pushed_at
+{due_at} -- when time=due_at
+{claimed_at} -- when time=claimed_at
+{done_at} -- when time=done_at
+
+-- define: examined_state
+-- rows of a state, which may have an index of its own
+true -- when scan=any
+{is_ready} -- when scan=ready
+{is_scheduled} -- when scan=scheduled
+{is_claimed} -- when scan=claimed
+{is_error} -- when scan=error
+{is_done} -- when scan=done
+
+-- define: examined_table
+"{schema}"."{table}" -- when bounded=no
+(SELECT * FROM "{schema}"."{table}" LIMIT 10000) -- when bounded=yes
+
+-- define: examined_id
+{id}
+
+-- define: has_message
+true
+
+-- define: far_rows
+-- messages with a time outside the years 1 to 9999, at most 10,001 on either side: two ranges of an index
+(
+    SELECT
+        {examined_id} AS id,
+        {examined_time} AS far
+    FROM {examined_table} AS m
+    WHERE
+        {examined_time} > '9999-12-31 23:59:59.999999Z'
+        AND {examined_state}
+        AND {has_message}
+        AND {in_part} -- when defined in_part
+    LIMIT 10001
+)
+UNION ALL
+(
+    SELECT
+        {examined_id},
+        {examined_time}
+    FROM {examined_table} AS m
+    WHERE
+        {examined_time} < '0001-01-01 00:00:00Z'
+        AND {examined_state}
+        AND {has_message}
+        AND {in_part} -- when defined in_part
+    LIMIT 10001
+)
+
+-- name: far_times
+-- at most 20 messages with a time (time=pushed_at|due_at|claimed_at|done_at) outside the years 1 to 9999, the latest first, with the number of all
+SELECT
+    f.id AS id,
+    CAST(f.far AS text) AS far,
+    count(*) OVER () AS found
+FROM (
+    {far_rows}
+) AS f
+ORDER BY f.far DESC LIMIT 20;
+
+-- name: far_times_plan
+-- one row: the planner's plan for that, as JSON; nothing is read
+EXPLAIN (FORMAT JSON)
+{far_rows};

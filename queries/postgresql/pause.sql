@@ -122,7 +122,7 @@ RETURNING p.paused_at AS since;
 -- name: stored_definitions
 -- the definition to restore for each replaced function, and whether it is still what was there; none if the queue is not paused
 SELECT
-    f.value ->> 'name' AS name,
+    coalesce(f.value ->> 'name', '?') AS name,
     f.value ->> 'id' AS id,
     f.value ->> 'definition' AS definition,
     f.value ->> 'signature' AS signature,

@@ -176,16 +176,3 @@ SELECT
 DROP FUNCTION
     "{schema}"."{queue}_push", "{schema}"."{queue}_push_many", "{schema}"."{queue}_pop", "{schema}"."{queue}_pop_many";
 DROP TABLE "{schema}"."{queue}";
-
--- name: far_times
--- at most 20 messages that are due after the year 9999, the latest first, with the number of all (counted to 10,001)
-SELECT
-    f.id AS id,
-    count(*) OVER () AS found
-FROM (
-    SELECT {id} AS id
-    FROM "{schema}"."{table}" AS m
-    WHERE m."{due_at}" > CAST('9999-12-31 23:59:59Z' AS timestamptz)
-    ORDER BY m."{due_at}" DESC LIMIT 10001
-) AS f
-LIMIT 20;

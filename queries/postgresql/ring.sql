@@ -90,6 +90,14 @@ m.id -- when storage=in_hand
 -- define: id
 CAST({own_id} AS text)
 
+-- define: examined_id
+{id} -- when installed=yes
+CAST(m."{id}" AS text) -- when installed=no
+
+-- define: has_message
+m."{reference_count}" > 0 -- when storage=slots
+true -- when storage=in_hand
+
 -- define: content
 -- content=apart: the message of slot m, by its first_id
 -- when content=apart
@@ -2600,7 +2608,11 @@ SELECT
     p.number AS number,
     r.first_id AS id,
     r.time AS pushed_at,
-    CAST(EXTRACT(EPOCH FROM clock_timestamp()) - EXTRACT(EPOCH FROM r.time) AS double precision) AS age_seconds,
+    -- Of a time without end no age is known.
+    CAST(
+        EXTRACT(EPOCH FROM clock_timestamp() - least(greatest(r.time, timestamptz '1970-01-01 00:00+00'), clock_timestamp()))
+        AS double precision
+    ) AS age_seconds,
     {visible_next_pop} AS next_pop,
     pg_sequence_last_value(to_regclass('"{schema}"."{queue}_turn_seq"')) AS turn -- when subscribed=no
     -- when subscribed=yes

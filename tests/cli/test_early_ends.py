@@ -274,7 +274,7 @@ def test_a_full_disk_is_reported_and_loses_nothing(
         console.process("pop", name, *options, stdout=full.fileno()) as popping,
     ):
         _, err = popping.communicate(timeout=PATIENCE_SECONDS)
-    assert popping.returncode == 2
+    assert popping.returncode == 3
     assert err == b"The result could not be written.\nNo space left on device\n"
     assert sorted(left_ready(console, name)) == list(range(9))
 
@@ -283,7 +283,7 @@ def test_a_closed_stdout_is_reported_and_loses_nothing(console: Console, filled:
     for kind in ("fifo", "ring", "claim"):
         name = filled(kind, 9)
         answer = console.run_with_closed("stdout", "pop", name)
-        assert answer.status == 2
+        assert answer.status == 3
         assert answer.err == "The result cannot be written: stdout is closed.\n"
         assert sorted(left_ready(console, name)) == list(range(kind == "claim", 9))
 

@@ -300,7 +300,7 @@ def test_wrong_use_of_serve_metrics_is_exit_2() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = f"127.0.0.1:{other.getsockname()[1]}"
         answer = call("serve-metrics", "--listen", taken, "--url", UNREACHABLE)
-    assert (answer.status, answer.out, taken in answer.err) == (2, b"", True)
+    assert (answer.status, answer.out, taken in answer.err) == (3, b"", True)
 
 
 CONFIGURATION = """

@@ -153,8 +153,8 @@ def test_whatever_a_pause_has_the_other_queue_works(empty: Console) -> None:
         with connect(console.url) as connection:
             connection.execute("UPDATE dbq.pause SET functions = %s", [json.dumps(document)])
         assert assert_the_other_works(console) == ""
-        assert answered(console("resume", "odd", "--yes", "odd")).status in {0, 2, 4}
-        assert answered(console("upgrade", "odd", "--dry-run")).status in {0, 2, 4}
+        assert answered(console("resume", "odd", "--yes", "odd")).status in {0, 2, 3, 4}
+        assert answered(console("upgrade", "odd", "--dry-run")).status in {0, 3, 4}
 
     check()
 

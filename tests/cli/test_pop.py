@@ -261,15 +261,15 @@ def test_a_failed_batch_leaves_the_output_of_the_batches_before_it_readable(
                 "WHEN (old.id = 1500) EXECUTE FUNCTION break()".encode()
             )
         answer = console("pop", name, "--count", "2000", *options)
-        assert answer.status == 2
+        assert answer.status == 3
         assert "this row cannot be deleted" in answer.err
         if options:
             assert [m["payload"] for m in answer.json["messages"]] == numbers[:1000]
-            assert answer.json["error"]["exit"] == 2
+            assert answer.json["error"]["exit"] == 3
         else:
             assert answer.text.split() == numbers[:1000]
         again = console("pop", name, "--count", "2000", *options)
-        assert (again.status, b"payload" in again.out) == (2, False)
+        assert (again.status, b"payload" in again.out) == (3, False)
         assert value(console.url, f'SELECT count(*) FROM public."{name}"') == 1000
 
 

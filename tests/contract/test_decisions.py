@@ -1,5 +1,7 @@
 """Notes, protections, silences: stored, audited, shown, and what they prevent."""
 
+import re
+import signal
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -293,6 +295,19 @@ def test_consumption_that_one_sample_cannot_show_can_be_acknowledged(orders: Cli
     with connect(orders.url) as connection:
         connection.execute("UPDATE orders SET pushed_at = now() - interval '1 hour'")
     assert here("ack", "consumer_stopped", "orders").status == 0
+
+
+def test_an_acknowledgement_on_every_queue_says_what_it_waits_for(orders: Client) -> None:
+    here = Console(orders.url)
+    here.done("push", "orders", "x")
+    with connect(orders.url) as connection:
+        connection.execute("UPDATE orders SET pushed_at = now() - interval '1 hour'")
+    with here.process("ack", "consumer_stopped") as acknowledging:
+        assert acknowledging.stderr is not None
+        line = acknowledging.stderr.readline().decode()
+        acknowledging.send_signal(signal.SIGINT)
+    assert re.fullmatch(r"consumption of public\.orders: asked again in (30|29) s\n", line)
+    assert not stored_silences(orders)
 
 
 def test_an_acknowledgement_is_ended_with_its_finding_by_a_console_with_rights(

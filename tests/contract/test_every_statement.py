@@ -63,7 +63,6 @@ from tests.contract.variants import ALL, Variant, default, on
 from tests.pairs import covering, pairs_of
 
 OF_ONE_DESIGN = {"status_check", "done_lag", "missing_payloads", "fail_missing_payloads", "bottom"}
-OF_ONE_DESIGN |= {"far_times"}
 OF_ONE_DESIGN |= {"orphaned_payloads", "status_unknown", "state_illegal"}
 """Statements of the doctor for single designs, in their files."""
 _HEAD = re.compile(r"\s*/\* dbq (?P<label>[\w.+]+) \*/")
@@ -350,7 +349,7 @@ def test_every_statement_runs_and_fills_its_row_type(
     left_out |= {"catalog.set_options", "common.retried", "common.claimed", "common.contradictions"}
     # Tables of others: test_others_code_, test_types_of_others_; whose they are: test_owners_.
     left_out |= {"roles.owner", "roles.others", "roles.adopted"}
-    left_out |= {"actions.owner", "actions.reset_path", "catalog.key_type"}
+    left_out |= {"actions.owner", "actions.reset_path"}
     # Statements of the doctor for a ring, the last of its file: see faults/test_doctor_ring.
     of_ring = list(templates.statements(engine, "ring"))
     doctors = of_ring[of_ring.index("next_numbers") :] if "next_numbers" in of_ring else []

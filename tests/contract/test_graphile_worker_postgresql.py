@@ -214,6 +214,8 @@ def test_locked_queues_and_jobs_retried_for_days_are_findings(
     assert locked["evidence"]["locked_by"] in found["claims_unknown"]["cause"]
     assert "4 hours after they were locked" in found["claims_unknown"]["consequence"]
     assert found["claims_unknown"]["repair"] is None
+    graphile.run("UPDATE _private_job_queues SET locked_at = '-infinity'")
+    assert "queue_locked" in findings(console, "jobs")
 
 
 def test_figures_that_row_security_hides_are_unknown_and_not_zero(

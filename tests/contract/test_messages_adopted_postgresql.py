@@ -12,7 +12,7 @@ from console.catalog import Queue
 from console.clock import FarTime
 from console.designs import DESIGNS
 from console.engines import Database
-from console.errors import TooSlowError, UsageError
+from console.errors import ConsoleError, TooSlowError, UsageError
 from console.monitor import scan_query
 from console.monitor.errors import error_groups
 from console.monitor.filters import parse
@@ -261,5 +261,5 @@ def test_a_list_that_no_index_serves_times_out_with_advice(
 def test_a_missing_table_is_an_error(new_database: Database) -> None:
     queue = make(new_database, "fifo")
     run(new_database, 'DROP TABLE "Their Queue"')
-    with pytest.raises(UsageError, match="Could not read the messages of 'Their Queue'"):
+    with pytest.raises(ConsoleError, match="Could not read the messages of 'Their Queue'"):
         read_page(new_database, queue)

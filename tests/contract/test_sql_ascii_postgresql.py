@@ -2,11 +2,14 @@
 as ever."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from uuid import uuid4
 
 import pytest
 from psycopg.sql import SQL, Identifier
+from sqlalchemy import text
 
+from console.engines import open_database
 from tests.cli.calls import Console
 from tests.servers import Server, connect
 
@@ -63,3 +66,78 @@ def test_a_push_of_bytes_that_are_no_text_is_refused_in_words(console: Console) 
     console.done("install", "fifo", "refusing")
     answer = console("push", "refusing", "-", stdin=b"\xff\xfe")
     assert (answer.status, "not valid UTF-8" in answer.err) == (2, True)
+
+
+def raw(console: Console, query: str) -> list[bytes]:
+    """The bytes of the only column, as they are in the database."""
+    with connect(console.url) as connection:
+        connection.execute(b"SET client_encoding = 'SQL_ASCII'")
+        rows = connection.execute(query.encode(), binary=True).fetchall()
+    return [bytes(value) for (value,) in rows]
+
+
+def test_a_session_keeps_its_encoding_for_the_next_client(console: Console) -> None:
+    """Behind a pooler a session is another's next."""
+    with closing(open_database(console.url)) as database:
+        with database.transaction("read") as connection:
+            query = text("SELECT current_setting('client_encoding'), 'é', E'\\xff'")
+            assert tuple(connection.execute(query).one()) == ("SQL_ASCII", "é", r"\xff")
+        with database.autocommit("read") as connection:
+            query = text("SELECT current_setting('client_encoding'), 'é'")
+            assert tuple(connection.execute(query).one()) == ("UTF8", "é")
+
+
+BYTES = b"\xff\xfe caf\xc3\xa9"
+
+
+def test_what_is_moved_has_the_same_bytes(console: Console) -> None:
+    console.done("install", "claim", "source")
+    console.done("install", "fifo", "target")
+    console.done("push", "source", "é")
+    console.done("pop", "source")
+    with connect(console.url) as connection:
+        update = b"UPDATE source SET errors = 'no', done_at = now(), payload = "
+        connection.execute(update + BAD)
+    console.done("requeue", "source", "--to", "target", "--yes", "source")
+    assert raw(console, "SELECT textsend(payload) FROM target") == [BYTES]
+    console.done("purge", "target", "--yes", "target")
+    assert raw(console, "SELECT textsend(payload) FROM target_archive") == [BYTES]
+    console.done("restore", "target", "--yes", "target")
+    assert raw(console, "SELECT textsend(payload) FROM target") == [BYTES]
+
+
+def test_what_an_owner_runs_may_have_any_letters(console: Console) -> None:
+    """The statements that move messages of an adopted table run as its owner, in a function."""
+    owner = f"häuser_{uuid4().hex[:8]}"
+    with connect(console.url) as connection:
+        connection.execute(
+            f"""CREATE ROLE "{owner}"; CREATE SCHEMA "straße" AUTHORIZATION "{owner}";
+            CREATE TABLE "straße"."tür" ("größe" text, "text é" text, geholt timestamptz,
+                "fehlér" text, fertig timestamptz);
+            ALTER TABLE "straße"."tür" OWNER TO "{owner}";
+            INSERT INTO "straße"."tür" VALUES ('ä', 'é', now(), 'nö', now()),
+                ('b', E'\\xff', now(), E'\\xfe', now())""".encode()
+        )
+    roles = {"id": "größe", "payload": "text é", "claimed_at": "geholt", "error": "fehlér"}
+    words = [word for role, column in roles.items() for word in ("--map", f"{role}={column}")]
+    place = ("tür", "--schema", "straße")
+    try:
+        console.done("adopt", *place, "--design", "claim", *words)
+        assert len(console.done("messages", *place, "--json", "--payload").json["messages"]) == 2
+        result = console.done("requeue", *place, "--yes", "tür", "--json").json["result"]
+        assert (result["done"], result["failed"]) == (2, {})
+        row = 'SELECT textsend("text é") FROM "straße"."tür" WHERE "fehlér" IS NULL'
+        assert sorted(raw(console, row)) == ["é".encode(), b"\xff"]
+    finally:
+        console("forget", *place)
+        with connect(console.url) as connection:
+            connection.execute(f'DROP SCHEMA "straße" CASCADE; DROP ROLE "{owner}"'.encode())
+
+
+def test_a_key_of_any_letters_filters(console: Console) -> None:
+    console.done("install", "fifo", "letters", "--option", "payload=json")
+    console.done("push", "letters", '{"é\x7f": 7}')
+    filters = ("--filter", 'payload."é\x7f"=7')
+    assert len(console.done("messages", "letters", "--json", *filters).json["messages"]) == 1
+    console.done("pause", "letters", "--reason", "né", "--yes", "letters")
+    console.done("resume", "letters", "--yes", "letters")

@@ -9,7 +9,7 @@ from console.actions.requeue import Release, Requeue
 from console.designs import DESIGNS
 from console.doctor.diagnose import diagnose
 from console.engines import Database
-from console.errors import RefusedError
+from console.errors import RefusedError, UsageError
 from console.monitor.errors import error_groups
 from console.monitor.filters import parse
 from console.monitor.message import Message
@@ -120,7 +120,12 @@ def test_every_message_is_found_once_and_every_verb_works(client: Client) -> Non
 def test_a_key_whose_type_has_no_order_is_refused_in_words(types: Database) -> None:
     with connect(types.url.render_as_string(hide_password=False)) as connection:
         connection.execute("CREATE TABLE public.places (id point, why text, body text)")
-        connection.execute("INSERT INTO public.places VALUES ('(1,2)', 'no', 'x')")
+    with pytest.raises(UsageError, match="point"):
+        adopt(types, "public", "places", DESIGNS["fifo"], {"id": "id", "payload": "body"})
+    with connect(types.url.render_as_string(hide_password=False)) as connection:
+        connection.execute("ALTER TABLE public.places ALTER id TYPE text")
     queue = adopt(types, "public", "places", DESIGNS["fifo"], {"id": "id", "payload": "body"})
+    with connect(types.url.render_as_string(hide_password=False)) as connection:
+        connection.execute("ALTER TABLE public.places ALTER id TYPE point USING NULL")
     with pytest.raises(RefusedError, match="point"):
         read_page(types, queue)

@@ -115,6 +115,8 @@ def test_a_message_that_pops_leave_behind_is_found(
         number = page_of_holes(ring, connection)
         assert list(findings_by_code(ring)) == ["hole"], "without pops it is just ready"
 
+        update = f"SET time = '-infinity' WHERE message_id = {number}"
+        connection.execute(f'UPDATE "{ring.queue.name}" {update}')
         while_waiting.append(lambda: ring.pop(connection))
         found = findings_by_code(ring)
         assert list(found) == ["parked_stranded", "hole"]
@@ -122,6 +124,7 @@ def test_a_message_that_pops_leave_behind_is_found(
         assert (evidence["count"], evidence["numbers"], evidence["ids"]) == (1, [number], [number])
         assert (evidence["parked"], evidence["parked_holes"]) == (129, 128)
         assert found["parked_stranded"].since is not None
+        connection.execute(f'UPDATE "{ring.queue.name}" SET time = now()')
 
         connection.execute("BEGIN")
         while_waiting.append(lambda: ring.pop_many(connection, 1))

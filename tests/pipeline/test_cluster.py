@@ -233,7 +233,7 @@ def test_a_master_without_recovery_ends_the_run_and_the_next_run_finishes(
     wait_until(lambda: idle(cluster), "no executor is left", _PATIENCE_SECONDS)
     proxy.thaw()
     status, _, err = result_of(job)
-    assert (status, "No executor of the cluster works for this job." in err) == (2, True), err
+    assert (status, "No executor of the cluster works for this job." in err) == (3, True), err
     assert counted(client, lake)[1] == 0, "also before anybody has finished it"
     status, _, err = result_of(archive(cluster, client.url, client, lake))
     assert status == 0, err

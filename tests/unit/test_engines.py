@@ -116,8 +116,8 @@ STATES: dict[str, type[ConsoleError]] = {
     "57014": TooSlowError,  # a statement time-out
     "40001": TransientError,  # a serialization failure
     "40P01": TransientError,  # a deadlock
-    "42P01": UsageError,  # no such table
-    "42883": UsageError,  # no such function
+    "42P01": ConsoleError,  # no such table
+    "42883": ConsoleError,  # no such function
     "42P07": UsageError,  # a table of that name
     "42723": UsageError,  # a function of that name
     "3F000": UsageError,  # no such schema
@@ -125,14 +125,15 @@ STATES: dict[str, type[ConsoleError]] = {
     "23505": ConsoleError,  # a duplicate key
     "22P02": UsageError,  # no valid JSON
     "22P05": UsageError,  # a character that cannot be stored
-    "22021": UsageError,  # NUL
+    "22021": ConsoleError,  # bytes that are no text
+    "54001": UsageError,  # JSON that is nested too deeply
     "53100": ConsoleError,  # the disk is full
     "XX000": ConsoleError,  # an internal error
     "P0001": ConsoleError,  # somebody's trigger
 }
 STATUSES = {
     UsageError: 2,
-    ConsoleError: 2,
+    ConsoleError: 3,
     ConnectionFailedError: 3,
     ReadOnlyError: 4,
     RefusedError: 4,
@@ -152,7 +153,7 @@ def test_every_sqlstate_is_translated_to_the_right_error(database: Database, sta
     assert error.why.startswith("the message")
     assert ("the detail" in error.why) == (state not in {*DATA_IN_DETAIL, "08006"})
     assert error.next_step
-    if type(error) is ConsoleError and state not in {"53100", "23505"}:
+    if type(error) is ConsoleError and state in {"XX000", "P0001"}:
         assert error.next_step == "the hint"
     assert isinstance(error.__cause__, DBAPIError)
 

@@ -16,10 +16,10 @@ from console.errors import (
 )
 
 STATUSES: dict[type[ConsoleError], int] = {
-    ConsoleError: 2,
+    ConsoleError: 3,
     UsageError: 2,
-    PartlyPushedError: 2,
-    OutputError: 2,
+    PartlyPushedError: 3,
+    OutputError: 3,
     ConnectionFailedError: 3,
     InDoubtError: 3,
     RefusedError: 4,

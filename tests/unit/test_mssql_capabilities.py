@@ -11,7 +11,7 @@ from console.engines import Database
 from console.engines.mssql import PRODUCT, capabilities
 from console.engines.mssql.capabilities import Probe, capabilities_of
 from console.engines.product import Capabilities
-from console.errors import ConnectionFailedError, ConsoleError, UsageError
+from console.errors import ConnectionFailedError, ConsoleError, RefusedError
 from console.sql import templates
 from tests.unit.mssql_tools import (
     ENTERPRISE,
@@ -92,14 +92,14 @@ def test_the_product_is_named(version: str, edition: int, product: str) -> None:
 
 @pytest.mark.parametrize("version", ["12.0.6024.0", "11.0.7001.0", "13.0.1601.5"])
 def test_a_server_that_is_too_old_is_refused(version: str) -> None:
-    with pytest.raises(UsageError, match="too old") as refused:
+    with pytest.raises(RefusedError, match="too old") as refused:
         capabilities_with(server_version=version)
     assert "2016" in refused.value.why
 
 
 @pytest.mark.parametrize("edition", [3, 5])
 def test_a_database_with_an_old_compatibility_level_is_refused(edition: int) -> None:
-    with pytest.raises(UsageError, match="level of the database orders") as refused:
+    with pytest.raises(RefusedError, match="level of the database orders") as refused:
         capabilities_with(compatibility_level=120, engine_edition=edition)
     assert "120" in refused.value.why
     assert "COMPATIBILITY_LEVEL" in refused.value.next_step

@@ -62,11 +62,11 @@ NUMBERS: dict[int, type[ConsoleError]] = {
     297: RefusedError,  # no right for the action
     300: RefusedError,  # no VIEW SERVER STATE
     3906: ReadOnlyError,  # a read-only database
-    208: UsageError,  # no such table
-    2812: UsageError,  # no such procedure
+    208: ConsoleError,  # no such table
+    2812: ConsoleError,  # no such procedure
     2714: UsageError,  # a name that is taken
     2760: UsageError,  # no such schema
-    650: UsageError,  # READPAST under another isolation level
+    650: ConsoleError,  # READPAST under another isolation level
     515: UsageError,  # null
     2628: UsageError,  # truncated
     8114: UsageError,  # a failed conversion
@@ -77,11 +77,11 @@ NUMBERS: dict[int, type[ConsoleError]] = {
     823: ConsoleError,  # damage
     3902: ConsoleError,  # a COMMIT without its transaction
     3930: ConsoleError,  # a transaction that can only be rolled back
-    9617: UsageError,  # a queue of Service Broker that is disabled
+    9617: RefusedError,  # a queue of Service Broker that is disabled
 }
 STATUSES = {
     UsageError: 2,
-    ConsoleError: 2,
+    ConsoleError: 3,
     ConnectionFailedError: 3,
     ReadOnlyError: 4,
     RefusedError: 4,
@@ -210,7 +210,7 @@ RECORDED = {
         why="There is already an object named 'pk' in the database.",
     ),
     "behind a result": recorded(
-        UsageError, "42S02", SERVER, "Invalid object name 'q'.", 208, "SQLMoreResults"
+        ConsoleError, "42S02", SERVER, "Invalid object name 'q'.", 208, "SQLMoreResults"
     ),
 }
 

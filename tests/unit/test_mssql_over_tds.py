@@ -376,7 +376,7 @@ def test_the_connection_to_a_silent_server_is_closed(
         responds_again.set()
 
 
-NUMBERS = {1205: TransientError, 208: UsageError, 51003: BusyError}
+NUMBERS = {1205: TransientError, 208: ConsoleError, 51003: BusyError}
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -403,7 +403,7 @@ def test_an_error_after_a_result_is_raised(tds: Server, driver: str) -> None:
     tds.answers["later"] = late
     database = tds.database(tds.url(driver=driver))
     with (
-        pytest.raises(UsageError, match="it went wrong later"),
+        pytest.raises(ConsoleError, match="it went wrong later"),
         database.transaction("do it") as connection,
     ):
         connection.execute(text("SELECT later")).fetchall()

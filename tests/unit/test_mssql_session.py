@@ -12,7 +12,7 @@ from sqlalchemy import text
 from console.engines import Database
 from console.engines.mssql.odbc import Family
 from console.engines.mssql.session import Sizes, as_parameter, with_nulls
-from console.errors import BusyError, ConnectionFailedError, ConsoleError, UsageError
+from console.errors import BusyError, ConnectionFailedError, ConsoleError
 from tests.unit.mssql_tools import (
     SECRET,
     Odbc,
@@ -74,7 +74,7 @@ def test_a_transaction_is_begun_and_ended_explicitly(odbc: Odbc, mssql: Database
     assert sent == [PING, BEGIN, "SELECT 2", COMMIT]
     assert len(odbc.connections) == 1
     answers(odbc, **{"SELECT 3": GONE})
-    with pytest.raises(UsageError), mssql.transaction("look") as connection:
+    with pytest.raises(ConsoleError), mssql.transaction("look") as connection:
         connection.execute(text("SELECT 3"))
     assert odbc.sent == [PING, BEGIN, "SELECT 3", ROLLBACK]
 
@@ -105,10 +105,10 @@ def test_the_isolation_level_is_reset_after_use(odbc: Odbc, mssql: Database) -> 
 def test_errors_after_a_result_are_raised(odbc: Odbc, mssql: Database) -> None:
     row = [("id",), (1,)]
     answers(odbc, many=[None, None, row, None, GONE], script=[None, GONE], fine=[None, row, row])
-    with pytest.raises(UsageError), mssql.transaction("look") as connection:
+    with pytest.raises(ConsoleError), mssql.transaction("look") as connection:
         connection.execute(text("many")).fetchall()
     assert odbc.sent[-1] == ROLLBACK
-    with pytest.raises(UsageError), mssql.transaction("look") as connection:
+    with pytest.raises(ConsoleError), mssql.transaction("look") as connection:
         connection.exec_driver_sql("script")
     with mssql.transaction("look") as connection:
         assert connection.execute(text("fine")).fetchall() == [(1,)]

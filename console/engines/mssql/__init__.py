@@ -87,6 +87,12 @@ class SQLServer:
         "bytes": "varbinary(max)",
     }
     id_types: Mapping[str, str] = {"bigint": "bigint", "uuid": "uniqueidentifier"}
+    time_types: Sequence[str] = ("datetime2", "datetimeoffset", "datetime", "smalldatetime", "date")
+    number_types: Sequence[str] = (
+        *("int", "bigint", "smallint", "tinyint", "numeric", "decimal", "float", "real"),
+        *("money", "smallmoney"),
+    )
+    unsorted_types: Sequence[str] = ("xml", "text", "ntext", "image", "geography", "geometry")
     protocol = "odbc"
     cleaner = "ghost cleanup"
     keeps_definitions = True

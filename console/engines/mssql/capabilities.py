@@ -11,7 +11,7 @@ from console import sql
 from console.engines.mssql import errors
 from console.engines.mssql.odbc import load_pyodbc
 from console.engines.product import Capabilities
-from console.errors import BusyError, ConnectionFailedError, UsageError
+from console.errors import BusyError, ConnectionFailedError, RefusedError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -66,7 +66,7 @@ def probe(connection: Connection) -> Capabilities:
 
 
 def capabilities_of(row: Probe) -> Capabilities:
-    """From the probe's row; UsageError if the server or the database is too old."""
+    """From the probe's row; RefusedError if the server or the database is too old."""
     if not row.babelfish:
         _check_age(row)
     missing = _missing(row)
@@ -98,13 +98,13 @@ def capabilities_of(row: Probe) -> Capabilities:
 def _check_age(row: Probe) -> None:
     version = _version(row.server_version)
     if row.engine_edition not in _CLOUD and version is not None and version < OLDEST:
-        raise UsageError(
+        raise RefusedError(
             f"SQL Server {row.server_version} is too old for this console.",
             why="The queue procedures need SQL Server 2016 SP1 or newer.",
             next_step="Connect to a newer server.",
         )
     if row.compatibility_level < OLDEST_LEVEL:
-        raise UsageError(
+        raise RefusedError(
             f"The compatibility level of the database {row.database} is too low.",
             why=(
                 f"It is {row.compatibility_level}; "

@@ -82,7 +82,9 @@ def translate(error: DBAPIError, doing: str) -> ConsoleError:
     kind, next_step = _meaning(record, at_login=at_login)
     if at_login and any(sign in arguments[-1] for sign in _CERTIFICATE):
         next_step = _TRUST
-    return kind(what, why=why, next_step=next_step)
+    translated = kind(what, why=why, next_step=next_step)
+    translated.of_a_row = next_step == _PAYLOAD
+    return translated
 
 
 def _driver_error(what: str, text: str, arguments: list[str]) -> ConsoleError:
@@ -230,10 +232,10 @@ _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
     **dict.fromkeys((3902, 3903), (ConsoleError, _CHECK_FIRST)),
     # It can only be rolled back.
     **dict.fromkeys((3930, 3998), (ConsoleError, _AGAIN)),
-    **dict.fromkeys((650, 3951, 3952), (UsageError, _ISOLATION)),
+    **dict.fromkeys((650, 3951, 3952), (ConsoleError, _ISOLATION)),
     # No such object, procedure, column, parameter.
     **dict.fromkeys(
-        (201, 207, 208, 213, 2812, 3701, 4902, 8144, 8145, 8146, 9401), (UsageError, _CHANGED)
+        (201, 207, 208, 213, 2812, 3701, 4902, 8144, 8145, 8146, 9401), (ConsoleError, _CHANGED)
     ),
     2760: (UsageError, "Create the schema first, or name another with --schema."),
     **dict.fromkeys((1913, 2705, 2714, 2759, 15025), (UsageError, _OTHER_NAME)),
@@ -250,7 +252,7 @@ _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
     # A procedure's EXECUTE AS names a user that does not exist, as after a restore.
     15517: (RefusedError, _OWNER),
     **dict.fromkeys((3906, 3908), (ReadOnlyError, _READ_ONLY)),
-    9617: (UsageError, "Enable the queue again with: dbq-console requeue"),
+    9617: (RefusedError, "Enable the queue again with: dbq-console requeue"),
 }
 
 _STATES: dict[str, tuple[type[ConsoleError], str]] = {
@@ -262,8 +264,8 @@ _STATES: dict[str, tuple[type[ConsoleError], str]] = {
     "HYT00": (TooSlowError, _TIMED_OUT),
     "HY008": (TooSlowError, _TIMED_OUT),
     "40": (TransientError, _AGAIN),
-    "42S02": (UsageError, _CHANGED),
-    "42S22": (UsageError, _CHANGED),
+    "42S02": (ConsoleError, _CHANGED),
+    "42S22": (ConsoleError, _CHANGED),
     "42S01": (UsageError, _OTHER_NAME),
     **dict.fromkeys(("22001", "22003", "22007", "22018"), (UsageError, _PAYLOAD)),
     "23": (ConsoleError, behind_sequence("")),

@@ -208,9 +208,8 @@ class Rollups:
             known = uri.replace("s3a://", "s3://")
             self._files, self._root = fs.FileSystem.from_uri(known)  # type: ignore[attr-defined]
         except (ValueError, OSError, NotImplementedError) as error:
-            raise UsageError(
-                f"The lake {uri!r} is not a usable location.", why=str(error)
-            ) from error
+            kind = ConsoleError if isinstance(error, OSError) else UsageError
+            raise kind(f"The lake {uri!r} is not a usable location.", why=str(error)) from error
 
     def days(self) -> dict[date, RolledUpDay]:
         """The complete days of the lake. ConsoleError: it cannot be read."""

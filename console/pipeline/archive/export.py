@@ -14,7 +14,7 @@ from console.catalog import Queue
 from console.engines import Product, Timeouts, open_database, product
 from console.engines.bounded_connection import SOCKET
 from console.engines.database import Database
-from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
+from console.errors import ConnectionFailedError, ConsoleError, RefusedError
 from console.pipeline.archive import digests
 from console.pipeline.archive.files import SCHEMA, Writer, conform, dates, pc
 from console.pipeline.archive.plan import ArchivePlan, Range, scope
@@ -100,7 +100,7 @@ def _libpq(url: str) -> Iterator[TaskReader]:
     try:
         from adbc_driver_postgresql import dbapi  # noqa: PLC0415  # the extra's
     except ImportError:
-        raise UsageError(
+        raise ConsoleError(
             "The pipeline needs the ADBC driver of PostgreSQL, which is not installed.",
             next_step=f"Install it with: {INSTALL}",
         ) from None

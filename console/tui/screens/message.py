@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from console.actions.export import Revealed, reveal
 from console.catalog import Queue
-from console.errors import ConsoleError, UsageError
+from console.errors import ConsoleError, RefusedError
 from console.formats import UNKNOWN, count
 from console.monitor import errors
 from console.monitor.message import Masks, Message
@@ -354,7 +354,7 @@ class MessageScreen(LiveScreen):
             queue = conn.find(*self.key[1:])
             message = follow(conn.database, queue, key, payload_bytes=_MOST_TO_SAVE, masks=masks)
             if message is None or message.payload is None:
-                raise UsageError("Nothing was written.", why="The message no longer exists.")
+                raise RefusedError("Nothing was written.", why="The message no longer exists.")
             size = save(path, message.payload)
             cut = ", its beginning" if message.payload_cut else ""
             return f"{count(size)} bytes{cut} are in {path}" + (", masked" if masks else "")
