@@ -87,11 +87,6 @@ class Column:
         theirs.run(f"{script} COMMIT")
 
 
-_LEFT_OUT = {"singleton_key"}
-"""A key too long for the index of another state: pg-boss's change of state fails by it, and still
-the whole batch of a release with it."""
-
-
 @dataclass(frozen=True)
 class OddJobs:
     """Tables of a library, and SQL that fills them while they are empty, a dozen a state."""
@@ -117,7 +112,7 @@ class OddJobs:
     def columns(self, theirs: Tables) -> list[Column]:
         """Those that odd values can be put into; keys are last."""
         rows = theirs.rows(_COLUMNS, [theirs.schema, list(self.tables)])
-        found = [Column(*row) for row in rows if row[2] in VALUES and row[1] not in _LEFT_OUT]
+        found = [Column(*row) for row in rows if row[2] in VALUES]
         return sorted(found, key=lambda one: one.name == one.key)
 
 
