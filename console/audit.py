@@ -333,6 +333,14 @@ def prepare_identity(connection: Connection) -> None:
         _create(connection, "give this database's catalog its id")
 
 
+def prepare_lakes(connection: Connection) -> None:
+    """Create the tables of archives' ways into lakes if they are missing. RefusedError if that is
+    impossible."""
+    prepare_identity(connection)
+    if not decisions.catalog_contents(connection).lakes:
+        _create(connection, "create the plans of archives in this database's catalog")
+
+
 CATALOGS_OWNER = "Let the catalog's owner run: dbq-console upgrade --all"
 
 
@@ -351,7 +359,8 @@ def _create(connection: Connection, doing: str) -> None:
 def create_catalog(connection: Connection) -> None:
     """Create what the catalog lacks, as its owner, and grant the roles their rights on it."""
     sql.run(connection, "catalog.lock")
-    if not decisions.catalog_contents(connection).complete:
+    found = decisions.catalog_contents(connection)
+    if not (found.complete and found.lakes):
         complete_catalog(connection)
 
 

@@ -28,6 +28,8 @@ class CatalogContents:
     audited: bool
     decided: bool
     identified: bool
+    lakes: bool
+    """Whether the way of archives into lakes is kept here."""
     decisions_readable: bool
     guarded: bool
     """Whether who writes a row of the catalog or of the audit is checked."""

@@ -14,7 +14,6 @@ from console.engines import Product
 from console.monitor.filters import MOST_PAYLOAD_FILTERS, NOTHING, Filters, parse
 from console.monitor.scan_query import KeyType, MessageSource, query, scope_of
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest, scans_by_id, scans_of
-from console.pipeline.archive import plan
 from console.sql import templates
 
 BIND = re.compile(r"(?<![:\w\\]):(\w+)")
@@ -154,7 +153,7 @@ CONDITIONS: dict[str, tuple[str, ...]] = {
     "ids": ("kept", "new"),
     "rows": ("kept", "pushed"),
     "target_payload": ("text", "json", "bytes"),
-    **dict.fromkeys(("titles", "to_back", "lock"), ("yes", "no")),
+    **dict.fromkeys(("titles", "to_back", "lock", "lakes"), ("yes", "no")),
     **dict.fromkeys(("popped", "by_state", "by_action", "by_reason"), ("yes", "no")),
 }
 """What the statements of actions.sql test in `-- when`, besides those of a scan."""
@@ -226,7 +225,9 @@ def _archive_statements(source: MessageSource) -> Iterator[tuple[str, sql.Scope]
     storage = Storage.IN_HAND if in_hand else Storage.TABLE
     for lock in ("no", "yes"):
         rows = "kept" if kept else "pushed"
-        yield "lock_archived", scope(source, storage, lock=lock, rows=rows)
+        for lakes in ("no", "yes"):
+            yield "lock_archived", scope(source, storage, lock=lock, rows=rows, lakes=lakes)
+    yield "lock_lake_plan", scope(source, Storage.TABLE)
     if kept:
         for ids in ("kept", "new"):
             yield "restore_rows", scope(source, storage, ids=ids)
@@ -250,26 +251,20 @@ def _archive_statements(source: MessageSource) -> Iterator[tuple[str, sql.Scope]
 
 # -- the pipeline
 
-_MOMENT = "2026-03-29 01:00:00.000001"
-_VALUES = {"before": _MOMENT, "cutoff": _MOMENT, "after": "0", "last": "9", "action_id": "1"}
-_VALUES |= {"lease": "pipeline 0", "holder": "ann@etl01 pid 1"}
-_ROW_STATEMENTS = ("step", "rows", "lock_rows", "present_rows", "delete_rows")
+_VALUES = {"plan_id": "1", "after": "0", "last": "9"}
 
 
 def pipeline_statements(
     product: Product, queue: Queue
 ) -> Iterator[tuple[sql.Statement, sql.Scope]]:
     """Every statement of `pipeline.sql`, in every form for this queue."""
-    statements = templates.statements(product.name, "pipeline")
-    for name in ("working", "plan_actions", "taken_by_others", "server_time"):
-        yield statements[name], sql.Scope(_VALUES)
-    keeps_done = queue.design.name in {"status", "split"}
-    for source in (plan.ARCHIVE, *([plan.DONE] if keeps_done else [])):
-        within = plan.scope(product, queue, source, **_VALUES)
-        for name in _ROW_STATEMENTS:
-            for lock in ("yes", "no") if name == "lock_rows" else ("",):
-                options = {**within.options, "lock": lock}
-                yield statements[name], sql.Scope(within.values, options, within.roles)
+    conditions = {"plan": ("lock", ("yes", "no")), "rows": ("others", ("yes", "no"))}
+    for name, statement in templates.statements(product.name, "pipeline").items():
+        within = queue.scope(product, **_VALUES)
+        condition, values = conditions.get(name, ("", ("",)))
+        for value in values:
+            options = {**within.options, condition: value} if condition else within.options
+            yield statement, sql.Scope(within.values, options, within.roles)
 
 
 CONDITIONS_OF_SCANS: dict[str, tuple[str, ...]] = {

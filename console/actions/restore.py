@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from console import sql
+from console import decisions, sql
 from console.actions.archive import ArchiveSelection, Taken, last_purge
 from console.actions.availability import require_archive, require_verb
 from console.actions.plan import Plan
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 GONE = "restored, or in other hands meanwhile"
 FULL = "the ring is full"
+RESERVED = "on its way into a lake (pipeline archive)"
 ID_TAKEN = "its id was taken meanwhile"
 
 
@@ -49,6 +50,7 @@ class _Method(IntEnum):
 @dataclass(frozen=True)
 class _ArchivedNow:
     archive_id: int
+    reserved: bool
     too_long: bool
     id_is_free: bool
 
@@ -100,6 +102,8 @@ class Restore(MessageAction):
         self._in_hand = queue.options.get("in_hand") == "on" and not queue.subscribers
         self._keeps = queue.design.keeps_row
         self._limit = queue.options.get("max_bytes", "unlimited")
+        self._lakes = "no"
+        """Whether plans of the pipeline are kept here."""
         self._methods = bytearray()
         """The `_Method` of each matching message, in order: a byte each, as there may be many."""
 
@@ -118,11 +122,14 @@ class Restore(MessageAction):
     def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Messages over the queue's present limit."""
         with session.transaction("read archived messages") as connection:
+            self._lakes = "yes" if decisions.catalog_contents(connection).lakes else "no"
             rows = self._rows(connection, chosen, lock="no")
         left: dict[str, list[Message]] = defaultdict(list)
         for message in chosen:
             row = rows.get(message.key)
-            if row is not None and row.too_long:
+            if row is not None and row.reserved:
+                left[RESERVED].append(message)
+            elif row is not None and row.too_long:
                 left[self._too_long].append(message)
             else:
                 self._methods.append(self._method(message, free=row is not None and row.id_is_free))
@@ -189,18 +196,30 @@ class Restore(MessageAction):
     def apply(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
         del action_id
         self.source.wait_for_relay(connection)
+        # No plan of the pipeline may reserve what is restored, nor restore take what is reserved.
+        self._lock_lake_plan(connection)
         rows = self._rows(connection, chosen, lock="yes")
+        reserved = sum(row.reserved for row in rows.values())
+        rows = {key: row for key, row in rows.items() if not row.reserved}
         held = [message for message in chosen if message.key in rows]
         fit = [message for message in held if not rows[message.key].too_long]
-        gone, failed = len(chosen) - len(held), len(held) - len(fit)
+        gone, failed = len(chosen) - len(held) - reserved, len(held) - len(fit)
         as_they_were = [message for message in fit if self._keeps_state(message)]
         others = [message for message in fit if not self._keeps_state(message)]
         return (
             Ledger(selected=gone, skipped={GONE: gone} if gone else {})
+            + Ledger(selected=reserved, skipped={RESERVED: reserved} if reserved else {})
             + Ledger(selected=failed, failed={self._too_long: failed} if failed else {})
             + self._put_back(connection, as_they_were)
             + self._push_back(connection, others)
         )
+
+    def _lock_lake_plan(self, connection: Connection) -> None:
+        within = scope(self.source, Storage.TABLE)
+        self._lakes = "yes" if decisions.catalog_contents(connection).lakes else "no"
+        if self._lakes == "yes":
+            sql.run(connection, "pipeline.add_plan", within)
+            sql.values(connection, str, self.source.statement_name("lock_lake_plan"), within)
 
     def stop_reason(self, ledger: Ledger) -> str:
         if FULL not in ledger.failed:
@@ -238,7 +257,7 @@ class Restore(MessageAction):
             connection,
             _ArchivedNow,
             self.source.statement_name("lock_archived"),
-            scope(self.source, self._storage, lock=lock, rows=kept),
+            scope(self.source, self._storage, lock=lock, rows=kept, lakes=self._lakes),
             keys=self.source.product.array([message.key for message in chosen]),
         )
         return {str(row.archive_id): row for row in rows}

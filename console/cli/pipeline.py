@@ -28,7 +28,10 @@ from console.rollup_files import default_lake
 from console.verbs.parameters import DURATION
 
 if TYPE_CHECKING:
+    from console.catalog import Queue
+    from console.engines import Database
     from console.pipeline.archive.job import ArchiveResult
+    from console.pipeline.lake import Lake
     from console.pipeline.rollup.job import Days
 
 _lake = click.option(
@@ -193,8 +196,8 @@ def verify(  # noqa: PLR0913  # a verb's options
 
     require_extra()
     from console.pipeline import verify as job  # noqa: PLC0415
-    from console.pipeline.archive.plan import find_archive  # noqa: PLC0415
     from console.pipeline.frames import read_archive  # noqa: PLC0415
+    from console.pipeline.table import find_archive  # noqa: PLC0415
 
     promised = _order(call, name, order)
     opened = None if pop_log is not None else Lake(lake or default_lake())
@@ -268,13 +271,13 @@ def replay(  # noqa: PLR0913  # a verb's options
       dbq-console pipeline replay mail --lake /srv/lake --filter 'error~time-out' --dry-run
       dbq-console pipeline replay mail --lake /srv/lake --filter since=2026-03-28 --yes mail
     """
-    from console.pipeline.archive.plan import find_archive  # noqa: PLC0415  # slow to import
-    from console.pipeline.lake import Lake  # noqa: PLC0415
+    from console.pipeline.lake import Lake  # noqa: PLC0415  # slow to import
     from console.pipeline.spark import require_extra, security, session  # noqa: PLC0415
 
     require_extra()
     from console.pipeline import frames as selection  # noqa: PLC0415
     from console.pipeline import replay as job  # noqa: PLC0415
+    from console.pipeline.table import find_archive  # noqa: PLC0415
 
     filters = selection.parse_filters(words)
     database = call.database(Rights.OPERATOR, job.VERB)
@@ -282,7 +285,7 @@ def replay(  # noqa: PLR0913  # a verb's options
     opened = Lake(lake or default_lake())
     about(database=database, queue=queue.name, lake=opened.location)
     of = find_archive(opened, source, call.schema, name)
-    job.require_target(queue, of)
+    job.require_target(queue)
     with session(f"replay {name}", master) as spark:
         meant = selection.matching(selection.read_archive(spark, opened, of), filters)
         offered = job.preview(queue, opened, of, words, meant)
@@ -304,7 +307,6 @@ def replay(  # noqa: PLR0913  # a verb's options
             done = job.replay(
                 database,
                 offered,
-                opened,
                 rows,
                 on_progress=lambda n: on_progress("push", done=n, of=offered.count, rows=n, size=0),
             )
@@ -344,22 +346,17 @@ def pipeline() -> None:
     help="Purged or archived messages stay this long, for restore. [7d]",
 )
 @click.option(
-    "--done-older",
-    type=DURATION,
-    metavar="T",
-    help="Also done rows of status and split, at least this old.",
-)
-@click.option(
     "--connections",
     type=click.IntRange(min=3),
     default=16,
     metavar="N",
     help="At most this many to the database; two of them are not for tasks. [16]",
 )
+@click.option("--cancel", is_flag=True, help="Give the rows of an unfinished plan back instead.")
 @_master
 @confirmation
 @verb_options
-def archive(
+def archive(  # noqa: PLR0913  # a verb's options
     call: Call,
     *,
     name: str,
@@ -367,19 +364,21 @@ def archive(
     group: bool,
     master: str | None,
     connections: int,
+    cancel: bool,
     yes: str | None,
     dry_run: bool,
     **ages: Any,
 ) -> None:
-    """Drain a queue's archive into Parquet files: written, read back, and only then deleted.
+    """Drain a queue's archive into a Delta Lake table: written, read back, and only then deleted.
 
-    If it is interrupted anywhere, the next run continues; nothing is lost or stored twice. A row
-    that is restored meanwhile stays in the database and is removed from the lake.
+    Rows are reserved first: restore leaves those alone. If it is interrupted anywhere, the next run
+    continues; nothing is lost or stored twice. Done messages of a queue go into its archive with
+    the verb archive. Any engine that knows Delta Lake reads the table `messages` of the lake.
 
     \b
     Examples:
       dbq-console pipeline archive jobs --lake /srv/lake --dry-run
-      dbq-console pipeline archive jobs --lake /srv/lake --done-older 1d --yes jobs
+      dbq-console pipeline archive jobs --lake /srv/lake --older 1d --yes jobs
     """
     from console.pipeline.spark import (  # noqa: PLC0415
         require_extra,
@@ -397,8 +396,10 @@ def archive(
     queue = call.find(database, name)
     opened = Lake(lake or default_lake())
     about(database=database, lake=opened.location)
-    at_once = tasks_at_once(master, connections - job.OWN_CONNECTIONS)
-    offered = job.preview(database, queue, opened, ArchiveRequest(**ages), at_once=at_once)
+    if cancel:
+        _cancel(call, database, queue, opened, yes, dry_run=dry_run)
+        return
+    offered = job.preview(database, queue, opened, ArchiveRequest(**ages))
     offered = replace(offered, spark=security(master))
     nothing = not offered.rows and offered.unfinished is None
     if not confirmed(
@@ -420,16 +421,41 @@ def archive(
         progress(call, f"archive {name}") as on_progress,
     ):
         done = job.archive(
-            database, offered, opened, spreading, on_progress=on_progress, connections=connections
+            database,
+            offered,
+            opened,
+            spreading,
+            on_progress=on_progress,
+            connections=connections,
+            cores=tasks_at_once(master, connections),
         )
     result = _result(done)
     lines = [line for one in done for line in one.lines()]
     call.acted(offered.as_json(), result, lines, done=result["exported"])
 
 
+def _cancel(
+    call: Call,
+    database: "Database",
+    queue: "Queue",
+    lake: "Lake",
+    yes: str | None,
+    *,
+    dry_run: bool,
+) -> None:
+    """Give the rows of the unfinished plan back."""
+    from console.pipeline.archive import job  # noqa: PLC0415  # slow to import
+
+    offered = job.cancellation(database, queue)
+    if confirmed(call, database, job.VERB, offered, yes, messages=offered.left, dry_run=dry_run):
+        rows = job.cancel(database, queue, lake)
+        lines = [f"{rows:,} rows were given back: they stay in the archive"]
+        call.acted(offered.as_json(), {"given_back": rows}, lines, done=rows)
+
+
 def _result(done: "list[ArchiveResult]") -> Mapping[str, Any]:
     """All plans that this run carried out, and their totals."""
-    figures = ("exported", "deleted", "withdrawn", "files", "bytes")
+    figures = ("exported", "deleted", "in_lake_before", "files", "bytes")
     total = {figure: sum(getattr(one, figure) for one in done) for figure in figures}
     last = done[-1] if done else None
     return {

@@ -219,7 +219,7 @@ Shown = Callable[[str, int, int, str], None]
 
 
 @contextmanager
-def progress(call: Call, doing: str, things: str = "ranges") -> Iterator[PhaseProgress]:
+def progress(call: Call, doing: str, things: str = "parts") -> Iterator[PhaseProgress]:
     """Show progress: a bar per phase on a terminal, else a line every few seconds; and in the run
     file."""
     bars = not call.json and sys.stderr is not None and sys.stderr.isatty()

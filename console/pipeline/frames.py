@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from console.errors import UsageError
 from console.pipeline.archive import files
-from console.pipeline.archive.plan import QueueArchive
 from console.pipeline.lake import Lake, readable
+from console.pipeline.table import QueueArchive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +91,9 @@ _TEXTS = ("id", "state", "error", "reason", "title")
 _COLUMNS = {
     "archive_id": "bigint",
     "id": "string",
-    "payload": "binary",
+    "kind": "string",
+    "payload": "string",
+    "payload_bytes": "binary",
     "pushed_at": "timestamp",
     "done_at": "timestamp",
     "state": "string",
@@ -115,7 +117,7 @@ class ArchiveFilter:
     def column(self) -> Column:
         if self.name in {"since", "until"}:
             time = F.lit(_time(self.value))
-            at = F.coalesce("archived_at", "done_at")
+            at = F.col("archived_at")
             return at >= time if self.name == "since" else at < time
         column, value = F.col(self.name), F.lit(self.value)
         return column == value if self.operator == "=" else column.contains(value)
@@ -172,13 +174,9 @@ def matching(rows: DataFrame, filters: Sequence[ArchiveFilter]) -> DataFrame:
 
 
 def with_message_key(rows: DataFrame) -> DataFrame:
-    """With `message`, unique even if the table was created again: the archive_id, else id and
-    attempts, and the time."""
-    number = F.coalesce(
-        F.concat(F.lit("a"), F.col("archive_id").cast("string")),
-        F.concat(F.lit("i"), F.col("id"), F.lit(" "), F.col("attempts").cast("string")),
-    )
-    moment = F.unix_micros(F.coalesce("archived_at", "done_at")).cast("string")
+    """With `message`, unique even if the table was created again: the archive_id, and the time."""
+    number = F.concat(F.lit("a"), F.col("archive_id").cast("string"))
+    moment = F.unix_micros("archived_at").cast("string")
     return rows.withColumn("message", F.concat_ws(" ", number, moment))
 
 
@@ -187,16 +185,13 @@ def in_archive_order(rows: DataFrame) -> DataFrame:
     ordered = rows.orderBy(
         F.col("archive_id").asc_nulls_last(), "done_at", F.length("id"), "id", "message"
     )
-    return ordered.select("message", "payload", "title", F.unix_micros("due_at").alias("due_us"))
+    payload = F.coalesce("payload_bytes", F.encode("payload", "UTF-8"))
+    due = F.unix_micros("due_at").alias("due_us")
+    return ordered.select("message", payload.alias("payload"), "title", due)
 
 
 def read_archive(
     spark: "SparkSession", lake: Lake, of: QueueArchive, names: Sequence[str] = tuple(_COLUMNS)
 ) -> DataFrame:
-    """The rows of an archive, with their payloads' `kind`."""
-    columns = {name: _COLUMNS[name] for name in names}
-    frames = [
-        read_parquet(spark, lake, paths, columns).withColumn("kind", F.lit(kind))
-        for kind, paths in (of.files or {"": ()}).items()
-    ]
-    return reduce(DataFrame.unionByName, frames)
+    """The rows of an archive."""
+    return read_parquet(spark, lake, of.files, {name: _COLUMNS[name] for name in names})

@@ -1,17 +1,17 @@
-"""The lake: a folder of Parquet files and their manifests, on any filesystem that Arrow supports.
+"""The lake: the files of a folder, on any filesystem that Arrow supports.
 
-    _lake.json                                                    its id, written once
-    archive/connection=C/queue=Q/date=D/<plan>-<range>.parquet
-    _manifests/archive/connection=C/queue=Q/<plan>/...
-    _trash/<path>.<random>                                        what archive no longer needs
+    _lake.json                            whether its group may read and write it
+    messages/...                          the Delta table of archived messages: `table`
+    rollup/... forecast/... _manifests/   rollups and forecasts, and the manifests that name them
+    _trash/<path>.<random>                damaged manifests
 
-Only data files end in `.parquet`; readers skip names that begin with `_` or `.`, and read what
-manifests name. Files are written atomically, in a folder or an object store. A folder has atomic
-renames and locks. An object store has neither: an object appears when its upload has ended. So
-there a file never replaces another: each has a name of its own, its manifest is put last, and
-readers read what manifests name.
+Only data files end in `.parquet`; readers skip names that begin with `_` or `.`, and read what a
+commit of the table or a manifest names. Files are written atomically, in a folder or an object
+store. A folder has atomic renames and locks. An object store has neither: an object appears when
+its upload has ended. So there a file never replaces another: each has a name of its own, its
+manifest is put last, and readers read what manifests name.
 
-In a folder only its user can read the files, unless its id's file says that its group may.
+In a folder only its user can read the files, unless `_lake.json` says that its group may.
 """
 
 import errno
@@ -22,19 +22,19 @@ import re
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
-from urllib.parse import quote, unquote
+from typing import Any
+from urllib.parse import unquote
 
 from console.errors import ConsoleError, RefusedError, UsageError
 
 MANIFESTS = "_manifests"
 TRASH = "_trash"
 DATA = ".parquet"
-_ID = "_lake.json"
+_SETTINGS = "_lake.json"
 _TEMPORARY = "_tmp-"
 _FORMAT = "dbq-console lake"
 _UNLISTED_SECONDS = 86_400.0
@@ -54,20 +54,8 @@ class DamagedError(ConsoleError):
     exit_status = 3
 
 
-def queue_part(schema: str, queue: str) -> str:
-    """The name of a queue's folder: `schema.name`, with `%2E` for a dot inside either."""
-    parts = (quote(part, safe="").replace(".", "%2E") for part in (schema, queue))
-    return f"queue={'.'.join(parts)}"
-
-
 def connection_of(part: str) -> str:
     return unquote(part.removeprefix("connection="))
-
-
-def queue_of(part: str) -> tuple[str, str]:
-    """(schema, name) of the queue with this folder."""
-    schema, _, name = part.removeprefix("queue=").partition(".")
-    return unquote(schema), unquote(name)
 
 
 def readable(name: str) -> bool:
@@ -134,42 +122,18 @@ class Lake:
             )
         return f"{self._root}/{path}"
 
-    def id(self) -> str:
-        """The lake's id; created on first use. DamagedError where it was lost since."""
-        begun = bool(self.names(f"{MANIFESTS}/archive"))
-        with suppress(FileNotFoundError):
-            return self._known_id()
-        if begun:
-            raise DamagedError(
-                f"The lake {self.location} has lost its id.",
-                why=f"{self.path(_ID)} is missing. By it a database knows what was replayed out "
-                "of this lake, and runs know of each other.",
-                next_step="Nothing was changed. Put that file back from a backup of the lake.",
-            )
-        content = {"format": _FORMAT, "version": 1, "id": self._storage.new_id()}
-        self.write_json(_ID, content, once=True)
-        return self._known_id()
-
     def open_to_group(self) -> None:
         """The folder's group may read and write it from now on, by every process."""
-        self.id()
+        self.make_folder("")
         self._storage.open_to_group(self._root)
         vars(self)["_of_group"] = True
-        self.write_json(_ID, {**self.read_json(_ID), "group": True})
+        self.write_json(_SETTINGS, {"format": _FORMAT, "version": 1, "group": True})
 
     @cached_property
     def _of_group(self) -> bool:
         with suppress(FileNotFoundError, DamagedError):
-            return self.can_replace and self.read_json(_ID).get("group") is True
+            return self.can_replace and self.read_json(_SETTINGS).get("group") is True
         return False
-
-    def _known_id(self) -> str:
-        content = self.read_json(_ID)
-        if content.get("format") != _FORMAT or not isinstance(content.get("id"), str):
-            raise DamagedError(
-                f"{self.path(_ID)} is not a lake of this console.", next_step="Name another folder."
-            )
-        return cast("str", content["id"])
 
     # -- reading
 
@@ -236,6 +200,20 @@ class Lake:
             raise _damaged(self.path(path), "it is not a JSON object")
         return content
 
+    def make_folder(self, path: str) -> None:
+        """With its parents, where the storage has folders."""
+        with self._translated("written", path):
+            self._storage.make_folder(self.path(path), group=self._of_group)
+
+    @contextmanager
+    def masked(self) -> Iterator[None]:
+        """What this process writes meanwhile is as readable as the lake's other files."""
+        before = os.umask(0o007 if self._of_group else 0o077)
+        try:
+            yield
+        finally:
+            os.umask(before)
+
     @contextmanager
     def reading(self, path: str) -> Iterator[Any]:
         """A data file, seekable. FileNotFoundError."""
@@ -247,38 +225,21 @@ class Lake:
 
     # -- writing
 
-    def write_json(self, path: str, content: Mapping[str, Any], *, once: bool = False) -> None:
-        """Write a manifest atomically. `once`: an existing one stays."""
-        with self.writing(path, once=once) as file:
+    def write_json(self, path: str, content: Mapping[str, Any]) -> None:
+        """Write a manifest atomically."""
+        with self.writing(path) as file:
             file.write(json.dumps(content, ensure_ascii=False).encode())
 
     @contextmanager
-    def writing(
-        self,
-        path: str,
-        *,
-        once: bool = False,
-        temporary: str = "",
-        check: Callable[[str], None] | None = None,
-    ) -> Iterator[Any]:
-        """A file that appears, durably, when the body ends. `once`: an existing one stays.
-
-        If the body fails, or `check`, which gets the path of the written file, an existing file
-        stays. `temporary`: the name of the file until then, beginning with `_`; a crash leaves it.
-        """
+    def writing(self, path: str) -> Iterator[Any]:
+        """A file that appears, durably, when the body ends. If that fails, an existing file
+        stays."""
         folder, _, _ = path.rpartition("/")
-        name = temporary or f"{_TEMPORARY}{uuid.uuid4().hex}"
+        name = f"{_TEMPORARY}{uuid.uuid4().hex}"
         beside = f"{folder}/{name}" if folder else name
-
-        def checked(full_path: str) -> None:
-            if check is not None:
-                check(full_path[len(self.path("")) :])
-
         with (
             self._translated("written", path),
-            self._storage.writing(
-                self.path(path), self.path(beside), checked, once=once, group=self._of_group
-            ) as file,
+            self._storage.writing(self.path(path), self.path(beside), group=self._of_group) as file,
         ):
             yield file
 
@@ -379,10 +340,6 @@ class Folder:
         """Where to write the file that `path` is meant for: the same, or a new unique path."""
         return path
 
-    def new_id(self) -> str:
-        """The id of a lake that has none yet."""
-        return str(uuid.uuid4())
-
     def make_folder(self, path: str, *, group: bool) -> None:
         """With its parents. Those that exist stay as they are."""
         folder = Path(path)
@@ -398,9 +355,7 @@ class Folder:
                 _set_mode(Path(folder, name), _GROUP_FILE)
 
     @contextmanager
-    def writing(
-        self, path: str, beside: str, check: Callable[[str], None], *, once: bool, group: bool
-    ) -> Iterator[Any]:
+    def writing(self, path: str, beside: str, *, group: bool) -> Iterator[Any]:
         """As `Lake.writing`: written to `beside`, synced, renamed."""
         folder = path.rpartition("/")[0]
         self.make_folder(folder, group=group)
@@ -408,14 +363,8 @@ class Folder:
             with self.files.open_output_stream(beside) as file:
                 _set_mode(Path(beside), _GROUP_FILE if group else 0o600)
                 yield file
-            check(beside)
             _sync(beside)
-            if once:
-                with suppress(FileExistsError):
-                    Path(path).hardlink_to(beside)
-                Path(beside).unlink()
-            else:
-                Path(beside).replace(path)
+            Path(beside).replace(path)
             _sync(folder)
         except BaseException:
             with suppress(OSError):
@@ -443,16 +392,11 @@ class ObjectStore:
 
     can_replace = False
 
-    def __init__(self, files: Any, root: str) -> None:
+    def __init__(self, files: Any) -> None:
         self.files = files
-        self._root = root
 
     def new_path(self, path: str) -> str:
         return unique_path(path)
-
-    def new_id(self) -> str:
-        """The same for every process that creates the lake: without locks several may."""
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{self.files.type_name}://{self._root}"))
 
     def make_folder(self, path: str, *, group: bool) -> None:
         """An object store has none."""
@@ -464,9 +408,7 @@ class ObjectStore:
         )
 
     @contextmanager
-    def writing(
-        self, path: str, beside: str, check: Callable[[str], None], *, once: bool, group: bool
-    ) -> Iterator[Any]:
+    def writing(self, path: str, beside: str, *, group: bool) -> Iterator[Any]:
         """Written to a local file, then uploaded: Arrow completes an upload even when its writer
         fails, and part of the file would appear."""
         del beside, group
@@ -477,18 +419,10 @@ class ObjectStore:
         try:
             with pa.OSFile(spool, "wb") as file:
                 yield file
-            if once and self.files.get_file_info([path])[0].is_file:
-                return
             with pa.memory_map(spool) as local, self.files.open_output_stream(path) as upload:
                 upload.write(local.read_buffer())
         finally:
             Path(spool).unlink()
-        try:
-            check(path)
-        except BaseException:
-            with suppress(OSError):
-                self.files.delete_file(path)
-            raise
 
     @contextmanager
     def locked(self, path: str, *, group: bool) -> Iterator[bool]:
@@ -510,7 +444,7 @@ def _open_storage(location: str) -> tuple[Storage, str]:
     root = root.rstrip("/")
     if isinstance(files, fs.LocalFileSystem):  # type: ignore[attr-defined]
         return Folder(files), root
-    return ObjectStore(files, root), root
+    return ObjectStore(files), root
 
 
 def _set_mode(path: Path, mode: int) -> None:

@@ -1,9 +1,8 @@
-"""Which run may work on a queue and a lake: a lease in the database, and the run's action.
+"""Which run may work on a queue: a lease in the database.
 
 A lease is a row that ends by the database's clock unless its holder renews it. It holds behind a
-pooler too, where a session's lock would be void. A run renews it in each transaction that deletes
-and before each change to the lake, so one that lost it changes nothing more. Its successor ends its
-action: a task that starts late, or ends late, finds that and changes nothing.
+pooler too, where a session's lock would be void. Its successor takes over the row of the queue's
+plan, which each transaction that deletes has locked: so a run that lost it changes nothing more.
 """
 
 from __future__ import annotations
@@ -16,14 +15,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from console import audit, catalog, sql
 from console.catalog import LeaseHolder, Queue
-from console.engines import Database, Product
+from console.engines import Database
 from console.errors import ConsoleError, RefusedError
 from console.pipeline.runs import process_start
 
@@ -36,34 +34,10 @@ _POLL_SECONDS = 0.2
 _HOLDER = re.compile(r".* pid (?P<pid>\d+) \((?P<born>.*) in (?P<machine>.*)\) \w+", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Action:
-    """One that carried out a plan."""
-
-    action_id: int
-    done: int
-    ended: bool
-
-
-def lease_name(kind: str, lake_id: str, queue: Queue) -> str:
+def lease_name(kind: str, queue: Queue) -> str:
     """Short, however long the names in it."""
-    identity = "\0".join((kind, lake_id, queue.schema, queue.name))
+    identity = "\0".join((kind, queue.schema, queue.name))
     return f"pipeline {hashlib.sha256(identity.encode()).hexdigest()[:40]}"
-
-
-def actions(connection: Connection, queue: Queue, cutoff: datetime) -> list[Action]:
-    """Those in the audit that carried out the plan with this cut-off."""
-    names = {"schema": queue.schema, "queue": queue.name}
-    return sql.rows(connection, Action, "pipeline.plan_actions", cutoff=cutoff, **names)
-
-
-def taken_by_others(
-    connection: Connection, queue: Queue, cutoff: datetime, made_at: datetime
-) -> int:
-    """At most so many rows of the queue's tables other actions have taken since then."""
-    names = {"schema": queue.schema, "queue": queue.name}
-    times = {"cutoff": cutoff, "made_at": made_at}
-    return sql.value(connection, int, "pipeline.taken_by_others", **names, **times)
 
 
 class Lease:
@@ -73,7 +47,7 @@ class Lease:
         self._database = database
         self._name = name
         self._refusal = refusal
-        self._holder = _our_name()
+        self.holder = _our_name()
         self._turn = threading.Lock()
         """One connection is enough for all threads that renew it."""
 
@@ -82,7 +56,7 @@ class Lease:
         it. That of a killed one is taken at once or, where it ran elsewhere, once it has ended."""
         until: datetime | None = None
         gone = ""
-        while (row := self._taken(gone)).holder != self._holder:
+        while (row := self._taken(gone)).holder != self.holder:
             lives = _lives(row.holder)
             if lives or until not in {None, row.until}:
                 self._refusal.why = f"It is {row.holder.partition(' (')[0]}."
@@ -93,12 +67,12 @@ class Lease:
 
     def _taken(self, gone: str) -> LeaseHolder:
         with self._database.transaction("take the lease of the run") as connection:
-            return catalog.take_lease(connection, self._name, self._holder, SECONDS, gone=gone)
+            return catalog.take_lease(connection, self._name, self.holder, SECONDS, gone=gone)
 
     def renew(self, connection: Connection) -> None:
         """In the caller's transaction, which it guards to its end. RefusedError where it is
         another's."""
-        values = {"name": self._name, "holder": self._holder, "seconds": SECONDS}
+        values = {"name": self._name, "holder": self.holder, "seconds": SECONDS}
         if not sql.values(connection, str, "catalog.lease_renew", **values):
             raise RefusedError(
                 "This run was stopped: another one has taken its lease.",
@@ -134,12 +108,7 @@ class Lease:
                 suppress(ConsoleError),
                 self._database.transaction("give the lease back") as connection,
             ):
-                catalog.end_lease(connection, self._name, self._holder)
-
-    def working_text(self, product: Product, action_id: int) -> str:
-        """The SQL by which a task sees whether its run goes on, for its driver."""
-        values = {"lease": self._name, "holder": self._holder, "action_id": str(action_id)}
-        return sql.script("pipeline.working", product.dialect, sql.Scope(values))
+                catalog.end_lease(connection, self._name, self.holder)
 
 
 @contextmanager
@@ -179,6 +148,6 @@ def _lives(holder: str) -> bool | None:
 
 def already_running(queue: Queue) -> RefusedError:
     return RefusedError(
-        f"Another run is working on the queue {queue.name!r} and this lake.",
+        f"Another run is archiving the queue {queue.name!r}.",
         next_step="Wait until it ends; the next run finishes whatever it leaves.",
     )

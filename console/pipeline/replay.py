@@ -17,9 +17,9 @@ from console.engines import Database, Product, Session
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.formats import numbered, plain
 from console.pipeline import leases
-from console.pipeline.archive.plan import QueueArchive
 from console.pipeline.lake import Lake
 from console.pipeline.spark import Security
+from console.pipeline.table import QueueArchive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -54,8 +54,6 @@ class ReplayPreview:
         if self.oldest:
             lines.append(f"  archived {self.oldest} to {self.newest} UTC")
         lines.append("  they get new ids; those replayed before are skipped")
-        if self.source.unfinished:
-            lines.append(f"  {self.source.unfinished} unfinished plans of the lake are skipped")
         if self.spark is not None:
             lines.append(f"  {self.spark.line}")
         return lines
@@ -76,7 +74,6 @@ class ReplayPreview:
             "count": self.count,
             "oldest": self.oldest,
             "newest": self.newest,
-            "unfinished_plans": self.source.unfinished,
             "spark": None if self.spark is None else self.spark.as_json(),
         }
 
@@ -101,15 +98,19 @@ class ReplayResult:
         return lines
 
 
-def require_target(queue: Queue, source: QueueArchive) -> None:
-    """UsageError where the queue cannot take these messages."""
+def require_target(queue: Queue) -> None:
+    """UsageError where nothing can be pushed into the queue."""
     if queue.kind is not Kind.INSTALLED:
         raise UsageError(
             f"Nothing can be pushed into {queue.name!r}: it is {queue.kind.value}.",
             next_step="Name an installed queue with --to.",
         )
+
+
+def _require_kinds(queue: Queue, kinds: Iterable[str]) -> None:
+    """UsageError where the queue cannot keep payloads of these kinds."""
     kept = queue.options.get("payload", "text")
-    wrong = [kind for kind in source.files if kind != kept]
+    wrong = sorted(kind for kind in kinds if kind != kept)
     # Text can be stored as bytes; bytes have no known encoding.
     if wrong and kept != "bytes" and not (kept == "text" and "bytes" not in wrong):
         raise UsageError(
@@ -124,14 +125,17 @@ def preview(
     """`rows`: the archived messages that match the filters."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  # the extra's
 
-    require_target(queue, source)
-    at = F.coalesce("archived_at", "done_at")
+    at = F.col("archived_at")
     row = rows.agg(
+        F.collect_set(F.when(F.col("payload").isNull(), "bytes").otherwise(F.col("kind"))).alias(
+            "kinds"
+        ),
         F.count("*").alias("count"),
         F.min(at).cast("string").alias("oldest"),
         F.max(at).cast("string").alias("newest"),
     ).first()
     assert row is not None  # noqa: S101  # an aggregate has a row
+    _require_kinds(queue, row["kinds"])
     return ReplayPreview(
         queue, lake.location, source, tuple(filters), row["count"], row["oldest"], row["newest"]
     )
@@ -140,7 +144,6 @@ def preview(
 def replay(
     database: Database,
     offered: ReplayPreview,
-    lake: Lake,
     rows: Iterable[Row],
     *,
     on_progress: Callable[[int], object] = lambda _: None,
@@ -151,7 +154,7 @@ def replay(
     A batch is one transaction: the push, the list of replayed messages, and the audit. So an
     interrupted run has done whole batches. RefusedError where another replay is running.
     """
-    name = leases.lease_name("replay", lake.id(), offered.queue)
+    name = leases.lease_name("replay", offered.queue)
     refusal = RefusedError(
         f"Another replay into {offered.queue.name!r} is running.",
         next_step="Wait for its end: dbq-console audit --running",
@@ -162,7 +165,7 @@ def replay(
         leases.held(database, name, refusal) as lease,
         database.session("replay out of the lake") as session,
     ):
-        run = _Replay(session, database, offered, lake.id(), lease)
+        run = _Replay(session, database, offered, lease)
         run.require_list()
         with run.action() as result:
             rest = iter(rows)
@@ -180,7 +183,6 @@ class _Replay:
         session: Session,
         database: Database,
         offered: ReplayPreview,
-        lake_id: str,
         lease: leases.Lease,
     ) -> None:
         self._session = session
@@ -192,7 +194,7 @@ class _Replay:
         source = offered.source
         name = "\0".join((source.connection, source.schema, source.queue))
         digest = hashlib.sha256(name.encode()).hexdigest()[:40]
-        self._key = {"lake": lake_id, "source": digest}
+        self._key = {"lake": source.table_id, "source": digest}
 
     def require_list(self) -> None:
         """Create the list of replayed messages if needed. RefusedError without the right to."""
@@ -228,7 +230,10 @@ class _Replay:
         with self._session.transaction("replay a batch") as connection:
             self._lease.renew(connection)
             before = self._replayed(connection, [row["message"] for row in selected])
-            new = [row for row in selected if row["message"] not in before]
+            # A lake that has a row twice has one message.
+            once = {row["message"]: row for row in reversed(selected)}
+            new = [row for row in selected if row is once[row["message"]]]
+            new = [row for row in new if row["message"] not in before]
             stored = self._push(connection, new)
             if stored:
                 self._record(connection, [row["message"] for row in stored], result.action_id)

@@ -195,7 +195,12 @@ def require_extra() -> None:
         )
 
 
-_EXTRA = {"pyspark": "PySpark", "numpy": "NumPy", "adbc_driver_postgresql": "ADBC's driver"}
+_EXTRA = {
+    "pyspark": "PySpark",
+    "numpy": "NumPy",
+    "adbc_driver_postgresql": "ADBC's driver",
+    "deltalake": "Delta Lake's library",
+}
 
 
 def tasks_at_once(master: str | None, at_once: int) -> int:

@@ -30,13 +30,13 @@ _FROM = Parameter("from", "The connection whose archive it was.")
 JOBS: tuple[Verb, ...] = (
     Verb(
         "archive",
-        "drain its archive into a lake of Parquet files",
+        "drain its archive into a Delta Lake table",
         parameters=(
             _LAKE,
             Parameter("older", "Only rows at least this old: 1h, 7d.", DURATION),
             Parameter("retention", "Purged messages stay this long.", DURATION, default="7d"),
-            Parameter("done-older", "Also done rows at least this old.", DURATION),
             Parameter("connections", "At once, to the database.", WholeNumber(3), default="16"),
+            Parameter("cancel", "Give an unfinished plan's rows back instead.", is_flag=True),
             _GROUP,
             _MASTER,
         ),

@@ -396,6 +396,11 @@ FROM (
     ORDER BY a.archive_id DESC
 ) AS l;
 
+-- name: lock_lake_plan
+-- one row at most: how far the archive is on its way into a lake; no plan reserves rows until the transaction ends
+SELECT p.[state] AS [state] FROM dbq.lake_plan AS p WITH (UPDLOCK, HOLDLOCK)
+WHERE p.schema_name = N'{schema}' AND p.queue_name = N'{queue}';
+
 -- name: lock_archived
 -- a row for each chosen row of the archive that exists and nobody holds (lock=yes: locked now)
 -- READUNCOMMITTED: an id that somebody is just writing is not free, and there is no waiting for them.
@@ -404,6 +409,16 @@ DECLARE @chosen TABLE (archive_id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @chosen (archive_id) SELECT CAST(k.[value] AS bigint) FROM OPENJSON(@keys) AS k;
 SELECT
     a.archive_id AS archive_id,
+    -- when lakes=yes
+    CAST(CASE WHEN EXISTS (
+        SELECT 1 FROM dbq.lake_row AS r WITH (READCOMMITTEDLOCK)
+        INNER JOIN dbq.lake_plan AS p WITH (READCOMMITTEDLOCK) ON r.plan_id = p.plan_id
+        WHERE
+            p.schema_name = N'{schema}' AND p.queue_name = N'{queue}'
+            AND r.archive_id = a.archive_id AND r.archived_at = a.archived_at
+    ) THEN 1 ELSE 0 END AS bit) AS reserved,
+    -- end
+    CAST(0 AS bit) AS reserved, -- when lakes=no
     -- when limited=yes
     CAST(CASE WHEN DATALENGTH(a.payload) > CAST(N'{max_bytes}' AS bigint) THEN 1 ELSE 0 END AS bit) AS too_long,
     -- end

@@ -168,6 +168,40 @@ IF OBJECT_ID(N'dbq.notification', N'U') IS NULL
         end_sent_at datetime2(7) NULL,
         CONSTRAINT notification_key PRIMARY KEY CLUSTERED (notification_id)
     );
+
+-- How far the archive of a queue is on its way into a lake: whoever reserves its rows, or restores them, locks its row first.
+-- serial: of its last plan, the version of its application transaction in the table. committed: the last one that the table
+-- got. state: reserved: the rows in dbq.lake_row go into the lake; committed: they are there, and are still to be deleted
+-- here. run: the process in charge.
+IF OBJECT_ID(N'dbq.lake_plan', N'U') IS NULL
+    CREATE TABLE dbq.lake_plan (
+        plan_id bigint IDENTITY(1, 1) NOT NULL,
+        schema_name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        queue_name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        serial bigint NOT NULL CONSTRAINT lake_plan_serial DEFAULT 0,
+        [committed] bigint NOT NULL CONSTRAINT lake_plan_committed DEFAULT 0,
+        [state] nvarchar(20) NOT NULL CONSTRAINT lake_plan_state DEFAULT N'none'
+        CONSTRAINT lake_plan_states CHECK ([state] IN (N'none', N'reserved', N'committed')),
+        run nvarchar(400) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT lake_plan_run DEFAULT N'',
+        lake nvarchar(max) NOT NULL CONSTRAINT lake_plan_lake DEFAULT N'',
+        table_id nvarchar(100) NOT NULL CONSTRAINT lake_plan_table DEFAULT N'',
+        [database] nvarchar(400) NOT NULL CONSTRAINT lake_plan_database DEFAULT N'',
+        [connection] nvarchar(max) NOT NULL CONSTRAINT lake_plan_connection DEFAULT N'',
+        made_at datetime2(7) NULL,
+        action_id bigint NULL,
+        CONSTRAINT lake_plan_key PRIMARY KEY CLUSTERED (schema_name, queue_name),
+        CONSTRAINT lake_plan_id UNIQUE (plan_id),
+        CONSTRAINT lake_plan_queue FOREIGN KEY (schema_name, queue_name) REFERENCES dbq.[queue] ON DELETE CASCADE
+    );
+
+-- The rows of an archive that a plan has reserved: restore leaves them alone.
+IF OBJECT_ID(N'dbq.lake_row', N'U') IS NULL
+    CREATE TABLE dbq.lake_row (
+        plan_id bigint NOT NULL,
+        archive_id bigint NOT NULL,
+        archived_at datetime2(7) NOT NULL,
+        CONSTRAINT lake_row_key PRIMARY KEY CLUSTERED (plan_id, archive_id)
+    );
 GO
 -- Whoever writes a row of a queue may alter its schema, or read the table that it adopts: the roles are granted rights on it.
 CREATE OR ALTER TRIGGER dbq.check_queue ON dbq.[queue] AFTER INSERT, UPDATE AS
@@ -234,6 +268,9 @@ SELECT
         END AS bit
     ) AS decided,
     CAST(CASE WHEN OBJECT_ID(N'dbq.catalog_id', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS identified,
+    CAST(
+        CASE WHEN OBJECT_ID(N'dbq.lake_plan', N'U') IS NULL OR OBJECT_ID(N'dbq.lake_row', N'U') IS NULL THEN 0 ELSE 1 END AS bit
+    ) AS lakes,
     CAST(
         CASE
             WHEN HAS_PERMS_BY_NAME(N'dbq.pause', N'OBJECT', N'SELECT') = 1

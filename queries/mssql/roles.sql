@@ -28,6 +28,8 @@ GRANT INSERT ON OBJECT::dbq.note TO dbq_operator;
 GRANT INSERT, UPDATE ON OBJECT::dbq.lease TO dbq_operator;
 GRANT INSERT, DELETE ON OBJECT::dbq.protection TO dbq_operator;
 GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.notification TO dbq_operator;
+GRANT INSERT, UPDATE ON OBJECT::dbq.lake_plan TO dbq_operator;
+GRANT INSERT, DELETE ON OBJECT::dbq.lake_row TO dbq_operator;
 
 -- name: roles
 -- script: creates the three roles where they are missing, and lets them read this database's catalog

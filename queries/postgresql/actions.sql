@@ -311,10 +311,26 @@ FROM (
     ORDER BY a.archive_id DESC LIMIT CAST(:read_limit AS bigint)
 ) AS l;
 
+-- name: lock_lake_plan
+-- one row at most: how far the archive is on its way into a lake; no plan reserves rows until the transaction ends
+SELECT p.state AS state FROM dbq.lake_plan AS p
+WHERE p.schema_name = '{schema}' AND p.queue_name = '{queue}'
+FOR SHARE;
+
 -- name: lock_archived
 -- a row for each chosen row of the archive that exists and nobody holds (lock=yes: locked now)
 SELECT
     a.archive_id AS archive_id,
+    -- when lakes=yes
+    EXISTS(
+        SELECT FROM dbq.lake_row AS r
+        INNER JOIN dbq.lake_plan AS p ON r.plan_id = p.plan_id
+        WHERE
+            p.schema_name = '{schema}' AND p.queue_name = '{queue}'
+            AND r.archive_id = a.archive_id AND r.archived_at = a.archived_at
+    ) AS reserved,
+    -- end
+    false AS reserved, -- when lakes=no
     -- when limited=yes
     octet_length(a.payload) > CAST('{max_bytes}' AS bigint) AS too_long, -- when payload=text|bytes
     octet_length(CAST(a.payload AS text)) > CAST('{max_bytes}' AS bigint) AS too_long, -- when payload=json

@@ -167,6 +167,41 @@ COMMENT ON TABLE dbq.catalog_id IS 'one row, made with the catalog: by it a data
 
 INSERT INTO dbq.catalog_id (id) SELECT gen_random_uuid() WHERE NOT EXISTS (SELECT FROM dbq.catalog_id);
 
+CREATE TABLE IF NOT EXISTS dbq.lake_plan (
+    plan_id bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
+    schema_name text NOT NULL,
+    queue_name text NOT NULL,
+    serial bigint NOT NULL DEFAULT 0,
+    committed bigint NOT NULL DEFAULT 0,
+    state text NOT NULL DEFAULT 'none' CHECK (state IN ('none', 'reserved', 'committed')),
+    run text NOT NULL DEFAULT '',
+    lake text NOT NULL DEFAULT '',
+    table_id text NOT NULL DEFAULT '',
+    database text NOT NULL DEFAULT '',
+    connection text NOT NULL DEFAULT '',
+    made_at timestamptz,
+    action_id bigint,
+    PRIMARY KEY (schema_name, queue_name),
+    FOREIGN KEY (schema_name, queue_name) REFERENCES dbq.queue ON DELETE CASCADE
+);
+
+COMMENT ON TABLE dbq.lake_plan IS
+'how far the archive of a queue is on its way into a lake; whoever reserves its rows or restores them locks its row first';
+COMMENT ON COLUMN dbq.lake_plan.serial IS 'of the queue''s last plan: the version of its application transaction in the table';
+COMMENT ON COLUMN dbq.lake_plan.committed IS 'the last one that the table got';
+COMMENT ON COLUMN dbq.lake_plan.state IS
+'reserved: the rows in dbq.lake_row go into the lake; committed: they are there, and are still to be deleted here';
+COMMENT ON COLUMN dbq.lake_plan.run IS 'the process in charge';
+
+CREATE TABLE IF NOT EXISTS dbq.lake_row (
+    plan_id bigint NOT NULL,
+    archive_id bigint NOT NULL,
+    archived_at timestamptz NOT NULL,
+    PRIMARY KEY (plan_id, archive_id)
+);
+
+COMMENT ON TABLE dbq.lake_row IS 'the rows of an archive that a plan has reserved: restore leaves them alone';
+
 -- Whoever writes a row of a queue owns what it names: the roles are granted rights on it.
 CREATE OR REPLACE FUNCTION dbq.check_queue() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $dbq$
@@ -235,6 +270,7 @@ SELECT
     coalesce(bool_or(c.relname = 'action'), false) AS audited,
     count(DISTINCT c.relname) FILTER (WHERE c.relname IN ('pause', 'protection', 'silence', 'note', 'lease')) = 5 AS decided,
     coalesce(bool_or(c.relname = 'catalog_id'), false) AS identified,
+    count(DISTINCT c.relname) FILTER (WHERE c.relname IN ('lake_plan', 'lake_row')) = 2 AS lakes,
     count(DISTINCT c.relname) FILTER (
         WHERE c.relname IN ('pause', 'protection', 'silence', 'note') AND has_table_privilege(c.oid, 'SELECT')
     ) = 4 AS decisions_readable,
@@ -245,7 +281,8 @@ INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
 LEFT JOIN {code_of_others} AS o ON c.oid = o.oid AND NOT o.own
 LEFT JOIN pg_trigger AS t ON c.oid = t.tgrelid AND t.tgname = concat('check_', c.relname)
 WHERE n.nspname = 'dbq' AND c.relname IN (
-    'queue', 'action', 'pause', 'protection', 'silence', 'note', 'lease', 'catalog_id', 'setting', 'notification'
+    'queue', 'action', 'pause', 'protection', 'silence', 'note', 'lease', 'catalog_id', 'setting', 'notification', 'lake_plan',
+    'lake_row'
 );
 
 -- name: identity

@@ -26,6 +26,8 @@ GRANT INSERT (schema_name, queue_name, operator, note) ON dbq.note TO dbq_operat
 GRANT INSERT (schema_name, queue_name, operator, reason), DELETE ON dbq.protection TO dbq_operator;
 GRANT INSERT, UPDATE ON dbq.lease TO dbq_operator;
 GRANT INSERT, UPDATE, DELETE ON dbq.notification TO dbq_operator;
+GRANT INSERT, UPDATE ON dbq.lake_plan TO dbq_operator;
+GRANT INSERT, DELETE ON dbq.lake_row TO dbq_operator;
 
 -- name: roles
 -- script: creates the three roles where they are missing, and lets them read this database's catalog

@@ -22,9 +22,8 @@ from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError
 from console.pipeline import replay as replaying
 from console.pipeline import spark
-from console.pipeline.archive.plan import QueueArchive
-from console.pipeline.lake import Lake
 from console.pipeline.spark import Tasks
+from console.pipeline.table import QueueArchive
 from console.rights import Rights
 from tests.cli.calls import Answer, Console
 from tests.cli.verbs import verbs
@@ -80,7 +79,7 @@ REFUSED = {
     "unsilence": "unsilence bloat decided",
     "end-session": f"end-session held {HOLDER} --yes held",
     "doctor --fix": "doctor broken --idle-for 0s --fix --yes broken",
-    "pipeline archive": "pipeline archive jobs --done-older 0s --lake {lake} --yes jobs",
+    "pipeline archive": "pipeline archive letters --retention 0s --lake {lake} --yes letters",
 }
 """Every verb that writes, in each of its ways; `pipeline replay` has a test of its own."""
 OWNERS: tuple[str, ...] = (
@@ -298,14 +297,14 @@ def _refused(verb: str, answer: Answer) -> None:
 def test_the_server_refuses_the_replay_of_archived_messages(conn: Site, login: str) -> None:
     """The job only: the verb reads the lake before it, with Spark."""
     before = contents(conn.owner)
-    source = QueueArchive("elsewhere", "public", "old", {"text": ("a.parquet",)}, 0)
+    source = QueueArchive("elsewhere", "public", "old", "table", ("a.parquet",))
     row: Any = {"message": "a1 1", "payload": b"x", "title": None, "due_us": None}
     with unchecked(), database_at(conn.logins[login].url) as database:
         with database.transaction("look", read_only=True) as connection:
             queue = catalog.find(connection, "letters")
         offered = replaying.ReplayPreview(queue, str(conn.lake), source, (), 1, None, None)
         with pytest.raises(RefusedError) as refused:
-            replaying.replay(database, offered, Lake(conn.lake), [row])
+            replaying.replay(database, offered, [row])
     assert any(words in refused.value.why for words in SERVER_ERRORS)
     assert contents(conn.owner) == before
 

@@ -99,6 +99,8 @@ CATALOG: dict[str, dict[str, dict[str, str]]] = {
             "planned detail",
             "UPDATE": "last_at ended_at selected done skipped failed outcome detail",
         },
+        "lake_plan": {"INSERT": EVERY, "UPDATE": EVERY},
+        "lake_row": {"INSERT": EVERY, "DELETE": EVERY},
         "lease": {"INSERT": EVERY, "UPDATE": EVERY},
         "note": {"INSERT": "schema_name queue_name operator note"},
         "notification": {"INSERT": EVERY, "UPDATE": EVERY, "DELETE": EVERY},

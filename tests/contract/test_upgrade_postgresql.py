@@ -316,6 +316,7 @@ NOT_TO_BE_FILLED = re.compile(
     r"|(lease|setting|catalog_id) DROP COLUMN \w+"
     r"|notification DROP COLUMN (notification_id|event_key|target|schema_name|queue_name|code"
     r"|severity|summary|begun_at)\b"
+    r"|lake_plan DROP COLUMN (plan_id|schema_name|queue_name)\b|lake_row DROP COLUMN \w+"
     r"|action DROP COLUMN (action_id|schema_name|queue_name|verb|operator|session|connection)\b"
 )
 """Columns whose values no default gives."""

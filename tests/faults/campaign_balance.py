@@ -11,8 +11,8 @@ from console.actions.install import install
 from console.catalog import Queue, installed_queue
 from console.designs import design
 from console.engines import open_database
-from console.pipeline.archive.files import pq
 from console.pipeline.lake import Lake
+from console.pipeline.table import MessagesTable
 from tests.faults.queue_client import Ledger, is_intact
 
 DOOMED = "doomed"
@@ -104,12 +104,11 @@ def ready(connection: psycopg.Connection, queue: Queue) -> int:
 
 def in_lake(lake: Lake) -> list[str]:
     """The messages that readers find there."""
-    found: list[str] = []
-    for path in lake.data_files("archive"):
-        with lake.reading(path) as file:
-            column = pq.read_table(file, columns=["payload"]).column("payload")
-            found += [payload.decode() for payload in column.to_pylist()]
-    return found
+    table = MessagesTable.open(lake)
+    if table is None:
+        return []
+    rows: list[str] = table._table.to_pyarrow_table(columns=["payload"])["payload"].to_pylist()
+    return rows
 
 
 def _table(queue: Queue, suffix: str = "") -> Identifier:

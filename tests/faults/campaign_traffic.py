@@ -288,8 +288,7 @@ class Traffic:
         if queue.options.get("archive_at_pop") == "on" and self.chance.random() < 0.5:
             words = ["pipeline", "verify", name, *lake]
         else:
-            done = ["--done-older", "0s"] if queue.design.name in {"status", "split"} else []
-            words = ["pipeline", "archive", name, "--retention", "0s", *done, "--yes", name, *lake]
+            words = ["pipeline", "archive", name, "--retention", "0s", "--yes", name, *lake]
             self.archived.add(name)
         order = Order(words, SPARK_SECONDS, may_be_wrong=words[1] == "verify")
         return Call.begin(order, self._outputs(), self._console_environment())

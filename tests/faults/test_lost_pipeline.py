@@ -30,8 +30,8 @@ MESSAGES = 40
 
 def archive(client: Client, lake: Lake) -> None:
     """Archive everything, in small ranges and batches."""
-    preview = job.preview(client.database, client.queue, lake, NO_RETENTION, range_rows=25)
-    job.archive(client.database, preview, lake, LocalTasks(), batch=7)
+    preview = job.preview(client.database, client.queue, lake, NO_RETENTION)
+    job.archive(client.database, preview, lake, LocalTasks(), sizes=job.Sizes(part=25, batch=7))
 
 
 @pytest.mark.parametrize("fate", [Fate.CUT, Fate.UNANSWERED], ids=lambda fate: fate.name)

@@ -22,6 +22,7 @@ from console.pipeline.archive.files import pq
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
 from console.pipeline.spark import Item, Work
+from console.pipeline.table import MessagesTable
 from tests.contract.client import Client
 from tests.local_tasks import LocalTasks
 
@@ -49,28 +50,21 @@ def run(
     lake: Lake,
     request: ArchiveRequest = NO_RETENTION,
     tasks: LocalTasks | None = None,
-    range_rows: int = 100_000,
+    part_rows: int = 100_000,
 ) -> list[job.ArchiveResult]:
-    offered = job.preview(client.database, client.queue, lake, request, range_rows=range_rows)
-    return job.archive(client.database, offered, lake, tasks or LocalTasks(), batch=7)
-
-
-def range_manifests(lake: Lake) -> list[str]:
-    paths = lake.files("_manifests/archive")
-    return [path for path in paths if path.rsplit("/", 1)[-1].startswith("range-")]
+    offered = job.preview(client.database, client.queue, lake, request)
+    sizes = job.Sizes(part=part_rows, batch=7)
+    return job.archive(client.database, offered, lake, tasks or LocalTasks(), sizes=sizes)
 
 
 def rows_in_lake(lake: Lake) -> list[dict[str, Any]]:
-    """All rows that readers find in the lake."""
-    found: list[dict[str, Any]] = []
-    for path in lake.data_files("archive"):
-        with lake.reading(path) as file:
-            found += pq.read_table(file).to_pylist()
-    return found
+    """All rows that readers of the table find."""
+    table = MessagesTable.open(lake)
+    return [] if table is None else table._table.to_pyarrow_table().to_pylist()
 
 
 def payloads(lake: Lake) -> Counter[str]:
-    return Counter(row["payload"].decode() for row in rows_in_lake(lake))
+    return Counter(row["payload"] for row in rows_in_lake(lake))
 
 
 def all_payloads(client: Client, in_lake: Counter[str]) -> Counter[str]:
@@ -155,6 +149,10 @@ def stop_at(client: Client, lake: Lake, phase: str) -> None:
         if now == phase:
             raise Stopped
 
-    offered = job.preview(client.database, client.queue, lake, NO_RETENTION, range_rows=10)
+    offered = job.preview(client.database, client.queue, lake, NO_RETENTION)
+    how: dict[str, Any] = {
+        "sizes": job.Sizes(part=10, batch=7),
+        "connections": 3,
+    }
     with pytest.raises(Stopped):
-        job.archive(client.database, offered, lake, LocalTasks(), on_progress=on_progress, batch=7)
+        job.archive(client.database, offered, lake, LocalTasks(), on_progress=on_progress, **how)

@@ -22,9 +22,16 @@ from console.pipeline.lake import Lake
 from console.pipeline.spark import SparkTasks, Tasks, session
 from tests.local_tasks import LocalTasks
 
-RANGE_ROWS, BATCH = 40, 7
-PHASES = {"out": "begin", "_export": "export", "_verify": "verify", "_delete": "delete"}
-PHASES |= {"_withdraw": "withdraw"}
+SIZES = job.Sizes(plan=200, part=40, batch=7)
+PHASES = {
+    "_in_charge": "begin",
+    "_reserve": "reserve",
+    "_compare": "compare",
+    "_export": "export",
+    "_verify": "verify",
+    "_commit": "commit",
+    "_delete": "delete",
+}
 _OURS = str(Path("console", "pipeline")) + os.sep
 
 
@@ -55,16 +62,14 @@ def main() -> None:
     with database.transaction("read the catalog", read_only=True) as connection:
         queue = catalog.find(connection, name)
     lake = Lake(location)
-    done_older = 0.0 if queue.design.keeps_row and queue.design.name != "claim" else None
-    request = ArchiveRequest(retention=0.0, done_older=done_older)
-    offered = job.preview(database, queue, lake, request, range_rows=RANGE_ROWS)
+    offered = job.preview(database, queue, lake, ArchiveRequest(retention=0.0))
     counter = StepCounter(phase, int(steps))
 
     def run(tasks: Tasks) -> None:
         threading.setprofile(counter)
         sys.setprofile(counter)
         try:
-            job.archive(database, offered, lake, tasks, batch=BATCH)
+            job.archive(database, offered, lake, tasks, sizes=SIZES)
         finally:
             sys.setprofile(None)
 

@@ -76,7 +76,7 @@ def main() -> None:
 
 def archive_only(database: Database, folder: Path, count: int, size: int, master: str) -> None:
     queue, lake = filled(database, count, size), Lake(folder / "lake")
-    offered = job.preview(database, queue, lake, ArchiveRequest(retention=0.0), at_once=2)
+    offered = job.preview(database, queue, lake, ArchiveRequest(retention=0.0))
     where = master.partition(":")[0]
     with peak_memory() as peak:
         began = time.monotonic()
@@ -147,7 +147,7 @@ def archive(
     peak: Callable[[], str],
     where: str = "archive: ",
 ) -> None:
-    (done,) = job.archive(database, offered, lake, tasks)
+    (done,) = job.archive(database, offered, lake, tasks, cores=os.cpu_count() or 1)
     assert done.deleted == offered.rows
     for phase, seconds in done.seconds.items():
         line(f"{where}{phase}", done.rows[phase], seconds, peak)
@@ -190,7 +190,7 @@ def query(queue: Queue) -> str:
     """The same columns as the archive's."""
     return (
         "SELECT archive_id, CAST(id AS text) AS id, payload, pushed_at, done_at, state, attempts, "
-        "error, reason, CAST(NULL AS text) AS title, CAST(NULL AS timestamptz) AS due_at, "
+        "error, reason, claimed_at, claimed_by, action_id, "
         f"archived_at FROM {table(queue).as_string()}"
     )
 
@@ -204,10 +204,9 @@ def read(url: str, queue: Queue) -> None:
 
 def written(url: str, queue: Queue, path: Path) -> None:
     """One process, one file; without checksums."""
-    schema = files.schema("text")
     with (
         export.reader("postgresql", url) as source,
-        pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer,
+        pq.ParquetWriter(path, files.SCHEMA, compression="zstd", compression_level=1) as writer,
     ):
         for batch in source.batches(query(queue)):
             writer.write_batch(files.conform(batch, "text"))
@@ -218,7 +217,7 @@ def summed(url: str, queue: Queue, path: Path) -> None:
     with (
         export.reader("postgresql", url) as source,
         path.open("wb") as file,
-        Writer(file, "text") as writer,
+        Writer(file) as writer,
     ):
         for batch in source.batches(query(queue)):
             writer.write(files.conform(batch, "text"))

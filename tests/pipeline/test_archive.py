@@ -1,7 +1,6 @@
 """archive on a real server, tasks in this process: what is archived, kept and refused."""
 
 import json
-from collections import Counter
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
@@ -10,15 +9,12 @@ import pytest
 from console.actions.archive import Archive, Purge
 from console.actions.restore import Restore
 from console.engines import open_database
-from console.errors import UsageError
 from console.pipeline.archive import files, job
-from console.pipeline.archive.files import pq
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
 from tests.contract.client import Client
 from tests.pipeline.archive_tools import (
     NO_RETENTION,
-    HookedTasks,
     act,
     archived_keys,
     audit,
@@ -36,14 +32,14 @@ def test_every_row_is_archived_once_and_a_preview_changes_nothing(
     filled: Client, lake: Lake
 ) -> None:
     before = archived_keys(filled)
-    offered = job.preview(filled.database, filled.queue, lake, NO_RETENTION, range_rows=10)
-    assert (offered.rows, len(offered.plan.ranges), offered.unfinished) == (30, 3, None)
+    offered = job.preview(filled.database, filled.queue, lake, NO_RETENTION)
+    assert (offered.rows, offered.left, offered.unfinished) == (30, 0, None)
     assert lake.files("") == []
     assert archived_keys(filled) == before
     assert offered.as_json()["rows"] == 30
     assert "30 rows" in offered.lines()[0]
-    (done,) = run(filled, lake, range_rows=10)
-    assert (done.exported, done.deleted, done.withdrawn, done.files) == (30, 30, 0, 3)
+    (done,) = run(filled, lake, part_rows=10)
+    assert (done.exported, done.deleted, done.files) == (30, 30, 3)
     assert sorted(row["archive_id"] for row in rows_in_lake(lake)) == before
     assert archived_keys(filled) == []
     assert audit(filled) == [(job.VERB, 30, "done")]
@@ -52,11 +48,7 @@ def test_every_row_is_archived_once_and_a_preview_changes_nothing(
     (more,) = run(filled, lake)
     assert (more.exported, more.deleted) == (5, 5)
     assert len(rows_in_lake(lake)) == 35
-    kept = lake.files("_manifests/archive")
-    assert not [path for path in kept if "/deletes/" in path], "its files hold what was deleted"
-    ended = [lake.read_json(path) for path in kept if path.endswith("done.json")]
-    assert sorted(one["deleted"] for one in ended) == [5, 30], "runs of one moment are in no order"
-    assert all(one["deleted"] == one["rows"]["delete"] for one in ended)
+    assert more.seconds.keys() == {"export", "verify", "delete"}, "nothing was in doubt"
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="needs Debian's pgbouncer")
@@ -68,9 +60,9 @@ def test_rows_leave_through_a_pooler_with_their_times(filled: Client, lake: Lake
     direct = filled.database.url.render_as_string(hide_password=False)
     with pgbouncer(direct, size=4) as url, closing(open_database(direct)) as database:
         client = Client(through(url, database), filled.queue)
-        (done,) = run(client, lake, range_rows=10)
+        (done,) = run(client, lake, part_rows=10)
         assert database.pooled
-    assert (done.exported, done.deleted, done.withdrawn) == (30, 30, 0)
+    assert (done.exported, done.deleted) == (30, 30)
     assert sorted(row["archive_id"] for row in rows_in_lake(lake)) == before
     ages = [datetime.now(UTC) - row["pushed_at"] for row in rows_in_lake(lake)]
     assert all(timedelta() < age < timedelta(hours=1) for age in ages)
@@ -139,28 +131,67 @@ def test_archived_values_equal_those_of_the_database(
         )
     query = (
         "SELECT archive_id, CAST(id AS text) AS id, "
-        + ("payload" if kind == "bytes" else "convert_to(CAST(payload AS text), 'UTF8')")
+        + ("payload" if kind == "bytes" else "CAST(payload AS text)")
         + " AS payload, pushed_at, done_at, state, attempts, error, reason, "
         + ("title" if title else "CAST(NULL AS text) AS title")
         + (", due_at" if due else ", CAST(NULL AS timestamptz) AS due_at")
-        + ", archived_at FROM <archive> ORDER BY archive_id"
+        + ", archived_at, claimed_at, claimed_by, action_id FROM <archive> ORDER BY archive_id"
     )
     stored = [dict(row._mapping) for row in execute_sql(client, query)]
     assert len(stored) == len(VALUES[kind])
-    (done,) = run(client, lake, range_rows=4)
+    (done,) = run(client, lake, part_rows=4)
     assert done.deleted == len(stored)
     found = sorted(rows_in_lake(lake), key=lambda row: int(row["archive_id"]))
+    column, other = (
+        ("payload_bytes", "payload") if kind == "bytes" else ("payload", "payload_bytes")
+    )
     assert [{k: row[k] for k in files.SCHEMA.names} for row in found] == [
-        {**row, "payload": bytes(row["payload"])} for row in stored
+        {**row, column: row["payload"], other: None, "kind": kind, "more": None} for row in stored
     ]
-    for path in lake.data_files("archive"):
-        with lake.reading(path) as file:
-            assert pq.read_schema(file).metadata[files.KIND] == kind.encode()
 
 
-def test_times_out_of_the_range_of_a_file_become_its_bounds(
-    new_queue: NewQueue, lake: Lake
-) -> None:
+def test_every_column_leaves(new_queue: NewQueue, lake: Lake) -> None:
+    """Also those that others added, whatever their types, each as JSON has it."""
+    client = new_queue("claim")
+    client.push_many(["one", "other"])
+    assert all(client.fail(message, "boom") for message in client.pop_many(2))
+    assert act(client, Purge, "state=error") == 2
+    execute_sql(
+        client, 'ALTER TABLE <archive> ADD customer numeric, ADD "a b""ü" jsonb, ADD tags text[]'
+    )
+    execute_sql(client, "ALTER TABLE <archive> DROP tags, ADD raw json, ADD seen timestamptz")
+    execute_sql(
+        client,
+        "UPDATE <archive> SET customer = 'NaN', \"a b\"\"ü\" = '[1e22, null]', seen = 'infinity', "
+        "raw = CAST(:raw AS json), claimed_at = '0044-03-15 BC' WHERE payload = 'one'",
+        raw='{"a": "\\u0000", "b":1e22}',
+    )
+    query = "SELECT claimed_by, action_id, claimed_at FROM <archive> WHERE payload = 'other'"
+    ((claimed_by, action_id, claimed_at),) = execute_sql(client, query)
+    run(client, lake)
+    rows = {row["payload"]: row for row in rows_in_lake(lake)}
+    other, one = rows["other"], rows["one"]
+    assert (other["claimed_by"], other["action_id"], other["claimed_at"]) == (
+        claimed_by,
+        action_id,
+        claimed_at,
+    )
+    assert claimed_by
+    assert action_id
+    assert one["claimed_at"] is None
+    more = json.loads(one["more"])
+    assert more.pop("claimed_at").endswith("BC")
+    assert more == {
+        "customer": "NaN",
+        'a b"ü': [10**22, None],
+        "raw": {"a": "\0", "b": 1e22},
+        "seen": "infinity",
+    }
+    assert '"b":1e22' in one["more"], "it is not rewritten"
+    assert json.loads(other["more"])["customer"] is None
+
+
+def test_a_time_that_no_file_can_hold_is_kept_as_text(new_queue: NewQueue, lake: Lake) -> None:
     client = new_queue("pending", archive_at_pop="on")
     execute_sql(
         client,
@@ -168,9 +199,18 @@ def test_times_out_of_the_range_of_a_file_become_its_bounds(
         "VALUES (1, 'x', '-infinity', 'infinity', 'done', 1, 'pop'), "
         "(2, 'x', '0044-03-15 BC', '20000-01-01', 'done', 1, 'pop')",
     )
-    run(client, lake)
-    assert {(row["pushed_at"], row["due_at"]) for row in rows_in_lake(lake)} == {
-        (EXTREMES[4], EXTREMES[5])
+    execute_sql(
+        client,
+        "INSERT INTO <archive> (id, payload, state, attempts, reason, archived_at) "
+        "VALUES (3, 'x', 'done', 1, 'pop', '-infinity'), (4, 'x', 'done', 1, 'pop', 'infinity')",
+    )
+    (done,) = run(client, lake)
+    assert done.deleted == 2, "a row without a day stays, and blocks no other"
+    rows = rows_in_lake(lake)
+    assert {(row["pushed_at"], row["due_at"]) for row in rows} == {(None, None)}
+    assert {(m["pushed_at"], m["due_at"]) for m in (json.loads(row["more"]) for row in rows)} == {
+        ("-infinity", "infinity"),
+        ("0044-03-15T00:00:00+00:00 BC", "20000-01-01T00:00:00+00:00"),
     }
 
 
@@ -199,47 +239,15 @@ def test_popped_messages_stay_in_the_database_until_older_than_requested(
     assert len(archived_keys(filled)) == 20
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", [pytest.param("status", marks=pytest.mark.long), "split"])
-def test_done_rows_are_archived_from_the_queues_own_tables_too(
-    new_queue: NewQueue, lake: Lake, name: str
-) -> None:
-    client = new_queue(name)
+def test_done_messages_go_by_the_verb_archive(new_queue: NewQueue, lake: Lake) -> None:
+    client = new_queue("split")
     client.push_many([f"message {number}" for number in range(12)])
     for at, message in enumerate(client.pop_many(11)):
         assert client.complete(message) if at < 9 else client.fail(message, "boom")
-    act(client, Archive, "limit=2")
-    (done,) = run(client, lake, ArchiveRequest(retention=0.0, done_older=0.0), range_rows=4)
+    assert run(client, lake) == [], "the pipeline takes nothing out of the queue itself"
+    assert act(client, Archive) == 9
+    (done,) = run(client, lake)
     assert (done.exported, done.deleted) == (9, 9)
-    found = rows_in_lake(lake)
-    assert sorted(row["archive_id"] is None for row in found) == [False] * 2 + [True] * 7
-    assert {(row["state"], row["attempts"], row["title"]) for row in found} == {("done", 1, "")}
+    assert {(row["state"], row["title"]) for row in rows_in_lake(lake)} == {("done", "")}
     status = client.status()
     assert (status.ready, status.claimed, status.errors, status.done) == (1, 0, 2, 0)
-    if name == "split":
-        assert execute_sql(client, "SELECT count(*) FROM <data>") == [(3,)]
-    assert run(client, lake, ArchiveRequest(retention=0.0, done_older=0.0)) == []
-
-
-@pytest.mark.long
-def test_a_done_row_that_changed_after_its_export_stays(new_queue: NewQueue, lake: Lake) -> None:
-    """Its attempts differ: it is not the row that was exported."""
-    client = new_queue("status")
-    client.push_many(["one", "other"])
-    for message in client.pop_many(2):
-        client.complete(message)
-    raise_one = "UPDATE <> SET attempts = 2 WHERE text_data = 'one'"
-    hooked = HookedTasks(files.verify, lambda: execute_sql(client, raise_one))
-    (done,) = run(client, lake, ArchiveRequest(done_older=0.0), hooked)
-    assert (done.exported, done.deleted, done.withdrawn) == (2, 1, 1)
-    assert payloads(lake) == Counter({"other": 1})
-    assert client.status().done == 1
-
-
-def test_done_older_is_refused_for_a_queue_that_keeps_no_done_rows(
-    new_queue: NewQueue, lake: Lake
-) -> None:
-    client = new_queue("fifo")
-    with pytest.raises(UsageError, match="keeps no done rows"):
-        run(client, lake, ArchiveRequest(done_older=1.0))
-    assert run(client, lake) == []

@@ -1,36 +1,47 @@
-"""archive on a failing lake or database: no row is deleted that the lake does not safely have."""
+"""archive on a failing, damaged or restored lake or database.
+
+Nothing is deleted that the table does not have; whatever is lost or put back at whatever moment,
+each message is in the database or in the table once, or the run stops with words.
+"""
 
 import errno
+import random
+import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
-from console.actions.restore import Restore
+from console.engines import open_database
 from console.errors import ConsoleError, RefusedError
-from console.pipeline.archive import delete, files, job
-from console.pipeline.archive.digests import RowHashSum
-from console.pipeline.archive.files import pq
+from console.pipeline import lake as lakes
+from console.pipeline.archive import files, job
+from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import DamagedError, Lake
 from tests.contract.client import Client
 from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import (
     NO_RETENTION,
     HookedTasks,
-    act,
+    all_payloads,
     another_value,
     archived_keys,
     audit,
     damage,
     execute_sql,
-    range_manifests,
+    payloads,
+    push_and_pop,
     rows_in_lake,
     run,
     stop_at,
 )
-from tests.pipeline.test_lake import fail
+from tests.pipeline.test_lake import Failing
+from tests.servers import login
 
 
 def flip(data: bytes) -> bytes:
@@ -39,193 +50,123 @@ def flip(data: bytes) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-def another_kind(data: bytes) -> bytes:
-    """The same rows; the file declares another kind of payload."""
-    table = pq.read_table(pa.BufferReader(data)).replace_schema_metadata({files.KIND: b"json"})
-    written = pa.BufferOutputStream()
-    pq.write_table(table, written)
-    return bytes(written.getvalue())
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         (another_value, "other values in attempts"),
         (lambda data: data[: len(data) // 2], ""),
         pytest.param(lambda _: b"", "", marks=pytest.mark.long),
-        (another_kind, "its kind of payload is not"),
         (flip, ""),
     ],
-    ids=["a value", "half-written", "empty", "another kind", "a bit"],
+    ids=["a value", "half-written", "empty", "a bit"],
 )
-def test_a_changed_file_stops_the_run_before_anything_is_deleted(
+def test_a_changed_file_stops_the_run_before_anything_is_committed(
     filled: Client, lake: Lake, change: Callable[[bytes], bytes], why: str
 ) -> None:
-    damaging = HookedTasks(files.verify, lambda: damage(lake, "-000001-", change))
-    with pytest.raises(DamagedError, match="1 of 3 ranges") as error:
-        run(filled, lake, tasks=damaging, range_rows=10)
+    damaging = HookedTasks(files.verify, lambda: damage(lake, "-00001-", change))
+    with pytest.raises(DamagedError, match="1 of 3 files") as error:
+        run(filled, lake, tasks=damaging, part_rows=10)
     assert why in str(error.value)
     assert len(archived_keys(filled)) == 30
+    assert rows_in_lake(lake) == []
     assert audit(filled) == [(job.VERB, 0, "failed")]
     (done,) = run(filled, lake)
-    assert (done.rows["export"], done.deleted) == (10, 30), "that range is written anew"
+    assert (done.exported, done.deleted) == (30, 30)
     assert len(rows_in_lake(lake)) == 30
 
 
 def test_a_missing_file_stops_the_run(filled: Client, lake: Lake) -> None:
-    damaging = HookedTasks(files.verify, lambda: lake.remove(lake.data_files("archive")[0]))
+    damaging = HookedTasks(files.verify, lambda: lake.remove(lake.data_files("messages")[0]))
     with pytest.raises(DamagedError, match="it is missing"):
-        run(filled, lake, tasks=damaging, range_rows=10)
+        run(filled, lake, tasks=damaging, part_rows=10)
     (done,) = run(filled, lake)
     assert done.deleted == 30
-
-
-def test_a_range_with_a_damaged_manifest_is_exported_again_and_counted(
-    filled: Client, lake: Lake
-) -> None:
-    stop_at(filled, lake, "verify")
-    damage(lake, "range-000001.json", lambda data: data[:20])
-    damage(lake, "range-000002.json", lambda data: data.replace(b'"range": 2', b'"range": 7'))
-    (done,) = run(filled, lake)
-    assert (done.exported_again, done.rows["export"], done.deleted) == (2, 20, 30)
-    assert len(rows_in_lake(lake)) == 30
-
-
-def test_a_manifest_damaged_after_rows_were_deleted_stops_the_run(
-    filled: Client, lake: Lake
-) -> None:
-    stop_at(filled, lake, "delete")
-    assert len(archived_keys(filled)) == 23, "one batch is gone"
-    damage(lake, "range-000001.json", lambda data: data[:20])
-    for _ in range(2):
-        with pytest.raises(DamagedError, match=r"range-000001\.json is damaged"):
-            run(filled, lake)
-    assert len(archived_keys(filled)) == 23
-
-
-def as_an_earlier_version(lake: Lake) -> None:
-    """Rewrite the manifests of ranges as they were before there were digests of columns."""
-    for path in range_manifests(lake):
-        manifest = lake.read_json(path)
-        total = RowHashSum()
-        for file in manifest["files"]:
-            del file["sha256"]
-            file.update(files.read(lake, file["path"], "text", RowHashSum()).as_json())
-            files.read(lake, file["path"], "text", total)
-        lake.write_json(path, manifest | total.as_json())
-
-
-@pytest.mark.parametrize("phase", ["verify", "delete", "withdraw"])
-def test_a_run_begun_by_an_earlier_version_is_finished(
-    filled: Client, lake: Lake, phase: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if phase == "withdraw":
-        monkeypatch.setattr(delete, "withdraw", lambda *_: 1 / 0)
-        act(filled, lambda source: Restore(source, popped=True), "limit=4")
-        with pytest.raises(ZeroDivisionError):
-            run(filled, lake, range_rows=10)
-        monkeypatch.undo()
-    else:
-        stop_at(filled, lake, phase)
-    as_an_earlier_version(lake)
-    if phase == "verify":
-        damage(lake, "-000001-", another_value)
-        with pytest.raises(DamagedError, match=r"1 of 3 ranges(.|\n)*other values"):
-            run(filled, lake)
-    act(filled, lambda source: Restore(source, popped=True), "limit=2")
-    run(filled, lake)
-    in_queue = len(filled.drain())
-    assert len(rows_in_lake(lake)) + in_queue == 30, "nothing is lost, nothing is there twice"
-    manifests = [lake.read_json(path) for path in range_manifests(lake)]
-    assert sum(manifest["rows"] for manifest in manifests) == len(rows_in_lake(lake))
-    assert not any(files.verify(one)["wrong"] for one in files.items(lake, manifests))
-
-
-def test_only_verified_keys_are_deleted(filled: Client, lake: Lake) -> None:
-    stop_at(filled, lake, "delete")
-    damage(lake, "-000001-", lambda data: another_value(data, "archive_id"))
-    with pytest.raises(DamagedError, match="Its keys are not those that were written"):
-        run(filled, lake)
-    assert len(archived_keys(filled)) == 20, "the range before it went"
-
-
-@pytest.mark.parametrize("where", ["read", "written"])
-def test_a_file_is_rewritten_only_with_its_verified_rows(
-    filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    """Withdrawn rows are removed from it; those that stay exist nowhere else."""
-    read, write = files.batches, files.Writer.write
-
-    def dropping(file: Any, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        for batch in read(file, columns):
-            yield batch if columns else batch.slice(1)
-
-    def doubling(writer: files.Writer, batch: pa.RecordBatch) -> None:
-        write(writer, batch)
-        writer._pending.append(batch)
-
-    def restore() -> None:
-        act(filled, lambda source: Restore(source, popped=True), "limit=4")
-        before.update({path: lake.size(path) for path in lake.data_files("archive")})
-        if where == "read":
-            monkeypatch.setattr(delete, "batches", dropping)
-        else:
-            monkeypatch.setattr(files.Writer, "write", doubling)
-
-    before: dict[str, int] = {}
-    with pytest.raises(DamagedError, match="were written"):
-        run(filled, lake, tasks=HookedTasks(files.verify, restore))
-    assert {path: lake.size(path) for path in lake.data_files("archive")} == before
-    monkeypatch.undo()
-    (done,) = run(filled, lake)
-    assert (done.deleted, done.withdrawn) == (26, 4)
-
-
-def test_a_damaged_plan_stops_the_run(filled: Client, lake: Lake) -> None:
-    stop_at(filled, lake, "delete")
-    damage(lake, "plan.json", lambda _: b'{"format": "dbq-console archive plan", "version": 1}')
-    with pytest.raises(DamagedError):
-        run(filled, lake)
-    assert len(archived_keys(filled)) == 23
-
-
-def test_an_action_missing_from_the_audit_stops_the_run(filled: Client, lake: Lake) -> None:
-    """Only the audit knows what was deleted, and whether it is the database of the plan."""
-    stop_at(filled, lake, "delete")
-    execute_sql(filled, "DELETE FROM dbq.action WHERE verb = :verb", verb=job.VERB)
-    with pytest.raises(DamagedError, match="not in this database's audit"):
-        run(filled, lake)
-    assert len(archived_keys(filled)) == 23
 
 
 @pytest.mark.parametrize(
-    ("phase", "number"),
+    ("change", "match"),
     [
-        ("verify", errno.EROFS),
-        ("delete", errno.ENOSPC),
-        pytest.param("verify", errno.ENOSPC, marks=pytest.mark.long),
-        pytest.param("delete", errno.EROFS, marks=pytest.mark.long),
+        (lambda data: data[: len(data) // 2], "cannot be read"),
+        (None, "cannot be read"),
+        (flip, "cannot be read|has another"),
+        (another_value, "has another attempts"),
     ],
+    ids=["torn", "lost", "a bit", "a value"],
 )
-def test_a_run_on_a_full_or_read_only_lake_fails_and_can_be_continued(
-    filled: Client, tmp_path: Path, number: int, phase: str
+def test_a_committed_file_that_is_lost_stops_the_next_run_until_it_is_back(
+    filled: Client, lake: Lake, change: Callable[[bytes], bytes] | None, match: str
 ) -> None:
-    lake = Lake(tmp_path / "lake")
-    offered = job.preview(filled.database, filled.queue, lake, NO_RETENTION, range_rows=10)
+    stop_at(filled, lake, "delete")
+    assert len(archived_keys(filled)) == 23
+    (path,) = [path for path in lake.data_files("messages") if "-00001-" in path]
+    file = Path(lake.path(path))
+    kept = file.read_bytes()
+    file.unlink() if change is None else file.write_bytes(change(kept))
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=match) as error:
+            run(filled, lake)
+        assert error.value.next_step
+    assert len(archived_keys(filled)) == 23
+    file.write_bytes(kept)
+    (done,) = run(filled, lake)
+    assert (done.in_lake_before, done.deleted) == (23, 23)
+    assert len(rows_in_lake(lake)) == 30
 
-    def on_progress(now: str, **_: int) -> None:
-        if now == phase:
-            fail(lake, number, after=50)
+
+def test_a_file_that_was_taken_out_of_the_table_is_exported_again(
+    filled: Client, lake: Lake
+) -> None:
+    """Delta's FSCK REPAIR: its rows are still in the database."""
+    sent = Counter(row[0] for row in execute_sql(filled, "SELECT payload FROM <archive>"))
+    stop_at(filled, lake, "delete")
+    (path,) = [path for path in lake.data_files("messages") if "-00002-" in path]
+    lake.remove(path)
+    DeltaTable(lake.path("messages")).repair()
+    finished, again = run(filled, lake)
+    assert (finished.in_lake_before, finished.deleted) == (13, 13)
+    assert (again.exported, again.deleted) == (10, 10)
+    assert payloads(lake) == sent
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
+def test_a_run_on_a_full_or_read_only_lake_fails_and_can_be_continued(
+    filled: Client, lake: Lake, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_at(filled, lake, "export")
+    opened = lakes._open_storage
+
+    def failing(location: str) -> Any:
+        storage, root = opened(location)
+        storage.files = Failing(storage.files, number, after=50)
+        return storage, root
 
     error = RefusedError if number == errno.EROFS else ConsoleError
-    with pytest.raises(error, match=r"is full|cannot be written"):
-        job.archive(filled.database, offered, lake, LocalTasks(), on_progress=on_progress, batch=7)
-    again = Lake(tmp_path / "lake")
-    left = len(archived_keys(filled))
-    (done,) = run(filled, again)
-    assert done.deleted == 30
-    assert done.rows["delete"] == left
-    assert len(rows_in_lake(again)) == 30
+    with monkeypatch.context() as patch:
+        patch.setattr(lakes, "_open_storage", failing)
+        with pytest.raises(error, match=r"is full|cannot be written"):
+            run(filled, lake)
+    assert len(archived_keys(filled)) == 30
+    (done,) = run(filled, lake)
+    assert (done.exported, done.deleted) == (30, 30)
+    assert len(rows_in_lake(lake)) == 30
+
+
+def test_a_commit_that_cannot_be_written_deletes_nothing(filled: Client, lake: Lake) -> None:
+    """The table's library writes its log itself."""
+    log = Path(lake.path("messages/_delta_log"))
+    with pytest.raises(ConsoleError):
+        run(filled, lake, tasks=HookedTasks(files.verify, lambda: no_longer_a_folder(log)))
+    assert len(archived_keys(filled)) == 30
+    log.unlink()
+    Path(f"{log}.kept").rename(log)
+    (done,) = run(filled, lake)
+    assert (done.exported, done.deleted) == (30, 30)
+    assert len(rows_in_lake(lake)) == 30
+
+
+def no_longer_a_folder(log: Path) -> None:
+    log.rename(f"{log}.kept")
+    log.write_bytes(b"")
 
 
 def test_a_lost_database_is_reported_and_the_run_can_be_continued(
@@ -237,12 +178,269 @@ def test_a_lost_database_is_reported_and_the_run_can_be_continued(
     )
 
     def on_progress(now: str, *, rows: int, **_: int) -> None:
-        if now == "delete" and rows == 17:
+        if now == "delete" and rows == 14:
             execute_sql(filled, ours)
 
-    offered = job.preview(filled.database, filled.queue, lake, NO_RETENTION, range_rows=10)
+    offered = job.preview(filled.database, filled.queue, lake, NO_RETENTION)
+    how: dict[str, Any] = {
+        "sizes": job.Sizes(part=10, batch=7),
+        "connections": 3,
+    }
     with pytest.raises(ConsoleError):
-        job.archive(filled.database, offered, lake, LocalTasks(), on_progress=on_progress, batch=7)
+        job.archive(filled.database, offered, lake, LocalTasks(), on_progress=on_progress, **how)
     (done,) = run(filled, lake)
-    assert done.deleted == 30
+    assert done.deleted == 16
     assert len(rows_in_lake(lake)) == 30
+
+
+def test_a_catalog_of_an_older_console_gets_its_plans_from_its_owner(
+    filled: Client, lake: Lake
+) -> None:
+    execute_sql(filled, "DROP TABLE dbq.lake_plan")
+    rights = (
+        "GRANT USAGE ON SCHEMA dbq, public TO {}",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dbq, public TO {}",
+    )
+    with login(filled.url, *rights) as url, closing(open_database(url)) as database:
+        with pytest.raises(RefusedError, match="Let the catalog's owner run"):
+            run(replace(filled, database=database), lake)
+        assert lake.files("") == []
+        run(filled, lake)
+        execute_sql(filled, f"GRANT ALL ON dbq.lake_plan TO {database.url.username}")
+        push_and_pop(filled, 5)
+        (done,) = run(replace(filled, database=database), lake)
+        assert done.deleted == 5
+
+
+# -- databases and lakes of other moments
+
+
+@contextmanager
+def copied(client: Client) -> Iterator[Client]:
+    """A copy of the database as it is now, as a snapshot of its disk would be."""
+    name, admin = client.database.url.database, client.database.url.set(database="postgres")
+    copy = f"{name}_copy"
+    with closing(open_database(admin.render_as_string(hide_password=False))) as database:
+        with database.autocommit("copy") as connection:
+            connection.exec_driver_sql(f'DROP DATABASE IF EXISTS "{copy}"')
+            connection.exec_driver_sql(
+                f'CREATE DATABASE "{copy}" TEMPLATE "{name}" STRATEGY file_copy'
+            )
+        url = client.database.url.set(database=copy).render_as_string(hide_password=False)
+        try:
+            with closing(open_database(url, label=client.database.label)) as other:
+                yield replace(client, database=other)
+        finally:
+            with database.autocommit("drop the copy") as connection:
+                connection.exec_driver_sql(f'DROP DATABASE "{copy}" WITH (FORCE)')
+
+
+@dataclass
+class Saved:
+    """What the database knew of an archive at one moment."""
+
+    client: Client
+    kept = ("<archive>", "dbq.lake_plan", "dbq.lake_row")
+
+    def __post_init__(self) -> None:
+        self.rows = {
+            table: execute_sql(self.client, f"SELECT CAST(t AS text) FROM {table} AS t")
+            for table in self.kept
+        }
+
+    def put_back(self) -> None:
+        """As a restored backup of that moment."""
+        for table, rows in self.rows.items():
+            execute_sql(self.client, f"DELETE FROM {table}")
+            for (row,) in rows:
+                insert = (
+                    f"INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT (CAST(:row AS {table})).*"
+                )
+                execute_sql(self.client, insert, row=row)
+
+
+MOMENTS = ("before", "export", "verify", "delete")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_database_restored_to_before_a_plan_or_into_it_doubles_nothing(
+    filled: Client, lake: Lake, moment: str
+) -> None:
+    sent = Counter(row[0] for row in execute_sql(filled, "SELECT payload FROM <archive>"))
+    if moment != "before":
+        stop_at(filled, lake, moment)
+    saved = Saved(filled)
+    run(filled, lake)
+    assert archived_keys(filled) == []
+    saved.put_back()
+    back = len(archived_keys(filled))
+    done = run(filled, lake)
+    assert (sum(one.exported for one in done), sum(one.in_lake_before for one in done)) == (0, back)
+    assert payloads(lake) == sent
+    assert archived_keys(filled) == []
+    sent += Counter(push_and_pop(replace(filled), 5))
+    (done_now,) = run(filled, lake)
+    assert done_now.exported == 5
+    assert payloads(lake).total() == 35
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_lake_restored_to_before_a_plan_is_met_with_words(
+    filled: Client, lake: Lake, tmp_path: Path, moment: str
+) -> None:
+    """Or the run ends: whatever was deleted here must be in the table."""
+    sent = Counter(row[0] for row in execute_sql(filled, "SELECT payload FROM <archive>"))
+    if moment == "before":
+        sent += Counter(["first"])
+        execute_sql(
+            filled,
+            "INSERT INTO <archive> (id, payload, state, attempts, reason, archived_at) "
+            "VALUES (1, 'first', 'done', 1, 'pop', '2020-01-01')",
+        )
+        offered = job.preview(filled.database, filled.queue, lake, ArchiveRequest(older=9e6))
+        job.archive(filled.database, offered, lake, LocalTasks())
+    else:
+        stop_at(filled, lake, moment)
+    backup, root = tmp_path / "backup", Path(lake.location)
+    shutil.copytree(root, backup)
+    run(filled, lake)
+    newer = root.rename(tmp_path / "newer")
+    backup.rename(root)
+    push_and_pop(filled, 3)
+    if moment == "delete":
+        run(filled, lake)
+    else:
+        with pytest.raises(DamagedError, match="older than this database"):
+            run(filled, lake)
+        shutil.rmtree(root)
+        newer.rename(root)
+        run(filled, lake)
+    assert payloads(lake).total() == sent.total() + 3
+    assert archived_keys(filled) == []
+
+
+@pytest.mark.parametrize("moment", MOMENTS[1:])
+def test_a_copy_of_the_database_deletes_nothing_until_its_operator_decides(
+    filled: Client, lake: Lake, moment: str
+) -> None:
+    stop_at(filled, lake, moment)
+    filled.database.close()
+    with copied(filled) as copy:
+        with pytest.raises(DamagedError, match="in another database"):
+            run(copy, lake)
+        left = len(archived_keys(copy))
+        run(filled, lake)
+        assert len(rows_in_lake(lake)) == 30
+        # Its rows are given back; then it finds that the lake has them.
+        assert job.cancel(copy.database, copy.queue, lake) == left
+        (done,) = run(copy, lake)
+        assert (done.exported, done.in_lake_before, done.deleted) == (0, left, left)
+    assert len(rows_in_lake(lake)) == 30
+
+
+def test_two_copies_of_a_database_may_write_into_one_lake(filled: Client, lake: Lake) -> None:
+    """Under the same name, with the same catalog: a plan of one is none of the other."""
+    run(filled, lake)
+    sent = Counter(payloads(lake))
+    filled.database.close()
+    with copied(filled) as copy:
+        rng = random.Random(3)
+        for step in range(6):
+            one = rng.choice((filled, copy))
+            new = [f"{step} {number} of {one.database.url.database}" for number in range(4)]
+            one.push_many(new)
+            assert len(one.drain()) == 4
+            sent += Counter(new)
+            if rng.random() < 0.5:
+                stop_at(one, lake, rng.choice(MOMENTS[1:]))
+            run(one, lake)
+            assert payloads(lake) == sent
+            assert archived_keys(one) == []
+
+
+def test_a_plan_is_only_cancelled_where_the_lake_has_none_of_it(filled: Client, lake: Lake) -> None:
+    with pytest.raises(ConsoleError, match="no unfinished plan"):
+        job.cancellation(filled.database, filled.queue)
+    stop_at(filled, lake, "delete")
+    with pytest.raises(RefusedError, match="has 23 rows of it"):
+        job.cancel(filled.database, filled.queue, lake)
+    run(filled, lake)
+    sent = payloads(lake) + Counter(push_and_pop(filled, 30))
+    stop_at(filled, lake, "verify")
+    assert job.cancellation(filled.database, filled.queue).left == 30
+    assert job.cancel(filled.database, filled.queue, lake) == 30
+    assert len(rows_in_lake(lake)) == 30
+    (done,) = run(filled, lake)
+    assert (done.exported, done.in_lake_before) == (30, 0)
+    assert payloads(lake) == sent
+
+
+def test_a_lake_that_is_lost_frees_the_rows_of_its_plan(
+    filled: Client, lake: Lake, tmp_path: Path
+) -> None:
+    stop_at(filled, lake, "verify")
+    shutil.rmtree(lake.location)
+    other = Lake(tmp_path / "other")
+    with pytest.raises(DamagedError, match=r"is for another lake(.|\n)*--cancel"):
+        run(filled, other)
+    assert job.cancel(filled.database, filled.queue, other) == 30
+    run(filled, other)
+    assert len(rows_in_lake(other)) == 30
+
+
+# -- rows of the plan, documents of the table
+
+
+@pytest.mark.parametrize("moment", MOMENTS[1:])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "DELETE FROM dbq.lake_plan",
+        "DELETE FROM dbq.lake_row",
+        "DELETE FROM dbq.lake_row WHERE archive_id % 2 = 0",
+        "UPDATE dbq.lake_plan SET state = 'none'",
+        "UPDATE dbq.lake_plan SET state = 'reserved'",
+        "UPDATE dbq.lake_plan SET state = 'committed'",
+        "UPDATE dbq.lake_plan SET serial = 0, committed = 0",
+        "DELETE FROM dbq.action",
+    ],
+)
+def test_no_lost_row_of_a_plan_loses_or_doubles_a_message(
+    filled: Client, lake: Lake, moment: str, loss: str
+) -> None:
+    sent = Counter(row[0] for row in execute_sql(filled, "SELECT payload FROM <archive>"))
+    stop_at(filled, lake, moment)
+    execute_sql(filled, loss)
+    run(filled, lake)
+    assert all_payloads(filled, payloads(lake)) == sent
+    assert archived_keys(filled) == []
+
+
+@pytest.mark.parametrize("fault", ["missing", "torn"])
+def test_no_lost_document_of_the_table_loses_a_message(
+    filled: Client, lake: Lake, fault: str
+) -> None:
+    sent = Counter(row[0] for row in execute_sql(filled, "SELECT payload FROM <archive>"))
+    run(filled, lake)
+    sent += Counter(push_and_pop(filled, 30))
+    stop_at(filled, lake, "delete")
+    logs = [path for path in lake.files("messages/_delta_log") if path.endswith(".json")]
+    assert len(logs) == 3
+    for path in logs:
+        file = Path(lake.path(path))
+        kept = file.read_bytes()
+        file.unlink() if fault == "missing" else file.write_bytes(kept[:-9])
+        stopped = outcome(filled, lake)
+        assert stopped is not None or archived_keys(filled) == []
+        assert stopped is None or stopped.next_step
+        file.write_bytes(kept)
+    assert outcome(filled, lake) is None
+    assert all_payloads(filled, payloads(lake)) == sent
+
+
+def outcome(client: Client, lake: Lake) -> ConsoleError | None:
+    try:
+        run(client, lake)
+    except ConsoleError as error:
+        return error
+    return None

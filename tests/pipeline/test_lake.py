@@ -5,25 +5,23 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.pipeline import runs
 from console.pipeline.archive import files
-from console.pipeline.archive import plan as planning
-from console.pipeline.archive.digests import ColumnDigests
 from console.pipeline.archive.files import pq
-from console.pipeline.archive.plan import ArchivePlan, Range
 from console.pipeline.lake import DamagedError, Lake
-from tests.hostile import outcome, texts
+from console.pipeline.table import MessagesTable, find_archive
+from tests.hostile import texts
 
 
 class Failing:
@@ -38,15 +36,23 @@ class Failing:
         return getattr(self._files, name)
 
     @contextmanager
-    def open_output_stream(self, path: str) -> Iterator["Failing"]:
+    def open_output_stream(self, path: str) -> Iterator["FailingFile"]:
         with self._files.open_output_stream(path) as file:
-            self._file = file
-            yield self
+            yield FailingFile(self, file)
+
+
+class FailingFile:
+    def __init__(self, of: Failing, file: Any) -> None:
+        self._of = of
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
     def write(self, data: Any) -> int:
-        self.left -= len(data)
-        if self.left < 0:
-            raise OSError(self.number, os.strerror(self.number))
+        self._of.left -= len(data)
+        if self._of.left < 0:
+            raise OSError(self._of.number, os.strerror(self._of.number))
         return int(self._file.write(data))
 
 
@@ -70,7 +76,6 @@ def test_only_its_user_can_read_a_lake_unless_its_group_may(lake: Lake) -> None:
     try:
         for at in (lake, Lake(lake.location + " of a group")):
             at.write_json("a/b/c.json", {})
-            at.id()
             at.discard("a/b/c.json")
             with at.locked("rollup"):
                 pass
@@ -81,20 +86,22 @@ def test_only_its_user_can_read_a_lake_unless_its_group_may(lake: Lake) -> None:
         again.write_json("d/e.json", {})
         again.discard("d/e.json")
         assert modes(again) == ({0o660}, {0o2770}), "every process knows it"
-        assert again.id() == at.id()
     finally:
         os.umask(before)
 
 
-def test_the_id_of_a_lake_is_created_once(lake: Lake) -> None:
-    assert lake.id() == Lake(lake.location).id()
-    assert Lake(lake.location + "-2").id() != lake.id()
+def test_a_table_of_another_program_is_refused(lake: Lake) -> None:
+    of_others = pa.table({"id": [1], "body": ["x"]})
+    write_deltalake(Path(lake.location) / "messages", of_others)
+    with pytest.raises(DamagedError, match="is not of this console"):
+        MessagesTable.open(lake)
 
 
-def test_a_folder_of_another_program_is_refused(lake: Lake) -> None:
-    lake.write_json("_lake.json", {"format": "something else"})
-    with pytest.raises(DamagedError, match="not a lake of this console"):
-        lake.id()
+def test_a_lake_of_an_older_console_is_refused_with_the_next_step(lake: Lake) -> None:
+    lake.write_json("archive/connection=c/queue=public.mail/date=2026-03-29/a.parquet", {})
+    with pytest.raises(UsageError, match="older console") as error:
+        find_archive(lake, None, None, "mail")
+    assert error.value.next_step
 
 
 def test_a_file_is_complete_or_absent(lake: Lake) -> None:
@@ -104,8 +111,6 @@ def test_a_file_is_complete_or_absent(lake: Lake) -> None:
         raise ZeroDivisionError
     assert lake.read_json("a/b.json") == {"n": 1}
     assert lake.files("a") == ["a/b.json"]
-    lake.write_json("a/b.json", {"n": 2}, once=True)
-    assert lake.read_json("a/b.json") == {"n": 1}
     lake.write_json("a/b.json", {"n": 2})
     assert lake.read_json("a/b.json") == {"n": 2}
 
@@ -165,8 +170,8 @@ def test_files_are_written_and_read_in_bounded_batches(
     monkeypatch.setattr(files, "_GROUP_BYTES", 30_000)
     monkeypatch.setattr(files, "_READ_BYTES", 30_000)
     row = dict.fromkeys(files.SCHEMA.names) | {"id": "1", "state": "done", "attempts": 1}
-    found = [{**row, "archive_id": n, "payload": os.urandom(10_000)} for n in range(20)]
-    with lake.writing("a.parquet") as file, files.Writer(file, "bytes") as writer:
+    found = [{**row, "archive_id": n, "payload_bytes": os.urandom(10_000)} for n in range(20)]
+    with lake.writing("a.parquet") as file, files.Writer(file) as writer:
         for one in found:
             writer.write(pa.RecordBatch.from_pylist([one], files.SCHEMA))
     with lake.reading("a.parquet") as opened, pq.ParquetFile(opened) as parquet:
@@ -174,9 +179,8 @@ def test_files_are_written_and_read_in_bounded_batches(
         read = list(files.batches(parquet))
     assert [one for batch in read for one in batch.to_pylist()] == found
     assert max(batch.num_rows for batch in read) <= 5
-    assert (
-        files.read(lake, "a.parquet", "bytes", ColumnDigests()).as_json() == writer.digest.as_json()
-    )
+    entry = {"path": "a.parquet", **writer.digest.as_json()}
+    assert files.verify({"lake": lake.location, "files": [entry]})["wrong"] == []
 
 
 def test_a_lock_of_the_lake_admits_one_run(lake: Lake) -> None:
@@ -196,12 +200,6 @@ def test_a_lock_of_the_lake_admits_one_run(lake: Lake) -> None:
 # -- manifests and files of runs that others have written or damaged
 
 NOW = datetime(2026, 3, 29, 12, tzinfo=UTC)
-PLAN = ArchivePlan(
-    *("p1", "prod", "public", "mail", "fifo", "text"),
-    *("2026-03-29 12:00:00", "2026-03-29 12:00:00", "2026-03-22 12:00:00", ""),
-    100,
-    [Range(0, "archive", 0, 99, 100)],
-)
 ODD = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | texts | st.just("../../../x"),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
@@ -218,41 +216,6 @@ def put(lake: Lake, path: str, content: object) -> None:
 def changed(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """With some of its values changed or removed."""
     return {name: value for name, value in (content | changes).items() if value != "gone"}
-
-
-@settings(max_examples=60)
-@given(
-    changes=st.dictionaries(
-        st.sampled_from([*PLAN.as_json(), "more"]), ODD | st.just("gone"), min_size=1, max_size=2
-    ),
-    in_range=st.dictionaries(st.sampled_from([*asdict(PLAN.ranges[0]), "more"]), ODD, max_size=1),
-)
-def test_a_changed_plan_is_read_or_reported_as_damaged(
-    tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any], in_range: dict[str, Any]
-) -> None:
-    lake = Lake(tmp_path_factory.mktemp("lake"))
-    content = PLAN.as_json()
-    content["ranges"] = [content["ranges"][0] | in_range]
-    put(lake, f"{PLAN.manifests}/plan.json", changed(content, changes))
-    found = outcome(lambda: planning.read(lake, PLAN.manifests))
-    if isinstance(found, ConsoleError):
-        assert isinstance(found, DamagedError)
-        assert found.next_step
-        return
-    assert found.manifests == PLAN.manifests
-    assert found.rows >= 0 or in_range
-    for part in found.ranges:
-        lake.path(found.range_path(part.number))
-        lake.path(found.data_path("2026-03-29", part.number))
-
-
-@pytest.mark.parametrize("wrong", ["id", "connection", "schema", "queue"])
-def test_a_plan_that_names_another_place_is_reported_as_damaged(lake: Lake, wrong: str) -> None:
-    """A manifest must not decide where files are written and removed."""
-    content = PLAN.as_json() | {wrong: "../../../elsewhere"}
-    put(lake, f"{PLAN.manifests}/plan.json", content)
-    with pytest.raises(DamagedError, match="not a plan that this console can read"):
-        planning.read(lake, PLAN.manifests)
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "a/..", ".."])

@@ -293,7 +293,7 @@ def test_a_clean_log_has_no_fault_in_any_order(
 def test_the_archive_is_a_log_of_pops(spark: "SparkSession", tmp_path: Path) -> None:
     from console.pipeline import verify as verifying  # noqa: PLC0415
 
-    blank = {"payload": b"", "state": "done", "attempts": 0, "reason": "pop"}
+    blank = {"payload": "", "state": "done", "attempts": 0, "reason": "pop"}
     archived: list[Row] = [
         {**blank, "archive_id": n, "id": str(n), "pushed_at": at(n), "done_at": at(50)}
         for n in range(6)
@@ -313,16 +313,17 @@ def test_the_archive_is_a_log_of_pops(spark: "SparkSession", tmp_path: Path) -> 
 def test_the_filters_of_a_replay_select_archived_messages(spark: "SparkSession") -> None:
     from console.pipeline import frames as selection  # noqa: PLC0415
 
-    blank = {"payload": b"x", "pushed_at": at(0), "attempts": 1, "title": None, "due_at": None}
+    blank: Row = {"kind": "text", "payload": "x", "payload_bytes": None, "pushed_at": at(0)}
+    blank |= {"attempts": 1, "title": None, "due_at": None}
     made: list[Row] = [
         {**blank, "archive_id": n, "id": str(n), "archived_at": at(n), "done_at": None}
         | {"state": "error", "error": f"time-out {n % 2}", "reason": "ticket 7", "title": "a"}
         for n in (3, 1, 2)
     ]
     made.append(made[0] | {"archive_id": 4, "id": "4", "state": "ready", "reason": "pop"})
-    made.append(made[0] | {"archive_id": None, "id": "10", "state": "done", "done_at": at(9)})
-    made[-1] |= {"archived_at": None, "reason": None}
-    names = files.SCHEMA.names
+    made.append(made[0] | {"archive_id": 10, "id": "10", "state": "done", "done_at": at(9)})
+    made[-1] |= {"payload": None, "payload_bytes": b"\xff", "reason": None}
+    names = list(selection._COLUMNS)
     values = [[row[name] for name in names] for row in made]
     table = spark.createDataFrame(
         values, ", ".join(f"{name} {kind}" for name, kind in selection._COLUMNS.items())
@@ -339,5 +340,5 @@ def test_the_filters_of_a_replay_select_archived_messages(spark: "SparkSession")
     assert selected("id=3", "id=1", "id=4") == ["a1", "a3"]
     assert selected("error~out 1", "title~a") == ["a1", "a3"]
     assert selected("reason=pop") == ["a4"]
-    assert selected("state=done") == ["i10"]
+    assert selected("state=done") == ["a10"]
     assert selected("since=2026-01-01T00:00:02", "until=2026-01-01T01:00:03+01:00") == ["a2"]

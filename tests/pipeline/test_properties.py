@@ -1,11 +1,12 @@
-"""Laws of the archive's digests, dates and keys, of the lake's names, and of verify."""
+"""Laws of the archive's digests and dates, of the lake's names, and of verify."""
 
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
@@ -13,11 +14,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from console.designs import Order, order
-from console.pipeline import lake
-from console.pipeline.archive import delete, export, files
-from console.pipeline.archive.digests import ColumnDigests, FileDigest, RowHashSum
+from console.pipeline import table
+from console.pipeline.archive import export, files
+from console.pipeline.archive.digests import ColumnDigests
 from console.pipeline.verify import Front, before, judge
-from console.rollup_files import connection_part
 
 BEGIN, END = datetime(1, 1, 1), datetime(9999, 12, 31)  # noqa: DTZ001
 MOMENT = st.datetimes(BEGIN, END, timezones=st.just(UTC))
@@ -27,7 +27,8 @@ ROW = st.fixed_dictionaries(
     {
         "archive_id": st.none() | st.integers(-(2**63), 2**63 - 1),
         "id": st.text(max_size=5),
-        "payload": st.binary(max_size=8),
+        "payload": TEXTS,
+        "payload_bytes": st.none() | st.binary(max_size=8),
         "pushed_at": MOMENTS,
         "done_at": MOMENTS,
         "state": st.sampled_from(["done", "error", ""]),
@@ -46,49 +47,30 @@ def batch(found: list[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(found, schema=files.SCHEMA)
 
 
-DIGESTS = (ColumnDigests, RowHashSum)
-"""Those of current manifests, and of earlier versions."""
+def digest_of(found: list[Row]) -> Row:
+    return digest_of_batches([batch(found)])
 
 
-def digest_of(found: list[Row], digest_type: type[FileDigest] = ColumnDigests) -> Row:
-    return digest_of_batches([batch(found)], digest_type)
-
-
-def digest_of_batches(
-    batches: Iterable[pa.RecordBatch], digest_type: type[FileDigest] = ColumnDigests
-) -> Row:
-    tally = digest_type()
+def digest_of_batches(batches: Iterable[pa.RecordBatch]) -> Row:
+    tally = ColumnDigests()
     for one in batches:
         tally.add(one)
     return tally.as_json()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "digest_type", [ColumnDigests, pytest.param(RowHashSum, marks=pytest.mark.long)]
-)
 @given(found=st.lists(ROW, min_size=1, max_size=6), cuts=st.lists(st.integers(0, 6), max_size=4))
 def test_digests_do_not_depend_on_the_boundaries_of_batches(
-    digest_type: type[FileDigest], found: list[Row], cuts: list[int]
+    found: list[Row], cuts: list[int]
 ) -> None:
     ends = [0, *sorted(cuts), max(len(found), *cuts, 0)]
     all_rows = batch([*found, *found]).slice(len(found))
     parts = [all_rows.slice(first, last - first) for first, last in pairwise(ends)]
-    expected = digest_of(found, digest_type)
-    assert digest_of_batches([one for one in parts if one.num_rows], digest_type) == expected
+    expected = digest_of(found)
+    assert digest_of_batches([one for one in parts if one.num_rows]) == expected
     assert expected["rows"] == len(found)
-    assert expected["bytes"] == sum(len(row["payload"]) for row in found)
-
-
-def test_the_checksums_of_earlier_versions_have_not_changed() -> None:
-    moment = datetime(2026, 3, 29, 1, 0, 0, 7, tzinfo=UTC)
-    one = {"id": "ü", "payload": b"\0x", "state": "done", "attempts": 3, "title": ""}
-    rows = [{"archive_id": 2**62, "archived_at": moment, **one}, {"due_at": moment, **one}]
-    assert digest_of(rows, RowHashSum) == {
-        "rows": 2,
-        "bytes": 4,
-        "checksum": "563fa169ed4a79781a9998854eb59147",
-    }
+    texts = [(row["payload"] or "").encode() + (row["payload_bytes"] or b"") for row in found]
+    assert expected["bytes"] == sum(map(len, texts))
 
 
 def flipped(column: pa.Array, at: int, rng: random.Random) -> pa.Array:
@@ -158,18 +140,15 @@ def test_every_change_changes_the_digest(
     [
         ({"error": None, "reason": "a"}, {"error": "a", "reason": None}),
         ({"error": "", "reason": None}, {"error": None, "reason": ""}),
-        ({"id": "1", "payload": b"23"}, {"id": "12", "payload": b"3"}),
+        ({"id": "1", "payload": "23"}, {"id": "12", "payload": "3"}),
         ({"archive_id": None}, {"archive_id": 0}),
         ({"due_at": None}, {"due_at": datetime(1970, 1, 1, tzinfo=UTC)}),
     ],
 )
 def test_similar_rows_have_different_digests(one: Row, other: Row) -> None:
-    required = {"archive_id": 1, "id": "", "payload": b"", "state": "", "attempts": 0}
+    required = {"archive_id": 1, "id": "", "state": "", "attempts": 0}
     empty = dict.fromkeys(files.SCHEMA.names) | required
-    for digest_type in DIGESTS:
-        assert digest_of([{**empty, **one}], digest_type) != digest_of(
-            [{**empty, **other}], digest_type
-        )
+    assert digest_of([{**empty, **one}]) != digest_of([{**empty, **other}])
 
 
 @given(st.lists(ROW, min_size=1, max_size=6))
@@ -183,13 +162,13 @@ def test_each_row_is_in_the_partition_of_its_day(found: list[Row]) -> None:
 
 
 def test_the_day_is_that_of_utc_regardless_of_clock_changes() -> None:
-    required = {"archive_id": 1, "id": "", "payload": b"", "state": "", "attempts": 0}
+    required = {"archive_id": 1, "id": "", "state": "", "attempts": 0}
     moments = [
         datetime(2026, 3, 28, 23, 59, 59, 999_999, tzinfo=UTC),
         datetime(2026, 3, 29, 1, 0, tzinfo=UTC),
         datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
     ]
-    found = [dict.fromkeys(files.SCHEMA.names) | required | {"done_at": m} for m in moments]
+    found = [dict.fromkeys(files.SCHEMA.names) | required | {"archived_at": m} for m in moments]
     assert files.dates(batch(found)).to_pylist() == [
         date(2026, 3, 28),
         date(2026, 3, 29),
@@ -197,39 +176,22 @@ def test_the_day_is_that_of_utc_regardless_of_clock_changes() -> None:
     ]
 
 
-@given(st.sets(st.integers(-50, 50) | st.integers(-(2**63), 2**63 - 1)))
-def test_key_runs_contain_exactly_the_keys(keys: set[int]) -> None:
-    runs = delete.key_runs(sorted(keys))
-    assert delete.keys_of(runs) == keys
-    assert all(a[0] + a[1] < b[0] for a, b in pairwise(runs)), "none to join"
-
-
 NAME = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=9
 )
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        lambda a, _: (
-            connection_part(a),
-            lake.connection_of(connection_part(a)),
-            a,
-        ),
-        lambda a, b: (lake.queue_part(a, b), lake.queue_of(lake.queue_part(a, b)), (a, b)),
-    ],
-    ids=["connection", "queue"],
-)
-@given(first=NAME, second=NAME)
-def test_a_name_becomes_one_folder_name_and_can_be_read_back(
-    part: Callable[[str, str], tuple[str, Any, Any]], first: str, second: str
+@given(connection=NAME, schema=NAME, queue=NAME)
+def test_names_become_one_folder_of_the_lake_and_can_be_read_back(
+    connection: str, schema: str, queue: str
 ) -> None:
-    folder, back, original = part(first, second)
-    assert back == original
-    assert "/" not in folder
-    assert folder.isascii()
-    assert not folder.startswith((".", "_"))
+    value = table.queue_value(schema, queue)
+    assert table.names_of(value) == (schema, queue)
+    parts = table.folder_of(connection, value, "2026-03-29").split("/")
+    assert len(parts) == 4
+    assert unquote(parts[1]) == f"connection={connection}"
+    assert unquote(parts[2]) == f"queue={value}"
+    assert all(part.isascii() for part in parts)
 
 
 # -- the order of pops, judged in pieces

@@ -12,8 +12,8 @@ from console.catalog import Queue
 from console.errors import RefusedError, UsageError
 from console.pipeline import leases
 from console.pipeline import replay as job
-from console.pipeline.archive.plan import QueueArchive
 from console.pipeline.lake import Lake
+from console.pipeline.table import QueueArchive
 from console.sql import templates
 from tests.contract.client import Client
 from tests.pipeline.conftest import NewQueue
@@ -29,14 +29,14 @@ def rows(*numbers: int, **more: Any) -> list[Any]:
     ]
 
 
-def preview(queue: Queue, lake: Lake, count: int, kind: str = "text") -> job.ReplayPreview:
-    source = QueueArchive("elsewhere", "public", "old", {kind: ("a.parquet",)}, 0)
+def preview(queue: Queue, lake: Lake, count: int) -> job.ReplayPreview:
+    source = QueueArchive("elsewhere", "public", "old", lake.location, ("a.parquet",))
     return job.ReplayPreview(queue, lake.location, source, ("error~x",), count, None, None)
 
 
 def replayed(client: Client, lake: Lake, given: Any, batch: int = 3) -> job.ReplayResult:
     offered = preview(client.queue, lake, 7)
-    return job.replay(client.database, offered, lake, given, batch=batch)
+    return job.replay(client.database, offered, given, batch=batch)
 
 
 def payloads(client: Client) -> list[Any]:
@@ -124,7 +124,7 @@ def test_the_same_message_of_another_lake_counts_as_another(
 
 def test_a_second_replay_at_the_same_time_is_refused(new_queue: NewQueue, lake: Lake) -> None:
     client = new_queue("fifo")
-    name = leases.lease_name("replay", lake.id(), client.queue)
+    name = leases.lease_name("replay", client.queue)
     with (
         leases.held(client.database, name, RefusedError("never")),
         pytest.raises(RefusedError, match="running"),
@@ -133,9 +133,17 @@ def test_a_second_replay_at_the_same_time_is_refused(new_queue: NewQueue, lake: 
     assert replayed(client, lake, rows(1)).pushed == 1
 
 
-def test_payloads_are_replayed_only_into_queues_that_can_hold_them(
+def test_a_message_that_the_lake_has_twice_is_replayed_once(
     new_queue: NewQueue, lake: Lake
 ) -> None:
+    """In one batch, and in several."""
+    client = new_queue("fifo")
+    done = replayed(client, lake, rows(1, 2, 1, 1, 3, 2))
+    assert (done.pushed, done.before) == (3, 3)
+    assert payloads(client) == ["m1", "m2", "m3"]
+
+
+def test_payloads_are_replayed_only_into_queues_that_can_hold_them(new_queue: NewQueue) -> None:
     text, raw = new_queue("fifo"), new_queue("fifo", "raw ", payload="bytes")
     for kind, queue, fits in (
         ("bytes", text, False),
@@ -143,12 +151,12 @@ def test_payloads_are_replayed_only_into_queues_that_can_hold_them(
         ("text", raw, True),
         ("bytes", raw, True),
     ):
-        source = preview(queue.queue, lake, 1, kind).source
+        job.require_target(queue.queue)
         if fits:
-            job.require_target(queue.queue, source)
+            job._require_kinds(queue.queue, [kind])
         else:
             with pytest.raises(UsageError, match="keeps text"):
-                job.require_target(queue.queue, source)
+                job._require_kinds(queue.queue, [kind])
 
 
 def test_a_replay_has_these_statements_and_no_others() -> None:

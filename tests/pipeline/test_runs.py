@@ -21,7 +21,6 @@ from console.cli.pipeline_progress import shown_words, without_secrets
 from console.errors import ConsoleError, RefusedError
 from console.pipeline import launch, runs
 from console.pipeline import spark as sessions
-from console.pipeline.archive import job
 from console.pipeline.lake import Lake
 from console.pipeline.launch import Job
 from console.pipeline.runs import Run, RunFile, RunOutcome
@@ -204,11 +203,11 @@ def test_each_call_records_a_run_except_a_dry_run(
     assert (run.outcome, run.rows, run.queue, run.lake) == (RunOutcome.DONE, 30, name, location)
     assert run.result == done.json
     result = done.json["result"]
-    figures = ("exported", "deleted", "withdrawn", "files")
+    figures = ("exported", "deleted", "in_lake_before", "files")
     assert [result[figure] for figure in figures] == [30, 30, 0, 1]
-    assert set(result["rows_per_second"]) == set(job.PHASES)
+    assert set(result["rows_per_second"]) == {"export", "verify", "delete"}
     assert run.bytes == result["bytes"] == sum(len(payload.encode()) for payload in sent)
-    assert run.progress.startswith("delete: 1 of 1 ranges, 30 rows")
+    assert run.progress.startswith("delete: 1 of 1 parts, 30 rows")
     assert run.connection == client.database.label
 
     push_and_pop(client, 3)

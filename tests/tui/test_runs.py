@@ -187,7 +187,6 @@ def test_a_run_gets_its_connection_and_no_secret_is_on_its_command_line() -> Non
         "older": "1h",
         "retention": "7d",
         "master": "local[*]",
-        "done-older": "",
     }
     named = jobs.confirmed(jobs.job_of("archive", values, conn(rights=Rights.OPERATOR), KEY))
     assert named.words == (

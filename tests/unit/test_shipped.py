@@ -50,6 +50,7 @@ def test_every_function_and_column_is_found_whatever_the_queue_is_called() -> No
 def test_all_tables_of_the_catalog_are_found(engine: str) -> None:
     columns = shipped.catalog_columns(PRODUCTS[engine])
     decisions = {"pause", "protection", "silence", "note", "lease", "notification", "catalog_id"}
+    decisions |= {"lake_plan", "lake_row"}
     assert {column.table for column in columns} == {"queue", "setting", "action"} | decisions
     assert {"action_id", "detail", "cutoff"} <= {c.name for c in columns if c.table == "action"}
 

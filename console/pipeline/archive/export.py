@@ -1,6 +1,8 @@
-"""Export one range: read the rows that match, write a Parquet file per day, then the manifest."""
+"""Export one part of a plan: read its reserved rows, write a Parquet file per day."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,13 +16,13 @@ from console.catalog import Queue
 from console.engines import Product, Timeouts, open_database, product
 from console.engines.bounded_connection import SOCKET
 from console.engines.database import Database
-from console.errors import ConnectionFailedError, ConsoleError, RefusedError
-from console.pipeline.archive import digests
+from console.errors import ConnectionFailedError, ConsoleError
 from console.pipeline.archive.files import SCHEMA, Writer, conform, dates, pc
-from console.pipeline.archive.plan import ArchivePlan, Range, scope
+from console.pipeline.archive.plan import LakePlan, Part
 from console.pipeline.java import INSTALL
-from console.pipeline.lake import Lake, unique_path
+from console.pipeline.lake import Lake
 from console.pipeline.spark import Item
+from console.pipeline.table import PARTITIONS, folder_of, queue_value
 
 _FETCHED = 5_000
 
@@ -183,125 +185,89 @@ def _odbc_url(database: Database) -> str:
 _URL: dict[str, Callable[[Database], str]] = {"libpq": _libpq_url, "odbc": _odbc_url}
 
 
-def items(  # all that a task needs
-    product: Product,
-    queue: Queue,
-    url: str,
-    lake: Lake,
-    plan: ArchivePlan,
-    ranges: list[Range],
-    working: str,
-) -> list[Item]:
-    """A task per range, as JSON. `working`: the SQL that says whether the run goes on."""
-    return [
-        {
-            "engine": product.name,
-            "url": url,
-            "lake": lake.location,
-            "plan": {**plan.as_json(), "ranges": []},
-            "range": part.as_json(),
-            "working": working,
-            "rows": _rows_text(product, queue, plan, part),
-        }
-        for part in ranges
-    ]
-
-
-def _rows_text(product: Product, queue: Queue, plan: ArchivePlan, part: Range) -> str:
-    keys = {"after": str(part.after), "last": str(part.last)}
-    within = scope(product, queue, part.source, **plan.values(part.source), **keys)
-    return f"/* dbq pipeline.rows */ {sql.script('pipeline.rows', product.dialect, within)}"
+def item(
+    product: Product, queue: Queue, url: str, lake: Lake, plan: LakePlan, part: Part, others: str
+) -> Item:
+    """All that the task of a part needs, as JSON. `others`: whether the archive has columns of
+    others, yes or no."""
+    values = {"plan_id": str(plan.plan_id), "after": str(part.after), "last": str(part.last)}
+    within = queue.scope(product, **values)
+    options = {**within.options, "others": others}
+    text = sql.script(
+        "pipeline.rows", product.dialect, sql.Scope(within.values, options, within.roles)
+    )
+    return {
+        "engine": product.name,
+        "url": url,
+        "lake": lake.location,
+        "connection": plan.label,
+        "queue": queue_value(queue.schema, queue.name),
+        "stem": f"{plan.database.rpartition('/')[2][:8]}-{plan.serial:06}-{part.number:05}",
+        "kind": queue.options.get("payload", "text"),
+        "rows": f"/* dbq pipeline.rows */ {text}",
+    }
 
 
 def export(item: Item) -> dict[str, Any]:
-    """The task; returns the range's manifest."""
-    lake = Lake(item["lake"])
-    fields = {key: value for key, value in item["plan"].items() if key not in {"format", "version"}}
-    plan, part = ArchivePlan(**fields), Range(**item["range"])
+    """The task: writes files, which no commit names yet; returns their entries."""
     with reader(item["engine"], item["url"]) as source:
-        _require_working(source, item)
-        return _Export(lake, plan, part).run(source, item)
-
-
-def _require_working(source: TaskReader, item: Item) -> None:
-    """RefusedError where the run of this task has ended, or another one has taken its lease."""
-    row = source.one(item["working"])
-    if row is None or not row[0]:
-        raise _too_late()
-
-
-def _too_late() -> RefusedError:
-    return RefusedError(
-        "A task of the pipeline started too late.",
-        why="Its run has ended, or another run has taken its place.",
-        next_step="It changed nothing. Run the same command again: it continues.",
-    )
-
-
-def discard_files(lake: Lake, plan: ArchivePlan, numbers: Collection[int]) -> None:
-    """The manifests of these ranges, which are damaged, and the files of attempts at them."""
-    for number in numbers:
-        lake.discard(plan.range_path(number))
-    stems = tuple(f"{plan.stem(number)}{end}" for number in numbers for end in ".-")
-    for path in lake.files(plan.folder) if stems else ():
-        if path.rpartition("/")[2].removeprefix("_tmp-").startswith(stems):
-            lake.discard(path)
+        entries = _Export(item).run(source)
+    return {
+        "rows": sum(entry["rows"] for entry in entries),
+        "bytes": sum(entry["bytes"] for entry in entries),
+        "files": entries,
+    }
 
 
 class _Export:
-    """Writes a range. All its files appear together, at the end, under names of their own; then its
-    manifest, unless another attempt has put its own there: that one counts."""
+    """Writes a part: a file per day, under a name that no other attempt has."""
 
-    def __init__(self, lake: Lake, plan: ArchivePlan, part: Range) -> None:
-        self._lake = lake
-        self._plan = plan
-        self._part = part
-        self._writers: dict[str, tuple[str, Writer]] = {}
-        """By date: the file's path, and its writer."""
+    def __init__(self, item: Item) -> None:
+        self._item = item
+        self._lake = Lake(item["lake"])
+        self._files: dict[str, _DayFile] = {}
 
-    def run(self, source: TaskReader, item: Item) -> dict[str, Any]:
-        """Write the files and the manifest; returns the range's manifest."""
-        kind = self._plan.payload_kind
-        with ExitStack() as files:
-            with ExitStack() as writers:
-                for rows in source.batches(item["rows"]):
-                    for date, batch in by_date(conform(rows, kind)):
-                        self._writer(date, files, writers).write(batch)
-            _require_working(source, item)
-        if not self._lake.can_replace:
-            # The uploads took a while.
-            _require_working(source, item)
-        path = self._plan.range_path(self._part.number)
-        self._lake.write_json(path, self._manifest(), once=True)
-        return self._lake.read_json(path)
+    def run(self, source: TaskReader) -> list[dict[str, Any]]:
+        kind = self._item["kind"]
+        with ExitStack() as files, ExitStack() as writers:
+            for rows in source.batches(self._item["rows"]):
+                for date, batch in by_date(conform(rows, kind)):
+                    self._of(date, files, writers).write(batch)
+        return [self._entry(date, file) for date, file in sorted(self._files.items())]
 
-    def _writer(self, date: str, files: ExitStack, writers: ExitStack) -> Writer:
-        if date not in self._writers:
-            number = self._part.number
-            path = unique_path(self._plan.data_path(date, number))
-            temporary = f"_tmp-{self._plan.stem(number)}-{uuid4().hex}"
-            file = files.enter_context(self._lake.writing(path, temporary=temporary))
-            writer = Writer(file, self._plan.payload_kind)
-            self._writers[date] = path, writers.enter_context(writer)
-        return self._writers[date][1]
+    def _of(self, date: str, files: ExitStack, writers: ExitStack) -> _DayFile:
+        if date not in self._files:
+            folder = folder_of(self._item["connection"], self._item["queue"], date)
+            path = f"{folder}/{self._item['stem']}-{uuid4().hex[:12]}.parquet"
+            opened = files.enter_context(self._lake.writing(path))
+            self._files[date] = _DayFile(path, writers.enter_context(Writer(opened)))
+        return self._files[date]
 
-    def _manifest(self) -> dict[str, Any]:
-        files = [
-            {"path": path, "size": self._lake.size(path), **writer.digest.as_json()}
-            for _, (path, writer) in sorted(self._writers.items())
-        ]
-        return range_manifest(self._plan, self._part, files)
+    def _entry(self, date: str, file: _DayFile) -> dict[str, Any]:
+        values = (self._item["connection"], self._item["queue"], date)
+        return {
+            "path": file.path,
+            "partition": dict(zip(PARTITIONS, values, strict=True)),
+            "size": self._lake.size(file.path),
+            "first": file.first,
+            "last": file.last,
+            **file.writer.digest.as_json(),
+        }
 
 
-def range_manifest(plan: ArchivePlan, part: Range, files: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "plan": plan.id,
-        "range": part.number,
-        "source": part.source,
-        "payload_kind": plan.payload_kind,
-        **{name: sum(file[name] for file in files) for name in ("rows", "bytes", "size")},
-        "files": files,
-    }
+@dataclass
+class _DayFile:
+    path: str
+    writer: Writer
+    first: int | None = None
+    """Key."""
+    last: int = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        keys = batch.column("archive_id")
+        self.first = keys[0].as_py() if self.first is None else self.first
+        self.last = keys[-1].as_py()
+        self.writer.write(batch)
 
 
 def by_date(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
@@ -310,20 +276,3 @@ def by_date(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
     if len(distinct) == 1:
         return [(str(distinct[0]), batch)]
     return [(str(day), batch.filter(pc.equal(days, pa.scalar(day, days.type)))) for day in distinct]
-
-
-def is_manifest(manifest: Mapping[str, Any], plan: ArchivePlan, part: Range) -> bool:
-    """Whether it is that of a range, with all that later phases use."""
-    try:
-        entries = [dict(file) for file in manifest["files"]]
-        paths = [str(entry["path"]) for entry in entries]
-    except (KeyError, TypeError, ValueError):
-        return False
-    counts = (manifest.get("rows"), manifest.get("bytes"), manifest.get("size"))
-    key = (manifest.get("plan"), manifest.get("range"), manifest.get("source"))
-    return (
-        key == (plan.id, part.number, part.source)
-        and all(isinstance(count, int) for count in counts)
-        and all(digests.is_entry(entry, SCHEMA.names) for entry in entries)
-        and all(path.startswith(plan.folder) for path in paths)
-    )

@@ -1,37 +1,44 @@
-"""A whole archive run: it finishes the plans it finds, then carries out a new one."""
+"""A whole archive run: it finishes the plan that it finds, then carries out new ones."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from console import audit, decisions, sql
-from console.audit import EntryFilter, Subject
+from console.audit import Subject
 from console.catalog import Queue
-from console.engines import Database, Session
-from console.errors import ConsoleError
+from console.engines import Database
+from console.errors import ConsoleError, RefusedError, UsageError
 from console.formats import duration, numbered, plain
 from console.pipeline import PhaseProgress, leases, no_progress
-from console.pipeline.archive import delete, export, files
+from console.pipeline.archive import compare, delete, export, files
 from console.pipeline.archive import plan as planning
 from console.pipeline.archive.export import url_for_tasks
-from console.pipeline.archive.plan import ArchivePlan, ArchiveRequest, Range
-from console.pipeline.lake import TRASH, DamagedError, Lake
+from console.pipeline.archive.plan import (
+    COMMITTED,
+    NONE,
+    RESERVED,
+    ArchiveRequest,
+    Cutoffs,
+    LakePlan,
+    Part,
+    Rows,
+)
+from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.spark import Security, Tasks
+from console.pipeline.table import MessagesTable, application_of
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 VERB = "pipeline archive"
 OWN_CONNECTIONS = 2
-"""To the database: one that renews the run's lease, and the session that deletes."""
-PHASES = ("export", "verify", "delete", "withdraw")
-_RUNS_MOST = 1_000
-"""Of a queue's latest runs it is known under which name each had the database."""
-
-Manifests = dict[int, Mapping[str, Any]]
-"""By the number of the range."""
-Keys = dict[int, set[int]]
-"""Of rows, by the number of their range."""
+"""To the database: one that renews the run's lease, and one that reserves and notes."""
+PHASES = ("compare", "export", "verify", "delete")
 
 
 @dataclass(frozen=True)
@@ -40,30 +47,35 @@ class ArchivePreview:
 
     queue: Queue
     lake: str
-    unfinished: ArchivePlan | None
-    plan: ArchivePlan
+    unfinished: LakePlan | None
+    left: int
+    """Rows that the unfinished plan has reserved."""
+    found: Rows
+    cutoffs: Cutoffs
     spark: Security | None = None
 
     @property
     def rows(self) -> int:
         """At most so many rows leave the database."""
-        return self.plan.rows + (0 if self.unfinished is None else self.unfinished.rows)
+        return self.found.rows + self.left
 
     def lines(self) -> list[str]:
-        plan, first = self.plan, self.unfinished
+        found, first = self.found, self.unfinished
         lines = [
-            f"{VERB} {plain(self.queue.label)}: {numbered(plan.rows, 'row')} "
+            f"{VERB} {plain(self.queue.label)}: {numbered(found.rows, 'row')} "
             f"into {plain(self.lake)}, then deleted"
         ]
-        if plan.rows:
-            lines.append(
-                f"  {plan.oldest} to {plan.newest} UTC, {numbered(len(plan.ranges), 'range')}"
-            )
-        lines.append(f"  popped rows up to {plan.cutoff} UTC, others up to {plan.before} UTC")
-        if plan.done_before:
-            lines.append(f"  done rows of the queue up to {plan.done_before} UTC")
+        if found.rows:
+            lines.append(f"  archived {_utc(found.oldest)} to {_utc(found.newest)} UTC")
+        lines.append(
+            f"  popped rows up to {_utc(self.cutoffs.cutoff)} UTC, others up to "
+            f"{_utc(self.cutoffs.before)} UTC"
+        )
         if first is not None:
-            lines.append(f"  the plan {first.id} is finished first: {numbered(first.rows, 'row')}")
+            lines.append(
+                f"  plan {first.serial} is finished first: {numbered(self.left, 'row')} "
+                f"{_STATES[first.state]}"
+            )
         lines.append("  restore brings none of it back; pipeline replay does")
         if self.spark is not None:
             lines.append(f"  {self.spark.line}")
@@ -71,39 +83,49 @@ class ArchivePreview:
 
     def as_json(self) -> dict[str, Any]:
         """The stable object of `--json`."""
-        plan = self.plan
         return {
             "verb": VERB,
             "queue": self.queue.name,
             "schema": self.queue.schema,
             "lake": self.lake,
-            "rows": plan.rows,
-            "ranges": len(plan.ranges),
-            "oldest": plan.oldest or None,
-            "newest": plan.newest or None,
-            "cutoff": plan.cutoff,
-            "before": plan.before,
-            "done_before": plan.done_before or None,
-            "unfinished": None if self.unfinished is None else self.unfinished.id,
+            "rows": self.found.rows,
+            "oldest": _utc(self.found.oldest) or None,
+            "newest": _utc(self.found.newest) or None,
+            "cutoff": _utc(self.cutoffs.cutoff),
+            "before": _utc(self.cutoffs.before),
+            "unfinished": None if self.unfinished is None else self.unfinished.serial,
+            "unfinished_rows": self.left,
             "spark": None if self.spark is None else self.spark.as_json(),
         }
+
+
+_STATES = {
+    RESERVED: "reserved for the lake",
+    COMMITTED: "in the lake, still to be deleted here",
+}
+
+
+def _utc(at: datetime | None) -> str:
+    if at is None:
+        return ""
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
 
 
 @dataclass
 class ArchiveResult:
     """Of one plan."""
 
-    plan: str
+    plan: int
+    """Its serial number."""
     exported: int = 0
     deleted: int = 0
-    withdrawn: int = 0
     files: int = 0
     bytes: int = 0
     """Of payload, in the lake."""
     size: int = 0
     """Of the files."""
-    exported_again: int = 0
-    """Ranges whose manifest was damaged or missing, before anything was deleted."""
+    in_lake_before: int = 0
+    """Rows that the lake had already: they were not exported again."""
     seconds: dict[str, float] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     """By phase, what this run moved; not what earlier runs had done."""
@@ -116,7 +138,6 @@ class ArchiveResult:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """As `done.json` and `--json` have it."""
         seconds = {phase: round(value, 3) for phase, value in self.seconds.items()}
         return {**vars(self), "seconds": seconds, "rows_per_second": self.rows_per_second}
 
@@ -128,67 +149,45 @@ class ArchiveResult:
             if phase in self.seconds
         )
         lines = [
-            f"plan {self.plan}: exported {self.exported:,}, deleted {self.deleted:,}, "
-            f"withdrawn {self.withdrawn:,}; {self.files:,} files, {self.bytes:,} bytes of payload",
+            f"plan {self.plan}: exported {self.exported:,}, deleted {self.deleted:,}; "
+            f"{self.files:,} files, {self.bytes:,} bytes of payload",
             f"  {phases}",
         ]
-        if self.exported_again:
-            lines.append(
-                f"  {self.exported_again} ranges with a damaged manifest were exported again"
-            )
+        if self.in_lake_before:
+            lines.append(f"  {numbered(self.in_lake_before, 'row')} were in the lake already")
         return lines
 
 
 def preview(
-    database: Database, queue: Queue, lake: Lake, request: ArchiveRequest, **options: int
+    database: Database, queue: Queue, lake: Lake, request: ArchiveRequest
 ) -> ArchivePreview:
-    """What a run would do. Nothing is written. `options`: those of `planning.make`."""
-    planning.require_archive(queue, request)
+    """What a run would do. Nothing is written."""
+    planning.require_archive(queue)
     with database.transaction("plan what goes into the lake", read_only=True) as connection:
-        plan = planning.make(connection, queue, database.label, request, **options)
-    return ArchivePreview(queue, lake.location, _unfinished(database, queue, lake), plan)
+        cutoffs = Cutoffs.of(connection, request)
+        plan = _unfinished(connection, queue)
+        left = 0 if plan is None else planning.reserved(connection, plan).rows
+        found = planning.available(connection, queue, cutoffs)
+    if plan is not None and plan.state == RESERVED:
+        # What is reserved is in the archive still.
+        found = replace(found, rows=max(0, found.rows - left))
+    return ArchivePreview(queue, lake.location, plan, left, found, cutoffs)
 
 
-def _unfinished(database: Database, queue: Queue, lake: Lake) -> ArchivePlan | None:
-    """The oldest unfinished plan of the queue. DamagedError where it is of another database.
-
-    Also that of a run with another name for the database (another URL or profile): its rows may be
-    in the lake already. The audit knows these names, and by its cut-off that a plan is the queue's.
-    """
-    if plan := planning.unfinished(lake, database.label, queue):
-        _require_database(database, lake, plan)
-        return plan
-    with database.transaction("read the audit", read_only=True) as connection:
-        runs = EntryFilter(queue.schema, queue.name, VERB)
-        earlier = {
-            (run.connection, run.cutoff) for run in audit.entries(connection, runs, _RUNS_MOST)
-        }
-    for name in sorted({name for name, _ in earlier} - {database.label}):
-        plan = planning.unfinished(lake, name, queue)
-        if plan is not None and (name, plan.cutoff_time) in earlier:
-            _require_database(database, lake, plan)
-            return plan
-    return None
+def _unfinished(connection: "Connection", queue: Queue) -> LakePlan | None:
+    if not decisions.catalog_contents(connection).lakes:
+        return None
+    plan = planning.find(connection, queue)
+    return plan if plan is not None and plan.unfinished else None
 
 
-def _require_database(database: Database, lake: Lake, plan: ArchivePlan) -> None:
-    with database.transaction("read the catalog", read_only=True) as connection:
-        known = decisions.catalog_contents(connection).identified
-        here = sql.value(connection, str, "catalog.identity") if known else ""
-    if plan.database not in {"", here}:
-        raise _another_database(
-            lake, plan, f"It was made in {plan.database}; this is {here or 'a catalog without id'}."
-        )
+@dataclass(frozen=True)
+class Sizes:
+    """Rows at a time."""
 
-
-def _another_database(lake: Lake, plan: ArchivePlan, why: str) -> DamagedError:
-    return DamagedError(
-        f"The unfinished plan {plan.id} in {lake.location} belongs to another database.",
-        why=f"{why} So the address leads elsewhere now, or the database was restored to an earlier "
-        "moment, or its audit was changed.",
-        next_step="Nothing was changed. Connect to the database in which it was begun, and it is "
-        "finished there; or give this one a lake of its own: --lake PATH",
-    )
+    plan: int = planning.PLAN_ROWS
+    part: int = planning.PART_ROWS
+    batch: int = delete.BATCH
 
 
 def archive(
@@ -198,125 +197,265 @@ def archive(
     tasks: Tasks,
     *,
     on_progress: PhaseProgress = no_progress,
-    batch: int = delete.BATCH,
+    sizes: Sizes = Sizes(),
     connections: int | None = None,
+    cores: int = 1,
 ) -> list[ArchiveResult]:
-    """Finish the unfinished plans, then carry out the one of the preview.
+    """Finish the unfinished plan, then take what the preview's cut-offs allow.
 
-    At most `connections` to the database are open at a time, OWN_CONNECTIONS among them.
-    RefusedError where another run is working on the queue and the lake.
+    At most `connections` to the database are open at a time, OWN_CONNECTIONS among them. `cores`:
+    how many tasks run at a time. RefusedError where another run is working on the queue.
     """
-    queue = offered.queue
+    with _in_charge(database, offered.queue, lake) as run:
+        run.tasks, run.on_progress, run.sizes, run.cores = tasks, on_progress, sizes, cores
+        run.at_once = None if connections is None else max(1, connections - OWN_CONNECTIONS)
+        return list(run.all(offered.cutoffs))
+
+
+@dataclass(frozen=True)
+class Cancellation:
+    """What `cancel` would do."""
+
+    queue: Queue
+    plan: LakePlan
+    left: int
+
+    def lines(self) -> list[str]:
+        return [
+            f"{VERB} {plain(self.queue.label)} --cancel: the {numbered(self.left, 'row')} that "
+            f"plan {self.plan.serial} reserved for {plain(self.plan.lake)} stay in the archive",
+            "  refused if the lake has any of them",
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """The stable object of `--json`."""
+        return {
+            "verb": VERB,
+            "queue": self.queue.name,
+            "schema": self.queue.schema,
+            "lake": self.plan.lake,
+            "cancelled": self.plan.serial,
+            "rows": self.left,
+        }
+
+
+def cancellation(database: Database, queue: Queue) -> Cancellation:
+    """UsageError where the queue has no unfinished plan."""
+    with database.transaction("read the plan of the archive", read_only=True) as connection:
+        plan = _unfinished(connection, queue)
+        if plan is None:
+            raise UsageError(f"The queue {queue.name!r} has no unfinished plan.")
+        return Cancellation(queue, plan, planning.reserved(connection, plan).rows)
+
+
+def cancel(database: Database, queue: Queue, lake: Lake) -> int:
+    """Give the rows of the unfinished plan back; how many. RefusedError where the lake has them."""
+    with _in_charge(database, queue, lake) as run:
+        return run.cancel()
+
+
+@contextmanager
+def _in_charge(database: Database, queue: Queue, lake: Lake) -> "Iterator[_Run]":
+    """This process carries out the queue's plans: no other one does while the body runs."""
     with database.transaction("read the audit", read_only=True) as connection:
         audit.require(connection)
     with database.transaction("read the catalog") as connection:
-        audit.prepare_identity(connection)
+        audit.prepare_lakes(connection)
         identity = sql.value(connection, str, "catalog.identity")
-    done: list[ArchiveResult] = []
-    plan = offered.plan
-    at_once = None if connections is None else connections - OWN_CONNECTIONS
-    name = leases.lease_name("run", lake.id(), queue)
+    name = leases.lease_name("run", queue)
     with leases.held(database, name, leases.already_running(queue)) as lease:
-
-        def carry_out(plan: ArchivePlan, *, again: bool) -> None:
-            run = _PlanRun(database, queue, lake, tasks, plan, lease, on_progress, batch, at_once)
-            done.append(run.carry_out(again=again))
-
-        while (unfinished := _unfinished(database, queue, lake)) is not None:
-            carry_out(unfinished, again=True)
-        if done:
-            with database.transaction("plan what else goes", read_only=True) as connection:
-                plan = planning.with_ranges(connection, queue, plan)
-        if plan.ranges:
-            plan = replace(plan, database=identity)
-            lease.require()
-            planning.write(lake, plan)
-            carry_out(plan, again=False)
-    return done
+        with database.transaction("take over the plan of the archive") as connection:
+            earlier = planning.locked(connection, queue)
+            plan = planning.update(connection, earlier, run=lease.holder)
+        if earlier.action_id:
+            # Of a killed run; it may be another login's.
+            with suppress(ConsoleError), database.transaction("end an action") as connection:
+                detail = f"interrupted; plan {plan.serial} continues in a later action"
+                audit.end(connection, earlier.action_id, "stopped", detail)
+        yield _Run(database, queue, lake, lease, identity, plan)
 
 
-@dataclass
-class _PlanRun:
-    """Carries out one plan, from whatever state it is in."""
+class _Run:
+    """Carries out the plans of a queue, from whatever state the last one is in."""
 
-    _database: Database
-    _queue: Queue
-    _lake: Lake
-    _tasks: Tasks
-    _plan: ArchivePlan
-    _lease: leases.Lease
-    _on_progress: PhaseProgress
-    _batch: int
-    _at_once: int | None
+    tasks: Tasks
+    on_progress: PhaseProgress = staticmethod(no_progress)
+    sizes = Sizes()
+    at_once: int | None = None
+    cores = 1
 
-    def __post_init__(self) -> None:
-        self._result = ArchiveResult(self._plan.id)
+    def __init__(
+        self,
+        database: Database,
+        queue: Queue,
+        lake: Lake,
+        lease: leases.Lease,
+        identity: str,
+        plan: LakePlan,
+    ) -> None:
+        self._database = database
+        self._queue = queue
+        self._lake = lake
+        self._lease = lease
+        self._identity = identity
+        self._plan = plan
+        self._application = application_of(identity.rpartition("/")[2], queue)
+        self._result = ArchiveResult(plan.serial)
+        self._table = MessagesTable.open(lake)
+        """As this run found it; None: to be opened, or created."""
+        self._doubtful = False
+        """Whether the table may have rows of the plan already."""
+        self._complete = False
+        """Whether all that may leave is reserved."""
 
-    def carry_out(self, *, again: bool) -> ArchiveResult:
-        with self._database.session("archive into the lake") as session:
-            earlier = self._earlier_actions(session) if again else []
-            self._end_earlier_actions(session, earlier)
-            deleting = any(action.done for action in self._actions(session))
-            action_id = self._begin(session)
-            with self._ended(session, action_id):
-                manifests = self._export(action_id, again=again, deleting=deleting)
-                self._verify(manifests, deleting=deleting)
-                kept = self._delete(session, manifests, action_id)
-                self._withdraw(manifests, kept, action_id)
-        return self._result
+    def all(self, cutoffs: Cutoffs) -> Iterator[ArchiveResult]:
+        doubtful = self._plan.unfinished
+        if doubtful:
+            yield self._carry_out(self._begin_again(), doubtful=True)
+        while not self._complete and (action_id := self._reserve(cutoffs, doubtful=doubtful)):
+            yield self._carry_out(action_id, doubtful=self._doubtful)
+            doubtful = False
 
-    def _begin(self, session: Session) -> int:
+    def _require_not_behind(self, table: MessagesTable, last: int) -> None:
+        """DamagedError where the table lacks a plan whose rows are no longer in the database."""
         plan = self._plan
-        subject = replace(
-            Subject.of(self._database, self._queue, VERB, self._detail),
-            cutoff=plan.cutoff_time,
-            planned=plan.rows,
-        )
-        with session.transaction("begin an action") as connection:
+        if table.id == plan.table_id and last < plan.committed:
+            raise DamagedError(
+                f"The lake {self._lake.location} is older than this database: it lacks plan "
+                f"{plan.committed} of {self._queue.name!r}.",
+                why=f"Its last one is {last or 'none'}: it was restored to an earlier moment. The "
+                "rows of later plans were deleted here once it had them.",
+                next_step="Nothing was changed. Put the newer lake back; or leave this one as it "
+                "is, cancel an unfinished plan (--cancel), and go on in another one: --lake PATH",
+            )
+
+    def cancel(self) -> int:
+        plan = self._plan
+        if not plan.unfinished:
+            raise UsageError(f"The queue {self._queue.name!r} has no unfinished plan.")
+        table = self._table
+        if table is not None and table.id == plan.table_id and plan.database == self._identity:
+            found = compare.compare(self._database, self._queue, self._lake, table, plan)
+            if found.held:
+                raise RefusedError(
+                    f"Plan {plan.serial} cannot be cancelled: the lake {self._lake.location} has "
+                    f"{numbered(found.held, 'row')} of it.",
+                    why="Given back, they would be there twice.",
+                    next_step=f"Finish it: dbq-console pipeline archive {self._queue.name}",
+                )
+        subject = self._subject(f"plan {plan.serial} cancelled", 0)
+        with self._database.transaction("cancel the plan of the archive") as connection:
             action_id = audit.begin(connection, subject)
-        self._lake.write_json(f"{plan.manifests}/runs/{action_id}.json", {"action": action_id})
+            planning.locked(connection, self._queue)
+            rows = planning.release_all(connection, plan)
+            # The next serial is no plan's of the table: so the next one is compared with it.
+            changes = {"serial": plan.serial + 1, "state": NONE, "action_id": 0}
+            planning.update(connection, plan, **changes)
+            audit.end(connection, action_id, "done", subject.detail)
+        return rows
+
+    # -- reserve
+
+    def _subject(self, detail: str, planned: int) -> Subject:
+        subject = Subject.of(self._database, self._queue, VERB, detail)
+        return replace(subject, planned=planned)
+
+    def _reserve(self, cutoffs: Cutoffs, *, doubtful: bool) -> int:
+        """Reserve what may leave, with its audit, in one transaction; the action, 0: nothing.
+
+        `doubtful`: whether the table may have rows that are in the archive, too.
+        """
+        if self._table is None:
+            self._table = MessagesTable.open(self._lake) or MessagesTable.create(self._lake)
+        table = self._table
+        last = table.last_serial(self._application)
+        self._require_not_behind(table, last)
+        serial = max(last, self._plan.serial) + 1
+        detail = f"plan {serial} into {self._lake.location}"
+        with self._database.transaction("reserve rows for the lake") as connection:
+            planning.locked(connection, self._queue)
+            planning.require_charge(connection, self._plan)
+            # Of a plan of which this row knows nothing: it was changed, or restored.
+            forgotten = planning.release_all(connection, self._plan)
+            found = planning.reserve(connection, self._queue, self._plan, cutoffs, self.sizes.plan)
+            if not found.rows:
+                return 0
+            subject = replace(self._subject(detail, found.rows), cutoff=cutoffs.cutoff)
+            action_id = audit.begin(connection, subject)
+            plan = planning.update(
+                connection,
+                self._plan,
+                serial=serial,
+                state=RESERVED,
+                lake=self._lake.location,
+                table_id=table.id,
+                committed=last,
+                database=self._identity,
+                label=self._database.label,
+                made_at=sql.value(connection, datetime, "pipeline.server_time"),
+                action_id=action_id,
+            )
+        self._complete = found.rows < self.sizes.plan and not doubtful
+        self._doubtful = doubtful or bool(forgotten) or last != self._plan.serial
+        self._plan = plan
         return action_id
 
-    @property
-    def _detail(self) -> str:
-        return f"plan {self._plan.id} into {self._lake.location}"
+    def _begin_again(self) -> int:
+        """The action that carries on with the unfinished plan. DamagedError where that is of
+        another database, or of another lake."""
+        self._require_same()
+        detail = f"plan {self._plan.serial} into {self._lake.location}, continued"
+        with self._database.transaction("begin an action") as connection:
+            rows = planning.reserved(connection, self._plan).rows
+            action_id = audit.begin(connection, self._subject(detail, rows))
+            plan = planning.update(connection, self._plan, action_id=action_id)
+        self._plan = plan
+        return action_id
 
-    def _earlier_actions(self, session: Session) -> list[leases.Action]:
-        """Those that carried out the plan so far, by this database's audit. DamagedError where
-        that does not have those which the lake knows."""
-        plan = self._plan
-        actions = self._actions(session)
-        names = self._lake.names(f"{plan.manifests}/runs")
-        known = {int(number) for name in names if (number := name[: -len(".json")]).isdecimal()}
-        known |= delete.Intents(self._lake, plan).actions
-        if missing := known - {action.action_id for action in actions}:
-            raise _another_database(
-                self._lake, plan, f"Its action {min(missing)} is not in this database's audit."
+    def _require_same(self) -> None:
+        plan, what = self._plan, f"Plan {self._plan.serial} of {self._queue.name!r}"
+        back = (
+            f"give its rows back: dbq-console pipeline archive {self._queue.name} --cancel "
+            f"--lake {self._lake.location}"
+        )
+        if plan.database != self._identity:
+            raise DamagedError(
+                f"{what} was made in another database.",
+                why=f"It was made in {plan.database}; this is {self._identity}: a copy, or the "
+                "database after an upgrade of its server.",
+                next_step="Nothing was changed. If this is a copy for trials, or was upgraded, "
+                f"{back}",
             )
-        # Temporary files of a killed run begin with _.
-        begun = {name for name in self._lake.names(plan.manifests) if not name.startswith("_")}
-        if not actions and begun > {"plan.json"}:
-            raise _another_database(
-                self._lake, plan, "It was begun, and this database's audit has no action of it."
+        table = self._table
+        if table is None or table.id != plan.table_id:
+            raise DamagedError(
+                f"{what} is for another lake.",
+                why=f"It was begun for {plan.lake}, whose table is {plan.table_id}; "
+                f"{self._lake.location} has {'none' if table is None else table.id}.",
+                next_step="Nothing was changed. Name that lake with --lake, and it is finished "
+                f"there; or, where that one is lost, {back}",
             )
-        return actions
+        self._require_not_behind(table, table.last_serial(self._application))
 
-    def _actions(self, session: Session) -> list[leases.Action]:
-        with session.transaction("read the audit") as connection:
-            return leases.actions(connection, self._queue, self._plan.cutoff_time)
+    # -- a plan
 
-    def _end_earlier_actions(self, session: Session, earlier: Sequence[leases.Action]) -> None:
-        """Of interrupted runs: late tasks of theirs then see that it has ended."""
-        for action in earlier:
-            if not action.ended:
-                with session.transaction("end an earlier action") as connection:
-                    detail = f"interrupted; plan {self._plan.id} continues in a later action"
-                    audit.end(connection, action.action_id, "stopped", detail)
+    def _carry_out(self, action_id: int, *, doubtful: bool) -> ArchiveResult:
+        self._result = ArchiveResult(self._plan.serial)
+        with self._ended(action_id):
+            if doubtful:
+                with self._phase("compare"):
+                    self._compare()
+            if self._plan.state == RESERVED:
+                entries = self._export()
+                self._verify(entries)
+                self._commit(entries)
+            self._delete(action_id)
+        return self._result
 
     @contextmanager
-    def _ended(self, session: Session, action_id: int) -> Iterator[None]:
+    def _ended(self, action_id: int) -> Iterator[None]:
         """End the action as the body ends."""
-        outcome, detail = "failed", self._detail
+        outcome, detail = "failed", f"plan {self._plan.serial} into {self._lake.location}"
         try:
             yield
             outcome = "done"
@@ -327,7 +466,7 @@ class _PlanRun:
             outcome = "stopped"
             raise
         finally:
-            with suppress(ConsoleError), session.transaction("end an action") as connection:
+            with suppress(ConsoleError), self._database.transaction("end an action") as connection:
                 audit.end(connection, action_id, outcome, detail)
 
     @contextmanager
@@ -338,198 +477,143 @@ class _PlanRun:
         finally:
             self._result.seconds[name] = time.monotonic() - began
 
-    # -- export
-
-    def _export(self, action_id: int, *, again: bool, deleting: bool) -> Manifests:
-        """The manifest of each range; all of them are in the lake then."""
-        plan = self._plan
-        manifests = self._earlier_manifests(deleting=deleting) if again else {}
-        items = export.items(
-            self._database.product,
-            self._queue,
-            url_for_tasks(self._database),
-            self._lake,
-            plan,
-            [part for part in plan.ranges if part.number not in manifests],
-            self._lease.working_text(self._database.product, action_id),
-        )
-        if again:
-            self._lease.require()
-            export.discard_files(self._lake, plan, {item["range"]["number"] for item in items})
-        with self._phase("export"):
-            on_progress = partial(self._on_progress, "export")
-            new = self._tasks.run(export.export, items, on_progress, at_once=self._at_once)
-        self._result.rows["export"] = sum(manifest["rows"] for manifest in new)
-        return manifests | {manifest["range"]: manifest for manifest in new}
-
-    def _earlier_manifests(self, *, deleting: bool) -> Manifests:
-        """Of earlier runs. Until rows are deleted, a damaged one counts as missing: the database
-        still has its rows."""
-        found: Manifests = {}
-        for part in self._plan.ranges:
-            path = self._plan.range_path(part.number)
-            try:
-                found[part.number] = self._manifest(path, part)
-            except FileNotFoundError:
-                if deleting:
-                    raise _unusable(self._lake.path(path), "It is missing.") from None
-            except DamagedError:
-                if deleting:
-                    raise
-                self._result.exported_again += 1
-        return found
-
-    def _manifest(self, path: str, part: Range) -> Mapping[str, Any]:
-        manifest = self._lake.read_json(path)
-        if not export.is_manifest(manifest, self._plan, part):
-            raise _unusable(self._lake.path(path), "It is not the manifest of this range.")
-        return manifest
-
-    # -- verify
+    def _set(self, **changes: object) -> None:
+        with self._database.transaction("note how far the plan is") as connection:
+            plan = planning.update(connection, self._plan, **changes)
+        self._plan = plan
 
     @property
-    def _verified_path(self) -> str:
-        return f"{self._plan.manifests}/verified.json"
+    def _opened(self) -> MessagesTable:
+        if self._table is None:
+            raise ValueError("a plan has a table")
+        return self._table
 
-    def _verified_rows(self) -> int | None:
-        """None where no earlier run says that it has verified them."""
-        with suppress(FileNotFoundError, DamagedError):
-            rows = self._lake.read_json(self._verified_path).get("rows")
-            return rows if isinstance(rows, int) else None
-        return None
+    def _compare(self) -> None:
+        """Go on by what the table has of the reserved rows: what it has is only deleted."""
+        plan, table = self._plan, self._opened
+        found = compare.compare(self._database, self._queue, self._lake, table, plan)
+        self._result.rows["compare"] = found.held + len(found.absent)
+        if found.held or plan.state == COMMITTED:
+            self._result.in_lake_before = found.held
+            # What the table lacks, or has lost since, goes with the next plan.
+            committed = table.last_serial(self._application)
+            self._release(found.absent, state=COMMITTED, committed=committed)
+        else:
+            self._set(serial=max(plan.serial, table.last_serial(self._application) + 1))
+            self._result.plan = self._plan.serial
 
-    def _verify(self, manifests: Manifests, *, deleting: bool) -> None:
-        """Until rows are deleted: from then on files may have been rewritten."""
-        if deleting and (rows := self._verified_rows()) is not None:
-            self._result.exported = rows
+    def _release(self, keys: Sequence[int], **changes: object) -> None:
+        with self._database.transaction("give rows back") as connection:
+            for at in range(0, len(keys), delete.BATCH):
+                few = [str(key) for key in keys[at : at + delete.BATCH]]
+                planning.release(connection, self._plan, few)
+            plan = planning.update(connection, self._plan, **changes)
+        self._plan = plan
+
+    # -- export, verify, commit
+
+    def _parts(self, rows: int) -> list[Part]:
+        with self._database.transaction("read the plan of the archive", read_only=True) as it:
+            return planning.parts(it, self._plan, rows)
+
+    def _export(self) -> list[dict[str, Any]]:
+        """The entries of the files: all that is reserved and still in the archive is in them."""
+        with self._database.transaction("read the archive", read_only=True) as connection:
+            others = planning.others(connection, self._queue)
+            count = planning.reserved(connection, self._plan).rows
+        # Two tasks a core, so that the last one does not keep all others waiting.
+        enough = max(planning.LEAST_PART_ROWS, count // (2 * self.cores))
+        parts = self._parts(self.sizes.part if self.cores == 1 else min(self.sizes.part, enough))
+        url = url_for_tasks(self._database)
+        product = self._database.product
+        items = [
+            export.item(product, self._queue, url, self._lake, self._plan, part, others)
+            for part in parts
+        ]
+        with self._phase("export"):
+            on_progress = partial(self.on_progress, "export")
+            done = self.tasks.run(export.export, items, on_progress, at_once=self.at_once)
+        self._result.rows["export"] = sum(one["rows"] for one in done)
+        self._give_up_missing(parts, done)
+        return [entry for one in done for entry in one["files"]]
+
+    def _give_up_missing(self, parts: Sequence[Part], done: Sequence[dict[str, Any]]) -> None:
+        """Rows that others deleted between the reservation and the export are in no file."""
+        short = [of for of, one in zip(parts, done, strict=True) if one["rows"] != of.rows]
+        if not short:
             return
+        written: set[int] = set()
+        for part, one in zip(parts, done, strict=True):
+            if part in short:
+                for entry in one["files"]:
+                    written |= files.keys(self._lake, entry["path"])
+        missing: list[int] = []
+        with self._database.transaction("read the plan of the archive", read_only=True) as it:
+            for part in short:
+                values = {"plan_id": self._plan.plan_id, "after": part.after, "last": part.last}
+                keys = sql.values(it, int, "pipeline.keys", **values)
+                missing += [key for key in keys if key not in written]
+        self._release(missing)
+
+    def _verify(self, entries: Sequence[dict[str, Any]]) -> None:
+        items = [
+            {"lake": self._lake.location, "files": list(entries[at : at + _FILES_A_TASK])}
+            for at in range(0, len(entries), _FILES_A_TASK)
+        ]
         with self._phase("verify"):
-            items = files.items(self._lake, list(manifests.values()))
-            results = self._tasks.run(files.verify, items, partial(self._on_progress, "verify"))
+            results = self.tasks.run(files.verify, items, partial(self.on_progress, "verify"))
         self._result.rows["verify"] = sum(result["rows"] for result in results)
-        if wrong := [result for result in results if result["wrong"]]:
-            what = (
-                f"{len(wrong)} of {len(results)} ranges are not in the lake as they were written."
-            )
-            why = str(wrong[0]["wrong"][0])
-            if deleting:
-                raise DamagedError(
-                    what,
-                    why=f"{why}. {self._lake.path(self._verified_path)} is missing or damaged too, "
-                    "which says that they had been verified.",
-                    next_step="Nothing more is deleted. Put the files back from a backup of the "
-                    "lake.",
-                )
-            for result in wrong:
-                # Its rows are all still in the database: the next run exports them again.
-                self._lake.discard(self._plan.range_path(result["range"]))
+        if wrong := [why for result in results for why in result["wrong"]]:
             raise DamagedError(
-                what,
-                why=why,
+                f"{len(wrong)} of {len(entries)} files are not in the lake as they were written.",
+                why=str(wrong[0]),
                 next_step="Nothing was deleted. Check the lake's disk, then run it again: it "
-                "exports these ranges again.",
+                "exports these rows again.",
             )
-        rows = sum(int(manifest["rows"]) for manifest in manifests.values())
-        self._lake.write_json(self._verified_path, {"plan": self._plan.id, "rows": rows})
-        self._result.exported = rows
 
-    # -- delete, withdraw
-
-    def _delete(self, session: Session, manifests: Manifests, action_id: int) -> Keys:
-        """Delete what was exported; by range the keys of the rows that the lake is to keep."""
-        intents = delete.Intents(self._lake, self._plan)
-        intents.committed = {action.action_id: action.done for action in self._actions(session)}
-        deleter = delete.Deleter(
-            session,
-            self._queue,
-            self._plan,
-            intents,
-            action_id,
-            self._lease.renew,
-            batch_rows=self._batch,
-        )
-        parts = self._plan.ranges
-        on_progress = partial(self._on_progress, "delete", of=len(parts), size=0)
-        gone: Keys = {}
-        with self._phase("delete"):
-            for number, part in enumerate(parts):
-                before = intents.deleted(part.number)
-                keys = delete.exported(self._lake, manifests[part.number], before)
-                for _ in deleter.range(part, keys, before):
-                    on_progress(done=number, rows=deleter.done)
-                rest = keys.keys() - deleter.deleted
-                gone[part.number] = keys.keys() - deleter.present(part, keys, rest)
-        self._result.rows["delete"] = deleter.done
-        on_progress(done=len(parts), rows=deleter.done)
-        return self._kept(session, intents, gone)
-
-    def _kept(self, session: Session, intents: delete.Intents, gone: Keys) -> Keys:
-        """Of the exported rows that the database does not have, those that nobody took back.
-
-        What it has is withdrawn from the lake. What it does not have was deleted by this plan, or
-        taken by an operator's action, as a restore does. DamagedError where it is not known which.
-        """
-        plan = self._plan
-        actions = self._actions(session)
-        with session.transaction("read the audit") as connection:
-            times = plan.cutoff_time, plan.made_time
-            taken = leases.taken_by_others(connection, self._queue, *times)
-        missing = sum(map(len, gone.values()))
-        counted = sum(action.done for action in actions)
-        if not taken or missing == counted:
-            return gone
-        intents.committed = {action.action_id: action.done for action in actions}
-        deleted = {number: intents.deleted(number) for number in gone}
-        known = sum(map(len, deleted.values()))
-        if known == counted and missing - known <= taken:
-            return {number: keys & deleted[number] for number, keys in gone.items()}
-        raise DamagedError(
-            f"It is not known which rows of the plan {plan.id} only the lake has.",
-            why=f"The database lacks {missing:,} of the exported rows. By its audit this plan "
-            f"deleted {counted:,}, of which the lake knows {known:,}, and other actions, as "
-            f"restore, can have taken {taken:,}.",
-            next_step="Nothing more is changed: the lake keeps them all. Put the files of "
-            f"{self._lake.path(plan.manifests)}/deletes back from a backup of the lake, or from "
-            f"its folder {TRASH}, then run it again.",
-        )
-
-    def _withdraw(self, manifests: Manifests, kept: Keys, action_id: int) -> None:
-        result, paths = self._result, set()
-        with self._phase("withdraw"):
-            for part in self._plan.ranges:
-                manifest = delete.withdraw(
-                    self._lake,
-                    self._plan,
-                    part,
-                    manifests[part.number],
-                    kept[part.number],
-                    self._lease.require,
-                )
-                result.deleted += len(kept[part.number])
-                result.bytes += int(manifest["bytes"])
-                result.size += int(manifest["size"])
-                paths |= {file["path"] for file in manifest["files"]}
-        result.files = len(paths)
-        result.withdrawn = result.exported - result.deleted
-        result.rows["withdraw"] = result.withdrawn
+    def _commit(self, entries: Sequence[dict[str, Any]]) -> None:
         self._lease.require()
-        self._remove_others(paths)
-        content = {**result.as_json(), "action": action_id, "queue": self._queue.name}
-        self._lake.write_json(self._plan.done_path, {**content, "paths": sorted(paths)})
-        delete.Intents(self._lake, self._plan).clear()
+        result = self._result
+        result.exported = sum(entry["rows"] for entry in entries)
+        result.files = len(entries)
+        result.bytes = sum(entry["bytes"] for entry in entries)
+        result.size = sum(entry["size"] for entry in entries)
+        if entries:
+            table = MessagesTable.open(self._lake)
+            if table is None or table.id != self._plan.table_id:
+                raise DamagedError(
+                    f"The lake {self._lake.location} was replaced while it was written.",
+                    next_step="Nothing was deleted. Run it again.",
+                )
+            if not table.commit(self._application, self._plan.serial, entries):
+                raise RefusedError(
+                    f"Another run has put plan {self._plan.serial} into the lake.",
+                    why="A copy of this database, or of this run, writes into the same lake.",
+                    next_step="Nothing was deleted. Run it again: it compares the rows one by one.",
+                )
+            self._table = None  # as it was before
+            self._set(state=COMMITTED, committed=self._plan.serial)
+        else:
+            self._set(state=NONE)
 
-    def _remove_others(self, paths: set[str]) -> None:
-        """The plan's files that no manifest names: withdrawn as a whole, or of failed attempts."""
-        prefixes = (f"{self._plan.id}-", f"_tmp-{self._plan.id}-")
-        for path in self._lake.files(self._plan.folder):
-            if path not in paths and path.rsplit("/", 1)[-1].startswith(prefixes):
-                self._lake.discard(path)
+    # -- delete
+
+    def _delete(self, action_id: int) -> None:
+        parts = self._parts(self.sizes.batch)
+        with self._phase("delete"):
+            deleted = delete.delete(
+                self._database,
+                self._queue,
+                self._plan,
+                action_id,
+                parts,
+                lambda done, rows: self.on_progress(
+                    "delete", done=done, of=len(parts), rows=rows, size=0
+                ),
+                sessions=min(delete.SESSIONS, self.at_once or delete.SESSIONS),
+            )
+        self._result.deleted = self._result.rows["delete"] = deleted
+        self._set(state=NONE, action_id=0)
 
 
-def _unusable(path: str, why: str) -> DamagedError:
-    return DamagedError(
-        f"The manifest {path} cannot be used.",
-        why=why,
-        next_step="Nothing more is deleted. Rows of the range may be deleted already: put the file "
-        "back from a backup of the lake.",
-    )
+_FILES_A_TASK = 4
