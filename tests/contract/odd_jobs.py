@@ -66,6 +66,7 @@ class Column:
         """Each odd value of the type into every twelfth row, or into one where it is long or no two
         may have it, unless a constraint forbids that too. Another turn puts it into other rows."""
         script = f"""
+        BEGIN; SET CONSTRAINTS ALL IMMEDIATE;
         CREATE TEMP TABLE spot AS
         SELECT tableoid AS t, ctid AS c, row_number() OVER (ORDER BY {self.key}) - 1 AS n
         FROM {self.table};
@@ -83,7 +84,7 @@ class Column:
                 BEGIN {update} n = {number}; EXCEPTION WHEN OTHERS THEN NULL; END;
             END $do$;
             """
-        theirs.run(script)
+        theirs.run(f"{script} COMMIT")
 
 
 @dataclass(frozen=True)
