@@ -15,7 +15,14 @@ from console.doctor.finding import Code, Diagnosis, Finding
 from console.errors import ConsoleError
 from console.monitor.limits import Severity
 from console.monitor.recording.reader import RecordReader
-from console.monitor.recording.segments import FINDINGS, LINKS, SAMPLES, TimeRange, snapshot_of
+from console.monitor.recording.segments import (
+    FINDINGS,
+    LINKS,
+    SAMPLES,
+    TimeRange,
+    snapshot_of,
+    standby_of,
+)
 from console.monitor.sampler import Reading
 from console.tui.store import Store
 
@@ -111,6 +118,7 @@ class ConnectionRecording:
             error=error,
             retry_seconds=pause if error else None,
             next_seconds=pause,
+            standby=standby_of(link),
         )
 
     def _diagnoses(self, rows: Sequence[RecordRow]) -> Iterator[Frame]:

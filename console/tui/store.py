@@ -311,7 +311,7 @@ class Store:
         silent = 0.0 if link is Link.ALIVE else max(0.0, now - one.read_at)
         standby = None if one.reading is None else one.reading.standby
         if standby is not None and not standby.current:
-            return link, name, silent + standby.ago.total_seconds()
+            return link, name, silent + (standby.lag_seconds or 0.0)
         return link, name, None if link is Link.ALIVE else silent
 
     def queues(self, now: float) -> tuple[QueueView, ...]:
@@ -441,9 +441,9 @@ def _with_forecast(
 
 
 def _server(reading: Reading, now: float) -> str:
-    """`primary, 17 of 97 sessions, pooled`; empty where it was not recorded."""
+    """`primary, 17 of 97 sessions, pooled`; of a recording only that it was a standby."""
     if reading.sessions is None:
-        return ""
+        return "" if reading.standby is None else reading.standby.words
     role = "primary"
     if reading.standby is not None:
         role = reading.standby.words

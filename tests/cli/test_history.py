@@ -43,7 +43,7 @@ from tests.cli.conftest import Install
 from tests.pipeline import weekly
 from tests.pipeline.recorded import sample, write
 from tests.servers import PATIENCE_SECONDS, connect, wait_until
-from tests.tui.feeds import BEGIN, RecordedConnection, queue
+from tests.tui.feeds import BEGIN, BEHIND, RecordedConnection, queue
 from tests.unit.test_snapshot import NOTHING
 from tests.warm import Forked
 
@@ -164,6 +164,20 @@ def test_history_shows_latencies_only_where_they_were_known(tmp_path: Path) -> N
     plot = call("history", "mail", *where, "--plot").text
     assert "waiting_p99" in plot
     assert "processing" not in plot
+
+
+def test_history_says_where_samples_were_taken_on_a_standby(tmp_path: Path) -> None:
+    recorded = RecordedConnection(tmp_path)
+    begin = (datetime.now(UTC) - BEGIN).total_seconds() - 60
+    for second in range(10):
+        recorded.sample(begin + second, queue("mail"), standby=BEHIND if second < 5 else None)
+    recorded.close()
+    where = ("--recordings", str(tmp_path))
+    text = call("history", "mail", *where).text
+    assert "standby prod: " in text
+    assert ": taken on a standby of db1:5432, at most 5 min behind" in text
+    (mark,) = call("history", "mail", *where, "--json").json["marks"]
+    assert mark["kind"] == "standby"
 
 
 HOURS = forecast_files.HOURS

@@ -149,6 +149,7 @@ def test_missing_indexes_and_keys_are_created(use_postgresql: Use) -> None:
     planned = plan(client.database, from_catalog(client))
     assert {one.kind for one in planned.differences} == {"index", "key"}
     assert "callers continue" in planned.lines()[-1]
+    assert len(set(planned.lines())) == len(planned.lines()), "each is listed once"
     upgrade(client.database, from_catalog(client))
     assert differences_of(client) == {}
     with session(client) as connection:

@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from console.engines import Database, open_database
+from console.monitor.recording.recorder import Recorder
 from console.monitor.sample import DatabaseSample, take_sample
-from console.monitor.sampler import Sampler
-from tests.cli.calls import Console
+from console.monitor.sampler import Reading, Sampler
+from tests.cli.calls import Console, call
 from tests.replicas import VERSIONS, Pair, streaming
 from tests.servers import TIMEOUTS, wait_until
 
@@ -45,6 +47,15 @@ WRITING: tuple[tuple[str, ...], ...] = (
 """With --yes, without, and those without a plan."""
 
 
+def _is_recorded(folder: Path, source: str, *readings: Reading) -> None:
+    recorder = Recorder(folder, "here")
+    for reading in readings:
+        recorder.reading(reading)
+    recorder.close()
+    shown = call("history", "orders", "--recordings", str(folder)).text
+    assert shown.count(f": taken on a standby of {source}, caught up\n") == 1, shown
+
+
 @pytest.fixture(scope="module", params=VERSIONS)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     with streaming(request.param) as made:
@@ -60,7 +71,9 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
         yield made
 
 
-def test_each_verb_says_what_a_standby_is_and_each_write_names_its_primary(pair: Pair) -> None:
+def test_each_verb_says_what_a_standby_is_and_each_write_names_its_primary(
+    pair: Pair, tmp_path: Path
+) -> None:
     console = Console(pair.standby.url)
     sampler = Sampler(open_database(pair.standby.url), timeouts=TIMEOUTS)
     source = f"127.0.0.1:{pair.primary.port}"
@@ -69,9 +82,9 @@ def test_each_verb_says_what_a_standby_is_and_each_write_names_its_primary(pair:
     assert console("check").text.startswith("DBQ OK - ")
     _refuses_writes(console, source)
 
-    reading = sampler.sample()
-    assert reading.standby is not None
-    assert (reading.standby.lag_seconds, reading.promoted_at) == (0.0, None)
+    on_standby = sampler.sample()
+    assert on_standby.standby is not None
+    assert (on_standby.standby.lag_seconds, on_standby.promoted_at) == (0.0, None)
 
     pair.primary.run("SELECT later_push('x', clock_timestamp() + interval '2 s')")
     pair.caught_up()
@@ -112,6 +125,7 @@ def test_each_verb_says_what_a_standby_is_and_each_write_names_its_primary(pair:
     assert reading.standby is None
     assert reading.promoted_at == reading.taken_at, "noticed while the console is open"
     assert sampler.sample().promoted_at == reading.taken_at
+    _is_recorded(tmp_path, source, on_standby, reading)
     for words in READING:
         answer = console(*words, "--json").json
         assert answer["standby"] is None, words

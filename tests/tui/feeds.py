@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from console.decisions import Decision
+from console.engines.standby import Standby
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.recording.recorder import Recorder
 from console.monitor.recording.segments import ACTIONS, FINDINGS
@@ -95,6 +96,12 @@ PAUSE = Decision(
 PROTECTION = replace(PAUSE, kind="protection", operator="bob@etl02", reason="audit", until=None)
 
 
+BEHIND = Standby(
+    True, True, 300.0, "db1:5432", datetime(2026, 3, 29, tzinfo=UTC), received=2, replayed=1
+)
+"""5 minutes, since its replay is paused."""
+
+
 def queue(name: str, design: str = "fifo", **figures: object) -> QueueSnapshot:
     """A queue's figures, those of PLAIN where none are given."""
     return replace(PLAIN, queue=name, design=design, **figures)  # type: ignore[arg-type]
@@ -155,11 +162,15 @@ class RecordedConnection:
         self._recorder = Recorder(root, connection, now=lambda: self.at)
 
     def sample(
-        self, seconds: float, *queues: QueueSnapshot, next_seconds: float | None = 1.0
+        self,
+        seconds: float,
+        *queues: QueueSnapshot,
+        next_seconds: float | None = 1.0,
+        standby: Standby | None = None,
     ) -> None:
         self.at = BEGIN + timedelta(seconds=seconds)
         found = Reading(self._connection, queues, latency_seconds=0.004, next_seconds=next_seconds)
-        self._recorder.reading(found)
+        self._recorder.reading(replace(found, standby=standby))
 
     def fail(self, seconds: float, what: str) -> None:
         self.at = BEGIN + timedelta(seconds=seconds)

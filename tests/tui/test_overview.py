@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -13,7 +12,6 @@ import pytest
 from textual.widgets import Input
 
 from console.catalog import Acting
-from console.engines.standby import Standby
 from console.errors import ConnectionFailedError
 from console.monitor.latency import Latency, Percentiles
 from console.monitor.limits import Limits, Thresholds, ThresholdsOf
@@ -21,7 +19,7 @@ from console.monitor.sample import SessionsUsed
 from console.monitor.sampler import Reading
 from console.rights import ConnectionRights, Login, Rights
 from console.tui.widgets.summary import KeyFooter
-from tests.tui.feeds import broken, nine_queues, queue
+from tests.tui.feeds import BEHIND, broken, nine_queues, queue
 from tests.tui.opened import opened
 from tests.tui.test_findings import diagnosis, show_diagnoses
 
@@ -96,11 +94,6 @@ async def test_production_and_a_read_only_session_of_a_login_that_can_write_are_
         assert "PRODUCTION" not in console.text_of("#connections")
 
 
-BEHIND = Standby(
-    True, True, 300.0, "db1:5432", datetime(2026, 3, 29, tzinfo=UTC), received=2, replayed=1
-)
-
-
 async def test_the_line_of_a_connection_says_what_its_server_is() -> None:
     async with opened(rights={"prod-orders": read_only}, size=(160, 48)) as console:
 
@@ -130,7 +123,8 @@ async def test_the_line_of_a_connection_says_what_its_server_is() -> None:
         assert "its server is a standby, figures are 5 min old" in console.picture
         await console.press("escape")
         current = replace(BEHIND, paused=False, lag_seconds=0.0)
-        assert "STANDBY  4 ms" in await line_of(sessions=some, standby=current)
+        await line_of(sessions=some, standby=current)
+        await console.until(lambda: "STANDBY  4 ms" in console.text_of("#connections"))
         assert " old" not in console.picture
         promoted = await line_of(sessions=some, taken_at=5.0, promoted_at=5.0)
         assert "STANDBY" not in promoted

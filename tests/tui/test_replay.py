@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.queue import QueueScreen
 from console.tui.series import SPANS
 from tests.cli.calls import call
-from tests.tui.feeds import BEGIN, RecordedConnection, queue
+from tests.tui.feeds import BEGIN, BEHIND, RecordedConnection, queue
 from tests.tui.opened import Running, threads_ended
 from tests.tui.test_terminal import on_terminal, quit_at_once
 
@@ -128,6 +128,30 @@ async def test_going_back_removes_later_queues_findings_and_figures(recording: P
         (run,) = series.runs(MAIL, "ready", SPANS[0], console.app.context.clock.monotonic())
         assert {value for _, value in run} == {1.0}, "something of later, or nothing of before"
         assert len(run) == 33, "an idle queue has gaps"
+
+
+async def test_a_replay_says_where_a_server_was_a_standby(tmp_path: Path) -> None:
+    recorded = RecordedConnection(tmp_path)
+    current = replace(BEHIND, paused=False, receives=True, lag_seconds=0.0)
+    for second in range(90):
+        standby = BEHIND if second < 30 else current if second < 60 else None
+        recorded.sample(second, queue("mail", ready=second), standby=standby)
+    recorded.close()
+    async with played(tmp_path, "01:00:20", (160, 48)) as console:
+        assert "STANDBY 5 min behind" in console.picture
+        assert "standby of db1:5432, 5 min behind, replay is paused" in console.picture
+        assert "mail · 5 min" in console.picture, "figures carry their age"
+        for _ in range(2):
+            await console.pilot.press("full_stop")
+        await console.reaches(40)
+        assert "standby of db1:5432, caught up" in console.picture
+        assert " behind" not in console.picture
+        assert " old" not in console.picture
+        for _ in range(3):
+            await console.pilot.press("full_stop")
+        await console.reaches(70)
+        assert "STANDBY" not in console.picture
+        assert "standby" not in console.picture
 
 
 def _keys(console: Played) -> set[tuple[str, str, str]]:

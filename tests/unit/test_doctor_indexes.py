@@ -27,6 +27,7 @@ def test_every_index_of_the_script_is_expected() -> None:
                 for batch in sql.batches(script, product.dialect, queue.scope(product))
             )
             found = shipped_indexes(product, queue)
+            assert len({(one.label, one.is_key) for one in found}) == len(found), "one is twice"
             created = [one for one in found if not one.is_key]
             assert len(created) == len(INDEX.findall(text))
             assert all(one.table.startswith(ODD) and one.columns for one in found)

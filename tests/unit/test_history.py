@@ -20,7 +20,14 @@ from console.monitor.recording.history import (
     step_for,
     thinned,
 )
-from console.monitor.recording.segments import ACTIONS, FINDINGS, SAMPLES, RecordKind, TimeRange
+from console.monitor.recording.segments import (
+    ACTIONS,
+    FINDINGS,
+    LINKS,
+    SAMPLES,
+    RecordKind,
+    TimeRange,
+)
 
 BEGIN = datetime(2026, 3, 29, 0, 30, tzinfo=UTC)
 HOURS = TimeRange(BEGIN, BEGIN + timedelta(hours=3))
@@ -144,6 +151,32 @@ def test_an_action_without_messages_has_no_counts(tmp_path: Path) -> None:
     install = {"at": BEGIN, "schema": "public", "queue": "orders", "action_id": 1}
     write(tmp_path, ACTIONS, {**install, "verb": "install", "outcome": "done", "operator": "ann"})
     assert [one.words for one in history(tmp_path, "prod", "orders", HOURS).marks] == ["done, ann"]
+
+
+def test_a_history_says_which_samples_were_taken_on_a_standby(tmp_path: Path) -> None:
+    stretches: dict[int, tuple[str | None, float | None]]
+    stretches = {100: ("standby", 2.5), 160: ("standby", None), 200: ("primary", None)}
+    stretches |= {220: (None, None), 260: ("standby", 0.0), 290: ("primary", None)}
+    stretches |= {400: ("standby", None)}
+    rows = [
+        {"at": BEGIN + timedelta(seconds=at), "role": role, "lag_seconds": lag, "upstream": "db1"}
+        for at, (role, lag) in stretches.items()
+    ]
+    write(tmp_path, LINKS, *rows)
+    write(tmp_path, SAMPLES, *map(sample, stretches))
+    found = history(tmp_path, "prod", "orders", HOURS)
+    on = "taken on a standby of db1"
+    assert [(mark.kind, mark.name, mark.words) for mark in found.marks] == [
+        ("standby", "prod", f"{on}, at most 2.5 s behind"),
+        ("standby", "prod", f"{on}, caught up"),
+        ("standby", "prod", f"{on}, lag ?"),
+    ]
+    seconds = [
+        ((mark.at - BEGIN).total_seconds(), (mark.until - BEGIN).total_seconds())
+        for mark in found.marks
+        if mark.until is not None
+    ]
+    assert seconds == [(100, 160), (260, 260), (400, 400)]
 
 
 def test_missing_and_ambiguous_recordings_are_errors(tmp_path: Path) -> None:

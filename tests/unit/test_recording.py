@@ -30,7 +30,7 @@ from console.monitor.recording.segments import (
 from console.monitor.sampler import Reading
 from tests.hostile import COSTLY
 from tests.servers import wait_until
-from tests.tui.feeds import nine_queues, queue
+from tests.tui.feeds import BEHIND, nine_queues, queue
 
 NOW = datetime(2026, 3, 29, 0, 59, 58, 123456, tzinfo=UTC)
 ALWAYS = TimeRange(datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
@@ -148,9 +148,13 @@ def test_an_older_file_that_lacks_a_column_can_be_read(tmp_path: Path) -> None:
     segment.close()
     ((_, path),) = segments.closed(tmp_path, LINKS, "prod")
     table = pq.read_table(path, partitioning=None)  # type: ignore[no-untyped-call]
-    pq.write_table(table.drop_columns(["error"]), path)  # type: ignore[no-untyped-call]
-    (read,) = RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)
+    pq.write_table(table.drop_columns(["error", "role"]), path)  # type: ignore[no-untyped-call]
+    reader = RecordReader(tmp_path, "prod")
+    (read,) = reader.rows(LINKS, ALWAYS)
     assert (read["queues"], read["error"]) == (3, None)
+    assert segments.standby_of(read) is None
+    assert reader.rows(LINKS, ALWAYS, role="standby") == []
+    assert reader.skipped.text == "", "it is older, not damaged"
 
 
 def test_the_recorder_writes_samples_and_failures(tmp_path: Path) -> None:
@@ -166,6 +170,24 @@ def test_the_recorder_writes_samples_and_failures(tmp_path: Path) -> None:
     expected = [replace(one, claims=None, held_by=(), slow=()) for one in nine_queues()]
     assert recorded == expected
     assert recorder.problem == ""
+
+
+def test_the_recorder_writes_whether_the_server_was_a_standby(tmp_path: Path) -> None:
+    unknown = replace(BEHIND, receives=None, lag_seconds=None, upstream=None)
+    given = [BEHIND, replace(BEHIND, paused=False, receives=False), unknown, None]
+    recorder = Recorder(tmp_path, "prod")
+    for standby in given:
+        recorder.reading(Reading("prod", standby=standby))
+    recorder.reading(Reading("prod", standby=BEHIND, error=ConnectionFailedError("It is lost.")))
+    recorder.close()
+    links = RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)
+    assert [one["role"] for one in links] == ["standby", "standby", "standby", "primary", None]
+    for row, standby in zip(links, [*given, None], strict=True):
+        read = segments.standby_of(row)
+        if standby is None:
+            assert read is None
+        else:
+            assert read == replace(standby, now=row["at"], received=None, replayed=None)
 
 
 def test_a_connection_has_at_most_one_recorder(tmp_path: Path) -> None:

@@ -2,17 +2,28 @@
 samples has no point.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from console.errors import ConsoleError, UsageError
+from console.formats import UNKNOWN, duration
 from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.recording import reader
 from console.monitor.recording.reader import RecordReader, Rollups, Sources
-from console.monitor.recording.segments import ACTIONS, FINDINGS, SAMPLES, RecordKind, TimeRange
+from console.monitor.recording.segments import (
+    ACTIONS,
+    FINDINGS,
+    LINKS,
+    PRIMARY,
+    SAMPLES,
+    STANDBY,
+    RecordKind,
+    TimeRange,
+)
 from console.monitor.subscribers import from_text
 
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
@@ -76,15 +87,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Mark:
-    """An event: a finding, an action, or an operator's note."""
+    """An event: a finding, an action, an operator's note, or that the server was a standby."""
 
     at: datetime
     until: datetime | None
-    """When it ended; None: not yet, as far as recorded. A note ends at once."""
+    """When it ended; None: not yet, as far as recorded. A note ends at once; of a standby, the last
+    sample that was taken on it."""
     kind: str
-    """`finding`, `action` or `note`."""
+    """`finding`, `action`, `note` or `standby`."""
     name: str
-    """Its code, its verb, or the author."""
+    """Its code, its verb, the author, or the connection."""
     words: str
 
     def as_json(self) -> dict[str, object]:
@@ -177,6 +189,7 @@ def history(
     marks = [
         *_findings(records.rows(FINDINGS, equal)),
         *_actions(records.reader.rows(ACTIONS, span), schemas[0], queue),
+        *_standbys(records.reader, span, records.sources.step_seconds),
     ]
     return History(
         connection,
@@ -350,6 +363,42 @@ def _actions(rows: Sequence[Mapping[str, Any]], schema: str, queue: str) -> list
         )
         for row in last.values()
     ]
+
+
+def _standbys(reader: RecordReader, span: TimeRange, step_seconds: int) -> Iterator[Mark]:
+    """Where samples were taken on a standby, from the first to the last of them."""
+
+    def thin(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The first, the one furthest behind, and the last of each period."""
+        periods = groupby(rows, lambda row: row["at"].timestamp() // step_seconds)
+        seen = (list(of) for _, of in periods)
+        return [row for of in seen for row in (of[0], max(of, key=_lag), of[-1])]
+
+    def rows(role: str) -> list[dict[str, Any]]:
+        columns = ("at", "role", "upstream", "lag_seconds")
+        return reader.rows(LINKS, span, columns, thin, role=role)
+
+    if not (found := rows(STANDBY)):
+        return
+    found = sorted([*found, *rows(PRIMARY)], key=lambda row: row["at"])
+    for role, of in groupby(found, lambda row: row["role"]):
+        if role == STANDBY:
+            seen = list(of)
+            begin, end = seen[0]["at"], seen[-1]["at"]
+            yield Mark(begin, end, "standby", reader.connection, _words_of_standby(seen))
+
+
+def _lag(row: Mapping[str, Any]) -> float:
+    return -1.0 if row["lag_seconds"] is None else row["lag_seconds"]
+
+
+def _words_of_standby(rows: Sequence[Mapping[str, Any]]) -> str:
+    """`taken on a standby of db1, at most 5 min behind`."""
+    upstreams = ", ".join({row["upstream"]: None for row in rows if row["upstream"]})
+    name = f"standby of {upstreams}" if upstreams else "standby"
+    most = max(map(_lag, rows))
+    lag = f"lag {UNKNOWN}" if most < 0 else f"at most {duration(most)} behind"
+    return f"taken on a {name}, {lag if most else 'caught up'}"
 
 
 def _counts(row: Mapping[str, Any]) -> str:

@@ -135,6 +135,8 @@ class RecordReader:
         rows: list[dict[str, Any]] = []
         with self.skipped.counting_damage():
             there = set(pq.read_schema(path).names)  # type: ignore[no-untyped-call]
+            if not there.issuperset(equal):
+                return []  # an older console's
             columns = [name for name in {*names, "at"} if name in there]
             table = pq.read_table(  # type: ignore[no-untyped-call]
                 path, columns=columns, filters=filters, partitioning=None

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
 
+from console.engines.standby import Standby
 from console.monitor import subscribers
 from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.latency import Latency
@@ -33,6 +34,8 @@ VERSION = 1
 """Of lines and files. A reader skips newer ones; what older ones lack is null."""
 
 Row = Mapping[str, object]
+
+PRIMARY, STANDBY = "primary", "standby"
 
 TIME, TEXT, COUNT, NUMBER = "time", "text", "count", "number"
 """Types: UTC to the microsecond, string, integer, float. All may be null."""
@@ -89,9 +92,17 @@ LINKS = RecordKind(
         "queues": COUNT,
         "error": TEXT,
         "next_seconds": NUMBER,
+        "role": TEXT,
+        "upstream": TEXT,
+        "lag_seconds": NUMBER,
+        "paused": COUNT,
+        "receives": COUNT,
     },
 )
-"""A sample of a connection: how long it took, or why it failed, and the next pause."""
+"""A sample of a connection: how long it took, or why it failed, and the next pause.
+
+`role`: `primary` or `standby`, null where it was not recorded; after it the standby's: 1 is yes.
+"""
 WAITS = RecordKind("waits", {**_QUEUE, "kind": TEXT, "wait": TEXT, "sessions": COUNT})
 """Waiting sessions by wait; without a queue: of the whole database."""
 FINDINGS = RecordKind(
@@ -162,14 +173,36 @@ def samples(reading: Reading, at: datetime) -> Iterator[Row]:
 
 
 def link(reading: Reading, at: datetime) -> Row:
-    error = reading.error
-    return {
-        "at": at,
-        "latency_seconds": None if error else reading.latency_seconds,
-        "queues": None if error else len(reading.queues),
-        "error": None if error is None else error.what,
-        "next_seconds": reading.next_seconds,
+    row: dict[str, object] = {"at": at, "next_seconds": reading.next_seconds}
+    if reading.error is not None:
+        return row | {"error": reading.error.what}
+    row |= {"latency_seconds": reading.latency_seconds, "queues": len(reading.queues)}
+    if (standby := reading.standby) is None:
+        return row | {"role": PRIMARY}
+    return row | {
+        "role": STANDBY,
+        "upstream": standby.upstream,
+        "lag_seconds": standby.lag_seconds,
+        "paused": int(standby.paused),
+        "receives": None if standby.receives is None else int(standby.receives),
     }
+
+
+def standby_of(row: Mapping[str, Any]) -> Standby | None:
+    """The standby that a link's sample was taken on, with the console's clock; None: a primary, or
+    not recorded."""
+    if row["role"] != STANDBY:
+        return None
+    receives = row["receives"]
+    return Standby(
+        bool(row["paused"]),
+        None if receives is None else bool(receives),
+        row["lag_seconds"],
+        row["upstream"],
+        row["at"],
+        received=None,
+        replayed=None,
+    )
 
 
 def snapshot_of(row: Row, connection: str) -> QueueSnapshot:

@@ -310,7 +310,7 @@ def _lasted(mark: Mark) -> str:
 
 
 def _mark_name(mark: Mark) -> str:
-    signs = {"finding": "!", "note": "◆"}
+    signs = {"finding": "!", "note": "◆", "standby": "◇"}
     return f"{signs.get(mark.kind, '▶')} {plain(mark.name)}"
 
 
