@@ -107,6 +107,7 @@ def _run_on_all(call: Call, verb: Verb, given: dict[str, Any]) -> None:
     done: list[dict[str, object]] = []
     lines: list[str] = []
     problems: list[str] = []
+    needed = False
     for queue in call.queues(database):
         if queue.kind is Kind.ADOPTED:
             continue
@@ -114,6 +115,7 @@ def _run_on_all(call: Call, verb: Verb, given: dict[str, Any]) -> None:
             plan = verb.plan(_target(call, database, queue, given), given)
             done.append({**_plan_json(plan), "done": 0})
             lines += plan.lines
+            needed = needed or plan.needed
             if yes is not None and not dry_run and plan.needed:
                 result = plan.run(Control(), lambda _: None)
                 done[-1] |= {"done": result.done, "result": result.data}
@@ -125,7 +127,7 @@ def _run_on_all(call: Call, verb: Verb, given: dict[str, Any]) -> None:
             lines.append(problems[-1])
     if yes is None or dry_run:
         call.planned({"queues": done}, lines)
-        if not dry_run:
+        if needed and not dry_run:
             require_confirmation(None, "", requires_name=False)
     else:
         call.answer({"queues": done, "problems": problems}, lines)

@@ -87,11 +87,17 @@ def put(result: bytes | str) -> None:
         closed.exit_status = 128 + signal.SIGPIPE  # as shells report a broken pipe
         raise closed from None
     except OSError as error:
-        _drop(out)
-        raise OutputError("The result could not be written.", why=error.strerror or "") from error
+        raise unwritten(error) from error
     except KeyboardInterrupt:
         _drop(out)
         raise
+
+
+def unwritten(error: OSError) -> OutputError:
+    """The failure of a write to stdout; nothing more is written, not even what was buffered."""
+    if sys.stdout is not None:
+        _drop(sys.stdout)
+    return OutputError("The result could not be written.", why=error.strerror or "")
 
 
 def put_script(script: str) -> None:

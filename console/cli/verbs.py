@@ -3,6 +3,7 @@
 The names of verbs and the first sentences of their help are listed here, so that the module of a
 verb is imported only when it is called."""
 
+import errno
 import io
 import logging
 import signal
@@ -28,6 +29,7 @@ from console.cli.streams import (
     narrate_interrupt,
     put,
     status_of,
+    unwritten,
 )
 from console.errors import ConsoleError, UsageError, interrupt_cause
 from console.rights import Rights
@@ -367,6 +369,12 @@ def run() -> int:
         answers.fail(error_json(error))
         narrate(str(error))
         return error.exit_status
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        failed = unwritten(error)  # click prints help itself
+        narrate(str(failed))
+        return failed.exit_status
 
 
 @contextmanager

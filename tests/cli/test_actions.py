@@ -393,3 +393,5 @@ def test_upgrade_all_upgrades_every_queue_and_names_what_it_cannot(
         connection.execute("DELETE FROM dbq.queue WHERE queue_name = %s", [newer])
     again = console.done("upgrade", "--all", "--yes", "--json").json
     assert not any(one["done"] for one in again["queues"])
+    unneeded = console.done("upgrade", "--all")
+    assert "only the plan" not in unneeded.err

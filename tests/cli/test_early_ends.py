@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cli.calls import Console, Process
+from tests.cli.calls import COMMAND, Console, Process
 from tests.cli.conftest import Install
 from tests.cli.verbs import PASSWORD, refused
 from tests.servers import PATIENCE_SECONDS, value, wait_until
@@ -277,6 +277,16 @@ def test_a_full_disk_is_reported_and_loses_nothing(
     assert popping.returncode == 3
     assert err == b"The result could not be written.\nNo space left on device\n"
     assert sorted(left_ready(console, name)) == list(range(9))
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["pop", "--help"], ["--version"]], ids=str)
+def test_help_on_a_full_disk_is_exit_3(arguments: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert ended.stderr == b"The result could not be written.\nNo space left on device\n"
+    assert ended.returncode == 3
 
 
 def test_a_closed_stdout_is_reported_and_loses_nothing(console: Console, filled: Fill) -> None:
