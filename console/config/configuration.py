@@ -21,7 +21,7 @@ from console.config.file_reader import (
 from console.config.profile import Profile, Settings
 from console.config.urls import ConnectionUrl
 from console.config.values import Layer, Origin, Value, ValueSource, WrongValueError
-from console.errors import UsageError
+from console.errors import ConsoleError, UsageError
 from console.monitor.filters import Saved
 from console.rights import Rights
 from console.state import configuration_folder
@@ -285,12 +285,13 @@ def _text(path: Path, *, must_exist: bool) -> str | None:
     except (FileNotFoundError, NotADirectoryError) as error:
         if not must_exist:
             return None
-        why: str = error.strerror or ""
+        what = f"The configuration file {str(path)!r} cannot be read."
+        raise ConfigurationError(what, why=error.strerror or "") from error
     except OSError as error:
         why = error.strerror or ""
     except UnicodeDecodeError as error:
         why = f"Byte {error.start + 1:,} is not UTF-8."
-    raise ConfigurationError(f"The configuration file {str(path)!r} cannot be read.", why=why)
+    raise ConsoleError(f"The configuration file {str(path)!r} cannot be read.", why=why)
 
 
 def _variables(

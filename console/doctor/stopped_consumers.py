@@ -279,10 +279,15 @@ class ConsumptionHistory:
             fresh = fresh or now.overdue_seconds < limit
         # On a stack every push changes the next message, so that shows no pop.
         moved = now.next != before.next and order is not Order.LIFO
+        young = now.moment - before.moment < self.idle_for_seconds
+        undone = now.popped != before.popped and _may_be_undone(queue, now)
+        if undone and young and not (fresh or moved):
+            why = "pops are counted, and the same message is still the first: asked again"
+            return ConsumptionVerdict(ConsumptionState.PENDING, why)
         if fresh or moved or now.popped != before.popped:
             self._since[key] = now, seen.gap or 0
             return _FINE
-        if now.moment - before.moment < self.idle_for_seconds:
+        if young:
             return ConsumptionVerdict(
                 ConsumptionState.PENDING,
                 f"it takes two samples {duration(self.idle_for_seconds)} apart, and this is the "
@@ -366,6 +371,17 @@ def _at_work(seen: QueueSnapshot, thresholds: Thresholds) -> bool:
         return True
     young = [c for c in seen.claims or () if (c.claimed_seconds or 0.0) < _stuck(thresholds)]
     return any(claim.owner is Evidence.ALIVE for claim in young)
+
+
+def _may_be_undone(queue: Queue, now: Position) -> bool:
+    """Whether pops may be counted though each was rolled back: the engine counts deleted rows,
+    those that are there again included."""
+    return (
+        queue.kind is Kind.INSTALLED
+        and not queue.design.keeps_row
+        and queue.design.flow is not Flow.NUMBERS
+        and now.next is not None
+    )
 
 
 def _stuck(thresholds: Thresholds) -> float:

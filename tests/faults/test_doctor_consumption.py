@@ -462,6 +462,18 @@ def test_a_consumer_that_loops_on_the_first_message_is_found(use: Use, variant: 
     assert _codes(diagnosis_) == []
 
 
+def test_one_examination_waits_until_it_knows_whether_pops_are_rolled_back(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its early samples see deleted rows counted: no sign of a pop while the same one is first."""
+    monkeypatch.setattr(stopped_consumers, "COUNTERS_LAG_SECONDS", 0.5)
+    client = filled(use, FIFO)
+    pushes_are_counted(client)
+    with failing_consumer(client):
+        found = diagnosed(client, ConsumptionHistory(idle_for_seconds=3.0))
+    assert finding_of(found, "head_stuck").evidence["committed"] == 0
+
+
 @pytest.mark.usefixtures("clock_steps")
 def test_pops_that_are_committed_beside_a_failing_consumer_are_counted(use: Use) -> None:
     client = filled(use, FIFO)

@@ -11,6 +11,7 @@ import pytest
 
 from console.config import KEYS, ConfigurationError, KeyLevel, file_path, load
 from console.config.file_reader import lines
+from console.errors import ConsoleError
 
 SECRET = "hunter2"
 URL = 'url = "postgresql://u@h/d"\n'
@@ -184,15 +185,16 @@ def test_valid_configurations_are_accepted(file: Path) -> None:
 
 def test_undecodable_and_unreadable_files_are_errors(file: Path) -> None:
     file.write_bytes(b"# \xff")
-    for path, complaint in (
-        (file, "Byte 3 is not UTF-8"),
-        (file.parent, "Is a directory"),
-        (file / "x", "Not a directory"),
-        (file.parent / "none", "No such file"),
+    for path, complaint, status in (
+        (file, "Byte 3 is not UTF-8", 3),
+        (file.parent, "Is a directory", 3),
+        (file / "x", "Not a directory", 2),
+        (file.parent / "none", "No such file", 2),
     ):
-        with pytest.raises(ConfigurationError, match=complaint) as refused:
+        with pytest.raises(ConsoleError, match=complaint) as refused:
             load({"DBQ_CONFIG": str(path)}).require_all()
         assert str(path) in refused.value.what
+        assert refused.value.exit_status == status
 
 
 def test_a_missing_default_file_is_no_error(tmp_path: Path) -> None:
