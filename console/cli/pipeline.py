@@ -325,7 +325,7 @@ def pipeline() -> None:
 
     \b
     Examples:
-      dbq-console pipeline archive jobs --lake /srv/lake --done-older 1d --dry-run
+      dbq-console pipeline archive jobs --lake /srv/lake --older 1d --dry-run
       dbq-console pipeline rollup --lake /srv/lake
       dbq-console pipeline runs
     """

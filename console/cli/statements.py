@@ -246,9 +246,14 @@ def _restore(source: MessageSource) -> Iterator[Shown]:
     storage = Storage.IN_HAND if in_hand else Storage.TABLE
     kept = queue.design.keeps_row or in_hand
     yield from _gate(source)
-    for lock in ("no", "yes"):  # for the plan, and in each batch
-        rows = scope(source, storage, lock=lock, rows="kept" if kept else "pushed")
-        yield from _one(source, "lock_archived", rows)
+    state = "kept" if kept else "pushed"
+    yield from _one(
+        source, "lock_archived", scope(source, storage, lock="no", rows=state, lakes="yes")
+    )
+    yield from _one(source, "lock_lake_plan", plain)  # in each batch
+    yield from _one(
+        source, "lock_archived", scope(source, storage, lock="yes", rows=state, lakes="yes")
+    )
     for ids in ("kept", "new") if kept else ():
         yield from _one(source, "restore_rows", scope(source, storage, ids=ids))
     if not queue.design.keeps_row:

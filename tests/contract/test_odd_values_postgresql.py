@@ -47,7 +47,7 @@ ODD: Mapping[str, Sequence[str]] = {
     "smallint": ("32767", "-32768"),
     "varchar(3)": ("", "\n"),
     "point": ("(NaN,Infinity)", "(0,-0)"),
-    "regclass": ("pg_class", "4294967295"),
+    "regclass": ("pg_class", "pg_type"),
 }
 TYPES = r"""
 CREATE TYPE pair AS (a integer, b text);
