@@ -206,10 +206,22 @@ def archive(
     At most `connections` to the database are open at a time, OWN_CONNECTIONS among them. `cores`:
     how many tasks run at a time. RefusedError where another run is working on the queue.
     """
+    at_once = None if connections is None else max(1, connections - OWN_CONNECTIONS)
+    how = _How(tasks, on_progress, sizes, at_once, cores)
     with _in_charge(database, offered.queue, lake) as run:
-        run.tasks, run.on_progress, run.sizes, run.cores = tasks, on_progress, sizes, cores
-        run.at_once = None if connections is None else max(1, connections - OWN_CONNECTIONS)
-        return list(run.all(offered.cutoffs))
+        return list(run.all(offered.cutoffs, how))
+
+
+@dataclass(frozen=True)
+class _How:
+    """A run is carried out."""
+
+    tasks: Tasks
+    on_progress: PhaseProgress
+    sizes: Sizes
+    at_once: int | None
+    """Connections for tasks; None: as many as they like."""
+    cores: int
 
 
 @dataclass(frozen=True)
@@ -278,12 +290,6 @@ def _in_charge(database: Database, queue: Queue, lake: Lake) -> "Iterator[_Run]"
 class _Run:
     """Carries out the plans of a queue, from whatever state the last one is in."""
 
-    tasks: Tasks
-    on_progress: PhaseProgress = staticmethod(no_progress)
-    sizes = Sizes()
-    at_once: int | None = None
-    cores = 1
-
     def __init__(
         self,
         database: Database,
@@ -308,12 +314,12 @@ class _Run:
         self._complete = False
         """Whether all that may leave is reserved."""
 
-    def all(self, cutoffs: Cutoffs) -> Iterator[ArchiveResult]:
+    def all(self, cutoffs: Cutoffs, how: _How) -> Iterator[ArchiveResult]:
         doubtful = self._plan.unfinished
         if doubtful:
-            yield self._carry_out(self._begin_again(), doubtful=True)
-        while not self._complete and (action_id := self._reserve(cutoffs, doubtful=doubtful)):
-            yield self._carry_out(action_id, doubtful=self._doubtful)
+            yield self._carry_out(self._begin_again(), how, doubtful=True)
+        while not self._complete and (action_id := self._reserve(cutoffs, how, doubtful=doubtful)):
+            yield self._carry_out(action_id, how, doubtful=self._doubtful)
             doubtful = False
 
     def _require_not_behind(self, table: MessagesTable, last: int) -> None:
@@ -360,7 +366,7 @@ class _Run:
         subject = Subject.of(self._database, self._queue, VERB, detail)
         return replace(subject, planned=planned)
 
-    def _reserve(self, cutoffs: Cutoffs, *, doubtful: bool) -> int:
+    def _reserve(self, cutoffs: Cutoffs, how: _How, *, doubtful: bool) -> int:
         """Reserve what may leave, with its audit, in one transaction; the action, 0: nothing.
 
         `doubtful`: whether the table may have rows that are in the archive, too.
@@ -377,7 +383,7 @@ class _Run:
             planning.require_charge(connection, self._plan)
             # Of a plan of which this row knows nothing: it was changed, or restored.
             forgotten = planning.release_all(connection, self._plan)
-            found = planning.reserve(connection, self._queue, self._plan, cutoffs, self.sizes.plan)
+            found = planning.reserve(connection, self._queue, self._plan, cutoffs, how.sizes.plan)
             if not found.rows:
                 return 0
             subject = replace(self._subject(detail, found.rows), cutoff=cutoffs.cutoff)
@@ -395,7 +401,7 @@ class _Run:
                 made_at=sql.value(connection, datetime, "pipeline.server_time"),
                 action_id=action_id,
             )
-        self._complete = found.rows < self.sizes.plan and not doubtful
+        self._complete = found.rows < how.sizes.plan and not doubtful
         self._doubtful = doubtful or bool(forgotten) or last != self._plan.serial
         self._plan = plan
         return action_id
@@ -439,17 +445,17 @@ class _Run:
 
     # -- a plan
 
-    def _carry_out(self, action_id: int, *, doubtful: bool) -> ArchiveResult:
+    def _carry_out(self, action_id: int, how: _How, *, doubtful: bool) -> ArchiveResult:
         self._result = ArchiveResult(self._plan.serial)
         with self._ended(action_id):
             if doubtful:
                 with self._phase("compare"):
                     self._compare()
             if self._plan.state == RESERVED:
-                entries = self._export()
-                self._verify(entries)
+                entries = self._export(how)
+                self._verify(entries, how)
                 self._commit(entries)
-            self._delete(action_id)
+            self._delete(action_id, how)
         return self._result
 
     @contextmanager
@@ -516,14 +522,14 @@ class _Run:
         with self._database.transaction("read the plan of the archive", read_only=True) as it:
             return planning.parts(it, self._plan, rows)
 
-    def _export(self) -> list[dict[str, Any]]:
+    def _export(self, how: _How) -> list[dict[str, Any]]:
         """The entries of the files: all that is reserved and still in the archive is in them."""
         with self._database.transaction("read the archive", read_only=True) as connection:
             others = planning.others(connection, self._queue)
             count = planning.reserved(connection, self._plan).rows
         # Two tasks a core, so that the last one does not keep all others waiting.
-        enough = max(planning.LEAST_PART_ROWS, count // (2 * self.cores))
-        parts = self._parts(self.sizes.part if self.cores == 1 else min(self.sizes.part, enough))
+        enough = max(planning.LEAST_PART_ROWS, count // (2 * how.cores))
+        parts = self._parts(how.sizes.part if how.cores == 1 else min(how.sizes.part, enough))
         url = url_for_tasks(self._database)
         product = self._database.product
         items = [
@@ -531,8 +537,8 @@ class _Run:
             for part in parts
         ]
         with self._phase("export"):
-            on_progress = partial(self.on_progress, "export")
-            done = self.tasks.run(export.export, items, on_progress, at_once=self.at_once)
+            on_progress = partial(how.on_progress, "export")
+            done = how.tasks.run(export.export, items, on_progress, at_once=how.at_once)
         self._result.rows["export"] = sum(one["rows"] for one in done)
         self._give_up_missing(parts, done)
         return [entry for one in done for entry in one["files"]]
@@ -555,13 +561,13 @@ class _Run:
                 missing += [key for key in keys if key not in written]
         self._release(missing)
 
-    def _verify(self, entries: Sequence[dict[str, Any]]) -> None:
+    def _verify(self, entries: Sequence[dict[str, Any]], how: _How) -> None:
         items = [
             {"lake": self._lake.location, "files": list(entries[at : at + _FILES_A_TASK])}
             for at in range(0, len(entries), _FILES_A_TASK)
         ]
         with self._phase("verify"):
-            results = self.tasks.run(files.verify, items, partial(self.on_progress, "verify"))
+            results = how.tasks.run(files.verify, items, partial(how.on_progress, "verify"))
         self._result.rows["verify"] = sum(result["rows"] for result in results)
         if wrong := [why for result in results for why in result["wrong"]]:
             raise DamagedError(
@@ -598,8 +604,8 @@ class _Run:
 
     # -- delete
 
-    def _delete(self, action_id: int) -> None:
-        parts = self._parts(self.sizes.batch)
+    def _delete(self, action_id: int, how: _How) -> None:
+        parts = self._parts(how.sizes.batch)
         with self._phase("delete"):
             deleted = delete.delete(
                 self._database,
@@ -607,10 +613,10 @@ class _Run:
                 self._plan,
                 action_id,
                 parts,
-                lambda done, rows: self.on_progress(
+                lambda done, rows: how.on_progress(
                     "delete", done=done, of=len(parts), rows=rows, size=0
                 ),
-                sessions=min(delete.SESSIONS, self.at_once or delete.SESSIONS),
+                sessions=min(delete.SESSIONS, how.at_once or delete.SESSIONS),
             )
         self._result.deleted = self._result.rows["delete"] = deleted
         self._set(state=NONE, action_id=0)
