@@ -20,7 +20,9 @@ SELECT
 SELECT
     pg_catalog.set_config('timezone', 'UTC', true) AS timezone,
     pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true) AS search_path,
-    pg_catalog.set_config('statement_timeout', '0', true) AS statement_timeout;
+    pg_catalog.set_config('statement_timeout', '0', true) AS statement_timeout,
+    pg_catalog.set_config('enable_nestloop', 'off', true) AS enable_nestloop,
+    pg_catalog.set_config('enable_hashjoin', 'off', true) AS enable_hashjoin;
 
 -- name: capabilities
 -- one row: the server, the login, and what it may do
