@@ -157,7 +157,7 @@ def url_for_tasks(database: Database) -> str:
 
 
 # As the statement task_settings, which sets them behind a pooler.
-# A part's rows and keys are merged in the order of both indexes: the keys are too new for statistics.
+# Rows and keys are merged in the order of both indexes: the keys are too new for statistics.
 _OPTIONS = (
     "-c timezone=UTC -c search_path=pg_catalog,pg_temp -c statement_timeout=0 "
     "-c enable_nestloop=off -c enable_hashjoin=off"
