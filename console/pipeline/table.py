@@ -11,9 +11,11 @@ library's threads do not survive a fork.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +36,11 @@ PARTITIONS = ("connection", "queue", "date")
 _CONFIGURATION = {"delta.checkpointInterval": "10"}
 """Whoever opens the table reads the commits since the last checkpoint, each a request to an object
 store."""
+
+
+_UNREADABLE = {"deletionVectors", "columnMapping"}
+_LONGEST = 200
+"""Characters of a folder's name; most filesystems take 255 bytes."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +74,7 @@ class MessagesTable:
                 if lake.names(f"{FOLDER}/_delta_log"):
                     raise
                 return None
-            columns = {field.name for field in table.schema().fields}
-        if not columns.issuperset(_schema().names):
-            raise DamagedError(
-                f"The table {lake.path(FOLDER)} is not of this console.",
-                why=f"It has the columns {', '.join(sorted(columns))}.",
-                next_step="Nothing was changed. Name another folder with --lake.",
-            )
+            _require_ours(lake, table)
         return cls(lake, table)
 
     @classmethod
@@ -202,7 +203,7 @@ def find_archive(
     if table is None or not found:
         raise UsageError(
             f"The lake {lake.location} has no archive of {queue!r}.",
-            next_step=f"Create it with: dbq-console pipeline archive {queue}",
+            next_step=f"Create it with: dbq-console pipeline archive {shlex.quote(queue)}",
         )
     if len(found) > 1:
         names = ", ".join(f"{one[1]}.{one[2]} of {one[0]}" for one in found)
@@ -233,9 +234,18 @@ def names_of(value: str) -> tuple[str, str]:
 
 
 def folder_of(connection: str, queue: str, date: str) -> str:
-    """Of the files of a day, from the lake."""
+    """Of the files of a day, from the lake. The table says of which queue they are: of a name too
+    long for a folder there is the beginning, and a digest."""
     values = zip(PARTITIONS, (connection, queue, date), strict=True)
-    return "/".join((FOLDER, *(f"{name}={quote(value, safe='')}" for name, value in values)))
+    return "/".join((FOLDER, *(f"{name}={_folder_value(value)}" for name, value in values)))
+
+
+def _folder_value(value: str) -> str:
+    quoted = quote(value, safe="")
+    if len(quoted) <= _LONGEST:
+        return quoted
+    beginning = re.sub("%.?$", "", quoted[: _LONGEST - 17])
+    return f"{beginning}-{hashlib.sha256(value.encode()).hexdigest()[:16]}"
 
 
 def _add(entry: Mapping[str, Any]) -> Any:
@@ -265,6 +275,31 @@ def _schema() -> Any:
 
     types = zip(PARTITIONS, (pa.string(), pa.string(), pa.date32()), strict=True)
     return pa.schema([*(pa.field(name, of) for name, of in types), *SCHEMA])
+
+
+def _require_ours(lake: Lake, table: DeltaTable) -> None:
+    """DamagedError for a table that could not be read with this console's files in it."""
+    from deltalake import Schema  # noqa: PLC0415  # the extra's
+
+    columns = {field.name: str(field.type) for field in table.schema().fields}
+    ours = {field.name: str(field.type) for field in Schema.from_arrow(_schema()).fields}
+    partitions = table.metadata().partition_columns
+    if not columns.items() >= ours.items() or tuple(partitions) != PARTITIONS:
+        raise DamagedError(
+            f"The table {lake.path(FOLDER)} is not of this console.",
+            why=f"It has the columns {', '.join(sorted(columns))}, or others of their types, and "
+            f"the partitions {', '.join(partitions) or '(none)'}.",
+            next_step="Nothing was changed. Name another folder with --lake.",
+        )
+    # Under these a row of a file may be no row of the table.
+    if unknown := _UNREADABLE.intersection(table.protocol().reader_features or ()):
+        raise DamagedError(
+            f"The table {lake.path(FOLDER)} has features that this console cannot read: "
+            f"{', '.join(sorted(unknown))}.",
+            why="Another program turned them on.",
+            next_step="Nothing was changed. Drop them there (ALTER TABLE ... DROP FEATURE), or "
+            "name another folder with --lake.",
+        )
 
 
 def _open(lake: Lake) -> DeltaTable:

@@ -5,7 +5,9 @@ each message is in the database or in the table once, or the run stops with word
 """
 
 import errno
+import json
 import random
+import shlex
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,15 +16,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 
 from console.engines import open_database
 from console.errors import ConsoleError, RefusedError
 from console.pipeline import lake as lakes
 from console.pipeline.archive import files, job
+from console.pipeline.archive.files import SCHEMA
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import DamagedError, Lake
+from console.pipeline.table import PARTITIONS
 from tests.contract.client import Client
 from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import (
@@ -444,3 +449,72 @@ def outcome(client: Client, lake: Lake) -> ConsoleError | None:
     except ConsoleError as error:
         return error
     return None
+
+
+# -- what others do to the archive and to the table
+
+
+def test_rows_that_a_trigger_keeps_are_not_exported_again(filled: Client, lake: Lake) -> None:
+    execute_sql(
+        filled,
+        "CREATE FUNCTION public.keep() RETURNS trigger LANGUAGE plpgsql "
+        "AS 'BEGIN RETURN NULL; END'",
+    )
+    execute_sql(
+        filled,
+        "CREATE TRIGGER keep BEFORE DELETE ON <archive> "
+        "FOR EACH ROW EXECUTE FUNCTION public.keep()",
+    )
+    for _ in range(3):
+        run(filled, lake)
+        assert len(rows_in_lake(lake)) == len(archived_keys(filled)) == 30
+    execute_sql(filled, "DROP TRIGGER keep ON <archive>")
+    execute_sql(filled, "DROP FUNCTION public.keep()")
+    (done,) = run(filled, lake)
+    assert (done.exported, done.deleted, done.in_lake_before) == (0, 30, 30)
+
+
+@pytest.mark.parametrize("fault", ["types", "partitions"])
+def test_a_table_that_could_not_hold_the_rows_is_refused(
+    filled: Client, lake: Lake, fault: str
+) -> None:
+    lake.make_folder("messages")
+    names = [*PARTITIONS, *SCHEMA.names]
+    types = {field.name: field.type for field in SCHEMA} | {"date": pa.date32()}
+    if fault == "types":
+        types = {}
+    columns = [pa.field(name, types.get(name, pa.string())) for name in names]
+    DeltaTable.create(
+        lake.path("messages"),
+        schema=Schema.from_arrow(pa.schema(columns)),
+        partition_by=None if fault == "partitions" else list(PARTITIONS),
+    )
+    with pytest.raises(DamagedError, match="not of this console"):
+        run(filled, lake)
+    assert len(archived_keys(filled)) == 30
+
+
+def test_rows_that_the_table_has_deleted_in_its_files_stay_here(filled: Client, lake: Lake) -> None:
+    """By deletion vectors, which say what of a file is no longer of the table."""
+    stop_at(filled, lake, "delete")
+    left = archived_keys(filled)
+    (log,) = [path for path in lake.files("messages/_delta_log") if path.endswith("1.json")]
+    feature = ["deletionVectors"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7}
+    protocol |= {"readerFeatures": feature, "writerFeatures": feature}  # type: ignore[dict-item]
+    with Path(lake.path(log)).open("a") as file:
+        file.write(json.dumps({"protocol": protocol}) + "\n")
+    with pytest.raises(DamagedError, match="deletionVectors"):
+        run(filled, lake)
+    assert archived_keys(filled) == left
+
+
+def test_the_command_that_frees_a_plan_can_be_pasted(
+    filled: Client, lake: Lake, tmp_path: Path
+) -> None:
+    stop_at(filled, lake, "verify")
+    with pytest.raises(DamagedError) as found:
+        run(filled, Lake(tmp_path / "an other"))
+    command = str(found.value.next_step).rpartition("give its rows back: ")[2]
+    words = ["pipeline", "archive", filled.queue.name, "--cancel", "--lake"]
+    assert shlex.split(command) == ["dbq-console", *words, str(tmp_path / "an other")]

@@ -1,5 +1,6 @@
 """A whole archive run: it finishes the plan that it finds, then carries out new ones."""
 
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -347,7 +348,8 @@ class _Run:
                     f"Plan {plan.serial} cannot be cancelled: the lake {self._lake.location} has "
                     f"{numbered(found.held, 'row')} of it.",
                     why="Given back, they would be there twice.",
-                    next_step=f"Finish it: dbq-console pipeline archive {self._queue.name}",
+                    next_step="Finish it: dbq-console pipeline archive "
+                    f"{shlex.quote(self._queue.name)}",
                 )
         subject = self._subject(f"plan {plan.serial} cancelled", 0)
         with self._database.transaction("cancel the plan of the archive") as connection:
@@ -421,8 +423,8 @@ class _Run:
     def _require_same(self) -> None:
         plan, what = self._plan, f"Plan {self._plan.serial} of {self._queue.name!r}"
         back = (
-            f"give its rows back: dbq-console pipeline archive {self._queue.name} --cancel "
-            f"--lake {self._lake.location}"
+            f"give its rows back: dbq-console pipeline archive {shlex.quote(self._queue.name)} "
+            f"--cancel --lake {shlex.quote(self._lake.location)}"
         )
         if plan.database != self._identity:
             raise DamagedError(
@@ -619,7 +621,11 @@ class _Run:
                 sessions=min(delete.SESSIONS, how.at_once or delete.SESSIONS),
             )
         self._result.deleted = self._result.rows["delete"] = deleted
-        self._set(state=NONE, action_id=0)
+        # A row that was not deleted may be there still, if a trigger keeps it: as the next serial
+        # is no plan's of the table, the next plan is compared with it.
+        kept = deleted < sum(part.rows for part in parts)
+        self._complete |= kept and not deleted
+        self._set(state=NONE, action_id=0, serial=self._plan.serial + kept)
 
 
 _FILES_A_TASK = 4
