@@ -181,6 +181,35 @@ def test_a_pending_message_that_is_due_and_that_nobody_popped_is_a_finding(
 
 
 @pytest.mark.parametrize(
+    ("due", "figure", "words"),
+    [
+        ("0044-03-15 12:00:00+00 BC", pytest.approx(6.5e10, rel=0.1), "due 7"),
+        ("-infinity", None, "due at -infinity"),
+    ],
+)
+def test_a_message_due_before_1970_is_overdue_since_no_false_time(
+    console: Console, due: str, figure: object, words: str
+) -> None:
+    theirs = StandIn(console.url, SCHEMA)
+    theirs.create(RIVER)
+    (river,) = (job for job in DUE_JOBS if job.preset == "river")
+    adopt(console, "river")
+    add(theirs, river.staged, f"timestamptz '{due}'")
+    found = findings(console, "jobs")["messages_overdue"]
+    assert found["evidence"]["oldest_seconds"] == figure
+    assert found["since"] is None
+    shown = console("doctor", "jobs", "--idle-for", "0s").text
+    assert "since 1970" not in shown
+    assert ("due and not taken, the first at -infinity" in shown) == (figure is None)
+    checked = console("check", "jobs", "--max-overdue", "1h", "--plugin")
+    assert checked.status == 2
+    assert words in checked.text
+    (one,) = console("check", "jobs", "--max-overdue", "1h", "--json").json["queues"]
+    assert one["figures"]["overdue_seconds"]["status"] == "critical"
+    assert one["figures"]["overdue_seconds"]["value"] == figure
+
+
+@pytest.mark.parametrize(
     ("semaphore", "overdue"),
     [
         ("", True),
