@@ -51,6 +51,7 @@ def _check_overdue(context: CheckContext) -> Iterator[Finding]:
         OVERDUE,
         f"{counted(min(found.messages, MOST + 1), 'message')} due and not taken, the first {first}",
         evidence=evidence,
+        nullable=("should_have",),
         cause=_cause(context, evidence),
         consequence="they count as scheduled, and no consumer sees them before they are ready"
         if found.not_made_ready

@@ -255,6 +255,7 @@ def test_the_finding_names_who_should_have_made_the_job_ready(console: Console) 
     found = findings(console, "jobs")["messages_overdue"]
     assert found["evidence"]["should_have"] is None
     assert "none does so now" in found["cause"]
+    assert "should_have: none\n" in console("doctor", "jobs", "--idle-for", "0s").text
     theirs.run(
         "INSERT INTO river_leader VALUES (now(), now() + interval '1 h', 'host 7', 'default')"
     )
@@ -263,3 +264,4 @@ def test_the_finding_names_who_should_have_made_the_job_ready(console: Console) 
     assert "host 7" in found["cause"]
     theirs.run("DROP TABLE river_leader")
     assert findings(console, "jobs")["messages_overdue"]["evidence"]["should_have"] == "?"
+    assert "should_have: ?\n" in console("doctor", "jobs", "--idle-for", "0s").text
