@@ -29,10 +29,10 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
         *("primary", "standby", "prefer-standby"),
     ),
 }
-_WHOLE = {
+_WHOLE = (
     *("connect_timeout", "tcp_user_timeout"),
     *("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),
-}
+)
 _NUMBER = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 
 
