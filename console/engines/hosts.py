@@ -29,7 +29,7 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
         *("primary", "standby", "prefer-standby"),
     ),
 }
-_WHOLE = (
+_WHOLE_NUMBERS = (
     *("connect_timeout", "tcp_user_timeout"),
     *("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),
 )
@@ -38,10 +38,10 @@ _NUMBER = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 
 def check_options(url: URL) -> None:
     """UsageError for a value that libpq would refuse, as a failed connection, or that we ignore."""
-    for name in sorted(url.query.keys() & {*_VALUES, *_WHOLE}):
+    for name in sorted(url.query.keys() & {*_VALUES, *_WHOLE_NUMBERS}):
         given = url.query[name]
         for value in filter(None, (given,) if isinstance(given, str) else given):
-            if name in _WHOLE:
+            if name in _WHOLE_NUMBERS:
                 known, what = _NUMBER.fullmatch(value) is not None, "a whole number"
             else:
                 known, what = value in _VALUES[name], f"one of {', '.join(_VALUES[name])}"
