@@ -2,6 +2,7 @@
 
 A figure that has a limit but is unknown is UNKNOWN, never zero."""
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -127,7 +128,11 @@ class Figure:
         Such a value can only be a number, so an estimate is marked by a second one.
         """
         unit = {"age": "s", "overdue": "s", "gap_share": "%"}.get(self.name, "")
-        value = "U" if self.value is None else f"{self._scaled(self.value)}{unit}"
+        value = (
+            "U"
+            if self.value is None or math.isinf(self.value)
+            else f"{self._scaled(self.value)}{unit}"
+        )
         low, high = (self._range(one) for one in (self.limits.warning, self.limits.critical))
         least = "" if self.name == "gap_share" else "0"
         found = f"'{label} {self.name}'={value};{low};{high};{least};"
@@ -209,7 +214,7 @@ class Checked:
             "problem": self.problem,
             "figures": {
                 _JSON_NAMES.get(one.name, one.name): {
-                    "value": one.value,
+                    "value": None if one.value == math.inf else one.value,  # not in JSON
                     "status": one.severity.word,
                     "warning": one.limits.warning,
                     "critical": one.limits.critical,

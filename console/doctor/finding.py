@@ -120,6 +120,8 @@ class Finding:
     """Names of evidence that is an estimate."""
     silenced: Decision | None = None
     """The decision that silences it. It is shown, but counts as a note."""
+    nullable: tuple[str, ...] = ()
+    """Names of evidence whose null is known to be none; of other evidence it is unknown."""
 
     def with_since(self, now: datetime) -> "Finding":
         """With its `since`, if that follows from `for_seconds`; `now` by the database's clock."""
@@ -179,8 +181,13 @@ class Finding:
         return [
             line
             for name, value in self.evidence.items()
-            for line in _lines(name, _estimate(value) if name in self.estimated else value)
+            for line in _lines(name, self._shown(name, value))
         ]
+
+    def _shown(self, name: str, value: object) -> object:
+        if value is None and name in self.nullable:
+            return "none"
+        return _estimate(value) if name in self.estimated else value
 
     def as_json(self) -> dict[str, object]:
         repair = None

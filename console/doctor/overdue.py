@@ -1,5 +1,6 @@
 """Messages that are due, and were neither taken nor made ready."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -36,19 +37,21 @@ def _check_overdue(context: CheckContext) -> Iterator[Finding]:
         context.unseen.append("due messages: row security hides them from this login")
     if not found.messages or found.oldest_seconds is None:
         return
+    endless = math.isinf(found.oldest_seconds)
+    first = "at -infinity" if endless else f"for {duration(found.oldest_seconds)}"
     evidence: dict[str, object] = {
         "messages": found.messages,
         "not_made_ready": found.not_made_ready,
-        "oldest_seconds": found.oldest_seconds,
+        "oldest_seconds": None if endless else found.oldest_seconds,
         "oldest_id": found.id,
     }
     if found.not_made_ready and context.has("stager"):
         evidence["should_have"] = _stager(context)
     yield Finding(
         OVERDUE,
-        f"{counted(min(found.messages, MOST + 1), 'message')} due and not taken, the first for "
-        f"{duration(found.oldest_seconds)}",
+        f"{counted(min(found.messages, MOST + 1), 'message')} due and not taken, the first {first}",
         evidence=evidence,
+        nullable=("should_have",),
         cause=_cause(context, evidence),
         consequence="they count as scheduled, and no consumer sees them before they are ready"
         if found.not_made_ready

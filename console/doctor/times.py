@@ -165,7 +165,9 @@ def _judgement(queue: Queue, column: _TimeColumn, chosen: tuple[str, ...]) -> st
     verbs = [one for one in _ROLES[column.role].verbs if not unavailable(queue, one)]
     if not chosen or not verbs:
         return f"no verb of this queue changes that time: {by_hand}"
-    return f"{by_hand}, or: {command(queue, verbs[0], *chosen)}"
+    # A time that is no time proves nothing of the claim's owner.
+    options = ("--unknown",) if verbs[0] == "release" else ()
+    return f"{by_hand}, or: {command(queue, verbs[0], *chosen, *options)}"
 
 
 CHECKS = CheckGroup(

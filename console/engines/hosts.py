@@ -1,10 +1,12 @@
-"""libpq's URLs with several hosts, which SQLAlchemy cannot read."""
+"""libpq's URLs: several hosts, which SQLAlchemy cannot read, and the values of its options."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
+
+from console.errors import UsageError
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
@@ -14,6 +16,41 @@ _SEVERAL = re.compile(
     re.DOTALL,
 )
 _HOST = re.compile(r"(?:\[(?P<address>[^\]]*)\]|(?P<name>[^:\[\]]*))(?::(?P<port>\d*))?")
+
+_VALUES: Mapping[str, tuple[str, ...]] = {
+    "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+    "sslnegotiation": ("postgres", "direct"),
+    "sslcertmode": ("disable", "allow", "require"),
+    "channel_binding": ("disable", "prefer", "require"),
+    "gssencmode": ("disable", "prefer", "require"),
+    "load_balance_hosts": ("disable", "random"),
+    "target_session_attrs": (
+        *("any", "read-write", "read-only"),
+        *("primary", "standby", "prefer-standby"),
+    ),
+}
+_WHOLE_NUMBERS = (
+    *("connect_timeout", "tcp_user_timeout"),
+    *("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),
+)
+_NUMBER = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
+
+
+def check_options(url: URL) -> None:
+    """UsageError for a value that libpq would refuse, as a failed connection, or that we ignore."""
+    for name in sorted(url.query.keys() & {*_VALUES, *_WHOLE_NUMBERS}):
+        given = url.query[name]
+        for value in filter(None, (given,) if isinstance(given, str) else given):
+            if name in _WHOLE_NUMBERS:
+                known, what = _NUMBER.fullmatch(value) is not None, "a whole number"
+            else:
+                known, what = value in _VALUES[name], f"one of {', '.join(_VALUES[name])}"
+            if not known:
+                raise UsageError(
+                    f"The connection URL's {name} has a value that is not known.",
+                    why=f"It must be {what}.",
+                    next_step=f"Correct {name} in the URL, or leave it out.",
+                )
 
 
 def with_hosts(read: Callable[[str], URL], text: str) -> URL:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from console import sql
 from console.engines import transport
 from console.engines.database import ConnectLock
-from console.engines.hosts import hosts_label
+from console.engines.hosts import check_options, hosts_label
 from console.engines.product import (
     ALREADY_STORED,
     TRANSPORT,
@@ -159,6 +159,7 @@ class PostgreSQL:
 
         from console.engines import bounded_connection  # noqa: PLC0415
 
+        check_options(url)
         url = url.set(drivername=f"postgresql+{bounded_connection.Dialect.driver}")
         given = url.query.get("options", os.environ.get("PGOPTIONS", ""))
         settings = SessionSettings(timeouts, given if isinstance(given, str) else " ".join(given))

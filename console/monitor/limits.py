@@ -138,6 +138,8 @@ class Exceeded:
         if self.figure == "age":
             return f"oldest {duration(self.value)}"
         if self.figure == "overdue":
+            if math.isinf(self.value):
+                return "due at -infinity"
             return f"due {duration(self.value)} ago" if self.value else "none overdue"
         noun = {"depth": "ready", "errors": "in error", "stuck": "stuck"}[self.figure]
         return f"{count(int(self.value), estimated=self.estimated)} {noun}"

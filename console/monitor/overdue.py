@@ -5,6 +5,7 @@ Not part of a sample: whoever judges them reads them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ class Overdue:
     not_made_ready: int
     """Those that a library's own machinery has to make ready first."""
     oldest_seconds: float | None
-    """Since when the first of them is due; None: there is none."""
+    """Since when the first of them is due, infinite if at -infinity; None: there is none."""
     id: str | None
 
 
@@ -44,4 +45,6 @@ def overdue(
     name, scope = f"{queue.design.name}.overdue", queue.scope(connection)
     longest = seconds + lag.total_seconds()
     found = sql.row(connection, Overdue, name, scope, seconds=longest)
+    if found.messages and found.oldest_seconds is None:  # no statement returns an infinite number
+        return replace(found, oldest_seconds=math.inf)
     return replace(found, oldest_seconds=age_as_of(found.oldest_seconds, lag))

@@ -288,8 +288,7 @@ FROM (
     SELECT
         {id} AS id,
         {is_ready} AS is_ready,
-        -- An infinite time is no interval before version 17.
-        greatest({overdue_since}, timestamptz '1970-01-01 00:00+00') AS since
+        {overdue_since} AS since
     FROM "{schema}"."{table}" AS m
     WHERE {is_overdue}
     AND {overdue_since} < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision))

@@ -181,6 +181,35 @@ def test_a_pending_message_that_is_due_and_that_nobody_popped_is_a_finding(
 
 
 @pytest.mark.parametrize(
+    ("due", "figure", "words"),
+    [
+        ("0044-03-15 12:00:00+00 BC", pytest.approx(6.5e10, rel=0.1), "due 7"),
+        ("-infinity", None, "due at -infinity"),
+    ],
+)
+def test_a_message_due_before_1970_is_overdue_since_no_false_time(
+    console: Console, due: str, figure: object, words: str
+) -> None:
+    theirs = StandIn(console.url, SCHEMA)
+    theirs.create(RIVER)
+    (river,) = (job for job in DUE_JOBS if job.preset == "river")
+    adopt(console, "river")
+    add(theirs, river.staged, f"timestamptz '{due}'")
+    found = findings(console, "jobs")["messages_overdue"]
+    assert found["evidence"]["oldest_seconds"] == figure
+    assert found["since"] is None
+    shown = console("doctor", "jobs", "--idle-for", "0s").text
+    assert "since 1970" not in shown
+    assert ("due and not taken, the first at -infinity" in shown) == (figure is None)
+    checked = console("check", "jobs", "--max-overdue", "1h", "--plugin")
+    assert checked.status == 2
+    assert words in checked.text
+    (one,) = console("check", "jobs", "--max-overdue", "1h", "--json").json["queues"]
+    assert one["figures"]["overdue_seconds"]["status"] == "critical"
+    assert one["figures"]["overdue_seconds"]["value"] == figure
+
+
+@pytest.mark.parametrize(
     ("semaphore", "overdue"),
     [
         ("", True),
@@ -226,6 +255,7 @@ def test_the_finding_names_who_should_have_made_the_job_ready(console: Console) 
     found = findings(console, "jobs")["messages_overdue"]
     assert found["evidence"]["should_have"] is None
     assert "none does so now" in found["cause"]
+    assert "should_have: none\n" in console("doctor", "jobs", "--idle-for", "0s").text
     theirs.run(
         "INSERT INTO river_leader VALUES (now(), now() + interval '1 h', 'host 7', 'default')"
     )
@@ -234,3 +264,4 @@ def test_the_finding_names_who_should_have_made_the_job_ready(console: Console) 
     assert "host 7" in found["cause"]
     theirs.run("DROP TABLE river_leader")
     assert findings(console, "jobs")["messages_overdue"]["evidence"]["should_have"] == "?"
+    assert "should_have: ?\n" in console("doctor", "jobs", "--idle-for", "0s").text

@@ -2,6 +2,7 @@
 can be done."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -88,6 +89,23 @@ def test_each_time_out_of_range_is_found(console: Console, design: str, far: str
         with connect(console.url) as connection:
             soon = f"SELECT count(*) FROM {name} WHERE due_time < now() + interval '2 seconds'"
             assert connection.execute(soon.encode()).fetchone() == (3,)
+
+
+@pytest.mark.parametrize("far", FAR)
+@pytest.mark.parametrize("design", ["claim", "status", "split", "ring in_hand=on"])
+def test_the_command_for_claims_releases_them(console: Console, design: str, far: str) -> None:
+    shape, *options = design.split()
+    name = f"left_{shape}_{FAR.index(far)}"
+    console.done("install", shape, name, *(word for one in options for word in ("--option", one)))
+    console.done("push", name, "-", "--lines", stdin=b"a\nb\n")
+    console.popped(name, "--count", "2")
+    for table, column in time_columns(console, name)["claimed_at"]:
+        run(console, f"UPDATE {table} SET {column} = '{far}' WHERE {column} IS NOT NULL")
+    found = far_times(console, name)["claimed_at"]
+    _, _, command = found["judgement"].partition(", or: dbq-console ")
+    result = console.done(*shlex.split(command), "--yes", name, "--json").json["result"]
+    assert (result["done"], result["skipped"]) == (2, {})
+    assert console.status(name)["ready"] == 2
 
 
 def reads_of(console: Console, name: str) -> list[int]:
