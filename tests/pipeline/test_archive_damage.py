@@ -421,6 +421,37 @@ def test_no_lost_row_of_a_plan_loses_or_doubles_a_message(
     assert archived_keys(filled) == []
 
 
+@pytest.mark.parametrize("phase", ["verify", "delete"])
+def test_rows_that_somebody_reserved_meanwhile_are_not_deleted(
+    filled: Client, lake: Lake, phase: str
+) -> None:
+    sent = Counter(row[0] for row in execute_sql(filled, "SELECT payload FROM <archive>"))
+    sent += Counter(["never exported"])
+    reserve = (
+        "WITH new AS (INSERT INTO <archive> (id, payload, state, attempts, reason, archived_at) "
+        "VALUES (1, 'never exported', 'done', 1, 'pop', now()) RETURNING archive_id, archived_at) "
+        "INSERT INTO dbq.lake_row SELECT p.plan_id, n.archive_id, n.archived_at FROM new AS n, "
+        "dbq.lake_plan AS p WHERE p.queue_name = :queue"
+    )
+    done: list[object] = []
+
+    def on_progress(now: str, **_: int) -> None:
+        if now == phase and not done:
+            done.append(execute_sql(filled, reserve, queue=filled.queue.name))
+
+    offered = job.preview(filled.database, filled.queue, lake, NO_RETENTION)
+    how: dict[str, Any] = {"sizes": job.Sizes(batch=29), "connections": 3}
+    tasks = LocalTasks()
+    if phase == "verify":
+        with pytest.raises(RefusedError, match="were changed while"):
+            job.archive(filled.database, offered, lake, tasks, on_progress=on_progress, **how)
+    else:  # its key is in none of the parts
+        job.archive(filled.database, offered, lake, tasks, on_progress=on_progress, **how)
+    assert all_payloads(filled, payloads(lake)) >= sent
+    run(filled, lake)
+    assert all_payloads(filled, payloads(lake)) == sent
+
+
 @pytest.mark.parametrize("fault", ["missing", "torn"])
 def test_no_lost_document_of_the_table_loses_a_message(
     filled: Client, lake: Lake, fault: str

@@ -81,6 +81,8 @@ def _delete(session: Session, queue: Queue, plan: LakePlan, action_id: int, part
         values = {"plan_id": plan.plan_id, "after": part.after, "last": part.last}
         within = queue.scope(connection)
         found = sql.row(connection, _Deleted, "pipeline.delete_rows", within, **values)
+        if found.reserved != part.rows:
+            raise planning.rows_changed(plan)
         gone = found.reserved - found.deleted
         ledger = Ledger(found.reserved, found.deleted, found.deleted, {GONE: gone} if gone else {})
         audit.batch(connection, action_id, ledger)

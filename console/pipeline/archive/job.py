@@ -608,6 +608,9 @@ class _Run:
 
     def _delete(self, action_id: int, how: _How) -> None:
         parts = self._parts(how.sizes.batch)
+        result = self._result
+        if sum(part.rows for part in parts) != result.exported + result.in_lake_before:
+            raise planning.rows_changed(self._plan)
         with self._phase("delete"):
             deleted = delete.delete(
                 self._database,

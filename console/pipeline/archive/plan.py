@@ -188,6 +188,15 @@ class _Step:
     newest: datetime | None
 
 
+def rows_changed(plan: LakePlan) -> RefusedError:
+    """Somebody wrote to dbq.lake_row, where a run alone adds and removes its rows."""
+    return RefusedError(
+        f"The reserved rows of plan {plan.serial} were changed while it was carried out.",
+        why="dbq.lake_row has other rows of it than the lake.",
+        next_step="Nothing was deleted that the lake lacks. Run it again: it compares each row.",
+    )
+
+
 def available(connection: Connection, queue: Queue, cutoffs: Cutoffs) -> Rows:
     """The rows that may leave now."""
     return _total(_steps(connection, queue, "pipeline.step", cutoffs))
