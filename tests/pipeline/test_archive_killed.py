@@ -95,6 +95,8 @@ def kill_under_traffic(
     first = [str(payload) for payload in client.payloads(*range(99))]
     client.push_many(first)
     consume(client)
+    if client.queue.finishes:
+        act(client, Archive)
     counted = run_driver(client, lake)
     assert counted.status == 0, counted.err
     counts = counted.json
