@@ -102,8 +102,6 @@ class Restore(MessageAction):
         self._in_hand = queue.options.get("in_hand") == "on" and not queue.subscribers
         self._keeps = queue.design.keeps_row
         self._limit = queue.options.get("max_bytes", "unlimited")
-        self._lakes = "no"
-        """Whether plans of the pipeline are kept here."""
         self._methods = bytearray()
         """The `_Method` of each matching message, in order: a byte each, as there may be many."""
 
@@ -122,8 +120,7 @@ class Restore(MessageAction):
     def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Messages over the queue's present limit."""
         with session.transaction("read archived messages") as connection:
-            self._lakes = "yes" if decisions.catalog_contents(connection).lakes else "no"
-            rows = self._rows(connection, chosen, lock="no")
+            rows = self._rows(connection, chosen, lock="no", lakes=_lakes(connection))
         left: dict[str, list[Message]] = defaultdict(list)
         for message in chosen:
             row = rows.get(message.key)
@@ -197,8 +194,11 @@ class Restore(MessageAction):
         del action_id
         self.source.wait_for_relay(connection)
         # No plan of the pipeline may reserve what is restored, nor restore take what is reserved.
-        self._lock_lake_plan(connection)
-        rows = self._rows(connection, chosen, lock="yes")
+        if (lakes := _lakes(connection)) == "yes":
+            within = scope(self.source, Storage.TABLE)
+            sql.run(connection, "pipeline.add_plan", within)
+            sql.values(connection, str, self.source.statement_name("lock_lake_plan"), within)
+        rows = self._rows(connection, chosen, lock="yes", lakes=lakes)
         reserved = sum(row.reserved for row in rows.values())
         rows = {key: row for key, row in rows.items() if not row.reserved}
         held = [message for message in chosen if message.key in rows]
@@ -213,13 +213,6 @@ class Restore(MessageAction):
             + self._put_back(connection, as_they_were)
             + self._push_back(connection, others)
         )
-
-    def _lock_lake_plan(self, connection: Connection) -> None:
-        within = scope(self.source, Storage.TABLE)
-        self._lakes = "yes" if decisions.catalog_contents(connection).lakes else "no"
-        if self._lakes == "yes":
-            sql.run(connection, "pipeline.add_plan", within)
-            sql.values(connection, str, self.source.statement_name("lock_lake_plan"), within)
 
     def stop_reason(self, ledger: Ledger) -> str:
         if FULL not in ledger.failed:
@@ -250,14 +243,14 @@ class Restore(MessageAction):
         return Storage.IN_HAND if self._in_hand else Storage.TABLE
 
     def _rows(
-        self, connection: Connection, chosen: Sequence[Message], *, lock: str
+        self, connection: Connection, chosen: Sequence[Message], **conditions: str
     ) -> dict[str, _ArchivedNow]:
         kept = "kept" if self._keeps or self._in_hand else "pushed"
         rows = sql.rows(
             connection,
             _ArchivedNow,
             self.source.statement_name("lock_archived"),
-            scope(self.source, self._storage, lock=lock, rows=kept, lakes=self._lakes),
+            scope(self.source, self._storage, rows=kept, **conditions),
             keys=self.source.product.array([message.key for message in chosen]),
         )
         return {str(row.archive_id): row for row in rows}
@@ -272,6 +265,11 @@ class Restore(MessageAction):
             scope(self.source, self._storage, **conditions),
             keys=self.source.product.array([message.key for message in messages]),
         )
+
+
+def _lakes(connection: Connection) -> str:
+    """Whether plans of the pipeline are kept here: yes or no."""
+    return "yes" if decisions.catalog_contents(connection).lakes else "no"
 
 
 def _with_remainder(ledger: Ledger, selected: int, why: str) -> Ledger:

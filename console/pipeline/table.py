@@ -25,7 +25,6 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from console.catalog import Queue
 from console.errors import ConsoleError, RefusedError, UsageError
-from console.pipeline.java import INSTALL
 from console.pipeline.lake import DamagedError, Lake
 
 if TYPE_CHECKING:
@@ -51,8 +50,6 @@ class LakeFile:
     connection: str
     queue: str
     date: str
-    rows: int
-    size: int
 
 
 class MessagesTable:
@@ -160,8 +157,6 @@ class MessagesTable:
                 row["partition.connection"],
                 row["partition.queue"],
                 str(row["partition.date"]),
-                row["num_records"],
-                row["size_bytes"],
             )
             for row in rows
         )
@@ -339,13 +334,8 @@ _FULL = re.compile(r"no space left|quota|disk full", re.I)
 @contextmanager
 def _translated(lake: Lake) -> Iterator[None]:
     """The library's errors as ConsoleErrors."""
-    try:
-        from deltalake.exceptions import DeltaError  # noqa: PLC0415  # the extra's
-    except ImportError:
-        raise ConsoleError(
-            "The pipeline needs Delta Lake's library, which is not installed.",
-            next_step=f"Install it with: {INSTALL}",
-        ) from None
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415  # the extra's
+
     try:
         yield
     except (DeltaError, OSError, ValueError) as error:

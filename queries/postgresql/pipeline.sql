@@ -13,6 +13,17 @@ AND (
     OR (a.reason = 'pop' AND a.archived_at <= CAST(:cutoff AS timestamptz))
 )
 
+-- define: next_rows
+-- the next :read_limit rows of the archive, in the order of their keys
+SELECT
+    n.archive_id,
+    n.archived_at,
+    n.reason
+FROM "{schema}"."{queue}_archive" AS n
+WHERE n.archive_id > CAST(:after AS bigint)
+ORDER BY n.archive_id
+LIMIT CAST(:read_limit AS bigint)
+
 -- define: pushed_at_fits
 -- whether a file can hold it
 (a.pushed_at BETWEEN timestamptz '0001-01-01 00:00:00+00' AND timestamptz '9999-12-31 23:59:59.999999+00') IS NOT FALSE
@@ -107,14 +118,7 @@ SELECT
     min(a.archived_at) FILTER (WHERE {may_leave}) AS oldest,
     max(a.archived_at) FILTER (WHERE {may_leave}) AS newest
 FROM (
-    SELECT
-        n.archive_id,
-        n.archived_at,
-        n.reason
-    FROM "{schema}"."{queue}_archive" AS n
-    WHERE n.archive_id > CAST(:after AS bigint)
-    ORDER BY n.archive_id
-    LIMIT CAST(:read_limit AS bigint)
+    {next_rows}
 ) AS a;
 
 -- name: forget
@@ -124,14 +128,7 @@ DELETE FROM dbq.lake_row AS r WHERE NOT EXISTS (SELECT FROM dbq.lake_plan AS p W
 -- name: reserve
 -- one row: the same as `step`; the rows that may leave are reserved for the plan
 WITH next AS MATERIALIZED (
-    SELECT
-        n.archive_id,
-        n.archived_at,
-        n.reason
-    FROM "{schema}"."{queue}_archive" AS n
-    WHERE n.archive_id > CAST(:after AS bigint)
-    ORDER BY n.archive_id
-    LIMIT CAST(:read_limit AS bigint)
+    {next_rows}
 ),
 
 reserved AS (

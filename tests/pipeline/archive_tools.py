@@ -51,10 +51,13 @@ def run(
     request: ArchiveRequest = NO_RETENTION,
     tasks: LocalTasks | None = None,
     part_rows: int = 100_000,
+    batch: int = 7,
+    **how: Any,
 ) -> list[job.ArchiveResult]:
+    """`how`: on_progress, connections (3: one session deletes)."""
     offered = job.preview(client.database, client.queue, lake, request)
-    sizes = job.Sizes(part=part_rows, batch=7)
-    return job.archive(client.database, offered, lake, tasks or LocalTasks(), sizes=sizes)
+    sizes = job.Sizes(part=part_rows, batch=batch)
+    return job.archive(client.database, offered, lake, tasks or LocalTasks(), sizes=sizes, **how)
 
 
 def rows_in_lake(lake: Lake) -> list[dict[str, Any]]:
@@ -149,10 +152,5 @@ def stop_at(client: Client, lake: Lake, phase: str) -> None:
         if now == phase:
             raise Stopped
 
-    offered = job.preview(client.database, client.queue, lake, NO_RETENTION)
-    how: dict[str, Any] = {
-        "sizes": job.Sizes(part=10, batch=7),
-        "connections": 3,
-    }
     with pytest.raises(Stopped):
-        job.archive(client.database, offered, lake, LocalTasks(), on_progress=on_progress, **how)
+        run(client, lake, part_rows=10, on_progress=on_progress, connections=3)

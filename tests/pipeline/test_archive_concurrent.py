@@ -279,18 +279,12 @@ def test_a_run_that_lost_its_lease_changes_nothing_more(
 
 
 def test_a_run_whose_plan_was_taken_over_deletes_nothing_more(filled: Client, lake: Lake) -> None:
-    offered = job.preview(filled.database, filled.queue, lake, NO_RETENTION)
-
     def on_progress(phase: str, /, **_: int) -> None:
         if phase == "delete":
             execute_sql(filled, TAKEN)
 
-    how: dict[str, Any] = {
-        "sizes": job.Sizes(batch=7),
-        "connections": 3,
-    }
     with pytest.raises(RefusedError, match="taken over"):
-        job.archive(filled.database, offered, lake, LocalTasks(), on_progress=on_progress, **how)
+        run(filled, lake, on_progress=on_progress, connections=3)
     assert len(archived_keys(filled)) == 23
     (done,) = run(filled, lake)
     assert (done.in_lake_before, done.deleted) == (23, 23)

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset
 
-from console import sql
 from console.catalog import Queue
 from console.engines import Database
 from console.pipeline.archive import export
@@ -41,6 +40,7 @@ def compare(
     with database.transaction("read the plan of the archive", read_only=True) as connection:
         dates = planning.reserved(connection, plan).dates
         parts = planning.parts(connection, plan, _PART_ROWS)
+        others = planning.others(connection, queue)
     files = table.files(queue_value(queue.schema, queue.name), dates=dates)
     found = Comparison()
     if not files:
@@ -54,7 +54,6 @@ def compare(
             format="parquet",
             filesystem=lake.filesystem,
         )
-    others = _others(database, queue)
     with export.reader(database.product.name, export.url_for_tasks(database)) as source:
         for part in parts:
             item = export.item(database.product, queue, "", lake, plan, part, others)
@@ -66,15 +65,9 @@ def compare(
     return found
 
 
-def _others(database: Database, queue: Queue) -> str:
-    with database.transaction("read the archive's columns", read_only=True) as connection:
-        return planning.others(connection, queue)
-
-
 def _keys(database: Database, plan: LakePlan, part: Part) -> list[int]:
-    values = {"plan_id": plan.plan_id, "after": part.after, "last": part.last}
     with database.transaction("read the plan of the archive", read_only=True) as connection:
-        return sql.values(connection, int, "pipeline.keys", **values)
+        return planning.keys(connection, plan, part)
 
 
 def _table(batches: Iterator[pa.RecordBatch]) -> pa.Table:

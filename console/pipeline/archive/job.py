@@ -558,8 +558,7 @@ class _Run:
         missing: list[int] = []
         with self._database.transaction("read the plan of the archive", read_only=True) as it:
             for part in short:
-                values = {"plan_id": self._plan.plan_id, "after": part.after, "last": part.last}
-                keys = sql.values(it, int, "pipeline.keys", **values)
+                keys = planning.keys(it, self._plan, part)
                 missing += [key for key in keys if key not in written]
         self._release(missing)
 

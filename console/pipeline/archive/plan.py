@@ -257,6 +257,12 @@ def parts(connection: Connection, plan: LakePlan, rows: int) -> list[Part]:
         after = part.last
 
 
+def keys(connection: Connection, plan: LakePlan, part: Part) -> list[int]:
+    """Of the part's reserved rows that are left, in order."""
+    values = {"plan_id": plan.plan_id, "after": part.after, "last": part.last}
+    return sql.values(connection, int, "pipeline.keys", **values)
+
+
 def release(connection: Connection, plan: LakePlan, keys: Sequence[str]) -> int:
     """Give these reserved rows back: restore and later plans may take them."""
     from console.engines import product_of  # noqa: PLC0415  # no circle
