@@ -112,7 +112,7 @@ _STYLES = {
 _NONE_YET = (
     "No job has been run on this machine yet.\n\n"
     "The jobs on archives and history, each a separate process:\n\n"
-    "    :pipeline archive QUEUE     its archive into a lake of Parquet files\n"
+    "    :pipeline archive QUEUE     its archive into a Delta Lake table\n"
     "    :pipeline replay QUEUE      from the lake back into the queue\n"
     "    :pipeline verify QUEUE      lost, duplicated, out of order\n"
     "    :pipeline rollup            minutes, hours and days of the recordings"
