@@ -1,0 +1,267 @@
+"""A Delta table of a lake: open it, create it, commit files that were written into its folder.
+
+A file that no commit names is invisible. Only the process of a job itself uses this module, never
+one that was forked: the library's threads do not survive a fork.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from console.errors import ConsoleError, RefusedError
+from console.pipeline.lake import DamagedError, Lake
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+_CONFIGURATION = {"delta.checkpointInterval": "10"}
+"""Whoever opens the table reads the commits since the last checkpoint, each a request to an object
+store."""
+_UNREADABLE = {"deletionVectors", "columnMapping"}
+Filters = Sequence[tuple[str, str, Any]]
+"""Of partitions: (column, operator, value), all of which hold."""
+
+
+class LakeTable:
+    """As its last commit left it when this object was made."""
+
+    FOLDER: ClassVar[str]
+    PARTITIONS: ClassVar[tuple[str, ...]]
+    DESCRIPTION: ClassVar[str]
+
+    @staticmethod
+    def schema() -> pa.Schema:
+        """With its partitions."""
+        raise NotImplementedError
+
+    def __init__(self, lake: Lake, table: DeltaTable) -> None:
+        self.lake = lake
+        self._table = table
+
+    @classmethod
+    def open(cls, lake: Lake) -> Self | None:
+        """None where the lake has none yet. DamagedError, UsageError."""
+        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415  # the extra's
+
+        with cls._translated(lake):
+            try:
+                table = _open(lake, cls.FOLDER)
+            except TableNotFoundError:
+                if lake.names(f"{cls.FOLDER}/_delta_log"):
+                    raise
+                return None
+            cls._require_ours(lake, table)
+        return cls(lake, table)
+
+    @classmethod
+    def create(cls, lake: Lake) -> Self:
+        """Where there is none yet: of several processes that do it at the same time, one does."""
+        from deltalake import DeltaTable, Schema  # noqa: PLC0415  # the extra's
+
+        lake.make_folder(cls.FOLDER)
+        with cls._translated(lake), lake.masked():
+            DeltaTable.create(
+                _uri(lake, cls.FOLDER),
+                schema=Schema.from_arrow(cls.schema()),
+                mode="ignore",
+                partition_by=list(cls.PARTITIONS),
+                name=cls.FOLDER,
+                description=cls.DESCRIPTION,
+                configuration=_CONFIGURATION,
+                storage_options=_options(lake),
+            )
+            return cls(lake, _open(lake, cls.FOLDER))
+
+    @property
+    def id(self) -> str:
+        """The table's own: another table has another one."""
+        return str(self._table.metadata().id)
+
+    def last_serial(self, application: str) -> int:
+        """Of the last transaction of this application that the table has; 0: of none."""
+        with self._translated(self.lake):
+            return self._table.transaction_version(application) or 0
+
+    def commit(self, application: str, serial: int, files: Sequence[Mapping[str, Any]]) -> bool:
+        """Add files, all at once; whether this call did it. False: the table has the transaction
+        already.
+
+        Of each file `path` from the lake, `size`, `rows`, `partition`, and `bounds`: by column the
+        least and the greatest value.
+        """
+        from deltalake import CommitProperties, Transaction  # noqa: PLC0415  # the extra's
+        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
+
+        # The version is only enforced where the same handle has asked for it.
+        with self._translated(self.lake), self.lake.masked():
+            if self.last_serial(application) >= serial:
+                return False
+            properties = CommitProperties(
+                app_transactions=[Transaction(application, serial)],
+                custom_metadata={"application": application, "serial": str(serial)},
+            )
+            try:
+                self._write(files, "append", commit_properties=properties)
+            except CommitFailedError:
+                self._table.update_incremental()
+                if self.last_serial(application) >= serial:
+                    return False
+                raise
+        return True
+
+    def replace(self, partitions: Filters, files: Sequence[Mapping[str, Any]]) -> None:
+        """In one commit, these files instead of all that the partitions have. RefusedError where
+        another process has changed them meanwhile: then nothing was done."""
+        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415  # the extra's
+
+        with self._translated(self.lake), self.lake.masked():
+            try:
+                self._write(files, "overwrite", partition_filters=list(partitions))
+            except CommitFailedError as error:
+                raise RefusedError(
+                    f"Another run changed the table {self.lake.path(self.FOLDER)} meanwhile.",
+                    why=_line(error),
+                    next_step="Run it again.",
+                ) from error
+
+    def _write(self, files: Sequence[Mapping[str, Any]], mode: str, **more: Any) -> None:
+        self._table.create_write_transaction(
+            [self._add(file) for file in files],
+            mode,
+            self._table.schema(),
+            list(self.PARTITIONS),
+            **more,
+        )
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Of each file: `path` from the lake, `partition.<column>`, `size_bytes`, `num_records`; in
+        the order of their paths."""
+        import pyarrow as pa  # noqa: PLC0415  # slow to import
+
+        with self._translated(self.lake):
+            rows = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
+        found = [row | {"path": f"{self.FOLDER}/{unquote(row['path'])}"} for row in rows]
+        return sorted(found, key=lambda row: row["path"])
+
+    def _add(self, file: Mapping[str, Any]) -> Any:
+        from deltalake.transaction import AddAction  # noqa: PLC0415  # the extra's
+
+        bounds = file.get("bounds", {})
+        statistics = {
+            "numRecords": file["rows"],
+            "minValues": {name: least for name, (least, _) in bounds.items()},
+            "maxValues": {name: most for name, (_, most) in bounds.items()},
+            "nullCount": dict.fromkeys(bounds, 0),
+        }
+        return AddAction(
+            path=file["path"].removeprefix(f"{self.FOLDER}/"),
+            size=file["size"],
+            partition_values=file["partition"],
+            modification_time=int(time.time() * 1_000),
+            data_change=True,
+            stats=json.dumps(statistics),
+        )
+
+    @classmethod
+    def _require_ours(cls, lake: Lake, table: DeltaTable) -> None:
+        """DamagedError for a table that could not be read with this console's files in it."""
+        from deltalake import Schema  # noqa: PLC0415  # the extra's
+
+        columns = {field.name: str(field.type) for field in table.schema().fields}
+        ours = {field.name: str(field.type) for field in Schema.from_arrow(cls.schema()).fields}
+        partitions = table.metadata().partition_columns
+        if not columns.items() >= ours.items() or tuple(partitions) != cls.PARTITIONS:
+            raise DamagedError(
+                f"The table {lake.path(cls.FOLDER)} is not of this console.",
+                why=f"It has the columns {', '.join(sorted(columns))}, or others of their types, "
+                f"and the partitions {', '.join(partitions) or '(none)'}.",
+                next_step="Nothing was changed. Name another folder with --lake.",
+            )
+        # Under these a row of a file may be no row of the table.
+        if unknown := _UNREADABLE.intersection(table.protocol().reader_features or ()):
+            raise DamagedError(
+                f"The table {lake.path(cls.FOLDER)} has features that this console cannot read: "
+                f"{', '.join(sorted(unknown))}.",
+                why="Another program turned them on.",
+                next_step="Nothing was changed. Drop them there (ALTER TABLE ... DROP FEATURE), or "
+                "name another folder with --lake.",
+            )
+
+    @classmethod
+    @contextmanager
+    def _translated(cls, lake: Lake) -> Iterator[None]:
+        """The library's errors as ConsoleErrors."""
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415  # the extra's
+
+        try:
+            yield
+        except (DeltaError, OSError, ValueError) as error:
+            raise _error(lake, cls.FOLDER, error) from error
+
+
+def _open(lake: Lake, folder: str) -> DeltaTable:
+    from deltalake import DeltaTable  # noqa: PLC0415  # the extra's
+
+    return DeltaTable(_uri(lake, folder), storage_options=_options(lake))
+
+
+def _uri(lake: Lake, folder: str) -> str:
+    if lake.can_replace:
+        return lake.path(folder)
+    return f"{urlsplit(lake.location).scheme}://{quote(lake.path(folder))}"
+
+
+def _options(lake: Lake) -> dict[str, str]:
+    """What Arrow reads from the URI, by the names of the table's library; the rest both read from
+    the environment."""
+    if lake.can_replace:
+        return {}
+    query = {name: values[-1] for name, values in parse_qs(urlsplit(lake.location).query).items()}
+    options = {}
+    endpoint = query.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL", "")
+    if endpoint:
+        if "://" not in endpoint:
+            endpoint = f"{query.get('scheme', 'https')}://{endpoint}"
+        options["AWS_ENDPOINT_URL"] = endpoint
+        options["AWS_ALLOW_HTTP"] = str(endpoint.startswith("http://")).lower()
+    if region := query.get("region") or os.environ.get("AWS_DEFAULT_REGION"):
+        options["AWS_REGION"] = region
+    return options
+
+
+_DENIED = re.compile(r"denied|forbidden|permission|InvalidAccessKeyId|SignatureDoesNotMatch", re.I)
+_FULL = re.compile(r"no space left|quota|disk full", re.I)
+
+
+def _error(lake: Lake, folder: str, error: Exception) -> ConsoleError:
+    why, what = _line(error), f"The table {folder} in the lake {lake.location} cannot be used."
+    if _FULL.search(why):
+        return ConsoleError(
+            f"The lake {lake.location} is full.",
+            why=why,
+            next_step="Nothing is lost. Make room, then run the same command again.",
+        )
+    if isinstance(error, PermissionError) or _DENIED.search(why):
+        return RefusedError(
+            what,
+            why=why,
+            next_step="Use a lake that this user may write to, or get the permission.",
+        )
+    return DamagedError(
+        what,
+        why=why,
+        next_step="Nothing was deleted because of it. Check that the lake is reachable; if its log "
+        f"is damaged, put the folder {folder}/_delta_log back from a backup.",
+    )
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
