@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -90,12 +91,18 @@ class LakeTable:
         with self._translated(self.lake):
             return self._table.transaction_version(application) or 0
 
-    def commit(self, application: str, serial: int, files: Sequence[Mapping[str, Any]]) -> bool:
+    def commit(
+        self,
+        application: str,
+        serial: int,
+        files: Sequence[Mapping[str, Any]],
+        versions: Mapping[str, int] = MappingProxyType({}),
+    ) -> bool:
         """Add files, all at once; whether this call did it. False: the table has the transaction
         already.
 
         Of each file `path` from the lake, `size`, `rows`, `partition`, and `bounds`: by column the
-        least and the greatest value.
+        least and the greatest value. `versions`: of other applications, to be set with it.
         """
         from deltalake import CommitProperties, Transaction  # noqa: PLC0415  # the extra's
         from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
@@ -105,7 +112,10 @@ class LakeTable:
             if self.last_serial(application) >= serial:
                 return False
             properties = CommitProperties(
-                app_transactions=[Transaction(application, serial)],
+                app_transactions=[
+                    Transaction(name, version)
+                    for name, version in {application: serial, **versions}.items()
+                ],
                 custom_metadata={"application": application, "serial": str(serial)},
             )
             try:

@@ -14,6 +14,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
@@ -57,11 +58,18 @@ class MessagesTable(LakeTable):
         types = zip(PARTITIONS, (pa.string(), pa.string(), pa.date32()), strict=True)
         return pa.schema([*(pa.field(name, of) for name, of in types), *SCHEMA])
 
-    def commit(self, application: str, serial: int, files: Sequence[Mapping[str, Any]]) -> bool:
+    def commit(
+        self,
+        application: str,
+        serial: int,
+        files: Sequence[Mapping[str, Any]],
+        versions: Mapping[str, int] = MappingProxyType({}),
+    ) -> bool:
         """As LakeTable does; `files`: entries as `export` returns them."""
-        bounds = [{"archive_id": (entry["first"], entry["last"])} for entry in files]
+        keys = [(entry["first"], entry["last"]) for entry in files]
+        bounds = [{} if None in of else {"archive_id": of} for of in keys]
         entries = [{**entry, "bounds": of} for entry, of in zip(files, bounds, strict=True)]
-        return super().commit(application, serial, entries)
+        return super().commit(application, serial, entries, versions)
 
     def files(
         self, queue: str, connection: str | None = None, dates: tuple[str, str] = ("", "~")
