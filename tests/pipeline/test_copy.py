@@ -1,0 +1,309 @@
+"""Finished jobs of libraries are copied into the lake, each once; prune deletes what is there."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from console import catalog
+from console.designs import LIBRARIES
+from console.engines import Database, open_database
+from console.errors import RefusedError
+from console.pipeline.archive import copy, prune
+from console.pipeline.archive import files as archive_files
+from console.pipeline.lake import DamagedError, Lake
+from tests.cli.calls import Console
+from tests.contract.finished_jobs import FINISHED_JOBS, PRUNED, FinishedJob
+from tests.contract.libraries import Tables, adopt
+from tests.contract.odd_jobs import LIBRARIES as ODD_JOBS
+from tests.contract.odd_jobs import OddJobs
+from tests.local_tasks import LocalTasks
+from tests.pipeline.archive_tools import HookedTasks, audit_of, rows_in_lake
+from tests.servers import connect
+
+RIVER = FINISHED_JOBS[0]
+
+
+@dataclass
+class Copied:
+    """A library's tables, adopted, and the lake that gets their finished jobs."""
+
+    database: Database
+    tables: Tables
+    lake: Lake
+
+    def run(
+        self, tasks: LocalTasks | None = None, *, older: float | None = None
+    ) -> copy.CopyResult:
+        with self.database.transaction("read the catalog", read_only=True) as connection:
+            queue = catalog.find(connection, "jobs")
+        offered = copy.preview(self.database, queue, self.lake)
+        if older is not None:
+            deletes = prune.preview(self.database, offered.source, older)
+            offered = replace(offered, prune=deletes)
+        return copy.copy(self.database, offered, self.lake, tasks or LocalTasks())
+
+    @property
+    def in_lake(self) -> Counter[tuple[str, int | None, Any]]:
+        return Counter((r["id"], r["attempts"], r["archived_at"]) for r in rows_in_lake(self.lake))
+
+    def count(self, table: str) -> int:
+        return int(self.tables.rows(f"SELECT count(*) FROM {table}")[0][0])
+
+
+Adopted = Callable[[FinishedJob | OddJobs], Copied]
+
+
+@pytest.fixture
+def adopted(database_url: str, lake: Lake) -> Iterator[Adopted]:
+    with closing(open_database(database_url)) as database:
+
+        def create(job: FinishedJob | OddJobs) -> Copied:
+            tables = job.create(database_url)
+            adopt(Console(database_url), job.preset)
+            return Copied(database, tables, lake)
+
+        yield create
+
+
+def test_there_is_a_finished_job_of_every_preset_that_keeps_them() -> None:
+    keeps = {n for n, of in LIBRARIES.items() if of.finished and not of.older}
+    assert {job.preset for job in FINISHED_JOBS} == keeps
+    assert set(PRUNED) == {name for name, of in LIBRARIES.items() if of.prunes}
+
+
+@pytest.mark.parametrize("job", FINISHED_JOBS, ids=str)
+def test_finished_jobs_are_copied_once_over_several_runs(
+    adopted: Adopted, job: FinishedJob
+) -> None:
+    of = adopted(job)
+    assert of.run().copied == 0
+    for at in ("now()", "now() - interval '3 days'", "now() - interval '40 days'"):
+        job.add(of.tables, at)
+    assert of.run().copied == 3
+    # Within the overlap, and before it: this one is of a clock that is late.
+    job.add(of.tables)
+    job.add(of.tables, "now() - interval '30 minutes'")
+    done = of.run()
+    assert done.copied == 2
+    assert done.in_lake_before >= 1
+    assert of.run().copied == 0
+    found = rows_in_lake(of.lake)
+    assert len(of.in_lake) == len(found) == of.count(job.table) == 5
+    payloads = of.tables.rows(f"SELECT {job.payload} FROM {job.table}")
+    assert sorted(row["payload"] for row in found) == sorted(row[0] for row in payloads)
+    assert {row["archived_at"] for row in found} == {row["done_at"] for row in found}
+    assert {row["archive_id"] for row in found} == {None}
+
+
+@pytest.mark.parametrize("job", [job for job in FINISHED_JOBS if job.again], ids=str)
+def test_a_job_that_is_retried_and_finishes_again_is_two_rows(
+    adopted: Adopted, job: FinishedJob
+) -> None:
+    of = adopted(job)
+    job.add(of.tables, "now() - interval '1 minute'")
+    assert of.run().copied == 1
+    of.tables.run(job.again.format(at="now()"))
+    assert of.run().copied == 1
+    assert of.run().copied == 0
+    first, second = sorted(rows_in_lake(of.lake), key=lambda row: row["archived_at"])
+    assert first["id"] == second["id"]
+
+
+@pytest.mark.parametrize("job", FINISHED_JOBS, ids=str)
+def test_a_job_that_is_committed_after_the_copy_is_in_the_next_run(
+    adopted: Adopted, job: FinishedJob
+) -> None:
+    of = adopted(job)
+    # It began long before the copy, and so did its now().
+    early = "now() - interval '2 days'"
+    job.add(of.tables, "now() - interval '9 days'")
+    with psycopg.connect(of.tables.url) as late:
+        late.execute(f'SET search_path = "{of.tables.schema}", public'.encode())
+        late.execute(job.adds.format(at="now()").encode())
+        job.add(of.tables)
+        assert of.run().copied == 2
+        assert len(of.in_lake) == 2
+        late.commit()
+    assert of.run().copied == 1
+    job.add(of.tables, early)
+    assert len(of.in_lake) == 3
+
+
+def test_a_run_reads_again_from_the_beginning_of_the_oldest_open_transaction(
+    adopted: Adopted,
+) -> None:
+    of = adopted(RIVER)
+    RIVER.add(of.tables)
+    with psycopg.connect(of.tables.url) as late:
+        (began,) = late.execute("SELECT now()").fetchone() or (None,)
+        done = of.run()
+    assert done.until == f"{began:%Y-%m-%d %H:%M:%S} UTC"
+    RIVER.add(of.tables)
+    assert (of.run().until or "") > done.until
+
+
+def test_a_prepared_transaction_holds_the_next_run_back(adopted: Adopted) -> None:
+    of = adopted(RIVER)
+    (most,) = of.tables.rows("SHOW max_prepared_transactions")[0]
+    if most == "0":
+        pytest.skip("max_prepared_transactions is 0")
+    with connect(of.tables.url) as connection:
+        connection.execute(b"BEGIN")
+        connection.execute(RIVER_OF_TWO_DAYS)
+        connection.execute(b"PREPARE TRANSACTION 'late'")
+        RIVER.add(of.tables)
+        done = of.run()
+        assert (done.copied, done.until) == (1, None)
+        assert "1 prepared transaction" in done.lines()[-1]
+        connection.execute(b"COMMIT PREPARED 'late'")
+    assert of.run().copied == 1
+
+
+RIVER_OF_TWO_DAYS = b"""INSERT INTO "Theirs".river_job (state, attempt, finalized_at)
+VALUES ('completed', 1, now() - interval '2 days')"""
+
+
+def test_a_login_that_does_not_see_others_transactions_compares_all_again(
+    adopted: Adopted, lake: Lake
+) -> None:
+    of = adopted(RIVER)
+    RIVER.add(of.tables)
+    seen = copy._Oldest(None)
+    original = copy.sql.row
+
+    def row(connection: Any, type_: Any, *more: Any, **bound: Any) -> Any:
+        return seen if type_ is copy._Oldest else original(connection, type_, *more, **bound)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copy.sql, "row", row)
+        done = of.run()
+    assert (done.copied, done.until) == (1, None)
+    assert "GRANT pg_read_all_stats" in done.lines()[-1]
+    del lake
+
+
+@pytest.mark.parametrize("of", [one for one in ODD_JOBS if LIBRARIES[one.preset].finished], ids=str)
+def test_odd_values_arrive_or_are_kept_as_text(adopted: Adopted, of: OddJobs) -> None:
+    copied = adopted(of)
+    of.start(copied.tables)
+    columns = of.columns(copied.tables)
+    for turn in range(3):
+        for at, column in enumerate(columns):
+            column.put(copied.tables, at * turn)
+        copied.run()
+        assert copied.run().copied == 0
+    assert set(copied.in_lake.values()) <= {1}
+
+
+def test_times_that_no_file_can_hold_are_text(adopted: Adopted) -> None:
+    of = adopted(RIVER)
+    for at in ("'infinity'", "'-infinity'", "'20000-01-01Z'", "'0005-01-01 BC'"):
+        RIVER.add(of.tables, f"CAST({at} AS timestamptz)")
+    assert of.run().copied == 4
+    assert of.run().copied == 0
+    found = rows_in_lake(of.lake)
+    assert {(row["done_at"], str(row["date"])) for row in found} == {(None, "1970-01-01")}
+    assert any('"finalized_at": "infinity"' in row["more"] for row in found)
+    assert all('"state": "completed"' in row["more"] for row in found)
+
+
+@pytest.mark.parametrize("preset", sorted(PRUNED))
+def test_prune_deletes_what_the_lake_has_and_the_librarys_rule_allows(
+    adopted: Adopted, preset: str
+) -> None:
+    (job,) = [one for one in FINISHED_JOBS if one.preset == preset]
+    of = adopted(job)
+    young = PRUNED[preset] != "0 s"
+    job.add(of.tables, f"now() - interval '{PRUNED[preset]}' - interval '2 minutes'")
+    job.add(of.tables, f"now() - interval '{PRUNED[preset]}' - interval '2 hours'")
+    if young:
+        job.add(of.tables, f"now() - interval '{PRUNED[preset]}' + interval '5 minutes'")
+    done = of.run(older=0.0)
+    assert (done.copied, done.pruned, done.kept) == (2 + young, 2, {})
+    assert of.count(job.table) == young
+    assert len(of.in_lake) == 2 + young
+    assert of.run(older=0.0).pruned == 0
+    assert audit_of(of.database, "jobs", prune.VERB)[0] == (prune.VERB, 2, "done")
+
+
+def test_prune_leaves_what_was_changed_since_and_what_the_lake_lacks(adopted: Adopted) -> None:
+    of = adopted(RIVER)
+    for _ in range(3):
+        RIVER.add(of.tables, "now() - interval '10 days'")
+    assert of.run().copied == 3
+    of.tables.run("""UPDATE river_job SET metadata = '{"a": 1}' WHERE id = 1""")
+    # The lake's clock is late: the run does not read it.
+    RIVER.add(of.tables, "now() - interval '10 days'")
+    done = of.run(older=0.0)
+    assert (done.copied, done.pruned) == (0, 2)
+    assert done.kept == {prune.DIFFERENT: 1, prune.ABSENT: 1}
+    assert sorted(of.tables.rows("SELECT id FROM river_job")) == [(1,), (4,)]
+
+
+def test_prune_takes_only_jobs_that_finished_so_long_ago(adopted: Adopted) -> None:
+    of = adopted(RIVER)
+    RIVER.add(of.tables, "now() - interval '10 days'")
+    RIVER.add(of.tables, "now() - interval '20 days'")
+    assert of.run(older=15 * 86_400.0).pruned == 1
+    assert of.count("river_job") == 1
+
+
+def test_prune_without_a_rule_is_refused(adopted: Adopted) -> None:
+    (job,) = [one for one in FINISHED_JOBS if one.preset == "pgmq"]
+    with pytest.raises(RefusedError, match="Nothing can be pruned"):
+        adopted(job).run(older=0.0)
+
+
+@pytest.mark.parametrize("preset", ["laravel", "symfony", "pgqueuer"])
+def test_a_library_that_keeps_nothing_finished_is_refused(
+    adopted: Adopted, preset: str
+) -> None:
+    (job,) = [one for one in ODD_JOBS if one.preset == preset]
+    with pytest.raises(RefusedError, match="There is nothing to copy"):
+        adopted(job).run()
+
+
+def test_a_killed_run_leaves_nothing_in_the_table(adopted: Adopted) -> None:
+    of = adopted(RIVER)
+    RIVER.add(of.tables)
+
+    def fail() -> None:
+        raise KeyboardInterrupt
+
+    for work in (copy.copy_rows, archive_files.verify):
+        with pytest.raises(KeyboardInterrupt):
+            of.run(HookedTasks(work, fail))
+        assert rows_in_lake(of.lake) == []
+    assert of.run().copied == 1
+
+
+def test_a_damaged_file_is_not_committed(adopted: Adopted) -> None:
+    of = adopted(RIVER)
+    RIVER.add(of.tables)
+
+    def damage() -> None:
+        from pathlib import Path  # noqa: PLC0415
+
+        (path,) = Path(of.lake.path("messages")).rglob("copy-*.parquet")
+        path.write_bytes(path.read_bytes()[:-9])
+
+    with pytest.raises(DamagedError):
+        of.run(HookedTasks(archive_files.verify, damage))
+    assert rows_in_lake(of.lake) == []
+    assert of.run().copied == 1
+
+
+def test_two_runs_at_once_one_says_so(adopted: Adopted) -> None:
+    of = adopted(RIVER)
+    RIVER.add(of.tables)
+
+    def second() -> None:
+        with pytest.raises(RefusedError, match="Another run"):
+            of.run()
+
+    assert of.run(HookedTasks(copy.copy_rows, second)).copied == 1
