@@ -123,7 +123,7 @@ BETWEEN timestamptz '0001-01-01 00:00:00+00' AND timestamptz '9999-12-31 23:59:5
 -- own rule deletes, up to '{before}'
 {is_finished}
 -- when pruned=no
-AND ({finished_at} {in_files} IS NOT TRUE OR {finished_at} > CAST('{since}' AS timestamptz))
+AND ({finished_at} {in_files} IS NOT TRUE OR {finished_at} >= CAST('{since}' AS timestamptz))
 -- else
 AND {finished_at} <= CAST('{before}' AS timestamptz)
 AND {prunable} -- when defined prunable

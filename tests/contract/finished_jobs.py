@@ -127,7 +127,7 @@ FINISHED_JOBS = (
     ),
 )
 PRUNED = {
-    "river": "7 days",
+    "river": "24 hours",
     "oban": "1 day",
     "solid-queue": "1 day",
     "pg-boss": "1 day",
