@@ -1,5 +1,7 @@
 """Finished jobs of libraries are copied into the lake, each once; prune deletes what is there."""
 
+import os
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -25,7 +27,9 @@ from tests.contract.odd_jobs import LIBRARIES as ODD_JOBS
 from tests.contract.odd_jobs import OddJobs
 from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import HookedTasks, audit_of, rows_in_lake
+from tests.pipeline.driver import COPY_PHASES
 from tests.servers import connect
+from tests.warm import Forked
 
 RIVER = FINISHED_JOBS[0]
 
@@ -328,3 +332,32 @@ def test_two_runs_at_once_one_says_so(adopted: Adopted) -> None:
             of.run()
 
     assert of.run(HookedTasks(copy.copy_rows, second)).copied == 1
+
+
+KILLS, OLD = 12, 60
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("phase", dict.fromkeys(COPY_PHASES.values()))
+def test_killed_at_any_step_the_next_run_loses_and_doubles_nothing(
+    adopted: Adopted, phase: str
+) -> None:
+    of = adopted(RIVER)
+    rng = random.Random(phase)
+    environment = {**os.environ, "DBQ_URL": of.tables.url}
+    for _ in range(OLD):
+        RIVER.add(of.tables, "now() - interval '9 days'")
+    sent = OLD
+    for _ in range(KILLS):
+        RIVER.add(of.tables)
+        sent += 1
+        words = ["jobs", of.lake.location, "--copy", phase, str(rng.choice((1, 3, 10, 30, 90)))]
+        with Forked(words, environment, module="tests.pipeline.driver") as running:
+            running.communicate(timeout=60)
+        assert set(of.in_lake.values()) <= {1}
+        ids = {row["id"] for row in rows_in_lake(of.lake)}
+        left = {str(row[0]) for row in of.tables.rows("SELECT id FROM river_job")}
+        assert len(ids | left) == sent
+    of.run(older=0.0)
+    assert len(of.in_lake) == len(rows_in_lake(of.lake)) == sent
+    assert of.count("river_job") == sent - OLD
