@@ -486,7 +486,7 @@ def _copy(  # noqa: PLR0913  # a verb's options
         progress(call, f"copy {queue.name}") as on_progress,
     ):
         done = copy.copy(database, offered, lake, spreading, on_progress=on_progress)
-    call.acted(offered.as_json(), done.as_json(), done.lines(), done=done.copied)
+    call.acted(offered.as_json(), done.as_json(), done.lines(), done=done.exported)
 
 
 def _cancel(

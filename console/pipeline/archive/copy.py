@@ -186,7 +186,7 @@ class _Oldest:
 
 @dataclass
 class CopyResult:
-    copied: int = 0
+    exported: int = 0
     in_lake_before: int = 0
     files: int = 0
     bytes: int = 0
@@ -195,7 +195,7 @@ class CopyResult:
     """The next run reads from here, less the overlap; null: all again."""
     held_back: str = ""
     """Why it is not later."""
-    pruned: int | None = None
+    deleted: int | None = None
     """None: it was not asked for."""
     kept: dict[str, int] = field(default_factory=dict)
     """Why rows were not deleted that the library's rule allows."""
@@ -206,15 +206,16 @@ class CopyResult:
 
     def lines(self) -> list[str]:
         phases = ", ".join(f"{name} {duration(took)}" for name, took in self.seconds.items())
+        read = self.exported + self.in_lake_before
         lines = [
-            f"copied {self.copied:,} of {self.copied + self.in_lake_before:,} finished jobs read, "
-            f"the others were in the lake; {self.files:,} files, {self.bytes:,} bytes of payload",
+            f"copied {self.exported:,} of {read:,} finished jobs read, the others were in the "
+            f"lake; {self.files:,} files, {self.bytes:,} bytes of payload",
             f"  {phases}",
         ]
         if self.held_back:
             lines.append(f"  the next run reads {self.until or 'all'} again: {self.held_back}")
-        if self.pruned is not None:
-            lines.append(f"  deleted {self.pruned:,} jobs that the lake has")
+        if self.deleted is not None:
+            lines.append(f"  deleted {self.deleted:,} jobs that the lake has")
             lines += [f"  left {count:,}: {why}" for why, count in self.kept.items()]
         return lines
 
@@ -245,7 +246,7 @@ def copy(
         result = _Copy(database, offered.source, lake, lease, on_progress).run(tasks)
         if offered.prune is not None:
             began = time.monotonic()
-            result.pruned, result.kept = prune.prune(
+            result.deleted, result.kept = prune.prune(
                 database,
                 offered.source,
                 offered.prune,
@@ -358,7 +359,7 @@ class _Copy:
                 next_step="Nothing was doubled. Run it again: it goes on from there.",
             )
         result = self._result
-        result.copied = sum(entry["rows"] for entry in entries)
+        result.exported = sum(entry["rows"] for entry in entries)
         result.files = len(entries)
         result.bytes = sum(entry["bytes"] for entry in entries)
         result.size = sum(entry["size"] for entry in entries)
