@@ -7,11 +7,14 @@ one that was forked: the library's threads do not survive a fork.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 _CONFIGURATION = {"delta.checkpointInterval": "10"}
 """Whoever opens the table reads the commits since the last checkpoint, each a request to an object
 store."""
+LEFTOVER_SECONDS = 7 * 86_400.0
+"""A file that no commit names may be of a run at work for so long."""
 _UNREADABLE = {"deletionVectors", "columnMapping"}
 Filters = Sequence[tuple[str, str, Any]]
 """Of partitions: (column, operator, value), all of which hold."""
@@ -90,9 +95,15 @@ class LakeTable:
         with self._translated(self.lake):
             return self._table.transaction_version(application) or 0
 
-    def commit(self, application: str, serial: int, files: Sequence[Mapping[str, Any]]) -> bool:
+    def commit(
+        self,
+        application: str,
+        serial: int,
+        files: Sequence[Mapping[str, Any]],
+        by: Mapping[str, str] = MappingProxyType({}),
+    ) -> bool:
         """Add files, all at once; whether this call did it. False: the table has the transaction
-        already.
+        already. `by`: kept with the commit.
 
         Of each file `path` from the lake, `size`, `rows`, `partition`, and `bounds`: by column the
         least and the greatest value.
@@ -106,7 +117,7 @@ class LakeTable:
                 return False
             properties = CommitProperties(
                 app_transactions=[Transaction(application, serial)],
-                custom_metadata={"application": application, "serial": str(serial)},
+                custom_metadata={"application": application, "serial": str(serial), **by},
             )
             try:
                 self._write(files, "append", commit_properties=properties)
@@ -132,14 +143,97 @@ class LakeTable:
                     next_step="Run it again.",
                 ) from error
 
-    def _write(self, files: Sequence[Mapping[str, Any]], mode: str, **more: Any) -> None:
+    def exchange(
+        self,
+        removed: Sequence[str],
+        added: Sequence[Mapping[str, Any]],
+        by: Mapping[str, str],
+        *,
+        data_change: bool = True,
+    ) -> bool:
+        """In one commit, these files instead of those; False, and nothing is done, where another
+        one has taken one of those out.
+
+        `by`: kept with the commit. `data_change`: False where the rows are the same.
+        """
+        from deltalake import CommitProperties  # noqa: PLC0415  # the extra's
+        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
+        from deltalake.transaction import RemoveAction  # noqa: PLC0415
+
+        # Without retries: they would let two commits pass that take out the same file, if the
+        # first one has changed no data, and the rows would be there twice.
+        properties = CommitProperties(custom_metadata=dict(by), max_commit_retries=0)
+        with self._translated(self.lake), self.lake.masked():
+            while True:
+                here = {entry["path"]: entry for entry in self.entries()}
+                if not here.keys() >= set(removed):
+                    return False
+                now = int(time.time() * 1_000)
+                gone = [
+                    RemoveAction(
+                        path=path.removeprefix(f"{self.FOLDER}/"),
+                        data_change=data_change,
+                        deletion_timestamp=now,
+                        size=here[path]["size_bytes"],
+                        partition_values=self.partition_of(here[path]),
+                    )
+                    for path in removed
+                ]
+                version = self._table.version()
+                try:
+                    self._write(
+                        added,
+                        "append",
+                        gone,
+                        data_change=data_change,
+                        commit_properties=properties,
+                    )
+                except CommitFailedError:
+                    self._table.update_incremental()
+                    if self._table.version() == version:
+                        raise
+                else:
+                    self._table.update_incremental()
+                    return True
+
+    @classmethod
+    def partition_of(cls, entry: Mapping[str, Any]) -> dict[str, str | None]:
+        """Of a file's entry, the values of its partition."""
+        return {name: str(entry[f"partition.{name}"]) for name in cls.PARTITIONS}
+
+    def _write(
+        self,
+        files: Sequence[Mapping[str, Any]],
+        mode: str,
+        others: Sequence[Any] = (),
+        *,
+        data_change: bool = True,
+        **more: Any,
+    ) -> None:
         self._table.create_write_transaction(
-            [self._add(file) for file in files],
+            [*others, *(self._add(file, data_change=data_change) for file in files)],
             mode,
             self._table.schema(),
             list(self.PARTITIONS),
             **more,
         )
+
+    def vacuum(self, kept_seconds: float) -> int:
+        """Remove the files that commits took out so long ago; and those that no commit ever named,
+        which killed runs leave, once they are older than any run. How many."""
+        hours = math.ceil(kept_seconds / 3_600)
+        unnamed = max(hours, math.ceil(LEFTOVER_SECONDS / 3_600))
+        with self._translated(self.lake), self.lake.masked():
+            vacuum = partial(self._table.vacuum, dry_run=False, enforce_retention_duration=False)
+            removed = [*vacuum(hours), *vacuum(unnamed, full=True)]
+            self._table.create_checkpoint()
+            self._table.cleanup_metadata()
+        return len(removed)
+
+    def history(self, most: int) -> list[dict[str, Any]]:
+        """The last commits whose log is kept, newest first."""
+        with self._translated(self.lake):
+            return self._table.history(most)
 
     def entries(self) -> list[dict[str, Any]]:
         """Of each file: `path` from the lake, `partition.<column>`, `size_bytes`, `num_records`; in
@@ -151,7 +245,7 @@ class LakeTable:
         found = [row | {"path": f"{self.FOLDER}/{unquote(row['path'])}"} for row in rows]
         return sorted(found, key=lambda row: row["path"])
 
-    def _add(self, file: Mapping[str, Any]) -> Any:
+    def _add(self, file: Mapping[str, Any], *, data_change: bool) -> Any:
         from deltalake.transaction import AddAction  # noqa: PLC0415  # the extra's
 
         bounds = file.get("bounds", {})
@@ -166,7 +260,7 @@ class LakeTable:
             size=file["size"],
             partition_values=file["partition"],
             modification_time=int(time.time() * 1_000),
-            data_change=True,
+            data_change=data_change,
             stats=json.dumps(statistics),
         )
 

@@ -404,7 +404,7 @@ class ObjectStore:
     def open_to_group(self, root: str) -> None:
         raise UsageError(
             f"The lake {root!r} is in an object store: it has no group.",
-            next_step="Leave out --group; the bucket's own rules say who may read it.",
+            next_step="Leave out --shared; the bucket's own rules say who may read it.",
         )
 
     @contextmanager

@@ -13,18 +13,19 @@ class ArchivedFilterType(click.ParamType[str]):
     """A filter on archived messages, which has other forms than one on a queue."""
 
     name = "filter"
-    _FORM = re.compile(r"(id|state|error|reason|title|since|until)[=~]")
+    _FORM = re.compile(r"(id|state|error|reason|title|payload|since|until)[=~]")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The word, unchanged."""
         if not self._FORM.match(str(value)):
-            self.fail(f"{value!r} is not a filter of replay.", param, ctx)
+            self.fail(f"{value!r} is not a filter of archived messages.", param, ctx)
         return str(value)
 
 
 _LAKE = Parameter("lake", "A folder or a URI; empty: in this user's state.")
-_GROUP = Parameter("group", "From now on the lake's group may read and write it.", is_flag=True)
+_SHARED = Parameter("shared", "From now on the lake's group may read and write it.", is_flag=True)
 _MASTER = Parameter("master", "Spark's.", default="local[*]")
+_QUEUE = Parameter("queue", "Only these; empty: all of the connection.", multiple=True)
 _FROM = Parameter("from", "The connection whose archive it was.")
 
 JOBS: tuple[Verb, ...] = (
@@ -33,11 +34,11 @@ JOBS: tuple[Verb, ...] = (
         "drain its archive into a Delta Lake table",
         parameters=(
             _LAKE,
-            Parameter("older", "Only rows at least this old: 1h, 7d.", DURATION),
+            Parameter("older", "Only rows this old: 1h; empty: the configuration's.", DURATION),
             Parameter("retention", "Purged messages stay this long.", DURATION, default="7d"),
             Parameter("connections", "At once, to the database.", WholeNumber(3), default="16"),
             Parameter("cancel", "Give an unfinished plan's rows back instead.", is_flag=True),
-            _GROUP,
+            _SHARED,
             _MASTER,
         ),
     ),
@@ -50,7 +51,7 @@ JOBS: tuple[Verb, ...] = (
             Parameter("to", "Another queue of this database."),
             Parameter(
                 "filter",
-                "All must match: id= state= error~ reason= title~ since= until=",
+                "All must match: id= state= error~ reason= title~ payload~ since= until=",
                 ArchivedFilterType(),
                 multiple=True,
             ),
@@ -72,6 +73,41 @@ JOBS: tuple[Verb, ...] = (
         confirmed=False,
     ),
     Verb(
+        "compact",
+        "merge a lake's small files, remove those that nobody reads",
+        parameters=(
+            _LAKE,
+            Parameter("keep", "How long older versions stay readable.", DURATION, default="7d"),
+        ),
+    ),
+    Verb(
+        "expire",
+        "take old days out of a lake",
+        parameters=(
+            _LAKE,
+            _FROM,
+            _QUEUE,
+            Parameter("older", "90d, 2y; empty: the configuration's.", DURATION),
+        ),
+    ),
+    Verb(
+        "erase",
+        "take single messages out of a lake",
+        parameters=(
+            _LAKE,
+            _FROM,
+            _QUEUE,
+            Parameter("id", "A message's, with its queue.", multiple=True),
+            Parameter(
+                "filter",
+                "All must match: state= error~ reason= title~ payload~ since= until=",
+                ArchivedFilterType(),
+                multiple=True,
+            ),
+        ),
+    ),
+    Verb("lake", "show what a lake has", parameters=(_LAKE,), confirmed=False),
+    Verb(
         "rollup",
         "summarize recordings by minute, hour and day; forecast the week",
         parameters=(
@@ -79,7 +115,7 @@ JOBS: tuple[Verb, ...] = (
             Parameter("recordings", "A folder; empty: this user's."),
             Parameter("days", "Only these days, even if done: 2026-03-28..2026-03-29."),
             Parameter("zone", "Of the forecast's hours of the week; empty: display_zone."),
-            _GROUP,
+            _SHARED,
             _MASTER,
         ),
         confirmed=False,

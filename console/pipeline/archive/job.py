@@ -592,7 +592,8 @@ class _Run:
                     f"The lake {self._lake.location} was replaced while it was written.",
                     next_step="Nothing was deleted. Run it again.",
                 )
-            if not table.commit(self._application, self._plan.serial, entries):
+            by = {"connection": self._plan.label}
+            if not table.commit(self._application, self._plan.serial, entries, by):
                 raise RefusedError(
                     f"Another run has put plan {self._plan.serial} into the lake.",
                     why="A copy of this database, or of this run, writes into the same lake.",
