@@ -15,11 +15,11 @@ from console.cli.several import profiles_of
 from console.cli.streams import narrate
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError
+from console.pipeline import spark
 from console.pipeline.archive import job
 from console.pipeline.archive.job import ArchivePreview, ArchiveResult
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
-from console.pipeline import spark
 from console.rights import Rights
 
 

@@ -14,7 +14,7 @@ from console.cli.context import (
     require_confirmation,
     verb_options,
 )
-from console.cli.pipeline_progress import RecordedJob, about, kept, progress
+from console.cli.pipeline_progress import LaunchedJob, RecordedJob, about, kept, progress
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.formats import bare_moment, megabytes, numbered, plain
@@ -50,7 +50,7 @@ def _table(lake: str | None) -> "MessagesTable":
     return table
 
 
-@click.command("lake")
+@click.command("lake", cls=LaunchedJob)
 @lake_option
 @verb_options
 def show_lake(call: Call, lake: str | None) -> None:

@@ -130,6 +130,15 @@ class RecordedJob(ConfirmedVerb):
             return super().invoke(ctx)
 
 
+class LaunchedJob(RecordedJob):
+    """Of a quick verb: only where the screens have started it as a run."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return (
+            super().invoke(ctx) if launch.RUN_ID in os.environ else ConfirmedVerb.invoke(self, ctx)
+        )
+
+
 @contextmanager
 def _recorded(verb: str, context: click.Context, private: Sequence[str]) -> Iterator[None]:
     record = RunFile.begin(

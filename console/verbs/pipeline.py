@@ -25,7 +25,6 @@ class ArchivedFilterType(click.ParamType[str]):
 _LAKE = Parameter("lake", "A folder or a URI; empty: in this user's state.")
 _SHARED = Parameter("shared", "From now on the lake's group may read and write it.", is_flag=True)
 _MASTER = Parameter("master", "Spark's.", default="local[*]")
-_QUEUE = Parameter("queue", "Only these; empty: all of the connection.", multiple=True)
 _FROM = Parameter("from", "The connection whose archive it was.")
 
 JOBS: tuple[Verb, ...] = (
@@ -73,31 +72,21 @@ JOBS: tuple[Verb, ...] = (
         confirmed=False,
     ),
     Verb(
-        "compact",
-        "merge a lake's small files, remove those that nobody reads",
-        parameters=(
-            _LAKE,
-            Parameter("keep", "How long older versions stay readable.", DURATION, default="7d"),
-        ),
-    ),
-    Verb(
         "expire",
-        "take old days out of a lake",
+        "take its old days out of a lake",
         parameters=(
             _LAKE,
             _FROM,
-            _QUEUE,
             Parameter("older", "90d, 2y; empty: the configuration's.", DURATION),
         ),
     ),
     Verb(
         "erase",
-        "take single messages out of a lake",
+        "take single messages of it out of a lake",
         parameters=(
             _LAKE,
             _FROM,
-            _QUEUE,
-            Parameter("id", "A message's, with its queue.", multiple=True),
+            Parameter("id", "Of a message; or a filter.", multiple=True),
             Parameter(
                 "filter",
                 "All must match: state= error~ reason= title~ payload~ since= until=",
@@ -106,7 +95,6 @@ JOBS: tuple[Verb, ...] = (
             ),
         ),
     ),
-    Verb("lake", "show what a lake has", parameters=(_LAKE,), confirmed=False),
     Verb(
         "rollup",
         "summarize recordings by minute, hour and day; forecast the week",
@@ -120,6 +108,17 @@ JOBS: tuple[Verb, ...] = (
         ),
         confirmed=False,
     ),
+    Verb(
+        "compact",
+        "merge a lake's small files, remove those that nobody reads",
+        parameters=(
+            _LAKE,
+            Parameter("keep", "How long older versions stay readable.", DURATION, default="7d"),
+        ),
+    ),
+    Verb("lake", "show what a lake has", parameters=(_LAKE,), confirmed=False),
 )
 BY_NAME = {job.name: job for job in JOBS}
-ABOUT_A_QUEUE = ("archive", "replay", "verify")
+ABOUT_A_QUEUE = ("archive", "replay", "verify", "expire", "erase")
+QUEUE_AS_OPTION = ("expire", "erase")
+"""Their command lines are about all queues of the connection without --queue."""

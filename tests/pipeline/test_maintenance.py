@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from console.audit import EntryFilter, entries
 from console.errors import RefusedError
+from console.pipeline import delta
 from console.pipeline import spark as sessions
 from console.pipeline.archive.files import SCHEMA, pq
 from console.pipeline.filters import matches, parse_filters
@@ -107,6 +108,18 @@ def test_files_of_a_run_at_work_are_not_removed(filled: Client, lake: Lake) -> N
     assert set(lake.data_files("messages")) == exported
 
 
+def test_files_too_old_are_not_committed(
+    filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a machine that stood still: they may have been removed meanwhile."""
+    with monkeypatch.context() as days_later:
+        days_later.setattr(delta, "LEFTOVER_SECONDS", 0.0)
+        with pytest.raises(RefusedError, match="too old"):
+            run(filled, lake)
+    assert (rows(lake), len(archived_keys(filled))) == ([], 30)
+    assert run(filled, lake)[0].deleted == 30
+
+
 def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """`act` comes between the writing of files and their commit, once."""
     ours, acts = MessagesTable.exchange, [act]
@@ -177,8 +190,8 @@ def test_erase_takes_out_all_about_somebody(
     other.drain()
     for client in (fifo, other):
         run(client, lake)
-    words = ("pipeline", "erase", "--lake", lake.location, "--url", fifo.url)
-    words = (*words, "--filter", "payload~jane.doe")
+    where = ("--lake", lake.location, "--url", fifo.url)
+    words = ("pipeline", "erase", *where, "--filter", "payload~jane.doe")
     before = rows(lake)
     plan = call(*words, "--dry-run", "--json")
     assert (plan.status, plan.json["plan"]["rows"], rows(lake)) == (0, 4, before), plan.err

@@ -66,12 +66,7 @@ def read(lake: Lake, source: LakeFile) -> Iterator[pa.RecordBatch]:
             lake.reading(source.path) as opened,
             pq.ParquetFile(opened, page_checksum_verification=True) as file,
         ):
-            if others := set(file.schema_arrow.names) - set(SCHEMA.names):
-                raise DamagedError(
-                    f"{source.path} has columns of others: {', '.join(sorted(others))}.",
-                    next_step="Nothing was changed. What wrote it can rewrite it with them: use "
-                    "its OPTIMIZE or DELETE.",
-                )
+            _require_our_columns(source, file.schema_arrow.names)
             for batch in files.batches(file):
                 rows += batch.num_rows
                 columns = [_column(batch, field) for field in SCHEMA]
@@ -83,6 +78,15 @@ def read(lake: Lake, source: LakeFile) -> Iterator[pa.RecordBatch]:
         raise _unreadable(source, why) from error
     if rows != source.rows:
         raise _unreadable(source, f"It has {rows:,} rows; the table says {source.rows:,}.")
+
+
+def _require_our_columns(source: LakeFile, names: Sequence[str]) -> None:
+    if others := set(names) - set(SCHEMA.names):
+        raise DamagedError(
+            f"{source.path} has columns of others: {', '.join(sorted(others))}.",
+            next_step="Nothing was changed. What wrote it can rewrite it with them: use its "
+            "OPTIMIZE or DELETE.",
+        )
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
