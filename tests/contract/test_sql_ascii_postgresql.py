@@ -106,7 +106,7 @@ def test_a_popped_message_has_its_own_bytes(console: Console, design: str) -> No
             continue
         shown = [(one["encoding"], one["payload"]) for one in out.json["messages"]]
         whole = ("base64", b64encode(BYTES).decode())
-        assert shown == [whole, ("text", "café"), ("text", r"\xff")]
+        assert shown == [encoded, ("text", "café"), ("text", r"\xff")]
 
 
 def test_what_is_moved_has_the_same_bytes(console: Console) -> None:
