@@ -105,7 +105,7 @@ def test_a_popped_message_has_its_own_bytes(console: Console, design: str) -> No
             assert out.out == BYTES + b"\ncaf\xc3\xa9\n\\xff\n"
             continue
         shown = [(one["encoding"], one["payload"]) for one in out.json["messages"]]
-        whole = ("base64", b64encode(BYTES).decode())
+        encoded = ("base64", b64encode(BYTES).decode())
         assert shown == [encoded, ("text", "café"), ("text", r"\xff")]
 
 
