@@ -7,15 +7,14 @@ one that was forked: the library's threads do not survive a fork.
 from __future__ import annotations
 
 import json
-import os
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from console.errors import ConsoleError, RefusedError
+from console import lake_tables
+from console.errors import RefusedError
+from console.lake_tables import TableFile
 from console.pipeline.lake import DamagedError, Lake
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class LakeTable:
 
         with cls._translated(lake):
             try:
-                table = _open(lake, cls.FOLDER)
+                table = cls._opened(lake)
             except TableNotFoundError:
                 if lake.names(f"{cls.FOLDER}/_delta_log"):
                     raise
@@ -69,16 +68,20 @@ class LakeTable:
         lake.make_folder(cls.FOLDER)
         with cls._translated(lake), lake.masked():
             DeltaTable.create(
-                _uri(lake, cls.FOLDER),
+                lake_tables.table_uri(lake.location, lake.filesystem, lake.path(cls.FOLDER)),
                 schema=Schema.from_arrow(cls.schema()),
                 mode="ignore",
                 partition_by=list(cls.PARTITIONS),
                 name=cls.FOLDER,
                 description=cls.DESCRIPTION,
                 configuration=_CONFIGURATION,
-                storage_options=_options(lake),
+                storage_options=lake_tables.options(lake.location, lake.filesystem),
             )
-            return cls(lake, _open(lake, cls.FOLDER))
+            return cls(lake, cls._opened(lake))
+
+    @classmethod
+    def _opened(cls, lake: Lake) -> DeltaTable:
+        return lake_tables.open_table(lake.location, lake.filesystem, lake.path(cls.FOLDER))
 
     @property
     def id(self) -> str:
@@ -97,19 +100,14 @@ class LakeTable:
         Of each file `path` from the lake, `size`, `rows`, `partition`, and `bounds`: by column the
         least and the greatest value.
         """
-        from deltalake import CommitProperties, Transaction  # noqa: PLC0415  # the extra's
-        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
+        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415  # the extra's
 
-        # The version is only enforced where the same handle has asked for it.
         with self._translated(self.lake), self.lake.masked():
+            # The version is only enforced where the same handle has asked for it.
             if self.last_serial(application) >= serial:
                 return False
-            properties = CommitProperties(
-                app_transactions=[Transaction(application, serial)],
-                custom_metadata={"application": application, "serial": str(serial)},
-            )
             try:
-                self._write(files, "append", commit_properties=properties)
+                self._write(application, serial, files, "append")
             except CommitFailedError:
                 self._table.update_incremental()
                 if self.last_serial(application) >= serial:
@@ -117,39 +115,52 @@ class LakeTable:
                 raise
         return True
 
-    def replace(self, partitions: Filters, files: Sequence[Mapping[str, Any]]) -> None:
+    def replace(
+        self, application: str, partitions: Filters, files: Sequence[Mapping[str, Any]]
+    ) -> None:
         """In one commit, these files instead of all that the partitions have. RefusedError where
-        another process has changed them meanwhile: then nothing was done."""
+        another process with this application has committed meanwhile: then nothing was done."""
         from deltalake.exceptions import CommitFailedError  # noqa: PLC0415  # the extra's
 
         with self._translated(self.lake), self.lake.masked():
+            serial = self.last_serial(application) + 1
+            filters = {"partition_filters": list(partitions)}
             try:
-                self._write(files, "overwrite", partition_filters=list(partitions))
+                self._write(application, serial, files, "overwrite", **filters)
             except CommitFailedError as error:
                 raise RefusedError(
                     f"Another run changed the table {self.lake.path(self.FOLDER)} meanwhile.",
-                    why=_line(error),
-                    next_step="Run it again.",
+                    why=lake_tables.first_line(error),
+                    next_step="Nothing was changed by this run. Run it again.",
                 ) from error
 
-    def _write(self, files: Sequence[Mapping[str, Any]], mode: str, **more: Any) -> None:
+    def _write(
+        self,
+        application: str,
+        serial: int,
+        files: Sequence[Mapping[str, Any]],
+        mode: str,
+        **more: Any,
+    ) -> None:
+        from deltalake import CommitProperties, Transaction  # noqa: PLC0415  # the extra's
+
+        properties = CommitProperties(
+            app_transactions=[Transaction(application, serial)],
+            custom_metadata={"application": application, "serial": str(serial)},
+        )
         self._table.create_write_transaction(
             [self._add(file) for file in files],
             mode,
             self._table.schema(),
             list(self.PARTITIONS),
+            commit_properties=properties,
             **more,
         )
 
-    def entries(self) -> list[dict[str, Any]]:
-        """Of each file: `path` from the lake, `partition.<column>`, `size_bytes`, `num_records`; in
-        the order of their paths."""
-        import pyarrow as pa  # noqa: PLC0415  # slow to import
-
+    def entries(self) -> list[TableFile]:
+        """Its files; their paths begin at the lake."""
         with self._translated(self.lake):
-            rows = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
-        found = [row | {"path": f"{self.FOLDER}/{unquote(row['path'])}"} for row in rows]
-        return sorted(found, key=lambda row: row["path"])
+            return lake_tables.files_of(self._table, self.FOLDER)
 
     def _add(self, file: Mapping[str, Any]) -> Any:
         from deltalake.transaction import AddAction  # noqa: PLC0415  # the extra's
@@ -204,64 +215,4 @@ class LakeTable:
         try:
             yield
         except (DeltaError, OSError, ValueError) as error:
-            raise _error(lake, cls.FOLDER, error) from error
-
-
-def _open(lake: Lake, folder: str) -> DeltaTable:
-    from deltalake import DeltaTable  # noqa: PLC0415  # the extra's
-
-    return DeltaTable(_uri(lake, folder), storage_options=_options(lake))
-
-
-def _uri(lake: Lake, folder: str) -> str:
-    if lake.can_replace:
-        return lake.path(folder)
-    return f"{urlsplit(lake.location).scheme}://{quote(lake.path(folder))}"
-
-
-def _options(lake: Lake) -> dict[str, str]:
-    """What Arrow reads from the URI, by the names of the table's library; the rest both read from
-    the environment."""
-    if lake.can_replace:
-        return {}
-    query = {name: values[-1] for name, values in parse_qs(urlsplit(lake.location).query).items()}
-    options = {}
-    endpoint = query.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL", "")
-    if endpoint:
-        if "://" not in endpoint:
-            endpoint = f"{query.get('scheme', 'https')}://{endpoint}"
-        options["AWS_ENDPOINT_URL"] = endpoint
-        options["AWS_ALLOW_HTTP"] = str(endpoint.startswith("http://")).lower()
-    if region := query.get("region") or os.environ.get("AWS_DEFAULT_REGION"):
-        options["AWS_REGION"] = region
-    return options
-
-
-_DENIED = re.compile(r"denied|forbidden|permission|InvalidAccessKeyId|SignatureDoesNotMatch", re.I)
-_FULL = re.compile(r"no space left|quota|disk full", re.I)
-
-
-def _error(lake: Lake, folder: str, error: Exception) -> ConsoleError:
-    why, what = _line(error), f"The table {folder} in the lake {lake.location} cannot be used."
-    if _FULL.search(why):
-        return ConsoleError(
-            f"The lake {lake.location} is full.",
-            why=why,
-            next_step="Nothing is lost. Make room, then run the same command again.",
-        )
-    if isinstance(error, PermissionError) or _DENIED.search(why):
-        return RefusedError(
-            what,
-            why=why,
-            next_step="Use a lake that this user may write to, or get the permission.",
-        )
-    return DamagedError(
-        what,
-        why=why,
-        next_step="Nothing was deleted because of it. Check that the lake is reachable; if its log "
-        f"is damaged, put the folder {folder}/_delta_log back from a backup.",
-    )
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise lake_tables.table_error(lake.location, cls.FOLDER, error, DamagedError) from error

@@ -77,13 +77,8 @@ class MessagesTable(LakeTable):
 
     def all_files(self) -> list[LakeFile]:
         return [
-            LakeFile(
-                row["path"],
-                row["partition.connection"],
-                row["partition.queue"],
-                str(row["partition.date"]),
-            )
-            for row in self.entries()
+            LakeFile(file.path, **{name: file.partition[name] for name in PARTITIONS})
+            for file in self.entries()
         ]
 
     def queues(self) -> list[tuple[str, str]]:
