@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from console.errors import ConsoleError, RefusedError
+from console import lake_tables
+from console.errors import RefusedError
+from console.lake_tables import TableFile
 from console.pipeline.lake import DamagedError, Lake
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class LakeTable:
 
         with cls._translated(lake):
             try:
-                table = _open(lake, cls.FOLDER)
+                table = cls._opened(lake)
             except TableNotFoundError:
                 if lake.names(f"{cls.FOLDER}/_delta_log"):
                     raise
@@ -74,16 +73,20 @@ class LakeTable:
         lake.make_folder(cls.FOLDER)
         with cls._translated(lake), lake.masked():
             DeltaTable.create(
-                _uri(lake, cls.FOLDER),
+                lake_tables.table_uri(lake.location, lake.filesystem, lake.path(cls.FOLDER)),
                 schema=Schema.from_arrow(cls.schema()),
                 mode="ignore",
                 partition_by=list(cls.PARTITIONS),
                 name=cls.FOLDER,
                 description=cls.DESCRIPTION,
                 configuration=_CONFIGURATION,
-                storage_options=_options(lake),
+                storage_options=lake_tables.options(lake.location, lake.filesystem),
             )
-            return cls(lake, _open(lake, cls.FOLDER))
+            return cls(lake, cls._opened(lake))
+
+    @classmethod
+    def _opened(cls, lake: Lake) -> DeltaTable:
+        return lake_tables.open_table(lake.location, lake.filesystem, lake.path(cls.FOLDER))
 
     @property
     def id(self) -> str:
@@ -108,19 +111,16 @@ class LakeTable:
         Of each file `path` from the lake, `size`, `rows`, `partition`, and `bounds`: by column the
         least and the greatest value.
         """
-        from deltalake import CommitProperties, Transaction  # noqa: PLC0415  # the extra's
-        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
+        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415  # the extra's
 
-        # The version is only enforced where the same handle has asked for it.
         with self._translated(self.lake), self.lake.masked():
+            # The version is only enforced where the same handle has asked for it.
             if self.last_serial(application) >= serial:
                 return False
-            properties = CommitProperties(
-                app_transactions=[Transaction(application, serial)],
-                custom_metadata={"application": application, "serial": str(serial), **by},
-            )
             try:
-                self._write(files, "append", commit_properties=properties)
+                self._write(
+                    files, "append", commit_properties=_transaction(application, serial, by)
+                )
             except CommitFailedError:
                 self._table.update_incremental()
                 if self.last_serial(application) >= serial:
@@ -128,19 +128,25 @@ class LakeTable:
                 raise
         return True
 
-    def replace(self, partitions: Filters, files: Sequence[Mapping[str, Any]]) -> None:
+    def replace(
+        self, application: str, partitions: Filters, files: Sequence[Mapping[str, Any]]
+    ) -> None:
         """In one commit, these files instead of all that the partitions have. RefusedError where
-        another process has changed them meanwhile: then nothing was done."""
+        another process with this application has committed meanwhile: then nothing was done."""
         from deltalake.exceptions import CommitFailedError  # noqa: PLC0415  # the extra's
 
         with self._translated(self.lake), self.lake.masked():
+            serial = self.last_serial(application) + 1
+            # As in exchange, without retries.
+            properties = _transaction(application, serial, {}, max_commit_retries=0)
+            of = list(partitions)
             try:
-                self._write(files, "overwrite", partition_filters=list(partitions))
+                self._write(files, "overwrite", commit_properties=properties, partition_filters=of)
             except CommitFailedError as error:
                 raise RefusedError(
                     f"Another run changed the table {self.lake.path(self.FOLDER)} meanwhile.",
-                    why=_line(error),
-                    next_step="Run it again.",
+                    why=lake_tables.first_line(error),
+                    next_step="Nothing was changed by this run. Run it again.",
                 ) from error
 
     def exchange(
@@ -165,7 +171,7 @@ class LakeTable:
         properties = CommitProperties(custom_metadata=dict(by), max_commit_retries=0)
         with self._translated(self.lake), self.lake.masked():
             while True:
-                here = {entry["path"]: entry for entry in self.entries()}
+                here = {file.path: file for file in self.entries()}
                 if not here.keys() >= set(removed):
                     return False
                 now = int(time.time() * 1_000)
@@ -174,8 +180,8 @@ class LakeTable:
                         path=path.removeprefix(f"{self.FOLDER}/"),
                         data_change=data_change,
                         deletion_timestamp=now,
-                        size=here[path]["size_bytes"],
-                        partition_values=self.partition_of(here[path]),
+                        size=here[path].size,
+                        partition_values=dict(here[path].partition),
                     )
                     for path in removed
                 ]
@@ -195,11 +201,6 @@ class LakeTable:
                 else:
                     self._table.update_incremental()
                     return True
-
-    @classmethod
-    def partition_of(cls, entry: Mapping[str, Any]) -> dict[str, str | None]:
-        """Of a file's entry, the values of its partition."""
-        return {name: str(entry[f"partition.{name}"]) for name in cls.PARTITIONS}
 
     def _write(
         self,
@@ -235,15 +236,10 @@ class LakeTable:
         with self._translated(self.lake):
             return self._table.history(most)
 
-    def entries(self) -> list[dict[str, Any]]:
-        """Of each file: `path` from the lake, `partition.<column>`, `size_bytes`, `num_records`; in
-        the order of their paths."""
-        import pyarrow as pa  # noqa: PLC0415  # slow to import
-
+    def entries(self) -> list[TableFile]:
+        """Its files; their paths begin at the lake."""
         with self._translated(self.lake):
-            rows = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
-        found = [row | {"path": f"{self.FOLDER}/{unquote(row['path'])}"} for row in rows]
-        return sorted(found, key=lambda row: row["path"])
+            return lake_tables.files_of(self._table, self.FOLDER)
 
     def _add(self, file: Mapping[str, Any], *, data_change: bool) -> Any:
         from deltalake.transaction import AddAction  # noqa: PLC0415  # the extra's
@@ -298,64 +294,14 @@ class LakeTable:
         try:
             yield
         except (DeltaError, OSError, ValueError) as error:
-            raise _error(lake, cls.FOLDER, error) from error
+            raise lake_tables.table_error(lake.location, cls.FOLDER, error, DamagedError) from error
 
 
-def _open(lake: Lake, folder: str) -> DeltaTable:
-    from deltalake import DeltaTable  # noqa: PLC0415  # the extra's
+def _transaction(application: str, serial: int, by: Mapping[str, str], **more: Any) -> Any:
+    from deltalake import CommitProperties, Transaction  # noqa: PLC0415  # the extra's
 
-    return DeltaTable(_uri(lake, folder), storage_options=_options(lake))
-
-
-def _uri(lake: Lake, folder: str) -> str:
-    if lake.can_replace:
-        return lake.path(folder)
-    return f"{urlsplit(lake.location).scheme}://{quote(lake.path(folder))}"
-
-
-def _options(lake: Lake) -> dict[str, str]:
-    """What Arrow reads from the URI, by the names of the table's library; the rest both read from
-    the environment."""
-    if lake.can_replace:
-        return {}
-    query = {name: values[-1] for name, values in parse_qs(urlsplit(lake.location).query).items()}
-    options = {}
-    endpoint = query.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL", "")
-    if endpoint:
-        if "://" not in endpoint:
-            endpoint = f"{query.get('scheme', 'https')}://{endpoint}"
-        options["AWS_ENDPOINT_URL"] = endpoint
-        options["AWS_ALLOW_HTTP"] = str(endpoint.startswith("http://")).lower()
-    if region := query.get("region") or os.environ.get("AWS_DEFAULT_REGION"):
-        options["AWS_REGION"] = region
-    return options
-
-
-_DENIED = re.compile(r"denied|forbidden|permission|InvalidAccessKeyId|SignatureDoesNotMatch", re.I)
-_FULL = re.compile(r"no space left|quota|disk full", re.I)
-
-
-def _error(lake: Lake, folder: str, error: Exception) -> ConsoleError:
-    why, what = _line(error), f"The table {folder} in the lake {lake.location} cannot be used."
-    if _FULL.search(why):
-        return ConsoleError(
-            f"The lake {lake.location} is full.",
-            why=why,
-            next_step="Nothing is lost. Make room, then run the same command again.",
-        )
-    if isinstance(error, PermissionError) or _DENIED.search(why):
-        return RefusedError(
-            what,
-            why=why,
-            next_step="Use a lake that this user may write to, or get the permission.",
-        )
-    return DamagedError(
-        what,
-        why=why,
-        next_step="Nothing was deleted because of it. Check that the lake is reachable; if its log "
-        f"is damaged, put the folder {folder}/_delta_log back from a backup.",
+    return CommitProperties(
+        app_transactions=[Transaction(application, serial)],
+        custom_metadata={"application": application, "serial": str(serial), **by},
+        **more,
     )
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from console import lake_tables
 from console.errors import ConsoleError, RefusedError, UsageError
 
 MANIFESTS = "_manifests"
@@ -436,15 +437,8 @@ Storage = Folder | ObjectStore
 
 def _open_storage(location: str) -> tuple[Storage, str]:
     """The storage of a folder or URI, and the lake's root in it. ValueError, OSError."""
-    from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
-
-    # s3a and s3n are Hadoop's names.
-    uri = re.sub(r"^s3[an]://", "s3://", location)
-    files, root = fs.FileSystem.from_uri(uri)  # type: ignore[attr-defined]
-    root = root.rstrip("/")
-    if isinstance(files, fs.LocalFileSystem):  # type: ignore[attr-defined]
-        return Folder(files), root
-    return ObjectStore(files), root
+    files, root = lake_tables.filesystem(location)
+    return Folder(files) if lake_tables.is_local(files) else ObjectStore(files), root
 
 
 def _set_mode(path: Path, mode: int) -> None:

@@ -76,15 +76,13 @@ class MessagesTable(LakeTable):
     def all_files(self) -> list[LakeFile]:
         return [
             LakeFile(
-                row["path"],
-                row["partition.connection"],
-                row["partition.queue"],
-                str(row["partition.date"]),
-                row["num_records"] or 0,
-                row["size_bytes"],
-                row.get("min.archive_id") or 0,
+                file.path,
+                **{name: file.partition[name] for name in PARTITIONS},
+                rows=file.rows,
+                size=file.size,
+                first=file.least.get("archive_id") or 0,
             )
-            for row in self.entries()
+            for file in self.entries()
         ]
 
     def queues(self) -> list[tuple[str, str]]:
