@@ -84,14 +84,14 @@ def _more(given: Mapping[str, pa.Array]) -> pa.Array:
     for at, text in enumerate(texts):
         kept = [
             f"{json.dumps(name, ensure_ascii=False)}: {value}"
-            for name, value in _members(text or "{}")
+            for name, value in members(text or "{}")
             if name not in SCHEMA.names or (name in times and times[name][at] and value != "null")
         ]
         found.append(f"{{{', '.join(kept)}}}" if kept else None)
     return pa.array(found, pa.string())
 
 
-def _members(text: str) -> Iterator[tuple[str, str]]:
+def members(text: str) -> Iterator[tuple[str, str]]:
     """The names of a JSON object, and their values as they are written."""
     at = _TO_NAME.match(text).end()  # type: ignore[union-attr]
     while text[at] != "}":
