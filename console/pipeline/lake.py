@@ -25,6 +25,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -38,6 +39,7 @@ DATA = ".parquet"
 _SETTINGS = "_lake.json"
 _TEMPORARY = "_tmp-"
 _FORMAT = "dbq-console lake"
+_SMALL = 8 * 2**20
 _UNLISTED_SECONDS = 86_400.0
 _GROUP_FILE, _GROUP_FOLDER = 0o660, 0o2770
 """A folder's group is that of all that is made in it."""
@@ -222,7 +224,9 @@ class Lake:
             self._translated("read", path),
             self.filesystem.open_input_file(self.path(path)) as file,
         ):
-            yield file
+            # Of an object store each column's part would be a request.
+            small = not self.can_replace and file.size() <= _SMALL
+            yield BytesIO(file.read()) if small else file
 
     # -- writing
 

@@ -596,8 +596,8 @@ class _Run:
         result.bytes = sum(entry["bytes"] for entry in entries)
         result.size = sum(entry["size"] for entry in entries)
         if entries:
-            table = MessagesTable.open(self._lake)
-            if table is None or table.id != self._plan.table_id:
+            table = self._opened
+            if not table.refresh():
                 raise DamagedError(
                     f"The lake {self._lake.location} was replaced while it was written.",
                     next_step="Nothing was deleted. Run it again.",
