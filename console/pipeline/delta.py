@@ -7,16 +7,17 @@ one that was forked: the library's threads do not survive a fork.
 from __future__ import annotations
 
 import json
-import os
-import re
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from console.errors import ConsoleError, RefusedError
+from console import lake_tables
+from console.errors import RefusedError
+from console.lake_tables import TableFile
 from console.pipeline.lake import DamagedError, Lake
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _CONFIGURATION = {"delta.checkpointInterval": "10"}
 """Whoever opens the table reads the commits since the last checkpoint, each a request to an object
 store."""
+LEFTOVER_SECONDS = 7 * 86_400.0
+"""A file that no commit names may be of a run at work for so long."""
 _UNREADABLE = {"deletionVectors", "columnMapping"}
 Filters = Sequence[tuple[str, str, Any]]
 """Of partitions: (column, operator, value), all of which hold."""
@@ -54,7 +57,7 @@ class LakeTable:
 
         with cls._translated(lake):
             try:
-                table = _open(lake, cls.FOLDER)
+                table = cls._opened(lake)
             except TableNotFoundError:
                 if lake.names(f"{cls.FOLDER}/_delta_log"):
                     raise
@@ -70,21 +73,37 @@ class LakeTable:
         lake.make_folder(cls.FOLDER)
         with cls._translated(lake), lake.masked():
             DeltaTable.create(
-                _uri(lake, cls.FOLDER),
+                lake_tables.table_uri(lake.location, lake.filesystem, lake.path(cls.FOLDER)),
                 schema=Schema.from_arrow(cls.schema()),
                 mode="ignore",
                 partition_by=list(cls.PARTITIONS),
                 name=cls.FOLDER,
                 description=cls.DESCRIPTION,
                 configuration=_CONFIGURATION,
-                storage_options=_options(lake),
+                storage_options=lake_tables.options(lake.location, lake.filesystem),
             )
-            return cls(lake, _open(lake, cls.FOLDER))
+            return cls(lake, cls._opened(lake))
+
+    @classmethod
+    def _opened(cls, lake: Lake) -> DeltaTable:
+        return lake_tables.open_table(lake.location, lake.filesystem, lake.path(cls.FOLDER))
 
     @property
     def id(self) -> str:
         """The table's own: another table has another one."""
         return str(self._table.metadata().id)
+
+    def refresh(self) -> bool:
+        """As the last commit leaves it now; False: another table is in its place.
+
+        Cheaper than to open it again: that reads the last checkpoint with many requests.
+        """
+        with self._translated(self.lake):
+            log = f"{self.FOLDER}/_delta_log/{self._table.version():020}.json"
+            if not self.lake.exists(log):
+                return False
+            self._table.update_incremental()
+        return True
 
     def last_serial(self, application: str) -> int:
         """Of the last transaction of this application that the table has; 0: of none."""
@@ -96,29 +115,23 @@ class LakeTable:
         application: str,
         serial: int,
         files: Sequence[Mapping[str, Any]],
+        by: Mapping[str, str] = MappingProxyType({}),
         versions: Mapping[str, int] = MappingProxyType({}),
     ) -> bool:
         """Add files, all at once; whether this call did it. False: the table has the transaction
-        already.
+        already. `by`: kept with the commit.
 
         Of each file `path` from the lake, `size`, `rows`, `partition`, and `bounds`: by column the
         least and the greatest value. `versions`: of other applications, to be set with it.
         """
-        from deltalake import CommitProperties, Transaction  # noqa: PLC0415  # the extra's
-        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
+        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415  # the extra's
 
-        # The version is only enforced where the same handle has asked for it.
         with self._translated(self.lake), self.lake.masked():
+            # The version is only enforced where the same handle has asked for it.
             if self.last_serial(application) >= serial:
                 return False
-            properties = CommitProperties(
-                app_transactions=[
-                    Transaction(name, version)
-                    for name, version in {application: serial, **versions}.items()
-                ],
-                custom_metadata={"application": application, "serial": str(serial)},
-            )
             try:
+                properties = _transaction(application, serial, by, versions)
                 self._write(files, "append", commit_properties=properties)
             except CommitFailedError:
                 self._table.update_incremental()
@@ -127,41 +140,120 @@ class LakeTable:
                 raise
         return True
 
-    def replace(self, partitions: Filters, files: Sequence[Mapping[str, Any]]) -> None:
+    def replace(
+        self, application: str, partitions: Filters, files: Sequence[Mapping[str, Any]]
+    ) -> None:
         """In one commit, these files instead of all that the partitions have. RefusedError where
-        another process has changed them meanwhile: then nothing was done."""
+        another process with this application has committed meanwhile: then nothing was done."""
         from deltalake.exceptions import CommitFailedError  # noqa: PLC0415  # the extra's
 
         with self._translated(self.lake), self.lake.masked():
+            serial = self.last_serial(application) + 1
+            # As in exchange, without retries.
+            properties = _transaction(application, serial, {}, max_commit_retries=0)
+            of = list(partitions)
             try:
-                self._write(files, "overwrite", partition_filters=list(partitions))
+                self._write(files, "overwrite", commit_properties=properties, partition_filters=of)
             except CommitFailedError as error:
                 raise RefusedError(
                     f"Another run changed the table {self.lake.path(self.FOLDER)} meanwhile.",
-                    why=_line(error),
-                    next_step="Run it again.",
+                    why=lake_tables.first_line(error),
+                    next_step="Nothing was changed by this run. Run it again.",
                 ) from error
 
-    def _write(self, files: Sequence[Mapping[str, Any]], mode: str, **more: Any) -> None:
+    def exchange(
+        self,
+        removed: Sequence[str],
+        added: Sequence[Mapping[str, Any]],
+        by: Mapping[str, str],
+        *,
+        data_change: bool = True,
+    ) -> bool:
+        """In one commit, these files instead of those; False, and nothing is done, where another
+        one has taken one of those out.
+
+        `by`: kept with the commit. `data_change`: False where the rows are the same.
+        """
+        from deltalake import CommitProperties  # noqa: PLC0415  # the extra's
+        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
+        from deltalake.transaction import RemoveAction  # noqa: PLC0415
+
+        # Without retries: they would let two commits pass that take out the same file, if the
+        # first one has changed no data, and the rows would be there twice.
+        properties = CommitProperties(custom_metadata=dict(by), max_commit_retries=0)
+        with self._translated(self.lake), self.lake.masked():
+            while True:
+                here = {file.path: file for file in self.entries()}
+                if not here.keys() >= set(removed):
+                    return False
+                now = int(time.time() * 1_000)
+                gone = [
+                    RemoveAction(
+                        path=path.removeprefix(f"{self.FOLDER}/"),
+                        data_change=data_change,
+                        deletion_timestamp=now,
+                        size=here[path].size,
+                        partition_values=dict(here[path].partition),
+                    )
+                    for path in removed
+                ]
+                version = self._table.version()
+                try:
+                    self._write(
+                        added,
+                        "append",
+                        gone,
+                        data_change=data_change,
+                        commit_properties=properties,
+                    )
+                except CommitFailedError:
+                    self._table.update_incremental()
+                    if self._table.version() == version:
+                        raise
+                else:
+                    self._table.update_incremental()
+                    return True
+
+    def _write(
+        self,
+        files: Sequence[Mapping[str, Any]],
+        mode: str,
+        others: Sequence[Any] = (),
+        *,
+        data_change: bool = True,
+        **more: Any,
+    ) -> None:
         self._table.create_write_transaction(
-            [self._add(file) for file in files],
+            [*others, *(self._add(file, data_change=data_change) for file in files)],
             mode,
             self._table.schema(),
             list(self.PARTITIONS),
             **more,
         )
 
-    def entries(self) -> list[dict[str, Any]]:
-        """Of each file: `path` from the lake, `partition.<column>`, `size_bytes`, `num_records`; in
-        the order of their paths."""
-        import pyarrow as pa  # noqa: PLC0415  # slow to import
+    def vacuum(self, kept_seconds: float) -> int:
+        """Remove the files that commits took out so long ago; and those that no commit ever named,
+        which killed runs leave, once they are older than any run. How many."""
+        hours = math.ceil(kept_seconds / 3_600)
+        unnamed = max(hours, math.ceil(LEFTOVER_SECONDS / 3_600))
+        with self._translated(self.lake), self.lake.masked():
+            vacuum = partial(self._table.vacuum, dry_run=False, enforce_retention_duration=False)
+            removed = [*vacuum(hours), *vacuum(unnamed, full=True)]
+            self._table.create_checkpoint()
+            self._table.cleanup_metadata()
+        return len(removed)
 
+    def history(self, most: int) -> list[dict[str, Any]]:
+        """The last commits whose log is kept, newest first."""
         with self._translated(self.lake):
-            rows = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
-        found = [row | {"path": f"{self.FOLDER}/{unquote(row['path'])}"} for row in rows]
-        return sorted(found, key=lambda row: row["path"])
+            return self._table.history(most)
 
-    def _add(self, file: Mapping[str, Any]) -> Any:
+    def entries(self) -> list[TableFile]:
+        """Its files; their paths begin at the lake."""
+        with self._translated(self.lake):
+            return lake_tables.files_of(self._table, self.FOLDER)
+
+    def _add(self, file: Mapping[str, Any], *, data_change: bool) -> Any:
         from deltalake.transaction import AddAction  # noqa: PLC0415  # the extra's
 
         bounds = file.get("bounds", {})
@@ -176,7 +268,7 @@ class LakeTable:
             size=file["size"],
             partition_values=file["partition"],
             modification_time=int(time.time() * 1_000),
-            data_change=True,
+            data_change=data_change,
             stats=json.dumps(statistics),
         )
 
@@ -214,64 +306,23 @@ class LakeTable:
         try:
             yield
         except (DeltaError, OSError, ValueError) as error:
-            raise _error(lake, cls.FOLDER, error) from error
+            raise lake_tables.table_error(lake.location, cls.FOLDER, error, DamagedError) from error
 
 
-def _open(lake: Lake, folder: str) -> DeltaTable:
-    from deltalake import DeltaTable  # noqa: PLC0415  # the extra's
+def _transaction(
+    application: str,
+    serial: int,
+    by: Mapping[str, str],
+    versions: Mapping[str, int] = MappingProxyType({}),
+    **more: Any,
+) -> Any:
+    from deltalake import CommitProperties, Transaction  # noqa: PLC0415  # the extra's
 
-    return DeltaTable(_uri(lake, folder), storage_options=_options(lake))
-
-
-def _uri(lake: Lake, folder: str) -> str:
-    if lake.can_replace:
-        return lake.path(folder)
-    return f"{urlsplit(lake.location).scheme}://{quote(lake.path(folder))}"
-
-
-def _options(lake: Lake) -> dict[str, str]:
-    """What Arrow reads from the URI, by the names of the table's library; the rest both read from
-    the environment."""
-    if lake.can_replace:
-        return {}
-    query = {name: values[-1] for name, values in parse_qs(urlsplit(lake.location).query).items()}
-    options = {}
-    endpoint = query.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL", "")
-    if endpoint:
-        if "://" not in endpoint:
-            endpoint = f"{query.get('scheme', 'https')}://{endpoint}"
-        options["AWS_ENDPOINT_URL"] = endpoint
-        options["AWS_ALLOW_HTTP"] = str(endpoint.startswith("http://")).lower()
-    if region := query.get("region") or os.environ.get("AWS_DEFAULT_REGION"):
-        options["AWS_REGION"] = region
-    return options
-
-
-_DENIED = re.compile(r"denied|forbidden|permission|InvalidAccessKeyId|SignatureDoesNotMatch", re.I)
-_FULL = re.compile(r"no space left|quota|disk full", re.I)
-
-
-def _error(lake: Lake, folder: str, error: Exception) -> ConsoleError:
-    why, what = _line(error), f"The table {folder} in the lake {lake.location} cannot be used."
-    if _FULL.search(why):
-        return ConsoleError(
-            f"The lake {lake.location} is full.",
-            why=why,
-            next_step="Nothing is lost. Make room, then run the same command again.",
-        )
-    if isinstance(error, PermissionError) or _DENIED.search(why):
-        return RefusedError(
-            what,
-            why=why,
-            next_step="Use a lake that this user may write to, or get the permission.",
-        )
-    return DamagedError(
-        what,
-        why=why,
-        next_step="Nothing was deleted because of it. Check that the lake is reachable; if its log "
-        f"is damaged, put the folder {folder}/_delta_log back from a backup.",
+    return CommitProperties(
+        app_transactions=[
+            Transaction(name, version)
+            for name, version in {application: serial, **versions}.items()
+        ],
+        custom_metadata={"application": application, "serial": str(serial), **by},
+        **more,
     )
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -25,10 +25,12 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from console import lake_tables
 from console.errors import ConsoleError, RefusedError, UsageError
 
 MANIFESTS = "_manifests"
@@ -37,6 +39,7 @@ DATA = ".parquet"
 _SETTINGS = "_lake.json"
 _TEMPORARY = "_tmp-"
 _FORMAT = "dbq-console lake"
+_SMALL = 8 * 2**20
 _UNLISTED_SECONDS = 86_400.0
 _GROUP_FILE, _GROUP_FOLDER = 0o660, 0o2770
 """A folder's group is that of all that is made in it."""
@@ -221,7 +224,9 @@ class Lake:
             self._translated("read", path),
             self.filesystem.open_input_file(self.path(path)) as file,
         ):
-            yield file
+            # Of an object store each column's part would be a request.
+            small = not self.can_replace and file.size() <= _SMALL
+            yield BytesIO(file.read()) if small else file
 
     # -- writing
 
@@ -404,7 +409,7 @@ class ObjectStore:
     def open_to_group(self, root: str) -> None:
         raise UsageError(
             f"The lake {root!r} is in an object store: it has no group.",
-            next_step="Leave out --group; the bucket's own rules say who may read it.",
+            next_step="Leave out --shared; the bucket's own rules say who may read it.",
         )
 
     @contextmanager
@@ -436,15 +441,8 @@ Storage = Folder | ObjectStore
 
 def _open_storage(location: str) -> tuple[Storage, str]:
     """The storage of a folder or URI, and the lake's root in it. ValueError, OSError."""
-    from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
-
-    # s3a and s3n are Hadoop's names.
-    uri = re.sub(r"^s3[an]://", "s3://", location)
-    files, root = fs.FileSystem.from_uri(uri)  # type: ignore[attr-defined]
-    root = root.rstrip("/")
-    if isinstance(files, fs.LocalFileSystem):  # type: ignore[attr-defined]
-        return Folder(files), root
-    return ObjectStore(files), root
+    files, root = lake_tables.filesystem(location)
+    return Folder(files) if lake_tables.is_local(files) else ObjectStore(files), root
 
 
 def _set_mode(path: Path, mode: int) -> None:

@@ -12,10 +12,8 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from console.catalog import Queue
@@ -40,6 +38,11 @@ class LakeFile:
     connection: str
     queue: str
     date: str
+    rows: int
+    size: int
+    """In bytes."""
+    first: int
+    """The least archive_id."""
 
 
 class MessagesTable(LakeTable):
@@ -58,19 +61,6 @@ class MessagesTable(LakeTable):
         types = zip(PARTITIONS, (pa.string(), pa.string(), pa.date32()), strict=True)
         return pa.schema([*(pa.field(name, of) for name, of in types), *SCHEMA])
 
-    def commit(
-        self,
-        application: str,
-        serial: int,
-        files: Sequence[Mapping[str, Any]],
-        versions: Mapping[str, int] = MappingProxyType({}),
-    ) -> bool:
-        """As LakeTable does; `files`: entries as `export` returns them."""
-        keys = [(entry["first"], entry["last"]) for entry in files]
-        bounds = [{} if None in of else {"archive_id": of} for of in keys]
-        entries = [{**entry, "bounds": of} for entry, of in zip(files, bounds, strict=True)]
-        return super().commit(application, serial, entries, versions)
-
     def files(
         self, queue: str, connection: str | None = None, dates: tuple[str, str] = ("", "~")
     ) -> list[LakeFile]:
@@ -86,12 +76,13 @@ class MessagesTable(LakeTable):
     def all_files(self) -> list[LakeFile]:
         return [
             LakeFile(
-                row["path"],
-                row["partition.connection"],
-                row["partition.queue"],
-                str(row["partition.date"]),
+                file.path,
+                **{name: file.partition[name] for name in PARTITIONS},
+                rows=file.rows,
+                size=file.size,
+                first=file.least.get("archive_id") or 0,
             )
-            for row in self.entries()
+            for file in self.entries()
         ]
 
     def queues(self) -> list[tuple[str, str]]:
@@ -115,19 +106,15 @@ def find_archive(
 ) -> QueueArchive:
     """The archive of the one queue of that name. UsageError where there is none, or several."""
     table = MessagesTable.open(lake)
-    found = [] if table is None else [(one, *names_of(value)) for one, value in table.queues()]
+    if table is None:
+        raise no_table(lake)
+    found = [(one, *names_of(value)) for one, value in table.queues()]
     found = [
         one
         for one in found
         if one[2] == queue and connection in {None, one[0]} and schema in {None, one[1]}
     ]
-    if table is None and lake.names("archive"):
-        raise UsageError(
-            f"The lake {lake.location} is of an older console.",
-            why="It has archives, and no table of messages.",
-            next_step="Replay what you need of it with that console.",
-        )
-    if table is None or not found:
+    if not found:
         raise UsageError(
             f"The lake {lake.location} has no archive of {queue!r}.",
             next_step=f"Create it with: dbq-console pipeline archive {shlex.quote(queue)}",
@@ -142,6 +129,19 @@ def find_archive(
     of, its_schema, name = found[0]
     files = table.files(queue_value(its_schema, name), of)
     return QueueArchive(of, its_schema, name, table.id, tuple(file.path for file in files))
+
+
+def no_table(lake: Lake) -> UsageError:
+    if lake.names("archive"):
+        return UsageError(
+            f"The lake {lake.location} is of an older console.",
+            why="It has archives, and no table of messages.",
+            next_step="Replay what you need of it with that console.",
+        )
+    return UsageError(
+        f"The lake {lake.location} has no archive yet.",
+        next_step="Create it with: dbq-console pipeline archive QUEUE --lake PATH",
+    )
 
 
 def application_of(catalog: str, queue: Queue) -> str:

@@ -8,6 +8,7 @@ id, attempt and time of finishing. That moment is in the table, set by the commi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,11 +63,17 @@ class Source:
 
     @property
     def application(self) -> str:
-        """A transaction of each table: whatever makes another one of it begins anew."""
-        queue = self.queue
-        of = "/".join((queue.schema, queue.table, queue.part, queue.design.name))
-        name = queue_value(queue.schema, queue.name)
-        return f"dbq-console/copy/{self.database}/{self.label}/{name}/{of}"
+        """The name of the transactions: of another database or table it is another one, so that
+        a run begins anew."""
+        of = "\0".join((*self.described.values(), self.queue.part, self.queue.design.name))
+        digest = hashlib.sha256(of.encode()).hexdigest()[:32]
+        return f"dbq-console/copy {digest}/{queue_value(self.queue.schema, self.queue.name)}"
+
+    @property
+    def described(self) -> dict[str, str]:
+        """Kept with each commit."""
+        table = queue_value(self.queue.schema, self.queue.table)
+        return {"connection": self.label, "database": self.database, "table": table}
 
     def since(self, table: MessagesTable | None) -> str:
         """The moment from which a run reads, as the statements take it."""
@@ -352,7 +359,7 @@ class _Copy:
         application = self._source.application
         serial = table.last_serial(application) + 1
         versions = {f"{application}/until": until} if until else {}
-        if not table.commit(application, serial, entries, versions):
+        if not table.commit(application, serial, entries, self._source.described, versions):
             raise RefusedError(
                 f"Another run has copied {self._source.queue.name!r} into the lake meanwhile.",
                 why="A copy of this database, or of this run, writes into the same lake.",
