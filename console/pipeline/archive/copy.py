@@ -114,7 +114,7 @@ def require_finished(product: Product, queue: Queue) -> None:
             "help presets",
         )
     if not of.finished:
-        why = of.refusals.get("copy") or f"{of.library_name} deletes what is done, or does not say."
+        why = f"{of.library} keeps no finished jobs, or not the time at which they were."
         raise RefusedError(what, why=why)
     if not sql.has(product, "preset.finished_rows"):
         raise RefusedError(what, why=f"A copy is not offered on {product.title}.")
