@@ -251,6 +251,9 @@ class PostgreSQL:
         found.of_a_row = state[:2] in {"22", "54"}  # data exceptions; text nested too deeply
         return found
 
+    def limit_locks(self, connection: Connection, seconds: float) -> None:
+        sql.value(connection, str, "server.limit_locks", lock_timeout=f"{seconds * 1000:.0f}ms")
+
     def wait_for_notification(self, connection: Connection, seconds: float) -> None:
         """Return at the next notification or after `seconds`; requires LISTEN and autocommit."""
         for _ in _driver(connection).notifies(timeout=seconds, stop_after=1):
