@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +161,8 @@ class PostgreSQL:
         from console.engines import bounded_connection  # noqa: PLC0415
 
         check_options(url)
+        if (seconds := int(str(url.query.get("connect_timeout", 0)))) > 0:
+            timeouts = replace(timeouts, connect_seconds=seconds)
         url = url.set(drivername=f"postgresql+{bounded_connection.Dialect.driver}")
         given = url.query.get("options", os.environ.get("PGOPTIONS", ""))
         settings = SessionSettings(timeouts, given if isinstance(given, str) else " ".join(given))
