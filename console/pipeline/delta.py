@@ -6,11 +6,14 @@ one that was forked: the library's threads do not survive a fork.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+from urllib.parse import quote
 
 from console import lake_tables
 from console.errors import RefusedError
@@ -25,6 +28,8 @@ _CONFIGURATION = {"delta.checkpointInterval": "10"}
 """Whoever opens the table reads the commits since the last checkpoint, each a request to an object
 store."""
 _UNREADABLE = {"deletionVectors", "columnMapping"}
+_LONGEST = 200
+"""Characters of a folder's name; most filesystems take 255 bytes."""
 Filters = Sequence[tuple[str, str, Any]]
 """Of partitions: (column, operator, value), all of which hold."""
 
@@ -127,6 +132,7 @@ class LakeTable:
             filters = {"partition_filters": list(partitions)}
             try:
                 self._write(application, serial, files, "overwrite", **filters)
+                self._table.update_incremental()  # it knows its own transaction from now on
             except CommitFailedError as error:
                 raise RefusedError(
                     f"Another run changed the table {self.lake.path(self.FOLDER)} meanwhile.",
@@ -216,3 +222,12 @@ class LakeTable:
             yield
         except (DeltaError, OSError, ValueError) as error:
             raise lake_tables.table_error(lake.location, cls.FOLDER, error, DamagedError) from error
+
+
+def folder_value(value: str) -> str:
+    """In the name of a folder: all of it, or its beginning and a digest."""
+    quoted = quote(value, safe="")
+    if len(quoted) <= _LONGEST:
+        return quoted
+    beginning = re.sub("%.?$", "", quoted[: _LONGEST - 17])
+    return f"{beginning}-{hashlib.sha256(value.encode()).hexdigest()[:16]}"

@@ -21,7 +21,6 @@ from console.errors import BusyError, ConsoleError
 from console.pipeline import spark as sessions
 from console.pipeline.archive import files, job
 from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.rollup import forecast
 from console.pipeline.spark import Item, SparkTasks
 from tests.cli.calls import call
 from tests.local_tasks import LocalTasks
@@ -31,7 +30,7 @@ from tests.pipeline.archive_tools import (
     push_and_pop_by_subscribers,
 )
 from tests.pipeline.conftest import NewQueue
-from tests.pipeline.test_forecast_lake import put_rollups, read
+from tests.pipeline.test_forecast_lake import make_forecast, put_rollups, read
 from tests.pipeline.test_rollups import check_late_segments
 
 if TYPE_CHECKING:
@@ -182,8 +181,7 @@ def test_a_forecast_is_the_same_on_spark(spark: "SparkSession", lake: Lake) -> N
     put_rollups(lake, counts)
     found = []
     for tasks in (LocalTasks(), SparkTasks(spark.sparkContext)):
-        done = forecast.update(tasks, lake, {"prod": "Europe/Prague"})
-        assert done == {"prod": {"known": 1, "too_short": 0}}
+        assert make_forecast(lake, "Europe/Prague", tasks) == {"known": 1, "too_short": 0}
         known = read(lake)
         found.append((known.hours, known.zone, known.weeks))
     assert found[0] == found[1]
