@@ -42,7 +42,7 @@ _group = click.option(
     is_flag=True,
     help="From now on the lake's group may read and write its files. Without it: only its user.",
 )
-_master = click.option("--master", metavar="M", help="Spark's master. [local[*]]")
+_master = click.option("--master", metavar="M", help="Spark's master. [local[*,4]]")
 _source = click.option("--from", "source", metavar="C", help="The connection of the archive.")
 
 
