@@ -51,6 +51,8 @@ class TableFile:
     partition: Mapping[str, str]
     rows: int
     size: int
+    least: Mapping[str, Any]
+    """Of each column: its least value, if it is known."""
 
 
 class LakeReader:
@@ -96,17 +98,21 @@ def files_of(table: DeltaTable, folder: str) -> list[TableFile]:
     """In the order of their paths."""
     import pyarrow as pa  # noqa: PLC0415  # slow to import
 
-    start = "partition."
     found = [
         TableFile(
             f"{folder}/{unquote(row['path'])}",
-            {name.removeprefix(start): str(of) for name, of in row.items() if start in name},
-            row["num_records"],
+            {name: str(value) for name, value in _beginning("partition.", row).items()},
+            row["num_records"] or 0,
             row["size_bytes"],
+            _beginning("min.", row),
         )
         for row in pa.table(table.get_add_actions(flatten=True)).to_pylist()
     ]
     return sorted(found, key=lambda file: file.path)
+
+
+def _beginning(start: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(start): of for name, of in row.items() if name.startswith(start)}
 
 
 def table_uri(location: str, files: Any, path: str) -> str:

@@ -92,12 +92,39 @@ def check(product: Product, queue: Queue) -> None:
         )
 
 
-def lockable(product: Product, queue: Queue) -> list[str]:
-    """Names of the queue's objects that may be locked; others may have the same names."""
+def with_rows(product: Product, queue: Queue) -> list[str]:
+    """Names of the queue's objects with its messages; others may have the same names."""
     if queue.kind is not Kind.ADOPTED:
         return of(product, queue)
     sequences = [name for role, name in queue.roles.items() if role.endswith("_sequence")]
     return [queue.table, *sequences]
+
+
+def lockable(product: Product, queue: Queue) -> list[str]:
+    """The same with all that the queue's statements use, of a library's: who locks one of these
+    stops the queue."""
+    if queue.kind is not Kind.ADOPTED or not queue.design.library:
+        return with_rows(product, queue)
+    values = queue.scope(product).values
+    used = {name.format_map(values) for name in _used(product.name, queue.design.name)}
+    return sorted({*with_rows(product, queue), *used})
+
+
+@cache
+def _used(engine: str, design: str) -> frozenset[str]:
+    """What a preset's files name in the library's schema, with placeholders."""
+    texts = [
+        text
+        for file in templates.lineage(engine, design)
+        for text in (
+            *(s.template for s in templates.statements(engine, file).values()),
+            *templates.definitions(engine, file).values(),
+        )
+    ]
+    return frozenset(name for text in texts for name in _IN_SCHEMA.findall(text))
+
+
+_IN_SCHEMA = re.compile(r"""[\["]\{schema\}["\]]\.["\[]?((?:\w|\{(?:table|beside|only)\})+)""")
 
 
 def of(product: Product, queue: Queue) -> list[str]:

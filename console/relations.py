@@ -19,6 +19,10 @@ class Column:
     type: str
     base_type: str = ""
     """Of a domain or an alias, the type below it; else its type, without length or precision."""
+    computed: bool = False
+    """The server computes it from others: no statement can set it."""
+    required: bool = False
+    """It is NOT NULL."""
 
 
 @dataclass(frozen=True)

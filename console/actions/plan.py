@@ -286,12 +286,13 @@ def make(
             complete=selection.complete,
         )
         consequences, obstacles = action.consequences(session, plan)
+        unwritable = action.obstacles(session)
         totals = _totals(session, database, action, plan, counted)
     return replace(
         plan,
         totals=totals,
         consequences=tuple(consequences),
-        obstacles=tuple(obstacles),
+        obstacles=(*unwritable, *obstacles),
     )
 
 

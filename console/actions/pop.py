@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from functools import partial
@@ -28,7 +28,8 @@ _LONGEST_INSIDE = 1.0
 
 @dataclass(frozen=True)
 class PoppedMessage:
-    """One popped message. `id` is text (a number or a uuid); `payload` bytes for payload=bytes."""
+    """One popped message. `id` is text (a number or a uuid); `payload` bytes for payload=bytes, and
+    where a text is no UTF-8: it leaves the queue, so nothing of it may get lost."""
 
     id: str
     payload: str | bytes
@@ -78,7 +79,11 @@ def pop_many(
         values["consumer"] = consumer
     if queue.design.waits_itself:
         values["wait_ms"] = round(wait_seconds * 1000)
-    return sql.rows(connection, PoppedMessage, "common.pop", queue.scope(connection), **values)
+    found = sql.rows(connection, PoppedMessage, "common.pop", queue.scope(connection), **values)
+    return [
+        replace(one, payload=one.payload.raw) if isinstance(one.payload, sql.EscapedText) else one
+        for one in found
+    ]
 
 
 def complete(connection: Connection, queue: Queue, message: PoppedMessage | ClaimKey) -> bool:

@@ -125,13 +125,18 @@ def live_sessions(connection: Connection, sessions: Iterable[str]) -> list[LiveS
     )
 
 
-class Release(RowAction):
+class _MakeReady(RowAction):
+    statement = "make_ready"
+    sets: tuple[str, ...] = ("status",)
+    clears = ("error", "done_at", "claimed_by", "claimed_at")
+
+
+class Release(_MakeReady):
     """`force`: also claims whose owner is alive; `unknown`: also those whose owner is unknown."""
 
     verb = "release"
     states = ("claimed",)
     allowed = ("claimed",)
-    statement = "make_ready"
 
     def __init__(
         self,
@@ -237,13 +242,12 @@ class _Retired:
     why: str
 
 
-class Requeue(RowAction):
+class Requeue(_MakeReady):
     """To their old position; `to_back`: behind all ready ones, where the design has an order."""
 
     verb = "requeue"
     states = ("error",)
     allowed = ("error",)
-    statement = "make_ready"
 
     def __init__(self, source: MessageSource, *, to_back: bool = False) -> None:
         """UsageError where the queue has no such verb or, with `to_back`, no order."""
@@ -265,6 +269,8 @@ class Requeue(RowAction):
             source, detail="to the back" if to_back else "", to_back="yes" if to_back else "no"
         )
         self._to_back = to_back
+        if to_back:
+            self.sets += ("pushed_at",)
         # A library may delete a failed job, or retry it by itself.
         self.tracker = None if queue.design.library else CanaryTracker(source)
 

@@ -24,6 +24,7 @@ class Reschedule(RowAction):
     states = ("ready", "scheduled")
     allowed = ("ready", "scheduled")
     statement = "reschedule"
+    sets = ("due_at",)
 
     def __init__(
         self, source: MessageSource, *, at: datetime | None = None, in_seconds: float | None = None

@@ -17,7 +17,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from console import sql
+from console import relations, sql
 from console.audit import Ledger
 from console.catalog import Kind, Queue, in_hand
 from console.designs import Flow, Order
@@ -388,6 +388,11 @@ class MessageAction:
         del session, plan
         return [], []
 
+    def obstacles(self, session: Session) -> list[str]:
+        """Why the table as it is cannot take it."""
+        del session
+        return []
+
     def script(self) -> str:
         """The statement that would run, readable for a DBA."""
         raise NotImplementedError
@@ -406,6 +411,10 @@ class RowAction(MessageAction):
     """Runs one statement of actions.sql on the rows that it has locked."""
 
     statement = ""
+    sets: tuple[str, ...] = ()
+    """The roles whose columns it gives another value."""
+    clears: tuple[str, ...] = ()
+    """Those that it sets to NULL."""
 
     def __init__(self, source: MessageSource, *, detail: str = "", **conditions: str) -> None:
         """`conditions`: values for the statement's `-- when` lines."""
@@ -419,6 +428,24 @@ class RowAction(MessageAction):
         """Further bound values of the statement."""
         del action_id
         return {}
+
+    def obstacles(self, session: Session) -> list[str]:
+        """Columns of an adopted table that do not take what it writes."""
+        queue = self.source.queue
+        if queue.kind is not Kind.ADOPTED or queue.design.library:
+            return []
+        with session.transaction(f"read the columns of {queue.name!r}") as connection:
+            columns = relations.columns(connection, queue.schema, queue.table)
+        cleared = {queue.roles.get(role) for role in self.clears}
+        written = cleared | {queue.roles.get(role) for role in self.sets}
+        return [
+            f"The server computes the column {one.name!r}, which {self.verb} writes: change what "
+            "it is computed from, as its owner does."
+            if one.computed
+            else f"The column {one.name!r}, which {self.verb} sets to NULL, is NOT NULL."
+            for one in columns
+            if (one.computed and one.name in written) or (one.required and one.name in cleared)
+        ]
 
     def script(self) -> str:
         """The statement as it runs on each batch, for the storage of most rows."""

@@ -166,6 +166,8 @@ def pop(
 ) -> None:
     """Pop messages and print their payloads unchanged, one per line.
 
+    In --json a payload that is no UTF-8 is in base64, as its "encoding" says.
+
     A design that deletes commits only once they are written, so a broken pipe loses nothing. One
     that keeps the row leaves them claimed, unless --complete or --fail is given; the verbs
     complete and fail finish them later. Exit 1: nothing to pop.

@@ -75,8 +75,8 @@ def _check_locked(context: CheckContext) -> Iterator[Finding]:
             | ({"stops_too": others} if others else {}),
             cause="a statement that changes the table, or locks it, waits for a transaction that "
             "has used it, or is in one that has not ended; whoever comes later waits behind it",
-            consequence="nothing is pushed or popped, and the queue cannot be sampled, until it "
-            f"ends{too}",
+            consequence="whatever uses the table waits until it ends: pushes and pops, or the "
+            f"samples of the queue{too}",
             for_seconds=one.waited_seconds,
             repair=terminate_session(
                 context.queue, one.root.key, one.root.transaction_seconds or 0.0

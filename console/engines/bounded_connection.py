@@ -65,7 +65,13 @@ class _TextLoader(Loader):
     """Bytes that are no UTF-8, which an SQL_ASCII database takes, are escaped: `\\xff`."""
 
     def load(self, data: Buffer) -> str:
-        return bytes(data).decode(errors="backslashreplace")
+        raw = bytes(data)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            text = sql.EscapedText(raw, "utf-8", "backslashreplace")
+            text.raw = raw
+            return text
 
 
 class _Cursor(psycopg.Cursor[Any]):

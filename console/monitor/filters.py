@@ -146,7 +146,7 @@ _PAYLOAD = re.compile(
 _STEP = re.compile(r'\.(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^."=\[\]]+))|\[(?P<index>\d+)\]')
 _BARE_KEY = re.compile(r'[^."=\[\]\s]+')
 _LONGEST_SECONDS = 50 * 366 * 86400.0
-_LONGEST_VALUE = 1_000
+_LONGEST_VALUE = 10_000
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 

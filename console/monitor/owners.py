@@ -265,7 +265,7 @@ def holders(
     rows = sql.rows(connection, _HolderRow, "server.holders")
     by_table: dict[tuple[str, str], list[Key]] = defaultdict(list)
     for queue in queues if rows else ():  # a library keeps several in one table
-        for name in object_names.lockable(database.product, queue):
+        for name in object_names.with_rows(database.product, queue):
             by_table[queue.schema, name].append(key_of(queue))
     for row in rows:
         session = row.session_id if row.prepared_transaction is None else row.prepared_transaction

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import quote
 
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 _CONFIGURATION = {"delta.checkpointInterval": "10"}
 """Whoever opens the table reads the commits since the last checkpoint, each a request to an object
 store."""
+LEFTOVER_SECONDS = 7 * 86_400.0
+"""A file that no commit names may be of a run at work for so long."""
 _UNREADABLE = {"deletionVectors", "columnMapping"}
 _LONGEST = 200
 """Characters of a folder's name; most filesystems take 255 bytes."""
@@ -93,14 +98,32 @@ class LakeTable:
         """The table's own: another table has another one."""
         return str(self._table.metadata().id)
 
+    def refresh(self) -> bool:
+        """As the last commit leaves it now; False: another table is in its place.
+
+        Cheaper than to open it again: that reads the last checkpoint with many requests.
+        """
+        with self._translated(self.lake):
+            log = f"{self.FOLDER}/_delta_log/{self._table.version():020}.json"
+            if not self.lake.exists(log):
+                return False
+            self._table.update_incremental()
+        return True
+
     def last_serial(self, application: str) -> int:
         """Of the last transaction of this application that the table has; 0: of none."""
         with self._translated(self.lake):
             return self._table.transaction_version(application) or 0
 
-    def commit(self, application: str, serial: int, files: Sequence[Mapping[str, Any]]) -> bool:
+    def commit(
+        self,
+        application: str,
+        serial: int,
+        files: Sequence[Mapping[str, Any]],
+        by: Mapping[str, str] = MappingProxyType({}),
+    ) -> bool:
         """Add files, all at once; whether this call did it. False: the table has the transaction
-        already.
+        already. `by`: kept with the commit.
 
         Of each file `path` from the lake, `size`, `rows`, `partition`, and `bounds`: by column the
         least and the greatest value.
@@ -112,7 +135,9 @@ class LakeTable:
             if self.last_serial(application) >= serial:
                 return False
             try:
-                self._write(application, serial, files, "append")
+                self._write(
+                    files, "append", commit_properties=_transaction(application, serial, by)
+                )
             except CommitFailedError:
                 self._table.update_incremental()
                 if self.last_serial(application) >= serial:
@@ -129,46 +154,119 @@ class LakeTable:
 
         with self._translated(self.lake), self.lake.masked():
             serial = self.last_serial(application) + 1
-            filters = {"partition_filters": list(partitions)}
-            try:
-                self._write(application, serial, files, "overwrite", **filters)
+            # As in exchange, without retries.
+            properties = _transaction(application, serial, {}, max_commit_retries=0)
+            more = {"commit_properties": properties, "partition_filters": list(partitions)}
+            while True:
+                version = self._table.version()
+                try:
+                    self._write(files, "overwrite", **more)
+                except CommitFailedError as error:
+                    self._table.update_incremental()
+                    others = self._table.version() > version
+                    if others and self.last_serial(application) < serial:
+                        continue  # of other partitions
+                    raise RefusedError(
+                        f"Another run changed the table {self.lake.path(self.FOLDER)} meanwhile.",
+                        why=lake_tables.first_line(error),
+                        next_step="Nothing was changed by this run. Run it again.",
+                    ) from error
                 self._table.update_incremental()  # it knows its own transaction from now on
-            except CommitFailedError as error:
-                raise RefusedError(
-                    f"Another run changed the table {self.lake.path(self.FOLDER)} meanwhile.",
-                    why=lake_tables.first_line(error),
-                    next_step="Nothing was changed by this run. Run it again.",
-                ) from error
+                return
+
+    def exchange(
+        self,
+        removed: Sequence[str],
+        added: Sequence[Mapping[str, Any]],
+        by: Mapping[str, str],
+        *,
+        data_change: bool = True,
+    ) -> bool:
+        """In one commit, these files instead of those; False, and nothing is done, where another
+        one has taken one of those out.
+
+        `by`: kept with the commit. `data_change`: False where the rows are the same.
+        """
+        from deltalake import CommitProperties  # noqa: PLC0415  # the extra's
+        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
+        from deltalake.transaction import RemoveAction  # noqa: PLC0415
+
+        # Without retries: they would let two commits pass that take out the same file, if the
+        # first one has changed no data, and the rows would be there twice.
+        properties = CommitProperties(custom_metadata=dict(by), max_commit_retries=0)
+        with self._translated(self.lake), self.lake.masked():
+            while True:
+                here = {file.path: file for file in self.entries()}
+                if not here.keys() >= set(removed):
+                    return False
+                now = int(time.time() * 1_000)
+                gone = [
+                    RemoveAction(
+                        path=path.removeprefix(f"{self.FOLDER}/"),
+                        data_change=data_change,
+                        deletion_timestamp=now,
+                        size=here[path].size,
+                        partition_values=dict(here[path].partition),
+                    )
+                    for path in removed
+                ]
+                version = self._table.version()
+                try:
+                    self._write(
+                        added,
+                        "append",
+                        gone,
+                        data_change=data_change,
+                        commit_properties=properties,
+                    )
+                except CommitFailedError:
+                    self._table.update_incremental()
+                    if self._table.version() == version:
+                        raise
+                else:
+                    self._table.update_incremental()
+                    return True
 
     def _write(
         self,
-        application: str,
-        serial: int,
         files: Sequence[Mapping[str, Any]],
         mode: str,
+        others: Sequence[Any] = (),
+        *,
+        data_change: bool = True,
         **more: Any,
     ) -> None:
-        from deltalake import CommitProperties, Transaction  # noqa: PLC0415  # the extra's
-
-        properties = CommitProperties(
-            app_transactions=[Transaction(application, serial)],
-            custom_metadata={"application": application, "serial": str(serial)},
-        )
         self._table.create_write_transaction(
-            [self._add(file) for file in files],
+            [*others, *(self._add(file, data_change=data_change) for file in files)],
             mode,
             self._table.schema(),
             list(self.PARTITIONS),
-            commit_properties=properties,
             **more,
         )
+
+    def vacuum(self, kept_seconds: float) -> int:
+        """Remove the files that commits took out so long ago; and those that no commit ever named,
+        which killed runs leave, once they are older than any run. How many."""
+        hours = math.ceil(kept_seconds / 3_600)
+        unnamed = max(hours, math.ceil(LEFTOVER_SECONDS / 3_600))
+        with self._translated(self.lake), self.lake.masked():
+            vacuum = partial(self._table.vacuum, dry_run=False, enforce_retention_duration=False)
+            removed = [*vacuum(hours), *vacuum(unnamed, full=True)]
+            self._table.create_checkpoint()
+            self._table.cleanup_metadata()
+        return len(removed)
+
+    def history(self, most: int) -> list[dict[str, Any]]:
+        """The last commits whose log is kept, newest first."""
+        with self._translated(self.lake):
+            return self._table.history(most)
 
     def entries(self) -> list[TableFile]:
         """Its files; their paths begin at the lake."""
         with self._translated(self.lake):
             return lake_tables.files_of(self._table, self.FOLDER)
 
-    def _add(self, file: Mapping[str, Any]) -> Any:
+    def _add(self, file: Mapping[str, Any], *, data_change: bool) -> Any:
         from deltalake.transaction import AddAction  # noqa: PLC0415  # the extra's
 
         bounds = file.get("bounds", {})
@@ -183,7 +281,7 @@ class LakeTable:
             size=file["size"],
             partition_values=file["partition"],
             modification_time=int(time.time() * 1_000),
-            data_change=True,
+            data_change=data_change,
             stats=json.dumps(statistics),
         )
 
@@ -231,3 +329,13 @@ def folder_value(value: str) -> str:
         return quoted
     beginning = re.sub("%.?$", "", quoted[: _LONGEST - 17])
     return f"{beginning}-{hashlib.sha256(value.encode()).hexdigest()[:16]}"
+
+
+def _transaction(application: str, serial: int, by: Mapping[str, str], **more: Any) -> Any:
+    from deltalake import CommitProperties, Transaction  # noqa: PLC0415  # the extra's
+
+    return CommitProperties(
+        app_transactions=[Transaction(application, serial)],
+        custom_metadata={"application": application, "serial": str(serial), **by},
+        **more,
+    )

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -30,6 +31,7 @@ DATA = ".parquet"
 _SETTINGS = "_lake.json"
 _TEMPORARY = "_tmp-"
 _FORMAT = "dbq-console lake"
+_SMALL = 8 * 2**20
 _GROUP_FILE, _GROUP_FOLDER = 0o660, 0o2770
 """A folder's group is that of all that is made in it."""
 
@@ -147,10 +149,16 @@ class Lake:
         start = len(self.path(""))
         return sorted(i.path[start:] for i in infos if not deep or i.is_file)
 
+    def exists(self, path: str) -> bool:
+        return bool(self._info(path).is_file)
+
+    def _info(self, path: str) -> Any:
+        with self._translated("read", path):
+            return self.filesystem.get_file_info([self.path(path)])[0]
+
     def size(self, path: str) -> int:
         """In bytes. FileNotFoundError."""
-        with self._translated("read", path):
-            size = self.filesystem.get_file_info([self.path(path)])[0].size
+        size = self._info(path).size
         if size is None:
             raise FileNotFoundError(path)
         return int(size)
@@ -191,7 +199,9 @@ class Lake:
             self._translated("read", path),
             self.filesystem.open_input_file(self.path(path)) as file,
         ):
-            yield file
+            # Of an object store each column's part would be a request.
+            small = not self.can_replace and file.size() <= _SMALL
+            yield BytesIO(file.read()) if small else file
 
     # -- writing
 
@@ -312,7 +322,7 @@ class ObjectStore:
     def open_to_group(self, root: str) -> None:
         raise UsageError(
             f"The lake {root!r} is in an object store: it has no group.",
-            next_step="Leave out --group; the bucket's own rules say who may read it.",
+            next_step="Leave out --shared; the bucket's own rules say who may read it.",
         )
 
     @contextmanager

@@ -10,9 +10,8 @@ the plan's serial number: so it is there once, however often it is tried.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from console.catalog import Queue
@@ -35,6 +34,11 @@ class LakeFile:
     connection: str
     queue: str
     date: str
+    rows: int
+    size: int
+    """In bytes."""
+    first: int
+    """The least archive_id."""
 
 
 class MessagesTable(LakeTable):
@@ -53,12 +57,6 @@ class MessagesTable(LakeTable):
         types = zip(PARTITIONS, (pa.string(), pa.string(), pa.date32()), strict=True)
         return pa.schema([*(pa.field(name, of) for name, of in types), *SCHEMA])
 
-    def commit(self, application: str, serial: int, files: Sequence[Mapping[str, Any]]) -> bool:
-        """As LakeTable does; `files`: entries as `export` returns them."""
-        bounds = [{"archive_id": (entry["first"], entry["last"])} for entry in files]
-        entries = [{**entry, "bounds": of} for entry, of in zip(files, bounds, strict=True)]
-        return super().commit(application, serial, entries)
-
     def files(
         self, queue: str, connection: str | None = None, dates: tuple[str, str] = ("", "~")
     ) -> list[LakeFile]:
@@ -73,7 +71,13 @@ class MessagesTable(LakeTable):
 
     def all_files(self) -> list[LakeFile]:
         return [
-            LakeFile(file.path, **{name: file.partition[name] for name in PARTITIONS})
+            LakeFile(
+                file.path,
+                **{name: file.partition[name] for name in PARTITIONS},
+                rows=file.rows,
+                size=file.size,
+                first=file.least.get("archive_id") or 0,
+            )
             for file in self.entries()
         ]
 
@@ -98,19 +102,15 @@ def find_archive(
 ) -> QueueArchive:
     """The archive of the one queue of that name. UsageError where there is none, or several."""
     table = MessagesTable.open(lake)
-    found = [] if table is None else [(one, *names_of(value)) for one, value in table.queues()]
+    if table is None:
+        raise no_table(lake)
+    found = [(one, *names_of(value)) for one, value in table.queues()]
     found = [
         one
         for one in found
         if one[2] == queue and connection in {None, one[0]} and schema in {None, one[1]}
     ]
-    if table is None and lake.names("archive"):
-        raise UsageError(
-            f"The lake {lake.location} is of an older console.",
-            why="It has archives, and no table of messages.",
-            next_step="Replay what you need of it with that console.",
-        )
-    if table is None or not found:
+    if not found:
         raise UsageError(
             f"The lake {lake.location} has no archive of {queue!r}.",
             next_step=f"Create it with: dbq-console pipeline archive {shlex.quote(queue)}",
@@ -125,6 +125,19 @@ def find_archive(
     of, its_schema, name = found[0]
     files = table.files(queue_value(its_schema, name), of)
     return QueueArchive(of, its_schema, name, table.id, tuple(file.path for file in files))
+
+
+def no_table(lake: Lake) -> UsageError:
+    if lake.names("archive"):
+        return UsageError(
+            f"The lake {lake.location} is of an older console.",
+            why="It has archives, and no table of messages.",
+            next_step="Replay what you need of it with that console.",
+        )
+    return UsageError(
+        f"The lake {lake.location} has no archive yet.",
+        next_step="Create it with: dbq-console pipeline archive QUEUE --lake PATH",
+    )
 
 
 def application_of(catalog: str, queue: Queue) -> str:

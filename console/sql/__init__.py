@@ -276,6 +276,13 @@ def _known(value: Any) -> Any:
     return value
 
 
+class EscapedText(str):
+    """A text with bytes that are no UTF-8, which are escaped in it: `\\xff`."""
+
+    raw: bytes
+    """As the database has it."""
+
+
 @cache
 def _lexer(opening_quote: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Patterns of comments, quoted identifiers and literals, and of identifiers alone."""

@@ -720,7 +720,8 @@ FROM (
 ORDER BY taken.name, taken.kind;
 
 -- name: columns
--- the columns of one table or view (its name compared exactly), with their types, and for an alias the type below it; none if it does not exist
+-- the columns of one table or view (its name compared exactly), with their types, for an alias the type below it, and
+-- whether they are computed or NOT NULL; none if it does not exist
 DECLARE @schema nvarchar(max) = :schema;
 DECLARE @table nvarchar(max) = :table;
 SELECT
@@ -734,7 +735,9 @@ SELECT
         WHEN t.name IN (N'datetime2', N'datetimeoffset', N'time') THEN CONCAT(t.name, N'(', c.scale, N')')
         ELSE t.name
     END AS type,
-    COALESCE(TYPE_NAME(c.system_type_id), t.name) AS base_type
+    COALESCE(TYPE_NAME(c.system_type_id), t.name) AS base_type,
+    c.is_computed AS computed,
+    CAST(1 - c.is_nullable AS bit) AS required
 FROM sys.columns AS c
 INNER JOIN sys.types AS t ON c.user_type_id = t.user_type_id
 INNER JOIN sys.objects AS o ON c.object_id = o.object_id

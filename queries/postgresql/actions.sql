@@ -210,12 +210,15 @@ WITH freed AS (
             '$[0 to $last]', jsonb_build_object('last', CAST('{history}' AS integer) - 1)
         ) END,
         -- end
-        "{error}" = NULL, -- when role error
         "{done_at}" = NULL, -- when role done_at
         "{claimed_by}" = NULL, -- when role claimed_by
         "{pushed_at}" = clock_timestamp(), -- when to_back=yes
-        "{claimed_at}" = NULL -- when role claimed_at
-        "{id}" = m."{id}" -- when no role claimed_at
+        -- when role claimed_at
+        "{error}" = NULL, -- when role error
+        "{claimed_at}" = NULL
+        -- else
+        "{error}" = NULL
+        -- end
     WHERE {at_locations}
     RETURNING 1 AS one
 )

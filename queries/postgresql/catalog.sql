@@ -619,7 +619,8 @@ FROM (
 ORDER BY taken.name, taken.kind;
 
 -- name: columns
--- the columns of one table or view, with their types, and for a domain the type below it; none if it does not exist
+-- the columns of one table or view, with their types, for a domain the type below it, and whether they are computed or
+-- NOT NULL; none if it does not exist
 SELECT
     a.attname AS name,
     format_type(a.atttypid, a.atttypmod) AS type,
@@ -634,7 +635,9 @@ SELECT
         SELECT format_type(t.oid, NULL)
         FROM based AS b
         INNER JOIN pg_type AS t ON b.oid = t.oid AND t.typtype <> 'd'
-    ) AS base_type
+    ) AS base_type,
+    a.attgenerated <> '' AS computed,
+    a.attnotnull AS required
 FROM pg_attribute AS a
 INNER JOIN pg_class AS c ON a.attrelid = c.oid
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid

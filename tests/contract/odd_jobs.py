@@ -100,6 +100,8 @@ class OddJobs:
     """Its queue, if the library's figures need one."""
     rewrites: tuple[str, ...] = ()
     """Columns of texts that the library itself writes when it makes a job ready."""
+    deciding: tuple[str, ...] = ()
+    """Columns by whose odd values a job is in no state, so that no list has it."""
 
     def __str__(self) -> str:
         return self.preset
@@ -155,11 +157,13 @@ _LARAVEL = f"""
 INSERT INTO jobs (queue, payload, attempts, available_at, created_at, reserved_at)
 SELECT 'mail', '{{"displayName": "x"}}', 1, 1, 1, CASE WHEN n > 1 THEN 1 END FROM {_SERIES};
 """
+_BEFORE = "now() - interval '1 minute'"
+"""timestamp(0) rounds now() up as often as down."""
 _SYMFONY = f"""
 INSERT INTO messenger_messages (body, headers, queue_name, created_at, available_at, delivered_at)
-SELECT 'x', '{{}}', 'mail', now(), now(), CASE WHEN n > 1 THEN now() END FROM {_SERIES};
+SELECT 'x', '{{}}', 'mail', {_BEFORE}, {_BEFORE}, CASE WHEN n > 1 THEN now() END FROM {_SERIES};
 INSERT INTO messenger_messages (body, headers, queue_name, created_at, available_at)
-SELECT 'x', '{{"type":"App"}}', 'mail', now(), now() FROM {_SERIES};
+SELECT 'x', '{{"type":"App"}}', 'mail', {_BEFORE}, {_BEFORE} FROM {_SERIES};
 """
 _OBAN = f"""
 INSERT INTO oban_producers (uuid, node, queue)
@@ -274,8 +278,15 @@ LIBRARIES: Sequence[OddJobs] = (
             "solid_queue_jobs",
             *(f"solid_queue_{state}_executions" for state in ("failed", "ready", "scheduled")),
         ),
+        deciding=("solid_queue_scheduled_executions.job_id",),
     ),
-    OddJobs("hangfire", _CREATED["hangfire"], _HANGFIRE, ("job", "state", "jobqueue", "server")),
+    OddJobs(
+        "hangfire",
+        _CREATED["hangfire"],
+        _HANGFIRE,
+        ("job", "state", "jobqueue", "server"),
+        deciding=("job.statename",),
+    ),
     OddJobs("delayed-job", _CREATED["delayed-job"], _DELAYED_JOB, ("delayed_jobs",)),
     OddJobs("laravel", _CREATED["laravel"], _LARAVEL, ("jobs",)),
     OddJobs("symfony", _CREATED["symfony"], _SYMFONY, ("messenger_messages",)),

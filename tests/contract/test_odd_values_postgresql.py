@@ -140,7 +140,8 @@ def create(console: Console, design: str, odd: Sequence[str], type_: str) -> int
         values = ", ".join(f"CAST(%s::text AS {of})" for of in types.values())
         for number, row in enumerate(rows):
             given = [row[role] for role in types]
-            if number < len(STATES) and "payload" in odd:  # what is usual is not of this type
+            # What is usual is not of this type.
+            if number < len(STATES) and ("payload" in odd or type_ == "regclass"):
                 given = [ODD[type_][-1] if one in odd and row[one] else row[one] for one in types]
             connection.execute(f"INSERT INTO odd VALUES ({values})".encode(), given)
     words = [word for role in types for word in ("--map", f"{role}={role}")]

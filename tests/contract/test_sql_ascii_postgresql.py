@@ -1,6 +1,7 @@
 """A database without an encoding takes any bytes as text: one bad row is shown as bad, the others
 as ever."""
 
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
 from uuid import uuid4
@@ -88,6 +89,24 @@ def test_a_session_keeps_its_encoding_for_the_next_client(console: Console) -> N
 
 
 BYTES = b"\xff\xfe caf\xc3\xa9"
+
+
+@pytest.mark.parametrize("design", ["fifo", "ring", "claim", "split"])
+def test_a_popped_message_has_its_own_bytes(console: Console, design: str) -> None:
+    """It leaves the queue: what stdout gets is all that is left of it."""
+    name = f"popped_{design}"
+    console.done("install", design, name)
+    for answer in (["--count", "9"], ["--json", "--count", "9"]):
+        with connect(console.url) as connection:
+            for payload in (BAD, b"'caf\xc3\xa9'", rb"'\xff'"):
+                connection.execute(f"SELECT {name}_push(".encode() + payload + b")")
+        out = console.done("pop", name, *answer)
+        if "--json" not in answer:
+            assert out.out == BYTES + b"\ncaf\xc3\xa9\n\\xff\n"
+            continue
+        shown = [(one["encoding"], one["payload"]) for one in out.json["messages"]]
+        encoded = ("base64", b64encode(BYTES).decode())
+        assert shown == [encoded, ("text", "café"), ("text", r"\xff")]
 
 
 def test_what_is_moved_has_the_same_bytes(console: Console) -> None:

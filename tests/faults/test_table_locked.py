@@ -22,7 +22,7 @@ from console.monitor.sampler import Sampler
 from console.tui.dialogs.finding import FindingDialog
 from console.tui.findings import queue_findings
 from tests.cli.calls import Console
-from tests.contract.due_jobs import DUE_JOBS, SCHEMA
+from tests.contract.due_jobs import DUE_JOBS
 from tests.poolers import PROGRAM, pgbouncer, through
 from tests.servers import connect, value, wait_until
 from tests.tui.test_faults import watching
@@ -169,15 +169,18 @@ PRESETS = {job.preset: job for job in DUE_JOBS}
         ("river", "river_job"),
         ("symfony", "messenger_messages"),
         ("solid-queue", "solid_queue_jobs"),
+        ("solid-queue", "solid_queue_ready_executions"),
+        ("solid-queue", "solid_queue_failed_executions"),
+        ("hangfire", "server"),
     ],
 )
 def test_an_adopted_queue_has_the_finding_too(database_url: str, preset: str, table: str) -> None:
-    """Of a table of one's own, and of a preset's main one."""
+    """Of a table of one's own, of a preset's main one, and of any that its statements read."""
     console = Console(database_url)
     if preset:
-        PRESETS[preset].create(database_url)
+        theirs = PRESETS[preset].create(database_url)
         console.done("adopt", "jobs", "--preset", preset)
-        table = f'"{SCHEMA}".{table}'
+        table = f'"{theirs.schema}".{table}'
     else:
         with connect(database_url) as connection:
             connection.execute("CREATE TABLE jobs (id bigserial PRIMARY KEY, body text)")

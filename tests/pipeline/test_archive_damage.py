@@ -117,6 +117,18 @@ def test_a_committed_file_that_is_lost_stops_the_next_run_until_it_is_back(
     assert len(rows_in_lake(lake)) == 30
 
 
+def test_columns_that_come_and_go_between_commit_and_delete(filled: Client, lake: Lake) -> None:
+    execute_sql(filled, "ALTER TABLE <archive> ADD COLUMN before int DEFAULT 1")
+    stop_at(filled, lake, "delete")
+    execute_sql(filled, "ALTER TABLE <archive> DROP COLUMN before, ADD COLUMN since int DEFAULT 7")
+    with pytest.raises(DamagedError, match="has another more"):
+        run(filled, lake)
+    assert len(archived_keys(filled)) == 23, "the lake lacks the new values"
+    execute_sql(filled, "ALTER TABLE <archive> DROP COLUMN since, ADD COLUMN since int")
+    (done,) = run(filled, lake)
+    assert (done.deleted, done.in_lake_before, len(rows_in_lake(lake))) == (23, 23, 30)
+
+
 def test_a_file_that_was_taken_out_of_the_table_is_exported_again(
     filled: Client, lake: Lake
 ) -> None:

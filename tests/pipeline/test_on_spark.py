@@ -21,6 +21,7 @@ from console.designs import Order
 from console.errors import BusyError, ConsoleError
 from console.pipeline import spark as sessions
 from console.pipeline.archive import files, job
+from console.pipeline.filters import parse_filters
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.spark import Item, SparkTasks
 from tests.cli.calls import call
@@ -336,7 +337,7 @@ def test_the_filters_of_a_replay_select_archived_messages(spark: "SparkSession")
     )
 
     def selected(*words: str) -> list[str]:
-        found = selection.matching(table, selection.parse_filters(words))
+        found = selection.matching(table, parse_filters(words))
         return [
             row["message"].split()[0]
             for row in selection.in_archive_order(selection.with_message_key(found)).collect()

@@ -370,3 +370,11 @@ def test_the_rollups_are_read_by_other_programs(tmp_path: Path) -> None:
             "WHERE kind = 'waits' AND width = 'day'"
         )
         assert found.fetchall() == [("IO", "read", 1)]
+
+
+def test_rollups_of_two_connections_at_once_both_commit(tmp_path: Path) -> None:
+    lake, folders = Lake(tmp_path / "lake"), [tmp_path / name for name in ("one", "other")]
+    for folder in folders:
+        write(folder, SAMPLES, sample(0), connection=folder.name)
+    roll_up(lake, folders[0], Between(lambda: roll_up(lake, folders[1])))
+    assert {connection for connection, *_ in all_rows(lake)} == {"one", "other"}
