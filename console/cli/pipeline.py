@@ -39,7 +39,7 @@ _shared = click.option(
     is_flag=True,
     help="From now on the lake's group may read and write its files. Without it: only its user.",
 )
-_master = click.option("--master", metavar="M", help="Spark's master. [local[*]]")
+_master = click.option("--master", metavar="M", help="Spark's master. [local[*,4]]")
 
 
 @click.command(cls=RecordedJob)
