@@ -126,7 +126,7 @@ def _again(offered: ErasePreview) -> ErasePreview:
     """With the files that came after the plan: of a last run, or of a compaction."""
     table = MessagesTable.open(offered.table.lake)
     if table is None:
-        raise changed_meanwhile(offered.table)
+        raise changed_meanwhile(offered.table.lake)
     wanted = {(one.connection, one.label) for one in offered.queues}
     queues = [one for one in queues_of(table) if (one.connection, one.label) in wanted]
     searched = {file.path for queue in offered.queues for file in queue.files}
