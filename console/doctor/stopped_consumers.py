@@ -470,8 +470,7 @@ def _stuck_head(
     aside = command(queue, "purge", "--filter", f"id={known or 'ID'}")
     return Finding(
         HEAD_STUCK,
-        f"{what} for {duration(seconds)}: {counted(undone, 'pop')} rolled back, "
-        f"{others}",
+        f"{what} for {duration(seconds)}: {counted(undone, 'pop')} rolled back, {others}",
         evidence={
             "next": now.next,
             "rolled_back": undone,
