@@ -1,7 +1,7 @@
 """Segments and the recorder: what was written can be read, whatever was cut off."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -317,12 +317,12 @@ def test_reading_an_hour_does_not_open_the_whole_day(tmp_path: Path) -> None:
         last = at + (timedelta(hours=2.9) if at == asleep else timedelta(minutes=4))
         segment.write(segments.SAMPLES, [{"at": one, "queue": "q"} for one in (at, last)])
         segment.close()
-    opened = []
+    opened: list[str] = []
 
     class Counting(RecordReader):
-        def _closed(self, kind: Any, path: Path, *more: Any) -> list[dict[str, Any]]:
-            opened.append(path.stem)
-            return super()._closed(kind, path, *more)
+        def _closed(self, kind: Any, paths: Sequence[Path], *more: Any) -> list[pa.Table]:
+            opened.extend(path.stem for path in paths)
+            return super()._closed(kind, paths, *more)
 
     all_rows = RecordReader(tmp_path, "prod").rows(segments.SAMPLES, segments.ALWAYS, ["at"])
     for hour in range(5):
