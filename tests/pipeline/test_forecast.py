@@ -1,5 +1,6 @@
 """The forecast without Spark: laws of its parts, and later weeks compared with it."""
 
+import itertools
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -120,6 +121,23 @@ def test_one_bad_day_does_not_widen_the_band() -> None:
         for one in (usual, bad)
     ]
     assert widths[1] < 1.1 * widths[0]
+
+
+def test_growth_is_found_where_it_is_certain_and_only_there() -> None:
+    for number, noise in itertools.product((5, WEEKS), NOISES):
+        found = []
+        for seed in range(40):
+            flat = weekly.weeks("day and night", noise, number, seed)
+            found.append(forecast.growth(flat.T))
+            for factor in (1.06, 0.94):
+                grown = flat * factor ** np.arange(number)[:, None]
+                assert forecast.growth(grown.T) == pytest.approx(
+                    factor, abs=0.02 if number == WEEKS else 0.035
+                )
+        assert sum(one != 1.0 for one in found) <= 4, "one in 40 by chance"
+        assert found == pytest.approx([1.0] * 40, abs=0.02)
+    assert forecast.growth(np.full((HOURS, WEEKS), np.nan)) == 1.0
+    assert forecast.growth(np.zeros((HOURS, WEEKS))) == 1.0
 
 
 # -- hours of the week
