@@ -131,7 +131,7 @@ def test_growth_is_found_where_it_is_certain_and_only_there(
     for factor in (1.06, 0.94):
         grown = [table * factor ** np.arange(number)[:, None] for table in tables]
         found = [forecast.growth(table.T) for table in grown]
-        assert sum(one == pytest.approx(factor, abs=0.02) for one in found) >= least
+        assert sum(one == pytest.approx(factor, abs=0.04) for one in found) >= least
     steady = [forecast.growth(table.T) for table in tables]
     assert sum(one != 1.0 for one in steady) <= 4, "one in 40 by chance"
     assert steady == pytest.approx([1.0] * 40, abs=0.01)

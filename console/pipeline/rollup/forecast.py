@@ -89,6 +89,8 @@ def growth(table: Numbers) -> float:
     """
     middle = medians(table)
     busy = np.nan_to_num(middle) > 0
+    if not busy.any():
+        return 1.0
     levels = medians((table[busy] / middle[busy, None]).T)
     known = np.flatnonzero(np.nan_to_num(levels) > 0)
     earlier, later = (known[at] for at in np.triu_indices(len(known), 1))
