@@ -519,8 +519,10 @@ def _sorted(kind: RecordKind, paths: list[Path]) -> Iterator["pa.Table"]:
 def _span(path: Path) -> tuple[datetime, datetime] | None:
     """The first and the last time in it. None: it is damaged, empty, or of a newer console."""
     import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+    import pyarrow.compute  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
+    pc: Any = pyarrow.compute
     try:
         file = pq.read_table(path, partitioning=None)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, pa.ArrowException):
@@ -528,8 +530,8 @@ def _span(path: Path) -> tuple[datetime, datetime] | None:
     version = (file.schema.metadata or {}).get(b"version", b"1")
     if not file.num_rows or int(version) > VERSION:
         return None
-    times = file.column("at").to_pylist()
-    return min(times), max(times)
+    ends = pc.min_max(file.column("at")).as_py()
+    return ends["min"], ends["max"]
 
 
 def _segments_in(folder: Path) -> tuple[list[Path], set[str]]:
