@@ -371,6 +371,14 @@ def pipeline() -> None:
     help="At most this many to the database; two of them are not for tasks. [16]",
 )
 @click.option("--cancel", is_flag=True, help="Give the rows of an unfinished plan back instead.")
+@click.option(
+    "--copy", "copies", is_flag=True, help="Of a library's queue: copy its finished jobs."
+)
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="With --copy: then delete copied jobs that the library would delete itself.",
+)
 @_master
 @confirmation
 @verb_options
@@ -386,6 +394,8 @@ def archive(  # noqa: PLR0913  # a verb's options
     master: str | None,
     connections: int,
     cancel: bool,
+    copies: bool,
+    prune: bool,
     yes: str | None,
     dry_run: bool,
     **ages: Any,
@@ -396,12 +406,16 @@ def archive(  # noqa: PLR0913  # a verb's options
     continues; nothing is lost or stored twice. Done messages of a queue go into its archive with
     the verb archive. Any engine that knows Delta Lake reads the table `messages` of the lake.
 
+    --copy takes the finished jobs of an adopted library's queue instead, each once over all runs,
+    and deletes nothing; --prune deletes those of them that the library itself would, by its rule.
+
     \b
     Examples:
       dbq-console pipeline archive jobs --lake /srv/lake --dry-run
       dbq-console pipeline archive jobs --lake /srv/lake --older 1d --yes jobs
       dbq-console pipeline archive --all --lake /srv/lake --yes
       dbq-console pipeline archive --fleet shops --lake s3://bucket/lake --yes shops
+      dbq-console pipeline archive oban --copy --lake /srv/lake
     """
     several = all_queues or group is not None or fleet is not None
     if several == (name is not None) or (several and cancel):
@@ -409,6 +423,8 @@ def archive(  # noqa: PLR0913  # a verb's options
             "archive takes the name of a queue, or --all, --group or --fleet.",
             why="--cancel is for one queue." if cancel else "",
         )
+    if (prune and not copies) or (copies and (several or cancel)):
+        raise UsageError("--prune goes with --copy, and --copy with the name of one queue.")
     from console.pipeline.spark import (  # noqa: PLC0415
         require_extra,
         security,
@@ -441,6 +457,10 @@ def archive(  # noqa: PLR0913  # a verb's options
     database = call.database(Rights.OPERATOR, job.VERB)
     queue = call.find(database, name)
     about(database=database, lake=opened.location)
+    if copies:
+        older = (ages["older"] or 0.0) if prune else None
+        _copy(call, database, queue, opened, yes, older, master, shared=shared, dry_run=dry_run)
+        return
     if cancel:
         _cancel(call, database, queue, opened, yes, dry_run=dry_run)
         return
@@ -479,6 +499,41 @@ def archive(  # noqa: PLR0913  # a verb's options
     result = total_of(done)
     lines = [line for one in done for line in one.lines()]
     call.acted(offered.as_json(), result, lines, done=result["exported"])
+
+
+def _copy(  # noqa: PLR0913  # a verb's options
+    call: Call,
+    database: "Database",
+    queue: "Queue",
+    lake: "Lake",
+    yes: str | None,
+    older: float | None,
+    master: str | None,
+    *,
+    shared: bool,
+    dry_run: bool,
+) -> None:
+    """Copy finished jobs; with `older` prune those that finished so many seconds ago."""
+    from console.pipeline.archive import copy, prune  # noqa: PLC0415  # slow to import
+    from console.pipeline.spark import security, tasks  # noqa: PLC0415
+
+    offered = copy.preview(database, queue, lake)
+    deletes = None if older is None else prune.preview(database, offered.source, older)
+    offered = replace(offered, prune=deletes, spark=security(master))
+    if dry_run or deletes is not None:
+        count = 0 if deletes is None else deletes.rows
+        if not confirmed(call, database, copy.VERB, offered, yes, messages=count, dry_run=dry_run):
+            return
+    if not call.json:
+        narrate("\n".join(offered.lines()))
+    if shared:
+        lake.open_to_group()
+    with (
+        tasks(f"{copy.VERB} {queue.name}", master) as spreading,
+        progress(call, f"copy {queue.name}") as on_progress,
+    ):
+        done = copy.copy(database, offered, lake, spreading, on_progress=on_progress)
+    call.acted(offered.as_json(), done.as_json(), done.lines(), done=done.exported)
 
 
 def _cancel(

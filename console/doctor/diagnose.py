@@ -103,6 +103,7 @@ def diagnose(  # noqa: PLR0913  # what is known from before
                 thresholds=thresholds_of(queue.name),
                 patience_seconds=patience_seconds,
                 masks=masks,
+                met_lock=bool(one.problem),
                 clock_ahead=latest.clock_ahead,
                 forecasts=forecasts,
                 turn=turn,

@@ -121,12 +121,13 @@ class LakeTable:
         serial: int,
         files: Sequence[Mapping[str, Any]],
         by: Mapping[str, str] = MappingProxyType({}),
+        versions: Mapping[str, int] = MappingProxyType({}),
     ) -> bool:
         """Add files, all at once; whether this call did it. False: the table has the transaction
         already. `by`: kept with the commit.
 
         Of each file `path` from the lake, `size`, `rows`, `partition`, and `bounds`: by column the
-        least and the greatest value.
+        least and the greatest value. `versions`: of other applications, to be set with it.
         """
         from deltalake.exceptions import CommitFailedError  # noqa: PLC0415  # the extra's
 
@@ -135,9 +136,8 @@ class LakeTable:
             if self.last_serial(application) >= serial:
                 return False
             try:
-                self._write(
-                    files, "append", commit_properties=_transaction(application, serial, by)
-                )
+                properties = _transaction(application, serial, by, versions)
+                self._write(files, "append", commit_properties=properties)
             except CommitFailedError:
                 self._table.update_incremental()
                 if self.last_serial(application) >= serial:
@@ -331,11 +331,20 @@ def folder_value(value: str) -> str:
     return f"{beginning}-{hashlib.sha256(value.encode()).hexdigest()[:16]}"
 
 
-def _transaction(application: str, serial: int, by: Mapping[str, str], **more: Any) -> Any:
+def _transaction(
+    application: str,
+    serial: int,
+    by: Mapping[str, str],
+    versions: Mapping[str, int] = MappingProxyType({}),
+    **more: Any,
+) -> Any:
     from deltalake import CommitProperties, Transaction  # noqa: PLC0415  # the extra's
 
     return CommitProperties(
-        app_transactions=[Transaction(application, serial)],
+        app_transactions=[
+            Transaction(name, version)
+            for name, version in {application: serial, **versions}.items()
+        ],
         custom_metadata={"application": application, "serial": str(serial), **by},
         **more,
     )

@@ -21,6 +21,7 @@ SELECT
     pg_catalog.set_config('timezone', 'UTC', true) AS timezone,
     pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true) AS search_path,
     pg_catalog.set_config('statement_timeout', '0', true) AS statement_timeout,
+    pg_catalog.set_config('row_security', 'off', true) AS row_security,
     pg_catalog.set_config('enable_nestloop', 'off', true) AS enable_nestloop,
     pg_catalog.set_config('enable_hashjoin', 'off', true) AS enable_hashjoin;
 
@@ -44,6 +45,10 @@ WHERE datname = current_database();
 SELECT (
     SELECT s.version FROM pg_stat_ssl AS s WHERE s.pid = pg_backend_pid()
 ) AS version;
+
+-- name: limit_locks
+-- one row: how long this transaction waits for a lock from now on
+SELECT set_config('lock_timeout', :lock_timeout, true) AS lock_timeout;
 
 -- name: transaction_settings
 -- one row: the settings of this transaction from now on, and what the server is

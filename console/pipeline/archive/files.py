@@ -168,7 +168,8 @@ class Writer:
 
     def write(self, batch: pa.RecordBatch) -> None:
         self.digest.add(batch)
-        if batch.num_rows:
+        # The rows of a copy have no such keys.
+        if batch.column("archive_id").null_count < batch.num_rows:
             ends = pc.min_max(batch.column("archive_id")).values()
             least, most = (end.as_py() for end in ends)
             before = self._bounds or (least, most)
@@ -184,7 +185,7 @@ class Writer:
             "path": path,
             "partition": dict(partition),
             "size": lake.size(path),
-            "bounds": {"archive_id": self._bounds},
+            "bounds": {} if self._bounds is None else {"archive_id": self._bounds},
             **self.digest.as_json(),
         }
 

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 
 from console import audit, catalog
 from console.audit import ActionRecord, Ledger, Outcome, Subject
-from console.catalog import Kind
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.pipeline import leases
@@ -80,8 +79,6 @@ def guarded(database: Database, queues: Sequence[QueueFiles]) -> Iterator[None]:
                 queue = catalog.look_up(database, one.queue, one.schema, any_design=True)
             except UsageError:
                 continue  # its archive outlives it
-            if queue.kind is Kind.ADOPTED:
-                continue
             name, refusal = leases.lease_name("run", queue), leases.already_running(queue)
             stack.enter_context(leases.held(database, name, refusal))
             with database.transaction("read the plan of the archive", read_only=True) as it:
