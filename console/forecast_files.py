@@ -3,6 +3,8 @@
     <lake>/forecast/connection=C/....parquet
 
 A queue has a row for each hour of the week, or one without an hour where too little was recorded.
+The figures are of the week `week`, and grow by the factor `growth` each week.
+
 Hours are of the time zone in the rows: people live by local time, so in UTC the whole forecast
 would be an hour off after each change to or from summer time.
 """
@@ -43,9 +45,9 @@ def columns() -> pa.Schema:
     import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
 
     texts = [(name, pa.string()) for name in ("schema", "queue")]
-    counts = [(name, pa.int64()) for name in ("hour", "days", "weeks")]
+    counts = [(name, pa.int64()) for name in ("hour", "days", "weeks", "week")]
     made = [("last_day", pa.date32()), ("zone", pa.string())]
-    figures = [(name, pa.float64()) for name in COLUMNS]
+    figures = [(name, pa.float64()) for name in ("growth", *COLUMNS)]
     time = ("made_at", pa.timestamp("us", tz="UTC"))
     return pa.schema([*texts, *counts, *made, time, *figures])
 

@@ -10,6 +10,7 @@ made.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,17 @@ def days_made_of(
                 frozenset((kind, name) for kind, name, damaged in names if damaged),
             )
     return found
+
+
+MERGED = "merged-"
+"""How the names of files begin that have several segments of a recording."""
+MERGED_NAMES = "segments"
+"""In their metadata: a JSON list."""
+
+
+def merged_names(metadata: Any) -> frozenset[str]:
+    """From a merged file's metadata. ValueError."""
+    return frozenset(json.loads((metadata.metadata or {}).get(MERGED_NAMES.encode(), b"[]")))
 
 
 def default_lake() -> str:

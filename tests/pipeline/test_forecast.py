@@ -122,6 +122,26 @@ def test_one_bad_day_does_not_widen_the_band() -> None:
     assert widths[1] < 1.1 * widths[0]
 
 
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize(("number", "least"), [(4, 0), (5, 35), (WEEKS, 40)])
+def test_growth_is_found_where_it_is_certain_and_only_there(
+    number: int, least: int, noise: str
+) -> None:
+    tables = [weekly.weeks("day and night", noise, number, seed) for seed in range(40)]
+    for factor in (1.06, 0.94):
+        grown = [table * factor ** np.arange(number)[:, None] for table in tables]
+        found = [forecast.growth(table.T) for table in grown]
+        assert sum(one == pytest.approx(factor, abs=0.04) for one in found) >= least
+    steady = [forecast.growth(table.T) for table in tables]
+    assert sum(one != 1.0 for one in steady) <= 4, "one in 40 by chance"
+    assert steady == pytest.approx([1.0] * 40, abs=0.01)
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_what_is_idle_or_unknown_does_not_grow(value: float) -> None:
+    assert forecast.growth(np.full((HOURS, WEEKS), value)) == 1.0
+
+
 # -- hours of the week
 
 

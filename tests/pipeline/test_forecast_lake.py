@@ -116,6 +116,27 @@ def test_a_damaged_forecast_is_not_used_and_is_made_again(tmp_path: Path, lake: 
         assert read(lake).hours
 
 
+@pytest.mark.parametrize("noise", weekly.NOISES)
+def test_a_forecast_follows_growth(lake: Lake, noise: str) -> None:
+    """6 % a week: in the week after it, as well as over its end."""
+    random, number = np.random.default_rng(8), forecast_files.WEEKS
+    grown = 1.06 ** np.arange(number + 1)[:, None] * weekly.SHAPES["day and night"]
+    counts = weekly.NOISES[noise](random, grown)
+    put_rollups(lake, counts[:number])
+    make_forecast(lake)
+    known, hours = read(lake), counts.ravel()
+    assert known.growth == pytest.approx(1.06, abs=0.01)
+    for first in range((number - 1) * HOURS, number * HOURS + 100, 10):
+        seen = [
+            hours[at] in (known.at(BEGIN + timedelta(hours=at)).pushes or ())
+            for at in range(first, first + 49)
+        ]
+        assert sum(seen) >= 40
+    ends = range(number * HOURS - 24, number * HOURS + 25)
+    seen = [hours[at] in (known.at(BEGIN + timedelta(hours=at)).pushes or ()) for at in ends]
+    assert sum(seen) >= 44
+
+
 def test_too_short_a_history_says_its_length_and_when_it_will_be_enough(lake: Lake) -> None:
     put_rollups(lake, np.full(12 * 24, 10.0))
     assert make_forecast(lake) == {"known": 0, "too_short": 1}

@@ -49,7 +49,7 @@ def test_the_columns_read_are_those_that_the_recorder_writes() -> None:
 def segment(name: str, first: float, last: float) -> segment_files.ClosedSegment:
     file = segment_files.SegmentFile("", name)
     begin, end = (BEGIN + timedelta(seconds=at) for at in (first, last))
-    return segment_files.ClosedSegment(name, file, 1, 1, begin, end)
+    return segment_files.ClosedSegment((name,), file, 1, 1, begin, end)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50))))
@@ -67,8 +67,8 @@ def test_segments_of_one_source_never_overlap(spans: list[tuple[int, int]]) -> N
 
 def test_the_same_segments_have_the_same_sources_in_any_order() -> None:
     made = [segment("a", 0, 9), segment("b", 5, 12), segment("c", 10, 20), segment("d", 21, 22)]
-    one = {s.name: s.source for s in segment_files.with_sources(made)}
-    assert one == {s.name: s.source for s in segment_files.with_sources(reversed(made))}
+    one = {s.names[0]: s.source for s in segment_files.with_sources(made)}
+    assert one == {s.names[0]: s.source for s in segment_files.with_sources(reversed(made))}
     assert one == {"a": 0, "b": 1, "c": 0, "d": 0}
 
 
@@ -94,7 +94,7 @@ def test_damaged_and_newer_files_are_counted_separately_and_older_ones_read(tmp_
     (by_kind,) = segment_files.names([str(tmp_path)]).values()
     skipped = segment_files.SkippedFiles()
     sound = segment_files.readable_segments(by_kind["samples"], skipped)
-    assert {one.name for one in sound} == {good.stem, "old"}
+    assert {name for one in sound for name in one.names} == {good.stem, "old"}
     assert skipped.as_json() == {"damaged": 1, "newer": 1}
     bad: list[str] = []
     rows = [

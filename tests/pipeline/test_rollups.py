@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
@@ -17,6 +18,7 @@ from deltalake import DeltaTable
 
 from console import rollup_files
 from console.errors import RefusedError, UsageError
+from console.monitor.recording import segments
 from console.monitor.recording.history import history
 from console.monitor.recording.segments import FINDINGS, SAMPLES, WAITS, TimeRange
 from console.pipeline.lake import DamagedError, Lake
@@ -378,3 +380,33 @@ def test_rollups_of_two_connections_at_once_both_commit(tmp_path: Path) -> None:
         write(folder, SAMPLES, sample(0), connection=folder.name)
     roll_up(lake, folders[0], Between(lambda: roll_up(lake, folders[1])))
     assert {connection for connection, *_ in all_rows(lake)} == {"one", "other"}
+
+
+def test_a_rollup_of_merged_segments_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are no new segments, and a copy of them from before counts once."""
+    monkeypatch.setattr(day, "_ROWS", 10)
+    folder, lake = tmp_path / "recordings", Lake(tmp_path / "lake")
+    for begin in range(0, 3600, 300):
+        rows = [
+            sample(at, ready=at, push_per_second=float(at % 7), queue=name)
+            for at in range(begin, begin + 300, 20)
+            for name in ("orders", "mail", "ü")
+        ]
+        write(folder, SAMPLES, *rows)
+        write(folder, WAITS, *({"at": row["at"], "wait": "w", "queue": None} for row in rows[::3]))
+    roll_up(lake, folder)
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    segments.merge(folder, "prod", BEGIN.date() + timedelta(days=1))
+    assert len(list(folder.rglob("*.parquet"))) == 2
+    assert len(roll_up(lake, folder).selection.unchanged) == 1
+    before = all_rows(lake)
+    for number, folders in enumerate(([folder], [folder, copy], [copy, folder])):
+        again = Lake(tmp_path / f"lake {number}")
+        job.rollup(lambda: nullcontext(LocalTasks()), again, [str(one) for one in folders])
+        found = all_rows(again)
+        assert found.keys() == before.keys()
+        for key, rows in before.items():
+            assert sorted(map(str, found[key])) == sorted(map(str, rows))

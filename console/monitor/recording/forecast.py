@@ -35,6 +35,9 @@ class Band:
     def __contains__(self, value: float) -> bool:
         return self.low <= value <= self.high
 
+    def times(self, factor: float) -> "Band":
+        return Band(self.low * factor, self.median * factor, self.high * factor)
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -51,6 +54,10 @@ class Expected:
             return None
         sure = self.net.low > 0 and self.net.median >= LEAST_GROWTH * self.pushes.median
         return self.net.median if sure else min(0.0, self.net.median)
+
+    def times(self, factor: float) -> "Expected":
+        bands = (getattr(self, name) for name in MEASURES)
+        return Expected(*(None if one is None else one.times(factor) for one in bands))
 
     def as_json(self) -> dict[str, float | None]:
         """`pushes_low` to `net_high`, as the table has them."""
@@ -96,13 +103,19 @@ class Forecast:
     made_at: datetime | None = None
     why: str = ""
     last_day: date | None = None
+    week: int = 0
+    """Of which the hours are, as `week_and_hour` counts them."""
+    growth: float = 1.0
+    """The factor from a week to the next one."""
 
     def holds(self, now: datetime) -> bool:
         old = self.last_day is not None and now.date() - self.last_day > _KEEPS
         return bool(self.hours) and not old
 
     def at(self, moment: datetime) -> Expected:
-        return self.hours.get(forecast_files.hour_of_week(moment, self.zone), _UNKNOWN)
+        week, hour = forecast_files.week_and_hour(moment, self.zone)
+        found = self.hours.get(hour, _UNKNOWN)
+        return found if self.growth == 1.0 else found.times(self.growth ** (week - self.week))
 
     def between(self, begin: datetime, end: datetime) -> Iterator[tuple[datetime, Expected]]:
         """The hours of a period, by their beginnings, that have a forecast."""
@@ -153,6 +166,7 @@ class Forecast:
             "hours": [
                 {"at": at.isoformat(), **found.as_json()} for at, found in self.between(begin, end)
             ],
+            "growth": round(self.growth, 4),
         }
 
 
@@ -244,7 +258,8 @@ def _of_rows(rows: list[dict[str, Any]]) -> Forecast:
     why = "" if hours else _too_short(first["days"], first["last_day"])
     zone = forecast_files.zone_named(first["zone"])
     weeks, days, made_at = first["weeks"] or 0, first["days"], first["made_at"]
-    return Forecast(hours, zone, weeks, days, made_at, why, first["last_day"])
+    week, growth = first["week"] or 0, first["growth"] or 1.0
+    return Forecast(hours, zone, weeks, days, made_at, why, first["last_day"], week, growth)
 
 
 def _too_short(days: int, last: date | None) -> str:

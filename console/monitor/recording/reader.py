@@ -4,9 +4,10 @@ A day is read from the recordings if they have something that the lake does not,
 shorter than a minute; otherwise from the widest table whose rows are no longer than a point."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,28 +74,50 @@ class RecordReader:
         **equal: str,
     ) -> list[dict[str, Any]]:
         """Rows in order of time; `equal`: the schema, the queue. What is damaged is skipped and
-        counted. `thin` reduces the rows of each file."""
+        counted. `thin` reduces some rows at a time."""
         names = list(columns or kind.columns)
-        # Open segments first: one that is closed meanwhile is then found among the closed ones.
-        found, read = self._open(kind, span, names, equal)
-        for day, path in _overlapping(
-            list(segments.closed(self.root, kind, self.connection)), span
-        ):
-            if span.begin.date() <= day <= span.end.date() and path.stem not in read:
-                rows = self._closed(kind, path, span, names, equal)
-                found += rows if thin is None else thin(rows)
+        found: list[dict[str, Any]] = []
+        table = self.table(kind, span, dict.fromkeys(["at", *names]), **equal)
+        for batch in table.to_batches():
+            rows = batch.to_pylist()
+            found += rows if thin is None else thin(rows)
         found.sort(key=lambda row: row["at"])
-        return found
+        return [{name: row[name] for name in names} for row in found]
+
+    def table(
+        self, kind: RecordKind, span: TimeRange, columns: Iterable[str], **equal: str
+    ) -> "pa.Table":
+        """The same, in no order, and with `at` among the columns."""
+        import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+
+        names = list(columns)
+        # Open segments first: one that is closed meanwhile is then found among the closed ones.
+        rows, read = self._open(kind, span, names, equal)
+        found = [pa.Table.from_pylist(rows, _schema(kind, names))]
+        for attempt in range(_ATTEMPTS):
+            days = _overlapping(list(segments.closed(self.root, kind, self.connection)), span)
+            paths = [
+                path
+                for day, path in days
+                if span.begin.date() <= day <= span.end.date() and path.stem not in read
+            ]
+            # Files are removed when they are merged: then their rows are in another one.
+            with suppress(FileNotFoundError):
+                last = attempt == _ATTEMPTS - 1
+                found += self._closed(kind, paths, span, names, equal, skip_missing=last)
+                break
+        return pa.concat_tables(found)
 
     def extent(self, kind: RecordKind) -> tuple[datetime, datetime] | None:
         """The times of the first and the last record; None: there are none. Reads only the ends."""
         files = list(segments.closed(self.root, kind, self.connection))
         ends: list[datetime] = []
         for ordered in (files, files[::-1]):
-            for _, path in ordered:
-                found = self._closed(kind, path, ALWAYS, ["at"], {})
+            for _, of in groupby(ordered, lambda one: one[0]):
+                tables = self._closed(kind, [path for _, path in of], ALWAYS, ["at"], {})
+                found = [at for table in tables for at in table.column("at").to_pylist()]
                 if found:
-                    ends += [row["at"] for row in found]
+                    ends += [min(found), max(found)]
                     break
         ends += [row["at"] for row in self._open(kind, ALWAYS, ["at"], {})[0]]
         return (min(ends), max(ends)) if ends else None
@@ -124,30 +147,51 @@ class RecordReader:
     def _closed(
         self,
         kind: RecordKind,
-        path: Path,
+        paths: Sequence[Path],
         span: TimeRange,
         names: Sequence[str],
         equal: Mapping[str, str],
-    ) -> list[dict[str, Any]]:
-        import pyarrow.parquet as pq  # noqa: PLC0415  # verbs shall start at once
+        *,
+        skip_missing: bool = True,
+    ) -> list["pa.Table"]:
+        """All files at once; where that fails each of them, to know which is damaged.
+        FileNotFoundError, unless those are skipped."""
+        import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+        import pyarrow.dataset  # noqa: PLC0415
 
-        filters: list[tuple[str, str, object]] = [("at", ">=", span.begin), ("at", "<", span.end)]
-        filters += [(name, "==", value) for name, value in equal.items()]
-        rows: list[dict[str, Any]] = []
-        with self.skipped.counting_damage():
-            there = set(pq.read_schema(path).names)  # type: ignore[no-untyped-call]
-            if not there.issuperset(equal):
-                return []  # an older console's
-            columns = [name for name in {*names, "at"} if name in there]
-            table = pq.read_table(  # type: ignore[no-untyped-call]
-                path, columns=columns, filters=filters, partitioning=None
-            )
-            known = segments.schema(kind)
-            types = {name: known.field(name).type for name in columns}
-            rows = validated(table, types).to_pylist()
-        return [{name: row.get(name) for name in names} for row in rows]
+        ds: Any = pyarrow.dataset
+        wanted = (ds.field("at") >= span.begin) & (ds.field("at") < span.end)
+        for name, value in equal.items():
+            wanted &= ds.field(name) == value
+
+        def read(some: Sequence[Path]) -> pa.Table:
+            files = ds.dataset([str(path) for path in some], segments.schema(kind), "parquet")
+            table: pa.Table = files.to_table(columns=list(names), filter=wanted)
+            return validated(table, {one.name: one.type for one in _schema(kind, names)})
+
+        if not paths:
+            return []
+        try:
+            return [read(paths)]
+        except FileNotFoundError:
+            if not skip_missing:
+                raise
+        except (OSError, LookupError, ValueError, OverflowError, pa.ArrowException):
+            pass
+        found = []
+        for path in paths:
+            with self.skipped.counting_damage():
+                found.append(read([path]))
+        return found
 
 
+def _schema(kind: RecordKind, names: Sequence[str]) -> "pa.Schema":
+    import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+
+    return pa.schema([segments.schema(kind).field(name) for name in names])
+
+
+_ATTEMPTS = 3
 _OVERLAP = timedelta(minutes=10)
 """By which segments may overlap, as of several consoles in one folder or for rows that waited."""
 _LEAST, _MOST = (datetime(year, 1, 2, tzinfo=UTC) for year in (1970, 9999))
@@ -331,7 +375,7 @@ def _recorded(root: Path, connection: str) -> dict[date, set[tuple[str, str]]]:
     found: dict[date, set[tuple[str, str]]] = {}
     for kind in rollup_files.KINDS:
         for day, path in segments.closed(root, KINDS[kind], connection):
-            found.setdefault(day, set()).add((kind, path.stem))
+            found.setdefault(day, set()).update((kind, one) for one in segments.names_in(path))
     return found
 
 

@@ -50,6 +50,7 @@ def roll_up(item: Item) -> dict[str, Any]:
         ClosedSegment(
             **{
                 **one,
+                "names": tuple(one["names"]),
                 "file": SegmentFile(**one["file"]),
                 "first": datetime.fromisoformat(one["first"]),
                 "last": datetime.fromisoformat(one["last"]),
@@ -113,6 +114,10 @@ class _Day:
         day = datetime.fromisoformat(self._item["day"]).replace(tzinfo=UTC)
         begin = int(day.timestamp()) * 1_000_000
         end = begin + 86_400_000_000
+        if len(self._segments) == 1 and len(self._segments[0].names) > 1:
+            for rows in self._by_queue(self._segments[0]):
+                yield rows.filter(_counted(self._kind, rows, begin, end)), end
+            return
         # A segment has no rows before it begins, nor have those after it.
         first = [_minute(one.first) for one in self._segments]
         pending = segment_files.schema(self._kind).empty_table()
@@ -125,6 +130,18 @@ class _Day:
                 complete = pa.array(numbers(pending.column("at")) < upto)
                 yield pending.filter(complete), upto
                 pending = pending.filter(pc.invert(complete))
+
+    def _by_queue(self, merged: ClosedSegment) -> Iterator[pa.Table]:
+        """All rows of some queues at a time: it is sorted by queue."""
+        pending = segment_files.schema(self._kind).empty_table()
+        for batch in segment_files.batches(self._kind, [merged], self._damaged.add):
+            pending = pa.concat_tables([pending, pa.Table.from_batches([batch])])
+            if pending.num_rows >= _ROWS:
+                queues = pending.column("queue")
+                last = pc.fill_null(pc.equal(queues, queues[-1]), queues[-1].is_valid is False)
+                yield pending.filter(pc.invert(last))
+                pending = pending.filter(last)
+        yield pending
 
 
 def _minute(moment: datetime) -> int:

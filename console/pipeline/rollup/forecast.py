@@ -5,8 +5,11 @@ the spread is estimated from all hours of a queue together. Each value is compar
 of the *other* weeks, as next week's value will be. Noise grows as a power of the level (Taylor's
 law): 0.5 for random arrivals, 1 for proportional variation. The likeliest power is used, and
 distances are pooled in units of it.
+
+Traffic that certainly grows or shrinks is first brought to the level of the last week.
 """
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
@@ -23,6 +26,8 @@ from console.pipeline.rollup.tables import Numbers, numbers, ranks
 from console.pipeline.spark import Item, Tasks
 from console.rollup_files import QUEUE
 
+_CERTAIN = 2.2
+"""Standard deviations of Kendall's statistic."""
 _POWERS = np.linspace(0.0, 1.5, 31)
 _LEAST_KNOWN = forecast_files.HOUR_SECONDS * 1_000_000 // 2
 """Microseconds recorded of an hour; with less it is unknown, not zero."""
@@ -75,20 +80,49 @@ def _power(apart: Numbers, level: Numbers) -> float:
     return float(_POWERS[int(np.argmin(cost))])
 
 
-def expected(week: Numbers, hour: Numbers, of: Mapping[str, Numbers]) -> dict[str, Numbers]:
-    """The bands of `pushes`, `pops` and `net` of one queue, a row per hour of the week.
+def growth(table: Numbers) -> float:
+    """By which factor a week's values are those of the week before; 1: no trend is certain.
+
+    `table`: a column per week. A week's level is the median of its values relative to their rows'
+    medians; a trend is certain if so many pairs of weeks agree on it as by chance one table in 40
+    (Kendall's test), and its slope is the median of theirs (Theil and Sen).
+    """
+    middle = medians(table)
+    busy = np.nan_to_num(middle) > 0
+    if not busy.any():
+        return 1.0
+    levels = medians((table[busy] / middle[busy, None]).T)
+    known = np.flatnonzero(np.nan_to_num(levels) > 0)
+    earlier, later = (known[at] for at in np.triu_indices(len(known), 1))
+    if not len(earlier):
+        return 1.0
+    slopes = np.log(levels[later] / levels[earlier]) / (later - earlier)
+    number = len(known)
+    spread = math.sqrt(number * (number - 1) * (2 * number + 5) / 18)
+    certain = abs(np.sign(slopes).sum()) >= _CERTAIN * spread
+    return float(np.exp(np.median(slopes))) if certain else 1.0
+
+
+def expected(
+    week: Numbers, hour: Numbers, of: Mapping[str, Numbers]
+) -> tuple[dict[str, Numbers], float]:
+    """The bands of `pushes`, `pops` and `net` of one queue, a row per hour of the week; and by what
+    factor they grow each week after the last one.
 
     `of`: pushes and pops by recorded hour, NaN where unknown; `week` and `hour`: when each was.
     """
     # Below zero: a counter that was reset, or a damaged file.
     counts = {name: np.where(value >= 0, value, np.nan) for name, value in of.items()}
+    some = counts["pushes" if np.nan_to_num(counts["pushes"]).any() else "pops"]
+    factor = growth(_by_week(week, hour, some))
+    counts = {name: value * factor ** (week.max() - week) for name, value in counts.items()}
     tables = {name: _by_week(week, hour, value) for name, value in counts.items()}
     tables["net"] = _by_week(week, hour, counts["pushes"] - counts["pops"])
     flow = medians(tables["pushes"])
     result = {name: bands(table, flow if name == "net" else None) for name, table in tables.items()}
     for name in _RATES:
         result[name] = np.maximum(result[name], 0.0)
-    return result
+    return result, factor
 
 
 def _by_week(week: Numbers, hour: Numbers, value: Numbers) -> Numbers:
@@ -125,8 +159,9 @@ def table_of(hours: pa.Table, zone_name: str) -> pa.Table:
             forecasts.append(pa.Table.from_pylist([known], _schema()))
             continue
         at = which[rows]
-        bounds = expected(weeks[at], of_week[at], {n: v[rows] for n, v in counts.items()})
-        forecasts.append(_rows({**known, "weeks": len(recorded) // 7}, bounds))
+        bounds, factor = expected(weeks[at], of_week[at], {n: v[rows] for n, v in counts.items()})
+        known |= {"weeks": len(recorded) // 7, "week": int(weeks[at].max()), "growth": factor}
+        forecasts.append(_rows(known, bounds))
     return pa.concat_tables(forecasts)
 
 

@@ -55,7 +55,9 @@ class Due:
 
     @property
     def used(self) -> set[tuple[str, str]]:
-        return {(kind, one.name) for kind, of in self.segments.items() for one in of}
+        return {
+            (kind, name) for kind, of in self.segments.items() for one in of for name in one.names
+        }
 
 
 @dataclass
