@@ -32,7 +32,7 @@ from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.table import MessagesTable, queue_value
 
 if TYPE_CHECKING:
-    from console.engines import Database
+    from console.engines import Database, Product
     from console.pipeline.archive.prune import PrunePreview
     from console.pipeline.spark import Item, Security, Tasks
 
@@ -98,7 +98,7 @@ class Source:
         return [roles["id"], *([] if self.queue.design.file else [roles["payload"]])]
 
 
-def require_finished(database: Database, queue: Queue) -> None:
+def require_finished(product: Product, queue: Queue) -> None:
     """RefusedError where the queue has no finished rows that could be copied."""
     of = queue.design
     what = f"There is nothing to copy of {queue.name!r}."
@@ -119,8 +119,8 @@ def require_finished(database: Database, queue: Queue) -> None:
     if not of.finished:
         why = of.refusals.get("copy") or f"{of.library_name} deletes what is done, or does not say."
         raise RefusedError(what, why=why)
-    if not sql.has(database.product, "preset.finished_rows"):
-        raise RefusedError(what, why=f"This is not offered on {database.product.title}.")
+    if not sql.has(product, "preset.finished_rows"):
+        raise RefusedError(what, why=f"A copy is not offered on {product.title}.")
     if not of.trusted:
         raise RefusedError(
             f"The preset {of.name!r} is not trusted: nothing is copied by it.",
@@ -130,7 +130,7 @@ def require_finished(database: Database, queue: Queue) -> None:
 
 def source_of(database: Database, queue: Queue) -> Source:
     """RefusedError where the queue has no finished rows that could be copied."""
-    require_finished(database, queue)
+    require_finished(database.product, queue)
     with database.transaction("read the audit", read_only=True) as connection:
         audit.require(connection)
     with database.transaction("read the catalog") as connection:
