@@ -16,8 +16,8 @@ AT_LEAST = "≥"
 _HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
 """Unicode categories that a terminal would execute or hide instead of showing."""
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "y": 365 * 86400.0}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|y)")
 
 
 def duration(seconds: float) -> str:
@@ -64,12 +64,18 @@ def is_one_duration(least: float | None, most: float | None) -> bool:
     return least is not None and most is not None and least > 0 and most - least < 1.0
 
 
+def megabytes(size: int) -> str:
+    """`12.3 MB` of so many bytes."""
+    return f"{size / 1e6:,.1f} MB"
+
+
 def parse_duration(text: str) -> float:
-    """Seconds of `500ms`, `5s`, `10m`, `1h`, `1h30m`, `2d`. UsageError for anything else."""
+    """Seconds of `500ms`, `5s`, `10m`, `1h30m`, `2d`, `2y` (of 365 days each). UsageError for
+    anything else."""
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise UsageError(
-            f"{text!r} is not a duration.", next_step="Examples: 500ms, 5s, 10m, 1h30m, 2d."
+            f"{text!r} is not a duration.", next_step="Examples: 500ms, 5s, 10m, 1h30m, 2d, 2y."
         )
     return float(sum(float(number) * _UNITS[unit] for number, unit in parts))
 

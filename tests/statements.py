@@ -28,9 +28,10 @@ MORE = {
     **dict.fromkeys(("constraint", "column", "second"), "name"),
     **dict.fromkeys(("relation_schema", "id_column"), "name"),
     **dict.fromkeys(("sequence_schema", "sequence", "sequence_owner"), "name"),
-    **dict.fromkeys(("rows", "width", "reach"), "10"),
+    **dict.fromkeys(("rows", "width", "reach", "most"), "10"),
+    **dict.fromkeys(("since", "before"), "-infinity"),
 }
-"""Values that only the statements of the catalog, maintenance and sequences use."""
+"""Values that only the statements of the catalog, maintenance, sequences and copies use."""
 _TIME = "2026-11-21T19:07:45.123456"
 _CUTOFF = datetime(2026, 11, 21, 19, 8, tzinfo=UTC)
 _ROW_FILTERS = ("older=1h", "newer=2h", "error~no", "claimed_by=w")

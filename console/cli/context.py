@@ -112,6 +112,14 @@ class Call:
 
         return DEFAULTS if self.profile is None else self.profile.thresholds(queue)
 
+    def archived_after(self, queue: str) -> float | None:
+        """As its profile's."""
+        return 0.0 if self.profile is None else self.profile.archived_after(queue)
+
+    def expires_after(self, queue: str) -> float | None:
+        """As its profile's."""
+        return None if self.profile is None else self.profile.expires_after(queue)
+
     def database(self, needs: Rights, verb: str) -> Database:
         """The database of the call. RefusedError if its rights are insufficient."""
         from console.config import RIGHTS  # noqa: PLC0415  # a verb imports what it uses

@@ -1,7 +1,7 @@
-"""Verbs of the pipeline: archive, rollup, replay, verify, each with Spark in this process."""
+"""Verbs of the pipeline. archive, rollup, replay and verify have Spark in this process."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date
@@ -17,6 +17,7 @@ from console.cli.context import (
     queue_name,
     verb_options,
 )
+from console.cli.lake import compact, erase, expire, lake_option, show_lake, source_option
 from console.cli.pipeline_progress import RecordedJob, about, confirmed, progress
 from console.cli.streams import narrate
 from console.designs import Order
@@ -30,20 +31,15 @@ from console.verbs.parameters import DURATION
 if TYPE_CHECKING:
     from console.catalog import Queue
     from console.engines import Database
-    from console.pipeline.archive.job import ArchiveResult
     from console.pipeline.lake import Lake
     from console.pipeline.rollup.job import Days
 
-_lake = click.option(
-    "--lake", metavar="PATH", help="Default: the folder `lake` in this user's state folder."
-)
-_group = click.option(
-    "--group",
+_shared = click.option(
+    "--shared",
     is_flag=True,
     help="From now on the lake's group may read and write its files. Without it: only its user.",
 )
-_master = click.option("--master", metavar="M", help="Spark's master. [local[*]]")
-_source = click.option("--from", "source", metavar="C", help="The connection of the archive.")
+_master = click.option("--master", metavar="M", help="Spark's master. [local[*,4]]")
 
 
 @click.command(cls=RecordedJob)
@@ -53,8 +49,8 @@ _source = click.option("--from", "source", metavar="C", help="The connection of 
     metavar="FOLDER",
     help="A console's folder, or a copy; repeatable. Default: in this user's state folder.",
 )
-@_lake
-@_group
+@lake_option
+@_shared
 @click.option(
     "--days",
     metavar="D[..D]",
@@ -72,7 +68,7 @@ def rollup(
     call: Call,
     recordings: Sequence[str],
     lake: str | None,
-    group: bool,
+    shared: bool,
     days: str | None,
     zone: str | None,
     master: str | None,
@@ -98,7 +94,7 @@ def rollup(
     zone_of = _zones(call, zone)
     opened = Lake(lake or default_lake())
     about(lake=opened.location)
-    if group:
+    if shared:
         opened.open_to_group()
     with progress(call, "rollup", "days") as on_progress:
         result = job.rollup(
@@ -149,8 +145,8 @@ def _days(text: str) -> "Days":
 @click.argument("name", required=False, shell_complete=complete_queues)
 @click.option("--push-log", metavar="FILE", help="The log of pushes: a file, or a folder of files.")
 @click.option("--pop-log", metavar="FILE", help="The log of pops.")
-@_lake
-@_source
+@lake_option
+@source_option
 @click.option(
     "--order",
     type=click.Choice([order.value for order in Order]),
@@ -234,8 +230,8 @@ def _order(call: Call, name: str | None, order: str | None) -> Order:
 
 @click.command(cls=RecordedJob)
 @queue_name
-@_lake
-@_source
+@lake_option
+@source_option
 @click.option("--to", metavar="OTHER", help="Into another queue of this database.")
 @click.option(
     "--filter",
@@ -243,8 +239,7 @@ def _order(call: Call, name: str | None, order: str | None) -> Order:
     multiple=True,
     metavar="F",
     help="Only messages that match all filters (of several id=, any). id=I state=S error=E "
-    "error~T reason=R "
-    "reason~T title~T since=TIME until=TIME",
+    "error~T reason=R reason~T title~T payload~T since=TIME until=TIME",
 )
 @_master
 @confirmation
@@ -277,9 +272,10 @@ def replay(  # noqa: PLR0913  # a verb's options
     require_extra()
     from console.pipeline import frames as selection  # noqa: PLC0415
     from console.pipeline import replay as job  # noqa: PLC0415
+    from console.pipeline.filters import parse_filters  # noqa: PLC0415
     from console.pipeline.table import find_archive  # noqa: PLC0415
 
-    filters = selection.parse_filters(words)
+    filters = parse_filters(words)
     database = call.database(Rights.OPERATOR, job.VERB)
     queue = call.find(database, to or name)
     opened = Lake(lake or default_lake())
@@ -316,27 +312,49 @@ def replay(  # noqa: PLR0913  # a verb's options
 _WEEK = 7 * 86_400.0
 
 
+def _several(verb: Any) -> Any:
+    """`--all`, `--group`, `--fleet`."""
+    for option in (
+        click.option("--fleet", metavar="F", help="All queues of this fleet's connections."),
+        click.option("--group", metavar="G", help="All queues of this group's connections."),
+        click.option(
+            "--all",
+            "all_queues",
+            is_flag=True,
+            help="All queues of the connection, each by its `archive` in the configuration.",
+        ),
+    ):
+        verb = option(verb)
+    return verb
+
+
 @click.group()
 def pipeline() -> None:
     """Spark jobs on archives and history.
 
     They need the extra [pipeline] and Java. A lake is a folder, or a URI such as
-    s3://bucket/folder, of Parquet files and their manifests. Under spark-submit its master is used.
+    s3://bucket/folder, of Delta Lake tables. Under spark-submit its master is used. The care
+    of a lake (compact, expire, erase, lake) needs no Java.
 
     \b
     Examples:
       dbq-console pipeline archive jobs --lake /srv/lake --older 1d --dry-run
       dbq-console pipeline rollup --lake /srv/lake
+      dbq-console pipeline lake --lake /srv/lake
       dbq-console pipeline runs
     """
 
 
 @pipeline.command(cls=RecordedJob)
-@queue_name
-@_lake
-@_group
+@click.argument("name", required=False, shell_complete=complete_queues)
+@_several
+@lake_option
+@_shared
 @click.option(
-    "--older", type=DURATION, default=0.0, metavar="T", help="Only rows at least this old. [0s]"
+    "--older",
+    type=DURATION,
+    metavar="T",
+    help="Only rows at least this old. Default: the queue's `archive` in the configuration. [0s]",
 )
 @click.option(
     "--retention",
@@ -353,18 +371,31 @@ def pipeline() -> None:
     help="At most this many to the database; two of them are not for tasks. [16]",
 )
 @click.option("--cancel", is_flag=True, help="Give the rows of an unfinished plan back instead.")
+@click.option(
+    "--copy", "copies", is_flag=True, help="Of a library's queue: copy its finished jobs."
+)
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="With --copy: then delete copied jobs that the library would delete itself.",
+)
 @_master
 @confirmation
 @verb_options
 def archive(  # noqa: PLR0913  # a verb's options
     call: Call,
     *,
-    name: str,
+    name: str | None,
+    all_queues: bool,
+    group: str | None,
+    fleet: str | None,
     lake: str | None,
-    group: bool,
+    shared: bool,
     master: str | None,
     connections: int,
     cancel: bool,
+    copies: bool,
+    prune: bool,
     yes: str | None,
     dry_run: bool,
     **ages: Any,
@@ -375,11 +406,25 @@ def archive(  # noqa: PLR0913  # a verb's options
     continues; nothing is lost or stored twice. Done messages of a queue go into its archive with
     the verb archive. Any engine that knows Delta Lake reads the table `messages` of the lake.
 
+    --copy takes the finished jobs of an adopted library's queue instead, each once over all runs,
+    and deletes nothing; --prune deletes those of them that the library itself would, by its rule.
+
     \b
     Examples:
       dbq-console pipeline archive jobs --lake /srv/lake --dry-run
       dbq-console pipeline archive jobs --lake /srv/lake --older 1d --yes jobs
+      dbq-console pipeline archive --all --lake /srv/lake --yes
+      dbq-console pipeline archive --fleet shops --lake s3://bucket/lake --yes shops
+      dbq-console pipeline archive oban --copy --lake /srv/lake
     """
+    several = all_queues or group is not None or fleet is not None
+    if several == (name is not None) or (several and cancel):
+        raise UsageError(
+            "archive takes the name of a queue, or --all, --group or --fleet.",
+            why="--cancel is for one queue." if cancel else "",
+        )
+    if (prune and not copies) or (copies and (several or cancel)):
+        raise UsageError("--prune goes with --copy, and --copy with the name of one queue.")
     from console.pipeline.spark import (  # noqa: PLC0415
         require_extra,
         security,
@@ -388,17 +433,39 @@ def archive(  # noqa: PLR0913  # a verb's options
     )
 
     require_extra()
-    from console.pipeline.archive import job  # noqa: PLC0415  # slow to import
+    from console.cli.archive_all import archive_all, total_of  # noqa: PLC0415  # slow to import
+    from console.pipeline.archive import job  # noqa: PLC0415
     from console.pipeline.archive.plan import ArchiveRequest  # noqa: PLC0415
     from console.pipeline.lake import Lake  # noqa: PLC0415
 
+    opened = Lake(lake or default_lake())
+    if name is None:
+        about(lake=opened.location)
+        archive_all(
+            call,
+            opened,
+            group=group,
+            fleet=fleet,
+            ages=ages,
+            master=master,
+            connections=connections,
+            shared=shared,
+            yes=yes,
+            dry_run=dry_run,
+        )
+        return
     database = call.database(Rights.OPERATOR, job.VERB)
     queue = call.find(database, name)
-    opened = Lake(lake or default_lake())
     about(database=database, lake=opened.location)
+    if copies:
+        older = (ages["older"] or 0.0) if prune else None
+        _copy(call, database, queue, opened, yes, older, master, shared=shared, dry_run=dry_run)
+        return
     if cancel:
         _cancel(call, database, queue, opened, yes, dry_run=dry_run)
         return
+    if ages["older"] is None:
+        ages["older"] = call.archived_after(queue.name) or 0.0
     offered = job.preview(database, queue, opened, ArchiveRequest(**ages))
     offered = replace(offered, spark=security(master))
     nothing = not offered.rows and offered.unfinished is None
@@ -414,7 +481,7 @@ def archive(  # noqa: PLR0913  # a verb's options
         return
     if not call.json:
         narrate("\n".join(offered.lines()))
-    if group:
+    if shared:
         opened.open_to_group()
     with (
         tasks(f"{job.VERB} {name}", master) as spreading,
@@ -429,9 +496,44 @@ def archive(  # noqa: PLR0913  # a verb's options
             connections=connections,
             cores=tasks_at_once(master, connections),
         )
-    result = _result(done)
+    result = total_of(done)
     lines = [line for one in done for line in one.lines()]
     call.acted(offered.as_json(), result, lines, done=result["exported"])
+
+
+def _copy(  # noqa: PLR0913  # a verb's options
+    call: Call,
+    database: "Database",
+    queue: "Queue",
+    lake: "Lake",
+    yes: str | None,
+    older: float | None,
+    master: str | None,
+    *,
+    shared: bool,
+    dry_run: bool,
+) -> None:
+    """Copy finished jobs; with `older` prune those that finished so many seconds ago."""
+    from console.pipeline.archive import copy, prune  # noqa: PLC0415  # slow to import
+    from console.pipeline.spark import security, tasks  # noqa: PLC0415
+
+    offered = copy.preview(database, queue, lake)
+    deletes = None if older is None else prune.preview(database, offered.source, older)
+    offered = replace(offered, prune=deletes, spark=security(master))
+    if dry_run or deletes is not None:
+        count = 0 if deletes is None else deletes.rows
+        if not confirmed(call, database, copy.VERB, offered, yes, messages=count, dry_run=dry_run):
+            return
+    if not call.json:
+        narrate("\n".join(offered.lines()))
+    if shared:
+        lake.open_to_group()
+    with (
+        tasks(f"{copy.VERB} {queue.name}", master) as spreading,
+        progress(call, f"copy {queue.name}") as on_progress,
+    ):
+        done = copy.copy(database, offered, lake, spreading, on_progress=on_progress)
+    call.acted(offered.as_json(), done.as_json(), done.lines(), done=done.exported)
 
 
 def _cancel(
@@ -453,20 +555,16 @@ def _cancel(
         call.acted(offered.as_json(), {"given_back": rows}, lines, done=rows)
 
 
-def _result(done: "list[ArchiveResult]") -> Mapping[str, Any]:
-    """All plans that this run carried out, and their totals."""
-    figures = ("exported", "deleted", "in_lake_before", "files", "bytes")
-    total = {figure: sum(getattr(one, figure) for one in done) for figure in figures}
-    last = done[-1] if done else None
-    return {
-        "plan": None if last is None else last.plan,
-        **total,
-        "rows_per_second": {} if last is None else last.rows_per_second,
-        "plans": [one.as_json() for one in done],
-    }
-
-
-for command in (rollup, verify, replay, pipeline_progress.list_runs):
+for command in (
+    rollup,
+    verify,
+    replay,
+    compact,
+    expire,
+    erase,
+    show_lake,
+    pipeline_progress.list_runs,
+):
     pipeline.add_command(command)
 
 COMMANDS = (pipeline,)

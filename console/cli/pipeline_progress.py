@@ -116,23 +116,37 @@ _SECRET = re.compile(r"([?&][^=&\s]*(?:secret|password|token|key)[^=&\s]*=)[^&\s
 
 
 class RecordedJob(ConfirmedVerb):
-    """A verb that keeps a run file, except for dry runs."""
+    """A verb that keeps a run file, except for dry runs. `private`: options whose values are not
+    kept in it."""
+
+    def __init__(self, *words: Any, private: Sequence[str] = (), **more: Any) -> None:
+        super().__init__(*words, **more)
+        self._private = private
 
     def invoke(self, ctx: click.Context) -> Any:
         if ctx.params.get("dry_run"):
             return super().invoke(ctx)
-        with _recorded(self.name or "", ctx):
+        with _recorded(self.name or "", ctx, self._private):
             return super().invoke(ctx)
 
 
+class LaunchedJob(RecordedJob):
+    """Of a quick verb: only where the screens have started it as a run."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return (
+            super().invoke(ctx) if launch.RUN_ID in os.environ else ConfirmedVerb.invoke(self, ctx)
+        )
+
+
 @contextmanager
-def _recorded(verb: str, context: click.Context) -> Iterator[None]:
+def _recorded(verb: str, context: click.Context, private: Sequence[str]) -> Iterator[None]:
     record = RunFile.begin(
         runs.folder(),
         verb,
         # For this run only, not for its child processes.
         os.environ.pop(launch.RUN_ID, ""),
-        words=shown_words(sys.argv[1:]),
+        words=shown_words(sys.argv[1:], private),
         queue=str(context.params.get("name") or ""),
     )
     if record.problem:
@@ -167,8 +181,8 @@ def _end_of(error: BaseException) -> tuple[int, Mapping[str, str]]:
     return 1, {"what": "The console could not do that.", "why": words}
 
 
-def shown_words(words: Sequence[str]) -> tuple[str, ...]:
-    """A command line without secrets."""
+def shown_words(words: Sequence[str], private: Sequence[str] = ()) -> tuple[str, ...]:
+    """A command line without secrets, and without the values of these options."""
     shown: list[str] = []
     for word in words:
         option, equals, value = word.partition("=")
@@ -176,6 +190,10 @@ def shown_words(words: Sequence[str]) -> tuple[str, ...]:
             shown.append(_shown_url(word))
         elif option == "--url" and equals:
             shown.append(f"--url={_shown_url(value)}")
+        elif shown and shown[-1] in private:
+            shown.append(HIDDEN)
+        elif equals and option in private:
+            shown.append(f"{option}={HIDDEN}")
         else:
             shown.append(without_secrets(word))
     return tuple(shown)

@@ -98,6 +98,13 @@ STUCK_AFTER: ConfigKey[float] = ConfigKey(
     "stuck_after", values.seconds(1, 3650 * _DAY), "5m", EVERYWHERE
 )
 
+ARCHIVE: ConfigKey[float | None] = ConfigKey(
+    "archive", values.or_off(values.seconds(0, 36_500 * _DAY)), "0s", EVERYWHERE
+)
+EXPIRE: ConfigKey[float | None] = ConfigKey(
+    "expire", values.or_off(values.seconds(_DAY, 36_500 * _DAY)), values.OFF, EVERYWHERE
+)
+
 LimitKeys = tuple[ConfigKey[T | None], ConfigKey[T | None]]
 """The keys of the values from which on a figure is a warning, and critical."""
 
@@ -128,7 +135,7 @@ _ALL: tuple[ConfigKey[Any], ...] = (
     *(INTERVAL, RECORD, NOTIFY, BELL, DISPLAY_ZONE, MASKS),
     *(CONNECT_TIMEOUT, STATEMENT_TIMEOUT, LOCK_TIMEOUT, APPLICATION_NAME),
     *(THEME, LOG_FILE, LOG_LEVEL),
-    STUCK_AFTER,
+    *(STUCK_AFTER, ARCHIVE, EXPIRE),
     *(key for pair in LIMITS for key in pair),
 )
 KEYS = {key.name: key for key in _ALL}
@@ -258,6 +265,14 @@ class Profile:
     def stuck_after_seconds(self, queue: Queue) -> float:
         """How long a claim of the queue may last."""
         return self.thresholds(queue.name).stuck_after_seconds
+
+    def archived_after(self, queue: str) -> float | None:
+        """Seconds after which rows of its archive leave for the lake; None: they stay."""
+        return self.queues.get(queue, self.settings)[ARCHIVE]
+
+    def expires_after(self, queue: str) -> float | None:
+        """Seconds after which a day of the queue leaves the lake; None: it is kept."""
+        return self.queues.get(queue, self.settings)[EXPIRE]
 
     @property
     def label(self) -> str:

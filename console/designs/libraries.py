@@ -29,6 +29,7 @@ _KEYS = {
     "requeued",
     "paused",
     "stays",
+    "prunes",
     "older",
 }
 _ENDS = ("push", "pop", "purge", "archive", "restore", "smoke")
@@ -126,6 +127,10 @@ def design_of(
         takes_due=head.get("takes due", ""),
         overdue=head.get("overdue", ""),
         archives=archives,
+        finished="is_finished" in defined
+        or ("is_done" in defined and ("done_at" in defined or "done_at=" in head["roles"])),
+        # An older version's rule is not known.
+        prunes="" if "older" in head else head.get("prunes", ""),
         claims_expire=head.get("claims") == "expire",
         older=head.get("older", ""),
     )

@@ -209,6 +209,10 @@ class Design:
     """What to do if it does not."""
     archives: bool = False
     """Done messages are in a separate table, read by `archived` and `archived_messages`."""
+    finished: bool = False
+    """For a library: it keeps what is finished, with its time: `finished_rows` reads it."""
+    prunes: str = ""
+    """What of a library deletes finished rows: `prune` does it by the same rule."""
     claims_expire: bool = False
     """A claim expires at a time in its row: none is ever stuck."""
     known: bool = True

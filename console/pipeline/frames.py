@@ -4,8 +4,6 @@ Also the filters of a replay, as functions of a DataFrame.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
@@ -16,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from console.errors import UsageError
 from console.pipeline.archive import files
+from console.pipeline.filters import ArchiveFilter
 from console.pipeline.lake import Lake, readable
 from console.pipeline.table import QueueArchive
 
@@ -86,8 +85,6 @@ def _rows(lake: Lake, path: str, columns: Mapping[str, str]) -> Iterator[pa.Reco
             yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
-FILTER_FORMS = "id=I state=S error=E error~T reason=R reason~T title~T since=TIME until=TIME"
-_TEXTS = ("id", "state", "error", "reason", "title")
 _COLUMNS = {
     "archive_id": "bigint",
     "id": "string",
@@ -106,51 +103,15 @@ _COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
-class ArchiveFilter:
-    """`name=value`, or `name~text`: contains the text."""
-
-    name: str
-    operator: str
-    value: str
-
-    def column(self) -> Column:
-        if self.name in {"since", "until"}:
-            time = F.lit(_time(self.value))
-            at = F.col("archived_at")
-            return at >= time if self.name == "since" else at < time
-        column, value = F.col(self.name), F.lit(self.value)
-        return column == value if self.operator == "=" else column.contains(value)
-
-
-def parse_filters(words: Sequence[str]) -> tuple[ArchiveFilter, ...]:
-    """UsageError for a word that is not a filter."""
-    return tuple(_parse(word) for word in words)
-
-
-def _parse(word: str) -> ArchiveFilter:
-    at = min((index for sign in "=~" if (index := word.find(sign)) > 0), default=-1)
-    name, operator, value = word[:at], word[at : at + 1], word[at + 1 :]
-    known = name in _TEXTS or (name in {"since", "until"} and operator == "=")
-    if at < 0 or not known or not value:
-        raise UsageError(
-            f"{word!r} is not a filter of replay.", next_step=f"Filters: {FILTER_FORMS}"
-        )
-    if name in {"since", "until"}:
-        _time(value)
-    return ArchiveFilter(name, operator, value)
-
-
-def _time(text: str) -> datetime:
-    """UTC unless it says otherwise. UsageError."""
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(
-            f"{text!r} is not a time.",
-            next_step="Examples: 2026-03-28, 2026-03-28T03:00, ...+01:00",
-        ) from error
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+def _condition(one: ArchiveFilter) -> Column:
+    if one.name in {"since", "until"}:
+        at, time = F.col("archived_at"), F.lit(one.time)
+        return at >= time if one.name == "since" else at < time
+    column, value = F.col(one.name), F.lit(one.value)
+    if one.name == "payload":
+        others = F.contains(F.col("payload_bytes"), F.lit(one.value.encode()))
+        return F.coalesce(column.contains(value), others)
+    return column == value if one.operator == "=" else column.contains(value)
 
 
 def matching(rows: DataFrame, filters: Sequence[ArchiveFilter]) -> DataFrame:
@@ -158,10 +119,10 @@ def matching(rows: DataFrame, filters: Sequence[ArchiveFilter]) -> DataFrame:
 
     Delivered messages, popped or done, only match where a filter names their reason or state.
     """
-    ids = [one.column() for one in filters if one.name == "id" and one.operator == "="]
+    ids = [_condition(one) for one in filters if one.is_id]
     for one in filters:
-        if not (one.name == "id" and one.operator == "="):
-            rows = rows.where(one.column())
+        if not one.is_id:
+            rows = rows.where(_condition(one))
     if ids:
         rows = rows.where(reduce(or_, ids))
     named = {one.name for one in filters}

@@ -127,6 +127,7 @@ def preview(
 
     at = F.col("archived_at")
     row = rows.agg(
+        F.count_if(F.col("reason") == "copy").alias("copies"),
         F.collect_set(F.when(F.col("payload").isNull(), "bytes").otherwise(F.col("kind"))).alias(
             "kinds"
         ),
@@ -135,6 +136,13 @@ def preview(
         F.max(at).cast("string").alias("newest"),
     ).first()
     assert row is not None  # noqa: S101  # an aggregate has a row
+    if row["copies"]:
+        raise RefusedError(
+            f"{source.queue!r} is not replayed: the lake has copies of another library's jobs.",
+            why=f"Its workers take nothing out of {queue.name!r}, and may have the jobs still.",
+            next_step="Enqueue what you need by the library itself: each job's payload and other "
+            "columns are in the table messages of the lake (payload, more).",
+        )
     _require_kinds(queue, row["kinds"])
     return ReplayPreview(
         queue, lake.location, source, tuple(filters), row["count"], row["oldest"], row["newest"]

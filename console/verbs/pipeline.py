@@ -13,18 +13,18 @@ class ArchivedFilterType(click.ParamType[str]):
     """A filter on archived messages, which has other forms than one on a queue."""
 
     name = "filter"
-    _FORM = re.compile(r"(id|state|error|reason|title|since|until)[=~]")
+    _FORM = re.compile(r"(id|state|error|reason|title|payload|since|until)[=~]")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The word, unchanged."""
         if not self._FORM.match(str(value)):
-            self.fail(f"{value!r} is not a filter of replay.", param, ctx)
+            self.fail(f"{value!r} is not a filter of archived messages.", param, ctx)
         return str(value)
 
 
 _LAKE = Parameter("lake", "A folder or a URI; empty: in this user's state.")
-_GROUP = Parameter("group", "From now on the lake's group may read and write it.", is_flag=True)
-_MASTER = Parameter("master", "Spark's.", default="local[*]")
+_SHARED = Parameter("shared", "From now on the lake's group may read and write it.", is_flag=True)
+_MASTER = Parameter("master", "Spark's.", default="local[*,4]")
 _FROM = Parameter("from", "The connection whose archive it was.")
 
 JOBS: tuple[Verb, ...] = (
@@ -33,11 +33,11 @@ JOBS: tuple[Verb, ...] = (
         "drain its archive into a Delta Lake table",
         parameters=(
             _LAKE,
-            Parameter("older", "Only rows at least this old: 1h, 7d.", DURATION),
+            Parameter("older", "Only rows this old: 1h; empty: the configuration's.", DURATION),
             Parameter("retention", "Purged messages stay this long.", DURATION, default="7d"),
             Parameter("connections", "At once, to the database.", WholeNumber(3), default="16"),
             Parameter("cancel", "Give an unfinished plan's rows back instead.", is_flag=True),
-            _GROUP,
+            _SHARED,
             _MASTER,
         ),
     ),
@@ -50,7 +50,7 @@ JOBS: tuple[Verb, ...] = (
             Parameter("to", "Another queue of this database."),
             Parameter(
                 "filter",
-                "All must match: id= state= error~ reason= title~ since= until=",
+                "All must match: id= state= error~ reason= title~ payload~ since= until=",
                 ArchivedFilterType(),
                 multiple=True,
             ),
@@ -72,6 +72,30 @@ JOBS: tuple[Verb, ...] = (
         confirmed=False,
     ),
     Verb(
+        "expire",
+        "take its old days out of a lake",
+        parameters=(
+            _LAKE,
+            _FROM,
+            Parameter("older", "90d, 2y; empty: the configuration's.", DURATION),
+        ),
+    ),
+    Verb(
+        "erase",
+        "take single messages of it out of a lake",
+        parameters=(
+            _LAKE,
+            _FROM,
+            Parameter("id", "Of a message; or a filter.", multiple=True),
+            Parameter(
+                "filter",
+                "All must match: state= error~ reason= title~ payload~ since= until=",
+                ArchivedFilterType(),
+                multiple=True,
+            ),
+        ),
+    ),
+    Verb(
         "rollup",
         "summarize recordings by minute, hour and day; forecast the week",
         parameters=(
@@ -79,11 +103,22 @@ JOBS: tuple[Verb, ...] = (
             Parameter("recordings", "A folder; empty: this user's."),
             Parameter("days", "Only these days, even if done: 2026-03-28..2026-03-29."),
             Parameter("zone", "Of the forecast's hours of the week; empty: display_zone."),
-            _GROUP,
+            _SHARED,
             _MASTER,
         ),
         confirmed=False,
     ),
+    Verb(
+        "compact",
+        "merge a lake's small files, remove those that nobody reads",
+        parameters=(
+            _LAKE,
+            Parameter("keep", "How long older versions stay readable.", DURATION, default="7d"),
+        ),
+    ),
+    Verb("lake", "show what a lake has", parameters=(_LAKE,), confirmed=False),
 )
 BY_NAME = {job.name: job for job in JOBS}
-ABOUT_A_QUEUE = ("archive", "replay", "verify")
+ABOUT_A_QUEUE = ("archive", "replay", "verify", "expire", "erase")
+QUEUE_AS_OPTION = ("expire", "erase")
+"""Their command lines are about all queues of the connection without --queue."""

@@ -43,6 +43,12 @@ m.locked_at < timezone('UTC', now()) - make_interval(secs => CAST('{stuck_after_
 -- define: is_error
 m.failed_at IS NOT NULL AND {in_part}
 
+-- define: is_finished
+{is_error}
+
+-- define: finished_at
+{done_at}
+
 -- define: pushed_at
 timezone('UTC', m.created_at)
 

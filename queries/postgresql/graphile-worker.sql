@@ -14,6 +14,7 @@
 --   them
 -- no release: graphile-worker unlocks whole workers, never one job: once a worker is surely dead, SELECT
 --   {schema}.force_unlock_workers(ARRAY['its id']); it takes jobs back itself after 4 hours
+-- prunes: its cleanup with DELETE_PERMAFAILED_JOBS
 -- no pause: graphile-worker has no pause: its workers are stopped
 -- left claims: graphile-worker's other workers take them 4 hours after they were locked
 -- requeued: as graphile-worker's own function reschedule_jobs does it: due now, its attempts reset to 0, its last
@@ -51,6 +52,16 @@ CASE
     WHEN m.locked_at IS NULL AND m.attempts >= m.max_attempts
         THEN greatest(m.updated_at, greatest(m.run_at, '0001-01-01Z') - exp(least(m.attempts, 10)) * interval '1 second')
 END
+
+-- define: is_finished
+{is_error}
+
+-- define: finished_at
+{done_at}
+
+-- define: prunable
+-- cleanup.ts
+m.attempts = m.max_attempts AND m.locked_at IS NULL
 
 -- define: error
 CASE

@@ -75,6 +75,12 @@ m.statename = 'Failed' AND {in_part}
 -- define: is_done
 m.statename = 'Succeeded' AND {in_part}
 
+-- define: is_finished
+m.statename IN ('Succeeded', 'Deleted') AND {in_part}
+
+-- define: finished_at
+{entered_at}
+
 -- define: due_at
 -- A moment of ISO 8601 or, since its compatibility level 170, milliseconds since 1970 (JobHelper.SerializeDateTime); of a
 -- ready job, when it was enqueued.

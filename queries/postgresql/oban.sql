@@ -12,6 +12,7 @@
 -- verbs: requeue release
 -- no purge: Oban deletes jobs by its own delete_job and delete_all_jobs, and its Pruner
 -- no archive: Oban deletes ended jobs itself: its Pruner
+-- prunes: its Pruner, with a max_age of a day
 -- no pause: Oban keeps a pause in its running producers, which a notification tells: its own pause_queue
 -- left claims: Oban's Lifeline makes them available again, once its rescue_after is over
 -- requeued: as Oban's own retry_job and Lifeline do it: what was discarded with one more try allowed, what was
@@ -63,6 +64,16 @@ CASE WHEN m.state = 'executing' THEN array_to_string(m.attempted_by, ' ') END
 
 -- define: done_at
 timezone('UTC', CASE WHEN m.state = 'discarded' THEN m.discarded_at WHEN m.state = 'completed' THEN m.completed_at END)
+
+-- define: is_finished
+m.state IN ('completed', 'cancelled', 'discarded') AND {in_part}
+
+-- define: finished_at
+timezone('UTC', CASE m.state WHEN 'completed' THEN m.completed_at WHEN 'cancelled' THEN m.cancelled_at ELSE m.discarded_at END)
+
+-- define: prunable
+-- prune_jobs of Elixir goes by scheduled_at, prune_jobs.sql of Python by the time of the state.
+{finished_at} < statement_timestamp() - interval '1 day' AND m.scheduled_at < timezone('UTC', statement_timestamp()) - interval '1 day'
 
 -- define: error
 -- An array of jsonb in Elixir, one jsonb in Python.

@@ -13,6 +13,7 @@
 -- verbs: requeue release
 -- no purge: pg-boss deletes jobs by its own deleteQueuedJobs, deleteStoredJobs, deleteAllJobs
 -- no archive: pg-boss deletes finished jobs itself, deleteAfterSeconds after they ended
+-- prunes: its maintenance: each job deleteAfterSeconds after it ended
 -- no pause: pg-boss keeps no pause: its workers in JavaScript go by offWork and stop
 -- left claims: pg-boss's supervisor fails them itself: once a job's heartbeatSeconds are over, else its
 --   expireInSeconds (15 minutes unless set); what has tries left is retried
@@ -54,6 +55,16 @@ m.state = 'completed' AND {in_part}
 
 -- define: claimed_at
 CASE WHEN m.state = 'active' THEN m.started_on END
+
+-- define: is_finished
+m.state > 'active' AND {in_part}
+
+-- define: finished_at
+{done_at}
+
+-- define: prunable
+-- deletion of src/plans.js, with each job's own deleteAfterSeconds; 0: never
+m.deletion_seconds > 0 AND m.completed_on + make_interval(secs => m.deletion_seconds) < statement_timestamp()
 
 -- define: error
 CASE

@@ -44,6 +44,18 @@ false
 -- Done messages are in another table, with a time of their own.
 CAST(NULL AS timestamptz)
 
+-- define: is_finished
+true
+
+-- define: finished_at
+m.archived_at
+
+-- define: finished_table
+"{schema}"."a_{only}"
+
+-- define: finished_state
+'done'
+
 -- define: ready_since
 -- It is visible from vt on. Of one that was read, vt is when it comes back: the delay that it was sent with is not known.
 CASE WHEN {is_ready} THEN m.vt ELSE m.enqueued_at END

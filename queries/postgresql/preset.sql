@@ -11,6 +11,7 @@
 -- verbs: which of requeue, release, pause (with resume) it has; no VERB: why it lacks another; claims: expire, where they end by themselves
 -- left claims, requeued, paused, stays: what the library does with a dead worker's claims, what becomes of a message that is
 --   made ready, what a pause does, and why a chosen one may stay
+-- prunes: what of the library deletes finished jobs, and when: the definition prunable says which
 -- takes due, overdue: what of the library takes, or makes ready, a message that is due; what to do if it does not
 --
 -- Definitions: is_ready, is_scheduled, is_claimed, is_error, is_done (as far as they exist), other_state of a row in none;
@@ -19,7 +20,8 @@
 -- make_ready calls; writes_into: the table into which it inserts, and lacks: why a version cannot do it; last_beat: the
 -- last heartbeat of requested.session, with silent_seconds, after which its library considers it dead;
 -- installed_version: of its tables, where it keeps one. is_overdue with overdue_since, where the usual rule does not do;
--- stager: who makes due messages ready, if its own table says so.
+-- stager: who makes due messages ready, if its own table says so. is_finished, finished_at, finished_table, finished_state:
+-- what a copy into the lake reads, where it is not what is done.
 -- owners_path: the search path that its functions and triggers need, if not that of the table's owner.
 -- Statements: queues, where no queue_column has them (none: a table each, and found_queue), make_ready, not_requeued, hidden;
 -- rule and owners, where they are not made of these definitions; with the verb pause: may_pause, paused, pause, resume.
@@ -99,6 +101,34 @@ m."{id}" -- when defined pushed_at
 -- define: found_queue
 CAST(NULL AS text)
 
+-- define: is_finished
+-- its library is done with it, and keeps it: nothing but an operator makes it ready again
+{is_done} -- when defined is_done
+
+-- define: finished_at
+{done_at} -- when defined done_at
+
+-- define: finished_table
+"{schema}"."{table}"
+
+-- define: finished_state
+{state}
+
+-- define: in_files
+-- whether a file can hold the time
+BETWEEN timestamptz '0001-01-01 00:00:00+00' AND timestamptz '9999-12-31 23:59:59.999999+00'
+
+-- define: chosen_finished
+-- jobs that finished since '{since}' or have no time of finishing that a file can hold; pruned=yes: those that the library's
+-- own rule deletes, up to '{before}'
+{is_finished}
+-- when pruned=no
+AND ({finished_at} {in_files} IS NOT TRUE OR {finished_at} >= CAST('{since}' AS timestamptz))
+-- else
+AND {finished_at} <= CAST('{before}' AS timestamptz)
+AND {prunable} -- when defined prunable
+-- end
+
 -- name: recognised
 -- a row for each table with the name and the columns of a preset, by one pass over the columns of all tables
 -- Candidates are found by one of the preset's rarer columns (:rarest_columns); only theirs are compared in full. Compared as
@@ -167,6 +197,83 @@ met AS (
 )
 
 SELECT CAST(f.name AS text) AS name FROM met AS f WHERE f.name IS NOT NULL LIMIT 100;
+
+-- name: payload_kind
+-- one row: what its payloads are: text, json or bytes
+SELECT
+    CASE
+        WHEN t.type IN ('json', 'jsonb') THEN 'json'
+        WHEN t.type = 'bytea' THEN 'bytes'
+        ELSE 'text'
+    END AS kind
+FROM (SELECT CAST(pg_typeof((SELECT {payload} AS payload FROM {finished_table} AS m LIMIT 0)) AS text) AS type) AS t;
+
+-- name: finished_count
+-- one row: how many jobs `finished_rows` has
+SELECT count(*) AS rows
+FROM {finished_table} AS m
+WHERE {chosen_finished};
+
+-- name: finished_rows
+-- finished jobs as the lake has them, or only their keys (what=keys); pruned=yes: of those that may be deleted also where they are
+-- Without such a time archived_at is 1970-01-01. `row_json` has each column as it is. A job that was retried, and
+-- finished again, has another attempt or another time: `id`, `attempts` and `archived_at` tell its rows apart.
+SELECT
+    r.id AS id,
+    CAST(r.attempts AS integer) AS attempts, -- when defined attempts
+    -- when what=rows
+    r.payload AS payload, -- when payload=text|json
+    r.payload AS payload_bytes, -- when payload=bytes
+    CASE WHEN r.pushed_at {in_files} THEN r.pushed_at END AS pushed_at, -- when defined pushed_at
+    CASE WHEN r.due_at {in_files} THEN r.due_at END AS due_at, -- when defined due_at
+    CASE WHEN r.finished_at {in_files} THEN r.finished_at END AS done_at,
+    r.state AS state,
+    r.error AS error, -- when defined error
+    r.title AS title, -- when defined title
+    'copy' AS reason,
+    r.row_json AS row_json,
+    -- end
+    -- when pruned=yes
+    r.place AS place,
+    r.version AS version,
+    -- end
+    CASE WHEN r.finished_at {in_files} THEN r.finished_at ELSE timestamptz 'epoch' END AS archived_at
+FROM (
+    SELECT
+        {id} AS id,
+        {attempts} AS attempts, -- when defined attempts
+        -- when what=rows
+        CAST({payload} AS text) AS payload, -- when payload=text|json
+        {payload} AS payload, -- when payload=bytes
+        CAST({pushed_at} AS timestamptz) AS pushed_at, -- when defined pushed_at
+        CAST({due_at} AS timestamptz) AS due_at, -- when defined due_at
+        CAST({finished_state} AS text) AS state,
+        CAST({error} AS text) AS error, -- when defined error
+        CAST({title} AS text) AS title, -- when defined title
+        CAST(to_json(m) AS text) AS row_json,
+        -- end
+        -- when pruned=yes
+        concat(m.tableoid, m.ctid) AS place,
+        CAST(m.xmin AS text) AS version,
+        -- end
+        CAST({finished_at} AS timestamptz) AS finished_at
+    FROM {finished_table} AS m
+    WHERE {chosen_finished}
+    LIMIT CAST('{most}' AS bigint) -- when pruned=yes
+) AS r;
+
+-- name: prune
+-- one row: how many of the jobs at :locations are deleted: those that are still in the version that was read (:versions)
+WITH gone AS (
+    DELETE FROM {finished_table} AS m
+    WHERE {at_locations}
+    AND concat(m.tableoid, m.ctid, ' ', m.xmin) = ANY(CAST(:versions AS text[]))
+    AND {prunable} -- when defined prunable
+    RETURNING 1 AS one
+)
+
+SELECT (SELECT count(*) FROM gone) AS rows
+{under_declared_path}
 
 -- name: owners
 -- a row for each of the owners, as in claimed_by: gone, alive or unknown, by its last heartbeat

@@ -13,6 +13,7 @@
 -- no purge: procrastinate cancels a waiting job by its own cancel_job_by_id, and deletes old ones by its builtin task
 --   remove_old_jobs
 -- no archive: procrastinate deletes old jobs itself: its builtin task remove_old_jobs, or delete_jobs of its workers
+-- prunes: its delete_old_jobs with 24 hours: succeeded ones; their events with them
 -- no pause: procrastinate has no pause: its workers are stopped, or started without the queue
 -- left claims: procrastinate's workers leave them as they are: its application retries stalled jobs by a task of its
 --   own, or release does
@@ -69,6 +70,17 @@ CASE
     WHEN m.status NOT IN ('todo', 'doing')
         THEN (SELECT max(e.at) FROM "{schema}"."{beside}" AS e WHERE e.job_id = m.id AND CAST(e.type AS text) IN ('failed', 'succeeded', 'cancelled', 'aborted'))
 END
+
+-- define: is_finished
+CAST(m.status AS text) IN ('succeeded', 'failed', 'cancelled', 'aborted') AND {in_part}
+
+-- define: finished_at
+{done_at}
+
+-- define: prunable
+-- delete_old_jobs, with the states that remove_old_jobs has unless told otherwise
+m.status = 'succeeded'
+AND (SELECT max(e.at) FROM "{schema}"."{beside}" AS e WHERE e.job_id = m.id) < statement_timestamp() - interval '1 day'
 
 -- define: error
 CASE WHEN m.status = 'failed' THEN concat('the task ', m.task_name, ' failed; why stands in its worker''s log') END

@@ -16,6 +16,7 @@
 -- no release: River takes it back itself: its JobRescuer, RescueAfter it was begun (an hour unless set), asks the
 --   job's own worker in Go when it is to be tried again
 -- left claims: River's JobRescuer retries or discards them once its RescueAfter is over
+-- prunes: its JobCleaner: completed and cancelled ones after 24 hours, discarded ones after 7 days
 -- requeued: as River's own JobRetry does it: available now, with one more try allowed
 -- paused: as River's own QueuePause does it: its clients take no more of its jobs, those that listen at once, those
 --   that poll at their next look; what runs goes on
@@ -58,6 +59,16 @@ CASE WHEN m.state = 'running' THEN m.attempted_by[array_upper(m.attempted_by, 1)
 
 -- define: done_at
 CASE WHEN m.state IN ('completed', 'discarded') THEN m.finalized_at END
+
+-- define: is_finished
+m.state IN ('completed', 'cancelled', 'discarded') AND {in_part}
+
+-- define: finished_at
+m.finalized_at
+
+-- define: prunable
+-- JobCleaner (JobDeleteBefore), with its retention periods unless set
+m.finalized_at < statement_timestamp() - CASE WHEN m.state = 'discarded' THEN interval '7 days' ELSE interval '24 hours' END
 
 -- define: error
 CASE WHEN m.state = 'discarded' THEN coalesce(m.errors[array_upper(m.errors, 1)] ->> 'error', '') END

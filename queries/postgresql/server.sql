@@ -21,6 +21,7 @@ SELECT
     pg_catalog.set_config('timezone', 'UTC', true) AS timezone,
     pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true) AS search_path,
     pg_catalog.set_config('statement_timeout', '0', true) AS statement_timeout,
+    pg_catalog.set_config('row_security', 'off', true) AS row_security,
     pg_catalog.set_config('enable_nestloop', 'off', true) AS enable_nestloop,
     pg_catalog.set_config('enable_hashjoin', 'off', true) AS enable_hashjoin;
 

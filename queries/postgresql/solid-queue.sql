@@ -14,6 +14,7 @@
 -- no archive: Solid Queue deletes finished jobs itself: SolidQueue::Job.clear_finished_in_batches
 -- left claims: Solid Queue's supervisors fail them once their process had no heartbeat for process_alive_threshold (5
 --   minutes unless set)
+-- prunes: its SolidQueue::Job.clear_finished_in_batches: finished ones after a day
 -- requeued: as Solid Queue's own FailedExecution#retry (its executions counted anew) and ClaimedExecution#release do
 --   it
 -- paused: as Solid Queue's own Queue#pause does it: its workers take no more of its jobs from their next look on; what
@@ -91,6 +92,13 @@ timezone('UTC', (SELECT c.created_at FROM "{schema}".solid_queue_claimed_executi
 
 -- define: done_at
 timezone('UTC', coalesce(m.finished_at, (SELECT f.created_at FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id)))
+
+-- define: finished_at
+timezone('UTC', m.finished_at)
+
+-- define: prunable
+-- clear_finished_in_batches (clearable), with clear_finished_jobs_after unless set
+m.finished_at < timezone('UTC', statement_timestamp()) - interval '1 day'
 
 -- define: error
 (

@@ -360,7 +360,7 @@ def test_every_statement_runs_and_fills_its_row_type(
     # tables: test_pgmq_postgresql. Libraries: test_libraries_postgresql, cli/test_presets.
     elsewhere |= {"notify", "doctor", "notify_queue", "partitions", "preset", "own", *LIBRARIES}
     # tests/pipeline, tests/bench and test_prove, in part not through SQLAlchemy.
-    elsewhere |= {"pipeline", "replay", "bench", "prove"}
+    elsewhere |= {"pipeline", "copy", "replay", "bench", "prove"}
     elsewhere |= {
         of.name for of in designs_on(engine).values() if missing_requirement(database, of)
     }

@@ -15,6 +15,7 @@ from console.actions import execute, plan
 from console.actions.rows import MessageAction
 from console.audit import EntryFilter as Entries
 from console.audit import entries
+from console.engines import Database
 from console.monitor.filters import parse
 from console.monitor.scan_query import MessageSource
 from console.pipeline.archive import job
@@ -114,9 +115,14 @@ def act(client: Client, verb: Callable[[MessageSource], MessageAction], *words: 
 
 
 def audit(client: Client) -> list[tuple[str, int, str]]:
-    with client.database.transaction("read the audit", read_only=True) as connection:
-        wanted = Entries(client.queue.schema, client.queue.name, job.VERB)
-        found = entries(connection, wanted)
+    return audit_of(client.database, client.queue.name, job.VERB, client.queue.schema)
+
+
+def audit_of(
+    database: Database, queue: str, verb: str, schema: str | None = None
+) -> list[tuple[str, int, str]]:
+    with database.transaction("read the audit", read_only=True) as connection:
+        found = entries(connection, Entries(schema, queue, verb))
     return [(entry.verb, entry.done, entry.outcome) for entry in reversed(found)]
 
 

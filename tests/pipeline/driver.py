@@ -1,8 +1,9 @@
 """A run of archive in a separate process, which kills itself at a given step.
 
-`DBQ_URL=... python -m tests.pipeline.driver QUEUE LAKE [PHASE STEPS] [--spark]`: it kills itself
-STEPS calls and returns of the pipeline's own functions after the phase began. Without a phase it
-runs to its end, and prints how many of these steps each phase had.
+`DBQ_URL=... python -m tests.pipeline.driver QUEUE LAKE [PHASE STEPS] [--spark | --copy]`: it kills
+itself STEPS calls and returns of the pipeline's own functions after the phase began. Without a
+phase it runs to its end, and prints how many of these steps each phase had. `--copy`: of a
+library's finished jobs, which it prunes.
 """
 
 import json
@@ -10,13 +11,14 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from console import catalog
 from console.engines import open_database
-from console.pipeline.archive import job
+from console.pipeline.archive import copy, job, prune
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
 from console.pipeline.spark import SparkTasks, Tasks, session
@@ -32,14 +34,24 @@ PHASES = {
     "_commit": "commit",
     "_delete": "delete",
 }
+COPY_PHASES = {
+    "_until": "begin",
+    "copy_rows": "export",
+    "_verify": "verify",
+    "_commit": "commit",
+    "prune": "prune",
+    "_delete": "delete",
+}
+_FILES = ("job.py", "copy.py", "prune.py")
 _OURS = str(Path("console", "pipeline")) + os.sep
 
 
 class StepCounter:
     """Counts calls and returns in the pipeline, and kills the process at the given step."""
 
-    def __init__(self, phase: str, steps: int) -> None:
-        self.counts = dict.fromkeys(PHASES.values(), 0)
+    def __init__(self, phases: dict[str, str], phase: str, steps: int) -> None:
+        self.counts = dict.fromkeys(phases.values(), 0)
+        self._phases = phases
         self._phase = phase
         self._steps = steps
         self._now = ""
@@ -48,8 +60,8 @@ class StepCounter:
         code = frame.f_code
         if _OURS not in code.co_filename:
             return
-        if event == "call" and code.co_filename.endswith("job.py") and code.co_name in PHASES:
-            self._now = PHASES[code.co_name]
+        if event == "call" and Path(code.co_filename).name in _FILES:
+            self._now = self._phases.get(code.co_name, self._now)
         if self._now:
             self.counts[self._now] += 1
             if self._now == self._phase and self.counts[self._now] >= self._steps:
@@ -57,19 +69,29 @@ class StepCounter:
 
 
 def main() -> None:
-    name, location, phase, steps = [*(w for w in sys.argv[1:] if w != "--spark"), "", "0"][:4]
+    words = [word for word in sys.argv[1:] if not word.startswith("--")]
+    name, location, phase, steps = [*words, "", "0"][:4]
+    copies = "--copy" in sys.argv
     database = open_database(os.environ["DBQ_URL"])  # others may see command lines
     with database.transaction("read the catalog", read_only=True) as connection:
         queue = catalog.find(connection, name)
     lake = Lake(location)
-    offered = job.preview(database, queue, lake, ArchiveRequest(retention=0.0))
-    counter = StepCounter(phase, int(steps))
+    counter = StepCounter(COPY_PHASES if copies else PHASES, phase, int(steps))
+    if copies:
+        prune.ROUND_ROWS, prune.BATCH = 20, 3
+        plan = copy.preview(database, queue, lake)
+        plan = replace(plan, prune=prune.preview(database, plan.source, 0.0))
+    else:
+        offered = job.preview(database, queue, lake, ArchiveRequest(retention=0.0))
 
     def run(tasks: Tasks) -> None:
         threading.setprofile(counter)
         sys.setprofile(counter)
         try:
-            job.archive(database, offered, lake, tasks, sizes=SIZES)
+            if copies:
+                copy.copy(database, plan, lake, tasks)
+            else:
+                job.archive(database, offered, lake, tasks, sizes=SIZES)
         finally:
             sys.setprofile(None)
 

@@ -27,7 +27,7 @@ from console.pipeline.archive import files, job
 from console.pipeline.archive.files import SCHEMA
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.table import PARTITIONS
+from console.pipeline.table import PARTITIONS, MessagesTable
 from tests.contract.client import Client
 from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import (
@@ -115,6 +115,32 @@ def test_a_committed_file_that_is_lost_stops_the_next_run_until_it_is_back(
     (done,) = run(filled, lake)
     assert (done.in_lake_before, done.deleted) == (23, 23)
     assert len(rows_in_lake(lake)) == 30
+
+
+def test_a_lake_that_is_replaced_while_it_is_written_gets_nothing(
+    filled: Client, lake: Lake
+) -> None:
+    def replace_it() -> None:
+        shutil.rmtree(lake.path("messages/_delta_log"))
+        MessagesTable.create(lake)
+
+    run(filled, lake)
+    push_and_pop(filled, 5)
+    with pytest.raises(DamagedError, match="was replaced while it was written"):
+        run(filled, lake, tasks=HookedTasks(files.verify, replace_it))
+    assert len(archived_keys(filled)) == 5
+
+
+def test_columns_that_come_and_go_between_commit_and_delete(filled: Client, lake: Lake) -> None:
+    execute_sql(filled, "ALTER TABLE <archive> ADD COLUMN before int DEFAULT 1")
+    stop_at(filled, lake, "delete")
+    execute_sql(filled, "ALTER TABLE <archive> DROP COLUMN before, ADD COLUMN since int DEFAULT 7")
+    with pytest.raises(DamagedError, match="has another more"):
+        run(filled, lake)
+    assert len(archived_keys(filled)) == 23, "the lake lacks the new values"
+    execute_sql(filled, "ALTER TABLE <archive> DROP COLUMN since, ADD COLUMN since int")
+    (done,) = run(filled, lake)
+    assert (done.deleted, done.in_lake_before, len(rows_in_lake(lake))) == (23, 23, 30)
 
 
 def test_a_file_that_was_taken_out_of_the_table_is_exported_again(

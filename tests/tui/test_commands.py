@@ -144,7 +144,7 @@ def test_a_wrong_command_is_explained() -> None:
         ("adopt jobs --mep id=a", "--map"),
         ("bench --rounds many", "--rounds': It must be a whole number"),
         ("theme pink", "dark, light"),
-        ("pipeline", "archive, replay, verify, rollup"),
+        ("pipeline", "archive, replay, verify, expire, erase, rollup, compact, lake"),
         ("pipeline archvie mail", "There is no job"),
         ("quit now", "not understood here"),
         ('q "mail', "quotation"),

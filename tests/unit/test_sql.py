@@ -364,7 +364,7 @@ def test_query_files_are_those_of_designs_presets_and_shared_ones() -> None:
             "upgrade",
         }
         shared |= {"monitor", "notify", "pause", "preset"}
-        shared |= {"notify_queue", "own", "partitions"} if engine == "postgresql" else set()
+        shared |= {"copy", "notify_queue", "own", "partitions"} if engine == "postgresql" else set()
         assert files == set(designs_on(engine)) | set(presets(engine)) | shared
 
 

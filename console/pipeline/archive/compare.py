@@ -7,6 +7,7 @@ was restored to an earlier moment, where a copy of the database writes into the 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import ne
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from console.catalog import Queue
 from console.engines import Database
 from console.pipeline.archive import export
 from console.pipeline.archive import plan as planning
-from console.pipeline.archive.files import SCHEMA, conform, pc
+from console.pipeline.archive.files import SCHEMA, conform, members, pc
 from console.pipeline.archive.plan import LakePlan, Part
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.table import MessagesTable, queue_value
@@ -103,8 +104,8 @@ def _held(lake: Lake, here: pa.Table, there: pa.Table) -> set[int]:
     ours, theirs = (pa.array(one) for one in zip(*pairs, strict=True))
     rows, others = here.take(ours), there.take(theirs)
     for name in SCHEMA.names:
-        if not rows.column(name).equals(others.column(name)):
-            at = _first_difference(rows.column(name), others.column(name))
+        at = _first_difference(name, rows.column(name), others.column(name))
+        if at is not None:
             raise DamagedError(
                 f"The lake {lake.location} has another {name} for the row "
                 f"{rows.column('archive_id')[at]} of the archive.",
@@ -120,6 +121,17 @@ def _keys_of(rows: pa.Table) -> list[tuple[int, int]]:
     return list(zip(keys, times, strict=True))
 
 
-def _first_difference(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> int:
+def _first_difference(name: str, ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> int | None:
+    if ours.equals(theirs):
+        return None
+    differs = _lacks if name == "more" else ne
     pairs = zip(ours.to_pylist(), theirs.to_pylist(), strict=True)
-    return next((at for at, (one, other) in enumerate(pairs) if one != other), 0)
+    return next((at for at, (one, other) in enumerate(pairs) if differs(one, other)), None)
+
+
+def _lacks(ours: str | None, theirs: str | None) -> bool:
+    """Of `more`: whether the lake lacks something. A column that was added since, and is null, or
+    was dropped since, is no difference."""
+    there = dict(members(theirs or "{}"))
+    here = members(ours or "{}")
+    return any(there.get(name, "null") != value for name, value in here)

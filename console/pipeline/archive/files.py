@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -83,14 +84,14 @@ def _more(given: Mapping[str, pa.Array]) -> pa.Array:
     for at, text in enumerate(texts):
         kept = [
             f"{json.dumps(name, ensure_ascii=False)}: {value}"
-            for name, value in _members(text or "{}")
+            for name, value in members(text or "{}")
             if name not in SCHEMA.names or (name in times and times[name][at] and value != "null")
         ]
         found.append(f"{{{', '.join(kept)}}}" if kept else None)
     return pa.array(found, pa.string())
 
 
-def _members(text: str) -> Iterator[tuple[str, str]]:
+def members(text: str) -> Iterator[tuple[str, str]]:
     """The names of a JSON object, and their values as they are written."""
     at = _TO_NAME.match(text).end()  # type: ignore[union-attr]
     while text[at] != "}":
@@ -163,13 +164,30 @@ class Writer:
         self._pending: list[pa.RecordBatch] = []
         self._bytes = 0
         self.digest = ColumnDigests()
+        self._bounds: Any = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         self.digest.add(batch)
+        # The rows of a copy have no such keys.
+        if batch.column("archive_id").null_count < batch.num_rows:
+            ends = pc.min_max(batch.column("archive_id")).values()
+            least, most = (end.as_py() for end in ends)
+            before = self._bounds or (least, most)
+            self._bounds = min(least, before[0]), max(most, before[1])
         self._pending.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= _GROUP_BYTES:
             self._flush()
+
+    def entry(self, lake: Lake, path: str, partition: Mapping[str, str]) -> dict[str, Any]:
+        """What a commit and the verification have to know of the finished file."""
+        return {
+            "path": path,
+            "partition": dict(partition),
+            "size": lake.size(path),
+            "bounds": {} if self._bounds is None else {"archive_id": self._bounds},
+            **self.digest.as_json(),
+        }
 
     def _flush(self) -> None:
         if self._pending:
@@ -187,10 +205,13 @@ class Writer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Finish the file, unless the body failed."""
+        """Finish the file. If the body failed, it is discarded, whatever closing it says."""
         if kind is None:
             self._flush()
             self._writer.close()
+        else:
+            with suppress(OSError, ValueError, pa.ArrowException):
+                self._writer.close()
 
 
 def batches(file: Any, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:

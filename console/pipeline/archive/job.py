@@ -15,7 +15,7 @@ from console.catalog import Queue
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.formats import duration, numbered, plain
-from console.pipeline import PhaseProgress, leases, no_progress
+from console.pipeline import PhaseProgress, delta, leases, no_progress
 from console.pipeline.archive import compare, delete, export, files
 from console.pipeline.archive import plan as planning
 from console.pipeline.archive.export import url_for_tasks
@@ -310,6 +310,8 @@ class _Run:
         self._result = ArchiveResult(plan.serial)
         self._table = MessagesTable.open(lake)
         """As this run found it; None: to be opened, or created."""
+        self._exported_at = 0.0
+        """When the export of the plan began."""
         self._doubtful = False
         """Whether the table may have rows of the plan already."""
         self._complete = False
@@ -538,6 +540,7 @@ class _Run:
             export.item(product, self._queue, url, self._lake, self._plan, part, others)
             for part in parts
         ]
+        self._exported_at = time.time()
         with self._phase("export"):
             on_progress = partial(how.on_progress, "export")
             done = how.tasks.run(export.export, items, on_progress, at_once=how.at_once)
@@ -580,19 +583,27 @@ class _Run:
 
     def _commit(self, entries: Sequence[dict[str, Any]]) -> None:
         self._lease.require()
+        if time.time() - self._exported_at > delta.LEFTOVER_SECONDS / 2:
+            raise RefusedError(
+                f"The files of plan {self._plan.serial} are too old to be committed.",
+                why="This machine stood still. pipeline compact removes old files that the table "
+                "does not name.",
+                next_step="Nothing was deleted. Run it again: it exports these rows again.",
+            )
         result = self._result
         result.exported = sum(entry["rows"] for entry in entries)
         result.files = len(entries)
         result.bytes = sum(entry["bytes"] for entry in entries)
         result.size = sum(entry["size"] for entry in entries)
         if entries:
-            table = MessagesTable.open(self._lake)
-            if table is None or table.id != self._plan.table_id:
+            table = self._opened
+            if not table.refresh():
                 raise DamagedError(
                     f"The lake {self._lake.location} was replaced while it was written.",
                     next_step="Nothing was deleted. Run it again.",
                 )
-            if not table.commit(self._application, self._plan.serial, entries):
+            by = {"connection": self._plan.label}
+            if not table.commit(self._application, self._plan.serial, entries, by):
                 raise RefusedError(
                     f"Another run has put plan {self._plan.serial} into the lake.",
                     why="A copy of this database, or of this run, writes into the same lake.",

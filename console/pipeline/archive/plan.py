@@ -7,6 +7,7 @@ reserves rows or restores them locks the plan's row first.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -130,6 +131,8 @@ def require_archive(queue: Queue) -> None:
         raise RefusedError(
             f"The queue {queue.name!r} was adopted and has no archive.",
             why="The console deletes nothing for good from tables of other programs.",
+            next_step="Copy what its library has finished: dbq-console pipeline archive "
+            f"{shlex.quote(queue.name)} --copy",
         )
 
 

@@ -21,7 +21,7 @@ from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import TextView, sentence
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
 from console.verbs.parameters import Parameter
-from console.verbs.pipeline import ABOUT_A_QUEUE, BY_NAME
+from console.verbs.pipeline import ABOUT_A_QUEUE, BY_NAME, QUEUE_AS_OPTION
 from console.verbs.verb import Verb
 
 _LOGIN = re.compile(r"://[^/\s]*:[^\s]*@")
@@ -30,6 +30,7 @@ DESCRIPTIONS = {
     "verify": "It reads the logs and compares them. It changes nothing.",
     "rollup": "It reads the recordings and writes tables of them into the lake. It deletes "
     "nothing and queries no database.",
+    "lake": "It reads the lake's log. It changes nothing.",
 }
 """In place of a plan, for verbs without a dry run."""
 
@@ -75,8 +76,7 @@ def job_of(
     else:
         url = conn.database.complete_url()
         environment["DBQ_URL"] = url.render_as_string(hide_password=False)
-    named = ("--", name) if name.startswith("-") else (name,)
-    arguments = ("pipeline", verb, *words, *named)
+    arguments = ("pipeline", verb, *words, *_named(verb, name))
     return Job(verb, arguments, environment, queue=name, connection=connection, lake=lake)
 
 
@@ -85,8 +85,16 @@ def with_option(of: Job, *option: str) -> Job:
     return replace(of, words=(*of.words[:2], *option, *of.words[2:]))
 
 
+def _named(verb: str, name: str) -> tuple[str, ...]:
+    if verb in QUEUE_AS_OPTION:
+        return (f"--queue={name}",)
+    return ("--", name) if name.startswith("-") else (name,)
+
+
 def confirmed(of: Job) -> Job:
     name = of.queue
+    if not name:
+        return with_option(of, "--yes")
     return with_option(of, *([f"--yes={name}"] if name.startswith("-") else ["--yes", name]))
 
 
@@ -97,7 +105,7 @@ def equivalent_command(
     words = ["pipeline", verb, *_options(BY_NAME[verb], texts)]
     if verb in ABOUT_A_QUEUE and key is not None:
         words += ["--schema", key[1], *(() if conn is None else conn.cli_options)]
-        words += ["--", key[2]] if key[2].startswith("-") else [key[2]]
+        words += _named(verb, key[2])
     return launch.command_line(words)
 
 
@@ -197,8 +205,9 @@ class PipelineScreen(FormScreen):
         self._plan, self._job = None, job
         note = " It plans again when it starts." if self._verb.confirmed else ""
         self.query_one(PlanPane).draw([*lines, "", f"{_SEPARATE_PROCESS}{note}"])
-        name = self.key[2] if self._verb.confirmed and self.key is not None else "y"
-        self.ask_to_confirm(Confirmation(name, requires_name=self._verb.confirmed))
+        typed = self._verb.confirmed and self.key is not None
+        name = self.key[2] if typed and self.key is not None else "y"
+        self.ask_to_confirm(Confirmation(name, requires_name=typed))
 
     @property
     def blocked_reason(self) -> str:

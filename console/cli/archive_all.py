@@ -1,0 +1,174 @@
+"""pipeline archive of all queues of a connection, a group or a fleet, with one Spark."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from console.actions.plan import MANY_MESSAGES
+from console.catalog import Kind
+from console.cli.context import Call, confirms, require_confirmation
+from console.cli.pipeline_progress import kept, progress
+from console.cli.several import profiles_of
+from console.cli.streams import narrate
+from console.engines import Database
+from console.errors import ConnectionFailedError, ConsoleError, RefusedError
+from console.pipeline import spark
+from console.pipeline.archive import job
+from console.pipeline.archive.job import ArchivePreview, ArchiveResult
+from console.pipeline.archive.plan import ArchiveRequest
+from console.pipeline.lake import Lake
+from console.rights import Rights
+
+
+@dataclass
+class _Queues:
+    """What there is to do, and what could not be done."""
+
+    planned: list[tuple[Database, ArchivePreview]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    status: int = 0
+
+    def failed(self, label: str, error: ConsoleError) -> None:
+        self.problems.append(f"{label}: {error}")
+        status = error.exit_status
+        lost = ConnectionFailedError.exit_status
+        self.status = lost if lost in {status, self.status} else max(status, self.status)
+
+    @property
+    def rows(self) -> int:
+        return sum(offered.rows for _, offered in self.planned)
+
+
+def archive_all(  # noqa: PLR0913  # a verb's options
+    call: Call,
+    lake: Lake,
+    *,
+    group: str | None,
+    fleet: str | None,
+    ages: Mapping[str, Any],
+    master: str | None,
+    connections: int,
+    shared: bool,
+    yes: str | None,
+    dry_run: bool,
+) -> None:
+    """One queue that cannot be archived stops none of the others. Exit: 3 where a connection
+    failed, else the highest of all."""
+    found = _Queues()
+    for one in _connections(call, group, fleet):
+        _plan(one, lake, ages, found)
+    name = group or fleet or next((db.label for db, _ in found.planned), "")
+    if _confirmed(call, found, name, yes, master, dry_run=dry_run):
+        if shared:
+            lake.open_to_group()
+        _run(call, found, lake, master, connections)
+    if found.status:
+        sys.exit(found.status)
+
+
+def _connections(call: Call, group: str | None, fleet: str | None) -> list[Call]:
+    if group is None and fleet is None:
+        return [call]
+    names = [profile.name for profile in profiles_of(call, group, fleet)]
+    return [replace(call, command_line=replace(call.command_line, profile=name)) for name in names]
+
+
+def _plan(call: Call, lake: Lake, ages: Mapping[str, Any], found: _Queues) -> None:
+    label = call.command_line.profile or ""
+    try:
+        database = call.database(Rights.OPERATOR, job.VERB)
+        queues = call.queues(database)
+    except ConsoleError as error:
+        found.failed(label, error)
+        return
+    for queue in queues:
+        older = ages["older"]
+        older = call.archived_after(queue.name) if older is None else older
+        if queue.kind is not Kind.INSTALLED or older is None:
+            continue
+        request = ArchiveRequest(older=older, retention=ages["retention"])
+        try:
+            offered = job.preview(database, queue, lake, request)
+        except ConsoleError as error:
+            found.failed(f"{database.label}: {queue.label}", error)
+            continue
+        if offered.rows or offered.unfinished is not None:
+            found.planned.append((database, offered))
+
+
+def _confirmed(
+    call: Call, found: _Queues, name: str, yes: str | None, master: str | None, *, dry_run: bool
+) -> bool:
+    """Whether to continue; if not, the plan is the result."""
+    lines = [line for _, offered in found.planned for line in offered.lines()]
+    lines += [spark.security(master).line, *found.problems] if found.planned else found.problems
+    plan = {
+        "queues": [_of(database, offered) for database, offered in found.planned],
+        "problems": found.problems,
+    }
+    production = any(call.production(database) for database, _ in found.planned)
+    requires_name = found.rows > MANY_MESSAGES or production
+    dry_run = dry_run or not found.planned
+    if dry_run or not confirms(yes, name, requires_name=requires_name):
+        call.planned({"plan": plan}, lines or ["nothing to archive"])
+    if dry_run:
+        return False
+    try:
+        require_confirmation(yes, name, requires_name=requires_name)
+    except RefusedError:
+        if yes is None and (record := kept()) is not None:
+            record.discard()  # it was only the plan
+        raise
+    if not call.json:
+        narrate("\n".join(lines))
+    return True
+
+
+def _of(database: Database, offered: ArchivePreview) -> dict[str, Any]:
+    return {"connection": database.label, **offered.as_json()}
+
+
+def _run(call: Call, found: _Queues, lake: Lake, master: str | None, connections: int) -> None:
+    done: list[dict[str, Any]] = []
+    lines: list[str] = []
+    with spark.tasks(job.VERB, master) as spreading:
+        for database, offered in found.planned:
+            label = f"{database.label}: {offered.queue.label}"
+            try:
+                with progress(call, f"archive {label}") as on_progress:
+                    plans = job.archive(
+                        database,
+                        offered,
+                        lake,
+                        spreading,
+                        on_progress=on_progress,
+                        connections=connections,
+                        cores=spark.tasks_at_once(master, connections),
+                    )
+            except ConsoleError as error:
+                found.failed(label, error)
+                continue
+            done.append(_of(database, offered) | {"result": total_of(plans)})
+            lines += [f"{label}:", *(f"  {line}" for one in plans for line in one.lines())]
+    value = {
+        "queues": done,
+        "problems": found.problems,
+        "done": sum(one["result"]["exported"] for one in done),
+    }
+    call.answer(value, [*lines, *found.problems])
+
+
+def total_of(done: Sequence[ArchiveResult]) -> dict[str, Any]:
+    """All plans that a run carried out, and their totals."""
+    figures = ("exported", "deleted", "in_lake_before", "files", "bytes")
+    total = {figure: sum(getattr(one, figure) for one in done) for figure in figures}
+    last = done[-1] if done else None
+    return {
+        "plan": None if last is None else last.plan,
+        **total,
+        "rows_per_second": {} if last is None else last.rows_per_second,
+        "plans": [one.as_json() for one in done],
+    }

@@ -1,0 +1,310 @@
+"""Care of a lake: compact, expire, erase, lake. Without Spark."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from console.actions.plan import MANY_MESSAGES
+from console.cli.context import (
+    Call,
+    aligned,
+    confirmation,
+    confirms,
+    require_confirmation,
+    verb_options,
+)
+from console.cli.pipeline_progress import LaunchedJob, RecordedJob, about, kept, progress
+from console.engines import Database
+from console.errors import RefusedError, UsageError
+from console.formats import bare_moment, megabytes, plain
+from console.rights import Rights
+from console.rollup_files import default_lake
+from console.verbs.parameters import DURATION
+
+if TYPE_CHECKING:
+    from console.pipeline.lake import Lake
+    from console.pipeline.maintenance.contents import LakeContents
+    from console.pipeline.maintenance.removal import QueueFiles
+    from console.pipeline.table import MessagesTable
+
+lake_option = click.option(
+    "--lake", metavar="PATH", help="Default: the folder `lake` in this user's state folder."
+)
+source_option = click.option("--from", "source", metavar="C", help="The connection of the archive.")
+_queues = click.option(
+    "--queue", "queues", multiple=True, metavar="Q", help="Only this queue; repeatable."
+)
+
+
+def _opened(lake: str | None) -> "Lake":
+    from console.pipeline.lake import Lake  # noqa: PLC0415  # slow to import
+    from console.pipeline.spark import require_extra  # noqa: PLC0415
+
+    require_extra()
+    opened = Lake(lake or default_lake())
+    about(lake=opened.location)
+    return opened
+
+
+def _table(lake: str | None) -> "MessagesTable":
+    """UsageError where the lake has none."""
+    from console.pipeline.table import MessagesTable, no_table  # noqa: PLC0415  # slow to import
+
+    opened = _opened(lake)
+    if (table := MessagesTable.open(opened)) is None:
+        raise no_table(opened)
+    return table
+
+
+@click.command("lake", cls=LaunchedJob)
+@lake_option
+@verb_options
+def show_lake(call: Call, lake: str | None) -> None:
+    """Show what a lake has: queues, rows, days, files to compact, the last plan.
+
+    \b
+    Examples:
+      dbq-console pipeline lake
+      dbq-console pipeline lake --lake /srv/lake --json
+    """
+    from console.pipeline.maintenance.contents import contents  # noqa: PLC0415  # slow to import
+
+    opened = _opened(lake)
+    found = contents(opened)
+    value = {
+        "lake": opened.location,
+        "tables": [one.as_json() for one in found.tables],
+        "queues": [one.as_json() for one in found.queues],
+    }
+    call.answer(value, [f"{opened.location}:", *_lines(call, found)])
+
+
+def _lines(call: Call, found: "LakeContents") -> list[str]:
+    of_tables = ("table", "rows", "files", "size")
+    tables = [
+        (one.name, f"{one.rows:,}", f"{one.files:,}", megabytes(one.size)) for one in found.tables
+    ]
+    lines = aligned([of_tables, *tables], left=1)
+    if not found.queues:
+        return lines
+    head = ("connection", "queue", "first day", "last day", "last plan")
+    figures = ("rows", "days", "size", "files", "to compact")
+    cells = [
+        (
+            plain(one.of.connection),
+            plain(one.of.label),
+            one.days[0],
+            one.days[-1],
+            "" if one.last_plan_at is None else bare_moment(one.last_plan_at, call.zone),
+            f"{one.of.rows:,}",
+            f"{len(one.days):,}",
+            megabytes(one.size),
+            f"{len(one.of.files):,}",
+            f"{one.to_compact:,}",
+        )
+        for one in found.queues
+    ]
+    return [*lines, "", *aligned([(*head, *figures), *cells], left=5)]
+
+
+@click.command(cls=RecordedJob)
+@lake_option
+@click.option(
+    "--keep",
+    type=DURATION,
+    default="7d",
+    metavar="T",
+    help="Files that are no longer in the table stay so long, for readers at work. [7d]",
+)
+@confirmation
+@verb_options
+def compact(call: Call, lake: str | None, keep: float, yes: str | None, *, dry_run: bool) -> None:
+    """Merge a lake's small files, and remove those that nobody reads any more.
+
+    Rows stay as they are. What expire and erase took out is gone for good once their files are
+    removed. Files that killed runs left are removed after 7 days.
+
+    \b
+    Examples:
+      dbq-console pipeline compact --dry-run
+      dbq-console pipeline compact --lake s3://bucket/lake --yes
+    """
+    from console.pipeline.maintenance import compact as job  # noqa: PLC0415  # slow to import
+
+    offered = job.preview(_opened(lake), keep)
+    if not _confirmed(call, offered.as_json(), offered.lines(), yes, dry_run=dry_run):
+        return
+    with progress(call, "compact", "files") as on_progress:
+        done = job.compact(
+            offered,
+            lambda files, rows: on_progress(
+                "merge", done=files, of=offered.files, rows=rows, size=0
+            ),
+        )
+    answer = {"plan": offered.as_json(), "done": done.merged, "result": done.as_json()}
+    call.answer(answer, done.lines())
+
+
+@click.command(cls=RecordedJob)
+@lake_option
+@source_option
+@_queues
+@click.option(
+    "--older",
+    type=DURATION,
+    metavar="T",
+    help="Days archived longer ago than this: 90d, 2y. Default: each queue's `expire` in the "
+    "configuration.",
+)
+@confirmation
+@verb_options
+def expire(  # a verb's options
+    call: Call,
+    *,
+    lake: str | None,
+    source: str | None,
+    queues: Sequence[str],
+    older: float | None,
+    yes: str | None,
+    dry_run: bool,
+) -> None:
+    """Take days out of a lake that are older than their queue keeps them.
+
+    Of the connection's queues, or of those given. Whole days in UTC, by when their messages were
+    archived. They are gone for good once pipeline compact has removed their files.
+
+    \b
+    Examples:
+      dbq-console pipeline expire --older 2y --dry-run
+      dbq-console pipeline expire --older 90d --queue mail --yes mail
+    """
+    from console.pipeline.maintenance import expire as job  # noqa: PLC0415  # slow to import
+    from console.pipeline.maintenance.removal import selected  # noqa: PLC0415
+
+    database = call.database(Rights.OPERATOR, job.VERB)
+    table = _table(lake)
+    about(database=database)
+    found = selected(table, source or database.label, call.schema, queues)
+    offered = job.preview(table, found, lambda one: older or call.expires_after(one.queue))
+    if older is None and not any(call.expires_after(one.queue) for one in found):
+        raise UsageError(
+            "Nothing says how long messages are kept.",
+            next_step='Give --older T, or set expire = "2y" for a queue or its connection in the '
+            "configuration.",
+        )
+    if _may_take_out(call, database, offered, [one.of for one in offered.queues], yes, dry_run):
+        lines = job.expire(database, offered)
+        answer = {"plan": offered.as_json(), "done": offered.rows, "result": {}}
+        call.answer(answer, lines)
+
+
+@click.command(cls=RecordedJob, private=("--filter", "--id"))
+@lake_option
+@source_option
+@_queues
+@click.option("--id", "ids", multiple=True, metavar="I", help="A message's id; repeatable.")
+@click.option(
+    "--filter",
+    "words",
+    multiple=True,
+    metavar="F",
+    help="Messages that match all filters: state=S error~T reason=R title~T payload~T since=TIME "
+    "until=TIME",
+)
+@confirmation
+@verb_options
+def erase(  # a verb's options
+    call: Call,
+    *,
+    lake: str | None,
+    source: str | None,
+    queues: Sequence[str],
+    ids: Sequence[str],
+    words: Sequence[str],
+    yes: str | None,
+    dry_run: bool,
+) -> None:
+    """Take single messages, or all about somebody, out of a lake.
+
+    Of the connection's queues, or of those given. Every file is searched; those with such messages
+    are written again without them. They are gone for good once pipeline compact has removed the
+    old files. The audit keeps texts of error, title and payload as SHA-256 only.
+
+    \b
+    Examples:
+      dbq-console pipeline erase --queue mail --id 4711 --dry-run
+      dbq-console pipeline erase --filter 'payload~"customer": 42}' --yes
+    """
+    from console.pipeline.filters import parse_filters  # noqa: PLC0415  # slow to import
+    from console.pipeline.maintenance import erase as job  # noqa: PLC0415
+    from console.pipeline.maintenance.removal import selected  # noqa: PLC0415
+
+    filters = parse_filters([*(f"id={one}" for one in ids), *words])
+    if not filters:
+        raise UsageError("erase needs --id or --filter.")
+    if any(one.is_id for one in filters) and len(queues) != 1:
+        raise UsageError("An id is of one queue.", next_step="Name it with --queue.")
+    database = call.database(Rights.OPERATOR, job.VERB)
+    table = _table(lake)
+    about(database=database)
+    found = selected(table, source or database.label, call.schema, queues)
+    with progress(call, "erase", "files") as on_progress:
+        offered = job.preview(
+            table,
+            filters,
+            found,
+            lambda done, of: on_progress("search", done=done, of=of, rows=0, size=0),
+        )
+    having = [one for one in offered.queues if offered.of(one)]
+    if _may_take_out(call, database, offered, having, yes, dry_run):
+        lines = job.erase(database, offered)
+        answer = {"plan": offered.as_json(), "done": offered.rows, "result": {}}
+        call.answer(answer, lines)
+
+
+def _may_take_out(
+    call: Call,
+    database: Database,
+    offered: Any,
+    queues: "Sequence[QueueFiles]",
+    yes: str | None,
+    dry_run: bool,  # as it is passed on
+) -> bool:
+    """Whether to continue. Of many rows, or in production, the queue's name has to be given; of
+    several queues that of the connection."""
+    name = queues[0].queue if len(queues) == 1 else database.label
+    requires_name = offered.rows > MANY_MESSAGES or call.production(database)
+    return _confirmed(
+        call,
+        offered.as_json(),
+        offered.lines(),
+        yes,
+        dry_run=dry_run or not offered.rows,
+        name=name,
+        requires_name=requires_name,
+    )
+
+
+def _confirmed(
+    call: Call,
+    plan: dict[str, Any],
+    lines: Sequence[str],
+    yes: str | None,
+    *,
+    dry_run: bool,
+    name: str = "",
+    requires_name: bool = False,
+) -> bool:
+    """Whether to continue; if not, the plan is the result. RefusedError without a confirmation."""
+    if dry_run or not confirms(yes, name, requires_name=requires_name):
+        call.planned({"plan": plan}, lines)
+    if dry_run:
+        return False
+    try:
+        require_confirmation(yes, name, requires_name=requires_name)
+    except RefusedError:
+        if yes is None and (record := kept()) is not None:
+            record.discard()  # it was only the plan
+        raise
+    return True

@@ -1,0 +1,170 @@
+"""Opens the Delta tables of a lake, and reads their files by Arrow: for consoles, without Spark.
+
+Delta Lake's library is of the extra [pipeline].
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from console.errors import ConsoleError, RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+INSTALL = "pip install 'dbq-console[pipeline]'"
+
+
+def is_installed() -> bool:
+    """Whether this program can open a table."""
+    return find_spec("deltalake") is not None
+
+
+def filesystem(location: str) -> tuple[Any, str]:
+    """Arrow's, and the lake's root in it. ValueError, OSError."""
+    from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
+
+    if "://" not in location:
+        location = str(Path(location).expanduser().absolute())
+    # s3a and s3n are Hadoop's names.
+    uri = re.sub(r"^s3[an]://", "s3://", location)
+    files, root = fs.FileSystem.from_uri(uri)  # type: ignore[attr-defined]
+    return files, root.rstrip("/")
+
+
+def is_local(files: Any) -> bool:
+    return bool(files.type_name == "local")
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """`path` is the filesystem's; `partition`: its values as texts."""
+
+    path: str
+    partition: Mapping[str, str]
+    rows: int
+    size: int
+    least: Mapping[str, Any]
+    """Of each column: its least value, if it is known."""
+
+
+class LakeReader:
+    """UsageError: Arrow does not know the location. ConsoleError: it does not respond."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        try:
+            self.files, self.root = filesystem(location)
+        except (ValueError, OSError, NotImplementedError) as error:
+            kind = ConsoleError if isinstance(error, OSError) else UsageError
+            raise kind(
+                f"The lake {location!r} is not a usable location.",
+                why=str(error),
+                next_step="Name a folder, or a URI such as s3://bucket/folder.",
+            ) from error
+
+    def has(self, path: str) -> bool:
+        """OSError."""
+        return bool(self.files.get_file_info([f"{self.root}/{path}"])[0].type.value)
+
+    def table(self, folder: str) -> list[TableFile] | None:
+        """The files of a table at its last commit; None: there is no table. ConsoleError."""
+        from deltalake.exceptions import DeltaError, TableNotFoundError  # noqa: PLC0415
+
+        try:
+            table = open_table(self.location, self.files, f"{self.root}/{folder}")
+            return files_of(table, f"{self.root}/{folder}")
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError, ValueError) as error:
+            raise table_error(self.location, folder, error) from error
+
+
+def open_table(location: str, files: Any, path: str) -> DeltaTable:
+    """`path`: of its folder, the filesystem's. The library's errors."""
+    from deltalake import DeltaTable  # noqa: PLC0415  # the extra's
+
+    return DeltaTable(table_uri(location, files, path), storage_options=options(location, files))
+
+
+def files_of(table: DeltaTable, folder: str) -> list[TableFile]:
+    """In the order of their paths."""
+    import pyarrow as pa  # noqa: PLC0415  # slow to import
+
+    found = [
+        TableFile(
+            f"{folder}/{unquote(row['path'])}",
+            {name: str(value) for name, value in _beginning("partition.", row).items()},
+            row["num_records"] or 0,
+            row["size_bytes"],
+            _beginning("min.", row),
+        )
+        for row in pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    ]
+    return sorted(found, key=lambda file: file.path)
+
+
+def _beginning(start: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(start): of for name, of in row.items() if name.startswith(start)}
+
+
+def table_uri(location: str, files: Any, path: str) -> str:
+    return path if is_local(files) else f"{urlsplit(location).scheme}://{quote(path)}"
+
+
+def options(location: str, files: Any) -> dict[str, str]:
+    """What Arrow reads from the URI, by the names of the table's library; the rest both read from
+    the environment."""
+    if is_local(files):
+        return {}
+    query = {name: values[-1] for name, values in parse_qs(urlsplit(location).query).items()}
+    found = {}
+    endpoint = query.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL", "")
+    if endpoint:
+        if "://" not in endpoint:
+            endpoint = f"{query.get('scheme', 'https')}://{endpoint}"
+        found["AWS_ENDPOINT_URL"] = endpoint
+        found["AWS_ALLOW_HTTP"] = str(endpoint.startswith("http://")).lower()
+    if region := query.get("region") or os.environ.get("AWS_DEFAULT_REGION"):
+        found["AWS_REGION"] = region
+    return found
+
+
+_DENIED = re.compile(r"denied|forbidden|permission|InvalidAccessKeyId|SignatureDoesNotMatch", re.I)
+_FULL = re.compile(r"no space left|quota|disk full", re.I)
+
+
+def table_error(
+    location: str, folder: str, error: Exception, kind: type[ConsoleError] = ConsoleError
+) -> ConsoleError:
+    """The library's error for the operator; `kind`: where the table is damaged, or not in reach."""
+    why, what = first_line(error), f"The table {folder} in the lake {location} cannot be used."
+    if _FULL.search(why):
+        return ConsoleError(
+            f"The lake {location} is full.",
+            why=why,
+            next_step="Nothing is lost. Make room, then run the same command again.",
+        )
+    if isinstance(error, PermissionError) or _DENIED.search(why):
+        return RefusedError(
+            what,
+            why=why,
+            next_step="Use a lake that this user may use, or get the permission.",
+        )
+    return kind(
+        what,
+        why=why,
+        next_step="Nothing was deleted because of it. Check that the lake is reachable; if its log "
+        f"is damaged, put the folder {folder}/_delta_log back from a backup.",
+    )
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

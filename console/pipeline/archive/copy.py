@@ -1,0 +1,458 @@
+"""Copy the finished jobs of a library's tables into the lake; nothing is deleted here.
+
+Jobs finish in any order, and those of an open transaction are there only once it commits, with a
+time since its beginning. So a run reads all that finished since the last run's oldest transaction
+began, less OVERLAP_SECONDS for the clocks of clients, and leaves out what the table has already, by
+id, attempt and time of finishing. That moment is in the table, set by the commit of the rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.dataset
+
+from console import audit, sql
+from console.catalog import Kind, Queue
+from console.errors import RefusedError
+from console.formats import duration, numbered, plain
+from console.pipeline import PhaseProgress, leases, no_progress
+from console.pipeline.archive import export, files
+from console.pipeline.archive.export import Export, TaskReader
+from console.pipeline.archive.files import conform, members, pc
+from console.pipeline.lake import DamagedError, Lake
+from console.pipeline.table import MessagesTable, queue_value
+
+if TYPE_CHECKING:
+    from console.engines import Database, Product
+    from console.pipeline.archive.prune import PrunePreview
+    from console.pipeline.spark import Item, Security, Tasks
+
+dataset: Any = pyarrow.dataset
+
+VERB = "pipeline archive --copy"
+OVERLAP_SECONDS = 3_600.0
+"""A client may set the time of finishing by its own clock, and write it later."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""The day of jobs without a time of finishing that a file can hold."""
+_ALWAYS = "-infinity"
+_VALUES = {"what": "rows", "pruned": "no", "since": _ALWAYS, "before": _ALWAYS, "most": "0"}
+Key = tuple[str, int | None, int]
+"""Id, attempt, and microseconds of the time of finishing."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A library's table as a lake knows it."""
+
+    queue: Queue
+    label: str
+    """Of the connection."""
+    database: str
+    """Its identity, with the timeline of the server."""
+    kind: str
+    """Of payloads."""
+
+    @property
+    def application(self) -> str:
+        """The name of the transactions: of another database or table it is another one, so that
+        a run begins anew."""
+        of = "\0".join((*self.described.values(), self.queue.part, self.queue.design.name))
+        digest = hashlib.sha256(of.encode()).hexdigest()[:32]
+        return f"dbq-console/copy {digest}/{queue_value(self.queue.schema, self.queue.name)}"
+
+    @property
+    def described(self) -> dict[str, str]:
+        """Kept with each commit."""
+        table = queue_value(self.queue.schema, self.queue.table)
+        return {"connection": self.label, "database": self.database, "table": table}
+
+    def since(self, table: MessagesTable | None) -> str:
+        """The moment from which a run reads, as the statements take it."""
+        until = 0 if table is None else table.last_serial(f"{self.application}/until")
+        if not until:
+            return _ALWAYS
+        return str(_EPOCH + timedelta(microseconds=until) - timedelta(seconds=OVERLAP_SECONDS))
+
+    def text(self, database: Database, statement: str, **values: str) -> str:
+        """The statement with its values as literals: a task binds none."""
+        given = {**_VALUES, **values}
+        within = self.queue.scope(database.product, **given)
+        options = {**within.options, **given, "payload": self.kind}
+        within = sql.Scope(within.values, options, within.roles)
+        name = f"{self.queue.design.name}.{statement}"
+        return f"/* dbq {name} */ {sql.script(name, database.product.dialect, within)}"
+
+    @property
+    def without(self) -> list[str]:
+        """The columns of the library's table that are columns of the lake, with the same value."""
+        roles = self.queue.roles
+        return [roles["id"], *([] if self.queue.design.file else [roles["payload"]])]
+
+
+def require_finished(product: Product, queue: Queue) -> None:
+    """RefusedError where the queue has no finished rows that could be copied."""
+    of = queue.design
+    what = f"There is nothing to copy of {queue.name!r}."
+    if queue.kind is not Kind.ADOPTED:
+        raise RefusedError(
+            what,
+            why="It is a queue of this console: what is done goes into its archive.",
+            next_step="Leave --copy and --prune out; done messages go there by the verb archive.",
+        )
+    if not of.library:
+        raise RefusedError(
+            what,
+            why=f"A table that was adopted with the design {of.name} has no known time at which "
+            "a row is finished for good.",
+            next_step="Describe it in a preset of your own, with is_done and done_at: dbq-console "
+            "help presets",
+        )
+    if not of.finished:
+        why = of.refusals.get("copy") or f"{of.library_name} deletes what is done, or does not say."
+        raise RefusedError(what, why=why)
+    if not sql.has(product, "preset.finished_rows"):
+        raise RefusedError(what, why=f"A copy is not offered on {product.title}.")
+    if not of.trusted:
+        raise RefusedError(
+            f"The preset {of.name!r} is not trusted: nothing is copied by it.",
+            next_step="Read it, then: dbq-console preset trust FILE (dbq-console preset list)",
+        )
+
+
+def source_of(database: Database, queue: Queue) -> Source:
+    """RefusedError where the queue has no finished rows that could be copied."""
+    require_finished(database.product, queue)
+    with database.transaction("read the audit", read_only=True) as connection:
+        audit.require(connection)
+    with database.transaction("read the catalog") as connection:
+        audit.prepare_lakes(connection)
+        identity = sql.value(connection, str, "catalog.identity")
+        timeline = sql.value(connection, str, "copy.timeline")
+        statement = f"{queue.design.name}.payload_kind"
+        kind = sql.value(connection, str, statement, queue.scope(connection))
+    return Source(queue, database.label, f"{identity}/{timeline}", kind)
+
+
+@dataclass(frozen=True)
+class CopyPreview:
+    """What a run would read."""
+
+    source: Source
+    lake: str
+    since: str
+    rows: int
+    prune: PrunePreview | None = None
+    spark: Security | None = None
+
+    @property
+    def queue(self) -> Queue:
+        return self.source.queue
+
+    def lines(self) -> list[str]:
+        queue, since = self.queue, self.since
+        table = plain(f"{queue.schema}.{queue.table}")
+        lines = [
+            f"{VERB} {plain(queue.label)}: {numbered(self.rows, 'finished job')} of {table} in "
+            f"{plain(self.source.label)} into {plain(self.lake)}"
+        ]
+        if since != _ALWAYS:
+            lines.append(f"  finished since {since[:19]} UTC; those in the lake are left out")
+        lines += ["  nothing is deleted"] if self.prune is None else self.prune.lines()
+        if self.spark is not None:
+            lines.append(f"  {self.spark.line}")
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        """The stable object of `--json`."""
+        return {
+            "verb": VERB,
+            "queue": self.queue.name,
+            "schema": self.queue.schema,
+            "table": self.queue.table,
+            "lake": self.lake,
+            "since": None if self.since == _ALWAYS else self.since,
+            "rows": self.rows,
+            "prune": None if self.prune is None else self.prune.as_json(),
+            "spark": None if self.spark is None else self.spark.as_json(),
+        }
+
+
+@dataclass(frozen=True)
+class _Oldest:
+    began_at: datetime | None
+
+
+@dataclass
+class CopyResult:
+    exported: int = 0
+    in_lake_before: int = 0
+    files: int = 0
+    bytes: int = 0
+    size: int = 0
+    until: str | None = None
+    """The next run reads from here, less the overlap; null: all again."""
+    held_back: str = ""
+    """Why it is not later."""
+    deleted: int | None = None
+    """None: it was not asked for."""
+    kept: dict[str, int] = field(default_factory=dict)
+    """Why rows were not deleted that the library's rule allows."""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "seconds": {k: round(v, 3) for k, v in self.seconds.items()}}
+
+    def lines(self) -> list[str]:
+        phases = ", ".join(f"{name} {duration(took)}" for name, took in self.seconds.items())
+        read = self.exported + self.in_lake_before
+        lines = [
+            f"copied {self.exported:,} of {read:,} finished jobs read, the others were in the "
+            f"lake; {self.files:,} files, {self.bytes:,} bytes of payload",
+            f"  {phases}",
+        ]
+        if self.held_back:
+            lines.append(f"  the next run reads {self.until or 'all'} again: {self.held_back}")
+        if self.deleted is not None:
+            lines.append(f"  deleted {self.deleted:,} jobs that the lake has")
+            lines += [f"  left {count:,}: {why}" for why, count in self.kept.items()]
+        return lines
+
+
+def preview(database: Database, queue: Queue, lake: Lake) -> CopyPreview:
+    """What a run would read. Nothing is written to the lake."""
+    source = source_of(database, queue)
+    since = source.since(MessagesTable.open(lake))
+    with export.reader(database.product.name, export.url_for_tasks(database)) as opened:
+        found = opened.one(source.text(database, "finished_count", since=since))
+    return CopyPreview(source, lake.location, since, 0 if found is None else int(found[0]))
+
+
+def copy(
+    database: Database,
+    offered: CopyPreview,
+    lake: Lake,
+    tasks: Tasks,
+    *,
+    on_progress: PhaseProgress = no_progress,
+) -> CopyResult:
+    """Then prune what was offered. RefusedError where another run is working on the queue."""
+    from console.pipeline.archive import prune  # noqa: PLC0415  # it imports this module
+
+    queue = offered.queue
+    name = leases.lease_name("run", queue)
+    with leases.held(database, name, leases.already_running(queue)) as lease:
+        result = _Copy(database, offered.source, lake, lease, on_progress).run(tasks)
+        if offered.prune is not None:
+            began = time.monotonic()
+            result.deleted, result.kept = prune.prune(
+                database,
+                offered.source,
+                offered.prune,
+                lake,
+                lease,
+                lambda rows: on_progress("delete", done=0, of=1, rows=rows, size=0),
+            )
+            result.seconds["delete"] = time.monotonic() - began
+    return result
+
+
+class _Copy:
+    """One run: read, write, verify, commit."""
+
+    def __init__(
+        self,
+        database: Database,
+        source: Source,
+        lake: Lake,
+        lease: leases.Lease,
+        on_progress: PhaseProgress,
+    ) -> None:
+        self._database = database
+        self._source = source
+        self._lake = lake
+        self._lease = lease
+        self._on_progress = on_progress
+        self._result = CopyResult()
+
+    def run(self, tasks: Tasks) -> CopyResult:
+        result = self._result
+        table = MessagesTable.open(self._lake) or MessagesTable.create(self._lake)
+        # Before the rows are read: what commits later began, at the earliest, then.
+        until = self._until(table)
+        began = time.monotonic()
+        progress = partial(self._on_progress, "export")
+        (done,) = tasks.run(copy_rows, [self._item(table)], progress, at_once=1)
+        result.seconds["export"] = time.monotonic() - began
+        result.in_lake_before = done["held"]
+        if done["files"]:
+            self._verify(done["files"], tasks)
+            self._commit(table, done["files"], until)
+        return result
+
+    def _until(self, table: MessagesTable) -> int:
+        """Of what finished up to here nothing is still to come: microseconds; 0: not known."""
+        with self._database.transaction("read its transactions", read_only=True) as connection:
+            began = sql.row(connection, _Oldest, "copy.oldest_transaction").began_at
+            prepared = sql.value(connection, int, "copy.prepared_transactions")
+        before = table.last_serial(f"{self._source.application}/until")
+        if began is None:
+            self._result.held_back = (
+                "this login does not see since when others' transactions are open; it needs "
+                "GRANT pg_read_all_stats"
+            )
+        elif prepared:
+            self._result.held_back = (
+                f"{numbered(prepared, 'prepared transaction')} may have finished jobs at any time"
+            )
+        until = before if began is None or prepared else max(before, _micros(began))
+        if until:
+            self._result.until = f"{_EPOCH + timedelta(microseconds=until):%Y-%m-%d %H:%M:%S} UTC"
+        return until
+
+    def _item(self, table: MessagesTable) -> Item:
+        source, database = self._source, self._database
+        since = source.since(table)
+        queue = queue_value(source.queue.schema, source.queue.name)
+        serial = table.last_serial(source.application) + 1
+        dates = [("", "~")]
+        if since != _ALWAYS:
+            dates = [(since[:10], "~"), *[(f"{_EPOCH:%Y-%m-%d}",) * 2] * (since[:4] > "1970")]
+        paths = {file.path for of in dates for file in table.files(queue, source.label, of)}
+        return {
+            "engine": database.product.name,
+            "url": export.url_for_tasks(database),
+            "lake": self._lake.location,
+            "connection": source.label,
+            "queue": queue,
+            "stem": f"copy-{source.database.split('/')[2][:8]}-{serial:06}",
+            "kind": source.kind,
+            "without": source.without,
+            "since": since,
+            "rows": source.text(database, "finished_rows", since=since),
+            "keys": source.text(database, "finished_rows", since=since, what="keys"),
+            "held_in": sorted(paths),
+        }
+
+    def _verify(self, entries: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:
+        began = time.monotonic()
+        items = [{"lake": self._lake.location, "files": [dict(entry)]} for entry in entries]
+        found = tasks.run(files.verify, items, partial(self._on_progress, "verify"))
+        self._result.seconds["verify"] = time.monotonic() - began
+        if wrong := [why for one in found for why in one["wrong"]]:
+            raise DamagedError(
+                f"{len(wrong)} of {len(entries)} files are not in the lake as they were written.",
+                why=str(wrong[0]),
+                next_step="Nothing was committed. Check the lake's disk, then run it again.",
+            )
+
+    def _commit(self, table: MessagesTable, entries: Sequence[dict[str, Any]], until: int) -> None:
+        self._lease.require()
+        application = self._source.application
+        serial = table.last_serial(application) + 1
+        versions = {f"{application}/until": until} if until else {}
+        if not table.commit(application, serial, entries, self._source.described, versions):
+            raise RefusedError(
+                f"Another run has copied {self._source.queue.name!r} into the lake meanwhile.",
+                why="A copy of this database, or of this run, writes into the same lake.",
+                next_step="Nothing was doubled. Run it again: it goes on from there.",
+            )
+        result = self._result
+        result.exported = sum(entry["rows"] for entry in entries)
+        result.files = len(entries)
+        result.bytes = sum(entry["bytes"] for entry in entries)
+        result.size = sum(entry["size"] for entry in entries)
+
+
+def _micros(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+# -- the task
+
+
+def copy_rows(item: Item) -> dict[str, Any]:
+    """The task: writes files of the rows that the lake lacks; `held`: how many it has."""
+    with export.reader(item["engine"], item["url"]) as source:
+        held = _held(item, source)
+        before = 0
+
+        def new() -> Iterator[pa.RecordBatch]:
+            nonlocal before
+            for batch in source.batches(item["rows"]):
+                rows = batch
+                if held:
+                    lacks = pa.array([key not in held for key in keys_of(batch)], pa.bool_())
+                    rows = batch.filter(lacks)
+                before += batch.num_rows - rows.num_rows
+                if rows.num_rows:
+                    yield conform_copy(rows, item["kind"], item["without"])
+
+        done = Export(item).run(new())
+    return {**done, "held": before}
+
+
+def _held(item: Item, source: TaskReader) -> set[Key]:
+    """Those of the finished jobs that the lake has. As many are in memory as finished since."""
+    if not item["held_in"]:
+        return set()
+    here = {key for batch in source.batches(item["keys"]) for key in keys_of(batch)}
+    lake = Lake(item["lake"])
+    return {
+        key
+        for batch in lake_batches(lake, item["held_in"], ["id", "attempts", "archived_at"])
+        for key in keys_of(batch)
+        if key in here
+    }
+
+
+def lake_batches(
+    lake: Lake, paths: Sequence[str], columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """DamagedError."""
+    try:
+        found = dataset.dataset(
+            [lake.path(path) for path in paths],
+            schema=files.SCHEMA,
+            format="parquet",
+            filesystem=lake.filesystem,
+        )
+        yield from found.to_batches(columns=columns)
+    except (OSError, ValueError) as error:
+        raise DamagedError(
+            f"The rows of the lake {lake.location} cannot be read.",
+            why=str(error).splitlines()[0],
+            next_step="Nothing was changed. Put the file back from a backup of the lake.",
+        ) from error
+
+
+def keys_of(batch: pa.RecordBatch) -> list[Key]:
+    names = batch.schema.names
+    attempts = batch.column("attempts").to_pylist() if "attempts" in names else None
+    times = pc.cast(batch.column("archived_at"), files.TIME).cast(pa.int64()).to_pylist()
+    ids = batch.column("id").to_pylist()
+    return list(zip(ids, attempts or [None] * len(ids), times, strict=True))
+
+
+def conform_copy(batch: pa.RecordBatch, kind: str, without: Sequence[str]) -> pa.RecordBatch:
+    """With the lake's columns; `more` has all of the library's that are not null, as they are."""
+    at = batch.schema.get_field_index("row_json")
+    more = [_more(text, without) for text in batch.column(at).to_pylist()]
+    return conform(batch.set_column(at, "more", pa.array(more, pa.string())), kind)
+
+
+def _more(text: str, without: Sequence[str]) -> str:
+    kept = (
+        f"{json.dumps(name, ensure_ascii=False)}: {value}"
+        for name, value in members(text)
+        if name not in without and value != "null"
+    )
+    return f"{{{', '.join(kept)}}}"

@@ -1,0 +1,163 @@
+"""Erase: take single messages out of the lake, by id or filter; other rows stay as they are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from console.audit import Subject
+from console.engines import Database
+from console.formats import numbered, plain
+from console.pipeline.filters import ArchiveFilter, matches
+from console.pipeline.maintenance.compact import changed_meanwhile
+from console.pipeline.maintenance.removal import (
+    QueueFiles,
+    final_words,
+    guarded,
+    queues_of,
+    take_out,
+)
+from console.pipeline.maintenance.rewrite import at_once, read, rewrite
+from console.pipeline.table import LakeFile, MessagesTable
+
+VERB = "pipeline erase"
+
+
+@dataclass(frozen=True)
+class ErasePreview:
+    table: MessagesTable
+    filters: tuple[ArchiveFilter, ...]
+    queues: Sequence[QueueFiles]
+    """All that was searched."""
+    found: dict[str, int]
+    """By path: rows that match, of the files that have any."""
+
+    @property
+    def rows(self) -> int:
+        return sum(self.found.values())
+
+    def of(self, queue: QueueFiles) -> int:
+        """Rows of this queue."""
+        return sum(self.found.get(file.path, 0) for file in queue.files)
+
+    def lines(self) -> list[str]:
+        words = plain(" ".join(f"{one.name}{one.operator}{one.value}" for one in self.filters))
+        files = sum(len(queue.files) for queue in self.queues)
+        lines = [
+            f"{VERB}: {numbered(self.rows, 'row')} of {plain(self.table.lake.location)} that match "
+            f"{words}; {numbered(files, 'file')} searched, {len(self.found):,} are written again"
+        ]
+        lines += [
+            f"  {plain(queue.label)} of {plain(queue.connection)}: {numbered(rows, 'row')}"
+            for queue in self.queues
+            if (rows := self.of(queue))
+        ]
+        return [
+            *lines,
+            f"  {final_words()}",
+            "  what the database still has of them stays there: purge",
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """The stable object of `--json`."""
+        return {
+            "verb": VERB,
+            "lake": self.table.lake.location,
+            "filters": [f"{one.name}{one.operator}{one.value}" for one in self.filters],
+            "rows": self.rows,
+            "queues": [
+                {
+                    "connection": queue.connection,
+                    "schema": queue.schema,
+                    "queue": queue.queue,
+                    "rows": self.of(queue),
+                }
+                for queue in self.queues
+            ],
+        }
+
+
+def preview(
+    table: MessagesTable,
+    filters: Sequence[ArchiveFilter],
+    queues: Sequence[QueueFiles],
+    on_progress: Callable[[int, int], object] = lambda *_: None,
+) -> ErasePreview:
+    """Searches every file of the queues. DamagedError for one that cannot be read."""
+    files = [file for queue in queues for file in queue.files]
+    found = _search(table, filters, files, on_progress)
+    return ErasePreview(table, tuple(filters), queues, found)
+
+
+def _search(
+    table: MessagesTable,
+    filters: Sequence[ArchiveFilter],
+    files: Sequence[LakeFile],
+    on_progress: Callable[[int, int], object],
+) -> dict[str, int]:
+    def count(file: LakeFile) -> int:
+        return sum(matches(batch, filters).true_count for batch in read(table.lake, file))
+
+    found: dict[str, int] = {}
+    with at_once(table.lake) as threads:
+        for at, (file, rows) in enumerate(zip(files, threads.map(count, files), strict=True), 1):
+            if rows:
+                found[file.path] = rows
+            on_progress(at, len(files))
+    return found
+
+
+def erase(database: Database, offered: ErasePreview) -> list[str]:
+    """Queue by queue, each a commit with its audit. What was done, in lines."""
+    lines: list[str] = []
+    with guarded(database, offered.queues):
+        offered = _again(offered)
+        for queue in offered.queues:
+            if rows := offered.of(queue):
+                _erase_of(database, offered, queue, rows)
+                lines.append(f"{queue.label}: {numbered(rows, 'row')} erased")
+    return [*lines, f"  {final_words()}"]
+
+
+def _again(offered: ErasePreview) -> ErasePreview:
+    """With the files that came after the plan: of a last run, or of a compaction."""
+    table = MessagesTable.open(offered.table.lake)
+    if table is None:
+        raise changed_meanwhile(offered.table.lake)
+    wanted = {(one.connection, one.label) for one in offered.queues}
+    queues = [one for one in queues_of(table) if (one.connection, one.label) in wanted]
+    searched = {file.path for queue in offered.queues for file in queue.files}
+    newer = [file for queue in queues for file in queue.files if file.path not in searched]
+    found = offered.found | _search(table, offered.filters, newer, lambda *_: None)
+    return replace(offered, table=table, queues=queues, found=found)
+
+
+def _erase_of(database: Database, offered: ErasePreview, queue: QueueFiles, rows: int) -> None:
+    table, dropped = offered.table, partial(matches, filters=offered.filters)
+    affected = [file for file in queue.files if file.path in offered.found]
+    with at_once(table.lake) as threads:
+        done = list(threads.map(lambda file: rewrite(table.lake, [file], dropped), affected))
+    removed = [file.path for one in done for file in one.sources]
+    added = [one.entry for one in done if one.entry is not None]
+    subject = Subject(VERB, queue.schema, queue.queue, queue.connection)
+    subject = replace(
+        subject,
+        filters=[_audited(one) for one in offered.filters],
+        planned=rows,
+        detail=f"rows out of {table.lake.location}",
+    )
+    take_out(database, table, subject, lambda by: table.exchange(removed, added, by))
+
+
+_PERSONAL = {"error", "title", "payload"}
+
+
+def _audited(one: ArchiveFilter) -> str:
+    """Whom the erased rows were about is not to be read for ever in the audit. Who knows the text
+    can compare its SHA-256."""
+    if one.name not in _PERSONAL:
+        return f"{one.name}{one.operator}{one.value}"
+    return f"{one.name}{one.operator}sha256:{hashlib.sha256(one.value.encode()).hexdigest()}"

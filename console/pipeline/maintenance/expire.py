@@ -1,0 +1,113 @@
+"""Expire: take days out of the lake that are older than their queue's age."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from console.audit import Subject
+from console.engines import Database
+from console.formats import duration, megabytes, numbered, plain
+from console.pipeline.maintenance.removal import QueueFiles, final_words, guarded, take_out
+from console.pipeline.table import MessagesTable
+
+VERB = "pipeline expire"
+
+
+@dataclass(frozen=True)
+class Expiring:
+    """The files of a queue whose days are over."""
+
+    of: QueueFiles
+    older_seconds: float
+    before: date
+    """Days before this one (UTC) are taken out."""
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.of.files)
+
+
+@dataclass(frozen=True)
+class ExpirePreview:
+    table: MessagesTable
+    queues: Sequence[Expiring]
+
+    @property
+    def rows(self) -> int:
+        return sum(one.of.rows for one in self.queues)
+
+    def lines(self) -> list[str]:
+        lake = plain(self.table.lake.location)
+        lines = [f"{VERB}: {numbered(self.rows, 'row')} are taken out of {lake}"]
+        lines += [
+            f"  {plain(one.of.label)} of {plain(one.of.connection)}: "
+            f"{numbered(one.of.rows, 'row')} of {numbered(len(_days(one)), 'day')} before "
+            f"{one.before} ({duration(one.older_seconds)}), {megabytes(one.size)}"
+            for one in self.queues
+        ]
+        return [*lines, f"  {final_words()}"]
+
+    def as_json(self) -> dict[str, Any]:
+        """The stable object of `--json`."""
+        return {
+            "verb": VERB,
+            "lake": self.table.lake.location,
+            "rows": self.rows,
+            "queues": [
+                {
+                    "connection": one.of.connection,
+                    "schema": one.of.schema,
+                    "queue": one.of.queue,
+                    "before": str(one.before),
+                    "rows": one.of.rows,
+                    "days": len(_days(one)),
+                    "files": len(one.of.files),
+                    "bytes": one.size,
+                }
+                for one in self.queues
+            ],
+        }
+
+
+def _days(one: Expiring) -> set[str]:
+    return {file.date for file in one.of.files}
+
+
+def preview(
+    table: MessagesTable, queues: Sequence[QueueFiles], older: Callable[[QueueFiles], float | None]
+) -> ExpirePreview:
+    """`older`: the age in seconds, None: the queue is left alone."""
+    found: list[Expiring] = []
+    for queue in queues:
+        if (seconds := older(queue)) is None:
+            continue
+        before = _day_before(seconds)
+        files = tuple(file for file in queue.files if file.date < str(before))
+        if files:
+            found.append(Expiring(replace(queue, files=files), seconds, before))
+    return ExpirePreview(table, found)
+
+
+def _day_before(seconds: float) -> date:
+    try:
+        return (datetime.now(UTC) - timedelta(seconds=seconds)).date()
+    except OverflowError:
+        return date.min
+
+
+def expire(database: Database, offered: ExpirePreview) -> list[str]:
+    """Queue by queue, each a commit with its audit. What was done, in lines."""
+    table, lines = offered.table, []
+    with guarded(database, [one.of for one in offered.queues]):
+        for one in offered.queues:
+            detail = f"days before {one.before} out of {table.lake.location}"
+            subject = Subject(VERB, one.of.schema, one.of.queue, one.of.connection, detail=detail)
+            subject = replace(subject, planned=one.of.rows)
+            paths = [file.path for file in one.of.files]
+            take_out(database, table, subject, partial(table.exchange, paths, []))
+            lines.append(f"{one.of.label}: {numbered(one.of.rows, 'row')} taken out")
+    return [*lines, f"  {final_words()}"]

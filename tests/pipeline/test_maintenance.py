@@ -1,0 +1,393 @@
+"""Care of the lake: compact, expire, erase, lake, and the archive of all queues.
+
+Whatever is at work beside it: each row is in the table once, but for those to be taken out.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.audit import EntryFilter, entries
+from console.errors import RefusedError
+from console.pipeline import delta
+from console.pipeline import spark as sessions
+from console.pipeline.archive.files import SCHEMA, pq
+from console.pipeline.filters import matches, parse_filters
+from console.pipeline.lake import DamagedError, Lake
+from console.pipeline.maintenance import compact, erase, removal
+from console.pipeline.maintenance import expire as expiring
+from console.pipeline.runs import read as runs_in
+from console.pipeline.table import MessagesTable
+from tests.cli.calls import call
+from tests.contract.client import Client
+from tests.local_tasks import LocalTasks
+from tests.pipeline.archive_tools import (
+    archived_keys,
+    execute_sql,
+    push_and_pop,
+    rows_in_lake,
+    run,
+    stop_at,
+)
+from tests.pipeline.conftest import NewQueue
+
+
+def opened(lake: Lake) -> MessagesTable:
+    table = MessagesTable.open(lake)
+    assert table is not None
+    return table
+
+
+def planned(lake: Lake, keep: float = compact.KEPT_SECONDS) -> compact.CompactPreview:
+    return compact.preview(lake, keep)
+
+
+def rows(lake: Lake) -> list[dict[str, Any]]:
+    """In one order, whatever the order of files."""
+    return sorted(rows_in_lake(lake), key=lambda row: (row["queue"], row["archive_id"]))
+
+
+def several_runs(client: Client, lake: Lake, count: int = 3) -> None:
+    for _ in range(count):
+        push_and_pop(client, 5)
+        run(client, lake)
+
+
+def archived_on(client: Client, day: str) -> None:
+    """What is in its archive has been there since that day."""
+    execute_sql(client, "UPDATE <archive> SET archived_at = :at", at=datetime.fromisoformat(day))
+
+
+# -- compact
+
+
+def test_compact_merges_the_small_files_of_each_day(new_queue: NewQueue, lake: Lake) -> None:
+    one, other = (new_queue("fifo", "a%/b?", archive_at_pop="on") for _ in range(2))
+    several_runs(one, lake)
+    several_runs(other, lake, 2)
+    push_and_pop(one, 4)
+    archived_on(one, "2020-02-03T00:00+00:00")
+    run(one, lake)
+    before = rows(lake)
+    offered = planned(lake)
+    assert (offered.files, len(offered.groups)) == (5, 2)
+
+    done = compact.compact(offered)
+    assert (done.merged, done.into, done.rows, done.removed) == (5, 2, 25, 0)
+    assert rows(lake) == before
+    assert len(opened(lake).all_files()) == 3
+    assert [file.rows for file in opened(lake).all_files()] == [4, 15, 10]
+    assert planned(lake).groups == []
+    assert len(lake.data_files("messages")) == 3 + 5, "readers at work may need them"
+
+
+def test_compact_removes_at_last_what_nobody_reads(new_queue: NewQueue, lake: Lake) -> None:
+    client = new_queue("fifo", "a%/b?", archive_at_pop="on")
+    several_runs(client, lake)
+    assert compact.compact(planned(lake, 0.0)).removed == 3
+    (left,) = opened(lake).all_files()
+    assert lake.data_files("messages") == [left.path]
+    assert len(rows(lake)) == 15
+
+
+def test_files_of_a_run_at_work_are_not_removed(filled: Client, lake: Lake) -> None:
+    push_and_pop(filled, 2)
+    stop_at(filled, lake, "verify")
+    exported = set(lake.data_files("messages"))
+    assert exported
+    assert compact.compact(planned(lake, 0.0)).removed == 0
+    assert set(lake.data_files("messages")) == exported
+
+
+def test_files_too_old_are_not_committed(
+    filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a machine that stood still: they may have been removed meanwhile."""
+    with monkeypatch.context() as days_later:
+        days_later.setattr(delta, "LEFTOVER_SECONDS", 0.0)
+        with pytest.raises(RefusedError, match="too old"):
+            run(filled, lake)
+    assert (rows(lake), len(archived_keys(filled))) == ([], 30)
+    assert run(filled, lake)[0].deleted == 30
+
+
+def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """`act` comes between the writing of files and their commit, once."""
+    ours, acts = MessagesTable.exchange, [act]
+
+    def exchange(self: MessagesTable, *words: Any, **more: Any) -> bool:
+        while acts:
+            acts.pop()()
+        return ours(self, *words, **more)
+
+    monkeypatch.setattr(MessagesTable, "exchange", exchange)
+
+
+def test_an_archive_run_beside_compact(
+    filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several_runs(filled, lake)
+    push_and_pop(filled, 4)
+    between(monkeypatch, lambda: run(filled, lake))
+    assert compact.compact(planned(lake)).rows == 45
+    assert len({row["archive_id"] for row in rows(lake)}) == len(rows(lake)) == 49
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["this console", "another program"])
+def test_two_compactions_never_double_a_row(
+    filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch, *, ours: bool
+) -> None:
+    several_runs(filled, lake)
+    before = rows(lake)
+    offered = planned(lake)
+    path = lake.path("messages")
+    other = (lambda: compact.compact(planned(lake))) if ours else DeltaTable(path).optimize.compact
+    between(monkeypatch, other)
+    with pytest.raises(RefusedError, match="took files out"):
+        compact.compact(offered)
+    assert rows(lake) == before
+    assert compact.compact(planned(lake)).merged == 0
+
+
+def test_a_damaged_file_is_not_merged(filled: Client, lake: Lake) -> None:
+    several_runs(filled, lake, 2)
+    file = Path(lake.path(opened(lake).all_files()[0].path))
+    data = file.read_bytes()
+    at = len(data) // 2
+    file.write_bytes(data[:at] + bytes(4) + data[at + 4 :])
+    with pytest.raises(DamagedError, match="not what the table says"):
+        compact.compact(planned(lake))
+    assert len(opened(lake).all_files()) == 2
+    assert not [name for name in lake.data_files("messages") if "rewritten" in name]
+
+
+# -- erase
+
+
+@contextmanager
+def local_tasks(*_: object) -> Iterator[LocalTasks]:
+    yield LocalTasks()
+
+
+def test_erase_takes_out_all_about_somebody(
+    new_queue: NewQueue, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    fifo = new_queue("fifo", archive_at_pop="on")
+    fifo.push_many([*(f"jane.doe {n}" for n in range(3)), *(f"john {n}" for n in range(4))])
+    fifo.drain()
+    other = new_queue("fifo", payload="bytes", archive_at_pop="on")
+    other.push_many([b"\xffjane.doe", b"\xffjohn"])
+    other.drain()
+    for client in (fifo, other):
+        run(client, lake)
+    where = ("--lake", lake.location, "--url", fifo.url)
+    words = ("pipeline", "erase", *where, "--filter", "payload~jane.doe")
+    before = rows(lake)
+    plan = call(*words, "--dry-run", "--json")
+    assert (plan.status, plan.json["plan"]["rows"], rows(lake)) == (0, 4, before), plan.err
+    refused = call(*words)
+    assert (refused.status, "confirm with: --yes" in refused.err) == (4, True)
+
+    done = call(*words, "--yes", "--json")
+    assert (done.status, done.json["done"]) == (0, 4), done.err
+    left = [row for row in before if "jane" not in str(row["payload"] or row["payload_bytes"])]
+    assert rows(lake) == left
+    assert len(left) == 5
+    assert "jane" in everything_in(lake), "not final yet"
+    (ended,) = [one for one in audited(fifo, erase.VERB) if one.queue == fifo.queue.name]
+    assert (ended.done, ended.outcome, "jane" in str(ended)) == (3, "done", False)
+    assert "jane" not in str(runs_in(tmp_path / "state" / "dbq-console" / "runs").runs[0].words)
+
+    final = call("pipeline", "compact", "--lake", lake.location, "--keep", "0s", "--yes")
+    assert final.status == 0, final.err
+    assert "jane" not in everything_in(lake)
+    assert rows(lake) == left
+
+
+def everything_in(lake: Lake) -> str:
+    """Of all files, in the table or not."""
+    return "".join(str(pq.read_table(lake.path(path)).to_pylist()) for path in lake.data_files(""))
+
+
+def audited(client: Client, verb: str) -> list[Any]:
+    with client.database.transaction("read the audit", read_only=True) as connection:
+        return list(entries(connection, EntryFilter(client.queue.schema, None, verb)))
+
+
+def test_an_id_is_of_one_queue(filled: Client, lake: Lake) -> None:
+    run(filled, lake)
+    words = ("pipeline", "erase", "--lake", lake.location, "--url", filled.url, "--id", "7")
+    assert call(*words).status == 2
+    assert "Name it with --queue" in call(*words).err
+    done = call(*words, "--queue", filled.queue.name, "--yes")
+    assert (done.status, len(rows(lake))) == (0, 29), done.err
+    unknown = call(*words, "--queue", "nobody")
+    assert (unknown.status, "has nothing of 'nobody'" in unknown.err) == (2, True)
+
+
+def test_erase_finds_what_came_after_its_plan(filled: Client, lake: Lake) -> None:
+    several_runs(filled, lake)
+    table = opened(lake)
+    filters = parse_filters([f"payload~{filled.queue.name} 1"])
+    offered = erase.preview(table, filters, removal.queues_of(table))
+    several_runs(filled, lake, 1)
+    compact.compact(planned(lake))
+    erase.erase(filled.database, offered)
+    assert not [row for row in rows(lake) if f"{filled.queue.name} 1" in row["payload"]]
+    assert len(rows(lake)) == 50 - 11 - 4
+
+
+def test_nothing_is_taken_out_beside_an_unfinished_plan(filled: Client, lake: Lake) -> None:
+    stop_at(filled, lake, "delete")
+    words = ("pipeline", "erase", "--lake", lake.location, "--url", filled.url, "--yes")
+    refused = call(*words, "--filter", "reason=pop")
+    assert (refused.status, "unfinished plan" in refused.err) == (4, True)
+    expired = call("pipeline", "expire", *words[2:], "--older", "0s")
+    assert expired.status == 0, "its days are not over"
+    assert len(rows(lake)) == 30
+    run(filled, lake)
+    assert call(*words, "--filter", "reason=pop").status == 0
+    assert rows(lake) == []
+    assert archived_keys(filled) == []
+
+
+_TEXT = st.text("ab%_'\\\"", max_size=4)
+_ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "id": _TEXT,
+            "title": st.none() | _TEXT,
+            "error": st.none() | _TEXT,
+            "payload": st.none() | _TEXT,
+            "payload_bytes": st.none() | _TEXT.map(str.encode),
+            "archived_at": st.none() | st.datetimes().map(lambda at: at.replace(tzinfo=UTC)),
+        }
+    ),
+    max_size=8,
+)
+
+
+@given(_ROWS, st.lists(st.tuples(st.sampled_from(["id=", "title~", "error=", "payload~"]), _TEXT)))
+def test_filters_match_what_they_say(made: list[dict[str, Any]], given_: Any) -> None:
+    """A null matches nothing, so it is never erased by a filter about its column."""
+    words = [(name, value) for name, value in given_ if value]
+    if not words:
+        return
+
+    def is_match(row: dict[str, Any], name: str, value: str) -> bool:
+        column, operator = name[:-1], name[-1]
+        if column == "payload":
+            in_bytes = value.encode() in (row["payload_bytes"] or b"")
+            return value in (row["payload"] or "") or in_bytes
+        found = row[column]
+        return found is not None and (found == value if operator == "=" else value in found)
+
+    batch = pa.RecordBatch.from_pylist(made, schema=SCHEMA)
+    found = matches(batch, parse_filters([name + value for name, value in words])).to_pylist()
+    ids = {value for name, value in words if name == "id="}
+    expected = [
+        (not ids or row["id"] in ids)
+        and all(is_match(row, name, value) for name, value in words if name != "id=")
+        for row in made
+    ]
+    assert found == expected
+
+
+# -- expire
+
+
+def test_expire_takes_out_whole_days(
+    new_queue: NewQueue, lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept, client = (new_queue("fifo", archive_at_pop="on") for _ in range(2))
+    today = datetime.now(UTC).date()
+    for one, days in ((kept, 900), (client, 900), (client, 732), (client, 728), (client, 2)):
+        push_and_pop(one, 3)
+        archived_on(one, f"{today - timedelta(days=days)}T12:00+00:00")
+        run(one, lake)
+    words = ("pipeline", "expire", "--lake", lake.location, "--url", client.url)
+    plain = call(*words)
+    assert (plain.status, "how long" in plain.err) == (2, True)
+    one_queue = call(*words, "--older", "2y", "--queue", client.queue.name, "--yes", "--json")
+    assert (one_queue.status, one_queue.json["done"]) == (0, 6), one_queue.err
+    assert days_of(lake, client) == [today - timedelta(days=days) for days in (728, 2)]
+    assert [one.done for one in audited(client, expiring.VERB)][:1] == [6]
+
+    file = tmp_path / "dbq.toml"
+    file.write_text(
+        f'[profiles.p]\nurl = "${{env:HERE}}"\nrights = "operator"\n'
+        f'expire = "4d"\n[profiles.p.queues."{kept.queue.name}"]\nexpire = "off"\n'
+    )
+    monkeypatch.setenv("DBQ_CONFIG", str(file))
+    monkeypatch.setenv("HERE", client.url)
+    words = ("pipeline", "expire", "--lake", lake.location, "--profile", "p")
+    every = call(*words, "--from", client.database.label, "--yes", "--json")
+    assert (every.status, every.json["done"]) == (0, 3), every.err
+    assert days_of(lake, client) == [today - timedelta(days=2)]
+    assert days_of(lake, kept) == [today - timedelta(days=900)]
+
+
+def days_of(lake: Lake, client: Client) -> list[date]:
+    return sorted({row["date"] for row in rows(lake) if row["queue"].endswith(value_of(client))})
+
+
+def value_of(client: Client) -> str:
+    return client.queue.name.replace(".", "%2E").replace("ü", "%C3%BC")
+
+
+# -- lake, and archive of all queues
+
+
+def test_archive_of_all_queues_by_their_ages_and_what_the_lake_has(
+    new_queue: NewQueue, lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sessions, "tasks", local_tasks)
+    off, young, all_of = (new_queue("fifo", archive_at_pop="on") for _ in range(3))
+    for client in (off, young, all_of):
+        push_and_pop(client, 3)
+    file = tmp_path / "dbq.toml"
+    file.write_text(
+        f'[profiles.p]\nurl = "${{env:HERE}}"\nrights = "operator"\ngroup = "g"\n'
+        f'[profiles.p.queues."{off.queue.name}"]\narchive = "off"\n'
+        f'[profiles.p.queues."{young.queue.name}"]\narchive = "7d"\n'
+        '[profiles.down]\nurl = "postgresql+psycopg://nobody@127.0.0.1:1/none"\n'
+        'rights = "operator"\ngroup = "g"\n'
+    )
+    monkeypatch.setenv("DBQ_CONFIG", str(file))
+    monkeypatch.setenv("HERE", off.url)
+    words = ("pipeline", "archive", "--lake", lake.location)
+    assert call(*words, "--profile", "p").status == 2
+    assert call(*words, "x", "--all", "--profile", "p").status == 2
+    done = call(*words, "--group", "g", "--yes", "--json")
+    assert done.status == 3, done.err
+    assert "down" in done.json["problems"][0]
+    ours = [one for one in done.json["queues"] if one["queue"] == all_of.queue.name]
+    assert [one["result"]["exported"] for one in ours] == [3]
+    assert [len(archived_keys(client)) for client in (off, young, all_of)] == [3, 3, 0]
+    again = call(*words, "--all", "--profile", "p", "--dry-run", "--json")
+    assert (again.status, all_of.queue.name in str(again.json)) == (0, False), again.err
+
+    several_runs(all_of, lake, 2)
+    shown = call("pipeline", "lake", "--lake", lake.location, "--json").json
+    (found,) = [
+        one
+        for one in shown["queues"]
+        if (one["queue"], one["connection"]) == (all_of.queue.name, all_of.database.label)
+    ]
+    figures = ("rows", "days", "files", "files_to_compact", "last_plan")
+    assert [found[figure] for figure in figures] == [10, 1, 2, 2, 3]
+    assert found["last_plan_at"] is not None
+    lines = call("pipeline", "lake", "--lake", lake.location).text.splitlines()
+    assert lines[1].split() == ["table", "rows", "files", "size"]
+    assert "to compact" in lines[4]
+    missing = call("pipeline", "lake", "--lake", str(tmp_path / "nowhere"))
+    assert (missing.status, "has no archive yet" in missing.err) == (2, True)
