@@ -1,18 +1,22 @@
-"""The forecast's tables in the lake, for their writer and readers: paths, columns, hours of week.
+"""The Delta table `forecast` of a lake, for its writer and readers: columns, hours of the week.
 
-    <lake>/forecast/connection=C/<generation>.parquet
-    <lake>/_manifests/forecast/connection=C.json
+    <lake>/forecast/connection=C/....parquet
 
-Each table is a new file; the manifest, written after it, names it, and readers read only that one.
+A queue has a row for each hour of the week, or one without an hour where too little was recorded.
+The figures are of the week `week`, and grow by the factor `growth` each week.
 
-Hours of the week are of the time zone in the manifest: people live by local time, so in UTC the
-whole forecast would be an hour off after each change to or from summer time.
+Hours are of the time zone in the rows: people live by local time, so in UTC the whole forecast
+would be an hour off after each change to or from summer time.
 """
+
+from __future__ import annotations
 
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from console.rollup_files import connection_part
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 HOURS = 168
 HOUR_SECONDS = 3600
@@ -32,13 +36,20 @@ COLUMNS = tuple(f"{measure}_{bound}" for measure in MEASURES for bound in BOUNDS
 UTC_NAME = "UTC"
 
 
-def folder(connection: str) -> str:
-    return f"forecast/{connection_part(connection)}"
+TABLE = "forecast"
+PARTITIONS = ("connection",)
 
 
-def manifest(connection: str) -> str:
-    """Names the current table."""
-    return f"_manifests/forecast/{connection_part(connection)}.json"
+def columns() -> pa.Schema:
+    """Without the partition."""
+    import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+
+    texts = [(name, pa.string()) for name in ("schema", "queue")]
+    counts = [(name, pa.int64()) for name in ("hour", "days", "weeks", "week")]
+    made = [("last_day", pa.date32()), ("zone", pa.string())]
+    figures = [(name, pa.float64()) for name in ("growth", *COLUMNS)]
+    time = ("made_at", pa.timestamp("us", tz="UTC"))
+    return pa.schema([*texts, *counts, *made, time, *figures])
 
 
 def week_and_hour(at: datetime, zone: tzinfo) -> tuple[int, int]:

@@ -70,6 +70,10 @@ class LakeReader:
                 next_step="Name a folder, or a URI such as s3://bucket/folder.",
             ) from error
 
+    def has(self, path: str) -> bool:
+        """OSError."""
+        return bool(self.files.get_file_info([f"{self.root}/{path}"])[0].type.value)
+
     def table(self, folder: str) -> list[TableFile] | None:
         """The files of a table at its last commit; None: there is no table. ConsoleError."""
         from deltalake.exceptions import DeltaError, TableNotFoundError  # noqa: PLC0415

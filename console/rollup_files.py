@@ -1,16 +1,27 @@
-"""The rollup tables, for their writers and readers: widths, paths, columns, percentile sketches.
+"""The Delta table `rollup` of a lake, for its writer and readers: partitions, columns, sketches.
 
-    <lake>/rollup/{minute,hour,day}/<kind>/connection=C/date=D/*.parquet
-    <lake>/_manifests/rollup/connection=C/date=D.json
+    <lake>/rollup/connection=C/date=D/<kind>-<width>-....parquet
 
 A figure with a mean has `<name>_weight` and `<name>_total`, integers, so that minutes add up to
-hours exactly in any order; `<name>_avg`, their quotient; and `<name>_max`.
+hours exactly in any order; `<name>_avg`, their quotient; and `<name>_max`. Each kind has columns of
+its own, the others are null. The kind `segments` says from which segments of recordings a day was
+made.
 """
 
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from console import state
+from console.lake_tables import TableFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 WIDTHS = {"minute": 60, "hour": 3600, "day": 86_400}
 """Seconds per row, the narrowest first."""
@@ -69,6 +80,40 @@ def value_of(bucket: int) -> float:
     return 0.0 if bucket == ZERO else 2 * GAMMA**bucket / (GAMMA + 1)
 
 
+@dataclass(frozen=True)
+class DayMadeOf:
+    """Segments of a day, as (kind, name)."""
+
+    used: frozenset[tuple[str, str]]
+    damaged: frozenset[tuple[str, str]]
+
+
+def days_made_of(
+    files: Iterable[TableFile], read: Callable[[str], list[dict[str, Any]]]
+) -> dict[tuple[str, str], DayMadeOf]:
+    """Of each connection and day in a table. `read`: a file's rows."""
+    found = {}
+    for file in files:
+        if file.partition["kind"] == SEGMENTS and (rows := read(file.path)):
+            names = [(row["segment_kind"], row["segment"], row["damaged"]) for row in rows]
+            found[file.partition["connection"], file.partition["date"]] = DayMadeOf(
+                frozenset((kind, name) for kind, name, damaged in names if not damaged),
+                frozenset((kind, name) for kind, name, damaged in names if damaged),
+            )
+    return found
+
+
+MERGED = "merged-"
+"""How the names of files begin that have several segments of a recording."""
+MERGED_NAMES = "segments"
+"""In their metadata: a JSON list."""
+
+
+def merged_names(metadata: Any) -> frozenset[str]:
+    """From a merged file's metadata. ValueError."""
+    return frozenset(json.loads((metadata.metadata or {}).get(MERGED_NAMES.encode(), b"[]")))
+
+
 def default_lake() -> str:
     """In this user's state."""
     return str(state.folder() / "lake")
@@ -80,17 +125,37 @@ def existing_default_lake() -> str | None:
     return path if Path(path).is_dir() else None
 
 
-def folder(width: str, kind: str, connection: str) -> str:
-    return f"rollup/{width}/{kind}/{connection_part(connection)}"
+TABLE = "rollup"
+PARTITIONS = ("connection", "date", "kind", "width")
+SEGMENTS = "segments"
+"""The kind of the rows that name a day's segments; their width is `day`."""
+QUEUE = ("schema", "queue")
 
 
-def manifests(connection: str) -> str:
-    return f"_manifests/rollup/{connection_part(connection)}"
+def columns() -> pa.Schema:
+    """Of all kinds, without the partitions."""
+    import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+
+    time, text, count, figure = pa.timestamp("us", tz="UTC"), pa.string(), pa.int64(), pa.float64()
+    fields = [("begin", time), *((name, text) for name in (*QUEUE, "design")), ("looks", count)]
+    fields += [("sources", pa.int32()), ("problems", count), ("estimates", count)]
+    for name in MEANS:
+        fields += [(f"{name}_max", count if name in COUNTS else figure), (f"{name}_avg", figure)]
+        fields += [(f"{name}_weight", count), (f"{name}_total", count)]
+    fields += [(name, figure) for name in _PERCENTILES]
+    fields += [("latency_sketch", pa.map_(pa.int32(), count))]
+    fields += [(name, text) for name in ("code", "severity", "summary", "wait_kind", "wait")]
+    fields += [("looked", count), ("first_at", time), ("last_at", time)]
+    fields += [("sessions_total", count), ("sessions_max", count)]
+    fields += [("segment_kind", text), ("segment", text), ("damaged", pa.bool_())]
+    error = {"relative_error": f"{RELATIVE_ERROR}", "gamma": f"{GAMMA}", "comment": ERROR_COMMENT}
+    estimated = {"latency_sketch", *_PERCENTILES}
+    return pa.schema(
+        [pa.field(name, of, metadata=error if name in estimated else None) for name, of in fields]
+    )
 
 
-def manifest(connection: str, day: object) -> str:
-    """Says which segments a day was made from."""
-    return f"{manifests(connection)}/date={day}.json"
+_PERCENTILES = tuple(f"latency_seconds_p{percent}" for percent in PERCENTILES)
 
 
 def connection_part(connection: str) -> str:

@@ -177,7 +177,9 @@ def _differences(connection: Connection, queue: Queue) -> list[Difference]:
         return catalog  # whether the queue is paused, and with what code, is not known yet
     found = [*_columns(connection, queue), *_sequences(connection, queue)]
     found += _code(connection, queue)
-    found += [_index(one) for one in indexes.missing(connection, queue)]
+    with_columns = _indexes_of(product_of(connection), queue, found)
+    lacking = indexes.missing(connection, queue)
+    found += [_index(one) for one in lacking if one.statement not in with_columns]
     found += catalog
     if queue.version != INTERFACE_VERSION:
         versions = (str(queue.version), str(INTERFACE_VERSION))
@@ -422,14 +424,25 @@ def _add_sequences(connection: Connection, queue: Queue, found: Sequence[Differe
 
 def _add_columns(connection: Connection, queue: Queue, found: Sequence[Difference]) -> None:
     product = product_of(connection)
-    lacking = {difference.name for difference in found if difference.kind == "column"}
-    added = [c for c in shipped.columns(product, queue) if f"{c.table}.{c.name}" in lacking]
-    for column in added:
+    for column in _lacking_columns(product, queue, found):
         _run(connection, column.statement)
-    for statement in dict.fromkeys(
-        text for column in added for text in shipped.indexes_on(product, queue, column)
-    ):
+    for statement in _indexes_of(product, queue, found):
         _run(connection, statement)
+
+
+def _lacking_columns(
+    product: Product, queue: Queue, found: Sequence[Difference]
+) -> list[shipped.ShippedColumn]:
+    lacking = {difference.name for difference in found if difference.kind == "column"}
+    return [c for c in shipped.columns(product, queue) if f"{c.table}.{c.name}" in lacking]
+
+
+def _indexes_of(product: Product, queue: Queue, found: Sequence[Difference]) -> list[str]:
+    """The statements that create the indexes that lack because their columns do: with these, and
+    so not while callers continue."""
+    columns = _lacking_columns(product, queue, found)
+    texts = (text for one in columns for text in shipped.indexes_on(product, queue, one))
+    return list(dict.fromkeys(texts))
 
 
 def _run(connection: Connection, text: str) -> None:

@@ -121,9 +121,10 @@ def expected_lines(
         rows.append((bare_moment(at, zone), *_band(hour.pushes), *_band(hour.pops)))
     made = "" if known.made_at is None else f", made {moment(known.made_at, zone)}"
     weeks = numbered(known.weeks, "week")
+    growth = f", {known.growth - 1:+.1%} a week" if known.growth != 1.0 else ""
     return [
         *aligned(rows),
-        f"the median of the same hours of the last {weeks}, and the band with 90 %{made}",
+        f"the median of the same hours of the last {weeks}, and the band with 90 %{growth}{made}",
     ]
 
 

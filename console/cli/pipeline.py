@@ -39,7 +39,7 @@ _shared = click.option(
     is_flag=True,
     help="From now on the lake's group may read and write its files. Without it: only its user.",
 )
-_master = click.option("--master", metavar="M", help="Spark's master. [local[*]]")
+_master = click.option("--master", metavar="M", help="Spark's master. [local[*,4]]")
 
 
 @click.command(cls=RecordedJob)
@@ -485,7 +485,7 @@ def archive(  # noqa: PLR0913  # a verb's options
         opened.open_to_group()
     with (
         tasks(f"{job.VERB} {name}", master) as spreading,
-        progress(call, f"archive {name}") as on_progress,
+        progress(call, f"archive {name}", total=offered.rows) as on_progress,
     ):
         done = job.archive(
             database,

@@ -16,8 +16,8 @@ from console import sql
 from console.catalog import Queue
 from console.clock import utc
 from console.doctor.finding import Code, Finding
-from console.engines import Database, Session
-from console.errors import ConnectionFailedError, ConsoleError
+from console.engines import Database, Session, lock_limit
+from console.errors import BusyError, ConnectionFailedError, ConsoleError
 from console.monitor.limits import DEFAULTS, Thresholds
 from console.monitor.message import Masks
 from console.monitor.sample_queries import limit_transaction
@@ -36,6 +36,8 @@ PATIENCE_SECONDS = 10.0
 STATEMENT_SECONDS = 5.0
 """Time-out of a statement that takes milliseconds."""
 LOCK_SECONDS = 1.0
+_LOCK_MET_SECONDS = 0.05
+"""How long a check waits for a lock once the queue's figures, or another check, met one."""
 MOST = 10_000
 """Rows are counted up to here; one more means "more than"."""
 
@@ -55,6 +57,8 @@ class CheckContext:
     """What is hidden in the errors that a finding quotes."""
     unseen: list[str] = field(default_factory=list)
     """What could not be checked, and why. With any of these the queue is not "all clear"."""
+    met_lock: bool = False
+    """Whether somebody seems to have locked the queue's table."""
     clock_ahead: timedelta = timedelta()
     """How far the database's clock is ahead of ours."""
     forecasts: TrafficForecasts | None = None
@@ -200,11 +204,13 @@ class CheckGroup:
 def run_check(context: CheckContext, what: str, check: Check) -> Iterator[Finding]:
     """Its findings, dated. If it fails, `what` is reported as unseen, with the reason."""
     try:
-        for finding in check(context):
-            yield finding.with_since(context.now)
+        with lock_limit(_LOCK_MET_SECONDS if context.met_lock else None):
+            for finding in check(context):
+                yield finding.with_since(context.now)
     except ConnectionFailedError:
         raise
     except ConsoleError as error:
+        context.met_lock = context.met_lock or isinstance(error, BusyError)
         context.unseen.append(f"{what}: {error.why or error.what}")
 
 

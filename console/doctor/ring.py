@@ -110,7 +110,8 @@ class _Stranded:
     number: int
     id: int
     pushed_at: datetime
-    age_seconds: float
+    age_seconds: float | None
+    """None: pushed at -infinity."""
     next_pop: int
     turn: int | None
 
@@ -376,24 +377,26 @@ def _check_stranded(ring: RingState) -> Iterator[Finding]:
     context, now = ring.context, ring.now
     left = _stranded_messages(context)
     if left:
-        oldest_seconds = max(one.age_seconds for one in left)
+        oldest = min(left, key=lambda one: one.pushed_at)
+        age = oldest.age_seconds
+        old = "there since -infinity" if age is None else f"{duration(age)} old"
         holes = total(ring.ranges(LostKind.PARKED_HOLE))
         yield Finding(
             STRANDED,
-            f"{numbered(len(left), 'message')} of parked numbers that no pop takes, the oldest "
-            f"{duration(oldest_seconds)} old",
+            f"{numbered(len(left), 'message')} of parked numbers that no pop takes, "
+            f"the oldest {old}",
             evidence={
                 "count": len(left),
                 "numbers": [one.number for one in left[:100]],
                 "ids": [one.id for one in left[:100]],
-                "oldest_seconds": oldest_seconds,
+                "oldest_seconds": age,
                 "parked": now.parked,
                 "parked_holes": holes,
             },
             cause=f"{now.parked:,} numbers are parked, and a pop checks 64 of them"
             + (f"; {holes:,} of them are holes" if holes else ""),
             consequence="they wait for their turn, and other messages overtake them",
-            since=min(one.pushed_at for one in left),
+            since=oldest.pushed_at,
             repair=ring.repair(LostKind.PARKED_HOLE) if holes else relay(ring.queue),
         )
 
@@ -403,7 +406,7 @@ def _stranded_messages(context: CheckContext) -> list[_Stranded]:
     before = {
         one.number: one
         for one in context.query_unlimited(_Stranded, "stranded")
-        if one.age_seconds >= _STRANDED_SECONDS
+        if one.age_seconds is None or one.age_seconds >= _STRANDED_SECONDS
     }
     if not before:
         return []

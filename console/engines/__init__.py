@@ -9,9 +9,11 @@ from console.engines.database import (
     CONSUMERS,
     Database,
     Session,
+    lock_limit,
     no_timeout,
     retry_transient,
     time_limit,
+    within_lock_limit,
 )
 from console.engines.hosts import with_hosts
 from console.engines.product import THIS_MACHINE, TRANSPORT, Capabilities, Product, Timeouts
@@ -31,12 +33,14 @@ __all__ = [
     "Product",
     "Session",
     "Timeouts",
+    "lock_limit",
     "no_timeout",
     "open_database",
     "product",
     "product_of",
     "retry_transient",
     "time_limit",
+    "within_lock_limit",
 ]
 
 PRODUCTS: dict[str, Product] = {

@@ -80,6 +80,25 @@ def reason_to_stop() -> str:
     return ""
 
 
+_LOCK_LIMIT: ContextVar[float | None] = ContextVar("lock_limit", default=None)
+
+
+@contextmanager
+def lock_limit(seconds: float | None) -> Iterator[None]:
+    """Transactions of this thread wait at most so long for a lock in the block; None: as usual."""
+    token = _LOCK_LIMIT.set(seconds)
+    try:
+        yield
+    finally:
+        _LOCK_LIMIT.reset(token)
+
+
+def within_lock_limit(usual: float) -> float:
+    """For those who set the time-out of locks themselves."""
+    limit = _LOCK_LIMIT.get()
+    return usual if limit is None else min(limit, usual)
+
+
 _NO_TIMEOUT: ContextVar[bool] = ContextVar("no_timeout", default=False)
 
 
@@ -227,6 +246,8 @@ def _transaction(
     committing = False
     try:
         with connection.begin():
+            if (seconds := _LOCK_LIMIT.get()) is not None:
+                product.limit_locks(connection, seconds)
             yield
             if connection.invalidated:
                 raise ConnectionFailedError(

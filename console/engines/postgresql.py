@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +161,8 @@ class PostgreSQL:
         from console.engines import bounded_connection  # noqa: PLC0415
 
         check_options(url)
+        if (seconds := int(str(url.query.get("connect_timeout", 0)))) > 0:
+            timeouts = replace(timeouts, connect_seconds=seconds)
         url = url.set(drivername=f"postgresql+{bounded_connection.Dialect.driver}")
         given = url.query.get("options", os.environ.get("PGOPTIONS", ""))
         settings = SessionSettings(timeouts, given if isinstance(given, str) else " ".join(given))
@@ -250,6 +253,9 @@ class PostgreSQL:
         found = kind(what, why=why, next_step=next_step or original.diag.message_hint or "")
         found.of_a_row = state[:2] in {"22", "54"}  # data exceptions; text nested too deeply
         return found
+
+    def limit_locks(self, connection: Connection, seconds: float) -> None:
+        sql.value(connection, str, "server.limit_locks", lock_timeout=f"{seconds * 1000:.0f}ms")
 
     def wait_for_notification(self, connection: Connection, seconds: float) -> None:
         """Return at the next notification or after `seconds`; requires LISTEN and autocommit."""

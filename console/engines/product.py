@@ -137,6 +137,10 @@ class Product(Protocol):
 
     def translate(self, error: DBAPIError, doing: str) -> ConsoleError: ...
 
+    def limit_locks(self, connection: Connection, seconds: float) -> None:
+        """Wait at most so long for a lock, in this transaction."""
+        ...
+
     def wait_for_notification(self, connection: Connection, seconds: float) -> None: ...
 
     def permission_warnings(self, connection: Connection) -> AbstractContextManager[list[str]]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.catalog import LIMITS, Kind, Queue
 from console.clock import elapsed, utc
-from console.engines import Database, Session, Timeouts
+from console.engines import Database, Session, Timeouts, within_lock_limit
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, TooSlowError
 from console.monitor.figures import FIGURES, Key, StatusRow, age_as_of, key_of
 from console.monitor.memory import Memory
@@ -114,7 +114,8 @@ def limit_transaction(
     lock_seconds: float | None = None,
 ) -> ServerState:
     """Set time-outs and planner options for this transaction, in the server or in the driver."""
-    lock = Budget.of(database.timeouts).lock if lock_seconds is None else lock_seconds
+    usual = Budget.of(database.timeouts).lock if lock_seconds is None else lock_seconds
+    lock = within_lock_limit(usual)
     if sql.has(connection, "server.server_state"):
         limits = replace(database.timeouts, statement_seconds=statement_seconds, lock_seconds=lock)
         connection.execution_options(dbq_timeouts=limits)

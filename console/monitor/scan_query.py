@@ -91,6 +91,7 @@ class KeyType:
 
 
 _BUILT_IN = KeyType("pg_catalog", "text", "pg_catalog")
+_TIME = KeyType("pg_catalog", "timestamptz", "pg_catalog")
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,8 @@ class MessageSource:
     hidden: Mapping[str, str] = field(default_factory=dict)
     """State -> why the server hides its messages from this login."""
     key_type: KeyType = _BUILT_IN
+    due_type: KeyType = _TIME
+    """Of the due times: a date may be later than any timestamptz."""
 
     @classmethod
     def of(cls, connection: Connection, queue: Queue) -> MessageSource:
@@ -118,7 +121,9 @@ class MessageSource:
         kind = "" if body is None else _payload_kind(types.get(body, ""), product)
         id_type = types.get(queue.roles.get("id", ""), "")
         key_type = KeyType.of(connection, queue)
-        return cls(product, queue, kind, id_type, _hidden(connection, queue), key_type)
+        due = queue.roles.get("due_at")
+        due_type = KeyType.read(connection, queue, due) if due else _TIME
+        return cls(product, queue, kind, id_type, _hidden(connection, queue), key_type, due_type)
 
     @classmethod
     def installed(cls, product: Product, queue: Queue) -> MessageSource:
@@ -130,9 +135,14 @@ class MessageSource:
     @property
     def key_values(self) -> Mapping[str, str]:
         """For the statements that compare keys."""
-        key = self.key_type
-        operators = key.operators or ""
-        return {"key_schema": key.schema, "key_type": key.name, "key_operators": operators}
+        key, due = self.key_type, self.due_type
+        return {
+            "key_schema": key.schema,
+            "key_type": key.name,
+            "key_operators": key.operators or "",
+            "due_schema": due.schema,
+            "due_type": due.name,
+        }
 
     @property
     def own_operators(self) -> str:

@@ -6,14 +6,17 @@ one that was forked: the library's threads do not survive a fork.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+from urllib.parse import quote
 
 from console import lake_tables
 from console.errors import RefusedError
@@ -30,6 +33,8 @@ store."""
 LEFTOVER_SECONDS = 7 * 86_400.0
 """A file that no commit names may be of a run at work for so long."""
 _UNREADABLE = {"deletionVectors", "columnMapping"}
+_LONGEST = 200
+"""Characters of a folder's name; most filesystems take 255 bytes."""
 Filters = Sequence[tuple[str, str, Any]]
 """Of partitions: (column, operator, value), all of which hold."""
 
@@ -151,15 +156,23 @@ class LakeTable:
             serial = self.last_serial(application) + 1
             # As in exchange, without retries.
             properties = _transaction(application, serial, {}, max_commit_retries=0)
-            of = list(partitions)
-            try:
-                self._write(files, "overwrite", commit_properties=properties, partition_filters=of)
-            except CommitFailedError as error:
-                raise RefusedError(
-                    f"Another run changed the table {self.lake.path(self.FOLDER)} meanwhile.",
-                    why=lake_tables.first_line(error),
-                    next_step="Nothing was changed by this run. Run it again.",
-                ) from error
+            more = {"commit_properties": properties, "partition_filters": list(partitions)}
+            while True:
+                version = self._table.version()
+                try:
+                    self._write(files, "overwrite", **more)
+                except CommitFailedError as error:
+                    self._table.update_incremental()
+                    others = self._table.version() > version
+                    if others and self.last_serial(application) < serial:
+                        continue  # of other partitions
+                    raise RefusedError(
+                        f"Another run changed the table {self.lake.path(self.FOLDER)} meanwhile.",
+                        why=lake_tables.first_line(error),
+                        next_step="Nothing was changed by this run. Run it again.",
+                    ) from error
+                self._table.update_incremental()  # it knows its own transaction from now on
+                return
 
     def exchange(
         self,
@@ -307,6 +320,15 @@ class LakeTable:
             yield
         except (DeltaError, OSError, ValueError) as error:
             raise lake_tables.table_error(lake.location, cls.FOLDER, error, DamagedError) from error
+
+
+def folder_value(value: str) -> str:
+    """In the name of a folder: all of it, or its beginning and a digest."""
+    quoted = quote(value, safe="")
+    if len(quoted) <= _LONGEST:
+        return quoted
+    beginning = re.sub("%.?$", "", quoted[: _LONGEST - 17])
+    return f"{beginning}-{hashlib.sha256(value.encode()).hexdigest()[:16]}"
 
 
 def _transaction(

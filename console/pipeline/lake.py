@@ -1,29 +1,23 @@
 """The lake: the files of a folder, on any filesystem that Arrow supports.
 
-    _lake.json                            whether its group may read and write it
-    messages/...                          the Delta table of archived messages: `table`
-    rollup/... forecast/... _manifests/   rollups and forecasts, and the manifests that name them
-    _trash/<path>.<random>                damaged manifests
+    _lake.json                                  whether its group may read and write it
+    messages/... rollup/... forecast/...        its Delta tables: `delta`
 
-Only data files end in `.parquet`; readers skip names that begin with `_` or `.`, and read what a
-commit of the table or a manifest names. Files are written atomically, in a folder or an object
-store. A folder has atomic renames and locks. An object store has neither: an object appears when
-its upload has ended. So there a file never replaces another: each has a name of its own, its
-manifest is put last, and readers read what manifests name.
+Only data files end in `.parquet`; what a commit of a table does not name is nobody's. Files are
+written atomically, in a folder or an object store: there an object appears when its upload has
+ended. Each has a name of its own.
 
 In a folder only its user can read the files, unless `_lake.json` says that its group may.
 """
 
 import errno
-import fcntl
 import json
 import os
 import re
 import tempfile
-import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -33,14 +27,11 @@ from urllib.parse import unquote
 from console import lake_tables
 from console.errors import ConsoleError, RefusedError, UsageError
 
-MANIFESTS = "_manifests"
-TRASH = "_trash"
 DATA = ".parquet"
 _SETTINGS = "_lake.json"
 _TEMPORARY = "_tmp-"
 _FORMAT = "dbq-console lake"
 _SMALL = 8 * 2**20
-_UNLISTED_SECONDS = 86_400.0
 _GROUP_FILE, _GROUP_FOLDER = 0o660, 0o2770
 """A folder's group is that of all that is made in it."""
 
@@ -64,12 +55,6 @@ def connection_of(part: str) -> str:
 def readable(name: str) -> bool:
     """Whether a file of that name is a data file."""
     return name.endswith(DATA) and not name.startswith(("_", "."))
-
-
-def unique_path(path: str) -> str:
-    """A path beside this one that no other file ever has."""
-    stem, dot, ending = path.rpartition(".")
-    return f"{stem}-{uuid.uuid4().hex[:12]}{dot}{ending}"
 
 
 class Lake:
@@ -110,11 +95,6 @@ class Lake:
     def can_replace(self) -> bool:
         """Whether files can replace others. Spark can read such lakes itself."""
         return self._storage.can_replace
-
-    def new_path(self, path: str) -> str:
-        """Where to write the file that `path` is meant for; without renames a new unique path, for
-        a manifest to name."""
-        return self._storage.new_path(path)
 
     def path(self, path: str) -> str:
         """The filesystem's path. DamagedError for one outside the lake."""
@@ -172,6 +152,10 @@ class Lake:
     def exists(self, path: str) -> bool:
         return bool(self._info(path).is_file)
 
+    def _info(self, path: str) -> Any:
+        with self._translated("read", path):
+            return self.filesystem.get_file_info([self.path(path)])[0]
+
     def size(self, path: str) -> int:
         """In bytes. FileNotFoundError."""
         size = self._info(path).size
@@ -179,17 +163,8 @@ class Lake:
             raise FileNotFoundError(path)
         return int(size)
 
-    def age_seconds(self, path: str) -> float:
-        """By this machine's clock; 0: unknown."""
-        written = self._info(path).mtime_ns
-        return 0.0 if written is None else time.time() - written / 1e9
-
-    def _info(self, path: str) -> Any:
-        with self._translated("read", path):
-            return self.filesystem.get_file_info([self.path(path)])[0]
-
     def read_json(self, path: str) -> dict[str, Any]:
-        """A manifest. FileNotFoundError; DamagedError where it is not a JSON object."""
+        """FileNotFoundError; DamagedError where it is not a JSON object."""
         with (
             self._translated("read", path),
             self.filesystem.open_input_stream(self.path(path)) as file,
@@ -231,7 +206,7 @@ class Lake:
     # -- writing
 
     def write_json(self, path: str, content: Mapping[str, Any]) -> None:
-        """Write a manifest atomically."""
+        """Write it atomically."""
         with self.writing(path) as file:
             file.write(json.dumps(content, ensure_ascii=False).encode())
 
@@ -248,49 +223,10 @@ class Lake:
         ):
             yield file
 
-    @contextmanager
-    def locked(self, work: str) -> Iterator[None]:
-        """RefusedError where another run is doing `work` in this lake.
-
-        Only in folders: an object store has no lock that ends with its holder.
-        """
-        path = f"{MANIFESTS}/{work}.lock"
-        with ExitStack() as stack:
-            with self._translated("written", path):
-                full = self.path(path)
-                acquired = stack.enter_context(self._storage.locked(full, group=self._of_group))
-            if not acquired:
-                raise RefusedError(
-                    f"Another {work} is running in the lake {self.location}.",
-                    why=f"It holds {self.path(path)}.",
-                    next_step="Wait until it has ended: a second one would do the same.",
-                )
-            yield
-
-    def discard(self, path: str) -> None:
-        """Move a file to the trash, which nothing reads. Nothing where it does not exist."""
-        target = self.path(f"{TRASH}/{path}.{uuid.uuid4().hex[:12]}")
-        if not self.exists(path):
-            return
-        with self._translated("written", path), suppress(FileNotFoundError):
-            self._storage.make_folder(target.rpartition("/")[0], group=self._of_group)
-            self.filesystem.move(self.path(path), target)
-
     def remove(self, path: str) -> None:
         """Nothing where it does not exist."""
         with self._translated("written", path), suppress(FileNotFoundError):
             self.filesystem.delete_file(self.path(path))
-
-    def remove_unlisted(self, folder: str, listed: Collection[str]) -> None:
-        """Remove all files of a folder that a manifest does not list.
-
-        Without locks only after a day: until then a reader of an earlier manifest may need the
-        file, or it is of a writer whose manifest is still to come.
-        """
-        least = 0.0 if self.can_replace else _UNLISTED_SECONDS
-        for path in self.files(folder):
-            if path not in listed and (not least or self.age_seconds(path) >= least):
-                self.remove(path)
 
     @contextmanager
     def _translated(self, done: str, path: str) -> Iterator[None]:
@@ -336,14 +272,9 @@ class Folder:
     """Local or mounted. Paths are absolute; `files` is Arrow's filesystem."""
 
     can_replace = True
-    """Whether a file can replace another atomically."""
 
     def __init__(self, files: Any) -> None:
         self.files = files
-
-    def new_path(self, path: str) -> str:
-        """Where to write the file that `path` is meant for: the same, or a new unique path."""
-        return path
 
     def make_folder(self, path: str, *, group: bool) -> None:
         """With its parents. Those that exist stay as they are."""
@@ -376,21 +307,6 @@ class Folder:
                 self.files.delete_file(beside)
             raise
 
-    @contextmanager
-    def locked(self, path: str, *, group: bool) -> Iterator[bool]:
-        """Yields whether the lock was free."""
-        self.make_folder(path.rpartition("/")[0], group=group)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _GROUP_FILE if group else 0o600)
-        try:
-            acquired = True
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                acquired = False
-            yield acquired
-        finally:
-            os.close(descriptor)
-
 
 class ObjectStore:
     """Any that Arrow knows."""
@@ -399,9 +315,6 @@ class ObjectStore:
 
     def __init__(self, files: Any) -> None:
         self.files = files
-
-    def new_path(self, path: str) -> str:
-        return unique_path(path)
 
     def make_folder(self, path: str, *, group: bool) -> None:
         """An object store has none."""
@@ -428,12 +341,6 @@ class ObjectStore:
                 upload.write(local.read_buffer())
         finally:
             Path(spool).unlink()
-
-    @contextmanager
-    def locked(self, path: str, *, group: bool) -> Iterator[bool]:
-        """Always free: no lock here ends with its holder. Concurrent writers do no harm."""
-        del path, group
-        yield True
 
 
 Storage = Folder | ObjectStore

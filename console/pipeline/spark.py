@@ -171,11 +171,32 @@ def _rebuilt(failed: Mapping[str, Any]) -> ConsoleError:
     return error
 
 
+@contextmanager
+def _worded() -> Iterator[None]:
+    """Errors of Spark, which come when a DataFrame is carried out, as ConsoleErrors."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415  # the extra's
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise _spark_error(error) from error
+
+
+_FILE = re.compile(r"FAILED_READ_FILE|CANNOT_READ_FILE|FileNotFound|FILE_NOT_EXIST|PARQUET|JSON")
+
+
 def _spark_error(error: Exception) -> Exception:
     """Spark's error for the operator: its last line of a Python error, else its first line."""
     lines = [line.strip(" \t:") for line in str(error).splitlines()]
     lines = [line for line in lines if line and not line.startswith("An error occurred while call")]
     python = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
+    if about := next((line for line in lines if _FILE.search(line)), None):
+        return ConsoleError(
+            "Spark cannot read a file.",
+            why=about,
+            next_step="Check that it is there, whole, and what its ending says; then run it again.",
+        )
     return ConsoleError(
         "A task of the pipeline failed on Spark.",
         why=[*lines[:1], *python][-1] if lines else type(error).__name__,
@@ -205,7 +226,7 @@ _EXTRA = {
 
 def tasks_at_once(master: str | None, at_once: int) -> int:
     """The most tasks that run at a time, as far as is known before Spark has started."""
-    local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master or "local[*]")
+    local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master or LOCAL)
     if under_submit() or local is None:
         return at_once
     cores = os.cpu_count() or 1 if local[1] == "*" else int(local[1] or 1)
@@ -244,7 +265,7 @@ def security(master: str | None) -> Security:
     """Of a job on that master, before Spark has started: always on this machine alone, on a cluster
     by its configuration."""
     configured = _configured()
-    where = master or (configured.get("spark.master", "?") if under_submit() else "local[*]")
+    where = master or (configured.get("spark.master", "?") if under_submit() else LOCAL)
     if where.startswith("local"):
         return Security(where, authenticated=True, encrypted=True)
     on = {name for name, value in configured.items() if value.lower() == "true"}
@@ -273,13 +294,13 @@ def _configured() -> dict[str, str]:
 def session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> "Iterator[SparkSession]":
-    """A Spark session, stopped at the end. `settings`: of Spark."""
+    """A Spark session, stopped at the end. `settings`: of Spark. ConsoleError where Spark fails in
+    the body."""
     with _running(name, master, settings):
         from pyspark.sql import SparkSession  # noqa: PLC0415  # the extra's, and slow to import
 
-        spark = SparkSession.builder.getOrCreate()
-        _set_partitions(spark)
-        yield spark
+        with _worded():
+            yield SparkSession.builder.getOrCreate()
 
 
 @contextmanager
@@ -356,7 +377,7 @@ def start(
 
     defaults = dict(_SETTINGS)
     if not under_submit():
-        master = master or "local[*]"
+        master = master or LOCAL
         os.environ["JAVA_HOME"] = str(java_home())
         if master.startswith("local"):
             defaults |= _LOCAL
@@ -379,19 +400,9 @@ def start(
         ) from error
 
 
-def _set_partitions(spark: "SparkSession") -> None:
-    """Unless configured: as many shuffle partitions as local cores, on a cluster twice its cores.
-
-    Spark's default of 200 makes many small ones.
-    """
-    context = spark.sparkContext
-    if context.getConf().contains(_PARTITIONS):
-        return
-    local = (context.master or "").startswith("local")
-    cores = context.defaultParallelism
-    spark.conf.set(_PARTITIONS, str(cores if local else max(_LEAST_PARTS, 2 * cores)))
-
-
+LOCAL = "local[*,4]"
+"""All cores; what fails for its worker's sake, as when it was killed for its memory, is tried up to
+four times."""
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -412,10 +423,7 @@ _ENCRYPTION = {
 _SETTING = re.compile(r"(?m)^[ \t]*([^#\s=:]+)[ \t]*[\s=:][ \t]*(\S+)")
 _QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Half of the JVM's time until the first tasks goes into optimizing code that runs once."""
-_LEAST_PARTS = 32
-_PARTITIONS = "spark.sql.shuffle.partitions"
 _LOCAL = _SECURE | {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    _PARTITIONS: str(os.cpu_count() or 1),
 }

@@ -9,8 +9,6 @@ the plan's serial number: so it is there once, however often it is tried.
 
 from __future__ import annotations
 
-import hashlib
-import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,7 +16,7 @@ from urllib.parse import quote, unquote
 
 from console.catalog import Queue
 from console.errors import UsageError
-from console.pipeline.delta import LakeTable
+from console.pipeline.delta import LakeTable, folder_value
 from console.pipeline.lake import Lake
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 
 FOLDER = "messages"
 PARTITIONS = ("connection", "queue", "date")
-_LONGEST = 200
-"""Characters of a folder's name; most filesystems take 255 bytes."""
 
 
 @dataclass(frozen=True)
@@ -164,12 +160,4 @@ def folder_of(connection: str, queue: str, date: str) -> str:
     """Of the files of a day, from the lake. The table says of which queue they are: of a name too
     long for a folder there is the beginning, and a digest."""
     values = zip(PARTITIONS, (connection, queue, date), strict=True)
-    return "/".join((FOLDER, *(f"{name}={_folder_value(value)}" for name, value in values)))
-
-
-def _folder_value(value: str) -> str:
-    quoted = quote(value, safe="")
-    if len(quoted) <= _LONGEST:
-        return quoted
-    beginning = re.sub("%.?$", "", quoted[: _LONGEST - 17])
-    return f"{beginning}-{hashlib.sha256(value.encode()).hexdigest()[:16]}"
+    return "/".join((FOLDER, *(f"{name}={folder_value(value)}" for name, value in values)))

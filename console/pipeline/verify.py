@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 # (one pop, where numbers rise with time). So a log can be checked in pieces: first the front of
 # each piece, then each piece with the fronts of those before it.
 
+Numbers = np.ndarray[Any, Any]
 Point = tuple[int, float]
 """A push's number, and its time in any unit; NaN: unknown."""
 
@@ -65,12 +67,27 @@ class Front:
         number, pushed = point[0], -math.inf if math.isnan(point[1]) else point[1]
         return max((n - number for n, p in self._points if n > number and p >= pushed), default=0)
 
+    def judged(self, numbers: Numbers, pushed: Numbers) -> Numbers:
+        """For each pop of a log, in order, by how many numbers it was overtaken; 0: it was not.
+        Then they are in the front."""
+        added = np.where(np.isnan(pushed), np.inf, pushed)
+        # Beyond all before it in both: not overtaken, and then it alone is the front.
+        most = max((n for n, _ in self._points), default=np.iinfo(np.int64).min)
+        last = max((p for _, p in self._points), default=-np.inf)
+        beyond = numbers > np.maximum.accumulate(np.append(most, numbers))[:-1]
+        beyond &= added >= np.maximum.accumulate(np.append(last, added))[:-1]
+        found = np.zeros(len(numbers), np.int64)
+        for at in np.flatnonzero(~beyond):
+            self._restart(numbers, added, beyond, int(at) - 1)
+            point = int(numbers[at]), float(pushed[at])
+            found[at] = self.overtook(point)
+            self.add(point)
+        self._restart(numbers, added, beyond, len(numbers) - 1)
+        return found
 
-def judge(points: Iterable[Point], front: Front) -> Iterator[int]:
-    """For each pop, in order, by how many numbers it was overtaken; 0: it was not."""
-    for point in points:
-        yield front.overtook(point)
-        front.add(point)
+    def _restart(self, numbers: Numbers, added: Numbers, beyond: Numbers, at: int) -> None:
+        if at >= 0 and beyond[at]:
+            self._points = [(int(numbers[at]), float(added[at]))]
 
 
 def before(fronts: Sequence[Sequence[Point]]) -> list[list[Point]]:
@@ -385,8 +402,7 @@ def _fronts(log: DataFrame) -> dict[int, list[Point]]:
 def _front_of(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
     front, piece = Front(), None
     for batch in batches:
-        for point in _points(batch):
-            front.add(point)
+        front.judged(*_points(batch))
         piece = batch.column(0)[0].as_py() if batch.num_rows else piece
     if piece is not None:
         numbers, pushed = zip(*front.points, strict=True)
@@ -410,12 +426,11 @@ def _checker(
             if piece is None:
                 piece = batch.column(0)[0].as_py()
                 front = Front(fronts[piece])
-            for at, by in enumerate(judge(_points(batch), front)):
-                if by:
-                    overtaken += 1
-                    farthest = max(farthest, by)
-                    if len(ids) < SHOWN:
-                        ids.append(batch.column(3)[at].as_py())
+            by = front.judged(*_points(batch))
+            overtaken += int(np.count_nonzero(by))
+            farthest = max(farthest, int(by.max()))
+            some = np.flatnonzero(by)[: SHOWN - len(ids)]
+            ids += batch.column(3).take(pa.array(some)).to_pylist()
         if piece is not None:
             columns = [
                 pa.array([piece], pa.int32()),
@@ -429,7 +444,6 @@ def _checker(
     return check
 
 
-def _points(batch: "pa.RecordBatch") -> Sequence[Point]:
-    numbers = batch.column(1).to_pylist()
-    pushed = [math.nan if one is None else one for one in batch.column(2).to_pylist()]
-    return list(zip(numbers, pushed, strict=True))
+def _points(batch: "pa.RecordBatch") -> tuple[Numbers, Numbers]:
+    """Numbers, and times with NaN for null."""
+    return batch.column(1).to_numpy(), batch.column(2).to_numpy(zero_copy_only=False)

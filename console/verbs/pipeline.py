@@ -24,7 +24,7 @@ class ArchivedFilterType(click.ParamType[str]):
 
 _LAKE = Parameter("lake", "A folder or a URI; empty: in this user's state.")
 _SHARED = Parameter("shared", "From now on the lake's group may read and write it.", is_flag=True)
-_MASTER = Parameter("master", "Spark's.", default="local[*]")
+_MASTER = Parameter("master", "Spark's.", default="local[*,4]")
 _FROM = Parameter("from", "The connection whose archive it was.")
 
 JOBS: tuple[Verb, ...] = (

@@ -283,19 +283,18 @@ SET
         FOR JSON PATH, INCLUDE_NULL_VALUES
     ) END,
     -- end
+    [{error}] = NULL, -- when role error
     [{done_at}] = NULL, -- when role done_at
     [{claimed_by}] = NULL, -- when role claimed_by
     -- when to_back=yes
     -- A microsecond apart, in the chosen order.
     [{pushed_at}] = DATEADD(microsecond, c.position, @now),
     -- end
-    [{status}] = 0, -- when role status
-    -- when role claimed_at
-    [{error}] = NULL, -- when role error
-    [{claimed_at}] = NULL
-    -- else
-    [{error}] = NULL
+    -- when role status
+    [{claimed_at}] = NULL, -- when role claimed_at
+    [{status}] = 0
     -- end
+    [{claimed_at}] = NULL -- when no role status
 FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.location = m.[{id}]
 {seek_by_key};

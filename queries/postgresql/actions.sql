@@ -200,7 +200,6 @@ SELECT
 WITH freed AS (
     UPDATE "{schema}"."{table}" AS m
     SET
-        "{status}" = 0, -- when role status
         -- when keeps_history=yes
         -- A released claim is kept in the history too, without an error.
         history = CASE WHEN m."{error}" IS NOT NULL THEN m.history ELSE jsonb_path_query_array(
@@ -213,12 +212,12 @@ WITH freed AS (
         "{done_at}" = NULL, -- when role done_at
         "{claimed_by}" = NULL, -- when role claimed_by
         "{pushed_at}" = clock_timestamp(), -- when to_back=yes
-        -- when role claimed_at
         "{error}" = NULL, -- when role error
-        "{claimed_at}" = NULL
-        -- else
-        "{error}" = NULL
+        -- when role status
+        "{claimed_at}" = NULL, -- when role claimed_at
+        "{status}" = 0
         -- end
+        "{claimed_at}" = NULL -- when no role status
     WHERE {at_locations}
     RETURNING 1 AS one
 )

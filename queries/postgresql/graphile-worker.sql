@@ -103,7 +103,7 @@ SELECT t.identifier AS name FROM "{schema}"."{beside}" AS t ORDER BY t.identifie
 SELECT
     CAST(q.queue_name AS text) AS name,
     CAST(q.locked_by AS text) AS locked_by,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - greatest(q.locked_at, timestamptz '1970-01-01 00:00+00')) AS double precision) AS seconds,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp()) - EXTRACT(EPOCH FROM q.locked_at) AS double precision) AS seconds,
     (
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m

@@ -44,7 +44,7 @@ least(a.due_at, timestamptz '9999-01-01 00:00+00')
 
 -- define: chosen_rows
 -- The key begins with the due time: finding a message by its id alone is a scan.
-FROM unnest(CAST(:due AS timestamptz[]), CAST(:keys AS "{key_schema}"."{key_type}"[])) AS chosen (due, id)
+FROM unnest(CAST(:due AS "{due_schema}"."{due_type}"[]), CAST(:keys AS "{key_schema}"."{key_type}"[])) AS chosen (due, id)
 INNER JOIN "{schema}"."{table}" AS m
     ON chosen.due = m."{due_at}"
     AND chosen.id = m."{id}" -- when own_operators=no

@@ -2609,10 +2609,7 @@ SELECT
     r.first_id AS id,
     r.time AS pushed_at,
     -- Of a time without end no age is known.
-    CAST(
-        EXTRACT(EPOCH FROM clock_timestamp() - least(greatest(r.time, timestamptz '1970-01-01 00:00+00'), clock_timestamp()))
-        AS double precision
-    ) AS age_seconds,
+    CAST(greatest(EXTRACT(EPOCH FROM clock_timestamp()) - EXTRACT(EPOCH FROM r.time), 0) AS double precision) AS age_seconds,
     {visible_next_pop} AS next_pop,
     pg_sequence_last_value(to_regclass('"{schema}"."{queue}_turn_seq"')) AS turn -- when subscribed=no
     -- when subscribed=yes

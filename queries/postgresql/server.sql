@@ -46,6 +46,10 @@ SELECT (
     SELECT s.version FROM pg_stat_ssl AS s WHERE s.pid = pg_backend_pid()
 ) AS version;
 
+-- name: limit_locks
+-- one row: how long this transaction waits for a lock from now on
+SELECT set_config('lock_timeout', :lock_timeout, true) AS lock_timeout;
+
 -- name: transaction_settings
 -- one row: the settings of this transaction from now on, and what the server is
 -- Plans use an index wherever there is one, whatever the statistics: a sample bounds its rows by LIMIT;

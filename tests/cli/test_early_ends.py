@@ -362,11 +362,13 @@ def test_an_interrupt_while_the_program_loads_is_exit_130() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Interrupted.\n")
 
 
+@pytest.mark.parametrize(("setting", "of_url"), [("2s", ""), ("600s", "?connect_timeout=2")])
 def test_a_silent_server_ends_the_call_at_the_connect_timeout(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, setting: str, of_url: str
 ) -> None:
-    """It accepts the connection and never responds."""
-    monkeypatch.setenv("DBQ_CONNECT_TIMEOUT", "2s")
+    """It accepts the connection and never responds. The URL's own timeout counts before others."""
+    monkeypatch.setenv("DBQ_CONNECT_TIMEOUT", setting)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"postgresql+psycopg://u:{PASSWORD}@127.0.0.1:{listener.getsockname()[1]}/x"
-        refused(Console(url).run("status", "--json"), 3, "Could not")
+        at = f"127.0.0.1:{listener.getsockname()[1]}"
+        url = f"postgresql+psycopg://u:{PASSWORD}@{at}/x{of_url}"
+        refused(Console(url).run("status", "--json"), 3, "connection timeout expired")

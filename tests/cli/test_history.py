@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import psycopg
-import pyarrow.parquet as pq
 import pytest
 
 from console import clock, forecast_files, rollup_files
@@ -38,10 +37,12 @@ from console.monitor.recording.segments import (
 )
 from console.pipeline.lake import Lake
 from console.pipeline.rollup import forecast
+from console.pipeline.rollup.table import RollupTable
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
+from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
-from tests.pipeline.recorded import sample, write
+from tests.pipeline.recorded import put_days, sample, write
 from tests.servers import PATIENCE_SECONDS, connect, wait_until
 from tests.tui.feeds import BEGIN, BEHIND, RecordedConnection, queue
 from tests.unit.test_snapshot import NOTHING
@@ -204,14 +205,10 @@ def write_forecast(console: Console, queue: str, pushes: float, pops: float) -> 
     begin = hour_of(clock.utc()) - timedelta(hours=4 * HOURS + 1)
     counts = (np.full(4 * HOURS, one) for one in (pushes, pops))
     table = weekly.hours(*counts, begin=begin, queue=queue)
-    with lake.writing(f"{rollup_files.folder('hour', 'samples', connection)}/all.parquet") as file:
-        pq.write_table(table, file)  # type: ignore[no-untyped-call]
-    made, queues = forecast.table_of(table, "UTC")
-    folder = forecast_files.folder(connection)
-    with lake.writing(f"{folder}/one.parquet") as file:
-        pq.write_table(made, file)  # type: ignore[no-untyped-call]
-    manifest = {"at": begin.isoformat(), "zone": "UTC", "file": "one.parquet", "queues": queues}
-    lake.write_json(forecast_files.manifest(connection), manifest)
+    put_days(lake, {begin.date(): {("samples", "hour"): table}}, connection=connection)
+    rollups = RollupTable.open(lake)
+    assert rollups is not None
+    forecast.update(LocalTasks(), rollups, {connection: "UTC"})
     return lake
 
 
@@ -274,9 +271,8 @@ def test_a_queue_that_is_reinstalled_has_no_negative_rate() -> None:
     known = [np.array(values, float) for values in zip(*rates, strict=True)]  # None as NaN
     assert 0 < np.isnan(known[0]).sum() < 20
     hours = [np.where(np.isnan(values[::2]), values[1::2], values[::2]) * 3600 for values in known]
-    made, (summary,) = forecast.table_of(weekly.hours(*hours), "UTC")
-    assert summary["weeks"] == 4
-    for row in made.to_pylist():
+    for row in forecast.table_of(weekly.hours(*hours), "UTC").to_pylist():
+        assert row["weeks"] == 4
         assert [row[f"pushes_{bound}"] for bound in forecast_files.BOUNDS] == [100, 100, 100]
         assert row["net_median"] == 0
 

@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
@@ -214,8 +215,12 @@ def test_locked_queues_and_jobs_retried_for_days_are_findings(
     assert locked["evidence"]["locked_by"] in found["claims_unknown"]["cause"]
     assert "4 hours after they were locked" in found["claims_unknown"]["consequence"]
     assert found["claims_unknown"]["repair"] is None
-    graphile.run("UPDATE _private_job_queues SET locked_at = '-infinity'")
-    assert "queue_locked" in findings(console, "jobs")
+    for at, seconds in (
+        ("1950-01-01Z", pytest.approx(time.time() + 631152000, abs=600)),
+        ("-infinity", None),
+    ):
+        graphile.run(f"UPDATE _private_job_queues SET locked_at = '{at}'")
+        assert findings(console, "jobs")["queue_locked"]["evidence"]["seconds"] == seconds
 
 
 def test_figures_that_row_security_hides_are_unknown_and_not_zero(

@@ -13,8 +13,6 @@ from tests.servers import Server, connect, fresh_database
 TIMES = ("infinity", "-infinity", "57868-03-22 16:00:00", "0044-03-15 12:00:00 BC", "10000-01-01")
 ENDS = ("294276-12-31 23:59:59.999999", "4713-01-01 00:00:00 BC")
 DATES = ("infinity", "-infinity", "5874897-12-31", "4713-01-01 BC", "0044-03-15 BC")
-BEYOND = DATES[2]
-"""A date after the last timestamptz."""
 ODD: Mapping[str, Sequence[str]] = {
     "timestamptz": (*TIMES, *ENDS),
     "timestamp": (*TIMES, *ENDS),
@@ -119,9 +117,7 @@ def rows_of(design: str, odd: Sequence[str], type_: str) -> list[dict[str, str |
         each = list(states.values())
         return [{**each[at % len(each)], "id": value} for at, value in enumerate(ODD[type_])]
     rows = [dict(row) for row in states.values()]
-    # The due time is part of the key, as a timestamptz: see the test of a date beyond all of them.
-    values = [one for one in ODD[type_] if design != "pending" or one != BEYOND]
-    for value in values:
+    for value in ODD[type_]:
         rows += [
             {**row, **{role: value for role in odd if row[role] is not None}}
             for row in states.values()
@@ -276,16 +272,3 @@ def test_a_time_that_python_lacks_is_shown_as_the_server_writes_it(
     for _ in states:  # each restores one purge
         console.done("restore", name, "--yes", name)
     assert len(console.done("messages", name, "--json").json["messages"]) == 5
-
-
-def test_a_due_date_beyond_all_times_is_refused_by_name_and_the_others_are_moved(
-    console: Console,
-) -> None:
-    create(console, "pending", ("due_at",), "date")
-    with connect(console.url) as connection:
-        connection.execute(f"INSERT INTO odd VALUES (99, '{{}}', now(), '{BEYOND}')".encode())
-    assert len(shown(console)) == len(rows_of("pending", ("due_at",), "date")) + 1
-    words = ["--filter", "state=scheduled", "--in", "1h", "--yes", "odd", "--json"]
-    result = console("reschedule", "odd", *words).json["result"]
-    assert (result["done"], sum(result["failed"].values())) == (1, 1)
-    assert all(BEYOND in why for why in result["failed"])

@@ -305,6 +305,9 @@ def a_copy(database: Database) -> Iterator[str]:
     template = Identifier(database.url.database or "")
     with connect(database.url.set(database="postgres").render_as_string(False)) as server:
         server.autocommit = True
+        # A pooler keeps its sessions, with which it could not be copied.
+        ended = "SELECT pg_terminate_backend(pid, 9999) FROM pg_stat_activity WHERE datname = %s"
+        server.execute(ended, [database.url.database])
         server.execute(SQL("CREATE DATABASE {} TEMPLATE {}").format(name, template))
         yield database.url.set(database=made).render_as_string(False)
         server.execute(SQL("DROP DATABASE {}").format(name))

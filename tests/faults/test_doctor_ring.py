@@ -106,8 +106,11 @@ def while_waiting(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]
     return calls
 
 
+@pytest.mark.parametrize(
+    ("at", "old"), [("-infinity", "there since -infinity"), ("0044-03-15Z BC", "the oldest 7")]
+)
 def test_a_message_that_pops_leave_behind_is_found(
-    make: Make, while_waiting: list[Callable[[], object]]
+    make: Make, while_waiting: list[Callable[[], object]], at: str, old: str
 ) -> None:
     """Its parked number waits for its turn among holes; without holes the next pop takes it."""
     ring = make(size=2000)
@@ -115,12 +118,13 @@ def test_a_message_that_pops_leave_behind_is_found(
         number = page_of_holes(ring, connection)
         assert list(findings_by_code(ring)) == ["hole"], "without pops it is just ready"
 
-        update = f"SET time = '-infinity' WHERE message_id = {number}"
+        update = f"SET time = '{at}' WHERE message_id = {number}"
         connection.execute(f'UPDATE "{ring.queue.name}" {update}')
         while_waiting.append(lambda: ring.pop(connection))
         found = findings_by_code(ring)
         assert list(found) == ["parked_stranded", "hole"]
         evidence = found["parked_stranded"].evidence
+        assert old in found["parked_stranded"].summary
         assert (evidence["count"], evidence["numbers"], evidence["ids"]) == (1, [number], [number])
         assert (evidence["parked"], evidence["parked_holes"]) == (129, 128)
         assert found["parked_stranded"].since is not None

@@ -16,7 +16,7 @@ from console.doctor.checks import CHECK_GROUPS
 from console.doctor.context import check_context
 from console.doctor.diagnose import diagnose
 from console.doctor.finding import Finding
-from console.engines import Database, open_database
+from console.engines import Database, Timeouts, open_database, time_limit
 from console.monitor.limits import Severity
 from console.monitor.sampler import Sampler
 from console.tui.dialogs.finding import FindingDialog
@@ -24,7 +24,7 @@ from console.tui.findings import queue_findings
 from tests.cli.calls import Console
 from tests.contract.due_jobs import DUE_JOBS
 from tests.poolers import PROGRAM, pgbouncer, through
-from tests.servers import connect, value, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
 from tests.tui.test_faults import watching
 
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'"
@@ -138,6 +138,18 @@ def test_ending_the_root_frees_everybody(locked: Locked) -> None:
         repair.run(database)
         wait_until(lambda: waiters(locked.url) == 0, "nobody waits")
         assert not table_locked(database)
+
+
+def test_no_examination_waits_for_the_same_lock_again(locked: Locked) -> None:
+    """One after the other they took as long as the queue has examinations."""
+    long = Timeouts(statement_seconds=300, lock_seconds=300)
+    with (
+        closing(open_database(locked.url, timeouts=long)) as database,
+        time_limit(PATIENCE_SECONDS),
+    ):
+        (found,) = diagnose(database)
+    assert "table_locked" in {one.code.name for one in found.findings}
+    assert any(one.startswith("bloat: ") for one in found.unseen)
 
 
 async def test_the_dialog_of_the_finding_names_the_root_and_the_stopped(locked: Locked) -> None:

@@ -48,7 +48,7 @@ def spark(java_folder: Path) -> Iterator["SparkSession"]:
     pytest.importorskip("pyspark", reason="needs Spark: pip install 'dbq-console[pipeline]'")
     from console.pipeline.spark import session  # noqa: PLC0415
 
-    with session("tests", "local[2]", FAST) as started:
+    with session("tests", "local[2,4]", FAST) as started:
         yield started
 
 

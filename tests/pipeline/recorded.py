@@ -1,7 +1,7 @@
-"""Artificial recordings, in the recorder's format."""
+"""Artificial recordings, in the recorder's format, and rollups."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 from console import rollup_files
 from console.monitor.recording import segments
 from console.monitor.recording.segments import SAMPLES, RecordKind
+from console.pipeline.lake import Lake
+from console.pipeline.rollup.table import RollupTable, file_of, read
 
 BEGIN = datetime(2026, 3, 28, tzinfo=UTC)
 SEGMENT_SECONDS = 300
@@ -28,6 +30,43 @@ def sample(seconds: float, **figures: Any) -> dict[str, Any]:
     """A sample of `orders`, this many seconds after BEGIN."""
     at = BEGIN + timedelta(seconds=seconds)
     return {"at": at, "schema": "public", "queue": "orders", "design": "ring", **figures}
+
+
+Tables = Mapping[tuple[str, str], pa.Table]
+"""By kind and width."""
+
+
+def segments_table(*names: str) -> pa.Table:
+    """Of a day that was made of these segments of samples."""
+    count = len(names)
+    columns = {"segment_kind": ["samples"] * count, "segment": names, "damaged": [False] * count}
+    return pa.table(columns)
+
+
+def put_days(
+    lake: Lake, days: Mapping[date, Tables], *names: str, connection: str = "prod"
+) -> None:
+    """Commit rollups as if they were made of these segments."""
+    files = []
+    for day, tables in days.items():
+        made = {**tables, (rollup_files.SEGMENTS, "day"): segments_table(*names)}
+        for (kind, width), rows in made.items():
+            with file_of(lake, connection, day.isoformat(), kind, width) as file:
+                file.put(rows)
+            files.append(file.entry())
+    table = RollupTable.open(lake) or RollupTable.create(lake)
+    dates = [day.isoformat() for day in days]
+    table.replace("tests", [("connection", "=", connection), ("date", "in", dates)], files)
+
+
+def all_rows(lake: Lake) -> dict[tuple[str, ...], list[dict[str, Any]]]:
+    """All rows of the rollups, by connection, date, kind and width."""
+    found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    table = RollupTable.open(lake)
+    for file in () if table is None else table.entries():
+        key = tuple(file.partition[name] for name in rollup_files.PARTITIONS)
+        found[key] = found.get(key, []) + read(lake, file.path).to_pylist()
+    return found
 
 
 def fill(root: Path, *, days: int, queues: int, step_seconds: float, seed: int = 1) -> int:

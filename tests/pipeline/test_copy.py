@@ -370,11 +370,11 @@ def test_copied_jobs_are_compacted_and_erased_like_messages(adopted: Adopted) ->
         assert of.run().exported == 1
     table = MessagesTable.open(of.lake)
     assert table is not None
-    (contents_of,) = contents(table)
+    (contents_of,) = contents(of.lake).queues
     assert (contents_of.last_plan, contents_of.to_compact) == (3, 3)
-    groups = compact.groups(table.all_files())
-    assert compact.compact(compact.CompactPreview(table, groups, 0.0)).rows == 3
+    assert compact.compact(compact.preview(of.lake, 0.0)).rows == 3
     assert of.run().exported == 0
+    assert table.refresh()
     offered = erase.preview(table, parse_filters(["id=2"]), removal.queues_of(table))
     erase.erase(of.database, offered)
     assert sorted(row["id"] for row in rows_in_lake(of.lake)) == ["1", "3"]

@@ -1,9 +1,10 @@
 """The forecast without Spark: laws of its parts, and later weeks compared with it."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,8 +49,14 @@ def test_values_that_never_vary_have_a_band_without_width(level: int, number: in
 
 
 def table_of(*arrays: Numbers, zone: str = "UTC", **more: Any) -> tuple[list[dict[str, Any]], Any]:
-    made, (summary,) = forecast.table_of(weekly.hours(*arrays, **more), zone)
-    return made.to_pylist(), summary
+    return rows_and_summary(weekly.hours(*arrays, **more), zone)
+
+
+def rows_and_summary(hours: pa.Table, zone: str) -> tuple[list[dict[str, Any]], Any]:
+    """The rows of hours of one queue, and what its rows say of all."""
+    rows = forecast.table_of(hours, zone).to_pylist()
+    summary = {name: rows[0][name] for name in ("days", "weeks", "last_day", "zone")}
+    return [row for row in rows if row["hour"] is not None], summary
 
 
 def measured(shape: str, noise: str, number: int, seed: int) -> tuple[float, float, float]:
@@ -115,6 +122,26 @@ def test_one_bad_day_does_not_widen_the_band() -> None:
     assert widths[1] < 1.1 * widths[0]
 
 
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize(("number", "least"), [(4, 0), (5, 35), (WEEKS, 40)])
+def test_growth_is_found_where_it_is_certain_and_only_there(
+    number: int, least: int, noise: str
+) -> None:
+    tables = [weekly.weeks("day and night", noise, number, seed) for seed in range(40)]
+    for factor in (1.06, 0.94):
+        grown = [table * factor ** np.arange(number)[:, None] for table in tables]
+        found = [forecast.growth(table.T) for table in grown]
+        assert sum(one == pytest.approx(factor, abs=0.04) for one in found) >= least
+    steady = [forecast.growth(table.T) for table in tables]
+    assert sum(one != 1.0 for one in steady) <= 4, "one in 40 by chance"
+    assert steady == pytest.approx([1.0] * 40, abs=0.01)
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_what_is_idle_or_unknown_does_not_grow(value: float) -> None:
+    assert forecast.growth(np.full((HOURS, WEEKS), value)) == 1.0
+
+
 # -- hours of the week
 
 
@@ -173,7 +200,8 @@ def test_a_repeated_local_hour_counts_as_one_and_a_skipped_one_is_missing() -> N
 def test_fewer_than_three_weeks_have_no_forecast() -> None:
     rows, summary = table_of(np.full(20 * 24, 10.0))
     assert rows == []
-    assert summary == {"schema": "public", "queue": "orders", "days": 20, "last_day": "2026-02-14"}
+    last = date(2026, 2, 14)
+    assert summary == {"days": 20, "weeks": None, "last_day": last, "zone": "UTC"}
     rows, summary = table_of(np.full(21 * 24, 10.0))
     assert len(rows) == HOURS
     assert (summary["days"], summary["weeks"]) == (LEAST_DAYS, LEAST_WEEKS)
@@ -197,7 +225,7 @@ def test_an_hour_sampled_for_less_than_half_of_it_is_unknown() -> None:
     weight = [1_799_000_000 if at % HOURS == 5 else 1_800_000_000 for at in range(4 * HOURS)]
     at = hours.column_names.index("push_per_second_weight")
     half = hours.set_column(at, "push_per_second_weight", [weight])
-    rows = forecast.table_of(half, "UTC")[0].to_pylist()
+    rows = forecast.table_of(half, "UTC").to_pylist()
     assert rows[5]["pushes_median"] is None
     assert rows[6]["pushes_median"] == 20.0  # ten in half an hour
     assert rows[5]["pops_median"] == 10.0
@@ -207,7 +235,7 @@ def test_pushes_are_forecast_even_if_pops_are_not_counted() -> None:
     hours = weekly.hours(np.full(4 * HOURS, 10.0))
     at = hours.column_names.index("pop_per_second_weight")
     pushed = hours.set_column(at, "pop_per_second_weight", [[0] * 4 * HOURS])
-    rows = forecast.table_of(pushed, "UTC")[0].to_pylist()
+    rows = forecast.table_of(pushed, "UTC").to_pylist()
     assert {row["pushes_median"] for row in rows} == {10.0}
     assert {row["pops_median"] for row in rows} == {row["net_high"] for row in rows} == {None}
 

@@ -1,6 +1,5 @@
 """From recordings to forecasts: through the rollup, the lake, and the verbs."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -10,20 +9,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 import pytest
 
-from console import forecast_files, rollup_files
+from console import forecast_files
 from console.doctor.unusual import seen_in_hour
 from console.monitor.recording import forecast as reader
 from console.monitor.recording.segments import SAMPLES
 from console.pipeline.lake import Lake
 from console.pipeline.rollup import forecast as forecast_job
 from console.pipeline.rollup import job
+from console.pipeline.rollup.table import ForecastTable, RollupTable
+from console.pipeline.spark import Tasks
 from tests.cli.calls import call
 from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
-from tests.pipeline.recorded import sample, write
+from tests.pipeline.recorded import put_days, sample, write
 from tests.pipeline.weekly import BEGIN
 
 HOURS = forecast_files.HOURS
@@ -37,21 +38,21 @@ def rolled_up(root: Path, lake: Lake, zone: str = "UTC") -> dict[str, dict[str, 
 
 
 def put_rollups(lake: Lake, counts: weekly.Numbers, begin: datetime = BEGIN) -> None:
-    """Write tables of `prod`, as if these counts had been rolled up."""
+    """Write rollups of `prod`, as if these counts had been rolled up."""
     table = weekly.hours(counts, begin=begin)
-    days = np.array([row.date() for row in table.column("begin").to_pylist()])
-    for day in sorted(set(days)):
-        for width in ("minute", "hour"):
-            folder = rollup_files.folder(width, "samples", "prod")
-            with lake.writing(f"{folder}/date={day}/rollup.parquet") as file:
-                pq.write_table(table.filter(days == day), file)  # type: ignore[no-untyped-call]
-        lake.write_json(
-            rollup_files.manifest("prod", day), {"state": "done", "segments": {"samples": ["gone"]}}
-        )
+    dates = np.array([row.date() for row in table.column("begin").to_pylist()])
+    by_day = {day: table.filter(pa.array(dates == day)) for day in sorted(set(dates))}
+    tables = {
+        day: {("samples", width): rows for width in ("minute", "hour")}
+        for day, rows in by_day.items()
+    }
+    put_days(lake, tables, "gone")
 
 
-def make_forecast(lake: Lake, zone: str = "UTC") -> dict[str, Any]:
-    return forecast_job.forecast({"lake": lake.location, "connection": "prod", "zone": zone})
+def make_forecast(lake: Lake, zone: str = "UTC", tasks: Tasks | None = None) -> dict[str, int]:
+    rollups = RollupTable.open(lake)
+    assert rollups is not None
+    return forecast_job.update(tasks or LocalTasks(), rollups, {"prod": zone})["prod"]
 
 
 def read(lake: Lake) -> reader.Forecast:
@@ -83,66 +84,62 @@ def test_a_recording_becomes_a_forecast(tmp_path: Path, lake: Lake) -> None:
     }
     assert all(0.85 <= part <= 0.97 for part in inside.values()), inside
     # Nothing new: nothing is done, and no task is begun.
-    before = lake.read_json(forecast_files.manifest("prod"))
+    before = files(lake)
     assert rolled_up(root, lake) == {}
-    # One more day: the forecast is made again, and the table before it stays for its readers.
+    assert files(lake) == before
+    # One more day: the forecast is made again.
     weekly.record(root, pushes[28:29], pops[28:29], begin)
     assert rolled_up(root, lake)["prod"]["known"] == 1
     assert read(lake).days == 29
     # In another zone it is another forecast.
     rolled_up(root, lake, "Europe/Prague")
     assert forecast_files.name_of(read(lake).zone) == "Europe/Prague"
-    files = lake.data_files(forecast_files.folder("prod"))
-    assert len(files) == 2
-    assert before["file"] not in {path.rpartition("/")[2] for path in files}
+    assert len(files(lake)) == 1
 
 
-def test_a_table_without_its_manifest_is_not_read(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_rollups(lake, np.full(4 * HOURS, 10.0))
-    make_forecast(lake)
-    first = read(lake).at(BEGIN)
-    put_rollups(lake, np.full(4 * HOURS, 99.0))
-    monkeypatch.setattr(
-        Lake, "write_json", lambda *_, **__: 1 / 0
-    )  # interrupted before its last step
-    with pytest.raises(ZeroDivisionError):
-        make_forecast(lake)
-    assert read(lake).at(BEGIN) == first
-    monkeypatch.undo()
-    make_forecast(lake)
-    assert read(lake).at(BEGIN).pushes == reader.Band(99.0, 99.0, 99.0)
-    # The table of the interrupted run is removed; that of the last manifest is kept.
-    assert len(lake.data_files(forecast_files.folder("prod"))) == 2
+def files(lake: Lake) -> list[str]:
+    """Of the forecasts in force."""
+    table = ForecastTable.open(lake)
+    return [] if table is None else [file.path for file in table.entries()]
 
 
-def test_a_damaged_forecast_is_not_used_and_can_be_made_again(lake: Lake) -> None:
-    put_rollups(lake, np.full(4 * HOURS, 10.0))
-    make_forecast(lake)
-    path = Path(lake.location) / forecast_files.manifest("prod")
-    manifest = json.loads(path.read_text())
-    odd = json.dumps({**manifest, "queues": [{**manifest["queues"][0], "last_day": "x"}]})
-    for wrong in (
-        "{",
-        "[]",
-        json.dumps({**manifest, "zone": "Nowhere/At all"}),
-        json.dumps({}),
-        odd,
-    ):
-        path.write_text(wrong)
-        assert not read(lake).hours
-        assert "pipeline rollup" in read(lake).why
-    path.write_text(json.dumps({**manifest, "file": "../../../etc/passwd"}))
-    assert "damaged" in read(lake).why
-    path.write_text("{")
-    make_forecast(lake)  # it is made again
+def test_a_damaged_forecast_is_not_used_and_is_made_again(tmp_path: Path, lake: Lake) -> None:
+    root = tmp_path / "recordings"
+    pushes = np.full((21, 24), 10.0)
+    weekly.record(root, pushes, pushes)
+    rolled_up(root, lake)
     assert read(lake).hours
+    for damage in (Path.unlink, lambda path: path.write_bytes(b"PAR1")):
+        damage(Path(lake.path(files(lake)[0])))
+        assert not read(lake).hours
+        rolled_up(root, lake)
+        assert read(lake).hours
+
+
+@pytest.mark.parametrize("noise", weekly.NOISES)
+def test_a_forecast_follows_growth(lake: Lake, noise: str) -> None:
+    """6 % a week: in the week after it, as well as over its end."""
+    random, number = np.random.default_rng(8), forecast_files.WEEKS
+    grown = 1.06 ** np.arange(number + 1)[:, None] * weekly.SHAPES["day and night"]
+    counts = weekly.NOISES[noise](random, grown)
+    put_rollups(lake, counts[:number])
+    make_forecast(lake)
+    known, hours = read(lake), counts.ravel()
+    assert known.growth == pytest.approx(1.06, abs=0.01)
+    for first in range((number - 1) * HOURS, number * HOURS + 100, 10):
+        seen = [
+            hours[at] in (known.at(BEGIN + timedelta(hours=at)).pushes or ())
+            for at in range(first, first + 49)
+        ]
+        assert sum(seen) >= 40
+    ends = range(number * HOURS - 24, number * HOURS + 25)
+    seen = [hours[at] in (known.at(BEGIN + timedelta(hours=at)).pushes or ()) for at in ends]
+    assert sum(seen) >= 44
 
 
 def test_too_short_a_history_says_its_length_and_when_it_will_be_enough(lake: Lake) -> None:
     put_rollups(lake, np.full(12 * 24, 10.0))
-    assert make_forecast(lake)["queues"] == {"known": 0, "too_short": 1}
+    assert make_forecast(lake) == {"known": 0, "too_short": 1}
     assert read(lake).why == (
         "no forecast: 12 days of history, 21 are needed; if every day is recorded and rolled "
         "up, there are enough on 2026-02-15"

@@ -7,28 +7,22 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
+from datetime import timedelta
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from console import forecast_files, rollup_files
-from console.errors import ConsoleError, UsageError
+from console.errors import ConsoleError, RefusedError, UsageError
 from console.monitor.recording import forecast as expected
-from console.monitor.recording.reader import Rollups
+from console.monitor.recording.history import history
 from console.monitor.recording.segments import SAMPLES, TimeRange
 from console.pipeline import frames
-from console.pipeline import lake as lakes
 from console.pipeline.archive.files import SCHEMA
 from console.pipeline.lake import _LOGIN, Lake
-from console.pipeline.rollup import forecast
-from console.pipeline.rollup import job as rollups
 from console.pipeline.table import MessagesTable
 from tests.contract.client import Client
-from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
 from tests.pipeline.archive_tools import (
     all_payloads,
@@ -39,8 +33,9 @@ from tests.pipeline.archive_tools import (
 )
 from tests.pipeline.cluster import BUCKET, SECRET, object_store
 from tests.pipeline.conftest import NewQueue
-from tests.pipeline.recorded import BEGIN, sample, write
+from tests.pipeline.recorded import BEGIN, all_rows, sample, write
 from tests.pipeline.test_archive_killed import kill_under_traffic, run_driver
+from tests.pipeline.test_rollups import Between, roll_up
 from tests.proxy import Fate, Proxy
 from tests.servers import wait_until
 
@@ -79,9 +74,6 @@ def test_an_object_is_complete_or_absent(lake: Lake) -> None:
         raise ZeroDivisionError
     assert lake.files("") == ["a/b.json"]
     assert lake.read_json("a/b.json") == {"n": 1}
-    names = {lake.new_path("x/a.parquet") for _ in range(9)}
-    assert len(names) == 9
-    assert all(name.startswith("x/a-") and name.endswith(".parquet") for name in names)
 
 
 def test_a_location_with_a_login_is_refused_without_showing_it() -> None:
@@ -227,106 +219,40 @@ def test_rows_are_read_by_arrow(new_queue: NewQueue, lake: Lake) -> None:
 # -- rollups
 
 
-def roll_up(lake: Lake, folder: Path) -> rollups.RollupResult:
-    return rollups.rollup(lambda: nullcontext(LocalTasks()), lake, [str(folder)])
-
-
-def rows_of(lake: Lake) -> dict[str, list[dict[str, Any]]]:
-    """As the console's history reads them."""
-    reader = Rollups(lake.location, "prod")
-    span = TimeRange(BEGIN, datetime.max.replace(tzinfo=UTC, year=9000))
-    days = reader.days()
-    return {width: reader.rows("samples", width, days, span) for width in rollup_files.WIDTHS}
-
-
 def record_minutes(folder: Path, *minutes: int) -> None:
     for minute in minutes:
         times = range(60 * minute, 60 * minute + 60, 10)
         write(folder, SAMPLES, *(sample(at, ready=at, pop_per_second=float(at)) for at in times))
 
 
-def test_a_rollup_becomes_visible_all_at_once(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rollup_becomes_visible_all_at_once(lake: Lake, tmp_path: Path) -> None:
     folder, local = tmp_path / "recordings", Lake(tmp_path / "lake")
     record_minutes(folder, 0, 1)
     roll_up(lake, folder)
-    early = rows_of(lake)
-    assert [len(rows) for rows in early.values()] == [2, 1, 1]
+    early = all_rows(lake)
+    assert [len(rows) for rows in early.values()] == [1, 1, 2, 2]
     record_minutes(folder, 2)
-
-    # Killed before it published: nothing has changed.
-    publish = Lake.write_json
-    monkeypatch.setattr(Lake, "write_json", lambda *_, **__: 1 // 0)
+    # Killed before its commit: nothing has changed. While one works another one finishes it.
     with pytest.raises(ZeroDivisionError):
-        roll_up(lake, folder)
-    assert rows_of(lake) == early
-    assert len(lake.data_files("rollup")) == 6
-    monkeypatch.setattr(Lake, "write_json", publish)
-
-    # While one works another one finishes it.
-    def both(*_: object, **how: object) -> None:
-        monkeypatch.setattr(Lake, "write_json", publish)
-        roll_up(lake, folder)
-        publish(*_, **how)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Lake, "write_json", both)
-    roll_up(lake, folder)
+        roll_up(lake, folder, Between(lambda: 1 // 0))
+    assert all_rows(lake) == early
+    with pytest.raises(RefusedError, match="Another run changed"):
+        roll_up(lake, folder, Between(lambda: roll_up(lake, folder)))
     roll_up(local, folder)
-    assert rows_of(lake) == rows_of(local)
-    assert [len(rows) for rows in rows_of(lake).values()] == [3, 1, 1]
-    assert len(lake.data_files("rollup")) == 12
+    assert all_rows(lake) == all_rows(local) != early
     assert not roll_up(lake, folder).selection.due
-
-    # Files that no manifest names are removed a day later.
-    monkeypatch.setattr(lakes, "_UNLISTED_SECONDS", -60.0)
-    record_minutes(folder, 3)
-    roll_up(lake, folder)
-    assert len(lake.data_files("rollup")) == 3
-    assert [len(rows) for rows in rows_of(lake).values()] == [4, 1, 1]
-
-
-def forecast_hours(lake: Lake) -> object:
-    found = expected.read(lake.location, "prod", "public", "orders")
-    return found.hours, found.weeks, found.last_day
+    span = TimeRange(BEGIN, BEGIN + timedelta(days=1))
+    found = history(tmp_path / "none", "prod", "orders", span, lake=lake.location)
+    assert [(point.looks, point.ready) for point in found.points] == [(6, 50), (6, 110), (6, 170)]
 
 
 @pytest.mark.long
-def test_forecasts_from_two_generations_of_files_equal_those_from_a_folder(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Three weeks, then the same weeks as sampled by a second console."""
-    folder, local = tmp_path / "recordings", Lake(tmp_path / "lake")
+def test_a_forecast_of_an_object_store_equals_that_of_a_folder(lake: Lake, tmp_path: Path) -> None:
+    folder, found = tmp_path / "recordings", []
     pushes = weekly.weeks("day and night", "by chance", 3, 6).reshape(-1, 24)
     weekly.record(folder, pushes, pushes)
-    early = []
-    for one in (local, lake):
+    for one in (Lake(tmp_path / "lake"), lake):
         assert roll_up(one, folder).forecasts == {"prod": {"known": 1, "too_short": 0}}
-        early.append(forecast_hours(one))
-    assert early[0] == early[1]
-
-    # Each of its days is written but none published, then all; the earlier files are still there.
-    weekly.record(folder, 3 * pushes, pushes, weekly.BEGIN + timedelta(minutes=5))
-    with monkeypatch.context() as cut:
-        cut.setattr(Lake, "write_json", lambda *_, **__: 1 // 0)
-        with pytest.raises(ZeroDivisionError):
-            roll_up(lake, folder)
-    forecast.update(LocalTasks(), lake, {"prod": "UTC"})
-    assert forecast_hours(lake) == early[0]
-    for one in (local, lake):
-        assert len(roll_up(one, folder).selection.due) == 21
-    assert forecast_hours(lake) == forecast_hours(local) != early[0]
-    hours = rollup_files.folder("hour", "samples", "prod")
-    assert [len(one.data_files(hours)) for one in (local, lake)] == [21, 3 * 21]
-
-    # A forecast that another process is writing is neither removed nor read.
-    forecasts = forecast_files.folder("prod")
-    with lake.writing(f"{forecasts}/of-another.parquet") as file:
-        file.write(b"PAR1")
-    forecast.update(LocalTasks(), lake, {"prod": "UTC"})
-    assert forecast_hours(lake) == forecast_hours(local)
-    assert lake.exists(f"{forecasts}/of-another.parquet")
-    monkeypatch.setattr(lakes, "_UNLISTED_SECONDS", -60.0)
-    forecast.update(LocalTasks(), lake, {"prod": "UTC"})
-    assert len(lake.data_files(forecasts)) == 2, "what the last two manifests name"
-    assert forecast_hours(lake) == forecast_hours(local)
+        known = expected.read(one.location, "prod", "public", "orders")
+        found.append((known.hours, known.weeks, known.last_day))
+    assert found[0] == found[1]

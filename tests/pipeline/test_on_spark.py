@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import struct
 import sys
@@ -23,7 +24,6 @@ from console.pipeline import spark as sessions
 from console.pipeline.archive import files, job
 from console.pipeline.filters import parse_filters
 from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.rollup import forecast
 from console.pipeline.spark import Item, SparkTasks
 from console.pipeline.table import QueueArchive
 from tests.cli.calls import call
@@ -34,7 +34,7 @@ from tests.pipeline.archive_tools import (
     push_and_pop_by_subscribers,
 )
 from tests.pipeline.conftest import NewQueue
-from tests.pipeline.test_forecast_lake import put_rollups, read
+from tests.pipeline.test_forecast_lake import make_forecast, put_rollups, read
 from tests.pipeline.test_rollups import check_late_segments
 
 if TYPE_CHECKING:
@@ -157,14 +157,21 @@ def test_an_error_of_a_task_is_reported_without_a_traceback(
     assert "Traceback" not in str(error.value)
 
 
+def use(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verbs use this session."""
+
+    @contextmanager
+    def running(*_: object) -> Any:
+        with sessions._worded():
+            yield spark
+
+    monkeypatch.setattr(sessions, "session", running)
+
+
 def test_the_archive_of_a_ring_with_subscribers_is_a_log_of_pops(
     spark: "SparkSession", new_queue: NewQueue, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextmanager
-    def running(*_: object) -> Any:
-        yield spark
-
-    monkeypatch.setattr(sessions, "session", running)
+    use(spark, monkeypatch)
     client = new_queue("ring", archive_at_pop="on", subscribers="a,b,c", size="8")
     for _ in range(4):  # archived by pushes that reuse a slot, and by pops that find nothing
         push_and_pop_by_subscribers(client, 6)
@@ -185,8 +192,7 @@ def test_a_forecast_is_the_same_on_spark(spark: "SparkSession", lake: Lake) -> N
     put_rollups(lake, counts)
     found = []
     for tasks in (LocalTasks(), SparkTasks(spark.sparkContext)):
-        done = forecast.update(tasks, lake, {"prod": "Europe/Prague"})
-        assert done == {"prod": {"known": 1, "too_short": 0}}
+        assert make_forecast(lake, "Europe/Prague", tasks) == {"known": 1, "too_short": 0}
         known = read(lake)
         found.append((known.hours, known.zone, known.weeks))
     assert found[0] == found[1]
@@ -355,3 +361,68 @@ def test_the_filters_of_a_replay_select_archived_messages(spark: "SparkSession")
     assert selected("reason=pop") == ["a4"]
     assert selected("state=done") == ["a10"]
     assert selected("since=2026-01-01T00:00:02", "until=2026-01-01T01:00:03+01:00") == ["a2"]
+
+
+# -- what fails
+
+
+def killed_once(item: Item) -> dict[str, Any]:
+    """As if the system had killed its worker for its memory, the first time."""
+    mark = Path(item["mark"])
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"pid": os.getpid()}
+
+
+def test_a_task_whose_worker_was_killed_is_tried_again(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    items = [{"mark": str(tmp_path / "mark")}]
+    (done,) = SparkTasks(spark.sparkContext).run(killed_once, items)
+    assert done["pid"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "removed", "text"])
+def test_a_log_that_spark_cannot_read_is_reported_as_a_file(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """Also where that is only seen when the DataFrame is carried out. Exit 3: 1 is a broken
+    promise."""
+    use(spark, monkeypatch)
+    pushes, pops = logs()
+    push = Path(log_file(tmp_path / "push.parquet", pushes))
+    pop = Path(log_file(tmp_path / "pops.jsonl", pops))
+    if damage == "cut":
+        push.write_bytes(push.read_bytes()[:-20])
+    elif damage == "removed":
+        push = tmp_path / "gone.parquet"
+    else:
+        pop.write_text(pop.read_text() + '{"id": "half')
+    words = ("--push-log", str(push), "--pop-log", str(pop), "--order", "strict")
+    found = call("pipeline", "verify", *words)
+    assert found.status == (2 if damage == "removed" else 3), found.err
+    assert "Traceback" not in found.err
+    assert (push if damage != "text" else pop).name in found.err
+
+
+def test_the_functions_of_verify_are_of_dataframes(spark: "SparkSession") -> None:
+    from pyspark.testing import assertDataFrameEqual  # noqa: PLC0415  # the extra's
+
+    from console.pipeline import verify as verifying  # noqa: PLC0415
+
+    pushes = spark.createDataFrame([("a", 1, "x"), ("b", 2, "y")], "id string, n int, c string")
+    times = ("timestamp(null) at", "timestamp(null) due_at", "c checksum")
+    pushes = pushes.selectExpr("id", "bigint(n) number", *times)
+    pops = spark.createDataFrame([("a", "z"), ("a", "x"), ("c", "x")], "id string, c string")
+    pops = pops.selectExpr("id", "bigint(null) number", *times)
+    messages = verifying.together(pushes, pops)
+    wrong = verifying._wrong()
+    assertDataFrameEqual(
+        messages.select("id", *[column.cast("int").alias(name) for name, column in wrong.items()]),
+        spark.createDataFrame(
+            [("a", 0, 1, 0, 1, 0), ("b", 1, 0, 0, 0, 0), ("c", 0, 0, 1, 0, 0)],
+            "id string, lost int, doubled int, unknown int, damaged int, early int",
+        ),
+        ignoreNullable=True,
+    )

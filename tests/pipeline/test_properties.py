@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import quote, unquote
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -17,7 +18,7 @@ from console.designs import Order, order
 from console.pipeline import table
 from console.pipeline.archive import export, files
 from console.pipeline.archive.digests import ColumnDigests
-from console.pipeline.verify import Front, before, judge
+from console.pipeline.verify import Front, before
 
 BEGIN, END = datetime(1, 1, 1), datetime(9999, 12, 31)  # noqa: DTZ001
 MOMENT = st.datetimes(BEGIN, END, timezones=st.just(UTC))
@@ -217,18 +218,16 @@ def test_judging_a_log_in_pieces_equals_judging_it_as_one(
         for number, at in log
     ]
     expected = [one.pop for one in order.judge(pops, Order.LAX).overtaken]
-    points = [(number, math.nan if at is None else float(at)) for number, at in log]
-    pieces = [points[at : at + size] for at in range(0, len(points), size)]
-    fronts = []
-    for piece in pieces:
-        front = Front()
-        for point in piece:
-            front.add(point)
-        fronts.append(front.points)
+    numbers = np.array([number for number, _ in log], np.int64)
+    times = np.array([math.nan if at is None else at for _, at in log], float)
+    starts = range(0, len(log), size)
+    pieces = [(numbers[at : at + size], times[at : at + size]) for at in starts]
+    own = [Front() for _ in pieces]
+    for front, piece in zip(own, pieces, strict=True):
+        front.judged(*piece)
+    earlier = map(Front, before([front.points for front in own]))
     found = [
-        by
-        for piece, so_far in zip(pieces, before(fronts), strict=True)
-        for by in judge(piece, Front(so_far))
+        int(by) for front, piece in zip(earlier, pieces, strict=True) for by in front.judged(*piece)
     ]
     assert [pop for pop, by in zip(pops, found, strict=True) if by] == expected
 

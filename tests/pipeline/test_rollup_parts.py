@@ -1,6 +1,6 @@
 """Rollups without Spark: percentile buckets, finding segments, and where history reads."""
 
-import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console import rollup_files
+from console import lake_tables, rollup_files
 from console.errors import UsageError
 from console.monitor.recording import segments
 from console.monitor.recording.history import history
 from console.monitor.recording.segments import KINDS, SAMPLES, TimeRange
 from console.pipeline.lake import Lake
 from console.pipeline.rollup import job, segment_files, tables
-from tests.pipeline.recorded import BEGIN, sample, write
+from console.rollup_files import DayMadeOf
+from tests.pipeline.recorded import BEGIN, put_days, sample, write
 
 DAY = BEGIN.date()
 
@@ -48,7 +49,7 @@ def test_the_columns_read_are_those_that_the_recorder_writes() -> None:
 def segment(name: str, first: float, last: float) -> segment_files.ClosedSegment:
     file = segment_files.SegmentFile("", name)
     begin, end = (BEGIN + timedelta(seconds=at) for at in (first, last))
-    return segment_files.ClosedSegment(name, file, 1, 1, begin, end)
+    return segment_files.ClosedSegment((name,), file, 1, 1, begin, end)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50))))
@@ -66,8 +67,8 @@ def test_segments_of_one_source_never_overlap(spans: list[tuple[int, int]]) -> N
 
 def test_the_same_segments_have_the_same_sources_in_any_order() -> None:
     made = [segment("a", 0, 9), segment("b", 5, 12), segment("c", 10, 20), segment("d", 21, 22)]
-    one = {s.name: s.source for s in segment_files.with_sources(made)}
-    assert one == {s.name: s.source for s in segment_files.with_sources(reversed(made))}
+    one = {s.names[0]: s.source for s in segment_files.with_sources(made)}
+    assert one == {s.names[0]: s.source for s in segment_files.with_sources(reversed(made))}
     assert one == {"a": 0, "b": 1, "c": 0, "d": 0}
 
 
@@ -93,7 +94,7 @@ def test_damaged_and_newer_files_are_counted_separately_and_older_ones_read(tmp_
     (by_kind,) = segment_files.names([str(tmp_path)]).values()
     skipped = segment_files.SkippedFiles()
     sound = segment_files.readable_segments(by_kind["samples"], skipped)
-    assert {one.name for one in sound} == {good.stem, "old"}
+    assert {name for one in sound for name in one.names} == {good.stem, "old"}
     assert skipped.as_json() == {"damaged": 1, "newer": 1}
     bad: list[str] = []
     rows = [
@@ -136,56 +137,48 @@ def test_a_folder_without_a_recording_is_reported(tmp_path: Path) -> None:
         segment_files.names([str(tmp_path / "nowhere")])
 
 
-def write_manifest(lake: Lake, connection: str, *names: str, state: str = "done") -> None:
-    content = {"state": state, "segments": {"samples": list(names)}}
-    lake.write_json(rollup_files.manifest(connection, DAY), content)
-
-
 def test_a_day_is_rolled_up_again_for_a_new_segment_and_kept_if_one_is_missing(
     tmp_path: Path,
 ) -> None:
-    root, lake = tmp_path / "recordings", Lake(tmp_path / "lake")
+    root = tmp_path / "recordings"
 
-    def chosen(**more: Any) -> str:
-        made = job.choose(lake, segment_files.names([str(root)]), **more)
-        (word,) = (w for w in ("due", "unchanged", "kept") if getattr(made, w))
+    def chosen(*known: str, damaged: Sequence[str] = (), days: job.Days | None = None) -> str:
+        used, bad = (frozenset(("samples", name) for name in of) for of in (known, damaged))
+        made = {("prod", DAY.isoformat()): DayMadeOf(used, bad)}
+        selection = job.choose(made, segment_files.names([str(root)]), days)
+        (word,) = (w for w in ("due", "unchanged", "kept") if getattr(selection, w))
         return word
 
     write(root, SAMPLES, sample(1, ready=7))
     (first,) = (root / "samples").rglob("*.parquet")
     assert chosen() == "due"
-    write_manifest(lake, "prod", first.stem)
-    assert chosen() == "unchanged"
+    assert chosen(first.stem) == "unchanged"
     named = job.Days(DAY, DAY)
-    assert chosen(days=named) == "due"
-    write_manifest(lake, "prod", first.stem, state="doing")
-    assert chosen() == "due"
-    write_manifest(lake, "prod", first.stem)
+    assert chosen(first.stem, days=named) == "due"
     write(root, SAMPLES, sample(2, ready=8))
-    assert chosen() == "due"
-    write_manifest(lake, "prod", first.stem, "gone")
-    assert chosen() == "kept"
-    assert chosen(days=named) == "kept"
+    assert chosen(first.stem) == "due"
+    assert chosen(first.stem, "gone") == "kept"
+    assert chosen(first.stem, "gone", days=named) == "kept"
     first.write_bytes(b"damaged since")
-    write_manifest(lake, "prod", first.stem)
-    assert chosen() == "kept"
+    assert chosen(first.stem) == "kept"
+    (second,) = {path.stem for path in (root / "samples").rglob("*.parquet")} - {first.stem}
+    assert chosen(second, damaged=[first.stem]) == "unchanged"
 
 
 # -- history from the tables
 
 
-def put(lake: Path, width: str, kind: str, rows: list[dict[str, Any]]) -> None:
-    folder = lake / rollup_files.folder(width, kind, "prod") / f"date={DAY}"
-    folder.mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist(rows), folder / "part.parquet")  # type: ignore[no-untyped-call]
+Rows = Mapping[tuple[str, str], list[dict[str, Any]]]
+
+
+def put(lake: Path, rows: Rows, *names: str) -> None:
+    """Commit the day, by kind and width, as made of these segments."""
+    tables = {of: pa.Table.from_pylist(some) for of, some in rows.items()}
+    put_days(Lake(lake), {DAY: tables}, *names)
 
 
 def row(minute: int, samples: int, ready: int, rate: float) -> dict[str, Any]:
-    blank = {
-        f"{name}_{aggregate}": None for name in rollup_files.MEANS for aggregate in ("max", "avg")
-    }
     return {
-        **blank,
         "begin": BEGIN + timedelta(minutes=minute),
         "schema": "public",
         "queue": "orders",
@@ -201,12 +194,14 @@ def time_range(hours: int = 24) -> TimeRange:
 
 
 def test_a_day_that_only_the_lake_has_is_shown_from_its_minutes(tmp_path: Path) -> None:
-    write_manifest(Lake(tmp_path), "prod", "gone")
-    put(tmp_path, "minute", "samples", [row(0, 6, 5, 1.0), row(1, 2, 9, 5.0)])
     finding = {"schema": "public", "queue": "orders", "code": "hole", "summary": "one"}
     begin = BEGIN + timedelta(minutes=1)
     late = begin + timedelta(seconds=30)
-    put(tmp_path, "minute", "findings", [{**finding, "begin": begin, "first_at": late}])
+    rows = {
+        ("samples", "minute"): [row(0, 6, 5, 1.0), row(1, 2, 9, 5.0)],
+        ("findings", "minute"): [{**finding, "begin": begin, "first_at": late}],
+    }
+    put(tmp_path, rows, "gone")
     span = time_range(1)
     result = history(tmp_path / "none", "prod", "orders", span, lake=str(tmp_path))
     assert result.step_seconds == 60
@@ -227,9 +222,8 @@ def test_a_day_that_only_the_lake_has_is_shown_from_its_minutes(tmp_path: Path) 
 
 
 def test_the_finest_table_within_the_maximum_of_points_is_used(tmp_path: Path) -> None:
-    write_manifest(Lake(tmp_path), "prod", "gone")
-    for width, ready in (("minute", 1), ("hour", 2), ("day", 3)):
-        put(tmp_path, width, "samples", [row(0, 1, ready, 1.0)])
+    widths = (("minute", 1), ("hour", 2), ("day", 3))
+    put(tmp_path, {("samples", w): [row(0, 1, ready, 1.0)] for w, ready in widths}, "gone")
     for most, width, ready in ((2000, "minute", 1), (24, "hour", 2), (1, "day", 3)):
         result = history(
             tmp_path, "prod", "orders", time_range(), lake=str(tmp_path), most_points=most
@@ -242,10 +236,9 @@ def test_history_reads_the_recording_and_the_lake_for_what_it_lacks(tmp_path: Pa
     root = tmp_path / "recordings"
     write(root, SAMPLES, sample(61, ready=70))
     (path,) = (root / "samples").rglob("*.parquet")
-    put(tmp_path, "minute", "samples", [row(0, 6, 5, 1.0), row(1, 6, 6, 1.0)])
 
     def ready_points(*names: str, hours: int = 1) -> tuple[tuple[str, ...], list[int | None]]:
-        write_manifest(Lake(tmp_path), "prod", *names)
+        put(tmp_path, {("samples", "minute"): [row(0, 6, 5, 1.0), row(1, 6, 6, 1.0)]}, *names)
         result = history(root, "prod", "orders", time_range(hours), lake=str(tmp_path))
         return result.tables, [point.ready for point in result.points]
 
@@ -264,15 +257,30 @@ def test_history_reads_the_recording_and_the_lake_for_what_it_lacks(tmp_path: Pa
     opened.close()
 
 
-def test_an_invalid_manifest_is_skipped_and_reported(tmp_path: Path) -> None:
+def test_a_damaged_file_of_the_rollups_is_skipped_and_counted(tmp_path: Path) -> None:
     write(tmp_path, SAMPLES, sample(1, ready=7))
-    manifest = tmp_path / rollup_files.manifest("prod", DAY)
-    for text in ("{", "[]", json.dumps({"state": "done", "segments": 3})):
-        manifest.parent.mkdir(parents=True, exist_ok=True)
-        manifest.write_text(text)
-        result = history(tmp_path, "prod", "orders", time_range(), lake=str(tmp_path))
-        assert result.tables == ("raw",)
-        assert "1 damaged files" in result.skipped
+    put(tmp_path, {("samples", "minute"): [row(0, 6, 5, 1.0)]}, "gone")
+    for path in (tmp_path / "rollup").rglob("*.parquet"):
+        path.write_bytes(b"PAR1")
+    result = history(tmp_path, "prod", "orders", time_range(), lake=str(tmp_path))
+    assert result.tables == ("raw",)
+    assert "1 damaged files" in result.skipped
+
+
+def test_history_says_why_a_lake_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, SAMPLES, sample(1, ready=7))
+    (tmp_path / "lake" / "_manifests").mkdir(parents=True)
+
+    def skipped() -> str:
+        return history(
+            tmp_path, "prod", "orders", time_range(), lake=str(tmp_path / "lake")
+        ).skipped
+
+    assert "older console: dbq-console pipeline rollup says what to do" in skipped()
+    monkeypatch.setattr(lake_tables, "is_installed", lambda: False)
+    assert "needs pip install 'dbq-console[pipeline]'" in skipped()
 
 
 def test_days_are_parsed_from_the_command_line() -> None:

@@ -2,26 +2,31 @@
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from console import rollup_files
-from console.errors import RefusedError
+from console.errors import RefusedError, UsageError
+from console.monitor.recording import segments
 from console.monitor.recording.history import history
 from console.monitor.recording.segments import FINDINGS, SAMPLES, WAITS, TimeRange
-from console.pipeline.lake import Lake
+from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.rollup import day, job, segment_files, tables
+from console.pipeline.rollup.table import RollupTable
 from console.pipeline.spark import Tasks
 from tests.local_tasks import LocalTasks
-from tests.pipeline.recorded import BEGIN, sample, write
+from tests.pipeline.recorded import BEGIN, all_rows, sample, write
 
 Row = dict[str, Any]
 
@@ -136,12 +141,12 @@ def test_the_number_of_rows_rolled_up_at_a_time_makes_no_difference(
     found = []
     for rows in (1, 100_000):
         monkeypatch.setattr(day, "_ROWS", rows)
-        lake = tmp_path / f"lake {rows}"
-        job.rollup(lambda: nullcontext(LocalTasks()), Lake(lake), [str(tmp_path / "recordings")])
+        lake = Lake(tmp_path / f"lake {rows}")
+        job.rollup(lambda: nullcontext(LocalTasks()), lake, [str(tmp_path / "recordings")])
         found.append(all_rows(lake))
     assert found[0] == found[1]
-    folder = rollup_files.folder("minute", "samples", "prod")
-    first = next(row for row in found[0][f"{folder}/date={BEGIN.date()}"] if row["queue"] == "rare")
+    minutes = found[0]["prod", str(BEGIN.date()), "samples", "minute"]
+    first = next(row for row in minutes if row["queue"] == "rare")
     assert (first["sources"], first["push_per_second_weight"]) == (2, 180_000_000)
 
 
@@ -170,15 +175,6 @@ def test_findings_and_waits_are_counted_once() -> None:
         for r in collected(table)
     }
     assert by_wait == {"tuple": ("orders", 4, 6, 3), "read": ("", 4, 8, 2)}
-
-
-def all_rows(lake: Path) -> dict[str, list[Row]]:
-    """All rows of all tables, by the folder of their day."""
-    found: defaultdict[str, list[Row]] = defaultdict(list)
-    for path in sorted((lake / "rollup").rglob("*.parquet")):
-        rows = pq.read_table(path, partitioning=None).to_pylist()  # type: ignore[no-untyped-call]
-        found[str(path.parent.relative_to(lake))] += rows
-    return dict(found)
 
 
 def test_a_rollup_can_be_repeated_and_includes_late_segments(tmp_path: Path, long: bool) -> None:
@@ -215,25 +211,18 @@ def check_late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
     assert answer["rows"] == {"samples": 18, "findings": 1, "waits": 1}
     assert answer["tables"]["hour"] == {"samples": 2, "findings": 1, "waits": 1}
     assert answer["percentiles"]["relative_error"] == 0.01
-    before = all_rows(tmp_path / "the lake")
-    assert len(before) == 12  # 3 widths of samples of 2 days, of findings and waits of one
+    before = all_rows(lake)
+    assert len(before) == 14  # segments of 2 days, 3 widths of samples of 2, of others of one
 
     assert run()["days"] == {}
-    assert all_rows(tmp_path / "the lake") == before
+    assert all_rows(lake) == before
     if long:
-        # Only the first day, again: the same; the other is not touched.
-        second = {
-            p: p.stat().st_mtime_ns for p in (tmp_path / "the lake").rglob("date=2026-03-29/*")
-        }
+        # Only the first day, again: the same; the files of the other stay.
+        second = files_of(lake, "2026-03-29")
         answer = run(job.Days(BEGIN.date(), BEGIN.date()))
         assert answer["days"] == {connection: ["2026-03-28"]}
-        assert all_rows(tmp_path / "the lake") == before
-        assert second == {p: p.stat().st_mtime_ns for p in second}
-
-    # The file that an earlier version wrote of the day is removed.
-    hour = rollup_files.folder("hour", "samples", connection) + "/date=2026-03-29"
-    older = tmp_path / "the lake" / hour / "part-00000.snappy.parquet"
-    older.write_bytes((older.parent / "rollup.parquet").read_bytes())
+        assert all_rows(lake) == before
+        assert files_of(lake, "2026-03-29") == second
 
     # A late segment of another console, in the same minutes and after: only its day is rolled up.
     write(other, SAMPLES, *rows(25, 12), connection=connection)
@@ -242,15 +231,16 @@ def check_late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
     answer = run(None, one, other)
     assert answer["days"] == {connection: ["2026-03-29"]}
     assert answer["skipped"] == {"damaged": 1, "newer": 0}
-    after = all_rows(tmp_path / "the lake")
+    after = all_rows(lake)
+    hour = (connection, "2026-03-29", "samples", "hour")
     (was,), (now,) = before.pop(hour), after.pop(hour)
     assert (was["looks"], now["looks"], now["ready_max"]) == (9, 12, 11)
-    assert {k: v for k, v in after.items() if "03-28" in k} == {
-        k: v for k, v in before.items() if "03-28" in k
+    assert {k: v for k, v in after.items() if "2026-03-28" in k} == {
+        k: v for k, v in before.items() if "2026-03-28" in k
     }
     assert run(None, one, other)["days"] == {}
 
-    _check_relative_error(tmp_path / "the lake" / hour)
+    check_relative_error(lake, *hour)
 
     # The recordings are gone; the console still shows the hour, by its minutes.
     span = TimeRange(BEGIN, BEGIN + timedelta(days=2))
@@ -260,10 +250,17 @@ def check_late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
     assert shown.points[0].latency_seconds == 0.01
 
 
-def _check_relative_error(folder: Path) -> None:
+def files_of(lake: Lake, date: str, *rest: str) -> list[str]:
+    table = RollupTable.open(lake)
+    assert table is not None
+    wanted = {date, *rest}
+    return [file.path for file in table.entries() if wanted <= set(file.partition.values())]
+
+
+def check_relative_error(lake: Lake, *partition: str) -> None:
     """The columns of percentiles state their relative error."""
-    (path, *_) = folder.glob("*.parquet")
-    fields = pq.read_schema(path)  # type: ignore[no-untyped-call]
+    (path,) = files_of(lake, *partition)
+    fields = pq.read_schema(lake.path(path))  # type: ignore[no-untyped-call]
     metadata = {
         field.name: field.metadata for field in fields if b"gamma" in (field.metadata or {})
     }
@@ -274,27 +271,142 @@ def _check_relative_error(folder: Path) -> None:
     assert {one[b"relative_error"] for one in metadata.values()} == {b"0.01"}
 
 
-def test_a_day_whose_manifest_is_lost_replaces_nothing_for_good(tmp_path: Path) -> None:
+def roll_up(lake: Lake, folder: Path, tasks: Tasks | None = None) -> job.RollupResult:
+    return job.rollup(lambda: nullcontext(tasks or LocalTasks()), lake, [str(folder)])
+
+
+def test_a_day_whose_segments_are_not_known_is_not_replaced(tmp_path: Path) -> None:
     """Recordings that it was made from may have been deleted since."""
     folder, lake = tmp_path / "recordings", Lake(tmp_path / "lake")
-
-    def run() -> job.RollupResult:
-        return job.rollup(lambda: nullcontext(LocalTasks()), lake, [str(folder)])
-
     write(folder, SAMPLES, *(sample(at) for at in range(0, 60, 10)))
-    write(folder, SAMPLES, *(sample(at) for at in range(60, 120, 10)))
-    run()
-    minutes = rollup_files.folder("minute", "samples", "prod")
-    (path,) = lake.data_files(minutes)
-    made = Path(lake.path(path)).read_bytes()
-    oldest = min(folder.rglob("*.parquet"))
-    oldest.unlink()
-    (manifest,) = Path(lake.location).rglob("_manifests/rollup/**/date=*.json")
-    manifest.write_bytes(manifest.read_bytes()[:20])
-    with pytest.raises(RefusedError, match="put it back from a backup"):
-        run()
-    assert Path(lake.path(path)).read_bytes() == made
-    manifest.unlink()
-    run()
-    kept = [one for one in lake.files("_trash") if one.startswith(f"_trash/{minutes}/")]
-    assert [Path(lake.path(one)).read_bytes() for one in kept] == [made]
+    roll_up(lake, folder)
+    before = all_rows(lake)
+    (path,) = files_of(lake, str(BEGIN.date()), "segments")
+    kept = Path(lake.path(path)).read_bytes()
+    for damage in (lambda one: one.write_bytes(kept[:20]), Path.unlink):
+        damage(Path(lake.path(path)))
+        with pytest.raises(DamagedError, match=path) as error:
+            roll_up(lake, folder)
+        assert error.value.next_step
+    Path(lake.path(path)).write_bytes(kept)
+    assert all_rows(lake) == before
+    assert not roll_up(lake, folder).selection.due
+
+
+def test_a_segment_that_is_damaged_in_its_middle_since_keeps_the_day(tmp_path: Path) -> None:
+    folder, lake = tmp_path / "recordings", Lake(tmp_path / "lake")
+    write(folder, SAMPLES, *(sample(at) for at in range(200)))
+    roll_up(lake, folder)
+    before = all_rows(lake)
+    (path,) = folder.rglob("*.parquet")
+    path.write_bytes(path.read_bytes().replace(path.read_bytes()[4:400], b"\xff" * 396))
+    write(folder, SAMPLES, sample(300))
+    result = roll_up(lake, folder)
+    assert (result.selection.due, len(result.selection.kept)) == ([], 1)
+    assert all_rows(lake) == before
+
+
+class Between(LocalTasks):
+    """Does something between the tasks and the commit."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+
+    def run(self, *args: Any, **more: Any) -> list[dict[str, Any]]:
+        done = super().run(*args, **more)
+        self._work()
+        return done
+
+
+def test_of_two_rollups_at_once_one_commits(tmp_path: Path) -> None:
+    """The other is told so: on a new day as on one that is there already."""
+    folder, lake = tmp_path / "recordings", Lake(tmp_path / "lake")
+    for at in (0, 60):
+        write(folder, SAMPLES, sample(at))
+        with pytest.raises(RefusedError, match="Another run changed") as error:
+            roll_up(lake, folder, Between(lambda: roll_up(lake, folder)))
+        assert "Run it again" in error.value.next_step
+        minutes = all_rows(lake)["prod", str(BEGIN.date()), "samples", "minute"]
+        assert [row["looks"] for row in minutes] == [1] * (at // 60 + 1)
+        assert not roll_up(lake, folder).selection.due
+
+
+def test_a_run_that_is_killed_before_its_commit_changes_nothing(tmp_path: Path) -> None:
+    folder, lake = tmp_path / "recordings", Lake(tmp_path / "lake")
+    write(folder, SAMPLES, sample(0))
+    roll_up(lake, folder)
+    before = all_rows(lake)
+    write(folder, SAMPLES, sample(60))
+    with pytest.raises(ZeroDivisionError):
+        roll_up(lake, folder, Between(lambda: 1 // 0))
+    assert all_rows(lake) == before
+    roll_up(lake, folder)
+    assert len(all_rows(lake)["prod", str(BEGIN.date()), "samples", "minute"]) == 2
+
+
+def test_rollups_of_an_older_console_are_refused_with_the_next_step(tmp_path: Path) -> None:
+    folder, lake = tmp_path / "recordings", Lake(tmp_path / "lake")
+    write(folder, SAMPLES, sample(0))
+    lake.write_json("_manifests/rollup/connection=prod/date=2026-03-28.json", {})
+    with pytest.raises(UsageError, match="rollups of an older console") as error:
+        roll_up(lake, folder)
+    assert "Remove its folders" in error.value.next_step
+
+
+def test_the_rollups_are_read_by_other_programs(tmp_path: Path) -> None:
+    folder, lake = tmp_path / "recordings", Lake(tmp_path / "lake")
+    write(folder, SAMPLES, *(sample(at, ready=at) for at in (0, 60, 3600)))
+    write(folder, WAITS, {"at": BEGIN, "kind": "IO", "wait": "read", "sessions": 1})
+    roll_up(lake, folder)
+    hours = pl.scan_delta(lake.path("rollup")).filter(
+        (pl.col("kind") == "samples") & (pl.col("width") == "hour")
+    )
+    assert hours.select("begin", "ready_max").sort("begin").collect().rows() == [
+        (BEGIN, 60),
+        (BEGIN + timedelta(hours=1), 3600),
+    ]
+    rollups = DeltaTable(lake.path("rollup")).to_pyarrow_dataset()
+    with duckdb.connect() as reader:
+        found = reader.register("rollups", rollups).execute(
+            "SELECT wait_kind, wait, sessions_max FROM rollups "
+            "WHERE kind = 'waits' AND width = 'day'"
+        )
+        assert found.fetchall() == [("IO", "read", 1)]
+
+
+def test_rollups_of_two_connections_at_once_both_commit(tmp_path: Path) -> None:
+    lake, folders = Lake(tmp_path / "lake"), [tmp_path / name for name in ("one", "other")]
+    for folder in folders:
+        write(folder, SAMPLES, sample(0), connection=folder.name)
+    roll_up(lake, folders[0], Between(lambda: roll_up(lake, folders[1])))
+    assert {connection for connection, *_ in all_rows(lake)} == {"one", "other"}
+
+
+def test_a_rollup_of_merged_segments_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are no new segments, and a copy of them from before counts once."""
+    monkeypatch.setattr(day, "_ROWS", 10)
+    folder, lake = tmp_path / "recordings", Lake(tmp_path / "lake")
+    for begin in range(0, 3600, 300):
+        rows = [
+            sample(at, ready=at, push_per_second=float(at % 7), queue=name)
+            for at in range(begin, begin + 300, 20)
+            for name in ("orders", "mail", "ü")
+        ]
+        write(folder, SAMPLES, *rows)
+        write(folder, WAITS, *({"at": row["at"], "wait": "w", "queue": None} for row in rows[::3]))
+    roll_up(lake, folder)
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    segments.merge(folder, "prod", BEGIN.date() + timedelta(days=1))
+    assert len(list(folder.rglob("*.parquet"))) == 2
+    assert len(roll_up(lake, folder).selection.unchanged) == 1
+    before = all_rows(lake)
+    for number, folders in enumerate(([folder], [folder, copy], [copy, folder])):
+        again = Lake(tmp_path / f"lake {number}")
+        job.rollup(lambda: nullcontext(LocalTasks()), again, [str(one) for one in folders])
+        found = all_rows(again)
+        assert found.keys() == before.keys()
+        for key, rows in before.items():
+            assert sorted(map(str, found[key])) == sorted(map(str, rows))

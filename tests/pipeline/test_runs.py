@@ -192,7 +192,7 @@ def test_each_call_records_a_run_except_a_dry_run(
     words = ("pipeline", "archive", name, "--lake", location, "--url", client.url)
     planned = call(*words, "--dry-run")
     assert planned.status == 0
-    assert "Spark on local[*]: its connections are authenticated and encrypted" in planned.text
+    assert "Spark on local[*,4]: its connections are authenticated and encrypted" in planned.text
     assert runs.read(root).runs == ()
 
     done = call(*words, "--shared", "--yes", "--json")

@@ -106,7 +106,7 @@ def test_without_the_extra_the_verb_names_what_to_install(
 @pytest.mark.parametrize(
     ("master", "settings", "line"),
     [
-        (None, "", "Spark on local[*]: its connections are authenticated and encrypted"),
+        (None, "", "Spark on local[*,4]: its connections are authenticated and encrypted"),
         ("local[2]", "spark.authenticate false", "Spark on local[2]: its connections are auth"),
         ("spark://m:1", "", "Spark on spark://m:1: its connections are not authenticated"),
         (
@@ -119,7 +119,11 @@ def test_without_the_extra_the_verb_names_what_to_install(
             "spark.authenticate  true\n  spark.ssl.rpc.enabled: TRUE",
             "Spark on spark://m:1: its connections are authenticated and encrypted",
         ),
-        (None, "spark.master spark://m:1", "Spark on local[*]: its connections are authenticated"),
+        (
+            None,
+            "spark.master spark://m:1",
+            "Spark on local[*,4]: its connections are authenticated",
+        ),
     ],
 )
 def test_a_plan_says_what_protects_the_connections_of_its_tasks(

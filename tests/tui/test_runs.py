@@ -186,7 +186,7 @@ def test_a_run_gets_its_connection_and_no_secret_is_on_its_command_line() -> Non
         "lake": "/l",
         "older": "1h",
         "retention": "7d",
-        "master": "local[*]",
+        "master": "local[*,4]",
     }
     named = jobs.confirmed(jobs.job_of("archive", values, conn(rights=Rights.OPERATOR), KEY))
     assert named.words == (

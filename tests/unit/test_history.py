@@ -1,10 +1,12 @@
 """A recording as points: nothing is invented, and no peak is lost."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +45,10 @@ def write(root: Path, kind: RecordKind, *rows: dict[str, Any], connection: str =
     segment = segments.Segment(root, connection, BEGIN)
     segment.write(kind, rows)
     segment.close()
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), segments.schema(SAMPLES))
 
 
 counts = st.none() | st.integers(0, 10**12)
@@ -86,7 +92,7 @@ def test_thinned_rows_give_the_same_points(
         sample(at, ready=ready, pop_per_second=rate, next_seconds=1.0)
         for at, ready, rate in sorted(sampled, key=lambda one: one[0])
     ]
-    from_all, from_thinned = points(rows, step), points(thinned(rows, step), step)
+    from_all, from_thinned = points(rows, step), points(thinned(table_of(rows), step), step)
     assert [replace(one, pop_per_second=None) for one in from_thinned] == [
         replace(one, pop_per_second=None) for one in from_all
     ]

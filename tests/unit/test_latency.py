@@ -28,6 +28,7 @@ from console.monitor.recording.segments import samples, snapshot_of
 from console.monitor.sampler import Reading
 from tests.contract.variants import DEFAULTS
 from tests.tui.feeds import queue as snapshot_named
+from tests.unit.test_history import table_of
 
 NOW = datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC)
 (STATUS,) = (v.queue("public", "orders") for v in DEFAULTS if v.design.name == "status")
@@ -163,7 +164,7 @@ def test_latencies_are_recorded_and_history_has_the_highest() -> None:
     slower = replace(QUEUE, latency=Latency(Percentiles(0.5, 0.6, 0.7), KNOWN.processing))
     rows = [dict(next(samples(Reading("x", (one,)), NOW))) for one in (QUEUE, slower)]
     old = {name: value for name, value in rows[0].items() if name not in FIGURES}
-    for read in ([*rows, old], thinned([*rows, old], 60)):
+    for read in ([*rows, old], thinned(table_of([*rows, old]), 60)):
         (point,) = points(read, 60)
         assert (point.waiting_p50_seconds, point.waiting_p99_seconds) == (0.5, 1.5)
         assert point.processing_p50_seconds is None

@@ -1,7 +1,7 @@
 """Segments and the recorder: what was written can be read, whatever was cut off."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -317,12 +317,14 @@ def test_reading_an_hour_does_not_open_the_whole_day(tmp_path: Path) -> None:
         last = at + (timedelta(hours=2.9) if at == asleep else timedelta(minutes=4))
         segment.write(segments.SAMPLES, [{"at": one, "queue": "q"} for one in (at, last)])
         segment.close()
-    opened = []
+    opened: list[str] = []
 
     class Counting(RecordReader):
-        def _closed(self, kind: Any, path: Path, *more: Any) -> list[dict[str, Any]]:
-            opened.append(path.stem)
-            return super()._closed(kind, path, *more)
+        def _closed(
+            self, kind: Any, paths: Sequence[Path], *more: Any, **how: Any
+        ) -> list[pa.Table]:
+            opened.extend(path.stem for path in paths)
+            return super()._closed(kind, paths, *more, **how)
 
     all_rows = RecordReader(tmp_path, "prod").rows(segments.SAMPLES, segments.ALWAYS, ["at"])
     for hour in range(5):
@@ -332,3 +334,134 @@ def test_reading_an_hour_does_not_open_the_whole_day(tmp_path: Path) -> None:
         rows = Counting(tmp_path, "prod").rows(segments.SAMPLES, span, ["at"])
         assert rows == [row for row in all_rows if row["at"] in span]
         assert len(opened) <= 18
+
+
+# -- the segments of a past day, merged
+
+NEXT_DAY = datetime(2026, 3, 29, tzinfo=UTC)
+
+
+def record_day(root: Path, *, first: int = 0, last: int = 12) -> None:
+    """A segment every two hours of 2026-03-28."""
+    for number in range(first, last):
+        at = NEXT_DAY - timedelta(hours=24 - 2 * number)
+        times = [at + timedelta(minutes=20 * part) for part in range(6)]
+        segment = segments.Segment(root, "prod", at)
+        rows = [{"at": one, "queue": name, "ready": 1} for one in times for name in ("b", "a", "ü")]
+        segment.write(SAMPLES, rows)
+        segment.write(LINKS, [{"at": one, "queues": number} for one in times])
+        waits = [{"at": times[0], "wait": "x"}, {"at": times[1], "queue": "a"}]
+        segment.write(segments.WAITS, waits)
+        segment.close()
+
+
+def read_all(root: Path) -> tuple[Any, ...]:
+    reader = RecordReader(root, "prod")
+    rows = {name: reader.rows(kind, ALWAYS) for name, kind in KINDS.items()}
+    for some in rows.values():
+        some.sort(key=lambda row: (row["at"], str(row)))
+    return rows, reader.extent(LINKS), reader.skipped
+
+
+def files_of(root: Path, kind: RecordKind = SAMPLES) -> list[Path]:
+    return sorted((root / kind.name).rglob("[!.]*.parquet"))
+
+
+def test_the_segments_of_a_past_day_become_one_file_sorted_by_queue(tmp_path: Path) -> None:
+    record_day(tmp_path)
+    names, before = {path.stem for path in files_of(tmp_path)}, read_all(tmp_path)
+    segments.merge(tmp_path, "prod", (NEXT_DAY - timedelta(days=1)).date())
+    assert len(files_of(tmp_path)) == 12, "the day is not past yet"
+    segments.merge(tmp_path, "prod", NEXT_DAY.date())
+    assert read_all(tmp_path) == before
+    (merged,) = files_of(tmp_path)
+    table = pq.read_table(merged, partitioning=None)  # type: ignore[no-untyped-call]
+    rows = [(row["queue"], row["at"]) for row in table.to_pylist()]
+    assert rows == sorted(rows)
+    assert segments.names_in(merged) == names
+    # A segment of that day that is sealed later stays beside it.
+    record_day(tmp_path, last=1)
+    late = read_all(tmp_path)
+    assert len(late[0]["links"]) == len(before[0]["links"]) + 6
+    segments.merge(tmp_path, "prod", NEXT_DAY.date())
+    assert len(files_of(tmp_path)) == 2
+    assert read_all(tmp_path) == late
+
+
+def test_a_merge_that_is_interrupted_anywhere_changes_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_day(tmp_path)
+    before = read_all(tmp_path)
+    unlink = Path.unlink
+
+    def spared(path: Path, *, missing_ok: bool = False) -> None:
+        if not path.name.startswith("."):
+            raise OSError("cut")
+        unlink(path, missing_ok=missing_ok)
+
+    for method, cut in (("replace", Mock(side_effect=OSError("cut"))), ("unlink", spared)):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, method, cut)
+            with pytest.raises(OSError, match="cut"):
+                segments.merge(tmp_path, "prod", NEXT_DAY.date())
+        assert read_all(tmp_path) == before
+    assert len(files_of(tmp_path)) == 13
+    segments.merge(tmp_path, "prod", NEXT_DAY.date())
+    assert len(files_of(tmp_path)) == len(files_of(tmp_path, LINKS)) == 1
+    assert read_all(tmp_path) == before
+
+
+def test_what_is_damaged_or_of_two_consoles_is_not_merged(tmp_path: Path) -> None:
+    record_day(tmp_path)
+    broken = files_of(tmp_path)[3]
+    broken.write_bytes(broken.read_bytes()[:-30])
+    before = read_all(tmp_path)
+    assert before[2].files == 1
+    segments.merge(tmp_path, "prod", NEXT_DAY.date())
+    assert len(files_of(tmp_path)) == 2
+    assert broken in files_of(tmp_path)
+    assert read_all(tmp_path) == before
+    for _ in range(2):
+        record_day(tmp_path / "two")
+    segments.merge(tmp_path / "two", "prod", NEXT_DAY.date())
+    assert len(files_of(tmp_path / "two")) == 24
+
+
+def test_a_merge_of_many_rows_takes_some_queues_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_day(tmp_path)
+    before = read_all(tmp_path)
+    monkeypatch.setattr(segments, "_AT_ONCE", 1)
+    segments.merge(tmp_path, "prod", NEXT_DAY.date())
+    assert read_all(tmp_path) == before
+    (merged,) = files_of(tmp_path)
+    assert pq.read_metadata(merged).num_row_groups == 3  # type: ignore[no-untyped-call]
+
+
+def test_the_recorder_merges_days_that_are_past(tmp_path: Path) -> None:
+    record_day(tmp_path)
+    for hour, count in ((0.5, 12), (1.5, 1)):
+        at = NEXT_DAY + timedelta(hours=hour)
+        recorder = Recorder(tmp_path, "prod", now=lambda at=at: at)  # type: ignore[misc]
+        recorder.add(LINKS, [{"at": at}])
+        recorder.close()
+        assert len(files_of(tmp_path)) == count
+
+
+def test_what_is_merged_while_it_is_read_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_day(tmp_path)
+    before = read_all(tmp_path)
+    listed = segments.closed
+
+    def merging(*of: Any) -> list[Any]:
+        found = list(listed(*of))
+        segments.merge(tmp_path, "prod", NEXT_DAY.date())
+        return found
+
+    monkeypatch.setattr(segments, "closed", merging)
+    assert RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS) == before[0]["links"]
+    assert len(files_of(tmp_path)) == 1

@@ -15,6 +15,7 @@ from console.monitor.recording.history import history, points, since, thinned
 from console.monitor.sampler import Reading
 from console.monitor.subscribers import SubscriberSnapshot, from_text, to_text
 from tests.tui.feeds import queue
+from tests.unit.test_history import table_of
 
 AT = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
 BILLING = SubscriberSnapshot("billing", 3, 3, 1.5, 40.0, 0, None, popped=70.0)
@@ -75,7 +76,7 @@ def test_a_recording_keeps_subscribers_and_an_older_one_has_none(tmp_path: Path)
     older = {name: value for name, value in row.items() if name != "subscribers"}
     assert segments.snapshot_of(older, "prod").subscribers is None
     rows = [{**dict.fromkeys(segments.SAMPLES.columns), **one} for one in (dict(row), older)]
-    assert points(rows, 60) == points(thinned(rows, 60), 60)
+    assert points(rows, 60) == points(thinned(table_of(rows), 60), 60)
 
 
 def test_the_text_of_a_full_subscriber_says_full_once() -> None:

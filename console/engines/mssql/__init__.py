@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -204,6 +205,10 @@ class SQLServer:
         from console.engines.mssql import errors  # noqa: PLC0415  # a verb imports what it uses
 
         return errors.translate(error, doing)
+
+    def limit_locks(self, connection: Connection, seconds: float) -> None:
+        raw: Any = connection.connection.dbapi_connection
+        connection.execution_options(dbq_timeouts=replace(raw.limits, lock_seconds=seconds))
 
     def wait_for_notification(self, connection: Connection, seconds: float) -> None:  # noqa: ARG002
         """Never called: this engine has no LISTEN."""

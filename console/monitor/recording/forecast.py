@@ -6,6 +6,7 @@ Too few days have no forecast, nor has an hour of the week that was recorded too
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any
@@ -34,6 +35,9 @@ class Band:
     def __contains__(self, value: float) -> bool:
         return self.low <= value <= self.high
 
+    def times(self, factor: float) -> "Band":
+        return Band(self.low * factor, self.median * factor, self.high * factor)
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -50,6 +54,10 @@ class Expected:
             return None
         sure = self.net.low > 0 and self.net.median >= LEAST_GROWTH * self.pushes.median
         return self.net.median if sure else min(0.0, self.net.median)
+
+    def times(self, factor: float) -> "Expected":
+        bands = (getattr(self, name) for name in MEASURES)
+        return Expected(*(None if one is None else one.times(factor) for one in bands))
 
     def as_json(self) -> dict[str, float | None]:
         """`pushes_low` to `net_high`, as the table has them."""
@@ -95,13 +103,19 @@ class Forecast:
     made_at: datetime | None = None
     why: str = ""
     last_day: date | None = None
+    week: int = 0
+    """Of which the hours are, as `week_and_hour` counts them."""
+    growth: float = 1.0
+    """The factor from a week to the next one."""
 
     def holds(self, now: datetime) -> bool:
         old = self.last_day is not None and now.date() - self.last_day > _KEEPS
         return bool(self.hours) and not old
 
     def at(self, moment: datetime) -> Expected:
-        return self.hours.get(forecast_files.hour_of_week(moment, self.zone), _UNKNOWN)
+        week, hour = forecast_files.week_and_hour(moment, self.zone)
+        found = self.hours.get(hour, _UNKNOWN)
+        return found if self.growth == 1.0 else found.times(self.growth ** (week - self.week))
 
     def between(self, begin: datetime, end: datetime) -> Iterator[tuple[datetime, Expected]]:
         """The hours of a period, by their beginnings, that have a forecast."""
@@ -152,6 +166,7 @@ class Forecast:
             "hours": [
                 {"at": at.isoformat(), **found.as_json()} for at, found in self.between(begin, end)
             ],
+            "growth": round(self.growth, 4),
         }
 
 
@@ -223,58 +238,37 @@ def of_all(lake: str | None, connection: str) -> dict[tuple[str, str], Forecast]
     """Of every queue of the connection that is in the lake."""
     if lake is None:
         return {}
-    rollups = Rollups(lake, connection)
-    manifest = rollups.manifest(forecast_files.manifest(connection))
-    try:
-        return _of_manifest(rollups, connection, manifest)
-    except (KeyError, TypeError, ValueError):
-        return {}  # no manifest of this console
-
-
-def _of_manifest(
-    rollups: Rollups, connection: str, manifest: Mapping[str, Any]
-) -> dict[tuple[str, str], Forecast]:
-    zone = forecast_files.zone_named(manifest["zone"])
-    made_at = datetime.fromisoformat(manifest["at"])
-    name = str(manifest["file"]).rpartition("/")[2]
-    hours: defaultdict[tuple[str, str], dict[int, Expected]] = defaultdict(dict)
-    for row in rollups.forecast_rows(f"{forecast_files.folder(connection)}/{name}"):
-        expected = Expected(*(_band(row, one) for one in MEASURES))
-        hours[row["schema"], row["queue"]][row["hour"]] = expected
+    by_queue: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in Rollups(lake, connection).forecast_rows():
+        by_queue[row["schema"], row["queue"]].append(row)
     found = {}
-    for one in (_Known(**one) for one in manifest["queues"]):
-        of = hours.get(one.key, {})
-        why = "" if of else one.why_not
-        found[one.key] = Forecast(of, zone, one.weeks, one.days, made_at, why, one.day)
+    with suppress(KeyError, TypeError, ValueError):  # no rows of this console
+        for key, rows in by_queue.items():
+            found[key] = _of_rows(rows)
     return found
 
 
-@dataclass(frozen=True)
-class _Known:
-    schema: str
-    queue: str
-    days: int
-    last_day: str | None
-    weeks: int = 0
+def _of_rows(rows: list[dict[str, Any]]) -> Forecast:
+    first = rows[0]
+    hours = {
+        row["hour"]: Expected(*(_band(row, one) for one in MEASURES))
+        for row in rows
+        if row["hour"] is not None
+    }
+    why = "" if hours else _too_short(first["days"], first["last_day"])
+    zone = forecast_files.zone_named(first["zone"])
+    weeks, days, made_at = first["weeks"] or 0, first["days"], first["made_at"]
+    week, growth = first["week"] or 0, first["growth"] or 1.0
+    return Forecast(hours, zone, weeks, days, made_at, why, first["last_day"], week, growth)
 
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.schema, self.queue
 
-    @property
-    def day(self) -> date | None:
-        return None if self.last_day is None else date.fromisoformat(self.last_day)
-
-    @property
-    def why_not(self) -> str:
-        """How much history there is, and when it will be enough."""
-        if self.weeks:
-            return "no forecast: its table is damaged; dbq-console pipeline rollup makes it again"
-        short = f"no forecast: {numbered(self.days, 'day')} of history, {LEAST_DAYS} are needed"
-        if self.day is None:
-            return f"{short}; no rate of it was recorded"
-        enough = self.day + timedelta(days=max(1, LEAST_DAYS - self.days))
-        return f"{short}; if every day is recorded and rolled up, there are enough on {enough}"
+def _too_short(days: int, last: date | None) -> str:
+    """How much history there is, and when it will be enough."""
+    short = f"no forecast: {numbered(days, 'day')} of history, {LEAST_DAYS} are needed"
+    if last is None:
+        return f"{short}; no rate of it was recorded"
+    enough = last + timedelta(days=max(1, LEAST_DAYS - days))
+    return f"{short}; if every day is recorded and rolled up, there are enough on {enough}"
 
 
 def _band(row: Mapping[str, Any], name: str) -> Band | None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from console.errors import ConsoleError, UsageError
 from console.formats import UNKNOWN, duration
@@ -26,6 +26,9 @@ from console.monitor.recording.segments import (
 )
 from console.monitor.subscribers import from_text
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 """Lengths of a point, in seconds."""
 MOST_POINTS = 10_000
@@ -35,6 +38,7 @@ _HIGHEST = (
     *LATENCIES,
 )
 _MEAN = ("push_per_second", "pop_per_second", "latency_seconds")
+_SAMPLED = ("at", "schema", "queue", *_HIGHEST, *_MEAN, "next_seconds", "subscribers")
 
 
 _LATE_PAUSES = 2.0
@@ -223,17 +227,20 @@ class _Records:
     def skipped(self) -> str:
         return self.reader.skipped.text
 
-    def _thin(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _samples(self, equal: Mapping[str, str]) -> list[dict[str, Any]]:
         # With rollups, samples must keep their minutes: the rest of a day is found by them.
-        step = self.sources.step_seconds if self._rollups is None else 1
-        return thinned(rows, step)
+        step = self.sources.step_seconds
+        if self._rollups is not None:
+            step = min(step, 60)
+        return thinned(self.reader.table(SAMPLES, self._span, _SAMPLED, **equal), step)
 
     def rows(self, kind: RecordKind, equal: Mapping[str, str]) -> list[Mapping[str, Any]]:
         """In order of time; a rollup row is at the beginning of its period."""
-        thin = self._thin if kind is SAMPLES else None
-        raw = []
-        if self.sources.raw:
-            raw = self.reader.rows(kind, self._span, None, thin, **equal)
+        raw: list[dict[str, Any]] = []
+        if self.sources.raw and kind is SAMPLES:
+            raw = self._samples(equal)
+        elif self.sources.raw:
+            raw = self.reader.rows(kind, self._span, None, None, **equal)
         found: list[Mapping[str, Any]] = [r for r in raw if r["at"].date() in self.sources.raw]
         seen = [row["at"] for row in found]
         for width, days in self.sources.by_width.items():
@@ -247,28 +254,30 @@ class _Records:
         return sorted(found, key=lambda row: row["at"])
 
 
-def thinned(rows: Iterable[dict[str, Any]], step_seconds: int) -> list[dict[str, Any]]:
-    """Samples merged by period, which gives the same points in less memory."""
-    chunks: dict[tuple[object, ...], dict[str, Any]] = {}
+def thinned(samples: "pa.Table", step_seconds: int) -> list[dict[str, Any]]:
+    """Samples merged by period, which give the same points."""
+    import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+    import pyarrow.compute  # noqa: PLC0415
+
+    pc: Any = pyarrow.compute
+    at = samples.column("at").cast(pa.int64())
+    keys = {"period": pc.divide(at, step_seconds * 1_000_000)}
+    # Only rows in which the same means are known can be merged.
+    keys |= {f"no_{name}": pc.is_null(samples.column(name)) for name in _MEAN}
+    for name, column in keys.items():
+        samples = samples.append_column(name, column)
+    highest = [(name, "max") for name in (*_HIGHEST, "next_seconds")]
+    means = [(name, "mean") for name in _MEAN]
+    others = [("at", "min"), ("at", "count"), ("subscribers", "distinct")]
+    grouped = samples.group_by(["schema", "queue", *keys], use_threads=False)
+    merged = grouped.aggregate([*highest, *means, *others])
+    names = {f"{name}_{of}": name for name, of in (*highest, *means, *others)}
+    names["at_count"] = "looks"
+    merged = merged.rename_columns([names.get(name, name) for name in merged.column_names])
+    rows: list[dict[str, Any]] = merged.to_pylist()
     for row in rows:
-        # Only rows in which the same means are known can be merged.
-        known = tuple(row[name] is None for name in _MEAN)
-        chunk = int(row["at"].timestamp() // step_seconds)
-        key = (row["schema"], row["queue"], chunk, known)
-        one = chunks.get(key)
-        if one is None:
-            chunks[key] = {**row, "looks": _weight(row), "subscribers": _gaps([row])}
-            continue
-        samples = _weight(row)
-        for name in _MEAN:
-            if row[name] is not None:
-                one[name] += (row[name] - one[name]) * samples / (one["looks"] + samples)
-        for name in (*_HIGHEST, "next_seconds"):
-            both = [value for value in (one.get(name), row.get(name)) if value is not None]
-            one[name] = max(both, default=None)
-        one["subscribers"] = _gaps([one, row])
-        one["looks"] += samples
-    return list(chunks.values())
+        row["subscribers"] = _gaps({"subscribers": text} for text in row["subscribers"])
+    return rows
 
 
 def points(rows: Iterable[Mapping[str, Any]], step_seconds: int) -> list[Point]:

@@ -3,20 +3,19 @@
 A day is read from the recordings if they have something that the lake does not, or if points are
 shorter than a minute; otherwise from the widest table whose rows are no longer than a point."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from itertools import chain
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
-from console import forecast_files, rollup_files
-from console.errors import ConsoleError, UsageError
+from console import forecast_files, lake_tables, rollup_files
+from console.lake_tables import LakeReader, TableFile
 from console.monitor.recording import segments
 from console.monitor.recording.segments import ALWAYS, KINDS, RecordKind, TimeRange
+from console.rollup_files import DayMadeOf
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +27,8 @@ class SkippedRecords:
     lines: int = 0
     newer: int = 0
     """Records of a newer console than this one."""
+    rollups: str = ""
+    """Why the lake's are not read."""
 
     @property
     def text(self) -> str:
@@ -37,8 +38,9 @@ class SkippedRecords:
             (self.lines, "torn lines"),
             (self.newer, "records of a newer console"),
         ]
-        found = ", ".join(f"{number:,} {what}" for number, what in counts if number)
-        return f"skipped: {found}" if found else ""
+        found = [f"{number:,} {what}" for number, what in counts if number]
+        found += filter(None, [self.rollups])
+        return f"skipped: {', '.join(found)}" if found else ""
 
     @contextmanager
     def counting_damage(self) -> Iterator[None]:
@@ -72,28 +74,50 @@ class RecordReader:
         **equal: str,
     ) -> list[dict[str, Any]]:
         """Rows in order of time; `equal`: the schema, the queue. What is damaged is skipped and
-        counted. `thin` reduces the rows of each file."""
+        counted. `thin` reduces some rows at a time."""
         names = list(columns or kind.columns)
-        # Open segments first: one that is closed meanwhile is then found among the closed ones.
-        found, read = self._open(kind, span, names, equal)
-        for day, path in _overlapping(
-            list(segments.closed(self.root, kind, self.connection)), span
-        ):
-            if span.begin.date() <= day <= span.end.date() and path.stem not in read:
-                rows = self._closed(kind, path, span, names, equal)
-                found += rows if thin is None else thin(rows)
+        found: list[dict[str, Any]] = []
+        table = self.table(kind, span, dict.fromkeys(["at", *names]), **equal)
+        for batch in table.to_batches():
+            rows = batch.to_pylist()
+            found += rows if thin is None else thin(rows)
         found.sort(key=lambda row: row["at"])
-        return found
+        return [{name: row[name] for name in names} for row in found]
+
+    def table(
+        self, kind: RecordKind, span: TimeRange, columns: Iterable[str], **equal: str
+    ) -> "pa.Table":
+        """The same, in no order, and with `at` among the columns."""
+        import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+
+        names = list(columns)
+        # Open segments first: one that is closed meanwhile is then found among the closed ones.
+        rows, read = self._open(kind, span, names, equal)
+        found = [pa.Table.from_pylist(rows, _schema(kind, names))]
+        for attempt in range(_ATTEMPTS):
+            days = _overlapping(list(segments.closed(self.root, kind, self.connection)), span)
+            paths = [
+                path
+                for day, path in days
+                if span.begin.date() <= day <= span.end.date() and path.stem not in read
+            ]
+            # Files are removed when they are merged: then their rows are in another one.
+            with suppress(FileNotFoundError):
+                last = attempt == _ATTEMPTS - 1
+                found += self._closed(kind, paths, span, names, equal, skip_missing=last)
+                break
+        return pa.concat_tables(found)
 
     def extent(self, kind: RecordKind) -> tuple[datetime, datetime] | None:
         """The times of the first and the last record; None: there are none. Reads only the ends."""
         files = list(segments.closed(self.root, kind, self.connection))
         ends: list[datetime] = []
         for ordered in (files, files[::-1]):
-            for _, path in ordered:
-                found = self._closed(kind, path, ALWAYS, ["at"], {})
+            for _, of in groupby(ordered, lambda one: one[0]):
+                tables = self._closed(kind, [path for _, path in of], ALWAYS, ["at"], {})
+                found = [at for table in tables for at in table.column("at").to_pylist()]
                 if found:
-                    ends += [row["at"] for row in found]
+                    ends += [min(found), max(found)]
                     break
         ends += [row["at"] for row in self._open(kind, ALWAYS, ["at"], {})[0]]
         return (min(ends), max(ends)) if ends else None
@@ -123,30 +147,51 @@ class RecordReader:
     def _closed(
         self,
         kind: RecordKind,
-        path: Path,
+        paths: Sequence[Path],
         span: TimeRange,
         names: Sequence[str],
         equal: Mapping[str, str],
-    ) -> list[dict[str, Any]]:
-        import pyarrow.parquet as pq  # noqa: PLC0415  # verbs shall start at once
+        *,
+        skip_missing: bool = True,
+    ) -> list["pa.Table"]:
+        """All files at once; where that fails each of them, to know which is damaged.
+        FileNotFoundError, unless those are skipped."""
+        import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+        import pyarrow.dataset  # noqa: PLC0415
 
-        filters: list[tuple[str, str, object]] = [("at", ">=", span.begin), ("at", "<", span.end)]
-        filters += [(name, "==", value) for name, value in equal.items()]
-        rows: list[dict[str, Any]] = []
-        with self.skipped.counting_damage():
-            there = set(pq.read_schema(path).names)  # type: ignore[no-untyped-call]
-            if not there.issuperset(equal):
-                return []  # an older console's
-            columns = [name for name in {*names, "at"} if name in there]
-            table = pq.read_table(  # type: ignore[no-untyped-call]
-                path, columns=columns, filters=filters, partitioning=None
-            )
-            known = segments.schema(kind)
-            types = {name: known.field(name).type for name in columns}
-            rows = validated(table, types).to_pylist()
-        return [{name: row.get(name) for name in names} for row in rows]
+        ds: Any = pyarrow.dataset
+        wanted = (ds.field("at") >= span.begin) & (ds.field("at") < span.end)
+        for name, value in equal.items():
+            wanted &= ds.field(name) == value
+
+        def read(some: Sequence[Path]) -> pa.Table:
+            files = ds.dataset([str(path) for path in some], segments.schema(kind), "parquet")
+            table: pa.Table = files.to_table(columns=list(names), filter=wanted)
+            return validated(table, {one.name: one.type for one in _schema(kind, names)})
+
+        if not paths:
+            return []
+        try:
+            return [read(paths)]
+        except FileNotFoundError:
+            if not skip_missing:
+                raise
+        except (OSError, LookupError, ValueError, OverflowError, pa.ArrowException):
+            pass
+        found = []
+        for path in paths:
+            with self.skipped.counting_damage():
+                found.append(read([path]))
+        return found
 
 
+def _schema(kind: RecordKind, names: Sequence[str]) -> "pa.Schema":
+    import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+
+    return pa.schema([segments.schema(kind).field(name) for name in names])
+
+
+_ATTEMPTS = 3
 _OVERLAP = timedelta(minutes=10)
 """By which segments may overlap, as of several consoles in one folder or for rows that waited."""
 _LEAST, _MOST = (datetime(year, 1, 2, tzinfo=UTC) for year in (1970, 9999))
@@ -185,150 +230,88 @@ def validated(table: "pa.Table", types: Mapping[str, "pa.DataType"]) -> "pa.Tabl
 RAW = "raw"
 
 
-@dataclass(frozen=True)
-class RolledUpDay:
-    """A day in the lake: by kind, the segments that it was made of."""
-
-    segments: Mapping[str, frozenset[str]]
-
-
 @dataclass
 class Rollups:
-    """Reads one connection's tables of a lake: a folder, or a URI that Arrow knows."""
+    """Reads one connection's rows of the tables in a lake: a folder, or a URI that Arrow knows."""
 
     lake: str
     connection: str
     skipped: SkippedRecords = field(default_factory=SkippedRecords)
-    _named: dict[date, frozenset[str]] = field(default_factory=dict)
-    """The files of a day, if its manifest lists them."""
 
     def __post_init__(self) -> None:
-        from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
+        self._reader = LakeReader(self.lake)
+        self._tables: dict[str, list[TableFile]] = {}
 
-        uri = self.lake if "://" in self.lake else str(Path(self.lake).expanduser().absolute())
-        try:
-            known = uri.replace("s3a://", "s3://")
-            self._files, self._root = fs.FileSystem.from_uri(known)  # type: ignore[attr-defined]
-        except (ValueError, OSError, NotImplementedError) as error:
-            kind = ConsoleError if isinstance(error, OSError) else UsageError
-            raise kind(f"The lake {uri!r} is not a usable location.", why=str(error)) from error
+    def files(self, table: str) -> list[TableFile]:
+        """ConsoleError: the table cannot be read."""
+        if table not in self._tables:
+            self._tables[table] = self._listed(table)
+        return self._tables[table]
 
-    def days(self) -> dict[date, RolledUpDay]:
-        """The complete days of the lake. ConsoleError: it cannot be read."""
-        found: dict[date, RolledUpDay] = {}
-        for path in self.names(rollup_files.manifests(self.connection)):
-            name = path.rsplit("/", 1)[-1]
-            with self.skipped.counting_damage():
-                day = date.fromisoformat(name.removeprefix("date=").removesuffix(".json"))
-                manifest = self._json(path)
-                made, named = _made_of(manifest)
-                if named is not None:
-                    self._named[day] = named
-                if manifest.get("state") == "done":
-                    found[day] = made
-        return found
+    def _listed(self, table: str) -> list[TableFile]:
+        if not lake_tables.is_installed():
+            self.skipped.rollups = f"the lake, which needs {lake_tables.INSTALL}"
+            return []
+        found = self._reader.table(table)
+        if found is None and self._reader.has("_manifests"):
+            self.skipped.rollups = (
+                "rollups of an older console: dbq-console pipeline rollup says what to do"
+            )
+        return found or []
 
-    def _json(self, path: str) -> Any:
-        with self._files.open_input_stream(path) as file:
-            return json.loads(file.read())
+    def _rollups(self, **partition: str) -> list[TableFile]:
+        of = {"connection": self.connection, **partition}.items()
+        return [file for file in self.files(rollup_files.TABLE) if of <= file.partition.items()]
+
+    def days(self) -> dict[date, DayMadeOf]:
+        """The days of the lake. ConsoleError: it cannot be read."""
+        of = {"connection": self.connection, "kind": rollup_files.SEGMENTS}
+        files = [
+            one for one in self.files(rollup_files.TABLE) if of.items() <= one.partition.items()
+        ]
+        made = rollup_files.days_made_of(files, self._read)
+        return {date.fromisoformat(day): one for (_, day), one in made.items()}
 
     def rows(
         self, kind: str, width: str, days: Iterable[date], span: TimeRange, **equal: str
     ) -> list[dict[str, Any]]:
         """Rows of a table that overlap the span, in order of time; damaged files are skipped."""
-        found: list[dict[str, Any]] = []
-        for day in days:
-            folder = f"{rollup_files.folder(width, kind, self.connection)}/date={day}"
-            for path in self.names(folder):
-                name = path.rsplit("/", 1)[-1]
-                named = self._named.get(day)
-                if named is not None and f"{folder}/{name}" not in named:
-                    continue
-                if name.endswith(".parquet") and not name.startswith(("_", ".")):
-                    filters = [(key, "==", value) for key, value in equal.items()] or None
-                    with self.skipped.counting_damage():
-                        rows = self._read(path, _types(), filters=filters)
-                        found += [row for row in rows if row["begin"] is not None]
+        dates = {day.isoformat() for day in days}
+        filters = [(key, "==", value) for key, value in equal.items()] or None
+        files = self._rollups(kind=kind, width=width)
+        some = (file for file in files if file.partition["date"] in dates)
+        rows = (row for file in some for row in self._read(file.path, filters))
+        found = [row for row in rows if row["begin"] is not None]
         length = timedelta(seconds=rollup_files.WIDTHS[width])
         inside = [r for r in found if r["begin"] < span.end and r["begin"] + length > span.begin]
         return sorted(inside, key=lambda row: row["begin"])
 
-    def _read(
-        self,
-        path: str,
-        types: Mapping[str, "pa.DataType"],
-        columns: Sequence[str] | None = None,
-        filters: object = None,
-    ) -> list[dict[str, Any]]:
+    def forecast_rows(self) -> list[dict[str, Any]]:
+        files = self.files(forecast_files.TABLE)
+        mine = (file for file in files if file.partition["connection"] == self.connection)
+        return [row for file in mine for row in self._read(file.path)]
+
+    def _read(self, path: str, filters: object = None) -> list[dict[str, Any]]:
+        """A file's rows; where it is damaged it is counted."""
         import pyarrow.parquet as pq  # noqa: PLC0415
 
         rows: list[dict[str, Any]] = []
         with self.skipped.counting_damage():
             table = pq.read_table(  # type: ignore[no-untyped-call]
-                path, filesystem=self._files, filters=filters, partitioning=None
+                path, filesystem=self._reader.files, filters=filters, partitioning=None
             )
-            rows += validated(
-                table if columns is None else table.select(columns), types
-            ).to_pylist()
+            rows += validated(table, _types()).to_pylist()
         return rows
-
-    def manifest(self, path: str) -> dict[str, Any]:
-        """Empty: there is none, or it is damaged."""
-        found: Any = {}
-        with self.skipped.counting_damage():
-            found = self._json(f"{self._root.rstrip('/')}/{path}")
-        return found if isinstance(found, dict) else {}
-
-    def forecast_rows(self, path: str) -> list[dict[str, Any]]:
-        import pyarrow as pa  # noqa: PLC0415
-
-        figures = dict.fromkeys(forecast_files.COLUMNS, pa.float64())
-        types = {"schema": pa.string(), "queue": pa.string(), "hour": pa.int64(), **figures}
-        return self._read(f"{self._root.rstrip('/')}/{path}", types, list(types))
-
-    def names(self, folder: str) -> list[str]:
-        """The paths in a folder of the lake, sorted."""
-        from pyarrow import fs  # noqa: PLC0415
-
-        path = f"{self._root.rstrip('/')}/{folder}"
-        selector = fs.FileSelector(path, allow_not_found=True)  # type: ignore[attr-defined]
-        try:
-            return sorted(info.path for info in self._files.get_file_info(selector))
-        except OSError as error:
-            raise ConsoleError(
-                f"The lake {self.lake} cannot be read.", why=error.strerror or str(error)
-            ) from error
-
-
-def _made_of(manifest: Any) -> tuple[RolledUpDay, frozenset[str] | None]:
-    """The segments of a day, and its files if the manifest lists them. ValueError, KeyError."""
-    try:
-        segments = {kind: frozenset(names) for kind, names in manifest["segments"].items()}
-        files = frozenset(chain(*manifest["files"].values())) if "files" in manifest else None
-    except (TypeError, AttributeError) as error:
-        raise ValueError("It is JSON of another shape.") from error
-    return RolledUpDay(segments), files
 
 
 def _types() -> dict[str, "pa.DataType"]:
-    import pyarrow as pa  # noqa: PLC0415
-
-    number = {
-        **{f"{name}_max": pa.float64() for name in rollup_files.MEANS},
-        **{f"{name}_avg": pa.float64() for name in rollup_files.MEANS},
-    }
-    integers = {f"{name}_max": pa.int64() for name in rollup_files.COUNTS} | {"looks": pa.int64()}
-    texts = ("schema", "queue", "design", "verdict", "code", "severity", "summary")
-    times = dict.fromkeys(("begin", "first_at", "last_at"), pa.timestamp("us", tz="UTC"))
-    return {**number, **integers, **dict.fromkeys(texts, pa.string()), **times}
+    columns = (*rollup_files.columns(), *forecast_files.columns())
+    return {one.name: one.type for one in columns if one.name != "latency_sketch"}
 
 
 def connections(lake: str) -> list[str]:
-    return [
-        unquote(name.removeprefix("connection="))
-        for path in Rollups(lake, "").names("_manifests/rollup")
-        if (name := path.rsplit("/", 1)[-1]).startswith("connection=")
-    ]
+    files = Rollups(lake, "").files(rollup_files.TABLE)
+    return sorted({file.partition["connection"] for file in files})
 
 
 @dataclass(frozen=True)
@@ -350,7 +333,7 @@ class Sources:
 def choose_sources(
     root: Path,
     connection: str,
-    made: Mapping[date, RolledUpDay],
+    made: Mapping[date, DayMadeOf],
     span: TimeRange,
     step_seconds: int,
 ) -> Sources:
@@ -367,7 +350,7 @@ def choose_sources(
             if names or is_open:
                 raw.add(day)
             continue
-        known = {(kind, name) for kind, of in made[day].segments.items() for name in of}
+        known = made[day].used
         if (
             names - known
             or is_open
@@ -392,7 +375,7 @@ def _recorded(root: Path, connection: str) -> dict[date, set[tuple[str, str]]]:
     found: dict[date, set[tuple[str, str]]] = {}
     for kind in rollup_files.KINDS:
         for day, path in segments.closed(root, KINDS[kind], connection):
-            found.setdefault(day, set()).add((kind, path.stem))
+            found.setdefault(day, set()).update((kind, one) for one in segments.names_in(path))
     return found
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from console import state
@@ -63,6 +63,7 @@ def main() -> None:
     root, connection, path = sys.argv[1:]
     try:
         torn = segments.seal(Path(root), connection, Path(path)).torn
+        segments.merge(Path(root), connection, past_days(_now()))
     except OSError as error:
         print(error.strerror or error)
         sys.exit(1)
@@ -95,6 +96,11 @@ def folder() -> Path:
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def past_days(now: datetime) -> date:
+    """Before this day all is sealed, and who reads open segments has read them."""
+    return (now - timedelta(hours=1)).date()
 
 
 class Recorder:
@@ -234,6 +240,7 @@ class Recorder:
                     self.torn += torn_lines(sealing)
             else:
                 self.torn += segments.seal(self._root, self.connection, path).torn
+                segments.merge(self._root, self.connection, past_days(self._now()))
         except Exception as error:  # noqa: BLE001  # pyarrow's too: the thread has to go on
             self.problem = f"a segment could not be closed: {_reason(error)}"
 

@@ -2,6 +2,11 @@
 
     <folder>/open/connection=NAME/<segment>.jsonl
     <folder>/<kind>/connection=NAME/date=2026-03-29/<segment>.parquet
+    <folder>/<kind>/connection=NAME/date=2026-03-28/merged-<segment>.parquet
+
+The segments of a past day are merged into one file, sorted by queue and time, whose metadata names
+them: to read one queue then takes a part of one file instead of 288. Segments that a merged file
+names are no longer read, so a crash before they were removed costs nothing.
 
 A crash may tear the last line, which is dropped and counted. Sealing a segment twice gives the same
 files, so a crash in between costs nothing.
@@ -12,9 +17,10 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
@@ -25,7 +31,7 @@ from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.latency import Latency
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
-from console.rollup_files import connection_part
+from console.rollup_files import MERGED, MERGED_NAMES, connection_part, merged_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -245,6 +251,8 @@ class TimeRange:
 ALWAYS = TimeRange(datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
 """Records of other times are damaged."""
 
+_GROUP_ROWS = 16_384
+_AT_ONCE = 500_000
 _OPEN = ".jsonl"
 _CLOSED = ".parquet"
 _FORMAT = "dbq-console recording"
@@ -421,14 +429,25 @@ def schema(kind: RecordKind) -> "pa.Schema":
 
 def _write(path: Path, kind: RecordKind, rows: list[dict[str, Any]]) -> None:
     import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
 
-    table = pa.Table.from_pylist(rows, schema=schema(kind))
+    of = schema(kind)
+    with _writer(path, of) as writer:
+        writer.write_table(pa.Table.from_pylist(rows, schema=of))
+
+
+@contextmanager
+def _writer(path: Path, of: "pa.Schema") -> Iterator[Any]:
+    """Of a Parquet file that appears, durably, when the body ends."""
+    import pyarrow.parquet as pq  # noqa: PLC0415  # verbs shall start at once
+
     # Readers skip names that begin with a dot.
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with draft.open("xb") as file:
-            pq.write_table(table, file, compression="zstd")  # type: ignore[no-untyped-call]
+            with pq.ParquetWriter(  # type: ignore[no-untyped-call]
+                file, of, compression="zstd"
+            ) as writer:
+                yield writer
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
@@ -441,6 +460,100 @@ def _write(path: Path, kind: RecordKind, rows: list[dict[str, Any]]) -> None:
         os.close(descriptor)
 
 
+def merge(root: Path, connection: str, before: date) -> None:
+    """Merge the segments of each day before that one; needs the connection's lock. OSError.
+
+    What is damaged, or was recorded by two consoles at once, stays as it is.
+    """
+    for kind in KINDS.values():
+        for folder in sorted((root / kind.name / connection_part(connection)).glob("date=*")):
+            day = _day_of(folder)
+            if day is not None and day < before:
+                _merge_day(folder, kind)
+
+
+def _merge_day(folder: Path, kind: RecordKind) -> None:
+    paths, inside = _segments_in(folder)
+    for path in paths:
+        if path.stem in inside:  # of a merge that was interrupted
+            path.unlink(missing_ok=True)
+    alone = [p for p in paths if p.stem not in inside and not p.name.startswith(MERGED)]
+    spans = {path: span for path in alone if (span := _span(path)) is not None}
+    parts = sorted(spans, key=lambda path: spans[path])
+    if len(parts) < 2 or any(spans[a][1] >= spans[b][0] for a, b in pairwise(parts)):
+        return
+    names = json.dumps([path.stem for path in parts])
+    of = schema(kind).with_metadata({**(schema(kind).metadata or {}), MERGED_NAMES: names})
+    with _writer(folder / f"{MERGED}{parts[0].name}", of) as writer:
+        for table in _sorted(kind, parts):
+            writer.write_table(table, row_group_size=_GROUP_ROWS)
+    for path in parts:
+        path.unlink()
+
+
+def _sorted(kind: RecordKind, paths: list[Path]) -> Iterator["pa.Table"]:
+    """All rows by queue and time, of so many queues at a time as fit in memory."""
+    import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+    import pyarrow.dataset  # noqa: PLC0415
+
+    ds: Any = pyarrow.dataset
+    files = ds.dataset([str(path) for path in paths], schema(kind), "parquet")
+    if "queue" not in kind.columns:
+        yield files.to_table().sort_by("at")
+        return
+    counts = files.to_table(["queue"]).group_by("queue").aggregate([([], "count_all")])
+    some: list[str | None] = []
+    rows = 0
+    wanted = sorted(counts.to_pylist(), key=lambda one: (one["queue"] is None, one["queue"] or ""))
+    for at, one in enumerate(wanted):
+        some.append(one["queue"])
+        rows += one["count_all"]
+        if rows >= _AT_ONCE or at == len(wanted) - 1:
+            queue = ds.field("queue")
+            of = queue.isin(pa.array([name for name in some if name is not None], pa.string()))
+            table = files.to_table(filter=of | queue.is_null() if None in some else of)
+            yield table.sort_by([(name, "ascending") for name in ("queue", "schema", "at")])
+            some, rows = [], 0
+
+
+def _span(path: Path) -> tuple[datetime, datetime] | None:
+    """The first and the last time in it. None: it is damaged, empty, or of a newer console."""
+    import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+    import pyarrow.compute  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    pc: Any = pyarrow.compute
+    try:
+        file = pq.read_table(path, partitioning=None)  # type: ignore[no-untyped-call]
+    except (OSError, ValueError, pa.ArrowException):
+        return None
+    version = (file.schema.metadata or {}).get(b"version", b"1")
+    if not file.num_rows or int(version) > VERSION:
+        return None
+    ends = pc.min_max(file.column("at")).as_py()
+    return ends["min"], ends["max"]
+
+
+def _segments_in(folder: Path) -> tuple[list[Path], set[str]]:
+    """The files of a day, and the segments that are in merged ones of them."""
+    paths = sorted(folder.glob(f"[!._]*{_CLOSED}"))
+    merged = (names_in(path) for path in paths if path.name.startswith(MERGED))
+    return paths, set().union(*merged)
+
+
+def names_in(path: Path) -> frozenset[str]:
+    """The segments in a file: itself, or those that were merged; none, if it is damaged."""
+    if not path.name.startswith(MERGED):
+        return frozenset([path.stem])
+    import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    try:
+        return merged_names(pq.read_metadata(path))  # type: ignore[no-untyped-call]
+    except (OSError, ValueError, pa.ArrowException):
+        return frozenset()
+
+
 def remove_drafts(root: Path, connection: str) -> None:
     """Remove files that a crash left half written; needs the connection's lock. OSError."""
     for kind in KINDS.values():
@@ -451,12 +564,16 @@ def remove_drafts(root: Path, connection: str) -> None:
 def closed(root: Path, kind: RecordKind, connection: str) -> Iterator[tuple[date, Path]]:
     """The Parquet files of a kind, the oldest day first; drafts and other files are skipped."""
     for folder in sorted((root / kind.name / connection_part(connection)).glob("date=*")):
-        try:
-            day = date.fromisoformat(folder.name.removeprefix("date="))
-        except ValueError:
-            continue
-        for path in sorted(folder.glob(f"[!._]*{_CLOSED}")):
-            yield day, path
+        if (day := _day_of(folder)) is not None:
+            paths, inside = _segments_in(folder)
+            yield from ((day, path) for path in paths if path.stem not in inside)
+
+
+def _day_of(folder: Path) -> date | None:
+    try:
+        return date.fromisoformat(folder.name.removeprefix("date="))
+    except ValueError:
+        return None
 
 
 def connections(root: Path) -> list[str]:

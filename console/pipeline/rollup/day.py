@@ -1,4 +1,4 @@
-"""The task for one day of a connection and a kind: from its segments to its three tables.
+"""The task for one day of a connection and a kind: from its segments to its three widths.
 
 Segments are read in order of time, never all at once: in memory are the rows of some minutes, the
 minutes of an hour and the hours of the day.
@@ -11,22 +11,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 
-from console import rollup_files
 from console.pipeline.lake import Lake
 from console.pipeline.rollup import segment_files, tables
 from console.pipeline.rollup.segment_files import ClosedSegment, SegmentFile
+from console.pipeline.rollup.table import PartitionFile, file_of
 from console.pipeline.rollup.tables import Numbers, numbers, pc
 from console.pipeline.spark import Item
-from console.rollup_files import LONGEST_SAMPLE_SECONDS
-
-pq: Any = pyarrow.parquet
+from console.rollup_files import LONGEST_SAMPLE_SECONDS, QUEUE, WIDTHS
 
 _ROWS = 100_000
 """Rolled up at a time; more if one minute has more."""
-_GROUP_BYTES = 32 * 2**20
-_FILE = "rollup.parquet"
 
 
 def item(lake: Lake, connection: str, day: date, kind: str, of: Sequence[ClosedSegment]) -> Item:
@@ -50,11 +45,12 @@ def item(lake: Lake, connection: str, day: date, kind: str, of: Sequence[ClosedS
 
 
 def roll_up(item: Item) -> dict[str, Any]:
-    """The task: write the day's tables; returns what was read and written."""
+    """The task: write the day's files; returns what was read and written."""
     segments = [
         ClosedSegment(
             **{
                 **one,
+                "names": tuple(one["names"]),
                 "file": SegmentFile(**one["file"]),
                 "first": datetime.fromisoformat(one["first"]),
                 "last": datetime.fromisoformat(one["last"]),
@@ -63,16 +59,12 @@ def roll_up(item: Item) -> dict[str, Any]:
         for one in item["segments"]
     ]
     damaged: set[str] = set()
-    day = _Day(item, segments, damaged)
-    written = day.write()
+    files = _Day(item, segments, damaged).write()
     good = [one for one in segments if one.file.path not in damaged]
     return {
         "rows": sum(one.rows for one in good),
         "bytes": sum(one.size for one in good),
-        "connection": item["connection"],
-        "kind": item["kind"],
-        "tables": written,
-        "files": day.paths,
+        "files": files,
         "damaged": sorted(damaged),
     }
 
@@ -83,24 +75,22 @@ class _Day:
         self._kind = item["kind"]
         self._segments = segments
         self._damaged = damaged
-        self.paths: list[str] = []
-        """Of the files written."""
 
-    def write(self) -> dict[str, int]:
-        """The number of rows of each table. Without any rows, existing tables stay."""
-        hours: list[pa.Table] = []
-        with ExitStack() as files:
-            minutes = _Table(self._item, "minute", files, self.paths)
-            hours += (tables.wider(self._kind, one, "hour") for one in self._by_hour(minutes))
-            if not hours:
-                return {}
-            hour_table = pa.concat_tables(hours)
-            by_width = {"hour": hour_table, "day": tables.wider(self._kind, hour_table, "day")}
-            for width, table in by_width.items():
-                _Table(self._item, width, files, self.paths).put(table)
-        return {"minute": minutes.rows, **{w: t.num_rows for w, t in by_width.items()}}
+    def write(self) -> list[dict[str, Any]]:
+        """A file for each width; none without any rows."""
+        lake, day = Lake(self._item["lake"]), (self._item["connection"], self._item["day"])
+        files = {width: file_of(lake, *day, self._kind, width) for width in WIDTHS}
+        with ExitStack() as stack:
+            for file in files.values():
+                stack.enter_context(file)
+            by_hour = self._by_hour(files["minute"])
+            if hours := [tables.wider(self._kind, one, "hour") for one in by_hour]:
+                hour_table = pa.concat_tables(hours)
+                files["hour"].put(hour_table)
+                files["day"].put(tables.wider(self._kind, hour_table, "day"))
+        return [file.entry() for file in files.values() if file.rows]
 
-    def _by_hour(self, minutes: "_Table") -> Iterator[pa.Table]:
+    def _by_hour(self, minutes: PartitionFile) -> Iterator[pa.Table]:
         """Writes the minutes; yields those of complete hours, one or more at a time."""
         pending: list[pa.Table] = []
         durations = _SampleDurations(self._segments)
@@ -124,6 +114,10 @@ class _Day:
         day = datetime.fromisoformat(self._item["day"]).replace(tzinfo=UTC)
         begin = int(day.timestamp()) * 1_000_000
         end = begin + 86_400_000_000
+        if len(self._segments) == 1 and len(self._segments[0].names) > 1:
+            for rows in self._by_queue(self._segments[0]):
+                yield rows.filter(_counted(self._kind, rows, begin, end)), end
+            return
         # A segment has no rows before it begins, nor have those after it.
         first = [_minute(one.first) for one in self._segments]
         pending = segment_files.schema(self._kind).empty_table()
@@ -136,6 +130,18 @@ class _Day:
                 complete = pa.array(numbers(pending.column("at")) < upto)
                 yield pending.filter(complete), upto
                 pending = pending.filter(pc.invert(complete))
+
+    def _by_queue(self, merged: ClosedSegment) -> Iterator[pa.Table]:
+        """All rows of some queues at a time: it is sorted by queue."""
+        pending = segment_files.schema(self._kind).empty_table()
+        for batch in segment_files.batches(self._kind, [merged], self._damaged.add):
+            pending = pa.concat_tables([pending, pa.Table.from_batches([batch])])
+            if pending.num_rows >= _ROWS:
+                queues = pending.column("queue")
+                last = pc.fill_null(pc.equal(queues, queues[-1]), queues[-1].is_valid is False)
+                yield pending.filter(pc.invert(last))
+                pending = pending.filter(last)
+        yield pending
 
 
 def _minute(moment: datetime) -> int:
@@ -150,45 +156,6 @@ def _counted(kind: str, rows: pa.Table, begin: int, end: int) -> Any:
     return pc.and_(of_day, pc.is_valid(rows.column("queue"))) if kind == "samples" else of_day
 
 
-class _Table:
-    """Writes the table of one width as one file, which replaces all that were there; without
-    renames it is written beside them, and the day's manifest names it."""
-
-    def __init__(self, item: Item, width: str, files: ExitStack, paths: list[str]) -> None:
-        self._lake = Lake(item["lake"])
-        folder = rollup_files.folder(width, item["kind"], item["connection"])
-        self._folder = f"{folder}/date={item['day']}"
-        self._files = files
-        self._paths = paths
-        self._writer: Any = None
-        self._pending: list[pa.Table] = []
-        self.rows = 0
-
-    def put(self, rows: pa.Table) -> None:
-        if self._writer is None:
-            self._writer = self._open(rows.schema)
-        self.rows += rows.num_rows
-        self._pending.append(rows)
-        if sum(one.nbytes for one in self._pending) >= _GROUP_BYTES:
-            self._flush()
-
-    def _open(self, schema: pa.Schema) -> Any:
-        path = self._lake.new_path(f"{self._folder}/{_FILE}")
-        others = self._lake.files(self._folder) if self._lake.can_replace else []
-        self._paths.append(path)
-        file = self._files.enter_context(self._lake.writing(path))
-        for one in set(others) - {path}:
-            self._files.callback(self._lake.remove, one)
-        writer = self._files.enter_context(pq.ParquetWriter(file, schema, compression="zstd"))
-        self._files.callback(self._flush)
-        return writer
-
-    def _flush(self) -> None:
-        if self._pending:
-            self._writer.write_table(pa.concat_tables(self._pending))
-            self._pending.clear()
-
-
 class _SampleDurations:
     """For how long each sample's rates hold: since its source's previous sample of the queue.
 
@@ -201,7 +168,7 @@ class _SampleDurations:
 
     def microseconds(self, samples: pa.Table) -> Numbers:
         """Of the day's next samples."""
-        rank, names = tables.ranks(samples, tables.QUEUE)
+        rank, names = tables.ranks(samples, QUEUE)
         source, at = numbers(samples.column("source")), numbers(samples.column("at"))
         order = np.lexsort((at, rank, source))
         rank, source, at = rank[order], source[order], at[order]

@@ -5,32 +5,35 @@ the spread is estimated from all hours of a queue together. Each value is compar
 of the *other* weeks, as next week's value will be. Noise grows as a power of the level (Taylor's
 law): 0.5 for random arrivals, 1 for proportional variation. The likeliest power is used, and
 distances are pooled in units of it.
+
+Traffic that certainly grows or shrinks is first brought to the level of the last week.
 """
 
-import uuid
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 
 from console import forecast_files, rollup_files
 from console.forecast_files import BAND_PERCENT, BOUNDS, HOURS, LEAST_DAYS, LEAST_WEEKS, WEEKS
 from console.pipeline.lake import DamagedError, Lake
+from console.pipeline.rollup.table import ForecastTable, PartitionFile, RollupTable, read
 from console.pipeline.rollup.tables import Numbers, numbers, ranks
 from console.pipeline.spark import Item, Tasks
+from console.rollup_files import QUEUE
 
-pq: Any = pyarrow.parquet
-
+_CERTAIN = 2.2
+"""Standard deviations of Kendall's statistic."""
 _POWERS = np.linspace(0.0, 1.5, 31)
 _LEAST_KNOWN = forecast_files.HOUR_SECONDS * 1_000_000 // 2
 """Microseconds recorded of an hour; with less it is unknown, not zero."""
-_QUEUE = ("schema", "queue")
 _RATES = dict(zip(("pushes", "pops"), rollup_files.RATES, strict=True))
 _SUMS = ("weight", "total")
-_READ = ("begin", *_QUEUE, *(f"{rate}_{of}" for rate in _RATES.values() for of in _SUMS))
+_READ = ("begin", *QUEUE, *(f"{rate}_{of}" for rate in _RATES.values() for of in _SUMS))
 
 
 # -- pure: hours of the week as rows, weeks as columns, NaN where unknown
@@ -77,20 +80,49 @@ def _power(apart: Numbers, level: Numbers) -> float:
     return float(_POWERS[int(np.argmin(cost))])
 
 
-def expected(week: Numbers, hour: Numbers, of: Mapping[str, Numbers]) -> dict[str, Numbers]:
-    """The bands of `pushes`, `pops` and `net` of one queue, a row per hour of the week.
+def growth(table: Numbers) -> float:
+    """By which factor a week's values are those of the week before; 1: no trend is certain.
+
+    `table`: a column per week. A week's level is the median of its values relative to their rows'
+    medians; a trend is certain if so many pairs of weeks agree on it as by chance one table in 40
+    (Kendall's test), and its slope is the median of theirs (Theil and Sen).
+    """
+    middle = medians(table)
+    busy = np.nan_to_num(middle) > 0
+    if not busy.any():
+        return 1.0
+    levels = medians((table[busy] / middle[busy, None]).T)
+    known = np.flatnonzero(np.nan_to_num(levels) > 0)
+    earlier, later = (known[at] for at in np.triu_indices(len(known), 1))
+    if not len(earlier):
+        return 1.0
+    slopes = np.log(levels[later] / levels[earlier]) / (later - earlier)
+    number = len(known)
+    spread = math.sqrt(number * (number - 1) * (2 * number + 5) / 18)
+    certain = abs(np.sign(slopes).sum()) >= _CERTAIN * spread
+    return float(np.exp(np.median(slopes))) if certain else 1.0
+
+
+def expected(
+    week: Numbers, hour: Numbers, of: Mapping[str, Numbers]
+) -> tuple[dict[str, Numbers], float]:
+    """The bands of `pushes`, `pops` and `net` of one queue, a row per hour of the week; and by what
+    factor they grow each week after the last one.
 
     `of`: pushes and pops by recorded hour, NaN where unknown; `week` and `hour`: when each was.
     """
     # Below zero: a counter that was reset, or a damaged file.
     counts = {name: np.where(value >= 0, value, np.nan) for name, value in of.items()}
+    some = counts["pushes" if np.nan_to_num(counts["pushes"]).any() else "pops"]
+    factor = growth(_by_week(week, hour, some))
+    counts = {name: value * factor ** (week.max() - week) for name, value in counts.items()}
     tables = {name: _by_week(week, hour, value) for name, value in counts.items()}
     tables["net"] = _by_week(week, hour, counts["pushes"] - counts["pops"])
     flow = medians(tables["pushes"])
     result = {name: bands(table, flow if name == "net" else None) for name, table in tables.items()}
     for name in _RATES:
         result[name] = np.maximum(result[name], 0.0)
-    return result
+    return result, factor
 
 
 def _by_week(week: Numbers, hour: Numbers, value: Numbers) -> Numbers:
@@ -105,10 +137,10 @@ def _by_week(week: Numbers, hour: Numbers, value: Numbers) -> Numbers:
     return table
 
 
-def table_of(hours: pa.Table, zone_name: str) -> tuple[pa.Table, list[dict[str, Any]]]:
-    """From an hour table: the forecasts, and for each queue how much was recorded."""
+def table_of(hours: pa.Table, zone_name: str) -> pa.Table:
+    """From an hour table the forecasts: of a queue with too few days one row, without an hour."""
     zone = forecast_files.zone_named(zone_name)
-    rank, names = ranks(hours, _QUEUE)
+    rank, names = ranks(hours, QUEUE)
     begins, which = np.unique(numbers(hours.column("begin")), return_inverse=True)
     times = [datetime.fromtimestamp(int(one) / 1e6, UTC) for one in begins]
     weeks_and_hours = [forecast_files.week_and_hour(one, zone) for one in times]
@@ -116,21 +148,21 @@ def table_of(hours: pa.Table, zone_name: str) -> tuple[pa.Table, list[dict[str, 
     days = np.array([one.astimezone(zone).toordinal() for one in times], np.int64)
     counts = {name: _messages(hours, rate) for name, rate in _RATES.items()}
     unknown = np.isnan(counts["pushes"]) & np.isnan(counts["pops"])
-    forecasts: list[pa.Table] = []
-    queues: list[dict[str, Any]] = []
+    forecasts = [_schema().empty_table()]
     order = np.argsort(rank, kind="stable")
     by_queue = np.split(order, np.searchsorted(rank[order], np.arange(1, names.num_rows)))
     for queue, rows in zip(names.to_pylist(), by_queue, strict=False):
         recorded = np.unique(days[which[rows[~unknown[rows]]]])
-        last = date.fromordinal(int(recorded[-1])).isoformat() if len(recorded) else None
-        queues.append({**queue, "days": len(recorded), "last_day": last})
+        last = date.fromordinal(int(recorded[-1])) if len(recorded) else None
+        known = {**queue, "days": len(recorded), "last_day": last, "zone": zone_name}
         if len(recorded) < LEAST_DAYS:
+            forecasts.append(pa.Table.from_pylist([known], _schema()))
             continue
         at = which[rows]
-        bounds = expected(weeks[at], of_week[at], {n: v[rows] for n, v in counts.items()})
-        queues[-1]["weeks"] = len(recorded) // 7
-        forecasts.append(_rows(queue, bounds))
-    return pa.concat_tables(forecasts) if forecasts else _schema().empty_table(), queues
+        bounds, factor = expected(weeks[at], of_week[at], {n: v[rows] for n, v in counts.items()})
+        known |= {"weeks": len(recorded) // 7, "week": int(weeks[at].max()), "growth": factor}
+        forecasts.append(_rows(known, bounds))
+    return pa.concat_tables(forecasts)
 
 
 def _messages(hours: pa.Table, rate: str) -> Numbers:
@@ -144,85 +176,80 @@ def _messages(hours: pa.Table, rate: str) -> Numbers:
     return np.asarray(per_second * (forecast_files.HOUR_SECONDS / rollup_files.SCALES[rate]))
 
 
-def _rows(queue: Mapping[str, str], expected: Mapping[str, Numbers]) -> pa.Table:
-    columns: dict[str, Any] = {name: pa.array([text] * HOURS) for name, text in queue.items()}
+def _rows(queue: Mapping[str, Any], expected: Mapping[str, Numbers]) -> pa.Table:
+    columns: dict[str, Any] = {name: pa.array([value] * HOURS) for name, value in queue.items()}
     columns["hour"] = pa.array(np.arange(HOURS))
     for measure, bounds in expected.items():
         for at, bound in enumerate(BOUNDS):
             columns[f"{measure}_{bound}"] = pa.array(bounds[:, at], from_pandas=True)
-    return pa.table([columns[field.name] for field in _schema()], _schema())
+    return pa.table([columns[field.name].cast(field.type) for field in _schema()], _schema())
 
 
 def _schema() -> pa.Schema:
-    figures = [(name, pa.float64()) for name in forecast_files.COLUMNS]
-    texts = [(name, pa.string()) for name in _QUEUE]
-    return pa.schema([*texts, ("hour", pa.int64()), *figures])
+    """Without the time when it was made."""
+    columns = forecast_files.columns()
+    return columns.remove(columns.get_field_index("made_at"))
 
 
 # -- what reads and writes
 
 
-def update(tasks: Tasks, lake: Lake, zones: Mapping[str, str]) -> dict[str, dict[str, int]]:
-    """Make the forecasts of these connections; by connection, how many queues have one."""
-    items = [{"lake": lake.location, "connection": c, "zone": z} for c, z in sorted(zones.items())]
+def update(
+    tasks: Tasks, rollups: RollupTable, zones: Mapping[str, str]
+) -> dict[str, dict[str, int]]:
+    """Make the forecasts of these connections, in one commit; by connection, how many queues have
+    one."""
+    lake = rollups.lake
+    table = ForecastTable.open(lake) or ForecastTable.create(lake)
+    items = [
+        {"lake": lake.location, "connection": one, "zone": zone, "hours": _hours_of(rollups, one)}
+        for one, zone in sorted(zones.items())
+    ]
     done = tasks.run(forecast, items)
+    files = [file for one in done for file in one["files"]]
+    table.replace("dbq-console/forecast", [("connection", "in", sorted(zones))], files)
     return {one["connection"]: one["queues"] for one in done}
 
 
-def out_of_date(lake: Lake, zones: Mapping[str, str]) -> set[str]:
-    """The connections without a forecast, or with one for another zone."""
-    return {one for one, zone in zones.items() if _manifest(lake, one).get("zone") != zone}
+def out_of_date(rollups: RollupTable, zones: Mapping[str, str]) -> set[str]:
+    """The connections that have hours, and no forecast or one for another zone."""
+    lake = rollups.lake
+    table = ForecastTable.open(lake)
+    made = {}
+    for file in () if table is None else table.entries():
+        if (connection := file.partition["connection"]) in zones:
+            with suppress(DamagedError):
+                made[connection] = set(read(lake, file.path, ["zone"]).column(0).to_pylist())
+    out = {one for one, zone in zones.items() if made.get(one) != {zone}}
+    return {one for one in out if _hours_of(rollups, one)}
 
 
 def forecast(item: Item) -> dict[str, Any]:
-    """The task: replace one connection's table."""
+    """The task: write one connection's forecast."""
     lake, connection = Lake(item["lake"]), item["connection"]
-    table, queues = table_of(_hours(lake, connection), item["zone"])
-    folder, before = forecast_files.folder(connection), _manifest(lake, connection).get("file")
-    name = f"{uuid.uuid4().hex}.parquet"
-    with lake.writing(f"{folder}/{name}") as file:
-        pq.write_table(table, file, compression="zstd")
-    lake.write_json(
-        forecast_files.manifest(connection),
-        {"at": datetime.now(UTC).isoformat(), "zone": item["zone"], "file": name, "queues": queues},
-    )
-    # A reader of the previous manifest still finds the file that it names.
-    lake.remove_unlisted(folder, {f"{folder}/{one}" for one in (name, before)})
-    known = sum("weeks" in one for one in queues)
-    counts = {"known": known, "too_short": len(queues) - known}
-    return {"rows": table.num_rows, "connection": connection, "queues": counts}
+    hours = [read(lake, path, list(_READ)).cast(_read_schema()) for path in item["hours"]]
+    table = table_of(pa.concat_tables([*hours, _read_schema().empty_table()]), item["zone"])
+    made = pa.repeat(pa.scalar(datetime.now(UTC)), table.num_rows)
+    partition = {"connection": connection}
+    with PartitionFile(lake, ForecastTable.FOLDER, partition, "forecast") as file:
+        if table.num_rows:
+            file.put(table.append_column("made_at", made))
+    queues = table.select(["schema", "queue", "weeks"]).group_by(["schema", "queue"])
+    known = queues.aggregate([("weeks", "max")]).column("weeks_max")
+    counts = {"known": len(known) - known.null_count, "too_short": known.null_count}
+    files = [file.entry()] if file.rows else []
+    return {"rows": table.num_rows, "connection": connection, "queues": counts, "files": files}
 
 
-def _manifest(lake: Lake, connection: str) -> dict[str, Any]:
-    try:
-        return lake.read_json(forecast_files.manifest(connection))
-    except (FileNotFoundError, DamagedError):
-        return {}
-
-
-def _hours(lake: Lake, connection: str) -> pa.Table:
-    """The hour table of the last weeks and the current day."""
-    names = lake.names(rollup_files.manifests(connection))
-    days = sorted(date.fromisoformat(name[len("date=") : -len(".json")]) for name in names)
-    tables = []
-    for day in days:
-        if day >= days[-1] - timedelta(days=7 * WEEKS):
-            for path in _files(lake, connection, day):
-                with lake.reading(path) as file:
-                    tables.append(pq.read_table(file, columns=list(_READ)).cast(_read_schema()))
-    return pa.concat_tables([*tables, _read_schema().empty_table()])
-
-
-def _files(lake: Lake, connection: str, day: date) -> list[str]:
-    """Of a day's hour table: those in its manifest. Where it lists none (written by renames), all
-    in the folder; elsewhere others there may be old, or not yet published."""
-    folder = f"{rollup_files.folder('hour', 'samples', connection)}/date={day}"
-    files = lake.read_json(rollup_files.manifest(connection, day)).get("files")
-    if files is None:
-        return lake.data_files(folder)
-    return [path for path in files.get("samples", ()) if path.startswith(f"{folder}/")]
+def _hours_of(rollups: RollupTable, connection: str) -> list[str]:
+    """The files of its hours of the last weeks and the current day."""
+    of = {"connection": connection, "kind": "samples", "width": "hour"}
+    files = [file for file in rollups.entries() if of.items() <= file.partition.items()]
+    days = {file.path: date.fromisoformat(file.partition["date"]) for file in files}
+    first = max(days.values(), default=date.max) - timedelta(days=7 * WEEKS)
+    return [path for path, day in days.items() if day >= first]
 
 
 def _read_schema() -> pa.Schema:
-    types = {"begin": pa.timestamp("us", tz="UTC"), **dict.fromkeys(_QUEUE, pa.string())}
-    return pa.schema([(name, types.get(name, pa.int64())) for name in _READ])
+    columns = rollup_files.columns()
+    return pa.schema([columns.field(name) for name in _READ])

@@ -1,28 +1,32 @@
-"""The rollup job: choose the days, roll them up, and record in manifests what they were made from.
+"""The rollup job: choose the days, roll them up, and commit them: one commit for each connection.
 
-A connection's day is always rolled up from all its segments, and replaces what the lake has. A day
+A connection's day is always rolled up from all its segments, and replaces what the table has. A day
 with no new segments is skipped unless it is named. So is one of which the recorder has deleted
-segments since: the lake has more of it.
+segments since, or which are damaged now: the table has more of it.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import partial
-from itertools import chain, product
-from typing import Any
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any
 
 from console import rollup_files
-from console.errors import RefusedError
 from console.forecast_files import UTC_NAME
 from console.formats import duration, numbered, plain
 from console.pipeline import PhaseProgress, no_progress
-from console.pipeline.lake import TRASH, DamagedError, Lake
+from console.pipeline.delta import LEFTOVER_SECONDS
+from console.pipeline.lake import Lake
 from console.pipeline.rollup import segment_files
 from console.pipeline.rollup.segment_files import ClosedSegment, Day, Names, SkippedFiles
 from console.pipeline.spark import Tasks
+from console.rollup_files import DayMadeOf
+
+if TYPE_CHECKING:
+    from console.pipeline.rollup.table import RollupTable
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Days:
         return self.first <= day <= self.last
 
 
-@dataclass(frozen=True)
+@dataclass
 class Due:
     """A day to roll up."""
 
@@ -45,14 +49,16 @@ class Due:
     """By kind, without damaged ones."""
     found: frozenset[tuple[str, str]]
     """(kind, name) of every segment, damaged or not."""
-    files: dict[str, list[str]] | None = None
-    """By kind, the files of its tables; where it has no rows now, the earlier ones. None in a
-    folder, where files replace earlier ones and manifests need not name them."""
+    known: frozenset[tuple[str, str]]
+    """Those that the table's rows were made of."""
+    files: list[dict[str, Any]] = field(default_factory=list)
+    """Written, for the commit."""
 
-    def manifest(self) -> dict[str, object]:
-        used = {(kind, one.name) for kind, of in self.segments.items() for one in of}
-        files = {} if self.files is None else {"files": self.files}
-        return {"segments": _by_kind(used), "damaged": _by_kind(self.found - used), **files}
+    @property
+    def used(self) -> set[tuple[str, str]]:
+        return {
+            (kind, name) for kind, of in self.segments.items() for one in of for name in one.names
+        }
 
 
 @dataclass
@@ -113,7 +119,10 @@ class RollupResult:
         skipped = self.selection.skipped
         more = (
             (len(self.selection.unchanged), "days with nothing new"),
-            (len(self.selection.kept), "days left unchanged: some of their segments are deleted"),
+            (
+                len(self.selection.kept),
+                "days left unchanged: segments of them are deleted or damaged",
+            ),
             (len(skipped.damaged), "damaged files skipped"),
             (len(skipped.newer), "files of a newer console skipped"),
         )
@@ -142,34 +151,47 @@ def rollup(
     """Bring the lake's tables up to date, then the forecasts of connections with new data.
 
     `started` is only entered where there is work. `zone_of`: from a connection's name to the time
-    zone of its hours of the week. RefusedError where another rollup is running in the same folder.
+    zone of its hours of the week. RefusedError where another rollup has changed the same connection
+    meanwhile.
     """
-    with lake.locked("rollup"):
-        from console.pipeline.rollup import forecast  # noqa: PLC0415  # verbs start at once
+    from console.pipeline.rollup import forecast, table  # noqa: PLC0415  # verbs start at once
 
-        began = time.monotonic()
-        names = segment_files.names(folders)
-        selection = choose(lake, names, days)
-        result = RollupResult(lake.location, selection)
-        zones = {connection: zone_of(connection) for connection, _ in names}
-        new = {due.day[0] for due in selection.due} | forecast.out_of_date(lake, zones)
-        if new:
-            with started() as tasks:
-                with _recorded(lake, selection.due):
-                    _roll_up(tasks, lake, result, on_progress)
-                new_zones = {one: zone for one, zone in zones.items() if one in new}
-                result.forecasts = forecast.update(tasks, lake, new_zones)
-        result.seconds = time.monotonic() - began
-        return result
+    began = time.monotonic()
+    names = segment_files.names(folders)
+    rollups = table.opened(lake)
+    selection = choose({} if rollups is None else rollups.days(), names, days)
+    result = RollupResult(lake.location, selection)
+    zones = {connection: zone_of(connection) for connection, _ in names}
+    new = {due.day[0] for due in selection.due}
+    if rollups is not None:
+        new |= forecast.out_of_date(rollups, zones)
+    if new:
+        rollups = rollups or table.RollupTable.create(lake)
+        with started() as tasks:
+            _roll_up(tasks, lake, result, on_progress)
+            _commit(rollups, selection)
+            new_zones = {one: zone for one, zone in zones.items() if one in new}
+            result.forecasts = forecast.update(tasks, rollups, new_zones)
+        for one in filter(None, (rollups, table.ForecastTable.open(lake))):
+            one.vacuum(LEFTOVER_SECONDS)
+    for file in chain.from_iterable(due.files for due in selection.due):
+        of_width = result.tables.setdefault(file["partition"]["width"], {})
+        kind = file["partition"]["kind"]
+        if kind != rollup_files.SEGMENTS:
+            of_width[kind] = of_width.get(kind, 0) + file["rows"]
+    result.seconds = time.monotonic() - began
+    return result
 
 
 def _roll_up(tasks: Tasks, lake: Lake, result: RollupResult, on_progress: PhaseProgress) -> None:
-    """A task per day and kind; what it reports about segments and files goes into `Due`."""
+    """A task per day and kind; what it reports about segments and files goes into `Due`. A day of
+    which the table has more is kept."""
     from console.pipeline.rollup.day import item, roll_up  # noqa: PLC0415  # verbs start at once
 
+    selection = result.selection
     work = [
         (due, kind, segments)
-        for due in result.selection.due
+        for due in selection.due
         for kind, segments in due.segments.items()
         if segments
     ]
@@ -179,103 +201,64 @@ def _roll_up(tasks: Tasks, lake: Lake, result: RollupResult, on_progress: PhaseP
     done = tasks.run(roll_up, items, partial(on_progress, "tables"))
     for (due, kind, segments), report in zip(work, done, strict=True):
         bad = set(report["damaged"])
-        result.selection.skipped.damaged |= bad
+        selection.skipped.damaged |= bad
         due.segments[kind] = [one for one in segments if one.file.path not in bad]
         result.rows[kind] = result.rows.get(kind, 0) + report["rows"]
-        if report["files"] and due.files is not None:
-            due.files[kind] = sorted(report["files"])
-        for width, rows in report["tables"].items():
-            of_width = result.tables.setdefault(width, {})
-            of_width[kind] = of_width.get(kind, 0) + rows
+        due.files += report["files"]
+    selection.kept += [due.day for due in selection.due if not due.known <= due.used]
+    selection.due = [due for due in selection.due if due.known <= due.used]
 
 
-def choose(lake: Lake, names: dict[Day, Names], days: Days | None = None) -> DaySelection:
-    """The named days, or those with new segments."""
+def _commit(rollups: "RollupTable", selection: DaySelection) -> None:
+    for connection, of in groupby(selection.due, lambda due: due.day[0]):
+        some = list(of)
+        for due in some:
+            due.files.append(_segments_file(rollups.lake, due))
+        dates = [due.day[1].isoformat() for due in some]
+        rollups.replace(
+            f"dbq-console/rollup/{connection}",
+            [("connection", "=", connection), ("date", "in", dates)],
+            list(chain.from_iterable(due.files for due in some)),
+        )
+
+
+def _segments_file(lake: Lake, due: Due) -> dict[str, Any]:
+    """Says what the day was made of."""
+    import pyarrow as pa  # noqa: PLC0415  # verbs start at once
+
+    from console.pipeline.rollup.table import file_of  # noqa: PLC0415
+
+    connection, day = due.day
+    kinds, names = zip(*sorted(due.found), strict=True)
+    damaged = [one not in due.used for one in sorted(due.found)]
+    columns = {"segment_kind": kinds, "segment": names, "damaged": damaged}
+    with file_of(lake, connection, day.isoformat(), rollup_files.SEGMENTS, "day") as file:
+        file.put(pa.table(columns))
+    return file.entry()
+
+
+def choose(
+    known: Mapping[tuple[str, str], DayMadeOf], names: dict[Day, Names], days: Days | None = None
+) -> DaySelection:
+    """The named days, or those with new segments. `known`: what the table has, by connection and
+    day."""
     selection = DaySelection()
+    nothing = DayMadeOf(frozenset(), frozenset())
     for day, by_kind in sorted(names.items()):
         if days is not None and day[1] not in days:
             continue
-        before = _manifest(lake, day)
-        known = _names(before.get("segments"))
-        found = frozenset(_names(by_kind))
-        done = before.get("state") == "done"
-        if days is None and done and found <= known | _names(before.get("damaged")):
+        made = known.get((day[0], day[1].isoformat()), nothing)
+        found = frozenset((kind, name) for kind, of in by_kind.items() for name in of)
+        if days is None and found <= made.used | made.damaged:
             selection.unchanged.append(day)
             continue
         segments = {
             kind: segment_files.readable_segments(files, selection.skipped)
             for kind, files in by_kind.items()
         }
-        readable = {(kind, one.name) for kind, some in segments.items() for one in some}
-        if not known <= readable:
+        due = Due(day, segments, found, made.used)
+        if not made.used <= due.used:
             selection.kept.append(day)
-        elif readable:
-            files = None if lake.can_replace else before.get("files", {})
-            selection.due.append(Due(day, segments, found, files))
+        elif due.used:
+            selection.due.append(due)
     return selection
-
-
-def _names(by_kind: Mapping[str, Iterable[str]] | None) -> set[tuple[str, str]]:
-    return {(kind, name) for kind, of in (by_kind or {}).items() for name in of}
-
-
-def _by_kind(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for kind, name in sorted(names):
-        found.setdefault(kind, []).append(name)
-    return found
-
-
-def _manifest(lake: Lake, day: Day) -> dict[str, Any]:
-    try:
-        return lake.read_json(rollup_files.manifest(*day))
-    except FileNotFoundError:
-        return {}
-    except DamagedError as error:
-        raise RefusedError(
-            error.what,
-            why=error.why,
-            next_step="It says from which recordings the day was made: put it back from a backup "
-            "of the lake. Or move it away: then the day is rolled up from the recordings that are "
-            f"left, and what the lake has of it is moved to its folder {TRASH}.",
-        ) from error
-
-
-@contextmanager
-def _recorded(lake: Lake, due: Sequence[Due]) -> Iterator[None]:
-    """In their manifests, days are in progress while the body runs, and done after it: after a
-    crash they are rolled up again.
-
-    In an object store a day stays as it was until its manifest names other files.
-    """
-    for one in due:
-        before = _manifest(lake, one.day)
-        if not before:
-            _discard_unknown(lake, one.day)
-        if lake.can_replace:
-            doing = {"state": "doing", "segments": before.get("segments", {})}
-            lake.write_json(rollup_files.manifest(*one.day), doing)
-    yield
-    at = datetime.now(UTC).isoformat()
-    for one in due:
-        lake.write_json(
-            rollup_files.manifest(*one.day), {"state": "done", "at": at} | one.manifest()
-        )
-        if one.files is not None:
-            listed = set(chain(*one.files.values()))
-            for folder in _folders(one.day):
-                lake.remove_unlisted(folder, listed)
-
-
-def _folders(day: Day) -> Iterator[str]:
-    """Of its tables."""
-    for width, kind in product(rollup_files.WIDTHS, rollup_files.KINDS):
-        yield f"{rollup_files.folder(width, kind, day[0])}/date={day[1]}"
-
-
-def _discard_unknown(lake: Lake, day: Day) -> None:
-    """The tables of a day whose manifest was lost: recordings that they were made from may have
-    been deleted since."""
-    for folder in _folders(day):
-        for path in lake.data_files(folder):
-            lake.discard(path)

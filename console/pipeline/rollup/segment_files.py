@@ -7,13 +7,14 @@ segment. Those of one console never overlap in time, so those that overlap have 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from console.errors import ConsoleError, UsageError
 from console.pipeline.lake import Lake, connection_of
-from console.rollup_files import COUNTS, KINDS, LATENCIES
+from console.rollup_files import COUNTS, KINDS, LATENCIES, MERGED, merged_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,9 +34,9 @@ class SegmentFile:
 
 @dataclass(frozen=True)
 class ClosedSegment:
-    """Of one kind, readable."""
+    """Of one kind, readable; several ones where they were merged."""
 
-    name: str
+    names: tuple[str, ...]
     file: SegmentFile
     rows: int
     size: int
@@ -73,10 +74,25 @@ def names(folders: Sequence[str]) -> dict[Day, Names]:
             for path in lake.data_files(kind):
                 if (day := _day_of(path)) is None:
                     continue
-                name = path.rsplit("/", 1)[-1].removesuffix(".parquet")
-                files = found.setdefault(day, {}).setdefault(kind, {}).setdefault(name, [])
-                files.append(SegmentFile(folder, path))
+                of_kind = found.setdefault(day, {}).setdefault(kind, {})
+                for name in _names_in(lake, path):
+                    of_kind.setdefault(name, []).append(SegmentFile(folder, path))
     return found
+
+
+def _names_in(lake: Lake, path: str) -> frozenset[str]:
+    """Of the segments in a file; of a damaged one its own."""
+    import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    name = path.rsplit("/", 1)[-1].removesuffix(".parquet")
+    if name.startswith(MERGED):
+        with (
+            suppress(OSError, ValueError, pa.ArrowException),
+            lake.filesystem.open_input_file(lake.path(path)) as file,
+        ):
+            return merged_names(pq.read_metadata(file))  # type: ignore[no-untyped-call]
+    return frozenset([name])
 
 
 def _day_of(path: str) -> Day | None:
@@ -94,14 +110,24 @@ def readable_segments(
     files: Mapping[str, Sequence[SegmentFile]], skipped: SkippedFiles
 ) -> list[ClosedSegment]:
     """Those whose Parquet metadata can be read, each with the number of its source."""
-    found = []
-    for name, copies in sorted(files.items()):
-        segments = (_segment(name, file, skipped) for file in copies)
-        found += [one for one in segments if one is not None][:1]
+    names: dict[SegmentFile, set[str]] = {}
+    for name, copies in files.items():
+        for file in copies:
+            names.setdefault(file, set()).add(name)
+    found, covered = [], set[str]()
+    # Merged ones first: what is in them is read from them.
+    for file, of in sorted(names.items(), key=lambda one: (-len(one[1]), one[0].path)):
+        if not of <= covered:
+            segment = _segment(tuple(sorted(of)), file, skipped)
+            if segment is not None:
+                found.append(segment)
+                covered |= of
     return list(with_sources(found))
 
 
-def _segment(name: str, file: SegmentFile, skipped: SkippedFiles) -> ClosedSegment | None:
+def _segment(
+    names: tuple[str, ...], file: SegmentFile, skipped: SkippedFiles
+) -> ClosedSegment | None:
     import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -130,7 +156,7 @@ def _segment(name: str, file: SegmentFile, skipped: SkippedFiles) -> ClosedSegme
     if not spans:
         return None
     first, last = min(begin for begin, _ in spans), max(last for _, last in spans)
-    return ClosedSegment(name, file, metadata.num_rows, size, first, last)
+    return ClosedSegment(names, file, metadata.num_rows, size, first, last)
 
 
 def _spans(metadata: Any) -> Iterator[tuple[datetime, datetime]]:
@@ -147,7 +173,7 @@ def _spans(metadata: Any) -> Iterator[tuple[datetime, datetime]]:
 def with_sources(segments: Iterable[ClosedSegment]) -> Iterator[ClosedSegment]:
     """Each gets the lowest source whose segments so far ended before it began."""
     ends: list[datetime] = []
-    for one in sorted(segments, key=lambda s: (s.first, s.last, s.name)):
+    for one in sorted(segments, key=lambda s: (s.first, s.last, s.names)):
         free = (number for number, end in enumerate(ends) if end < one.first)
         source = next(free, len(ends))
         ends[source:] = [one.last, *ends[source + 1 :]]
@@ -195,33 +221,32 @@ def batches(
     kind: str, segments: Sequence[ClosedSegment], damaged: Callable[[str], object]
 ) -> "Iterator[pa.RecordBatch]":
     """The rows of segments. `damaged` gets the path of a file that turns out to be unreadable."""
+    import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+
     for one in segments:
-        table = _table(kind, one)
-        if table is None:
+        try:
+            for table in _tables(kind, one):
+                yield from table.to_batches()
+        except (FileNotFoundError, OSError, KeyError, pa.ArrowException):
             damaged(one.file.path)
-        else:
-            yield from table.to_batches()
 
 
-def _table(kind: str, segment: ClosedSegment) -> "pa.Table | None":
+def _tables(kind: str, segment: ClosedSegment) -> "Iterator[pa.Table]":
+    """Of a merged file its row groups, else all of it: a damaged segment has no rows."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     columns = schema(kind)
-    try:
-        with Lake(segment.file.folder).reading(segment.file.path) as opened:
-            data = opened.read_buffer()
-    except FileNotFoundError:
-        return None  # expired just now
-    try:
-        file = pq.ParquetFile(pa.BufferReader(data))  # type: ignore[no-untyped-call]
-        present = set(file.schema_arrow.names)
-        names = [name for name in columns.names if name in present]
-        table: Any = file.read(columns=names)  # type: ignore[no-untyped-call]
+    with Lake(segment.file.folder).reading(segment.file.path) as opened:
+        data = opened.read_buffer()
+    file = pq.ParquetFile(pa.BufferReader(data))  # type: ignore[no-untyped-call]
+    present = set(file.schema_arrow.names)
+    names = [name for name in columns.names if name in present]
+    groups = range(file.num_row_groups)
+    for some in ([at] for at in groups) if len(segment.names) > 1 else [list(groups)]:
+        table: Any = file.read_row_groups(some, columns=names)  # type: ignore[no-untyped-call]
         arrays = [_column(table, field, segment.source) for field in columns]
-        return pa.Table.from_arrays(arrays, schema=columns)
-    except (OSError, KeyError, pa.ArrowException):
-        return None
+        yield pa.Table.from_arrays(arrays, schema=columns)
 
 
 def _column(table: "pa.Table", field: "pa.Field", source: int) -> Any:

@@ -16,14 +16,13 @@ import pyarrow as pa
 import pyarrow.compute
 
 from console.rollup_files import (
-    ERROR_COMMENT,
     GAMMA,
     LEAST,
     MEANS,
     MOST,
     PERCENTILES,
+    QUEUE,
     RATES,
-    RELATIVE_ERROR,
     SCALES,
     WIDTHS,
     ZERO,
@@ -33,11 +32,10 @@ from console.rollup_files import (
 pc: Any = pyarrow.compute
 Numbers = np.ndarray[Any, Any]
 
-QUEUE = ("schema", "queue")
 _OF_KIND = {
     "samples": QUEUE,
     "findings": (*QUEUE, "code", "severity"),
-    "waits": (*QUEUE, "kind", "wait"),
+    "waits": (*QUEUE, "wait_kind", "wait"),
 }
 """The columns that identify a row within a period."""
 _TIME = pa.timestamp("us", tz="UTC")
@@ -258,15 +256,7 @@ def _sample_columns(rows: pa.Table, sketches: pa.MapArray, names: pa.Table) -> p
         columns[f"latency_seconds_p{percent}"] = _at_rank(sketches, percent)
     columns["latency_sketch"] = sketches
     table = _select(rows, names, "design", "looks", "sources", "problems", "estimates")
-    error = {"relative_error": f"{RELATIVE_ERROR}", "gamma": f"{GAMMA}", "comment": ERROR_COMMENT}
-    estimated = {"latency_sketch", *(f"latency_seconds_p{percent}" for percent in PERCENTILES)}
-    table = _with(table, **columns)
-    return table.cast(
-        pa.schema(
-            field.with_metadata(error) if field.name in estimated else field
-            for field in table.schema
-        )
-    )
+    return _with(table, **columns)
 
 
 def _at_rank(sketches: pa.MapArray, percent: int) -> pa.Array:
@@ -356,6 +346,7 @@ def _finding_columns(rows: pa.Table, names: pa.Table) -> pa.Table:
 
 
 def _wait_minutes(waits: pa.Table) -> pa.Table:
+    waits = _with(waits, wait_kind=waits.column("kind"))
     name, names = ranks(waits, _OF_KIND["waits"])
     sessions = pc.fill_null(waits.column("sessions"), 0)
     rows = pa.table(
