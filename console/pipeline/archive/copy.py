@@ -136,10 +136,9 @@ def source_of(database: Database, queue: Queue) -> Source:
         timeline = sql.value(connection, str, "copy.timeline")
         of, within = queue.design, queue.scope(connection)
         kind = sql.value(connection, str, f"{of.name}.payload_kind", within)
-        found = sql.query(f"{of.name}.finished_columns", connection.dialect, within)
+        names = sql.values(connection, str, f"{of.name}.finished_columns", within)
         # The payload of an own preset may be a part of its column.
         same = {queue.roles["id"], "" if of.file else queue.roles["payload"]}
-        names = [*connection.execute(found).keys()]
     columns = tuple(name for name in names if name not in same)
     return Source(queue, database.label, f"{identity}/{timeline}", kind, columns)
 
