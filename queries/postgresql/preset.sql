@@ -104,9 +104,11 @@ CAST(NULL AS text)
 -- define: is_finished
 -- its library is done with it, and keeps it: nothing but an operator makes it ready again
 {is_done} -- when defined is_done
+false -- when not defined is_done
 
 -- define: finished_at
 {done_at} -- when defined done_at
+CAST(NULL AS timestamptz) -- when not defined done_at
 
 -- define: finished_table
 "{schema}"."{table}"
