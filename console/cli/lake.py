@@ -254,7 +254,7 @@ def erase(  # a verb's options
             table,
             filters,
             found,
-            lambda done, of: on_progress("search", done=done, of=of, rows=0, size=0),
+            lambda done, of, rows: on_progress("search", done=done, of=of, rows=rows, size=0),
         )
     having = [one for one in offered.queues if offered.of(one)]
     if _may_take_out(call, database, offered, having, yes, dry_run):
@@ -282,6 +282,7 @@ def _may_take_out(
         yes,
         dry_run=dry_run or not offered.rows,
         name=name,
+        whose="the queue" if len(queues) == 1 else "the connection",
         requires_name=requires_name,
     )
 
@@ -294,6 +295,7 @@ def _confirmed(
     *,
     dry_run: bool,
     name: str = "",
+    whose: str = "",
     requires_name: bool = False,
 ) -> bool:
     """Whether to continue; if not, the plan is the result. RefusedError without a confirmation."""
@@ -302,7 +304,7 @@ def _confirmed(
     if dry_run:
         return False
     try:
-        require_confirmation(yes, name, requires_name=requires_name)
+        require_confirmation(yes, name, requires_name=requires_name, of=f"the name of {whose}")
     except RefusedError:
         if yes is None and (record := kept()) is not None:
             record.discard()  # it was only the plan

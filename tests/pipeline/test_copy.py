@@ -1,5 +1,6 @@
 """Finished jobs of libraries are copied into the lake, each once; prune deletes what is there."""
 
+import json
 import os
 import random
 from collections import Counter
@@ -252,6 +253,21 @@ def test_times_that_no_file_can_hold_are_text(adopted: Adopted) -> None:
     assert {(row["done_at"], str(row["date"])) for row in found} == {(None, "1970-01-01")}
     assert any('"finalized_at": "infinity"' in row["more"] for row in found)
     assert all('"state": "completed"' in row["more"] for row in found)
+
+
+def test_columns_that_others_added_arrive_whatever_their_name(adopted: Adopted) -> None:
+    of = adopted(RIVER)
+    name = """a"b'{x} {id}:y %s \\ ü"""
+    quoted = name.replace('"', '""')
+    of.tables.run(f'ALTER TABLE river_job ADD COLUMN "{quoted}" json')
+    of.tables.run(f"""INSERT INTO river_job
+        (state, finalized_at, "{quoted}") VALUES ('completed', now(), '{{"b":  "\\u0000"}}')""")
+    RIVER.add(of.tables)
+    assert of.run().exported == 2
+    first, second = sorted(rows_in_lake(of.lake), key=lambda row: int(row["id"]))
+    assert json.loads(first["more"])[name] == {"b": "\0"}
+    assert '{"b":  "\\u0000"}' in first["more"]
+    assert name not in json.loads(second["more"])
 
 
 @pytest.mark.parametrize("preset", sorted(PRUNED))

@@ -18,6 +18,7 @@ from console import rollup_files
 from console.forecast_files import UTC_NAME
 from console.formats import duration, numbered, plain
 from console.pipeline import PhaseProgress, no_progress
+from console.pipeline.delta import LEFTOVER_SECONDS
 from console.pipeline.lake import Lake
 from console.pipeline.rollup import segment_files
 from console.pipeline.rollup.segment_files import ClosedSegment, Day, Names, SkippedFiles
@@ -171,6 +172,8 @@ def rollup(
             _commit(rollups, selection)
             new_zones = {one: zone for one, zone in zones.items() if one in new}
             result.forecasts = forecast.update(tasks, rollups, new_zones)
+        for one in filter(None, (rollups, table.ForecastTable.open(lake))):
+            one.vacuum(LEFTOVER_SECONDS)
     for file in chain.from_iterable(due.files for due in selection.due):
         of_width = result.tables.setdefault(file["partition"]["width"], {})
         kind = file["partition"]["kind"]
