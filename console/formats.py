@@ -65,8 +65,8 @@ def is_one_duration(least: float | None, most: float | None) -> bool:
 
 
 def megabytes(size: int) -> str:
-    """`12.3 MB` of so many bytes."""
-    return f"{size / 1e6:,.1f} MB"
+    """`12.3 MB`, `45.6 kB` of so many bytes."""
+    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size / 1e3:,.1f} kB"
 
 
 def parse_duration(text: str) -> float:

@@ -58,10 +58,12 @@ def archive_all(  # noqa: PLR0913  # a verb's options
     """One queue that cannot be archived stops none of the others. Exit: 3 where a connection
     failed, else the highest of all."""
     found = _Queues()
-    for one in _connections(call, group, fleet):
-        _plan(one, lake, ages, found)
+    connections_of = _connections(call, group, fleet)
+    for one in connections_of:
+        _plan(one, lake, ages, found, alone=len(connections_of) == 1)
     name = group or fleet or next((db.label for db, _ in found.planned), "")
-    if _confirmed(call, found, name, yes, master, dry_run=dry_run):
+    whose = "group" if group else "fleet" if fleet else "connection"
+    if _confirmed(call, found, (whose, name), yes, master, dry_run=dry_run):
         if shared:
             lake.open_to_group()
         _run(call, found, lake, master, connections)
@@ -76,13 +78,14 @@ def _connections(call: Call, group: str | None, fleet: str | None) -> list[Call]
     return [replace(call, command_line=replace(call.command_line, profile=name)) for name in names]
 
 
-def _plan(call: Call, lake: Lake, ages: Mapping[str, Any], found: _Queues) -> None:
-    label = call.command_line.profile or ""
+def _plan(call: Call, lake: Lake, ages: Mapping[str, Any], found: _Queues, *, alone: bool) -> None:
     try:
         database = call.database(Rights.OPERATOR, job.VERB)
         queues = call.queues(database)
     except ConsoleError as error:
-        found.failed(label, error)
+        if alone:
+            raise
+        found.failed(call.command_line.profile or "", error)
         return
     for queue in queues:
         older = ages["older"]
@@ -100,9 +103,17 @@ def _plan(call: Call, lake: Lake, ages: Mapping[str, Any], found: _Queues) -> No
 
 
 def _confirmed(
-    call: Call, found: _Queues, name: str, yes: str | None, master: str | None, *, dry_run: bool
+    call: Call,
+    found: _Queues,
+    named: tuple[str, str],
+    yes: str | None,
+    master: str | None,
+    *,
+    dry_run: bool,
 ) -> bool:
-    """Whether to continue; if not, the plan is the result."""
+    """Whether to continue; if not, the plan is the result. `named`: of what the name confirms the
+    plan, and the name."""
+    whose, name = named
     lines = [line for _, offered in found.planned for line in offered.lines()]
     lines += [spark.security(master).line, *found.problems] if found.planned else found.problems
     plan = {
@@ -117,7 +128,8 @@ def _confirmed(
     if dry_run:
         return False
     try:
-        require_confirmation(yes, name, requires_name=requires_name)
+        of = f"the name of the {whose}"
+        require_confirmation(yes, name, requires_name=requires_name, of=of)
     except RefusedError:
         if yes is None and (record := kept()) is not None:
             record.discard()  # it was only the plan
@@ -138,7 +150,7 @@ def _run(call: Call, found: _Queues, lake: Lake, master: str | None, connections
         for database, offered in found.planned:
             label = f"{database.label}: {offered.queue.label}"
             try:
-                with progress(call, f"archive {label}") as on_progress:
+                with progress(call, f"archive {label}", total=offered.rows) as on_progress:
                     plans = job.archive(
                         database,
                         offered,

@@ -426,15 +426,17 @@ def as_command(
     return command
 
 
-def confirm_by_name(yes: str | None, dry_run: bool, name: str) -> bool:
+def confirm_by_name(
+    yes: str | None, dry_run: bool, name: str, of: str = "the queue's name"
+) -> bool:
     """Whether to continue; False: a dry run. RefusedError for a wrong confirmation."""
     if dry_run or yes == name:
         return not dry_run
-    what, how = f"{yes!r} is not the queue's name", "Confirm"
+    what, how = f"{yes!r} is not {of}", "Confirm"
     if yes is None:
         what, how = "this was only the plan", "To run it, confirm"
     elif yes == BARE_YES:
-        what = "this needs the queue's name as confirmation"
+        what = f"this needs {of} as confirmation"
     quoted = f"--yes{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
     raise RefusedError(f"Nothing was changed: {what}.", next_step=f"{how} with: {quoted}")
 
@@ -444,12 +446,14 @@ def confirms(yes: str | None, name: str, *, requires_name: bool) -> bool:
     return yes == name or (yes == BARE_YES and not requires_name)
 
 
-def require_confirmation(yes: str | None, name: str, *, requires_name: bool) -> None:
+def require_confirmation(
+    yes: str | None, name: str, *, requires_name: bool, of: str = "the queue's name"
+) -> None:
     """RefusedError, with the word required, if `--yes` does not confirm the plan."""
     if confirms(yes, name, requires_name=requires_name):
         return
     if requires_name or yes is not None:
-        confirm_by_name(yes, dry_run=False, name=name)
+        confirm_by_name(yes, dry_run=False, name=name, of=of)
     raise RefusedError(
         "Nothing was changed: this was only the plan.", next_step="To run it, confirm with: --yes"
     )

@@ -17,13 +17,14 @@ from console.cli.context import (
 from console.cli.pipeline_progress import LaunchedJob, RecordedJob, about, kept, progress
 from console.engines import Database
 from console.errors import RefusedError, UsageError
-from console.formats import bare_moment, megabytes, numbered, plain
+from console.formats import bare_moment, megabytes, plain
 from console.rights import Rights
 from console.rollup_files import default_lake
 from console.verbs.parameters import DURATION
 
 if TYPE_CHECKING:
-    from console.pipeline.maintenance.contents import QueueContents
+    from console.pipeline.lake import Lake
+    from console.pipeline.maintenance.contents import LakeContents
     from console.pipeline.maintenance.removal import QueueFiles
     from console.pipeline.table import MessagesTable
 
@@ -36,15 +37,21 @@ _queues = click.option(
 )
 
 
-def _table(lake: str | None) -> "MessagesTable":
-    """UsageError where the lake has none."""
+def _opened(lake: str | None) -> "Lake":
     from console.pipeline.lake import Lake  # noqa: PLC0415  # slow to import
     from console.pipeline.spark import require_extra  # noqa: PLC0415
-    from console.pipeline.table import MessagesTable, no_table  # noqa: PLC0415
 
     require_extra()
     opened = Lake(lake or default_lake())
     about(lake=opened.location)
+    return opened
+
+
+def _table(lake: str | None) -> "MessagesTable":
+    """UsageError where the lake has none."""
+    from console.pipeline.table import MessagesTable, no_table  # noqa: PLC0415  # slow to import
+
+    opened = _opened(lake)
     if (table := MessagesTable.open(opened)) is None:
         raise no_table(opened)
     return table
@@ -63,20 +70,23 @@ def show_lake(call: Call, lake: str | None) -> None:
     """
     from console.pipeline.maintenance.contents import contents  # noqa: PLC0415  # slow to import
 
-    table = _table(lake)
-    found = contents(table)
+    opened = _opened(lake)
+    found = contents(opened)
     value = {
-        "lake": table.lake.location,
-        "table": table.id,
-        "queues": [one.as_json() for one in found],
+        "lake": opened.location,
+        "tables": [one.as_json() for one in found.tables],
+        "queues": [one.as_json() for one in found.queues],
     }
-    call.answer(value, _lines(call, table, found))
+    call.answer(value, [f"{opened.location}:", *_lines(call, found)])
 
 
-def _lines(call: Call, table: "MessagesTable", found: "Sequence[QueueContents]") -> list[str]:
-    rows, size = sum(one.of.rows for one in found), sum(one.size for one in found)
-    lines = [f"{table.lake.location}: {numbered(rows, 'message')}, {megabytes(size)}"]
-    if not found:
+def _lines(call: Call, found: "LakeContents") -> list[str]:
+    of_tables = ("table", "rows", "files", "size")
+    tables = [
+        (one.name, f"{one.rows:,}", f"{one.files:,}", megabytes(one.size)) for one in found.tables
+    ]
+    lines = aligned([of_tables, *tables], left=1)
+    if not found.queues:
         return lines
     head = ("connection", "queue", "first day", "last day", "last plan")
     figures = ("rows", "days", "size", "files", "to compact")
@@ -93,9 +103,9 @@ def _lines(call: Call, table: "MessagesTable", found: "Sequence[QueueContents]")
             f"{len(one.of.files):,}",
             f"{one.to_compact:,}",
         )
-        for one in found
+        for one in found.queues
     ]
-    return [*lines, *aligned([(*head, *figures), *cells], left=5)]
+    return [*lines, "", *aligned([(*head, *figures), *cells], left=5)]
 
 
 @click.command(cls=RecordedJob)
@@ -122,8 +132,7 @@ def compact(call: Call, lake: str | None, keep: float, yes: str | None, *, dry_r
     """
     from console.pipeline.maintenance import compact as job  # noqa: PLC0415  # slow to import
 
-    table = _table(lake)
-    offered = job.CompactPreview(table, job.groups(table.all_files()), keep)
+    offered = job.preview(_opened(lake), keep)
     if not _confirmed(call, offered.as_json(), offered.lines(), yes, dry_run=dry_run):
         return
     with progress(call, "compact", "files") as on_progress:
@@ -245,7 +254,7 @@ def erase(  # a verb's options
             table,
             filters,
             found,
-            lambda done, of: on_progress("search", done=done, of=of, rows=0, size=0),
+            lambda done, of, rows: on_progress("search", done=done, of=of, rows=rows, size=0),
         )
     having = [one for one in offered.queues if offered.of(one)]
     if _may_take_out(call, database, offered, having, yes, dry_run):
@@ -273,6 +282,7 @@ def _may_take_out(
         yes,
         dry_run=dry_run or not offered.rows,
         name=name,
+        whose="the queue" if len(queues) == 1 else "the connection",
         requires_name=requires_name,
     )
 
@@ -285,6 +295,7 @@ def _confirmed(
     *,
     dry_run: bool,
     name: str = "",
+    whose: str = "",
     requires_name: bool = False,
 ) -> bool:
     """Whether to continue; if not, the plan is the result. RefusedError without a confirmation."""
@@ -293,7 +304,7 @@ def _confirmed(
     if dry_run:
         return False
     try:
-        require_confirmation(yes, name, requires_name=requires_name)
+        require_confirmation(yes, name, requires_name=requires_name, of=f"the name of {whose}")
     except RefusedError:
         if yes is None and (record := kept()) is not None:
             record.discard()  # it was only the plan

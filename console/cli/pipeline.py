@@ -485,7 +485,7 @@ def archive(  # noqa: PLR0913  # a verb's options
         opened.open_to_group()
     with (
         tasks(f"{job.VERB} {name}", master) as spreading,
-        progress(call, f"archive {name}") as on_progress,
+        progress(call, f"archive {name}", total=offered.rows) as on_progress,
     ):
         done = job.archive(
             database,

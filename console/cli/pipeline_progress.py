@@ -237,9 +237,11 @@ Shown = Callable[[str, int, int, str], None]
 
 
 @contextmanager
-def progress(call: Call, doing: str, things: str = "parts") -> Iterator[PhaseProgress]:
+def progress(
+    call: Call, doing: str, things: str = "parts", total: int = 0
+) -> Iterator[PhaseProgress]:
     """Show progress: a bar per phase on a terminal, else a line every few seconds; and in the run
-    file."""
+    file. `total`: rows of each phase, if it is known."""
     bars = not call.json and sys.stderr is not None and sys.stderr.isatty()
     with _bars(doing) if bars else _lines(things) as shown:
         record = kept()
@@ -247,7 +249,8 @@ def progress(call: Call, doing: str, things: str = "parts") -> Iterator[PhasePro
 
         def on_progress(phase: str, /, *, done: int, of: int, rows: int, size: int) -> None:
             now = time.monotonic()
-            moved = _moved(rows, size, now - began.setdefault(phase, now))
+            seconds = now - began.setdefault(phase, now)
+            moved = _moved(rows, total, size, seconds, left=seconds * (of - done) / max(done, 1))
             shown(phase, done, of, moved)
             if record is not None:
                 record.report_progress(_line(phase, done, of, things, moved), rows, size)
@@ -296,7 +299,9 @@ def _line(phase: str, done: int, of: int, things: str, moved: str) -> str:
     return f"{phase}: {done:,} of {of:,} {things}, {moved}"
 
 
-def _moved(rows: int, size: int, seconds: float) -> str:
-    """`12,000 rows, 3.4 MB/s`."""
-    words = f"{rows:,} rows"
-    return f"{words}, {size / seconds / 1e6:,.1f} MB/s" if size and seconds > 0 else words
+def _moved(rows: int, total: int, size: int, seconds: float, left: float) -> str:
+    """`12,000 of 40,000 rows, 3.4 MB/s, 12 s left`."""
+    words = f"{rows:,} of {total:,} rows" if total > rows else f"{rows:,} rows"
+    if size and seconds > 0:
+        words += f", {size / seconds / 1e6:,.1f} MB/s"
+    return f"{words}, {duration(round(left))} left" if left >= 1 else words

@@ -4,7 +4,9 @@ import contextvars
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from threading import Semaphore
 
 from console.catalog import Queue
@@ -67,71 +69,100 @@ def diagnose(  # noqa: PLR0913  # what is known from before
     other obstacle is reported in `unseen`. `on_known`: called once, if it waits for long.
     """
 
-    def sample(some: Sequence[Queue] | None) -> DatabaseSample:
+    doctor = _Doctor(
+        database,
+        thresholds_of,
+        patience_seconds,
+        {(one.schema, one.queue): one for one in snapshots},
+        masks,
+        ConsumptionHistory() if consumption is None else consumption,
+        ConsumerHistory(database) if consumers is None else consumers,
+        forecasts,
+    )
+
+    def on_pending(
+        latest: DatabaseSample, verdicts: Mapping[Key, ConsumptionVerdict], seconds: float
+    ) -> None:
+        if on_known is not None:
+            on_known(doctor.judge(latest, verdicts), seconds)
+
+    latest, verdicts = doctor.consumption.watch(
+        database, lambda: doctor.sample(queues), thresholds_of, doctor.known, on_pending
+    )
+    return doctor.judge(latest, verdicts)
+
+
+@dataclass(frozen=True)
+class _Doctor:
+    """One diagnosis: what it is given, and what is known from before."""
+
+    database: Database
+    thresholds_of: ThresholdsOf
+    patience_seconds: float
+    known: Mapping[Key, QueueSnapshot]
+    masks: Masks
+    consumption: ConsumptionHistory
+    consumers: ConsumerHistory
+    forecasts: TrafficForecasts | None
+
+    def sample(self, some: Sequence[Queue] | None) -> DatabaseSample:
         return take_sample(
-            database,
+            self.database,
             only=some,
-            stuck_after_seconds=lambda queue: thresholds_of(queue.name).stuck_after_seconds,
+            stuck_after_seconds=lambda queue: self.thresholds_of(queue.name).stuck_after_seconds,
         )
 
-    known = {(one.schema, one.queue): one for one in snapshots}
-    consumption = ConsumptionHistory() if consumption is None else consumption
-    consumers = ConsumerHistory(database) if consumers is None else consumers
-    known_forecasts = {} if forecasts is None else forecasts.refreshed()
-
     def judge(
-        latest: DatabaseSample, verdicts: Mapping[Key, ConsumptionVerdict]
+        self, latest: DatabaseSample, verdicts: Mapping[Key, ConsumptionVerdict]
     ) -> list[Diagnosis]:
-        figures = _with_rates(latest, known, sample, min(patience_seconds, _RATE_SECONDS))
+        seconds = min(self.patience_seconds, _RATE_SECONDS)
+        figures = _with_rates(latest, self.known, self.sample, seconds)
         late = {
             key
             for key, seen in figures.items()
-            if not seen.paused and consumption.waits_long(seen, thresholds_of(seen.queue))
+            if not seen.paused and self.consumption.waits_long(seen, self.thresholds_of(seen.queue))
         }
         readable = [one.queue for one in latest.queues if not one.queue.not_known]
-        seen_consumers, consumers_unseen = consumers.update(readable, figures, late)
+        seen_consumers, consumers_unseen = self.consumers.update(readable, figures, late)
+        forecasts = {} if self.forecasts is None else self.forecasts.refreshed()
         turn = Semaphore()
 
         def diagnose_one(one: QueueSample) -> Diagnosis:
             queue, key = one.queue, key_of(one.queue)
             if queue.not_known:
                 return Diagnosis(queue, (), (queue.not_known,), unproven=_ALL)
-            opened = check_context(
-                database,
-                queue,
-                snapshot=figures[key],
-                thresholds=thresholds_of(queue.name),
-                patience_seconds=patience_seconds,
-                masks=masks,
-                met_lock=bool(one.problem),
-                clock_ahead=latest.clock_ahead,
-                forecasts=forecasts,
-                turn=turn,
-            )
+            opened = self._context(one, figures[key], latest.clock_ahead, turn)
             with turn, opened as context:
-                silent = consumers.silent(queue, figures[key], consumption.idle_for_seconds)
+                silent = self.consumers.silent(
+                    queue, figures[key], self.consumption.idle_for_seconds
+                )
                 diagnosis = _diagnose(
-                    context, one, verdicts[key], consumers, silent, consumers_unseen
+                    context, one, verdicts[key], self.consumers, silent, consumers_unseen
                 )
                 return replace(
                     diagnosis,
                     consumers=seen_consumers.get(key),
                     messages_late=key in late,
-                    forecast=known_forecasts.get(key),
+                    forecast=forecasts.get(key),
                 )
 
         return _each(latest.queues, diagnose_one)
 
-    def on_pending(
-        latest: DatabaseSample, verdicts: Mapping[Key, ConsumptionVerdict], seconds: float
-    ) -> None:
-        if on_known is not None:
-            on_known(judge(latest, verdicts), seconds)
-
-    latest, verdicts = consumption.watch(
-        database, lambda: sample(queues), thresholds_of, known, on_pending
-    )
-    return judge(latest, verdicts)
+    def _context(
+        self, one: QueueSample, seen: QueueSnapshot, clock_ahead: timedelta, turn: Semaphore
+    ) -> AbstractContextManager[CheckContext]:
+        return check_context(
+            self.database,
+            one.queue,
+            snapshot=seen,
+            thresholds=self.thresholds_of(one.queue.name),
+            patience_seconds=self.patience_seconds,
+            masks=self.masks,
+            met_lock=bool(one.problem),
+            clock_ahead=clock_ahead,
+            forecasts=self.forecasts,
+            turn=turn,
+        )
 
 
 def _each(

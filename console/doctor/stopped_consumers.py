@@ -160,8 +160,8 @@ class ConsumptionHistory:
         repeated: then the next one is the second sample."""
         self.idle_for_seconds = idle_for_seconds
         self._waits = waits
-        self._since: dict[_ViewKey, tuple[Position, int]] = {}
-        """The first position that equals the current one, and the gap then."""
+        self._since: dict[_ViewKey, tuple[Position, int, StatusRow | None]] = {}
+        """The first position that equals the current one, the gap then, and the counters."""
         self._heads: dict[_ViewKey, _Head] = {}
 
     def watch(
@@ -224,7 +224,7 @@ class ConsumptionHistory:
                 verdicts[key_of(one.queue)].append(
                     ConsumptionVerdict(ConsumptionState.UNKNOWN, position)
                     if isinstance(position, str)
-                    else self._compare(one.queue, seen, position, thresholds_of(one.queue.name))
+                    else self._compare(one, seen, position, thresholds_of(one.queue.name))
                 )
         return {key: _combined(found) for key, found in verdicts.items()}
 
@@ -237,9 +237,7 @@ class ConsumptionHistory:
         if not isinstance(now, Position) or one.row is None or queue.design.flow is Flow.NUMBERS:
             self._heads.pop(key, None)
             return None
-        head = self._heads.get(key)
-        # On a stack every push changes the next message; a heap has none.
-        ordered = now.next is not None and queue.design.order_with(queue.options) is not Order.LIFO
+        head, ordered = self._heads.get(key), _shows_pops(queue, now)
         if head is None or (ordered and head.since.next != now.next):
             head = _Head(now, now, one.row)
         elif head.counted.moment - head.since.moment < COUNTERS_LAG_SECONDS:
@@ -269,23 +267,24 @@ class ConsumptionHistory:
         return bool(seen.ready) and late
 
     def _compare(
-        self, queue: Queue, seen: QueueSnapshot, now: Position, thresholds: Thresholds
+        self, one: QueueSample, seen: QueueSnapshot, now: Position, thresholds: Thresholds
     ) -> ConsumptionVerdict:
+        queue = one.queue
         key, limit = _view_key(queue), self._limit(thresholds)
         order = queue.design.order_with(queue.options)
-        before, gap = self._since.setdefault(key, (now, seen.gap or 0))
+        before, gap, row = self._since.setdefault(key, (now, seen.gap or 0, one.row))
         fresh = now.popped_seconds is not None and now.popped_seconds < self.idle_for_seconds
         if order is Order.DUE and queue.kind is Kind.INSTALLED:
             fresh = fresh or now.overdue_seconds < limit
         # On a stack every push changes the next message, so that shows no pop.
         moved = now.next != before.next and order is not Order.LIFO
         young = now.moment - before.moment < self.idle_for_seconds
-        undone = now.popped != before.popped and _may_be_undone(queue, now)
+        undone = now.popped != before.popped and _may_be_undone(queue, now, row, one.row)
         if undone and young and not (fresh or moved):
-            why = "pops are counted, and the same message is still the first: asked again"
+            why = "pops are counted, but not yet known to be committed: asked again"
             return ConsumptionVerdict(ConsumptionState.PENDING, why)
         if fresh or moved or now.popped != before.popped:
-            self._since[key] = now, seen.gap or 0
+            self._since[key] = now, seen.gap or 0, one.row
             return _FINE
         if young:
             return ConsumptionVerdict(
@@ -373,15 +372,21 @@ def _at_work(seen: QueueSnapshot, thresholds: Thresholds) -> bool:
     return any(claim.owner is Evidence.ALIVE for claim in young)
 
 
-def _may_be_undone(queue: Queue, now: Position) -> bool:
+def _shows_pops(queue: Queue, now: Position) -> bool:
+    """Whether the next message shows pops. On a stack every push changes it; a heap has none."""
+    return now.next is not None and queue.design.order_with(queue.options) is not Order.LIFO
+
+
+def _may_be_undone(
+    queue: Queue, now: Position, before: StatusRow | None, row: StatusRow | None
+) -> bool:
     """Whether pops may be counted though each was rolled back: the engine counts deleted rows,
-    those that are there again included."""
-    return (
-        queue.kind is Kind.INSTALLED
-        and not queue.design.keeps_row
-        and queue.design.flow is not Flow.NUMBERS
-        and now.next is not None
-    )
+    those that are there again included. Without an order the number of rows tells."""
+    if queue.kind is not Kind.INSTALLED or queue.design.keeps_row or before is None or row is None:
+        return False
+    if queue.design.flow is Flow.NUMBERS:
+        return False
+    return _shows_pops(queue, now) or (undone_pops(before, row) or (0, 1))[1] == 0
 
 
 def _stuck(thresholds: Thresholds) -> float:
@@ -458,14 +463,14 @@ def _stuck_head(
     """`proven`: for how many seconds, and how many pops were rolled back and committed in them."""
     seconds, undone, committed = proven
     by = ", ".join(head.held_by) or "not seen: their transactions are short"
+    what = "the same message is first" if _shows_pops(queue, now) else "no pop was committed"
     others = f"{committed:,} others were committed" if committed else "none was committed"
     order = queue.design.order_with(queue.options)
     known = None if order in {Order.DUE, Order.LIFO, Order.NONE} else now.next
     aside = command(queue, "purge", "--filter", f"id={known or 'ID'}")
     return Finding(
         HEAD_STUCK,
-        f"the same message is first for {duration(seconds)}: {counted(undone, 'pop')} rolled back, "
-        f"{others}",
+        f"{what} for {duration(seconds)}: {counted(undone, 'pop')} rolled back, {others}",
         evidence={
             "next": now.next,
             "rolled_back": undone,

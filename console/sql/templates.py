@@ -28,7 +28,7 @@ _CONDITION = (
 )
 _WHEN = re.compile(rf"^\s*{_CONDITION}")
 _LINE_WHEN = re.compile(rf"^(?P<line>.*\S) {_CONDITION}")
-_EACH = re.compile(r"^\s*-- each (?P<of>partition|subscriber)$")
+_EACH = re.compile(r"^\s*-- each (?P<of>partition|subscriber|column)$")
 _END = re.compile(r"^\s*-- (?P<of>end|else)$")
 _ALONE = re.compile(r"^\s*\{(?P<name>\w+)\}$")
 _DEFINITION = re.compile(
@@ -36,7 +36,7 @@ _DEFINITION = re.compile(
     re.DOTALL,
 )
 """Text to skip, or the name of a definition to insert."""
-_SELECTED_BY = ("design", "partitions", "subscribers")
+_SELECTED_BY = ("design", "partitions", "subscribers", "columns")
 """The values, besides options and roles, that select a template's lines."""
 CACHE_SIZE = 2000
 """Cached templates with their lines selected, of about 2 kB each."""
@@ -323,7 +323,11 @@ def _read(line: str) -> _Line:
 
 
 def _each(of: str, scope: Scope) -> list[dict[str, str]]:
-    """The values of a block's lines, for each of the queue's partitions or subscribers."""
+    """The values of a block's lines, for each of the queue's partitions or subscribers, or of a
+    table's columns: any name is possible there, so the line gets a placeholder of its own."""
+    if of == "column":
+        columns = range(int(scope.values.get("columns", "0")))
+        return [{"{column}": f"{{column_{n}}}"} for n in columns]
     if of == "partition":
         return [{"{partition}": str(n)} for n in range(int(scope.values.get("partitions", "0")))]
     named = [one.split(":") for one in scope.values.get("subscribers", "").split(",") if one]

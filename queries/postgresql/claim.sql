@@ -7,20 +7,20 @@
 -- define: is_ready
 m."{claimed_at}" IS NULL
 -- when installed=no
-AND m."{error}" IS NOT DISTINCT FROM NULL -- when role error
+AND (m."{error}" IS NOT DISTINCT FROM NULL) -- when role error
 -- end
 
 -- define: is_claimed
 -- DISTINCT FROM: a composite with a null in it is neither null nor not null; for any other type it is the same.
 m."{claimed_at}" IS NOT NULL
-AND m."{error}" IS NOT DISTINCT FROM NULL -- when role error
+AND (m."{error}" IS NOT DISTINCT FROM NULL) -- when role error
 
 -- define: is_error
-m."{error}" IS DISTINCT FROM NULL -- when role error
+(m."{error}" IS DISTINCT FROM NULL) -- when role error
 
 -- define: state
 CASE
-    WHEN m."{error}" IS DISTINCT FROM NULL THEN 'error' -- when role error
+    WHEN (m."{error}" IS DISTINCT FROM NULL) THEN 'error' -- when role error
     WHEN m."{claimed_at}" IS NULL THEN 'ready'
     ELSE 'claimed'
 END
@@ -35,7 +35,7 @@ m."{pushed_at}" -- when role pushed_at
 -- A row with an end is finished, whatever its other columns say.
 CASE
     WHEN m."{done_at}" IS NOT NULL THEN 'error' -- when role done_at
-    WHEN m."{error}" IS DISTINCT FROM NULL THEN 'error' -- when role error
+    WHEN (m."{error}" IS DISTINCT FROM NULL) THEN 'error' -- when role error
     WHEN m."{claimed_at}" IS NULL THEN 'ready'
     ELSE 'claimed'
 END

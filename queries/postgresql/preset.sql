@@ -208,6 +208,10 @@ SELECT
     END AS kind
 FROM (SELECT CAST(pg_typeof((SELECT {payload} AS payload FROM {finished_table} AS m LIMIT 0)) AS text) AS type) AS t;
 
+-- name: finished_columns
+-- no row: the columns of the table of finished jobs
+SELECT m.* FROM {finished_table} AS m LIMIT 0;
+
 -- name: finished_count
 -- one row: how many jobs `finished_rows` has
 SELECT count(*) AS rows
@@ -216,7 +220,7 @@ WHERE {chosen_finished};
 
 -- name: finished_rows
 -- finished jobs as the lake has them, or only their keys (what=keys); pruned=yes: of those that may be deleted also where they are
--- Without such a time archived_at is 1970-01-01. `row_json` has each column as it is. A job that was retried, and
+-- Without such a time archived_at is 1970-01-01. `more` is an object of the :columns that are not null. A job that was retried, and
 -- finished again, has another attempt or another time: `id`, `attempts` and `archived_at` tell its rows apart.
 SELECT
     r.id AS id,
@@ -231,7 +235,7 @@ SELECT
     r.error AS error, -- when defined error
     r.title AS title, -- when defined title
     'copy' AS reason,
-    r.row_json AS row_json,
+    r.more AS more,
     -- end
     -- when pruned=yes
     r.place AS place,
@@ -250,7 +254,12 @@ FROM (
         CAST({finished_state} AS text) AS state,
         CAST({error} AS text) AS error, -- when defined error
         CAST({title} AS text) AS title, -- when defined title
-        CAST(to_json(m) AS text) AS row_json,
+        '{' || array_to_string(ARRAY[
+            CAST(NULL AS text)
+            -- each column
+            , CAST(to_json(CAST('{column}' AS text)) AS text) || ': ' || CAST(to_json(m."{column}") AS text)
+            -- end
+        ], ', ') || '}' AS more,
         -- end
         -- when pruned=yes
         concat(m.tableoid, m.ctid) AS place,

@@ -462,16 +462,35 @@ def test_a_consumer_that_loops_on_the_first_message_is_found(use: Use, variant: 
     assert _codes(diagnosis_) == []
 
 
+@pytest.mark.parametrize("variant", [FIFO, STACK, HEAP], ids=str)
 def test_one_examination_waits_until_it_knows_whether_pops_are_rolled_back(
-    use: Use, monkeypatch: pytest.MonkeyPatch
+    use: Use, monkeypatch: pytest.MonkeyPatch, variant: Variant
 ) -> None:
-    """Its early samples see deleted rows counted: no sign of a pop while the same one is first."""
+    """Its early samples see deleted rows counted: no sign of a pop while the same one is first, or,
+    without an order, while none is known to be committed."""
     monkeypatch.setattr(stopped_consumers, "COUNTERS_LAG_SECONDS", 0.5)
-    client = filled(use, FIFO)
+    client = filled(use, variant)
     pushes_are_counted(client)
     with failing_consumer(client):
         found = diagnosed(client, ConsumptionHistory(idle_for_seconds=3.0))
-    assert finding_of(found, "head_stuck").evidence["committed"] == 0
+    finding = finding_of(found, "head_stuck")
+    assert finding.evidence["committed"] == 0
+    assert finding.summary.startswith("the same message is first") == (variant is FIFO)
+
+
+@pytest.mark.parametrize("variant", [STACK, HEAP], ids=str)
+def test_one_examination_without_an_order_ends_once_a_pop_is_committed(
+    use: Use, variant: Variant
+) -> None:
+    client = filled(use, variant)
+    client.push_many(client.payloads(*range(100, 300)))
+    pushes_are_counted(client)
+    history = ConsumptionHistory(waits=False)
+    with closing(connect(client.url)) as session:
+        diagnosed(client, history)
+        popped_by(session, client)
+        session.execute("SELECT pg_stat_force_next_flush()")
+        wait_until(lambda: not diagnosed(client, history).pending, "it is known to be fine")
 
 
 @pytest.mark.usefixtures("clock_steps")

@@ -175,15 +175,17 @@ def _shows_the_moment_that_it_replayed(database: Database) -> None:
     before = sampled()
     wait_until(lambda: lag() > 3, "it lags 3 s")
     after = sampled(claimed(before) + 1.0)
-    assert claimed(after) == pytest.approx(claimed(before), abs=0.2)
+    # The lag is read before the rows are.
+    near = 0.2 + before.latency_seconds + after.latency_seconds
+    assert claimed(after) == pytest.approx(claimed(before), abs=near)
     for then, now in zip(before.queues, after.queues, strict=True):
         assert then.row is not None
         assert now.row is not None
         assert (now.row.stuck or 0) == 0
-        assert now.row.age_seconds == pytest.approx(then.row.age_seconds, abs=0.2)
+        assert now.row.age_seconds == pytest.approx(then.row.age_seconds, abs=near)
         assert now.moment is not None
         assert then.moment is not None
-        assert abs((now.moment - then.moment).total_seconds()) < 0.5
+        assert abs((now.moment - then.moment).total_seconds()) < 0.3 + near
 
 
 def _says(console: Console, text: str, *, lag: float | None, paused: bool) -> None:

@@ -1,5 +1,6 @@
 """Finished jobs of libraries are copied into the lake, each once; prune deletes what is there."""
 
+import json
 import os
 import random
 from collections import Counter
@@ -15,12 +16,16 @@ import pytest
 
 from console import catalog
 from console.designs import LIBRARIES
-from console.engines import Database, open_database
+from console.engines import PRODUCTS, Database, open_database
 from console.errors import RefusedError
 from console.pipeline import spark
 from console.pipeline.archive import copy, prune
 from console.pipeline.archive import files as archive_files
+from console.pipeline.filters import parse_filters
 from console.pipeline.lake import DamagedError, Lake
+from console.pipeline.maintenance import compact, erase, removal
+from console.pipeline.maintenance.contents import contents
+from console.pipeline.table import MessagesTable
 from tests.cli.calls import Console
 from tests.cli.own_presets import PRESET, TABLE, User
 from tests.contract.finished_jobs import FINISHED_JOBS, PRUNED, FinishedJob
@@ -31,6 +36,7 @@ from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import HookedTasks, audit_of, rows_in_lake
 from tests.pipeline.driver import COPY_PHASES
 from tests.servers import READ_CATALOG, connect, login
+from tests.statements import library_queues
 from tests.warm import Forked
 
 RIVER = FINISHED_JOBS[0]
@@ -249,6 +255,21 @@ def test_times_that_no_file_can_hold_are_text(adopted: Adopted) -> None:
     assert all('"state": "completed"' in row["more"] for row in found)
 
 
+def test_columns_that_others_added_arrive_whatever_their_name(adopted: Adopted) -> None:
+    of = adopted(RIVER)
+    name = """a"b'{x} {id}:y %s \\ ü"""
+    quoted = name.replace('"', '""')
+    of.tables.run(f'ALTER TABLE river_job ADD COLUMN "{quoted}" json')
+    of.tables.run(f"""INSERT INTO river_job
+        (state, finalized_at, "{quoted}") VALUES ('completed', now(), '{{"b":  "\\u0000"}}')""")
+    RIVER.add(of.tables)
+    assert of.run().exported == 2
+    first, second = sorted(rows_in_lake(of.lake), key=lambda row: int(row["id"]))
+    assert json.loads(first["more"])[name] == {"b": "\0"}
+    assert '{"b":  "\\u0000"}' in first["more"]
+    assert name not in json.loads(second["more"])
+
+
 @pytest.mark.parametrize("preset", sorted(PRUNED))
 def test_prune_deletes_what_the_lake_has_and_the_librarys_rule_allows(
     adopted: Adopted, preset: str
@@ -340,6 +361,46 @@ def test_two_runs_at_once_one_says_so(adopted: Adopted) -> None:
             of.run()
 
     assert of.run(HookedTasks(copy.copy_rows, second)).exported == 1
+
+
+def test_copied_jobs_are_compacted_and_erased_like_messages(adopted: Adopted) -> None:
+    of = adopted(RIVER)
+    for _ in range(3):
+        RIVER.add(of.tables)
+        assert of.run().exported == 1
+    table = MessagesTable.open(of.lake)
+    assert table is not None
+    (contents_of,) = contents(of.lake).queues
+    assert (contents_of.last_plan, contents_of.to_compact) == (3, 3)
+    assert compact.compact(compact.preview(of.lake, 0.0)).rows == 3
+    assert of.run().exported == 0
+    assert table.refresh()
+    offered = erase.preview(table, parse_filters(["id=2"]), removal.queues_of(table))
+    erase.erase(of.database, offered)
+    assert sorted(row["id"] for row in rows_in_lake(of.lake)) == ["1", "3"]
+
+
+def test_nothing_is_taken_out_of_the_lake_beside_a_copy(adopted: Adopted) -> None:
+    of = adopted(RIVER)
+    RIVER.add(of.tables)
+    of.run()
+    table = MessagesTable.open(of.lake)
+    assert table is not None
+    queues = removal.queues_of(table)
+
+    def take_out() -> None:
+        with pytest.raises(RefusedError, match="Another run"), removal.guarded(of.database, queues):
+            pass
+
+    of.run(HookedTasks(copy.copy_rows, take_out))
+
+
+def test_sql_server_refuses_a_copy_by_name() -> None:
+    product = PRODUCTS["mssql"]
+    queue = next(of for of in library_queues(product) if of.design.finished)
+    with pytest.raises(RefusedError) as refused:
+        copy.require_finished(product, queue)
+    assert refused.value.why == "A copy is not offered on SQL Server."
 
 
 KILLS, OLD = 12, 60

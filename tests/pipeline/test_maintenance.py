@@ -47,8 +47,7 @@ def opened(lake: Lake) -> MessagesTable:
 
 
 def planned(lake: Lake, keep: float = compact.KEPT_SECONDS) -> compact.CompactPreview:
-    table = opened(lake)
-    return compact.CompactPreview(table, compact.groups(table.all_files()), keep)
+    return compact.preview(lake, keep)
 
 
 def rows(lake: Lake) -> list[dict[str, Any]]:
@@ -388,6 +387,7 @@ def test_archive_of_all_queues_by_their_ages_and_what_the_lake_has(
     assert [found[figure] for figure in figures] == [10, 1, 2, 2, 3]
     assert found["last_plan_at"] is not None
     lines = call("pipeline", "lake", "--lake", lake.location).text.splitlines()
-    assert "to compact" in lines[1]
+    assert lines[1].split() == ["table", "rows", "files", "size"]
+    assert "to compact" in lines[4]
     missing = call("pipeline", "lake", "--lake", str(tmp_path / "nowhere"))
     assert (missing.status, "has no archive yet" in missing.err) == (2, True)

@@ -18,12 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from console.designs import Order
-from console.errors import BusyError, ConsoleError
+from console.errors import BusyError, ConsoleError, RefusedError
+from console.pipeline import replay as replaying
 from console.pipeline import spark as sessions
 from console.pipeline.archive import files, job
 from console.pipeline.filters import parse_filters
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.spark import Item, SparkTasks
+from console.pipeline.table import QueueArchive
 from tests.cli.calls import call
 from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
@@ -315,6 +317,16 @@ def test_the_archive_is_a_log_of_pops(spark: "SparkSession", tmp_path: Path) -> 
     found = verifying.verify(spark, None, log, Order.STRICT)
     assert (found.pops, found.doubled, found.overtaken, found.lost) == (6, 0, 1, None)
     assert found.broken == ["overtaken"]
+
+
+def test_copies_of_a_librarys_jobs_are_not_replayed(
+    spark: "SparkSession", new_queue: NewQueue, lake: Lake
+) -> None:
+    source = QueueArchive("elsewhere", "public", "oban", "", ())
+    columns = "kind string, payload string, archived_at timestamp, reason string"
+    rows = spark.createDataFrame([["json", "{}", at(0), "copy"]], columns)
+    with pytest.raises(RefusedError, match="copies of another library's jobs"):
+        replaying.preview(new_queue("fifo").queue, lake, source, (), rows)
 
 
 def test_the_filters_of_a_replay_select_archived_messages(spark: "SparkSession") -> None:

@@ -9,7 +9,6 @@ id, attempt and time of finishing. That moment is in the table, set by the commi
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,12 +26,12 @@ from console.formats import duration, numbered, plain
 from console.pipeline import PhaseProgress, leases, no_progress
 from console.pipeline.archive import export, files
 from console.pipeline.archive.export import Export, TaskReader
-from console.pipeline.archive.files import conform, members, pc
+from console.pipeline.archive.files import conform, pc
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.table import MessagesTable, queue_value
 
 if TYPE_CHECKING:
-    from console.engines import Database
+    from console.engines import Database, Product
     from console.pipeline.archive.prune import PrunePreview
     from console.pipeline.spark import Item, Security, Tasks
 
@@ -60,6 +59,8 @@ class Source:
     """Its identity, with the timeline of the server."""
     kind: str
     """Of payloads."""
+    columns: tuple[str, ...]
+    """Those of the library's table that are no columns of the lake."""
 
     @property
     def application(self) -> str:
@@ -85,20 +86,16 @@ class Source:
     def text(self, database: Database, statement: str, **values: str) -> str:
         """The statement with its values as literals: a task binds none."""
         given = {**_VALUES, **values}
-        within = self.queue.scope(database.product, **given)
+        columns = {f"column_{n}": name for n, name in enumerate(self.columns)}
+        columns["columns"] = str(len(self.columns))
+        within = self.queue.scope(database.product, **given, **columns)
         options = {**within.options, **given, "payload": self.kind}
         within = sql.Scope(within.values, options, within.roles)
         name = f"{self.queue.design.name}.{statement}"
         return f"/* dbq {name} */ {sql.script(name, database.product.dialect, within)}"
 
-    @property
-    def without(self) -> list[str]:
-        """The columns of the library's table that are columns of the lake, with the same value."""
-        roles = self.queue.roles
-        return [roles["id"], *([] if self.queue.design.file else [roles["payload"]])]
 
-
-def require_finished(database: Database, queue: Queue) -> None:
+def require_finished(product: Product, queue: Queue) -> None:
     """RefusedError where the queue has no finished rows that could be copied."""
     of = queue.design
     what = f"There is nothing to copy of {queue.name!r}."
@@ -119,8 +116,8 @@ def require_finished(database: Database, queue: Queue) -> None:
     if not of.finished:
         why = of.refusals.get("copy") or f"{of.library_name} deletes what is done, or does not say."
         raise RefusedError(what, why=why)
-    if not sql.has(database.product, "preset.finished_rows"):
-        raise RefusedError(what, why=f"This is not offered on {database.product.title}.")
+    if not sql.has(product, "preset.finished_rows"):
+        raise RefusedError(what, why=f"A copy is not offered on {product.title}.")
     if not of.trusted:
         raise RefusedError(
             f"The preset {of.name!r} is not trusted: nothing is copied by it.",
@@ -130,16 +127,21 @@ def require_finished(database: Database, queue: Queue) -> None:
 
 def source_of(database: Database, queue: Queue) -> Source:
     """RefusedError where the queue has no finished rows that could be copied."""
-    require_finished(database, queue)
+    require_finished(database.product, queue)
     with database.transaction("read the audit", read_only=True) as connection:
         audit.require(connection)
     with database.transaction("read the catalog") as connection:
         audit.prepare_lakes(connection)
         identity = sql.value(connection, str, "catalog.identity")
         timeline = sql.value(connection, str, "copy.timeline")
-        statement = f"{queue.design.name}.payload_kind"
-        kind = sql.value(connection, str, statement, queue.scope(connection))
-    return Source(queue, database.label, f"{identity}/{timeline}", kind)
+        of, within = queue.design, queue.scope(connection)
+        kind = sql.value(connection, str, f"{of.name}.payload_kind", within)
+        found = sql.query(f"{of.name}.finished_columns", connection.dialect, within)
+        # The payload of an own preset may be a part of its column.
+        same = {queue.roles["id"], "" if of.file else queue.roles["payload"]}
+        names = [*connection.execute(found).keys()]
+    columns = tuple(name for name in names if name not in same)
+    return Source(queue, database.label, f"{identity}/{timeline}", kind, columns)
 
 
 @dataclass(frozen=True)
@@ -335,7 +337,6 @@ class _Copy:
             "queue": queue,
             "stem": f"copy-{source.database.split('/')[2][:8]}-{serial:06}",
             "kind": source.kind,
-            "without": source.without,
             "since": since,
             "rows": source.text(database, "finished_rows", since=since),
             "keys": source.text(database, "finished_rows", since=since, what="keys"),
@@ -394,7 +395,7 @@ def copy_rows(item: Item) -> dict[str, Any]:
                     rows = batch.filter(lacks)
                 before += batch.num_rows - rows.num_rows
                 if rows.num_rows:
-                    yield conform_copy(rows, item["kind"], item["without"])
+                    yield conform(rows, item["kind"])
 
         done = Export(item).run(new())
     return {**done, "held": before}
@@ -440,19 +441,3 @@ def keys_of(batch: pa.RecordBatch) -> list[Key]:
     times = pc.cast(batch.column("archived_at"), files.TIME).cast(pa.int64()).to_pylist()
     ids = batch.column("id").to_pylist()
     return list(zip(ids, attempts or [None] * len(ids), times, strict=True))
-
-
-def conform_copy(batch: pa.RecordBatch, kind: str, without: Sequence[str]) -> pa.RecordBatch:
-    """With the lake's columns; `more` has all of the library's that are not null, as they are."""
-    at = batch.schema.get_field_index("row_json")
-    more = [_more(text, without) for text in batch.column(at).to_pylist()]
-    return conform(batch.set_column(at, "more", pa.array(more, pa.string())), kind)
-
-
-def _more(text: str, without: Sequence[str]) -> str:
-    kept = (
-        f"{json.dumps(name, ensure_ascii=False)}: {value}"
-        for name, value in members(text)
-        if name not in without and value != "null"
-    )
-    return f"{{{', '.join(kept)}}}"

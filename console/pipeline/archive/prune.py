@@ -22,7 +22,7 @@ from console.errors import RefusedError
 from console.formats import numbered, plain
 from console.pipeline import leases
 from console.pipeline.archive import export, files
-from console.pipeline.archive.copy import Key, Source, conform_copy, keys_of, lake_batches
+from console.pipeline.archive.copy import Key, Source, keys_of, lake_batches
 from console.pipeline.lake import Lake
 from console.pipeline.table import MessagesTable, queue_value
 
@@ -147,7 +147,7 @@ class _Round:
         days: set[str] = set()
         with export.reader(database.product.name, export.url_for_tasks(database)) as opened:
             for batch in opened.batches(text):
-                rows = conform_copy(batch, source.kind, source.without)
+                rows = files.conform(batch, source.kind)
                 where = [batch.column(name).to_pylist() for name in ("place", "version")]
                 found = zip(_digests(rows), *where, strict=True)
                 jobs |= dict(zip(keys_of(rows), (_Job(*one) for one in found), strict=True))

@@ -11,8 +11,11 @@ from typing import Any
 from console import audit
 from console.errors import RefusedError
 from console.formats import duration, megabytes, numbered, plain
+from console.pipeline.delta import LakeTable
+from console.pipeline.lake import Lake
 from console.pipeline.maintenance.rewrite import at_once, none_dropped, rewrite
-from console.pipeline.table import LakeFile, MessagesTable
+from console.pipeline.rollup.table import ForecastTable, RollupTable
+from console.pipeline.table import LakeFile, MessagesTable, no_table
 
 VERB = "pipeline compact"
 KEPT_SECONDS = 7 * 86_400.0
@@ -43,11 +46,34 @@ def _partition(file: LakeFile) -> tuple[str, str, str]:
     return file.connection, file.queue, file.date
 
 
+def preview(lake: Lake, kept_seconds: float) -> CompactPreview:
+    """What compact would do. DamagedError."""
+    tables = tables_of(lake)
+    messages = [one for one in tables if isinstance(one, MessagesTable)]
+    found = groups(messages[0].all_files()) if messages else []
+    return CompactPreview(lake, tables, found, kept_seconds)
+
+
+def tables_of(lake: Lake) -> list[LakeTable]:
+    """Those that the lake has. UsageError without any."""
+    known: tuple[type[LakeTable], ...] = (MessagesTable, RollupTable, ForecastTable)
+    if found := [table for table in (of.open(lake) for of in known) if table is not None]:
+        return found
+    raise no_table(lake)
+
+
 @dataclass(frozen=True)
 class CompactPreview:
-    table: MessagesTable
+    lake: Lake
+    tables: Sequence[LakeTable]
+    """All of the lake."""
     groups: Sequence[Sequence[LakeFile]]
     kept_seconds: float
+
+    @property
+    def messages(self) -> MessagesTable:
+        """Whose files are merged: days of rollups and forecasts have one file each."""
+        return next(one for one in self.tables if isinstance(one, MessagesTable))
 
     @property
     def files(self) -> int:
@@ -58,7 +84,7 @@ class CompactPreview:
         return sum(file.size for group in self.groups for file in group)
 
     def lines(self) -> list[str]:
-        lake = plain(self.table.lake.location)
+        lake = plain(self.lake.location)
         before = datetime.now(UTC) - timedelta(seconds=self.kept_seconds)
         return [
             f"{VERB}: {numbered(self.files, 'small file')} of {lake} ({megabytes(self.size)}) "
@@ -71,7 +97,7 @@ class CompactPreview:
         """The stable object of `--json`."""
         return {
             "verb": VERB,
-            "lake": self.table.lake.location,
+            "lake": self.lake.location,
             "files": self.files,
             "into": len(self.groups),
             "bytes": self.size,
@@ -101,25 +127,26 @@ def compact(
     offered: CompactPreview, on_progress: Callable[[int, int], object] = lambda *_: None
 ) -> CompactResult:
     """RefusedError where somebody else takes these files out at the same time."""
-    table, merged, into, rows = offered.table, 0, 0, 0
+    lake, merged, into, rows = offered.lake, 0, 0, 0
     by = {"verb": VERB, "operator": audit.operator()}
-    with at_once(table.lake) as threads:
+    with at_once(lake) as threads:
         for at in range(0, len(offered.groups), _GROUPS_A_COMMIT):
             few = offered.groups[at : at + _GROUPS_A_COMMIT]
-            done = list(threads.map(lambda of: rewrite(table.lake, of, none_dropped), few))
+            done = list(threads.map(lambda of: rewrite(lake, of, none_dropped), few))
             removed = [file.path for one in done for file in one.sources]
             added = [one.entry for one in done if one.entry is not None]
-            if not table.exchange(removed, added, by, data_change=False):
-                raise changed_meanwhile(table)
+            if not offered.messages.exchange(removed, added, by, data_change=False):
+                raise changed_meanwhile(lake)
             merged, into = merged + len(removed), into + len(added)
             rows += sum(entry["rows"] for entry in added)
             on_progress(merged, rows)
-    return CompactResult(merged, into, rows, table.vacuum(offered.kept_seconds))
+    kept = offered.kept_seconds
+    return CompactResult(merged, into, rows, sum(one.vacuum(kept) for one in offered.tables))
 
 
-def changed_meanwhile(table: MessagesTable) -> RefusedError:
+def changed_meanwhile(lake: Lake) -> RefusedError:
     return RefusedError(
-        f"Another run took files out of the table in {table.lake.location} meanwhile.",
+        f"Another run took files out of the table in {lake.location} meanwhile.",
         why="It compacts it, expires or erases rows.",
         next_step="Nothing of this was changed. Wait until it has ended, then run it again.",
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
-from console.pipeline.maintenance.compact import groups
+from console.pipeline.delta import LakeTable
+from console.pipeline.lake import Lake
+from console.pipeline.maintenance.compact import groups, tables_of
 from console.pipeline.maintenance.removal import QueueFiles, queues_of
 from console.pipeline.table import MessagesTable, queue_value
 
@@ -52,7 +54,40 @@ class QueueContents:
         }
 
 
-def contents(table: MessagesTable) -> list[QueueContents]:
+@dataclass(frozen=True)
+class TableContents:
+    name: str
+    id: str
+    rows: int
+    files: int
+    size: int
+
+    @classmethod
+    def of(cls, table: LakeTable) -> Self:
+        files = table.entries()
+        rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+        return cls(table.FOLDER, table.id, rows, len(files), size)
+
+    def as_json(self) -> dict[str, Any]:
+        """The stable object of `--json`."""
+        figures = {"rows": self.rows, "files": self.files, "bytes": self.size}
+        return {"name": self.name, "id": self.id, **figures}
+
+
+@dataclass(frozen=True)
+class LakeContents:
+    tables: list[TableContents]
+    queues: list[QueueContents]
+
+
+def contents(lake: Lake) -> LakeContents:
+    """UsageError for a lake without tables."""
+    tables = tables_of(lake)
+    queues = [one for table in tables if isinstance(table, MessagesTable) for one in _queues(table)]
+    return LakeContents([TableContents.of(table) for table in tables], queues)
+
+
+def _queues(table: MessagesTable) -> list[QueueContents]:
     plans: dict[tuple[str, str], tuple[int, datetime]] = {}
     for commit in table.history(_COMMITS):
         if "serial" in commit and "connection" in commit:

@@ -24,6 +24,8 @@ from console.pipeline.maintenance.rewrite import at_once, read, rewrite
 from console.pipeline.table import LakeFile, MessagesTable
 
 VERB = "pipeline erase"
+OnFile = Callable[[int, int, int], object]
+"""Gets the files done, their number, and the rows searched."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class ErasePreview:
             for queue in self.queues
             if (rows := self.of(queue))
         ]
+        if not self.rows:
+            return lines
         return [
             *lines,
             f"  {final_words()}",
@@ -84,7 +88,7 @@ def preview(
     table: MessagesTable,
     filters: Sequence[ArchiveFilter],
     queues: Sequence[QueueFiles],
-    on_progress: Callable[[int, int], object] = lambda *_: None,
+    on_progress: OnFile = lambda *_: None,
 ) -> ErasePreview:
     """Searches every file of the queues. DamagedError for one that cannot be read."""
     files = [file for queue in queues for file in queue.files]
@@ -96,17 +100,19 @@ def _search(
     table: MessagesTable,
     filters: Sequence[ArchiveFilter],
     files: Sequence[LakeFile],
-    on_progress: Callable[[int, int], object],
+    on_progress: OnFile,
 ) -> dict[str, int]:
     def count(file: LakeFile) -> int:
         return sum(matches(batch, filters).true_count for batch in read(table.lake, file))
 
     found: dict[str, int] = {}
+    searched = 0
     with at_once(table.lake) as threads:
         for at, (file, rows) in enumerate(zip(files, threads.map(count, files), strict=True), 1):
             if rows:
                 found[file.path] = rows
-            on_progress(at, len(files))
+            searched += file.rows
+            on_progress(at, len(files), searched)
     return found
 
 
@@ -126,7 +132,7 @@ def _again(offered: ErasePreview) -> ErasePreview:
     """With the files that came after the plan: of a last run, or of a compaction."""
     table = MessagesTable.open(offered.table.lake)
     if table is None:
-        raise changed_meanwhile(offered.table)
+        raise changed_meanwhile(offered.table.lake)
     wanted = {(one.connection, one.label) for one in offered.queues}
     queues = [one for one in queues_of(table) if (one.connection, one.label) in wanted]
     searched = {file.path for queue in offered.queues for file in queue.files}

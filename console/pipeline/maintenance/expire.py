@@ -49,7 +49,7 @@ class ExpirePreview:
             f"{one.before} ({duration(one.older_seconds)}), {megabytes(one.size)}"
             for one in self.queues
         ]
-        return [*lines, f"  {final_words()}"]
+        return [*lines, f"  {final_words()}"] if self.queues else lines
 
     def as_json(self) -> dict[str, Any]:
         """The stable object of `--json`."""

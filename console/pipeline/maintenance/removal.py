@@ -106,7 +106,7 @@ def take_out(
     try:
         by = {"verb": subject.verb, "operator": audit.operator(), "action": str(record.action_id)}
         if not exchange(by):
-            raise changed_meanwhile(table)
+            raise changed_meanwhile(table.lake)
         outcome = Outcome.DONE
     finally:
         rows = subject.planned if outcome is Outcome.DONE else 0
