@@ -103,7 +103,7 @@ def _libraries(product: Product) -> Iterator[tuple[str, str]]:
     """The statements on libraries' tables."""
     for queue in library_queues(product):
         for statement in templates.statements_of(product.name, queue.design.name).values():
-            scope = queue.scope(product)
+            scope = queue.scope_of(statement.name, product, **MORE)
             scope = replace(scope, options={**scope.options, "hashed": "no"})
             where = f"{product.name}/{queue.design.name}.sql {statement.name}"
             yield where, _rendered(product, statement, scope)

@@ -29,6 +29,9 @@ m.state IN ('failed', 'expired') AND {in_part}
 -- define: claimed_at
 CASE WHEN m.state = 'active' THEN m.startedon END
 
+-- define: finished_at
+m.completedon
+
 -- define: error
 CASE
     WHEN m.state IN ('failed', 'expired')

@@ -60,7 +60,7 @@ CASE WHEN m.state = 'active' THEN m.started_on END
 m.state > 'active' AND {in_part}
 
 -- define: finished_at
-{done_at}
+m.completed_on
 
 -- define: prunable
 -- deletion of src/plans.js, with each job's own deleteAfterSeconds; 0: never

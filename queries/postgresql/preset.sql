@@ -118,10 +118,9 @@ CAST(NULL AS text)
 -- whether a file can hold the time
 BETWEEN timestamptz '0001-01-01 00:00:00+00' AND timestamptz '9999-12-31 23:59:59.999999+00'
 
--- define: chosen_finished
--- jobs that finished since '{since}' or have no time of finishing that a file can hold; pruned=yes: those that the library's
--- own rule deletes, up to '{before}'
-{is_finished}
+-- define: and_chosen
+-- of finished jobs, those since '{since}', and those without a time of finishing that a file can hold; pruned=yes: those that
+-- the library's own rule deletes, up to '{before}'
 -- when pruned=no
 AND ({finished_at} {in_files} IS NOT TRUE OR {finished_at} >= CAST('{since}' AS timestamptz))
 -- else
@@ -209,14 +208,20 @@ SELECT
 FROM (SELECT CAST(pg_typeof((SELECT {payload} AS payload FROM {finished_table} AS m LIMIT 0)) AS text) AS type) AS t;
 
 -- name: finished_columns
--- no row: the columns of the table of finished jobs
-SELECT m.* FROM {finished_table} AS m LIMIT 0;
+-- the columns of the table of finished jobs, in order
+SELECT CAST(a.attname AS text) AS name
+FROM pg_attribute AS a
+INNER JOIN pg_type AS t ON a.attrelid = t.typrelid
+WHERE t.oid = CAST(pg_typeof((SELECT m FROM {finished_table} AS m LIMIT 0)) AS oid) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum;
 
 -- name: finished_count
 -- one row: how many jobs `finished_rows` has
 SELECT count(*) AS rows
 FROM {finished_table} AS m
-WHERE {chosen_finished};
+WHERE
+    {is_finished}
+    {and_chosen};
 
 -- name: finished_rows
 -- finished jobs as the lake has them, or only their keys (what=keys); pruned=yes: of those that may be deleted also where they are
@@ -267,7 +272,9 @@ FROM (
         -- end
         CAST({finished_at} AS timestamptz) AS finished_at
     FROM {finished_table} AS m
-    WHERE {chosen_finished}
+    WHERE
+        {is_finished}
+        {and_chosen}
     LIMIT CAST('{most}' AS bigint) -- when pruned=yes
 ) AS r;
 

@@ -114,7 +114,7 @@ def require_finished(product: Product, queue: Queue) -> None:
             "help presets",
         )
     if not of.finished:
-        why = of.refusals.get("copy") or f"{of.library_name} deletes what is done, or does not say."
+        why = f"{of.library} keeps no finished jobs, or not the time at which they were."
         raise RefusedError(what, why=why)
     if not sql.has(product, "preset.finished_rows"):
         raise RefusedError(what, why=f"A copy is not offered on {product.title}.")
@@ -136,10 +136,9 @@ def source_of(database: Database, queue: Queue) -> Source:
         timeline = sql.value(connection, str, "copy.timeline")
         of, within = queue.design, queue.scope(connection)
         kind = sql.value(connection, str, f"{of.name}.payload_kind", within)
-        found = sql.query(f"{of.name}.finished_columns", connection.dialect, within)
+        names = sql.values(connection, str, f"{of.name}.finished_columns", within)
         # The payload of an own preset may be a part of its column.
         same = {queue.roles["id"], "" if of.file else queue.roles["payload"]}
-        names = [*connection.execute(found).keys()]
     columns = tuple(name for name in names if name not in same)
     return Source(queue, database.label, f"{identity}/{timeline}", kind, columns)
 
