@@ -101,7 +101,7 @@ class Lake:
         if ".." in path.split("/"):
             raise DamagedError(
                 f"The lake {self.location} names a file outside it: {path!r}.",
-                next_step="Nothing was changed. Check who wrote its manifests.",
+                next_step="Nothing was changed. Check who wrote its tables.",
             )
         return f"{self._root}/{path}"
 

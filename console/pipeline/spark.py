@@ -426,4 +426,6 @@ _QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+U
 _LOCAL = _SECURE | {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # To begin with: Spark merges small ones. Its 200 cost some seconds here.
+    "spark.sql.shuffle.partitions": "32",
 }

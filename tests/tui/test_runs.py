@@ -214,6 +214,10 @@ def test_a_run_gets_its_connection_and_no_secret_is_on_its_command_line() -> Non
     assert jobs.job_of("rollup", {"lake": "s3://bucket/x"}, None, None).words == (
         *("pipeline", "rollup", "--lake=s3://bucket/x"),
     )
+    expiring = jobs.job_of("expire", {"older": "2y"}, conn(rights=Rights.OPERATOR), KEY)
+    assert (expiring.words[2], expiring.words[-1]) == ("--older=2y", "--queue=jobs")
+    compacting = jobs.confirmed(jobs.job_of("compact", {"keep": "1d"}, None, None))
+    assert compacting.words == ("pipeline", "compact", "--yes", "--keep=1d")
 
 
 @pytest.fixture

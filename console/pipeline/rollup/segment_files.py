@@ -3,7 +3,8 @@
     <folder>/<kind>/connection=C/date=D/<segment>.parquet
 
 Several folders are recordings of several consoles. A segment that is in two of them (a copy) is one
-segment. Those of one console never overlap in time, so those that overlap have several sources.
+segment. The recorder merges those of a past day into one file, which names them: it is read as all
+of these. Those of one console never overlap in time, so those that overlap have several sources.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
