@@ -104,7 +104,8 @@ def changed(rows: pa.RecordBatch, name: str, how: str, rng: random.Random) -> pa
         column = flipped(column, at, rng)
     else:
         values, other = column.to_pylist(), (at + 1) % rows.num_rows
-        empty = "" if pa.types.is_string(column.type) else datetime(1970, 1, 1, tzinfo=UTC)
+        time = pa.types.is_timestamp(column.type)
+        empty = datetime(1970, 1, 1, tzinfo=UTC) if time else ""
         if how == "exchanged":
             values[at], values[other] = values[other], values[at]
         elif pa.types.is_integer(column.type):
