@@ -32,7 +32,7 @@ from console.rights import Rights
 from console.verbs.verb import Target
 
 _BIND = re.compile(r"(?<![:\w\\]):(?P<name>[a-z]\w*)")
-_CAST = r"CAST\(:{} AS (?P<type>(?:\"[^\"]+\"|\w[\w ]*)(?:\(\w+\))?(?:\[\])?)\)"
+_CAST = r"CAST\(:{} AS (?P<type>(?:(?:\"[^\"]+\"\.)?\"[^\"]+\"|\w[\w ]*)(?:\(\w+\))?(?:\[\])?)\)"
 _SKIPPED = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"", re.DOTALL)
 
 

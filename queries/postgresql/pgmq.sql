@@ -76,6 +76,25 @@ CAST(substr(c.relname, 3) AS text)
 -- of the extension; as a script, without one, it keeps none
 (SELECT e.extversion FROM pg_extension AS e WHERE e.extname = 'pgmq')
 
+-- name: detached
+-- former partitions of a_{only}, each by what follows a_ in its name: pg_partman detaches those that are older than its retention
+-- Not the archive of another queue, whatever its name; and only with the columns that are read.
+SELECT CAST(substr(c.relname, 3) AS text) AS name
+FROM pg_class AS a
+INNER JOIN pg_namespace AS n ON a.relnamespace = n.oid
+INNER JOIN pg_class AS c ON a.relnamespace = c.relnamespace
+WHERE n.nspname = '{schema}' AND a.relname = 'a_{only}' AND a.relkind = 'p'
+AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND starts_with(CAST(c.relname AS text), 'a_{only}_p')
+AND NOT EXISTS (
+    SELECT 1 AS one FROM pg_class AS q WHERE q.relnamespace = c.relnamespace AND q.relname = 'q_' || substr(c.relname, 3)
+)
+AND NOT EXISTS (
+    SELECT i.attname FROM pg_attribute AS i WHERE i.attrelid = a.oid AND i.attnum > 0 AND NOT i.attisdropped
+    EXCEPT
+    SELECT i.attname FROM pg_attribute AS i WHERE i.attrelid = c.oid AND i.attnum > 0 AND NOT i.attisdropped
+)
+ORDER BY c.relname;
+
 -- name: archived_messages
 -- the messages that were archived, without order, each with its key, for `chunk` of common.sql
 SELECT

@@ -217,6 +217,10 @@ INNER JOIN pg_type AS t ON a.attrelid = t.typrelid
 WHERE t.oid = CAST(pg_typeof((SELECT m FROM {finished_table} AS m LIMIT 0)) AS oid) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum;
 
+-- name: detached
+-- tables that were partitions of the table of finished jobs, by what they have for the {only} of its name; it has none
+SELECT CAST(NULL AS text) AS name WHERE false;
+
 -- name: finished_count
 -- one row: how many jobs `finished_rows` has
 SELECT count(*) AS rows

@@ -115,8 +115,9 @@ def test_bound_parameters_have_their_names_and_types(console: Console, install: 
     name = install("pending")
     (lock,) = [one for one in shown(console, "purge", name) if one["name"] == "actions.lock_rows"]
     assert lock["returns"].startswith("a row for each chosen row")
-    assert {"name": "due", "type": "timestamptz[]", "value": None} in lock["parameters"]
-    assert "-- binds :due timestamptz[]\n" in console.done("sql", "purge", name).text
+    of = '"pg_catalog"."timestamptz"[]'
+    assert {"name": "due", "type": of, "value": None} in lock["parameters"]
+    assert f"-- binds :due {of}\n" in console.done("sql", "purge", name).text
 
 
 def test_sql_shows_or_refuses_every_verb(console: Console, install: Install) -> None:

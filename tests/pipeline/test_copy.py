@@ -128,6 +128,40 @@ def test_a_job_that_is_retried_and_finishes_again_is_two_rows(
     assert first["id"] == second["id"]
 
 
+def test_detached_partitions_of_pgmq_are_copied_as_a_whole(adopted: Adopted) -> None:
+    """As pg_partman leaves them: pgmq's own archive table, partitioned by time."""
+    (job,) = [one for one in FINISHED_JOBS if one.preset == "pgmq"]
+    of = adopted(job)
+    of.tables.run(
+        """
+        CREATE TABLE partitioned (LIKE a_jobs INCLUDING DEFAULTS) PARTITION BY RANGE (archived_at);
+        DROP TABLE a_jobs CASCADE;
+        ALTER TABLE partitioned RENAME TO a_jobs;
+        CREATE TABLE a_jobs_p1 PARTITION OF a_jobs FOR VALUES FROM ('2020-01-01') TO ('2021-01-01');
+        CREATE TABLE a_jobs_p2 PARTITION OF a_jobs FOR VALUES FROM ('2021-01-01') TO ('2022-01-01');
+        CREATE TABLE a_jobs_default PARTITION OF a_jobs DEFAULT;
+        CREATE TABLE a_jobs_person (msg_id bigint);
+        """
+    )
+    for at in ("timestamptz '2020-05-01'", "timestamptz '2021-05-01'", "now()"):
+        job.add(of.tables, at)
+    of.tables.run("ALTER TABLE a_jobs DETACH PARTITION a_jobs_p1")
+    assert of.run().exported == 3
+    of.tables.run("ALTER TABLE a_jobs DETACH PARTITION a_jobs_p2")
+    done = of.run()
+    assert (done.exported, done.in_lake_before) == (0, 2), "it was copied while it was attached"
+    assert of.run().in_lake_before == 1, "it is known to be there as a whole"
+    of.tables.run(
+        """
+        CREATE TABLE q_jobs_p0 (LIKE q_jobs);
+        CREATE TABLE a_jobs_p0 (LIKE a_jobs);
+        INSERT INTO a_jobs_p0 SELECT * FROM a_jobs
+        """
+    )
+    assert of.run().exported == 0, "it is the archive of another queue"
+    assert sorted(row["id"] for row in rows_in_lake(of.lake)) == ["1", "2", "3"]
+
+
 @pytest.fixture
 def no_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run reads again is only what open transactions may have finished."""

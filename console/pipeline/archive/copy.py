@@ -61,6 +61,8 @@ class Source:
     """Of payloads."""
     columns: tuple[str, ...]
     """Those of the library's table that are no columns of the lake."""
+    detached: tuple[str, ...] = ()
+    """Former partitions of the table, by what they have for `only` of the queue."""
 
     @property
     def application(self) -> str:
@@ -75,6 +77,16 @@ class Source:
         """Kept with each commit."""
         table = queue_value(self.queue.schema, self.queue.table)
         return {"connection": self.label, "database": self.database, "table": table}
+
+    def whole(self, detached: str) -> str:
+        """The transaction that says that all of a former partition is in the lake."""
+        return f"{self.application}/detached/{detached}"
+
+    def left(self, table: MessagesTable | None) -> list[str]:
+        """The former partitions that are not in the lake as a whole: nothing is added to them."""
+        if table is None:
+            return list(self.detached)
+        return [name for name in self.detached if not table.last_serial(self.whole(name))]
 
     def since(self, table: MessagesTable | None) -> str:
         """The moment from which a run reads, as the statements take it."""
@@ -137,10 +149,12 @@ def source_of(database: Database, queue: Queue) -> Source:
         of, within = queue.design, queue.scope(connection)
         kind = sql.value(connection, str, f"{of.name}.payload_kind", within)
         names = sql.values(connection, str, f"{of.name}.finished_columns", within)
+        detached = sql.values(connection, str, f"{of.name}.detached", within)
         # The payload of an own preset may be a part of its column.
         same = {queue.roles["id"], "" if of.file else queue.roles["payload"]}
     columns = tuple(name for name in names if name not in same)
-    return Source(queue, database.label, f"{identity}/{timeline}", kind, columns)
+    database_of = f"{identity}/{timeline}"
+    return Source(queue, database.label, database_of, kind, columns, tuple(detached))
 
 
 @dataclass(frozen=True)
@@ -151,6 +165,8 @@ class CopyPreview:
     lake: str
     since: str
     rows: int
+    detached: int = 0
+    """Former partitions that are read as a whole."""
     prune: PrunePreview | None = None
     spark: Security | None = None
 
@@ -167,6 +183,8 @@ class CopyPreview:
         ]
         if since != _ALWAYS:
             lines.append(f"  finished since {since[:19]} UTC; those in the lake are left out")
+        if self.detached:
+            lines.append(f"  and {numbered(self.detached, 'detached partition')}, each as a whole")
         lines += ["  nothing is deleted"] if self.prune is None else self.prune.lines()
         if self.spark is not None:
             lines.append(f"  {self.spark.line}")
@@ -182,6 +200,7 @@ class CopyPreview:
             "lake": self.lake,
             "since": None if self.since == _ALWAYS else self.since,
             "rows": self.rows,
+            "detached": self.detached,
             "prune": None if self.prune is None else self.prune.as_json(),
             "spark": None if self.spark is None else self.spark.as_json(),
         }
@@ -231,10 +250,14 @@ class CopyResult:
 def preview(database: Database, queue: Queue, lake: Lake) -> CopyPreview:
     """What a run would read. Nothing is written to the lake."""
     source = source_of(database, queue)
-    since = source.since(MessagesTable.open(lake))
+    table = MessagesTable.open(lake)
+    since = source.since(table)
+    counts = [{"since": since}, *({"only": name} for name in source.left(table))]
+    texts = [source.text(database, "finished_count", **values) for values in counts]
     with export.reader(database.product.name, export.url_for_tasks(database)) as opened:
-        found = opened.one(source.text(database, "finished_count", since=since))
-    return CopyPreview(source, lake.location, since, 0 if found is None else int(found[0]))
+        found = [opened.one(text) for text in texts]
+    rows = sum(int(one[0]) for one in found if one is not None)
+    return CopyPreview(source, lake.location, since, rows, len(counts) - 1)
 
 
 def copy(
@@ -291,12 +314,18 @@ class _Copy:
         until = self._until(table)
         began = time.monotonic()
         progress = partial(self._on_progress, "export")
-        (done,) = tasks.run(copy_rows, [self._item(table)], progress, at_once=1)
+        left = self._source.left(table)
+        items = [
+            self._item(table, self._source.since(table)),
+            *(self._item(table, _ALWAYS, only=name) for name in left),
+        ]
+        done = tasks.run(copy_rows, items, progress, at_once=1)
         result.seconds["export"] = time.monotonic() - began
-        result.in_lake_before = done["held"]
-        if done["files"]:
-            self._verify(done["files"], tasks)
-            self._commit(table, done["files"], until)
+        result.in_lake_before = sum(one["held"] for one in done)
+        if found := [entry for one in done for entry in one["files"]]:
+            self._verify(found, tasks)
+        if found or left:
+            self._commit(table, found, until, left)
         return result
 
     def _until(self, table: MessagesTable) -> int:
@@ -319,9 +348,8 @@ class _Copy:
             self._result.until = f"{_EPOCH + timedelta(microseconds=until):%Y-%m-%d %H:%M:%S} UTC"
         return until
 
-    def _item(self, table: MessagesTable) -> Item:
+    def _item(self, table: MessagesTable, since: str, **only: str) -> Item:
         source, database = self._source, self._database
-        since = source.since(table)
         queue = queue_value(source.queue.schema, source.queue.name)
         serial = table.last_serial(source.application) + 1
         dates = [("", "~")]
@@ -337,8 +365,8 @@ class _Copy:
             "stem": f"copy-{source.database.split('/')[2][:8]}-{serial:06}",
             "kind": source.kind,
             "since": since,
-            "rows": source.text(database, "finished_rows", since=since),
-            "keys": source.text(database, "finished_rows", since=since, what="keys"),
+            "rows": source.text(database, "finished_rows", since=since, **only),
+            "keys": source.text(database, "finished_rows", since=since, what="keys", **only),
             "held_in": sorted(paths),
         }
 
@@ -354,11 +382,18 @@ class _Copy:
                 next_step="Nothing was committed. Check the lake's disk, then run it again.",
             )
 
-    def _commit(self, table: MessagesTable, entries: Sequence[dict[str, Any]], until: int) -> None:
+    def _commit(
+        self,
+        table: MessagesTable,
+        entries: Sequence[dict[str, Any]],
+        until: int,
+        whole: Sequence[str],
+    ) -> None:
         self._lease.require()
         application = self._source.application
         serial = table.last_serial(application) + 1
         versions = {f"{application}/until": until} if until else {}
+        versions |= {self._source.whole(name): 1 for name in whole}
         if not table.commit(application, serial, entries, self._source.described, versions):
             raise RefusedError(
                 f"Another run has copied {self._source.queue.name!r} into the lake meanwhile.",
