@@ -52,6 +52,7 @@ def test_only_verbs_that_ask_for_confirmation_take_yes() -> None:
         *("uninstall", "relay", "resize", "maintain", "upgrade", "end-session", "doctor"),
         "discover",
         *("pause", "resume", "protect", "unprotect", "pipeline archive", "pipeline replay"),
+        *("pipeline compact", "pipeline expire", "pipeline erase"),
         *("subscribe", "unsubscribe", "skip"),
     }
 

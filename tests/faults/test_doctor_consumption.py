@@ -468,11 +468,11 @@ def test_one_examination_waits_until_it_knows_whether_pops_are_rolled_back(
 ) -> None:
     """Its early samples see deleted rows counted: no sign of a pop while the same one is first, or,
     without an order, while none is known to be committed."""
-    monkeypatch.setattr(stopped_consumers, "COUNTERS_LAG_SECONDS", 0.5)
+    monkeypatch.setattr(stopped_consumers, "COUNTERS_LAG_SECONDS", 2.0)
     client = filled(use, variant)
     pushes_are_counted(client)
     with failing_consumer(client):
-        found = diagnosed(client, ConsumptionHistory(idle_for_seconds=3.0))
+        found = diagnosed(client, ConsumptionHistory(idle_for_seconds=6.0))
     finding = finding_of(found, "head_stuck")
     assert finding.evidence["committed"] == 0
     assert finding.summary.startswith("the same message is first") == (variant is FIFO)

@@ -38,6 +38,7 @@ from tests.pipeline.archive_tools import (
     stop_at,
 )
 from tests.pipeline.conftest import NewQueue
+from tests.servers import READ_CATALOG, login
 
 
 def opened(lake: Lake) -> MessagesTable:
@@ -258,6 +259,21 @@ def test_nothing_is_taken_out_beside_an_unfinished_plan(filled: Client, lake: La
     assert call(*words, "--filter", "reason=pop").status == 0
     assert rows(lake) == []
     assert archived_keys(filled) == []
+
+
+def test_who_may_only_read_the_database_takes_nothing_out(filled: Client, lake: Lake) -> None:
+    run(filled, lake)
+    before = rows(lake)
+    with login(filled.url, *READ_CATALOG) as url:
+        where = ("--lake", lake.location, "--url", url, "--from", filled.database.label)
+        for words in (("erase", "--filter", "reason=pop"), ("expire", "--older", "0s")):
+            refused = call("pipeline", *words, *where, "--yes", f"--queue={filled.queue.name}")
+            assert refused.status == (4 if words[0] == "erase" else 0), refused.err
+        limited = call(
+            "pipeline", "erase", "--filter", "reason=pop", *where, "--rights", "read-only"
+        )
+        assert (limited.status, "needs the right operator" in limited.err) == (4, True)
+    assert rows(lake) == before
 
 
 _TEXT = st.text("ab%_'\\\"", max_size=4)

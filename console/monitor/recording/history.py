@@ -237,9 +237,11 @@ class _Records:
     def rows(self, kind: RecordKind, equal: Mapping[str, str]) -> list[Mapping[str, Any]]:
         """In order of time; a rollup row is at the beginning of its period."""
         raw: list[dict[str, Any]] = []
-        if self.sources.raw and kind is SAMPLES:
+        if not self.sources.raw or not self.reader.is_recorded:
+            pass
+        elif kind is SAMPLES:
             raw = self._samples(equal)
-        elif self.sources.raw:
+        else:
             raw = self.reader.rows(kind, self._span, None, None, **equal)
         found: list[Mapping[str, Any]] = [r for r in raw if r["at"].date() in self.sources.raw]
         seen = [row["at"] for row in found]

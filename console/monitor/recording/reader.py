@@ -65,6 +65,11 @@ class RecordReader:
     connection: str
     skipped: SkippedRecords = field(default_factory=SkippedRecords)
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether there is anything of the connection; Arrow is not needed to know."""
+        return self.connection in segments.connections(self.root)
+
     def rows(
         self,
         kind: RecordKind,
