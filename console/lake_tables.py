@@ -51,8 +51,6 @@ class TableFile:
     partition: Mapping[str, str]
     rows: int
     size: int
-    least: Mapping[str, Any]
-    """Of each column: its least value, if it is known."""
 
 
 class LakeReader:
@@ -98,21 +96,17 @@ def files_of(table: DeltaTable, folder: str) -> list[TableFile]:
     """In the order of their paths."""
     import pyarrow as pa  # noqa: PLC0415  # slow to import
 
+    start = "partition."
     found = [
         TableFile(
             f"{folder}/{unquote(row['path'])}",
-            {name: str(value) for name, value in _beginning("partition.", row).items()},
+            {name.removeprefix(start): str(of) for name, of in row.items() if start in name},
             row["num_records"] or 0,
             row["size_bytes"],
-            _beginning("min.", row),
         )
         for row in pa.table(table.get_add_actions(flatten=True)).to_pylist()
     ]
     return sorted(found, key=lambda file: file.path)
-
-
-def _beginning(start: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix(start): of for name, of in row.items() if name.startswith(start)}
 
 
 def table_uri(location: str, files: Any, path: str) -> str:
@@ -138,7 +132,10 @@ def options(location: str, files: Any) -> dict[str, str]:
 
 
 _DENIED = re.compile(r"denied|forbidden|permission|InvalidAccessKeyId|SignatureDoesNotMatch", re.I)
-_FULL = re.compile(r"no space left|quota|disk full", re.I)
+_FULL = re.compile(r"no space left|quota|disk full|os error 28\b", re.I)
+_UNREACHABLE = re.compile(
+    r"error sending request|connection refused|dns error|NoSuchBucket|timed out", re.I
+)
 
 
 def table_error(
@@ -146,7 +143,14 @@ def table_error(
 ) -> ConsoleError:
     """The library's error for the operator; `kind`: where the table is damaged, or not in reach."""
     why, what = first_line(error), f"The table {folder} in the lake {location} cannot be used."
-    if _FULL.search(why):
+    if _UNREACHABLE.search(str(error)):
+        return ConsoleError(
+            f"The lake {location} cannot be reached.",
+            why=" ".join(str(error).split()),
+            next_step="Nothing was changed. Check its address, that its server runs and has this "
+            "bucket, and this machine's network.",
+        )
+    if _FULL.search(str(error)):
         return ConsoleError(
             f"The lake {location} is full.",
             why=why,

@@ -22,6 +22,10 @@ from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
 from console.rights import Rights
 
+_NOTHING = (
+    "nothing to archive: purged and archived messages stay for a time, for restore (--retention)"
+)
+
 
 @dataclass
 class _Queues:
@@ -32,7 +36,7 @@ class _Queues:
     status: int = 0
 
     def failed(self, label: str, error: ConsoleError) -> None:
-        self.problems.append(f"{label}: {error}")
+        self.problems.append(f"{label}: {' '.join(str(error).splitlines())}")
         status = error.exit_status
         lost = ConnectionFailedError.exit_status
         self.status = lost if lost in {status, self.status} else max(status, self.status)
@@ -124,7 +128,7 @@ def _confirmed(
     requires_name = found.rows > MANY_MESSAGES or production
     dry_run = dry_run or not found.planned
     if dry_run or not confirms(yes, name, requires_name=requires_name):
-        call.planned({"plan": plan}, lines or ["nothing to archive"])
+        call.planned({"plan": plan}, lines or [_NOTHING])
     if dry_run:
         return False
     try:

@@ -28,8 +28,18 @@ if TYPE_CHECKING:
     from console.pipeline.maintenance.removal import QueueFiles
     from console.pipeline.table import MessagesTable
 
+
+def _not_empty(_: object, __: object, lake: str | None) -> str | None:
+    if lake is not None and not lake.strip():
+        raise UsageError("--lake is empty.", next_step="Leave it out for the default, or name one.")
+    return lake
+
+
 lake_option = click.option(
-    "--lake", metavar="PATH", help="Default: the folder `lake` in this user's state folder."
+    "--lake",
+    metavar="PATH",
+    callback=_not_empty,
+    help="Default: the folder `lake` in this user's state folder.",
 )
 source_option = click.option("--from", "source", metavar="C", help="The connection of the archive.")
 _queues = click.option(
@@ -186,7 +196,11 @@ def expire(  # a verb's options
     table = _table(lake)
     about(database=database)
     found = selected(table, source or database.label, call.schema, queues)
-    offered = job.preview(table, found, lambda one: older or call.expires_after(one.queue))
+
+    def age(one: "QueueFiles") -> float | None:
+        return call.expires_after(one.queue) if older is None else older
+
+    offered = job.preview(table, found, age, database.label)
     if older is None and not any(call.expires_after(one.queue) for one in found):
         raise UsageError(
             "Nothing says how long messages are kept.",
@@ -199,7 +213,7 @@ def expire(  # a verb's options
         call.answer(answer, lines)
 
 
-@click.command(cls=RecordedJob, private=("--filter", "--id"))
+@click.command(cls=RecordedJob, private=("--filter",))
 @lake_option
 @source_option
 @_queues
@@ -209,8 +223,8 @@ def expire(  # a verb's options
     "words",
     multiple=True,
     metavar="F",
-    help="Messages that match all filters: state=S error~T reason=R title~T payload~T since=TIME "
-    "until=TIME",
+    help="Messages that match all filters: state=S error~T reason=R title~T payload~T more~T "
+    "since=TIME until=TIME",
 )
 @confirmation
 @verb_options
@@ -238,7 +252,7 @@ def erase(  # a verb's options
     """
     from console.pipeline.filters import parse_filters  # noqa: PLC0415  # slow to import
     from console.pipeline.maintenance import erase as job  # noqa: PLC0415
-    from console.pipeline.maintenance.removal import selected  # noqa: PLC0415
+    from console.pipeline.maintenance.removal import guarded, selected  # noqa: PLC0415
 
     filters = parse_filters([*(f"id={one}" for one in ids), *words])
     if not filters:
@@ -254,8 +268,13 @@ def erase(  # a verb's options
             table,
             filters,
             found,
+            database.label,
             lambda done, of, rows: on_progress("search", done=done, of=of, rows=rows, size=0),
         )
+    if not offered.rows and not dry_run:
+        # What a run is about to bring is not in the table yet.
+        with guarded(database, found):
+            pass
     having = [one for one in offered.queues if offered.of(one)]
     if _may_take_out(call, database, offered, having, yes, dry_run):
         lines = job.erase(database, offered)

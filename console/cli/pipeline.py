@@ -239,7 +239,7 @@ def _order(call: Call, name: str | None, order: str | None) -> Order:
     multiple=True,
     metavar="F",
     help="Only messages that match all filters (of several id=, any). id=I state=S error=E "
-    "error~T reason=R reason~T title~T payload~T since=TIME until=TIME",
+    "error~T reason=R reason~T title~T payload~T more~T since=TIME until=TIME",
 )
 @_master
 @confirmation

@@ -153,8 +153,10 @@ def _recorded(verb: str, context: click.Context, private: Sequence[str]) -> Iter
         narrate(f"This run will not be in the list of runs: {record.problem}")
     context.meta[_RECORD] = record
 
+    hidden = {word: _without(word) for word in _private_values(context, private)}
+
     def on_result(result: object, lines: Sequence[str]) -> None:
-        record.set_result(_shown(result), [without_secrets(line) for line in lines])
+        record.set_result(_shown(result, hidden), [_text(line, hidden) for line in lines])
 
     context.meta[ON_RESULT] = on_result
     try:
@@ -211,12 +213,30 @@ def without_secrets(text: str) -> str:
     return _SECRET.sub(rf"\1{HIDDEN}", _LOGIN.sub(rf"\1:{HIDDEN}@", text))
 
 
-def _shown(value: Any) -> Any:
+def _private_values(context: click.Context, private: Sequence[str]) -> list[str]:
+    """What was given for these options, the longest first."""
+    names = [one.name for one in context.command.params if set(one.opts) & set(private)]
+    found = [word for name in names for word in context.params.get(name or "") or ()]
+    return sorted(found, key=len, reverse=True)
+
+
+def _without(word: str) -> str:
+    """A filter without its value."""
+    return re.sub(r"([=~]).*", rf"\1{HIDDEN}", word, count=1, flags=re.DOTALL)
+
+
+def _text(text: str, hidden: Mapping[str, str]) -> str:
+    for word, shown in hidden.items():
+        text = text.replace(word, shown).replace(plain(word), shown)
+    return without_secrets(text)
+
+
+def _shown(value: Any, hidden: Mapping[str, str]) -> Any:
     if isinstance(value, str):
-        return without_secrets(value)
+        return _text(value, hidden)
     if isinstance(value, Mapping):
-        return {name: _shown(one) for name, one in value.items()}
-    return [_shown(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: _shown(one, hidden) for name, one in value.items()}
+    return [_shown(one, hidden) for one in value] if isinstance(value, list | tuple) else value
 
 
 def about(*, database: Database | None = None, queue: str = "", lake: str = "") -> None:

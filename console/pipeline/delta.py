@@ -126,8 +126,8 @@ class LakeTable:
         """Add files, all at once; whether this call did it. False: the table has the transaction
         already. `by`: kept with the commit.
 
-        Of each file `path` from the lake, `size`, `rows`, `partition`, and `bounds`: by column the
-        least and the greatest value. `versions`: of other applications, to be set with it.
+        Of each file `path` from the lake, `size`, `rows` and `partition`. `versions`: of other
+        applications, to be set with it.
         """
         from deltalake.exceptions import CommitFailedError  # noqa: PLC0415  # the extra's
 
@@ -179,13 +179,12 @@ class LakeTable:
         removed: Sequence[str],
         added: Sequence[Mapping[str, Any]],
         by: Mapping[str, str],
-        *,
-        data_change: bool = True,
     ) -> bool:
         """In one commit, these files instead of those; False, and nothing is done, where another
         one has taken one of those out.
 
-        `by`: kept with the commit. `data_change`: False where the rows are the same.
+        `by`: kept with the commit. That no row was changed is not said: others' compactions would
+        then take the same files out once more, and the rows would be there twice.
         """
         from deltalake import CommitProperties  # noqa: PLC0415  # the extra's
         from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
@@ -203,7 +202,7 @@ class LakeTable:
                 gone = [
                     RemoveAction(
                         path=path.removeprefix(f"{self.FOLDER}/"),
-                        data_change=data_change,
+                        data_change=True,
                         deletion_timestamp=now,
                         size=here[path].size,
                         partition_values=dict(here[path].partition),
@@ -212,13 +211,7 @@ class LakeTable:
                 ]
                 version = self._table.version()
                 try:
-                    self._write(
-                        added,
-                        "append",
-                        gone,
-                        data_change=data_change,
-                        commit_properties=properties,
-                    )
+                    self._write(added, "append", gone, commit_properties=properties)
                 except CommitFailedError:
                     self._table.update_incremental()
                     if self._table.version() == version:
@@ -232,12 +225,10 @@ class LakeTable:
         files: Sequence[Mapping[str, Any]],
         mode: str,
         others: Sequence[Any] = (),
-        *,
-        data_change: bool = True,
         **more: Any,
     ) -> None:
         self._table.create_write_transaction(
-            [*others, *(self._add(file, data_change=data_change) for file in files)],
+            [*others, *(self._add(file) for file in files)],
             mode,
             self._table.schema(),
             list(self.PARTITIONS),
@@ -246,15 +237,26 @@ class LakeTable:
 
     def vacuum(self, kept_seconds: float) -> int:
         """Remove the files that commits took out so long ago; and those that no commit ever named,
-        which killed runs leave, once they are older than any run. How many."""
+        which killed runs leave, once they are older than any run. How many.
+
+        Nothing is written for it, so that it helps where a disk is full.
+        """
         hours = math.ceil(kept_seconds / 3_600)
         unnamed = max(hours, math.ceil(LEFTOVER_SECONDS / 3_600))
+        with self._translated(self.lake):
+            self._table.update_incremental()
+            listed = partial(self._table.vacuum, dry_run=True, enforce_retention_duration=False)
+            names = {*listed(hours), *listed(unnamed, full=True)}
+        there = [path for path in self.lake.data_files(self.FOLDER) if _below(path) in names]
+        for path in there:
+            self.lake.remove(path)
+        return len(there)
+
+    def checkpoint(self) -> None:
+        """Readers begin here; commits of a month ago are forgotten."""
         with self._translated(self.lake), self.lake.masked():
-            vacuum = partial(self._table.vacuum, dry_run=False, enforce_retention_duration=False)
-            removed = [*vacuum(hours), *vacuum(unnamed, full=True)]
             self._table.create_checkpoint()
             self._table.cleanup_metadata()
-        return len(removed)
 
     def history(self, most: int) -> list[dict[str, Any]]:
         """The last commits whose log is kept, newest first."""
@@ -266,23 +268,18 @@ class LakeTable:
         with self._translated(self.lake):
             return lake_tables.files_of(self._table, self.FOLDER)
 
-    def _add(self, file: Mapping[str, Any], *, data_change: bool) -> Any:
+    def _add(self, file: Mapping[str, Any]) -> Any:
         from deltalake.transaction import AddAction  # noqa: PLC0415  # the extra's
 
-        bounds = file.get("bounds", {})
-        statistics = {
-            "numRecords": file["rows"],
-            "minValues": {name: least for name, (least, _) in bounds.items()},
-            "maxValues": {name: most for name, (_, most) in bounds.items()},
-            "nullCount": dict.fromkeys(bounds, 0),
-        }
+        # No values of columns: if some are known, readers by Arrow take those of others for null,
+        # and skip the file. The least and greatest values are in the files themselves.
         return AddAction(
             path=file["path"].removeprefix(f"{self.FOLDER}/"),
             size=file["size"],
             partition_values=file["partition"],
             modification_time=int(time.time() * 1_000),
-            data_change=data_change,
-            stats=json.dumps(statistics),
+            data_change=True,
+            stats=json.dumps({"numRecords": file["rows"]}),
         )
 
     @classmethod
@@ -348,3 +345,8 @@ def _transaction(
         custom_metadata={"application": application, "serial": str(serial), **by},
         **more,
     )
+
+
+def _below(path: str) -> str:
+    """Of a path from the lake, that from the table."""
+    return path.partition("/")[2]

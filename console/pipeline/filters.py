@@ -10,7 +10,9 @@ import pyarrow as pa
 from console.errors import UsageError
 from console.pipeline.archive.files import TIME, pc
 
-FORMS = "id=I state=S error=E error~T reason=R reason~T title~T payload~T since=TIME until=TIME"
+FORMS = (
+    "id=I state=S error=E error~T reason=R reason~T title~T payload~T more~T since=TIME until=TIME"
+)
 TEXTS = ("id", "state", "error", "reason", "title")
 
 
@@ -71,7 +73,7 @@ def _parse(word: str) -> ArchiveFilter:
     known = (
         name in TEXTS
         or (name in {"since", "until"} and operator == "=")
-        or (name == "payload" and operator == "~")
+        or (name in {"payload", "more"} and operator == "~")
     )
     if at < 0 or not known or not value:
         raise UsageError(

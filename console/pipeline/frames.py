@@ -100,6 +100,7 @@ _COLUMNS = {
     "title": "string",
     "due_at": "timestamp",
     "archived_at": "timestamp",
+    "more": "string",
 }
 
 

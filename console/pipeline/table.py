@@ -37,8 +37,6 @@ class LakeFile:
     rows: int
     size: int
     """In bytes."""
-    first: int
-    """The least archive_id."""
 
 
 class MessagesTable(LakeTable):
@@ -76,7 +74,6 @@ class MessagesTable(LakeTable):
                 **{name: file.partition[name] for name in PARTITIONS},
                 rows=file.rows,
                 size=file.size,
-                first=file.least.get("archive_id") or 0,
             )
             for file in self.entries()
         ]

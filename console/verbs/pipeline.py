@@ -13,7 +13,7 @@ class ArchivedFilterType(click.ParamType[str]):
     """A filter on archived messages, which has other forms than one on a queue."""
 
     name = "filter"
-    _FORM = re.compile(r"(id|state|error|reason|title|payload|since|until)[=~]")
+    _FORM = re.compile(r"(id|state|error|reason|title|payload|more|since|until)[=~]")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The word, unchanged."""
@@ -50,7 +50,7 @@ JOBS: tuple[Verb, ...] = (
             Parameter("to", "Another queue of this database."),
             Parameter(
                 "filter",
-                "All must match: id= state= error~ reason= title~ payload~ since= until=",
+                "All must match: id= state= error~ reason= title~ payload~ more~ since= until=",
                 ArchivedFilterType(),
                 multiple=True,
             ),
@@ -89,7 +89,7 @@ JOBS: tuple[Verb, ...] = (
             Parameter("id", "Of a message; or a filter.", multiple=True),
             Parameter(
                 "filter",
-                "All must match: state= error~ reason= title~ payload~ since= until=",
+                "All must match: state= error~ reason= title~ payload~ more~ since= until=",
                 ArchivedFilterType(),
                 multiple=True,
             ),

@@ -409,7 +409,9 @@ def test_copied_jobs_are_compacted_and_erased_like_messages(adopted: Adopted) ->
     assert compact.compact(compact.preview(of.lake, 0.0)).rows == 3
     assert of.run().exported == 0
     assert table.refresh()
-    offered = erase.preview(table, parse_filters(["id=2"]), removal.queues_of(table))
+    offered = erase.preview(
+        table, parse_filters(["id=2"]), removal.queues_of(table), of.database.label
+    )
     erase.erase(of.database, offered)
     assert sorted(row["id"] for row in rows_in_lake(of.lake)) == ["1", "3"]
 

@@ -4,7 +4,7 @@ Whatever is at work beside it: each row is in the table once, but for those to b
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from console.audit import EntryFilter, entries
+from console.engines import open_database
 from console.errors import RefusedError
 from console.pipeline import delta
 from console.pipeline import spark as sessions
@@ -94,6 +96,7 @@ def test_compact_removes_at_last_what_nobody_reads(new_queue: NewQueue, lake: La
     client = new_queue("fifo", "a%/b?", archive_at_pop="on")
     several_runs(client, lake)
     assert compact.compact(planned(lake, 0.0)).removed == 3
+    assert compact.compact(planned(lake, 0.0)).removed == 0
     (left,) = opened(lake).all_files()
     assert lake.data_files("messages") == [left.path]
     assert len(rows(lake)) == 15
@@ -158,6 +161,23 @@ def test_two_compactions_never_double_a_row(
     assert compact.compact(planned(lake)).merged == 0
 
 
+def test_another_program_cannot_take_out_again_what_was_merged(filled: Client, lake: Lake) -> None:
+    several_runs(filled, lake)
+    before, theirs = rows(lake), DeltaTable(lake.path("messages"))
+    compact.compact(planned(lake))
+    with pytest.raises(CommitFailedError):
+        theirs.optimize.compact()
+    assert rows(lake) == before
+
+
+def test_what_was_removed_meanwhile_is_no_damage(filled: Client, lake: Lake) -> None:
+    several_runs(filled, lake)
+    offered = planned(lake)
+    compact.compact(planned(lake, 0.0))
+    with pytest.raises(RefusedError, match="took files out"):
+        compact.compact(offered)
+
+
 def test_a_damaged_file_is_not_merged(filled: Client, lake: Lake) -> None:
     several_runs(filled, lake, 2)
     file = Path(lake.path(opened(lake).all_files()[0].path))
@@ -206,7 +226,7 @@ def test_erase_takes_out_all_about_somebody(
     assert "jane" in everything_in(lake), "not final yet"
     (ended,) = [one for one in audited(fifo, erase.VERB) if one.queue == fifo.queue.name]
     assert (ended.done, ended.outcome, "jane" in str(ended)) == (3, "done", False)
-    assert "jane" not in str(runs_in(tmp_path / "state" / "dbq-console" / "runs").runs[0].words)
+    assert "jane" not in str(runs_in(tmp_path / "state" / "dbq-console" / "runs").runs)
 
     final = call("pipeline", "compact", "--lake", lake.location, "--keep", "0s", "--yes")
     assert final.status == 0, final.err
@@ -239,7 +259,7 @@ def test_erase_finds_what_came_after_its_plan(filled: Client, lake: Lake) -> Non
     several_runs(filled, lake)
     table = opened(lake)
     filters = parse_filters([f"payload~{filled.queue.name} 1"])
-    offered = erase.preview(table, filters, removal.queues_of(table))
+    offered = erase.preview(table, filters, removal.queues_of(table), filled.database.label)
     several_runs(filled, lake, 1)
     compact.compact(planned(lake))
     erase.erase(filled.database, offered)
@@ -318,6 +338,35 @@ def test_filters_match_what_they_say(made: list[dict[str, Any]], given_: Any) ->
     assert found == expected
 
 
+def test_the_archive_of_another_connection_is_not_taken_for_ones_own(
+    filled: Client, lake: Lake
+) -> None:
+    run(filled, lake)
+    push_and_pop(filled, 3)
+    stop_at(filled, lake, "delete")
+    words = ("pipeline", "erase", "--lake", lake.location, "--url", filled.url, "--yes")
+    named = ("--filter", "reason=pop", "--queue", filled.queue.name)
+    assert call(*words, *named).status == 4, "its plan is unfinished"
+    nothing = call(*words, "--filter", "payload~nobody")
+    assert (nothing.status, "unfinished plan" in nothing.err) == (4, True)
+    unknown = call(*words, "--filter", "reason=pop", "--from", "elsewhere")
+    assert (unknown.status, "nothing of the connection elsewhere" in unknown.err) == (2, True)
+    assert filled.database.label in unknown.err
+
+    with closing(open_database(filled.url, label="other name")) as database:
+        other = erase.preview(
+            opened(lake),
+            parse_filters(["reason=pop"]),
+            removal.queues_of(opened(lake)),
+            "other name",
+        )
+        assert "not known here" in "\n".join(other.lines())
+        erase.erase(database, other)
+    with filled.database.transaction("read the audit", read_only=True) as connection:
+        entry, *_ = entries(connection, EntryFilter(None, None, erase.VERB))
+    assert (entry.schema, entry.queue, entry.connection) == ("", "", filled.database.label)
+
+
 # -- expire
 
 
@@ -336,6 +385,8 @@ def test_expire_takes_out_whole_days(
     one_queue = call(*words, "--older", "2y", "--queue", client.queue.name, "--yes", "--json")
     assert (one_queue.status, one_queue.json["done"]) == (0, 6), one_queue.err
     assert days_of(lake, client) == [today - timedelta(days=days) for days in (728, 2)]
+    every_day = call(*words, "--older", "0s", "--queue", client.queue.name, "--dry-run", "--json")
+    assert every_day.json["plan"]["rows"] == 6, "not the configuration's age"
     assert [one.done for one in audited(client, expiring.VERB)][:1] == [6]
 
     file = tmp_path / "dbq.toml"

@@ -332,7 +332,13 @@ def test_copies_of_a_librarys_jobs_are_not_replayed(
 def test_the_filters_of_a_replay_select_archived_messages(spark: "SparkSession") -> None:
     from console.pipeline import frames as selection  # noqa: PLC0415
 
-    blank: Row = {"kind": "text", "payload": "x", "payload_bytes": None, "pushed_at": at(0)}
+    blank: Row = {
+        "kind": "text",
+        "payload": "x",
+        "payload_bytes": None,
+        "pushed_at": at(0),
+        "more": None,
+    }
     blank |= {"attempts": 1, "title": None, "due_at": None}
     made: list[Row] = [
         {**blank, "archive_id": n, "id": str(n), "archived_at": at(n), "done_at": None}

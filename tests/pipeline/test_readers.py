@@ -10,10 +10,11 @@ from deltalake import DeltaTable
 
 from console.pipeline.archive import export
 from console.pipeline.lake import Lake
+from console.pipeline.maintenance import compact
 from console.pipeline.table import queue_value
 from tests.contract.client import Client
 from tests.local_tasks import LocalTasks
-from tests.pipeline.archive_tools import NO_RETENTION, push_and_pop, run
+from tests.pipeline.archive_tools import NO_RETENTION, push_and_pop, rows_in_lake, run
 from tests.pipeline.conftest import NewQueue
 
 if TYPE_CHECKING:
@@ -61,6 +62,28 @@ def prepared(new_queue: NewQueue, lake: Lake) -> tuple[Client, list[str]]:
     run(other, lake)
     run(client, lake, NO_RETENTION, TwiceTasks())
     return client, sent
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_readers_find_rows_by_any_column(new_queue: NewQueue, lake: Lake, *, merged: bool) -> None:
+    """If a commit says the least and greatest of some columns, Arrow finds nothing by others."""
+    prepared(new_queue, lake)
+    if merged:
+        compact.compact(compact.preview(lake, 0.0))
+    path = lake.path("messages")
+    (one, *_) = rows_in_lake(lake)
+    messages = DeltaTable(path).to_pyarrow_dataset()
+    columns = ("archive_id", "id", "payload", "state", "reason", "archived_at", "kind")
+    for name in columns:
+        with duckdb.connect() as connection:
+            connection.register("messages", messages)
+            query = f"SELECT count(*) FROM messages WHERE {name} = $value AND queue = $queue"
+            values = {"value": one[name], "queue": one["queue"]}
+            (found,) = connection.execute(query, values).fetchall()
+        assert found[0] > 0, name
+        pandas = DeltaTable(path).to_pandas(filters=[(name, "=", one[name])])
+        assert len(pandas) > 0, name
+        assert pl.scan_delta(path).filter(pl.col(name) == one[name]).collect().height > 0, name
 
 
 @pytest.mark.parametrize("read", [with_duckdb, with_polars, with_pandas])

@@ -164,16 +164,9 @@ class Writer:
         self._pending: list[pa.RecordBatch] = []
         self._bytes = 0
         self.digest = ColumnDigests()
-        self._bounds: Any = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         self.digest.add(batch)
-        # The rows of a copy have no such keys.
-        if batch.column("archive_id").null_count < batch.num_rows:
-            ends = pc.min_max(batch.column("archive_id")).values()
-            least, most = (end.as_py() for end in ends)
-            before = self._bounds or (least, most)
-            self._bounds = min(least, before[0]), max(most, before[1])
         self._pending.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= _GROUP_BYTES:
@@ -185,7 +178,6 @@ class Writer:
             "path": path,
             "partition": dict(partition),
             "size": lake.size(path),
-            "bounds": {} if self._bounds is None else {"archive_id": self._bounds},
             **self.digest.as_json(),
         }
 

@@ -9,11 +9,10 @@ from itertools import groupby
 from typing import Any
 
 from console import audit
-from console.errors import RefusedError
 from console.formats import duration, megabytes, numbered, plain
 from console.pipeline.delta import LakeTable
 from console.pipeline.lake import Lake
-from console.pipeline.maintenance.rewrite import at_once, none_dropped, rewrite
+from console.pipeline.maintenance.rewrite import at_once, changed_meanwhile, none_dropped, rewrite
 from console.pipeline.rollup.table import ForecastTable, RollupTable
 from console.pipeline.table import LakeFile, MessagesTable, no_table
 
@@ -29,7 +28,7 @@ _GROUPS_A_COMMIT = 64
 def groups(files: Iterable[LakeFile]) -> list[list[LakeFile]]:
     """The files that are merged into one each."""
     small = (file for file in files if file.size < SMALL)
-    ordered = sorted(small, key=lambda file: (*_partition(file), file.first, file.path))
+    ordered = sorted(small, key=lambda file: (*_partition(file), file.path))
     found: list[list[LakeFile]] = []
     for _, of_day in groupby(ordered, key=_partition):
         room = 0
@@ -129,24 +128,23 @@ def compact(
     """RefusedError where somebody else takes these files out at the same time."""
     lake, merged, into, rows = offered.lake, 0, 0, 0
     by = {"verb": VERB, "operator": audit.operator()}
+    gone = _vacuum(offered)  # first, so that there is room for the others
     with at_once(lake) as threads:
         for at in range(0, len(offered.groups), _GROUPS_A_COMMIT):
             few = offered.groups[at : at + _GROUPS_A_COMMIT]
             done = list(threads.map(lambda of: rewrite(lake, of, none_dropped), few))
             removed = [file.path for one in done for file in one.sources]
             added = [one.entry for one in done if one.entry is not None]
-            if not offered.messages.exchange(removed, added, by, data_change=False):
+            if not offered.messages.exchange(removed, added, by):
                 raise changed_meanwhile(lake)
             merged, into = merged + len(removed), into + len(added)
             rows += sum(entry["rows"] for entry in added)
             on_progress(merged, rows)
-    kept = offered.kept_seconds
-    return CompactResult(merged, into, rows, sum(one.vacuum(kept) for one in offered.tables))
+    gone += _vacuum(offered)
+    for table in offered.tables:
+        table.checkpoint()
+    return CompactResult(merged, into, rows, gone)
 
 
-def changed_meanwhile(lake: Lake) -> RefusedError:
-    return RefusedError(
-        f"Another run took files out of the table in {lake.location} meanwhile.",
-        why="It compacts it, expires or erases rows.",
-        next_step="Nothing of this was changed. Wait until it has ended, then run it again.",
-    )
+def _vacuum(offered: CompactPreview) -> int:
+    return sum(table.vacuum(offered.kept_seconds) for table in offered.tables)

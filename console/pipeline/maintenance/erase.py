@@ -8,19 +8,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from console.audit import Subject
 from console.engines import Database
 from console.formats import numbered, plain
 from console.pipeline.filters import ArchiveFilter, matches
-from console.pipeline.maintenance.compact import changed_meanwhile
 from console.pipeline.maintenance.removal import (
     QueueFiles,
     final_words,
     guarded,
     queues_of,
+    subject_of,
     take_out,
 )
-from console.pipeline.maintenance.rewrite import at_once, read, rewrite
+from console.pipeline.maintenance.rewrite import at_once, changed_meanwhile, read, rewrite
 from console.pipeline.table import LakeFile, MessagesTable
 
 VERB = "pipeline erase"
@@ -36,6 +35,12 @@ class ErasePreview:
     """All that was searched."""
     found: dict[str, int]
     """By path: rows that match, of the files that have any."""
+    own: str
+    """The connection at hand."""
+
+    @property
+    def final(self) -> list[str]:
+        return final_words((one.connection for one in self.queues if self.of(one)), self.own)
 
     @property
     def rows(self) -> int:
@@ -61,8 +66,9 @@ class ErasePreview:
             return lines
         return [
             *lines,
-            f"  {final_words()}",
-            "  what the database still has of them stays there: purge",
+            *self.final,
+            "  what a database still has of them stays there (purge), and the copy of a library's "
+            "queue brings it back",
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -88,12 +94,13 @@ def preview(
     table: MessagesTable,
     filters: Sequence[ArchiveFilter],
     queues: Sequence[QueueFiles],
+    own: str,
     on_progress: OnFile = lambda *_: None,
 ) -> ErasePreview:
     """Searches every file of the queues. DamagedError for one that cannot be read."""
     files = [file for queue in queues for file in queue.files]
     found = _search(table, filters, files, on_progress)
-    return ErasePreview(table, tuple(filters), queues, found)
+    return ErasePreview(table, tuple(filters), queues, found, own)
 
 
 def _search(
@@ -125,7 +132,7 @@ def erase(database: Database, offered: ErasePreview) -> list[str]:
             if rows := offered.of(queue):
                 _erase_of(database, offered, queue, rows)
                 lines.append(f"{queue.label}: {numbered(rows, 'row')} erased")
-    return [*lines, f"  {final_words()}"]
+    return [*lines, *offered.final]
 
 
 def _again(offered: ErasePreview) -> ErasePreview:
@@ -148,17 +155,13 @@ def _erase_of(database: Database, offered: ErasePreview, queue: QueueFiles, rows
         done = list(threads.map(lambda file: rewrite(table.lake, [file], dropped), affected))
     removed = [file.path for one in done for file in one.sources]
     added = [one.entry for one in done if one.entry is not None]
-    subject = Subject(VERB, queue.schema, queue.queue, queue.connection)
-    subject = replace(
-        subject,
-        filters=[_audited(one) for one in offered.filters],
-        planned=rows,
-        detail=f"rows out of {table.lake.location}",
-    )
+    detail = f"rows out of {table.lake.location}"
+    subject = subject_of(VERB, queue, database, rows, detail)
+    subject = replace(subject, filters=[_audited(one) for one in offered.filters])
     take_out(database, table, subject, lambda by: table.exchange(removed, added, by))
 
 
-_PERSONAL = {"error", "title", "payload"}
+_PERSONAL = {"error", "title", "payload", "more"}
 
 
 def _audited(one: ArchiveFilter) -> str:

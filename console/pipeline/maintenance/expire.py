@@ -8,10 +8,15 @@ from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from console.audit import Subject
 from console.engines import Database
 from console.formats import duration, megabytes, numbered, plain
-from console.pipeline.maintenance.removal import QueueFiles, final_words, guarded, take_out
+from console.pipeline.maintenance.removal import (
+    QueueFiles,
+    final_words,
+    guarded,
+    subject_of,
+    take_out,
+)
 from console.pipeline.table import MessagesTable
 
 VERB = "pipeline expire"
@@ -35,6 +40,12 @@ class Expiring:
 class ExpirePreview:
     table: MessagesTable
     queues: Sequence[Expiring]
+    own: str
+    """The connection at hand."""
+
+    @property
+    def final(self) -> list[str]:
+        return final_words((one.of.connection for one in self.queues), self.own)
 
     @property
     def rows(self) -> int:
@@ -42,14 +53,14 @@ class ExpirePreview:
 
     def lines(self) -> list[str]:
         lake = plain(self.table.lake.location)
-        lines = [f"{VERB}: {numbered(self.rows, 'row')} are taken out of {lake}"]
+        lines = [f"{VERB}: takes {numbered(self.rows, 'row')} out of {lake}"]
         lines += [
             f"  {plain(one.of.label)} of {plain(one.of.connection)}: "
             f"{numbered(one.of.rows, 'row')} of {numbered(len(_days(one)), 'day')} before "
             f"{one.before} ({duration(one.older_seconds)}), {megabytes(one.size)}"
             for one in self.queues
         ]
-        return [*lines, f"  {final_words()}"] if self.queues else lines
+        return [*lines, *self.final] if self.queues else lines
 
     def as_json(self) -> dict[str, Any]:
         """The stable object of `--json`."""
@@ -78,7 +89,10 @@ def _days(one: Expiring) -> set[str]:
 
 
 def preview(
-    table: MessagesTable, queues: Sequence[QueueFiles], older: Callable[[QueueFiles], float | None]
+    table: MessagesTable,
+    queues: Sequence[QueueFiles],
+    older: Callable[[QueueFiles], float | None],
+    own: str,
 ) -> ExpirePreview:
     """`older`: the age in seconds, None: the queue is left alone."""
     found: list[Expiring] = []
@@ -89,7 +103,7 @@ def preview(
         files = tuple(file for file in queue.files if file.date < str(before))
         if files:
             found.append(Expiring(replace(queue, files=files), seconds, before))
-    return ExpirePreview(table, found)
+    return ExpirePreview(table, found, own)
 
 
 def _day_before(seconds: float) -> date:
@@ -105,9 +119,8 @@ def expire(database: Database, offered: ExpirePreview) -> list[str]:
     with guarded(database, [one.of for one in offered.queues]):
         for one in offered.queues:
             detail = f"days before {one.before} out of {table.lake.location}"
-            subject = Subject(VERB, one.of.schema, one.of.queue, one.of.connection, detail=detail)
-            subject = replace(subject, planned=one.of.rows)
+            subject = subject_of(VERB, one.of, database, one.of.rows, detail)
             paths = [file.path for file in one.of.files]
             take_out(database, table, subject, partial(table.exchange, paths, []))
             lines.append(f"{one.of.label}: {numbered(one.of.rows, 'row')} taken out")
-    return [*lines, f"  {final_words()}"]
+    return [*lines, *offered.final]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from console import audit, catalog
 from console.audit import ActionRecord, Ledger, Outcome, Subject
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError
+from console.formats import plain
 from console.pipeline import leases
 from console.pipeline.archive import plan as planning
-from console.pipeline.maintenance.compact import KEPT_SECONDS, changed_meanwhile
+from console.pipeline.maintenance.compact import KEPT_SECONDS
+from console.pipeline.maintenance.rewrite import changed_meanwhile
 from console.pipeline.table import LakeFile, MessagesTable, names_of
 
 
@@ -57,6 +59,13 @@ def selected(
         for one in queues
         if (not names or one.queue in names or one.label in names) and schema in {None, one.schema}
     ]
+    if not found and not names:
+        has = sorted({one.connection for one in queues_of(table)})
+        raise UsageError(
+            f"The lake {table.lake.location} has nothing of the connection {connection}.",
+            why=f"It has: {', '.join(has) or 'nothing'}.",
+            next_step="Name one of those with --from.",
+        )
     if missing := [n for n in names if all(n not in {one.queue, one.label} for one in found)]:
         raise UsageError(
             f"The lake {table.lake.location} has nothing of {', '.join(map(repr, missing))}.",
@@ -75,6 +84,8 @@ def guarded(database: Database, queues: Sequence[QueueFiles]) -> Iterator[None]:
         audit.prepare_lakes(connection)
     with ExitStack() as stack:
         for one in queues:
+            if one.connection != database.label:
+                continue  # nobody here knows what runs there: the plan says so
             try:
                 queue = catalog.look_up(database, one.queue, one.schema, any_design=True)
             except UsageError:
@@ -117,10 +128,27 @@ def take_out(
         record.log_locally(outcome, Ledger(subject.planned, rows, rows))
 
 
-def final_words() -> str:
-    """When rows that were taken out are gone for good."""
+def subject_of(verb: str, of: QueueFiles, database: Database, rows: int, detail: str) -> Subject:
+    """Of another connection's archive it is not in the audit of the queue of that name here."""
+    if of.connection == database.label:
+        subject = Subject(verb, of.schema, of.queue, of.connection, detail=detail)
+    else:
+        subject = Subject(verb, "", "", of.connection, detail=f"{of.label}: {detail}")
+    return replace(subject, planned=rows)
+
+
+def final_words(connections: Iterable[str], own: str) -> list[str]:
+    """When rows that were taken out are gone for good, and what could bring them back. `own`: this
+    connection."""
     at = datetime.now(UTC) + timedelta(seconds=KEPT_SECONDS)
-    return (
-        "older versions of the table have them until pipeline compact runs after "
-        f"{at:%Y-%m-%d %H:%M} UTC; at once: pipeline compact --keep 0s"
-    )
+    lines = [
+        "  older versions of the table have them until pipeline compact runs after "
+        f"{at:%Y-%m-%d %H:%M} UTC; at once: pipeline compact --keep 0s",
+        "  files of killed runs, which no version names, may have them for 7 days",
+    ]
+    if others := sorted(set(connections) - {own}):
+        lines.append(
+            f"  of {plain(', '.join(others))}: not known here whether an archive run there is "
+            "unfinished, which would bring them back; the audit of this database has it"
+        )
+    return lines

@@ -15,7 +15,7 @@ from console.errors import ConsoleError, RefusedError
 from console.pipeline.archive import files
 from console.pipeline.archive.files import SCHEMA, Writer, pc, pq
 from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.table import LakeFile, folder_of
+from console.pipeline.table import LakeFile, MessagesTable, folder_of
 
 Dropped = Callable[[pa.RecordBatch], pa.Array]
 """Whether each row of a batch is left out; never null."""
@@ -73,6 +73,11 @@ def read(lake: Lake, source: LakeFile) -> Iterator[pa.RecordBatch]:
                 yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     except (RefusedError, DamagedError):
         raise
+    except FileNotFoundError as error:
+        table = MessagesTable.open(lake)
+        if table is None or source.path not in {file.path for file in table.all_files()}:
+            raise changed_meanwhile(lake) from error
+        raise _unreadable(source, "It is missing.") from error
     except (OSError, ValueError, pa.ArrowException, ConsoleError) as error:
         why = error.why if isinstance(error, ConsoleError) else str(error).splitlines()[0]
         raise _unreadable(source, why) from error
@@ -107,3 +112,11 @@ def _unreadable(source: LakeFile, why: str) -> ConsoleError:
 def at_once(lake: Lake) -> ThreadPoolExecutor:
     """Arrow reads, compresses and writes without Python's lock."""
     return ThreadPoolExecutor(min(8, (os.cpu_count() or 1) + 2 * (not lake.can_replace)), "lake")
+
+
+def changed_meanwhile(lake: Lake) -> RefusedError:
+    return RefusedError(
+        f"Another run took files out of the table in {lake.location} meanwhile.",
+        why="It compacts it, expires or erases rows.",
+        next_step="Nothing of this was changed. Wait until it has ended, then run it again.",
+    )
