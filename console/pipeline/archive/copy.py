@@ -78,7 +78,7 @@ class Source:
         table = queue_value(self.queue.schema, self.queue.table)
         return {"connection": self.label, "database": self.database, "table": table}
 
-    def whole(self, detached: str) -> str:
+    def detached_application(self, detached: str) -> str:
         """The transaction that says that all of a former partition is in the lake."""
         return f"{self.application}/detached/{detached}"
 
@@ -86,7 +86,9 @@ class Source:
         """The former partitions that are not in the lake as a whole: nothing is added to them."""
         if table is None:
             return list(self.detached)
-        return [name for name in self.detached if not table.last_serial(self.whole(name))]
+        return [
+            name for name in self.detached if not table.last_serial(self.detached_application(name))
+        ]
 
     def since(self, table: MessagesTable | None) -> str:
         """The moment from which a run reads, as the statements take it."""
@@ -387,13 +389,13 @@ class _Copy:
         table: MessagesTable,
         entries: Sequence[dict[str, Any]],
         until: int,
-        whole: Sequence[str],
+        detached: Sequence[str],
     ) -> None:
         self._lease.require()
         application = self._source.application
         serial = table.last_serial(application) + 1
         versions = {f"{application}/until": until} if until else {}
-        versions |= {self._source.whole(name): 1 for name in whole}
+        versions |= {self._source.detached_application(name): 1 for name in detached}
         if not table.commit(application, serial, entries, self._source.described, versions):
             raise RefusedError(
                 f"Another run has copied {self._source.queue.name!r} into the lake meanwhile.",
