@@ -43,6 +43,13 @@ from tests.pipeline.conftest import NewQueue
 from tests.servers import READ_CATALOG, login
 
 
+@pytest.fixture(autouse=True)
+def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where the runs of this test are, and of no other."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "dbq-console"
+
+
 def opened(lake: Lake) -> MessagesTable:
     table = MessagesTable.open(lake)
     assert table is not None
@@ -198,10 +205,7 @@ def local_tasks(*_: object) -> Iterator[LocalTasks]:
     yield LocalTasks()
 
 
-def test_erase_takes_out_all_about_somebody(
-    new_queue: NewQueue, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def test_erase_takes_out_all_about_somebody(new_queue: NewQueue, lake: Lake, state: Path) -> None:
     fifo = new_queue("fifo", archive_at_pop="on")
     fifo.push_many([*(f"jane.doe {n}" for n in range(3)), *(f"john {n}" for n in range(4))])
     fifo.drain()
@@ -226,7 +230,7 @@ def test_erase_takes_out_all_about_somebody(
     assert "jane" in everything_in(lake), "not final yet"
     (ended,) = [one for one in audited(fifo, erase.VERB) if one.queue == fifo.queue.name]
     assert (ended.done, ended.outcome, "jane" in str(ended)) == (3, "done", False)
-    assert "jane" not in str(runs_in(tmp_path / "state" / "dbq-console" / "runs").runs)
+    assert "jane" not in str(runs_in(state / "runs").runs)
 
     final = call("pipeline", "compact", "--lake", lake.location, "--keep", "0s", "--yes")
     assert final.status == 0, final.err
