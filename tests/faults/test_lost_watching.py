@@ -245,13 +245,22 @@ def test_after_a_failover_the_figures_are_those_of_the_new_server(url: str, serv
                 names = [one.rpartition("/")[2] for one in (url, other)]
                 proxy.cut()
                 swap(connection, *names)
-            after_failover: Reading = sampler.sample()
-            assert after_failover.error is None
-            assert after_failover.queues == ()
+            assert sampled(sampler).queues == ()
             proxy.cut()
             with connect(server.url) as connection:
                 swap(connection, *names)
-            assert {queue.ready for queue in sampler.sample().queues} == {5}
+            assert {queue.ready for queue in sampled(sampler).queues} == {5}
+
+
+def sampled(sampler: Sampler) -> Reading:
+    """The first sample without an error: a busy machine may need longer than its time limits."""
+    errors = []
+    for _ in range(10):
+        reading: Reading = sampler.sample()
+        if reading.error is None:
+            return reading
+        errors.append(reading.error)
+    raise AssertionError(errors)
 
 
 def swap(connection: psycopg.Connection, one: str, two: str) -> None:
