@@ -61,12 +61,7 @@ class LakeReader:
         try:
             self.files, self.root = filesystem(location)
         except (ValueError, OSError, NotImplementedError) as error:
-            kind = ConsoleError if isinstance(error, OSError) else UsageError
-            raise kind(
-                f"The lake {location!r} is not a usable location.",
-                why=str(error),
-                next_step="Name a folder, or a URI such as s3://bucket/folder.",
-            ) from error
+            raise unusable(location, error) from error
 
     def has(self, path: str) -> bool:
         """OSError."""
@@ -83,6 +78,16 @@ class LakeReader:
             return None
         except (DeltaError, OSError, ValueError) as error:
             raise table_error(self.location, folder, error) from error
+
+
+def unusable(location: str, error: Exception) -> ConsoleError:
+    """Where Arrow cannot open the location."""
+    kind = ConsoleError if isinstance(error, OSError) else UsageError
+    return kind(
+        f"The lake {location!r} is not a usable location.",
+        why=str(error),
+        next_step="Name a folder, or a URI such as s3://bucket/folder.",
+    )
 
 
 def open_table(location: str, files: Any, path: str) -> DeltaTable:

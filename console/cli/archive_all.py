@@ -9,12 +9,12 @@ from typing import Any
 
 from console.actions.plan import MANY_MESSAGES
 from console.catalog import Kind
-from console.cli.context import Call, confirms, require_confirmation
-from console.cli.pipeline_progress import kept, progress
-from console.cli.several import profiles_of
+from console.cli.context import Call
+from console.cli.pipeline_progress import plan_confirmed, progress
+from console.cli.several import exit_status_of, profiles_of
 from console.cli.streams import narrate
 from console.engines import Database
-from console.errors import ConnectionFailedError, ConsoleError, RefusedError
+from console.errors import ConsoleError
 from console.pipeline import spark
 from console.pipeline.archive import job
 from console.pipeline.archive.job import ArchivePreview, ArchiveResult
@@ -33,13 +33,11 @@ class _Queues:
 
     planned: list[tuple[Database, ArchivePreview]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    status: int = 0
+    statuses: list[int] = field(default_factory=list)
 
     def failed(self, label: str, error: ConsoleError) -> None:
         self.problems.append(f"{label}: {' '.join(str(error).splitlines())}")
-        status = error.exit_status
-        lost = ConnectionFailedError.exit_status
-        self.status = lost if lost in {status, self.status} else max(status, self.status)
+        self.statuses.append(error.exit_status)
 
     @property
     def rows(self) -> int:
@@ -71,8 +69,8 @@ def archive_all(  # noqa: PLR0913  # a verb's options
         if shared:
             lake.open_to_group()
         _run(call, found, lake, master, connections)
-    if found.status:
-        sys.exit(found.status)
+    if found.statuses:
+        sys.exit(exit_status_of(found.statuses))
 
 
 def _connections(call: Call, group: str | None, fleet: str | None) -> list[Call]:
@@ -125,19 +123,17 @@ def _confirmed(
         "problems": found.problems,
     }
     production = any(call.production(database) for database, _ in found.planned)
-    requires_name = found.rows > MANY_MESSAGES or production
-    dry_run = dry_run or not found.planned
-    if dry_run or not confirms(yes, name, requires_name=requires_name):
-        call.planned({"plan": plan}, lines or [_NOTHING])
-    if dry_run:
+    if not plan_confirmed(
+        call,
+        plan,
+        lines or [_NOTHING],
+        yes,
+        dry_run=dry_run or not found.planned,
+        name=name,
+        whose=whose,
+        requires_name=found.rows > MANY_MESSAGES or production,
+    ):
         return False
-    try:
-        of = f"the name of the {whose}"
-        require_confirmation(yes, name, requires_name=requires_name, of=of)
-    except RefusedError:
-        if yes is None and (record := kept()) is not None:
-            record.discard()  # it was only the plan
-        raise
     if not call.json:
         narrate("\n".join(lines))
     return True

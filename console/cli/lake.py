@@ -10,13 +10,11 @@ from console.cli.context import (
     Call,
     aligned,
     confirmation,
-    confirms,
-    require_confirmation,
     verb_options,
 )
-from console.cli.pipeline_progress import LaunchedJob, RecordedJob, about, kept, progress
+from console.cli.pipeline_progress import LaunchedJob, RecordedJob, about, plan_confirmed, progress
 from console.engines import Database
-from console.errors import RefusedError, UsageError
+from console.errors import UsageError
 from console.formats import bare_moment, megabytes, plain
 from console.rights import Rights
 from console.rollup_files import default_lake
@@ -143,7 +141,7 @@ def compact(call: Call, lake: str | None, keep: float, yes: str | None, *, dry_r
     from console.pipeline.maintenance import compact as job  # noqa: PLC0415  # slow to import
 
     offered = job.preview(_opened(lake), keep)
-    if not _confirmed(call, offered.as_json(), offered.lines(), yes, dry_run=dry_run):
+    if not plan_confirmed(call, offered.as_json(), offered.lines(), yes, dry_run=dry_run):
         return
     with progress(call, "compact", "files") as on_progress:
         done = job.compact(
@@ -169,7 +167,7 @@ def compact(call: Call, lake: str | None, keep: float, yes: str | None, *, dry_r
 )
 @confirmation
 @verb_options
-def expire(  # a verb's options
+def expire(
     call: Call,
     *,
     lake: str | None,
@@ -228,7 +226,7 @@ def expire(  # a verb's options
 )
 @confirmation
 @verb_options
-def erase(  # a verb's options
+def erase(
     call: Call,
     *,
     lake: str | None,
@@ -288,44 +286,19 @@ def _may_take_out(
     offered: Any,
     queues: "Sequence[QueueFiles]",
     yes: str | None,
-    dry_run: bool,  # as it is passed on
+    dry_run: bool,
 ) -> bool:
     """Whether to continue. Of many rows, or in production, the queue's name has to be given; of
     several queues that of the connection."""
     name = queues[0].queue if len(queues) == 1 else database.label
     requires_name = offered.rows > MANY_MESSAGES or call.production(database)
-    return _confirmed(
+    return plan_confirmed(
         call,
         offered.as_json(),
         offered.lines(),
         yes,
         dry_run=dry_run or not offered.rows,
         name=name,
-        whose="the queue" if len(queues) == 1 else "the connection",
+        whose="queue" if len(queues) == 1 else "connection",
         requires_name=requires_name,
     )
-
-
-def _confirmed(
-    call: Call,
-    plan: dict[str, Any],
-    lines: Sequence[str],
-    yes: str | None,
-    *,
-    dry_run: bool,
-    name: str = "",
-    whose: str = "",
-    requires_name: bool = False,
-) -> bool:
-    """Whether to continue; if not, the plan is the result. RefusedError without a confirmation."""
-    if dry_run or not confirms(yes, name, requires_name=requires_name):
-        call.planned({"plan": plan}, lines)
-    if dry_run:
-        return False
-    try:
-        require_confirmation(yes, name, requires_name=requires_name, of=f"the name of {whose}")
-    except RefusedError:
-        if yes is None and (record := kept()) is not None:
-            record.discard()  # it was only the plan
-        raise
-    return True

@@ -14,7 +14,15 @@ import click
 from console import audit as auditing
 from console.actions.plan import MANY_MESSAGES
 from console.catalog import Queue
-from console.cli.context import ON_RESULT, Call, ConfirmedVerb, aligned, verb_options
+from console.cli.context import (
+    ON_RESULT,
+    Call,
+    ConfirmedVerb,
+    aligned,
+    confirms,
+    require_confirmation,
+    verb_options,
+)
 from console.cli.streams import LINE_SECONDS, narrate, status_of
 from console.config.urls import HIDDEN, ConnectionUrl
 from console.engines import Database
@@ -108,6 +116,34 @@ def confirmed(
         subject = auditing.Subject.of(database, offered.queue, verb)
         auditing.log_locally(subject, auditing.Outcome.REFUSED, detail=error.what)
         raise
+
+
+def plan_confirmed(
+    call: Call,
+    plan: Mapping[str, Any],
+    lines: Sequence[str],
+    yes: str | None,
+    *,
+    dry_run: bool,
+    name: str = "",
+    whose: str = "",
+    requires_name: bool = False,
+) -> bool:
+    """Whether to continue; if not, the plan is the result. RefusedError without a confirmation.
+
+    `name` confirms it, of `whose` it is the name: queue, connection, group, fleet.
+    """
+    if dry_run or not confirms(yes, name, requires_name=requires_name):
+        call.planned({"plan": plan}, lines)
+    if dry_run:
+        return False
+    try:
+        require_confirmation(yes, name, requires_name=requires_name, of=f"the name of the {whose}")
+    except RefusedError:
+        if yes is None and (record := kept()) is not None:
+            record.discard()  # it was only the plan
+        raise
+    return True
 
 
 _RECORD = "console.cli.pipeline.run"

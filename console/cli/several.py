@@ -129,6 +129,10 @@ def _over(call: Call, group: str | None, fleet: str | None, verb: Callable[[Call
             for line in (f"{label}:", *(f"  {line}" for line in lines))
         ],
     )
+    raise SystemExit(exit_status_of([status for *_, status in found]))
+
+
+def exit_status_of(statuses: Sequence[int]) -> int:
+    """That of a failed connection if there is one, else the highest."""
     failed = ConnectionFailedError.exit_status
-    statuses = [status for *_, status in found]
-    raise SystemExit(failed if failed in statuses else max(statuses))
+    return failed if failed in statuses else max(statuses)

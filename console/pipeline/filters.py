@@ -25,6 +25,11 @@ class ArchiveFilter:
     value: str
 
     @property
+    def word(self) -> str:
+        """As it is given."""
+        return f"{self.name}{self.operator}{self.value}"
+
+    @property
     def time(self) -> datetime:
         """Of `since` and `until`, which are about when a message was archived."""
         return _time(self.value)

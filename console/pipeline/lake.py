@@ -81,12 +81,7 @@ class Lake:
         try:
             self._storage, self._root = _open_storage(text)
         except (ValueError, OSError, NotImplementedError) as error:
-            kind = ConsoleError if isinstance(error, OSError) else UsageError
-            raise kind(
-                f"The lake {text!r} is not a usable location.",
-                why=str(error),
-                next_step="Name a folder, or a URI such as s3://bucket/folder.",
-            ) from error
+            raise lake_tables.unusable(text, error) from error
         self.location = text
 
     @property

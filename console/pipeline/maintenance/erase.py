@@ -51,7 +51,7 @@ class ErasePreview:
         return sum(self.found.get(file.path, 0) for file in queue.files)
 
     def lines(self) -> list[str]:
-        words = plain(" ".join(f"{one.name}{one.operator}{one.value}" for one in self.filters))
+        words = plain(" ".join(one.word for one in self.filters))
         files = sum(len(queue.files) for queue in self.queues)
         lines = [
             f"{VERB}: {numbered(self.rows, 'row')} of {plain(self.table.lake.location)} that match "
@@ -76,7 +76,7 @@ class ErasePreview:
         return {
             "verb": VERB,
             "lake": self.table.lake.location,
-            "filters": [f"{one.name}{one.operator}{one.value}" for one in self.filters],
+            "filters": [one.word for one in self.filters],
             "rows": self.rows,
             "queues": [
                 {
@@ -168,5 +168,5 @@ def _audited(one: ArchiveFilter) -> str:
     """Whom the erased rows were about is not to be read for ever in the audit. Who knows the text
     can compare its SHA-256."""
     if one.name not in _PERSONAL:
-        return f"{one.name}{one.operator}{one.value}"
+        return one.word
     return f"{one.name}{one.operator}sha256:{hashlib.sha256(one.value.encode()).hexdigest()}"

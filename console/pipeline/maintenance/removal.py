@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -98,7 +99,8 @@ def guarded(database: Database, queues: Sequence[QueueFiles]) -> Iterator[None]:
                 raise RefusedError(
                     f"The archive of {queue.name!r} has an unfinished plan.",
                     why="What is taken out of the lake now could come back with it.",
-                    next_step=f"Finish it first: dbq-console pipeline archive {one.queue}",
+                    next_step=f"Finish it first: dbq-console pipeline archive "
+                    f"{shlex.quote(one.queue)}",
                 )
         yield
 
@@ -121,11 +123,11 @@ def take_out(
         outcome = Outcome.DONE
     finally:
         rows = subject.planned if outcome is Outcome.DONE else 0
+        ledger = Ledger(subject.planned, rows, rows)
         with suppress(ConsoleError), database.transaction("end an action") as connection:
-            ledger = Ledger(subject.planned, rows, rows)
             record.batch(connection, ledger)
             record.end(connection, outcome)
-        record.log_locally(outcome, Ledger(subject.planned, rows, rows))
+        record.log_locally(outcome, ledger)
 
 
 def subject_of(verb: str, of: QueueFiles, database: Database, rows: int, detail: str) -> Subject:
