@@ -115,9 +115,11 @@ _NONE_YET = (
     "    :pipeline archive QUEUE     its archive into a Delta Lake table\n"
     "    :pipeline replay QUEUE      from the lake back into the queue\n"
     "    :pipeline verify QUEUE      lost, duplicated, out of order\n"
-    "    :pipeline expire QUEUE      old days out of the lake; erase: single messages\n"
+    "    :pipeline expire QUEUE      old days out of the lake\n"
+    "    :pipeline erase QUEUE       single messages out of the lake\n"
     "    :pipeline rollup            minutes, hours and days of the recordings\n"
-    "    :pipeline compact           merges the lake's small files; lake: what it has"
+    "    :pipeline compact           merges the lake's small files\n"
+    "    :pipeline lake              what the lake has"
 )
 
 
