@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +18,7 @@ from console.cli.streams import Answers, put
 from console.errors import ConsoleError, RefusedError
 from console.formats import plain
 from console.rights import Rights
-from console.verbs.parameters import Placement
+from console.verbs.parameters import FILTER_TYPE, Placement
 
 if TYPE_CHECKING:
     from console.catalog import Queue
@@ -320,6 +320,19 @@ def complete_queues(context: click.Context, _: click.Parameter, begun: str) -> l
     return [name for name in known if name.startswith(begun)]
 
 
+def complete_filters(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion: the forms of filters up to their values, and saved filters."""
+    from console import config  # noqa: PLC0415  # a verb imports what it uses
+    from console.monitor.filters import FORMS, MARK  # noqa: PLC0415
+
+    names = [re.split("(?<=[=~.])", form)[0] for form in FORMS]
+    with suppress(ConsoleError):  # verbs report errors in the configuration
+        found = config.load()
+        layers = [found.document.filters, *(one.filters for one in found.profiles())]
+        names += sorted({f"{MARK}{name}" for layer in layers for name in layer})
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def _typed(context: click.Context) -> CommandLineValues:
     """The connection options typed so far; those after the verb take precedence."""
     from console.config import CommandLineValues  # noqa: PLC0415  # a verb imports what it uses
@@ -411,7 +424,11 @@ def as_command(
     verb: verbs.Verb, run: Callable[..., Any], *before: click.Parameter
 ) -> click.Command:
     """The verb as a command: its parameters, and those of `run`. `before`: further ones first."""
-    of_verb = [one for one in verb.parameters if one.placement is not Placement.REDIRECTION]
+    of_verb = [
+        replace(one, complete=complete_filters) if one.type is FILTER_TYPE else one
+        for one in verb.parameters
+        if one.placement is not Placement.REDIRECTION
+    ]
     first = [one.as_click() for one in of_verb if one.placement is Placement.BEFORE]
     arguments = [one.as_click() for one in of_verb if one.placement is Placement.ARGUMENT]
     options = [one.as_click() for one in of_verb if one.placement is Placement.OPTION]

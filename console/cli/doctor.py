@@ -22,17 +22,19 @@ from console.cli.context import (
     queue_names,
     verb_options,
 )
+from console.cli.message_actions import target_of
 from console.cli.several import over_connections
 from console.cli.streams import narrate
 from console.config import Profile
 from console.config.notifications import targets
-from console.doctor.finding import Diagnosis, Finding, Repair, countdown
+from console.doctor.finding import Diagnosis, Finding, countdown
 from console.engines import THIS_MACHINE, TRANSPORT, Database
 from console.errors import UsageError
 from console.formats import moment, plain
 from console.notify.targets import NotSentError, Source, Target, example_events
 from console.rights import Rights
 from console.verbs.parameters import DURATION
+from console.verbs.verb import Plan
 
 
 @click.command()
@@ -228,25 +230,23 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
     found = examine()
     repaired = 0
     if fix:
-        from console.doctor.repairs import allowed_repairs, try_repair  # noqa: PLC0415
+        from console.actions.execute import Control  # noqa: PLC0415
+        from console.doctor.verbs import plan_repairs  # noqa: PLC0415
 
         (before,) = found
-        if subscriber:
-            before.queue.of(subscriber)  # UsageError, which names the subscribers
-        repairs = allowed_repairs(before, call.rights, codes, subscriber)
-        only_planned = dry_run or yes != names[0]
-        if only_planned:
-            _plan(call, database, before, repairs)
-        if repairs:
+        target = target_of(call, database, before.queue)
+        plan = plan_repairs(target, before, {"code": codes, "subscriber": subscriber})
+        if only_planned := dry_run or yes != names[0]:
+            _show_plan(call, before, plan)
+        if plan.needed:
             confirm_by_name(yes, dry_run, names[0])
         if only_planned:
             _end(found)
-        for repair in repairs:
-            one = try_repair(repair, database)
-            repaired += not one.failed
-            for line in one.lines:
-                narrate(line)
-        if repairs:
+        result = plan.run(Control(), lambda _: None)
+        repaired = result.done
+        for line in result.lines:
+            narrate(line)
+        if plan.needed:
             found = examine()
     answer: dict[str, object] = {"queues": [one.as_json() for one in found]}
     answer |= {"done": repaired} if fix else {}
@@ -344,13 +344,11 @@ def _show_known(call: Call, shown: ExitStack, found: Sequence[Diagnosis], second
     shown.push(end)
 
 
-def _plan(call: Call, database: Database, diagnosis: Diagnosis, repairs: Sequence[Repair]) -> None:
-    lines = [line for repair in repairs for line in repair.plan(database)]
-    plan = [{"summary": repair.summary, "lines": list(repair.plan(database))} for repair in repairs]
-    words = lines or ["Nothing here can be repaired without your judgement."]
+def _show_plan(call: Call, diagnosis: Diagnosis, plan: Plan) -> None:
+    repairs = [f"  {plain(line)}" for line in plan.lines]
     call.planned(
-        {"queues": [diagnosis.as_json()], "plan": plan},
-        [*_lines(call, [diagnosis]), "", "Repairs:", *(f"  {plain(line)}" for line in words)],
+        {"queues": [diagnosis.as_json()], "plan": plan.data["repairs"]},
+        [*_lines(call, [diagnosis]), "", "Repairs:", *repairs],
     )
 
 

@@ -3,7 +3,7 @@
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -66,7 +66,7 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
     if verb.name == "release" and not ("claimed" in queue.states or queue.design.waits_itself):
         _show_holders(call, database, queue)
         return
-    plan = verb.plan(_target(call, database, queue, given), given)
+    plan = verb.plan(target_of(call, database, queue, given.get("filter", ())), given)
     if verb.confirmed:
         if not _confirmed(call, plan, yes, dry_run=dry_run):
             return
@@ -86,7 +86,8 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
         sys.exit(RefusedError.exit_status)
 
 
-def _target(call: Call, database: Database, queue: Queue, given: dict[str, Any]) -> Target:
+def target_of(call: Call, database: Database, queue: Queue, filters: Sequence[str] = ()) -> Target:
+    """`filters`: the words of `--filter`."""
     counting = ThrottledLines()  # counting a million takes a while
     return Target(
         database,
@@ -94,7 +95,7 @@ def _target(call: Call, database: Database, queue: Queue, given: dict[str, Any])
         call.rights,
         call.thresholds,
         call.masks,
-        call.saved_filters(given.get("filter", ())),
+        call.saved_filters(filters),
         lambda count: counting.show(f"{count:,} counted"),
         narrate,
     )
@@ -112,7 +113,7 @@ def _run_on_all(call: Call, verb: Verb, given: dict[str, Any]) -> None:
         if queue.kind is Kind.ADOPTED:
             continue
         try:
-            plan = verb.plan(_target(call, database, queue, given), given)
+            plan = verb.plan(target_of(call, database, queue, given.get("filter", ())), given)
             done.append({**_plan_json(plan), "done": 0})
             lines += plan.lines
             needed = needed or plan.needed

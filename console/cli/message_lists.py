@@ -13,7 +13,7 @@ from rich.cells import cell_len, set_cell_size
 
 from console.actions.export import reveal as unmask
 from console.catalog import Queue
-from console.cli.context import Call, queue_name, verb_options
+from console.cli.context import Call, complete_filters, queue_name, verb_options
 from console.cli.streams import ThrottledLines, narrate
 from console.engines import Database
 from console.errors import ConnectionFailedError, UsageError
@@ -33,7 +33,7 @@ from console.monitor.filters import Filters, parse
 from console.monitor.message import Message
 from console.monitor.messages import DEFAULT_LIMIT, MOST_MESSAGES, Page, read_page
 from console.rights import Rights
-from console.verbs.parameters import RATE_TYPE, complete_filters
+from console.verbs.parameters import RATE_TYPE
 
 Zone = tzinfo | None
 

@@ -165,7 +165,7 @@ def check_leak(queue: Queue, states: Mapping[str, int], ready: int | None) -> It
         if half_ended
         else "a conversation is started for every message and never ended, or all at once",
         consequence="they stay in the database for good, and every SEND and RECEIVE gets slower",
-        repair=end_conversations(queue, half_ended) if repairable else None,
+        repair=end_conversations(queue) if repairable else None,
     )
 
 

@@ -245,9 +245,7 @@ def _finding(
         cause=cause,
         consequence=consequence,
         for_seconds=_oldest(owned),
-        repair=release_claims(queue, count, limit, owner_state)
-        if "release" in queue.verbs
-        else None,
+        repair=release_claims(queue, limit, owner_state) if "release" in queue.verbs else None,
     )
 
 

@@ -22,6 +22,7 @@ from console.monitor.limits import DEFAULTS, Thresholds
 from console.monitor.message import Masks
 from console.monitor.sample_queries import limit_transaction
 from console.monitor.snapshot import QueueSnapshot
+from console.verbs.verb import PROGRAM
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -246,7 +247,9 @@ def with_connection_options(*options: str) -> Iterator[None]:
 
 
 def command(queue: Queue, verb: str, *words: str) -> str:
+    """Of a verb that needs a confirmation it prints the plan."""
     schema = [] if queue.schema in {"public", "dbo"} else ["--schema", queue.schema]
-    return shlex.join(
-        ["dbq-console", verb, queue.name, *words, *schema, *_CONNECTION_OPTIONS.get()]
-    )
+    options = [*schema, *_CONNECTION_OPTIONS.get()]
+    # After "--" every word is an argument.
+    parts = [*options, *words] if "--" in words else [*words, *options]
+    return shlex.join([PROGRAM, verb, queue.name, *parts])

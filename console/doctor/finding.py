@@ -9,13 +9,13 @@ from typing import Protocol
 
 from console.catalog import Queue
 from console.decisions import Decision
-from console.engines import Database
 from console.formats import whole_seconds
 from console.monitor.consumers import Consumers
 from console.monitor.limits import Severity
 from console.monitor.recording.forecast import Forecast
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
+from console.verbs.verb import Plan, Target
 
 SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.NOTE)
 """Of findings, in display order."""
@@ -66,6 +66,21 @@ def _wrapped(text: str) -> list[str]:
 
 
 class Repair(Protocol):
+    """A verb and its values, or what only `doctor --fix` does."""
+
+    @property
+    def queue(self) -> Queue: ...
+
+    @property
+    def verb(self) -> str:
+        """Its form has the plan."""
+        ...
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The fields of that form, unless only the doctor has the repair: see `repair_texts`."""
+        ...
+
     @property
     def summary(self) -> str:
         """What it does: `park 21 numbers`."""
@@ -73,7 +88,7 @@ class Repair(Protocol):
 
     @property
     def command(self) -> str:
-        """The verb that does the same on the command line; empty: only the doctor can."""
+        """The verb on the command line; empty: only the doctor can."""
         ...
 
     @property
@@ -84,17 +99,8 @@ class Repair(Protocol):
     @property
     def rights(self) -> Rights: ...
 
-    @property
-    def requires_name(self) -> bool:
-        """Whether the queue's name has to be typed to confirm it."""
-        ...
-
-    def plan(self, database: Database) -> Sequence[str]:
-        """What it would do, line by line. Changes nothing."""
-        ...
-
-    def run(self, database: Database) -> Sequence[str]:
-        """Do it; what was done, line by line. Raises ConsoleError."""
+    def plan(self, target: Target) -> Plan:
+        """What it would do to its queue. Raises ConsoleError."""
         ...
 
 
@@ -130,6 +136,13 @@ class Finding:
         with suppress(OverflowError):  # since before the year 1
             return replace(self, since=now - timedelta(seconds=self.for_seconds))
         return self
+
+    @property
+    def repair_texts(self) -> Mapping[str, str]:
+        """The fields of its repair's form."""
+        if self.repair is None or self.repair.command:
+            return {} if self.repair is None else self.repair.texts
+        return {"code": self.code.name, "subscriber": self.subscriber}
 
     @property
     def public_summary(self) -> str:

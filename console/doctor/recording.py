@@ -29,6 +29,7 @@ from console.monitor.recording.segments import ACTIONS, CONSUMERS, FINDINGS, WAI
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler
 from console.rights import Rights
+from console.verbs.verb import Target
 
 _LOG = logging.getLogger(__name__)
 WAITS_SECONDS = 10.0
@@ -167,7 +168,8 @@ class Recording:
         self._recorder.add(FINDINGS, findings(update.diagnoses, at))
         self._recorder.add(CONSUMERS, consumers(update.diagnoses, at))
         for repair in hole_repairs(update.diagnoses, self._rights):
-            for line in try_repair(repair, self._database).lines:
+            target = Target(self._database, repair.queue, self._rights)
+            for line in try_repair(repair, target).lines:
                 _LOG.info("%s: %s", self._recorder.connection, line)
 
 

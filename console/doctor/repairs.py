@@ -1,4 +1,4 @@
-"""Repairs of findings: verbs with their arguments, and what no verb does.
+"""Repairs of findings: a verb with its values, or what only `doctor --fix` does.
 
 All implement `Repair`. They are planned and audited, and check each row when they change it. Those
 of a ring's numbers are in `ring_repairs`.
@@ -7,25 +7,35 @@ of a ring's numbers are in `ring_repairs`.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from console import audit, sql
-from console.actions import end_session, maintain, maintain_plan
-from console.actions.plan import MANY_MESSAGES
-from console.audit import Ledger
+from console.actions import maintain, maintain_plan
+from console.audit import Ledger, Outcome
 from console.catalog import Queue
-from console.doctor import plan_verb, row_scan
+from console.doctor import row_scan
 from console.doctor.context import command, counted
 from console.doctor.finding import Diagnosis, Repair
 from console.engines import Database, product_of
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.activity import Key
-from console.monitor.filters import Filters
-from console.monitor.limits import DEFAULTS
+from console.monitor.filters import Filters, line_of
 from console.monitor.owners import Evidence, owner_of, session_evidence
 from console.rights import Rights
+from console.verbs import get_verb
+from console.verbs.verb import (
+    Plan,
+    Result,
+    Target,
+    queue_plan,
+    single_step,
+    values_from_texts,
+    words_from_texts,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -52,10 +62,11 @@ class RepairResult:
     failed: bool = False
 
 
-def try_repair(repair: Repair, database: Database) -> RepairResult:
-    """Run it. A failure is a result, so that others can follow. Raises ConnectionFailedError."""
+def try_repair(repair: Repair, target: Target) -> RepairResult:
+    """Plan it again and run it. A failure is a result, so that others can follow. Raises
+    ConnectionFailedError."""
     try:
-        return RepairResult(tuple(repair.run(database)))
+        return RepairResult(repair.plan(target).run_to_end())
     except ConnectionFailedError:
         raise
     except ConsoleError as error:
@@ -70,56 +81,52 @@ _ARCHIVED_AFTER_SECONDS = 86_400.0
 class VerbRepair:
     queue: Queue
     verb: str
-    arguments: tuple[str, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Its parameters' values, as in the fields of its form."""
     summary: str = ""
     unattended: bool = False
-    requires_name: bool = False
-    rights: Rights = Rights.OPERATOR
-    stuck_after_seconds: float = DEFAULTS.stuck_after_seconds
-    """From this age on, for the finding and for the verb, a claim is stuck."""
 
     @property
     def command(self) -> str:
-        return command(self.queue, self.verb, *self.arguments)
+        return command(self.queue, self.verb, *words_from_texts(get_verb(self.verb), self.texts))
 
-    def plan(self, database: Database) -> Sequence[str]:
-        return plan_verb(database, self).lines
+    @property
+    def rights(self) -> Rights:
+        verb = get_verb(self.verb)
+        return verb.right(values_from_texts(verb, self.texts))
 
-    def run(self, database: Database) -> Sequence[str]:
-        return plan_verb(database, self).run_to_end()
+    def plan(self, target: Target) -> Plan:
+        verb = get_verb(self.verb)
+        return verb.plan(replace(target, queue=self.queue), values_from_texts(verb, self.texts))
 
 
-def _older_than(seconds: float) -> tuple[str, ...]:
-    return tuple(f"--filter={word}" for word in Filters(older=seconds).words)
+def _older_than(seconds: float) -> dict[str, str]:
+    return {"filter": line_of(Filters(older=seconds).words)}
 
 
-def release_claims(
-    queue: Queue, count: int, stuck_after_seconds: float, owners: str = "gone"
-) -> VerbRepair:
+def release_claims(queue: Queue, stuck_after_seconds: float, owners: str = "gone") -> VerbRepair:
     """`owners`: gone, unknown or alive."""
-    arguments = {
-        "gone": (),
-        "unknown": ("--unknown",),
+    texts = {
+        "gone": {},
+        "unknown": {"unknown": "yes"},
         # Without the filter, --force would release young claims too.
-        "alive": ("--force", *_older_than(stuck_after_seconds)),
+        "alive": {"force": "yes", **_older_than(stuck_after_seconds)},
     }[owners]
     if queue.subscriber:
-        arguments = (*arguments, "--subscriber", queue.subscriber)
+        texts = {**texts, "subscriber": queue.subscriber}
     return VerbRepair(
         queue,
         "release",
-        arguments,
+        texts,
         f"release the claims whose owner is {owners}",
         unattended=owners == "gone",  # which takes evidence
-        requires_name=count > MANY_MESSAGES,
-        stuck_after_seconds=stuck_after_seconds,
     )
 
 
 def archive_done(queue: Queue) -> VerbRepair:
     """Not unattended: of millions of rows an operator chooses the hour and the rate."""
-    arguments = _older_than(_ARCHIVED_AFTER_SECONDS)
-    return VerbRepair(queue, "archive", arguments, "archive messages done for longer than a day")
+    texts = _older_than(_ARCHIVED_AFTER_SECONDS)
+    return VerbRepair(queue, "archive", texts, "archive messages done for longer than a day")
 
 
 def upgrade(queue: Queue, *, by_hand: bool) -> VerbRepair:
@@ -129,13 +136,12 @@ def upgrade(queue: Queue, *, by_hand: bool) -> VerbRepair:
         "upgrade",
         summary="install the code of this console's version (upgrade)",
         unattended=not by_hand,  # callers continue, and no message is touched
-        rights=Rights.ADMIN,
     )
 
 
 def resume(queue: Queue) -> VerbRepair:
     """Not unattended: whoever paused it may still want the pause."""
-    return VerbRepair(queue, "resume", summary="end its pause (resume)", rights=Rights.ADMIN)
+    return VerbRepair(queue, "resume", summary="end its pause (resume)")
 
 
 def maintain_queue(queue: Queue, what: str) -> VerbRepair:
@@ -145,88 +151,82 @@ def maintain_queue(queue: Queue, what: str) -> VerbRepair:
 
 def enable_queue(queue: Queue) -> VerbRepair:
     """Not unattended: a poison message would disable the queue again, so read its head first."""
-    return VerbRepair(queue, "requeue", summary="enable the queue again", rights=Rights.ADMIN)
+    return VerbRepair(queue, "requeue", summary="enable the queue again")
 
 
-def end_conversations(queue: Queue, count: int) -> VerbRepair:
-    return VerbRepair(
-        queue,
-        "release",
-        summary="end the conversations that the other side ended and that hold nothing",
-        unattended=True,
-        requires_name=count > MANY_MESSAGES,
-    )
+def end_conversations(queue: Queue) -> VerbRepair:
+    summary = "end the conversations that the other side ended and that hold nothing"
+    return VerbRepair(queue, "release", summary=summary, unattended=True)
 
 
 def relay(queue: Queue) -> VerbRepair:
-    return VerbRepair(
-        queue,
-        "relay",
-        ("--yes", queue.name),
-        "renumber all live messages (relay)",
-        requires_name=True,
-        rights=Rights.ADMIN,
-    )
+    return VerbRepair(queue, "relay", summary="renumber all live messages (relay)")
 
 
 def resize(queue: Queue, slots: int) -> VerbRepair:
     """To twice the slots. Not unattended: consumers may be what is missing."""
-    return VerbRepair(
-        queue,
-        "resize",
-        (str(2 * slots), "--yes", queue.name),
-        f"add slots: {2 * slots:,} instead of {slots:,} (resize); or add consumers",
-        requires_name=True,
-        rights=Rights.ADMIN,
-    )
+    summary = f"add slots: {2 * slots:,} instead of {slots:,} (resize); or add consumers"
+    return VerbRepair(queue, "resize", {"size": str(2 * slots)}, summary)
 
 
 def skip(queue: Queue, subscriber: str) -> VerbRepair:
     """Not unattended: only its operator knows whether the subscriber comes back."""
-    return VerbRepair(
-        queue,
-        "skip",
-        ("--to", "now", subscriber),
-        f"move what {subscriber} owes into the archive (skip)",
-        requires_name=True,
-        rights=Rights.ADMIN,
-    )
+    summary = f"move what {subscriber} owes into the archive (skip)"
+    return VerbRepair(queue, "skip", {"to": "now", "subscriber": subscriber}, summary)
 
 
-@dataclass(frozen=True)
-class EndSession(VerbRepair):
-    """Terminates a session that holds rows; its rollback frees them."""
-
-    older_seconds: float = 0.0
-    """Its transaction was older than this; a younger one is a different one and is skipped."""
-
-    def run(self, database: Database) -> Sequence[str]:
-        # The verb itself skips a session whose transaction changes after the plan.
-        plan = plan_verb(database, self)
-        now = end_session.plan(database, self.queue, self.arguments[0])
-        if (now.session.transaction_seconds or 0.0) < self.older_seconds:
-            return [f"{now.label} is in another transaction by now: it was skipped"]
-        return plan.run_to_end()
-
-
-def terminate_session(queue: Queue, key: Key, older_seconds: float) -> EndSession:
-    """`key`: a session's, or the name of a prepared transaction."""
+def terminate_session(queue: Queue, key: Key, older_seconds: float) -> VerbRepair:
+    """`key`: a session's, or the name of a prepared transaction. Its rollback frees the rows that
+    it holds."""
     summary = f"terminate session {key}, which rolls its transaction back"
     if isinstance(key, str):
         summary = f"roll the prepared transaction {key!r} back"
-    return EndSession(queue, "end-session", (str(key),), summary, older_seconds=older_seconds)
+    texts = {"session": str(key), "older": f"{int(older_seconds)}s"}
+    return VerbRepair(queue, "end-session", texts, summary)
 
 
-class DoctorRepair:
-    """What no verb does. Unless it says otherwise it runs unattended, and changes no message."""
+class DoctorRepair(ABC):
+    """What only `doctor --fix` does. Unless it says otherwise it runs unattended, and changes no
+    message."""
 
+    queue: Queue
     requires_name: bool = False
     rights: Rights = Rights.OPERATOR
+    verb: str = "doctor"
+    texts: Mapping[str, str] = MappingProxyType({})
     command: str = ""
+    """Made by the finding, from its code."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """As of `Repair`."""
 
     @property
     def unattended(self) -> bool:
         return True
+
+    @abstractmethod
+    def lines(self, database: Database) -> Sequence[str]:
+        """What it would do, line by line. Changes nothing."""
+
+    @abstractmethod
+    def run(self, database: Database) -> Sequence[str]:
+        """Do it; what was done, line by line. Raises ConsoleError."""
+
+    def plan(self, target: Target) -> Plan:
+        """Its steps as one, which nothing can stop."""
+
+        def run() -> Result:
+            return Result(Outcome.DONE, tuple(self.run(target.database)), done=1)
+
+        return queue_plan(
+            replace(target, queue=self.queue),
+            "doctor --fix",
+            self.lines(target.database),
+            single_step(run),
+            requires_name=self.requires_name,
+        )
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ class CreateMissing(DoctorRepair):
         callers = "continue" if self.unattended else f"wait {self.waits}".rstrip()
         return f"create what is missing ({len(self.steps)}), while callers {callers}"
 
-    def plan(self, database: Database) -> Sequence[str]:
+    def lines(self, database: Database) -> Sequence[str]:
         return self._planned(database).lines()
 
     def run(self, database: Database) -> Sequence[str]:
@@ -342,7 +342,7 @@ class MarkAsErrors(DoctorRepair):
     def summary(self) -> str:
         return f"mark {counted(self.count, 'row')} without a payload as errors"
 
-    def plan(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
+    def lines(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
         return [f"{self.summary}; with a payload from a backup they can be requeued"]
 
     def run(self, database: Database) -> Sequence[str]:

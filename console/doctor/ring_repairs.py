@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from console import audit, sql
+from console.actions import relay as relaying
 from console.actions.relay import retry_while_busy
 from console.audit import Ledger
 from console.catalog import Queue
@@ -86,7 +87,7 @@ class RepairNumbers(DoctorRepair):
         text = ", ".join(_NUMBER_REPAIRS[kind].describe(n) for kind, n in self.found.items())
         return text + f" of {self.queue.subscriber}" * bool(self.queue.subscriber)
 
-    def plan(self, database: Database) -> Sequence[str]:
+    def lines(self, database: Database) -> Sequence[str]:
         with check_context(database, self.queue, patience_seconds=self.patience_seconds) as context:
             now = find_lost_numbers(context)
         lines = [
@@ -175,7 +176,7 @@ class RepairContents(DoctorRepair):
     def summary(self) -> str:
         return _CONTENT_REPAIRS[self.kind].before.format(counted(self.count, self.kind))
 
-    def plan(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
+    def lines(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
         return [self.summary]
 
     def run(self, database: Database) -> Sequence[str]:
@@ -221,7 +222,7 @@ class AddSlots(DoctorRepair):
         """Not for a subscriber, who may get messages again."""
         return not self.queue.subscriber
 
-    def plan(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
+    def lines(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
         if name := self.queue.subscriber:
             return [
                 f"{self.summary}; it is not known whether it popped the messages in these slots: "
@@ -268,18 +269,19 @@ class CorrectRing(DoctorRepair):
     def summary(self) -> str:
         return f"correct slots and sequences, then {relay(self.queue).summary}"
 
-    def plan(self, database: Database) -> Sequence[str]:
+    def lines(self, database: Database) -> Sequence[str]:
         return [
             "every slot with a payload becomes a message again, all others are freed",
             "missing slots get an empty row; both sequences get their own step and cache again",
             "the push sequence is set above every number and id in the ring",
-            *relay(self.queue).plan(database),
+            *relaying.plan(database, self.queue, None).lines(),
         ]
 
     def run(self, database: Database) -> Sequence[str]:
         """BusyError, with nothing changed, if other sessions hold the ring for too long."""
         corrected = retry_while_busy(lambda: self._correct(database))
-        return [*corrected, *relay(self.queue).run(database)]
+        relaid = relaying.relay(database, self.queue, None)
+        return [*corrected, *relaid.lines(self.queue)]
 
     def _correct(self, database: Database) -> list[str]:
         design = self.queue.design.name

@@ -255,7 +255,7 @@ class SetSequences(DoctorRepair):
     def summary(self) -> str:
         return f"set {counted(len(self.columns), 'sequence')} behind the highest id of the table"
 
-    def plan(self, database: Database) -> Sequence[str]:
+    def lines(self, database: Database) -> Sequence[str]:
         dialect = database.product.dialect
         return [
             f"{self.summary}; callers wait for the lock, at most {duration(LOCK_SECONDS)} each",

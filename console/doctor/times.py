@@ -3,7 +3,7 @@
 Where an index begins with the time, all are found; elsewhere those among the table's first rows.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from console import sql
@@ -16,6 +16,7 @@ from console.doctor.context import MOST, CheckContext, CheckGroup, command, coun
 from console.doctor.finding import Code, Finding
 from console.doctor.indexes import plan_nodes
 from console.doctor.repairs import VerbRepair
+from console.monitor.filters import line_of
 from console.monitor.limits import Severity
 
 OUT_OF_RANGE = Code(
@@ -137,11 +138,11 @@ def _by_index(context: CheckContext, scope: sql.Scope, name: str) -> bool:
 def _finding(queue: Queue, column: _TimeColumn, rows: list[_FarTime]) -> Finding:
     role, found = _ROLES[column.role], max(len(rows), *(row.found for row in rows))
     ids = [row.id for row in rows if row.id is not None]
-    chosen = tuple(f"--filter=id={one}" for one in ids)
+    chosen = [f"id={one}" for one in ids]
     repair = None
     if column.role == "due_at" and ids and not unavailable(queue, "reschedule"):
-        chosen = (*chosen, "--in", "0s")
-        repair = VerbRepair(queue, "reschedule", chosen, "make these messages due now (reschedule)")
+        texts = {"in": "0s", "filter": line_of(chosen)}
+        repair = VerbRepair(queue, "reschedule", texts, "make these messages due now (reschedule)")
     return Finding(
         OUT_OF_RANGE,
         f"{counted(min(found, MOST + 1), 'message')} {role.did} before the year 1 or after 9999",
@@ -154,20 +155,20 @@ def _finding(queue: Queue, column: _TimeColumn, rows: list[_FarTime]) -> Finding
         cause="whoever wrote them took milliseconds for seconds, or meant never or always",
         consequence=role.consequence,
         repair=repair,
-        command=command(queue, "reschedule", *chosen) if repair else "",
         judgement="" if repair else _judgement(queue, column, chosen),
     )
 
 
-def _judgement(queue: Queue, column: _TimeColumn, chosen: tuple[str, ...]) -> str:
+def _judgement(queue: Queue, column: _TimeColumn, chosen: Sequence[str]) -> str:
     """What is possible: verbs that end it, or the column itself."""
     by_hand = f"correct {column.name} in {column.scope.values['table']} by hand (UPDATE)"
     verbs = [one for one in _ROLES[column.role].verbs if not unavailable(queue, one)]
     if not chosen or not verbs:
         return f"no verb of this queue changes that time: {by_hand}"
     # A time that is no time proves nothing of the claim's owner.
-    options = ("--unknown",) if verbs[0] == "release" else ()
-    return f"{by_hand}, or: {command(queue, verbs[0], *chosen, *options)}"
+    options = ["--unknown"] if verbs[0] == "release" else []
+    filters = [f"--filter={one}" for one in chosen]
+    return f"{by_hand}, or: {command(queue, verbs[0], *filters, *options)}"
 
 
 CHECKS = CheckGroup(

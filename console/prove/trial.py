@@ -25,6 +25,7 @@ from console.monitor.figures import StatusRow
 from console.monitor.limits import DEFAULTS, Thresholds
 from console.monitor.sample import take_sample
 from console.rights import Rights
+from console.verbs.verb import Target
 
 _POPS_OF = 7
 _UNORDERED = {Order.NONE, Order.SESSIONS}
@@ -188,7 +189,8 @@ class Trial:
             raise DisprovedError(f"the doctor found {codes}, not {code}{unseen}")
         repairs = allowed_repairs(found, Rights.ADMIN, {code})
         require(repairs, f"{code} has no repair")
-        results = [try_repair(repair, self.database) for repair in repairs]
+        target = Target(self.database, self.installed, Rights.ADMIN, lambda _: thresholds)
+        results = [try_repair(repair, target) for repair in repairs]
         lines = "; ".join(line for one in results for line in one.lines)
         require(not any(one.failed for one in results), f"{code} was not repaired: {lines}")
         left = [one.code.name for one in self.diagnosis(thresholds).findings]

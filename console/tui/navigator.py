@@ -3,7 +3,7 @@
 Each is imported when it is first opened, so that the console starts at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from textual.app import App
 from textual.screen import Screen
@@ -88,6 +88,12 @@ class Navigator(App[None]):
         from console.tui.screens.planned import ActionScreen  # noqa: PLC0415
 
         self.push_screen(ActionScreen(self.context, key, verb, words, options, queue=queue))
+
+    def open_planned(self, key: QueueKey, verb: str, texts: Mapping[str, str]) -> None:
+        """One verb's plan, with these values of its form."""
+        from console.tui.screens.planned import ActionScreen  # noqa: PLC0415
+
+        self.push_screen(ActionScreen(self.context, key, verb, options=texts, at_once=True))
 
     def open_running(self, number: int = 0) -> None:
         """A running action; 0: the only one, or a choice of several."""

@@ -8,50 +8,46 @@ built from it.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from console.doctor import set_planner
-
 if TYPE_CHECKING:
-    from console.doctor.repairs import VerbRepair
-    from console.engines import Database
-    from console.verbs.verb import Plan, Verb
+    from console.verbs.verb import Verb
 
 MODULES = {
-    "release": "messages",
-    "requeue": "messages",
-    "doctor": "findings",
-    "end-session": "sessions",
-    "archive": "messages",
-    "purge": "messages",
-    "restore": "messages",
-    "reschedule": "messages",
-    "resize": "code",
-    "relay": "code",
-    "subscribe": "subscribers",
-    "unsubscribe": "subscribers",
-    "skip": "subscribers",
-    "maintain": "code",
-    "upgrade": "code",
-    "push": "push_pop",
-    "pop": "push_pop",
-    "complete": "push_pop",
-    "fail": "push_pop",
-    "uninstall": "code",
-    "forget": "code",
-    "pause": "decisions",
-    "resume": "decisions",
-    "protect": "decisions",
-    "unprotect": "decisions",
-    "note": "decisions",
-    "silence": "findings",
-    "ack": "findings",
-    "unsilence": "findings",
+    "release": "verbs.messages",
+    "requeue": "verbs.messages",
+    "doctor": "doctor.verbs",
+    "end-session": "verbs.sessions",
+    "archive": "verbs.messages",
+    "purge": "verbs.messages",
+    "restore": "verbs.messages",
+    "reschedule": "verbs.messages",
+    "resize": "verbs.code",
+    "relay": "verbs.code",
+    "subscribe": "verbs.subscribers",
+    "unsubscribe": "verbs.subscribers",
+    "skip": "verbs.subscribers",
+    "maintain": "verbs.code",
+    "upgrade": "verbs.code",
+    "push": "verbs.push_pop",
+    "pop": "verbs.push_pop",
+    "complete": "verbs.push_pop",
+    "fail": "verbs.push_pop",
+    "uninstall": "verbs.code",
+    "forget": "verbs.code",
+    "pause": "verbs.decisions",
+    "resume": "verbs.decisions",
+    "protect": "verbs.decisions",
+    "unprotect": "verbs.decisions",
+    "note": "verbs.decisions",
+    "silence": "doctor.verbs",
+    "ack": "doctor.verbs",
+    "unsilence": "doctor.verbs",
 }
-"""Verb -> its module, in the order in which operators see them."""
+"""Verb -> its module in `console`, in the order in which operators see them."""
 
 
 def get_verb(name: str) -> "Verb":
     """Imports only that verb's module."""
-    module = import_module(f"console.verbs.{MODULES[name]}")
+    module = import_module(f"console.{MODULES[name]}")
     verb: Verb = getattr(module, name.replace("-", "_").upper())
     return verb
 
@@ -59,12 +55,3 @@ def get_verb(name: str) -> "Verb":
 def all_verbs() -> "tuple[Verb, ...]":
     """In the order in which operators see them."""
     return tuple(map(get_verb, MODULES))
-
-
-def _plan(database: "Database", repair: "VerbRepair") -> "Plan":
-    from console.verbs.findings import plan_repair  # noqa: PLC0415  # --help needs none of it
-
-    return plan_repair(get_verb(repair.verb), database, repair)
-
-
-set_planner(_plan)

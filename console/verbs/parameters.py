@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from console.actions import BATCH as BATCH_DEFAULT
 from console.actions import MOST_BATCH
-from console.errors import ConsoleError, UsageError
+from console.errors import UsageError
 from console.formats import parse_duration, parse_moment
 from console.monitor import filters as filtering
 from console.monitor.filters import MARK, words_of
@@ -188,20 +187,6 @@ class Parameter:
         return words_of(text) if self.multiple else [text]
 
 
-def complete_filters(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Shell completion: the forms of filters up to their values, and saved filters."""
-    from console import config  # noqa: PLC0415  # a verb imports what it uses
-
-    names = [re.split("(?<=[=~.])", form)[0] for form in filtering.FORMS]
-    try:
-        found = config.load()
-        layers = [found.document.filters, *(one.filters for one in found.profiles())]
-        names += sorted({f"{MARK}{name}" for layer in layers for name in layer})
-    except ConsoleError:
-        pass  # verbs report errors in the configuration
-    return [name for name in names if name.startswith(incomplete)]
-
-
 FILTER = Parameter(
     "filter",
     "Only messages that match all filters (of several id=, any). "
@@ -209,7 +194,6 @@ FILTER = Parameter(
     FILTER_TYPE,
     multiple=True,
     metavar="F",
-    complete=complete_filters,
 )
 SUBSCRIBER = Parameter(
     "subscriber",

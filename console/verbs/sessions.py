@@ -8,7 +8,7 @@ from console.actions.execute import Control
 from console.audit import Outcome
 from console.errors import UsageError
 from console.formats import numbered
-from console.verbs.parameters import Parameter, Placement
+from console.verbs.parameters import DURATION, Parameter, Placement
 from console.verbs.verb import (
     OnProgress,
     Params,
@@ -85,10 +85,18 @@ def _plan(target: Target, values: Params) -> Plan:
     if not name:
         raise _no_session(target)
     found = ending.plan(target.database, target.queue, name)
+    lines, data = found.lines(), found.as_json()
+    if (found.session.transaction_seconds or 0.0) < (values["older"] or 0.0):
+        lines.append("  it is in another transaction by now: it is skipped")
+        return queue_plan(
+            target, "end-session", lines, single_step(_skipped, found), needed=False, data=data
+        )
     run = partial(_end, target, found)
-    return queue_plan(
-        target, "end-session", found.lines(), run, stoppable=False, data=found.as_json()
-    )
+    return queue_plan(target, "end-session", lines, run, stoppable=False, data=data)
+
+
+def _skipped(found: ending.EndPlan) -> Result:
+    return Result(Outcome.DONE, (f"{found.label} is in another transaction by now: skipped",))
 
 
 def _no_session(target: Target) -> UsageError:
@@ -136,6 +144,12 @@ END_SESSION = Verb(
             "session",
             "Its id, or a prepared transaction's name; empty: list who holds rows.",
             placement=Placement.ARGUMENT,
+        ),
+        Parameter(
+            "older",
+            "Only if its transaction is at least this old: a younger one is another.",
+            DURATION,
+            metavar="T",
         ),
     ),
 )

@@ -363,12 +363,13 @@ def _words_of(parameters: Sequence[Parameter], texts: Mapping[str, str]) -> list
 
 
 def words_from_texts(verb: Verb, texts: Mapping[str, str]) -> list[str]:
-    """The verb's options and arguments on the command line."""
+    """The verb's arguments and options on the command line."""
     found = _words_of(verb.parameters, texts)
     end = found.index("--")
+    options, arguments = found[:end], found[end + 1 :]
     # "--" is needed only before an argument that looks like an option.
-    dashed = any(word.startswith("-") for word in found[end + 1 :])
-    return found if dashed else [*found[:end], *found[end + 1 :]]
+    dashed = any(word.startswith("-") for word in arguments)
+    return found if dashed else [*arguments, *options]
 
 
 def option_words(parameter: Parameter, text: str) -> list[str]:

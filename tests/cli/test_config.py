@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from console.cli.context import complete_filters
 from console.config import KEYS, KeyLevel
-from console.verbs.parameters import complete_filters
 from tests.cli.calls import Answer, Console, call, profile
 from tests.cli.conftest import Install
 

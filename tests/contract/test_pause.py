@@ -36,6 +36,7 @@ from tests.contract.client import Client
 from tests.contract.installs import installed
 from tests.contract.traffic import at_work
 from tests.contract.variants import Variant, default
+from tests.repairs import carry_out
 from tests.servers import connect, login, value, wait_until
 from tests.warm import Forked
 
@@ -327,7 +328,7 @@ def test_an_overdue_pause_is_a_finding_and_not_a_stopped_consumer(orders: Client
     assert one.cause == "bad release"
     assert one.repair is not None
     assert one.repair.command.startswith("dbq-console resume orders")
-    one.repair.run(orders.database)
+    carry_out(one.repair, orders.database)
     assert OVERDUE not in [f.code for f in examined(orders).findings]
     assert len(orders.drain()) == 3
 

@@ -31,6 +31,7 @@ from tests.faults.doctor_tools import diagnose_ring, numbers
 from tests.faults.modelled_ring import InHand, ReaderModel, lost_numbers, unpoppable_numbers
 from tests.faults.ring_faults import RingFaults
 from tests.faults.ring_model import Store
+from tests.repairs import carry_out, plan_repair
 
 NAMED_BY: dict[str, tuple[LostKind, ...]] = {
     "orphan": (LostKind.ORPHAN,),
@@ -210,8 +211,8 @@ class Case(RingFaults):
             self._causes(finding)
         for finding in before.findings:
             if finding.repair is not None and finding.repair.unattended:
-                assert finding.repair.plan(self.ring.database)
-                finding.repair.run(self.ring.database)
+                assert plan_repair(finding.repair, self.ring.database).lines
+                carry_out(finding.repair, self.ring.database)
         for reader in self.all:
             self._repair_model(reader)
         self.assert_equal()
@@ -269,7 +270,7 @@ class Case(RingFaults):
             if finding.code.name in _BY_HAND:
                 assert finding.repair is not None
                 self.steps["relay by hand"] += 1
-                finding.repair.run(self.ring.database)
+                carry_out(finding.repair, self.ring.database)
                 assert subscribers_model.relay(self.stores, self.stores[0].size)
                 self.assert_equal()
                 after = self.diagnosis()

@@ -7,6 +7,7 @@ from console.doctor.finding import Finding
 from console.doctor.ring import CHECKS
 from console.errors import BusyError
 from tests.faults.ring_tools import Ring
+from tests.repairs import carry_out, plan_repair
 
 
 def diagnose_ring(ring: Ring, patience_seconds: float = 10.0) -> tuple[list[Finding], list[str]]:
@@ -42,16 +43,16 @@ def repair_all(ring: Ring) -> list[str]:
     for finding in findings_by_code(ring).values():
         if finding.repair is not None and finding.repair.unattended:
             assert finding.repair.summary
-            assert finding.repair.plan(ring.database)
-            lines += finding.repair.run(ring.database)
+            assert plan_repair(finding.repair, ring.database).lines
+            lines += carry_out(finding.repair, ring.database)
     return lines
 
 
 def repair_finding(ring: Ring, finding: Finding) -> None:
     """Run the repair of one finding, then the unattended ones; afterwards nothing is wrong."""
     assert finding.repair is not None
-    assert finding.repair.plan(ring.database)
-    assert finding.repair.run(ring.database)
+    assert plan_repair(finding.repair, ring.database).lines
+    assert carry_out(finding.repair, ring.database)
     repair_all(ring)
     assert findings_by_code(ring) == {}
 
@@ -64,7 +65,7 @@ def try_repairs(ring: Ring) -> int:
         assert finding.code.name not in {"slot_mismatch", "slot_count", "sequence_behind"}, finding
         if finding.repair is not None and finding.repair.unattended:
             try:
-                done += bool(finding.repair.run(ring.database))
+                done += bool(carry_out(finding.repair, ring.database))
             except BusyError:
                 continue
     return done

@@ -20,6 +20,7 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.messages import FILL
 from tests.contract.variants import SMALL_RING, Variant
+from tests.repairs import carry_out, plan_repair
 from tests.servers import connect, wait_until
 
 SOON = 0.05
@@ -251,8 +252,8 @@ def run_repair(
     assert finding.repair is not None
     assert finding.repair.summary
     assert unattended in {None, finding.repair.unattended}
-    assert finding.repair.plan(client.database)
-    return finding.repair.run(client.database)
+    assert plan_repair(finding.repair, client.database).lines
+    return carry_out(finding.repair, client.database)
 
 
 def repaired(client: Client, code: str, *, unattended: bool | None = None) -> Finding:

@@ -19,6 +19,7 @@ from tests.faults.ring_clients import (
     wait_for_progress,
 )
 from tests.faults.ring_tools import wait_for_server
+from tests.repairs import carry_out
 from tests.servers import wait_until
 
 _MOST_WAITING = model.MOST_PARKED_READ - 16
@@ -98,8 +99,9 @@ class RingFaults(ModelledRing):
             return
         self.end_all()
         for reader in self.all:
-            if count := sum(row.claimed for row in reader.in_hand_rows.values()):
-                release_claims(reader.ring.queue, count, 0.0, "alive").run(self.ring.database)
+            if any(row.claimed for row in reader.in_hand_rows.values()):
+                repair = release_claims(reader.ring.queue, 0.0, "alive")
+                carry_out(repair, self.ring.database)
                 self.steps["release"] += 1
             for row in reader.in_hand_rows.values():
                 row.claimed = False

@@ -37,6 +37,7 @@ from tests.faults.queue_faults import (
     statement_for,
     without_notes,
 )
+from tests.repairs import carry_out
 from tests.servers import connect, wait_until
 
 pytestmark = [pytest.mark.thinned(3), pytest.mark.usefixtures("short_chunks")]
@@ -126,7 +127,7 @@ def test_old_claims_without_an_owner_are_released(use: Use, variant: Variant) ->
     age(client, old.id)
     finding = finding_of(diagnosed(client), "claims_nobody")
     assert (finding.evidence["count"], finding.evidence["ids"]) == (1, [old.id])
-    run_repair(client, finding, unattended=False)
+    carry_out(finding.repair, client.database, DEFAULTS)
     assert diagnosed(client).verdict == "all clear"
     assert client.complete(young), "it was skipped"
     assert old.id in [message.id for message in client.drain()]

@@ -50,6 +50,7 @@ from tests.faults.queue_faults import (
     popped_by,
     run,
 )
+from tests.repairs import carry_out, plan_repair
 from tests.servers import connect, wait_until
 
 AT_ONCE = replace(DEFAULTS, age_seconds=Limits(0.0001))
@@ -320,8 +321,8 @@ def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> No
     assert one.repair is not None
     assert not one.repair.unattended
     assert one.command == f"dbq-console skip '{client.queue.name}' --to now search"
-    assert one.repair.plan(client.database)
-    assert "10 messages" in " ".join(one.repair.run(client.database))
+    assert plan_repair(one.repair, client.database).lines
+    assert "10 messages" in " ".join(carry_out(one.repair, client.database))
     assert pop_as(client, "search") == []
     assert len(pop_as(client, "billing")) == 3
     assert stopped(client, history) == []

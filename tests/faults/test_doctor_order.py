@@ -25,6 +25,7 @@ from tests.contract.plans import Recorder
 from tests.contract.traffic import Traffic
 from tests.contract.variants import Variant
 from tests.faults.queue_faults import change_code, filled, run, variant
+from tests.repairs import carry_out
 
 
 def archiving(design: str, **options: str) -> Variant:
@@ -141,7 +142,7 @@ def run_repairs(client: Client) -> None:
         repairs = [one.repair for one in ring.CHECKS.run(context)]
     for repair in repairs:
         assert repair is not None
-        assert repair.run(client.database)
+        assert carry_out(repair, client.database)
 
 
 # -------------------------------------------------------------------------------------- silence

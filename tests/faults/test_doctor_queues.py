@@ -60,6 +60,7 @@ from tests.faults.queue_faults import (
     wait_for_dead_rows,
     without_notes,
 )
+from tests.repairs import carry_out
 from tests.servers import READ_CATALOG, connect, login, wait_until
 from tests.unit.test_statement_columns import of_the_doctor
 
@@ -116,7 +117,8 @@ def test_a_session_that_holds_rows_is_named_and_ended(use: Use, variant: Variant
         holder.execute("BEGIN")
         popped_by(holder, client)
         assert finding.repair is not None
-        lines = replace(finding.repair, older_seconds=3600.0).run(client.database)  # type: ignore[type-var]
+        texts = {**finding.repair.texts, "older": "1h"}
+        lines = carry_out(replace(finding.repair, texts=texts), client.database)  # type: ignore[type-var]
         assert "skipped" in lines[0]
         wait_until(lambda: "rows_held" in codes_of(diagnosed(client, IMPATIENT)), "it is old")
         run_repair(client, finding_of(diagnosed(client, IMPATIENT), "rows_held"), unattended=False)

@@ -28,6 +28,7 @@ from tests.faults.doctor_tools import (
     repair_finding,
 )
 from tests.faults.ring_tools import Make, Ring, page_of_holes, wait_for_server
+from tests.repairs import carry_out, plan_repair
 from tests.servers import kill_session, restart_as_standby, wait_until
 
 
@@ -245,7 +246,7 @@ def test_numbers_of_open_transactions_are_not_lost_and_their_sessions_are_named(
         object.__setattr__(orphan.repair, "patience_seconds", 0.1)
         assert orphan.repair is not None
         with pytest.raises(BusyError, match=f"pid {holder.info.backend_pid} "):
-            orphan.repair.run(ring.database)
+            carry_out(orphan.repair, ring.database)
         assert ring.parked(connection) == set()
         # The doctor waits for a transaction that ends soon.
         later = threading.Timer(0.3, holder.execute, ["COMMIT"])
@@ -286,9 +287,8 @@ def test_more_consumed_pop_numbers_than_slots_require_a_relay(make: Make) -> Non
         first = found["spent_beyond_ring"]
         assert first.repair is not None
         assert not first.repair.unattended
-        assert first.repair.requires_name
-        name = ring.queue.name
-        assert first.repair.command == f"dbq-console relay '{name}' --yes '{name}'"
+        assert plan_repair(first.repair, ring.database).requires_name
+        assert first.repair.command == f"dbq-console relay '{ring.queue.name}'"
         repair_finding(ring, first)
         assert ring.texts() == ["message 4", "message 5"]
 

@@ -12,6 +12,7 @@ from console.doctor.context import check_context
 from console.doctor.finding import Finding
 from tests.faults.doctor_tools import diagnose_ring, numbers
 from tests.faults.ring_tools import Make, Popped, Ring
+from tests.repairs import carry_out, plan_repair
 from tests.servers import wait_until
 
 Found = dict[tuple[str, str], Finding]
@@ -37,8 +38,8 @@ def findings_by_code(ring: Ring) -> Found:
 def repair_all(ring: Ring, found: Found) -> None:
     for one in found.values():
         assert one.repair is not None
-        assert one.repair.plan(ring.database)
-        assert one.repair.run(ring.database)
+        assert plan_repair(one.repair, ring.database).lines
+        assert carry_out(one.repair, ring.database)
 
 
 @pytest.mark.parametrize(("content", "dies"), [("slot", True), ("apart", False)])
@@ -217,7 +218,7 @@ def test_claims_of_a_gone_owner_are_released(make: Make) -> None:
         (found,) = claims_at(ring)
         assert (found.code.name, found.subscriber) == ("claims_gone", "b")
         assert found.repair is not None
-        assert found.repair.run(ring.database)
+        assert carry_out(found.repair, ring.database)
         assert claims_at(ring) == []
         assert alive.execute(call, ["a"]).fetchone() is None
         assert alive.execute(call, ["b"]).fetchone() == ("message 0",)

@@ -23,6 +23,7 @@ from console.verbs.queues import install_plan
 from tests.faults.doctor_tools import diagnose_ring, findings_by_code, repair_all, repair_finding
 from tests.faults.ring_clients import clients, settle, traffic, try_relay
 from tests.faults.ring_tools import Make, Popped, Ring, wait_for_server
+from tests.repairs import carry_out
 
 KB, MB = 1000, 1_000_000
 
@@ -191,7 +192,7 @@ def test_a_content_without_a_slot_is_moved_into_the_archive(make: Make) -> None:
             finding = findings_now(ring)["content_without_slot"]
             assert finding.evidence == {"count": 2, "ids": [2, 3]}
             assert finding.repair is not None
-            lines = finding.repair.run(ring.database)
+            lines = carry_out(finding.repair, ring.database)
             assert lines == ["moved into the archive: 2 contents without a slot"]
         archived = connection.execute(
             ring.sql("SELECT id, payload, state, reason FROM {archive} ORDER BY id")

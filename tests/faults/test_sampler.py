@@ -28,6 +28,7 @@ from console.monitor.sampler import Reading, Sampler
 from console.monitor.snapshot import QueueSnapshot
 from tests.contract.client import Client
 from tests.proxy import Proxy
+from tests.repairs import carry_out
 from tests.servers import (
     PATIENCE_SECONDS,
     connect,
@@ -293,7 +294,7 @@ def test_a_prepared_transaction_is_shown_as_a_holder(own_server: EmbeddedServer,
         assert finding.evidence["session"] == "left 'behind"
         assert finding.repair is not None
         assert not finding.repair.unattended
-        finding.repair.run(database)
+        carry_out(finding.repair, database)
         assert not forgotten(0.01)
     assert value(url, "SELECT count(*) FROM pg_prepared_xacts") == 0
 

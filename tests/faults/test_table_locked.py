@@ -24,6 +24,7 @@ from console.tui.findings import queue_findings
 from tests.cli.calls import Console
 from tests.contract.due_jobs import DUE_JOBS
 from tests.poolers import PROGRAM, pgbouncer, through
+from tests.repairs import carry_out
 from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
 from tests.tui.test_faults import watching
 
@@ -135,7 +136,7 @@ def test_ending_the_root_frees_everybody(locked: Locked) -> None:
     with closing(open_database(locked.url)) as database:
         repair = table_locked(database)["orders"].repair
         assert repair is not None
-        repair.run(database)
+        carry_out(repair, database)
         wait_until(lambda: waiters(locked.url) == 0, "nobody waits")
         assert not table_locked(database)
 
@@ -164,7 +165,7 @@ async def test_the_dialog_of_the_finding_names_the_root_and_the_stopped(locked: 
             await console.press("tab", "home", "enter")
             await console.until(lambda: console.is_at(FindingDialog))
             await console.resize(160, 48)
-            await console.until(lambda: f"end-session orders {locked.root}" in console.picture)
+            await console.until(lambda: f"terminate session {locked.root}" in console.picture)
             assert "table_locked" in console.picture
             assert root in console.picture
             assert f"{ddl} (" in console.picture
@@ -209,7 +210,7 @@ def test_an_adopted_queue_has_the_finding_too(database_url: str, preset: str, ta
             answer = console(verb, "jobs")
             assert root in answer.text + answer.err, verb
         assert found.repair is not None
-        found.repair.run(database)
+        carry_out(found.repair, database)
         wait_until(lambda: waiters(database_url) == 0, "nobody waits")
 
 
@@ -235,7 +236,7 @@ def test_each_queue_that_one_root_stops_says_which_others(database_url: str) -> 
         assert [len(one) for one in stopped if isinstance(one, list)] == [1, 2, 3]
         repair = found["bills"].repair
         assert repair is not None
-        repair.run(database)
+        carry_out(repair, database)
         wait_until(lambda: waiters(database_url) == 0, "nobody waits")
         assert not table_locked(database)
 
@@ -258,6 +259,6 @@ def test_behind_a_pooler_the_root_is_the_session_of_the_pool(database_url: str) 
             repair = table_locked(database)["orders"].repair
             assert database.pooled
             assert repair is not None
-            repair.run(database)
+            carry_out(repair, database)
             wait_until(lambda: waiters(database_url) == 0, "nobody waits")
             assert not table_locked(database)

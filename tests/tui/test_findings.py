@@ -2,9 +2,8 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from console.actions.install import install
 from console.actions.pop import pop_many
@@ -22,10 +21,13 @@ from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 from console.tui import ConsoleApp
 from console.tui.context import Setup
-from console.tui.dialogs.finding import FindingDialog, Phase
+from console.tui.dialogs.finding import FindingDialog
 from console.tui.open_connection import OpenConnection
+from console.tui.screens.form import Stage
+from console.tui.screens.planned import ActionScreen
 from console.tui.store import Store
 from console.tui.tabs.findings import FindingsTable
+from console.verbs.verb import Plan, Target
 from tests.tui.feeds import queue
 from tests.tui.opened import Opened, conn, opened, picture, threads_ended
 
@@ -33,31 +35,22 @@ CRITICAL = Code("orphan", Severity.CRITICAL, "")
 WARNING = Code("claims_gone", Severity.WARNING, "")
 NOTE = Code("bloat", Severity.NOTE, "")
 NOW = datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC)
-OpenRepair = tuple[Opened, FindingDialog, list[object]]
 
 
 @dataclass
 class FakeRepair:
-    """Counts its plans and runs."""
+    """Only its form's screen may plan it."""
 
-    requires_name: bool = False
+    queue: Queue
     rights: Rights = Rights.OPERATOR
+    verb: str = "release"
+    texts: Mapping[str, str] = field(default_factory=lambda: {"unknown": "yes"})
     summary: str = "release [bold] of them"
     command: str = "dbq-console release mail"
     unattended: bool = True
-    planned: int = 0
-    done: int = 0
-    refuses: bool = False
 
-    def plan(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
-        self.planned += 1
-        return ["release public.mail", "  4 messages [bold]"]
-
-    def run(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
-        self.done += 1
-        if self.refuses:
-            raise RefusedError("Could not release.", why="a lock", next_step="Try again.")
-        return ["released 4"]
+    def plan(self, target: Target) -> Plan:
+        raise AssertionError(target)
 
 
 def a_queue(name: str, kind: str = "claim") -> Queue:
@@ -108,9 +101,14 @@ async def test_findings_are_ordered_by_severity_then_repairable_then_oldest() ->
         await show_diagnoses(
             console,
             diagnosis("mail", finding(WARNING, "stuck", minutes=3), finding(NOTE, "bloated")),
-            diagnosis("late", finding(WARNING, "repairable", minutes=1, repair=FakeRepair())),
+            diagnosis(
+                "late",
+                finding(WARNING, "repairable", minutes=1, repair=FakeRepair(a_queue("mail"))),
+            ),
             diagnosis("bills", finding(WARNING, "held", minutes=40)),
-            diagnosis("orders", finding(CRITICAL, "21 orphans", repair=FakeRepair())),
+            diagnosis(
+                "orders", finding(CRITICAL, "21 orphans", repair=FakeRepair(a_queue("mail")))
+            ),
         )
         shown = rows(console)
         assert [line.split()[:2] for line in shown] == [
@@ -237,83 +235,56 @@ async def test_tab_goes_to_the_findings_and_back_and_the_cursor_stays_on_its_fin
 
 
 @asynccontextmanager
-async def open_repair(repair: FakeRepair, **options: Any) -> AsyncIterator[OpenRepair]:
-    """The open dialog of a finding with a repair; and the queues that the doctor should examine."""
-    where = conn("prod-orders", Rights.OPERATOR)
-    async with opened(connections=[where], **options) as console:
-        examined: list[object] = []
-        console.app.examine = lambda key=None: examined.append(key)  # type: ignore[method-assign]
+async def open_finding(repair: FakeRepair) -> AsyncIterator[Opened]:
+    """The open dialog of a finding with a repair."""
+    async with opened(connections=[conn("prod-orders", Rights.OPERATOR)]) as console:
         await console.give(queue("mail", "claim", claimed=4, stuck=4))
         await show_diagnoses(
             console, diagnosis("mail", finding(WARNING, "4 claims", minutes=3, repair=repair))
         )
         await console.press("tab", "enter")
-        yield console, dialog(console), examined
+        dialog(console)
+        yield console
 
 
-async def test_a_repair_runs_only_after_its_plan_and_a_yes() -> None:
-    repair = FakeRepair()
-    async with open_repair(repair) as (console, screen, examined):
-        await console.until(lambda: screen.phase is Phase.PLANNED)
-        assert (repair.planned, repair.done) == (1, 0)
-        screen.phase = Phase.PLANNING
-        await console.press("y")  # before the plan
-        screen.phase = Phase.PLANNED
-        assert repair.done == 0
-        assert "4 messages [bold]" in console.picture
-        assert "y runs it" in console.picture
-        await console.press("y")
-        await console.until(lambda: screen.phase is Phase.DONE)
-        assert repair.done == 1
-        assert "released 4" in console.picture
-        assert examined == [("prod-orders", "public", "mail")]
-        await console.press("y")
-        assert repair.done == 1
+async def test_a_repair_is_planned_on_the_screen_of_its_verb() -> None:
+    async with open_finding(FakeRepair(a_queue("mail"))) as console:
+        assert "release [bold] of them" in console.picture
+        assert "r shows the plan" in console.picture
+        await console.press("r")
+        screen = console.app.screen
+        assert isinstance(screen, ActionScreen)
+        assert (screen.verb.name, screen.key) == ("release", ("prod-orders", "public", "mail"))
+        await console.press("escape")
+        dialog(console)
+        await console.until(lambda: "examining it again" in console.picture)
+        console.clock.now += 1
+        await show_diagnoses(console, diagnosis("mail", finding(WARNING, "2 claims")))
+        await console.until(lambda: "still finds: 2 claims" in console.picture)
         console.clock.now += 1
         await show_diagnoses(console, diagnosis("mail"))
         await console.until(lambda: "no longer finds it" in console.picture)
-
-
-async def test_a_repair_on_production_requires_the_queues_name() -> None:
-    repair = FakeRepair()
-    async with open_repair(repair, production={"prod-orders"}) as (console, screen, _):
-        await console.until(lambda: screen.phase is Phase.PLANNED)
-        await console.press("y", "enter")
-        assert repair.done == 0
-        await console.until(lambda: "That is not the queue" in console.picture)
-        await console.press("backspace", *"mail", "enter")
-        await console.until(lambda: screen.phase is Phase.DONE)
-        assert repair.done == 1
-
-
-async def test_a_repair_without_its_right_is_refused_and_only_shown_as_a_command() -> None:
-    repair = FakeRepair(rights=Rights.ADMIN)
-    async with open_repair(repair) as (console, _, _):
-        assert "It needs the right admin; this connection has operator" in console.picture
-        await console.press("y")
-        assert (repair.planned, repair.done) == (0, 0)
-        await console.press("o")
-        assert console.app.clipboard == "dbq-console release mail --profile prod-orders"
         await console.press("escape")
         assert console.app.screen is console.overview
 
 
-async def test_no_repair_runs_on_old_figures_and_its_error_is_shown_in_full() -> None:
-    repair = FakeRepair(refuses=True)
-    async with open_repair(repair) as (console, screen, _):
-        await console.until(lambda: screen.phase is Phase.PLANNED)
+async def test_a_repair_without_its_right_is_refused_and_only_shown_as_a_command() -> None:
+    async with open_finding(FakeRepair(a_queue("mail"), rights=Rights.ADMIN)) as console:
+        assert "It needs the right admin; this connection has operator" in console.picture
+        await console.press("r")
+        dialog(console)
+        await console.press("o")
+        assert console.app.clipboard == "dbq-console release mail --profile prod-orders"
+
+
+async def test_no_repair_is_planned_on_old_figures() -> None:
+    async with open_finding(FakeRepair(a_queue("mail"))) as console:
         console.feed.fail()
-        await console.pilot.pause()
-        await console.press("y")
-        assert repair.done == 0
-        assert "nothing is done on old figures" in console.picture
+        await console.until(lambda: "nothing is done on old figures" in console.picture)
+        await console.press("r")
+        dialog(console)
         await console.give(queue("mail", stuck=1))
-        await console.until(lambda: screen.phase is Phase.PLANNED)
-        assert (repair.planned, repair.done) == (2, 0)
-        await console.press("y")
-        await console.until(lambda: screen.phase is Phase.FAILED)
-        for words in ("Could not release.", "a lock", "Try again."):
-            assert words in console.picture
+        await console.until(lambda: "r shows the plan" in console.picture)
 
 
 async def test_evidence_is_shown_escaped() -> None:
@@ -409,7 +380,7 @@ def stuck_queue(database: Database, url: str) -> Queue:
     return mail
 
 
-async def test_three_keys_release_the_claims_whose_owner_is_gone(
+async def test_a_few_keys_release_the_claims_whose_owner_is_gone(
     database: Database, database_url: str
 ) -> None:
     mail = stuck_queue(database, database_url)
@@ -422,12 +393,17 @@ async def test_three_keys_release_the_claims_whose_owner_is_gone(
         table = console.overview.query_one(FindingsTable)
         await console.until(lambda: bool(table.row and table.row.code == GONE.name))
         await console.press("tab", "enter")
-        screen = dialog(console)
-        while screen.phase not in {Phase.RUNNING, Phase.DONE}:
-            # If a sample fails just then, nothing is done on old figures, and a new plan is made.
-            await console.until(lambda: screen.phase is Phase.PLANNED)
-            await console.press("y")
-        await console.until(lambda: screen.phase is Phase.DONE)
+        dialog(console)
+        await console.press("r")
+        screen = app.screen
+        assert isinstance(screen, ActionScreen)
+        await console.until(lambda: screen.stage is Stage.PLAN)
+        assert "4 messages" in picture(app)
+        while screen.stage is not Stage.RESULT:
+            # If a sample fails just then, nothing is done on old figures.
+            await console.press("y", "enter")
+        assert "4 done" in picture(app)
+        await console.press("escape")
         await console.until(lambda: "no longer finds it" in picture(app))
     threads_ended()
     with database.transaction("pop") as connection:

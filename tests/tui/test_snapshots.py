@@ -19,7 +19,7 @@ from console.rights import Rights
 from console.tui import ConsoleApp
 from console.tui.context import Setup
 from console.tui.dialogs.audit_entry import AuditRow
-from console.tui.dialogs.finding import FindingDialog, Phase
+from console.tui.dialogs.finding import FindingDialog
 from console.tui.screens import audit
 from console.tui.screens.audit import AuditScreen
 from console.tui.screens.connections import ConnectionsScreen
@@ -31,7 +31,7 @@ from console.tui.tabs.slots import QueueSlotMap, SlotsTab
 from tests.tui.feeds import FakeClock, FakeFeed, nine_queues, queue
 from tests.tui.opened import Bare, Opened, conn, invisible
 from tests.tui.test_audit import AT, ENTRY, INSTALL, RUNNING
-from tests.tui.test_findings import NOW, WARNING, FakeRepair, diagnosis, finding
+from tests.tui.test_findings import NOW, WARNING, FakeRepair, a_queue, diagnosis, finding
 from tests.tui.test_messages import QUEUE, message
 from tests.tui.test_slots import MAP
 from tests.tui.test_slots import QUEUE as RING
@@ -177,9 +177,8 @@ async def tab_of(console: Opened, key: tuple[str, str, str], name: str) -> Any:
 
 def add_repairable_finding(console: Opened) -> None:
     """Add a finding of the doctor that has a repair."""
-    found = finding(
-        WARNING, "14 claims whose consumer disconnected", minutes=3, repair=FakeRepair()
-    )
+    repair = FakeRepair(a_queue("mail"))
+    found = finding(WARNING, "14 claims whose consumer disconnected", minutes=3, repair=repair)
     console.app.context.store.add_diagnoses(
         "prod", [diagnosis("mail", found)], console.clock.now, NOW, next_seconds=30.0
     )
@@ -241,17 +240,17 @@ def test_a_message_with_json(screen_matches: Callable[..., bool]) -> None:
     assert screen_matches(run)
 
 
-def test_the_plan_of_a_repair(screen_matches: Callable[..., bool]) -> None:
+def test_a_finding_with_a_repair(screen_matches: Callable[..., bool]) -> None:
     async def run(console: Opened) -> None:
         await console.give(*nine_queues())
         add_repairable_finding(console)
         found = console.app.context.store.findings(console.clock.now)
-        dialog = await console.opens(
+        await console.opens(
             FindingDialog,
             console.app.open_finding,
             next(one for one in found if one.code == WARNING.name),
         )
-        await console.until(lambda: dialog.phase is Phase.PLANNED)
+        await console.until(lambda: "shows the plan" in console.picture)
 
     assert screen_matches(run, connections=(conn(),))
 

@@ -113,7 +113,7 @@ def test_more_open_conversations_than_messages_explain_are_a_leak(
     assert codes(found) == ["broker_conversations"] * leaks
     over = states.get("DI", 0) + states.get("ER", 0)
     for finding in found:
-        assert finding.repair == (end_conversations(QUEUE, over) if over else None)
+        assert finding.repair == (end_conversations(QUEUE) if over else None)
     for finding in check_leak(ADOPTED, states, ready):
         assert finding.repair is None
 
@@ -125,11 +125,10 @@ def test_ended_conversations_are_reported_above_10_000_only() -> None:
     assert found.repair is None
 
 
-def test_ending_many_conversations_requires_the_queue_name() -> None:
-    few, many = end_conversations(QUEUE, 3), end_conversations(QUEUE, 5_000)
-    assert (few.requires_name, many.requires_name) == (False, True)
-    assert few.command == "dbq-console release orders"
-    repairs: list[Repair] = [few, enable_queue(QUEUE)]
+def test_repairs_of_service_broker_are_verbs() -> None:
+    repairs: list[Repair] = [end_conversations(QUEUE), enable_queue(QUEUE)]
+    commands = [repair.command for repair in repairs]
+    assert commands == ["dbq-console release orders", "dbq-console requeue orders"]
     assert all(repair.summary for repair in repairs)
 
 
@@ -196,7 +195,7 @@ def test_all_checks_run_each_in_its_own_transaction(odbc: Odbc, database: Databa
     found, unseen = run_checks(database)
     expected = ["broker_queue_off", "broker_undelivered", "broker_conversations"]
     assert codes(found) == expected
-    assert found[2].repair == end_conversations(QUEUE, 1_500)
+    assert found[2].repair == end_conversations(QUEUE)
     assert unseen == ["activation: its monitor is not visible: somebody lacks VIEW SERVER STATE"]
     begun, ended = (odbc.sent.count(f"{word} TRANSACTION") for word in ("BEGIN", "COMMIT"))
     assert begun == ended == 4, "each statement is alone in its transaction"

@@ -12,6 +12,7 @@ from console.designs import DESIGNS
 from console.doctor import repairs
 from console.doctor.repairs import VerbRepair
 from console.engines import open_database
+from console.monitor.limits import DEFAULTS
 from console.rights import Rights
 from console.verbs import MODULES, get_verb
 from console.verbs import verb as verb_module
@@ -27,10 +28,10 @@ def queue_of(design: str, name: str = "mail") -> Queue:
 
 CLAIM, RING = queue_of("claim"), queue_of("ring", "--size")
 REPAIRS: list[tuple[VerbRepair, str, dict[str, object]]] = [
-    (repairs.release_claims(CLAIM, 3, SECONDS), "release", {}),
-    (repairs.release_claims(CLAIM, 3, SECONDS, "unknown"), "release", {"unknown": True}),
+    (repairs.release_claims(CLAIM, SECONDS), "release", {}),
+    (repairs.release_claims(CLAIM, SECONDS, "unknown"), "release", {"unknown": True}),
     (
-        repairs.release_claims(CLAIM, 3, SECONDS, "alive"),
+        repairs.release_claims(CLAIM, SECONDS, "alive"),
         "release",
         {"filter": ("older=120s",), "force": True},
     ),
@@ -38,10 +39,18 @@ REPAIRS: list[tuple[VerbRepair, str, dict[str, object]]] = [
     (repairs.upgrade(CLAIM, by_hand=False), "upgrade", {}),
     (repairs.maintain_queue(CLAIM, "vacuum"), "maintain", {}),
     (repairs.relay(RING), "relay", {}),
-    (repairs.terminate_session(CLAIM, 4711, SECONDS), "end-session", {"session": "4711"}),
-    (repairs.terminate_session(CLAIM, "--x=1", SECONDS), "end-session", {"session": "--x=1"}),
+    (
+        repairs.terminate_session(CLAIM, 4711, SECONDS),
+        "end-session",
+        {"session": "4711", "older": 120.0},
+    ),
+    (
+        repairs.terminate_session(CLAIM, "--x=1", SECONDS),
+        "end-session",
+        {"session": "--x=1", "older": 120.0},
+    ),
     (repairs.enable_queue(CLAIM), "requeue", {}),
-    (repairs.end_conversations(CLAIM, 3), "release", {}),
+    (repairs.end_conversations(CLAIM), "release", {}),
 ]
 
 
@@ -65,24 +74,23 @@ def test_a_repair_is_the_verb_that_its_command_line_names(
 
     found_verb = get_verb(verb)
     constant = verb.replace("-", "_").upper()
-    module = f"console.verbs.{MODULES[verb]}"
+    module = f"console.{MODULES[verb]}"
     monkeypatch.setattr(f"{module}.{constant}", replace(found_verb, make_plan=plan))
     monkeypatch.setattr(Target, "protection", None)
     database = open_database("postgresql://nobody@127.0.0.1:1/nothing")
-    assert repair.plan(database) == ("planned",)
+    limits = replace(DEFAULTS, stuck_after_seconds=SECONDS)
+    planned = repair.plan(Target(database, CLAIM, Rights.ADMIN, lambda _: limits))
+    assert (planned.lines, planned.run_to_end()) == (("planned",), ("done",))
     ((target, values),) = calls
     default = verb_module.values_from_texts(
         found_verb, {one.name: "x" for one in found_verb.parameters if one.required}
     )
     assert values == {**default, **arguments}
-    assert (target.queue, target.rights) == (repair.queue, repair.rights)
-    assert target.thresholds_of("mail").stuck_after_seconds == repair.stuck_after_seconds
+    assert target.queue == repair.queue
+    assert target.thresholds_of("mail") == limits
     command_words = shlex.split(repair.command)
-    assert command_words[:2] == ["dbq-console", verb]
-    assert repair.queue.name in command_words
-    assert repair.rights >= found_verb.right(values) > Rights.READ_ONLY
+    assert command_words[:3] == ["dbq-console", verb, repair.queue.name]
+    assert verb_module.values_from_texts(found_verb, repair.texts) == values
+    assert repair.rights == found_verb.right(values) > Rights.READ_ONLY
     assert repair.summary
-    assert set(repair.arguments) <= set(command_words)
-    if not isinstance(repair, repairs.EndSession):
-        assert repair.run(database) == ("done",)
     database.close()

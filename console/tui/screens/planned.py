@@ -184,9 +184,11 @@ class ActionScreen(PlannedScreen):
         running: ActionRun | None = None,
         *,
         queue: Queue | None = None,
+        at_once: bool = False,
     ) -> None:
         """`words`: filters; `options`: the other fields, by the command line's names; `queue`: that
-        of `key`, if it was looked up already."""
+        of `key`, if it was looked up already; `at_once`: the plan is made without a wait for the
+        form, to which Escape goes back."""
         super().__init__(context, key, running)
         self._key = key
         self.verb = get_verb(verb)
@@ -198,6 +200,7 @@ class ActionScreen(PlannedScreen):
         elif words:
             self._initial["filter"] = line_of(words)
         self._queue = queue
+        self._at_once = at_once
         self._counted = 0
 
     def draw_body(self, now: float, *, paused: bool) -> None:
@@ -236,6 +239,8 @@ class ActionScreen(PlannedScreen):
             self._refuse(RefusedError(what, why=f"{why[:1].upper()}{why[1:]}."))
         elif fields := self.verb.parameters_for(queue):
             self.show_fields(fields, self._initial)
+            if self._at_once:
+                self.after_refresh(self.action_go)
         else:
             self.plan()
 

@@ -9,21 +9,18 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-import click
-
 from console import audit, sql
 from console.actions.execute import Control
 from console.audit import Outcome, Subject
 from console.catalog import Queue
 from console.doctor.checks import CODES
 from console.doctor.finding import Code, Diagnosis, Finding, Repair, countdown
-from console.doctor.repairs import VerbRepair, allowed_repairs, try_repair
+from console.doctor.repairs import allowed_repairs, try_repair
 from console.doctor.stopped_consumers import STOPPED, ConsumptionHistory
-from console.engines import Database
-from console.errors import UsageError
+from console.errors import ConnectionFailedError, ConsoleError, UsageError
 from console.formats import duration, numbered
-from console.monitor.limits import DEFAULTS, Severity
-from console.verbs.parameters import DURATION, Parameter, Placement
+from console.monitor.limits import Severity
+from console.verbs.parameters import DURATION, SUBSCRIBER, Parameter, Placement
 from console.verbs.verb import (
     OnProgress,
     Params,
@@ -33,8 +30,6 @@ from console.verbs.verb import (
     Target,
     Verb,
     single_step,
-    texts_from_words,
-    values_from_texts,
 )
 
 _BY_NAME = {code.name: code for code in CODES}
@@ -43,7 +38,7 @@ Pair = tuple[str, str]
 _SHOWN = "  it is shown in grey; doctor, check and metrics do not count it"
 
 
-def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+def _complete(_: object, __: object, incomplete: str) -> list[str]:
     return [name for name in _BY_NAME if name.startswith(incomplete)]
 
 
@@ -280,41 +275,34 @@ UNSILENCE = Verb(
 )
 
 
-def plan_repair(verb: Verb, database: Database, repair: VerbRepair) -> Plan:
-    """The verb's plan for the command line of a repair."""
-    # A repair is confirmed before it runs.
-    words = (
-        repair.arguments[: repair.arguments.index("--yes")]
-        if "--yes" in repair.arguments
-        else repair.arguments
-    )
-    if any(one.placement is Placement.ARGUMENT for one in verb.parameters):
-        words = (*words[:-1], "--", words[-1])  # a session's name may look like an option
-    thresholds = replace(DEFAULTS, stuck_after_seconds=repair.stuck_after_seconds)
-    target = Target(database, repair.queue, repair.rights, lambda _: thresholds)
-    return verb.plan(target, values_from_texts(verb, texts_from_words(verb, words)))
+def plan_repairs(target: Target, diagnosis: Diagnosis, values: Params) -> Plan:
+    """What `doctor --fix` would do about what was found: each repair's plan, one after another.
 
-
-def _plan_doctor(target: Target, values: Params) -> Plan:
-    del values
-    (diagnosis,) = _examined(target, [target.queue])
-    repairs = allowed_repairs(diagnosis, target.rights)
-    lines = [f"doctor {target.queue.label}: {diagnosis.verdict}"]
-    lines += [f"  {one.severity_text}: {one.summary}" for one in diagnosis.findings]
-    lines += [f"  not examined: {why}" for why in diagnosis.unseen]
-    lines += [f"  {line}" for repair in repairs for line in repair.plan(target.database)]
-    if not repairs:
-        lines.append("  nothing here can be repaired without your judgement")
-    subject = Subject.of(target.database, target.queue, "doctor --fix")
+    A finding that its repair cannot be planned for says so, and the others follow."""
+    if name := values["subscriber"]:
+        target.queue.of(name)  # UsageError, which names the subscribers
+    repairs = allowed_repairs(diagnosis, target.rights, values["code"], name or "")
+    plans = [(repair, _lines_of(repair, target)) for repair in repairs]
+    lines = [line for _, of in plans for line in of]
     return Plan(
-        subject,
+        Subject.of(target.database, target.queue, "doctor --fix"),
         target.queue,
-        tuple(lines),
+        tuple(lines or ["Nothing here can be repaired without your judgement."]),
         requires_name=True,
         run=partial(_repair, target, repairs),
         needed=bool(repairs),
         count=len(repairs),
+        data={"repairs": [{"summary": one.summary, "lines": list(of)} for one, of in plans]},
     )
+
+
+def _lines_of(repair: Repair, target: Target) -> Sequence[str]:
+    try:
+        return repair.plan(target).lines
+    except ConnectionFailedError:
+        raise
+    except ConsoleError as error:
+        return [f"not planned: {repair.summary}: {error.what} {error.why}".rstrip()]
 
 
 def _repair(
@@ -322,19 +310,51 @@ def _repair(
 ) -> Result:
     """Each is proven again first; a running one is not cut off."""
     lines: list[str] = []
-    outcome = Outcome.DONE
-    for done, repair in enumerate(repairs):
+    failed = done = 0
+    for repair in repairs:
         control.wait(0.0)
         if control.stopped:
-            lines.append(f"{numbered(len(repairs) - done, 'repair')} not started")
-            outcome = Outcome.STOPPED
-            break
-        on_progress(Progress(done, len(repairs), repair.summary))
-        one = try_repair(repair, target.database)
-        lines += one.lines
-        outcome = Outcome.FAILED if one.failed else outcome
+            lines.append(f"{numbered(len(repairs) - done - failed, 'repair')} not started")
+            return Result(Outcome.STOPPED, tuple(lines), done=done)
+        on_progress(Progress(done + failed, len(repairs), repair.summary))
+        result = try_repair(repair, target)
+        lines += result.lines
+        failed += result.failed
+        done += not result.failed
+    return Result(Outcome.FAILED if failed else Outcome.DONE, tuple(lines), done=done)
+
+
+def _plan_doctor(target: Target, values: Params) -> Plan:
+    (diagnosis,) = _examined(target, [target.queue])
+    plan = plan_repairs(target, diagnosis, values)
+    lines = [f"doctor {target.queue.label}: {diagnosis.verdict}"]
+    lines += [f"  {one.severity_text}: {one.summary}" for one in diagnosis.findings]
+    lines += [f"  not examined: {why}" for why in diagnosis.unseen]
+    lines += [f"  {line}" for line in plan.lines]
+    return replace(plan, lines=tuple(lines), run=partial(_repair_and_examine, target, plan))
+
+
+def _repair_and_examine(
+    target: Target, plan: Plan, control: Control, on_progress: OnProgress
+) -> Result:
+    result = plan.run(control, on_progress)
     (after,) = _examined(target, [target.queue])
-    return Result(outcome, (*lines, f"{target.queue.label}: {after.verdict}"))
+    return replace(result, lines=(*result.lines, f"{target.queue.label}: {after.verdict}"))
 
 
-DOCTOR = Verb("doctor", "run the repairs that need no judgement", _plan_doctor, fixed=("--fix",))
+DOCTOR = Verb(
+    "doctor",
+    "run the repairs that need no judgement",
+    _plan_doctor,
+    parameters=(
+        Parameter(
+            "code",
+            "With --fix: repair only these findings, even if they need your judgement.",
+            multiple=True,
+            metavar="CODE",
+            complete=_complete,
+        ),
+        replace(SUBSCRIBER, help="With --fix: only the findings of this subscriber of a ring."),
+    ),
+    fixed=("--fix",),
+)
