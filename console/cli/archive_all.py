@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from console.actions.plan import MANY_MESSAGES
-from console.catalog import Kind
+from console.audit import Outcome, Subject
+from console.catalog import Kind, every_queue
 from console.cli.context import Call
-from console.cli.pipeline_progress import plan_confirmed, progress
+from console.cli.pipeline_progress import progress
+from console.cli.planned import confirmed, run_to_end
 from console.cli.several import exit_status_of, profiles_of
 from console.cli.streams import narrate
 from console.engines import Database
@@ -21,6 +24,7 @@ from console.pipeline.archive.job import ArchivePreview, ArchiveResult
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
 from console.rights import Rights
+from console.verbs.verb import Plan, Result, single_step
 
 _NOTHING = (
     "nothing to archive: purged and archived messages stay for a time, for restore (--retention)"
@@ -65,10 +69,13 @@ def archive_all(  # noqa: PLR0913  # a verb's options
         _plan(one, lake, ages, found, alone=len(connections_of) == 1)
     name = group or fleet or next((db.label for db, _ in found.planned), "")
     whose = "group" if group else "fleet" if fleet else "connection"
-    if _confirmed(call, found, (whose, name), yes, master, dry_run=dry_run):
-        if shared:
-            lake.open_to_group()
-        _run(call, found, lake, master, connections)
+    run = partial(_run, call, found, lake, master, connections, shared=shared)
+    plan = _plan_of(call, found, (whose, name), master, run)
+    if confirmed(call, plan, yes, dry_run=dry_run or not found.planned):
+        if not call.json:
+            narrate("\n".join(plan.lines))
+        result = run_to_end(plan)
+        call.answer(result.data, result.lines)
     if found.statuses:
         sys.exit(exit_status_of(found.statuses))
 
@@ -104,46 +111,46 @@ def _plan(call: Call, lake: Lake, ages: Mapping[str, Any], found: _Queues, *, al
             found.planned.append((database, offered))
 
 
-def _confirmed(
+def _plan_of(
     call: Call,
     found: _Queues,
-    named: tuple[str, str],
-    yes: str | None,
+    about: tuple[str, str],
     master: str | None,
-    *,
-    dry_run: bool,
-) -> bool:
-    """Whether to continue; if not, the plan is the result. `named`: of what the name confirms the
-    plan, and the name."""
-    whose, name = named
+    run: Callable[[], Result],
+) -> Plan:
+    """`about`: as of `Plan`."""
     lines = [line for _, offered in found.planned for line in offered.lines()]
     lines += [spark.security(master).line, *found.problems] if found.planned else found.problems
-    plan = {
-        "queues": [_of(database, offered) for database, offered in found.planned],
-        "problems": found.problems,
-    }
     production = any(call.production(database) for database, _ in found.planned)
-    if not plan_confirmed(
-        call,
-        plan,
-        lines or [_NOTHING],
-        yes,
-        dry_run=dry_run or not found.planned,
-        name=name,
-        whose=whose,
+    return Plan(
+        Subject(job.VERB, "", "", about[1]),
+        every_queue(),
+        tuple(lines or [_NOTHING]),
         requires_name=found.rows > MANY_MESSAGES or production,
-    ):
-        return False
-    if not call.json:
-        narrate("\n".join(lines))
-    return True
+        run=single_step(run),
+        data={
+            "queues": [_of(database, offered) for database, offered in found.planned],
+            "problems": found.problems,
+        },
+        about=about,
+    )
 
 
 def _of(database: Database, offered: ArchivePreview) -> dict[str, Any]:
     return {"connection": database.label, **offered.as_json()}
 
 
-def _run(call: Call, found: _Queues, lake: Lake, master: str | None, connections: int) -> None:
+def _run(
+    call: Call,
+    found: _Queues,
+    lake: Lake,
+    master: str | None,
+    connections: int,
+    *,
+    shared: bool,
+) -> Result:
+    if shared:
+        lake.open_to_group()
     done: list[dict[str, Any]] = []
     lines: list[str] = []
     with spark.tasks(job.VERB, master) as spreading:
@@ -170,7 +177,7 @@ def _run(call: Call, found: _Queues, lake: Lake, master: str | None, connections
         "problems": found.problems,
         "done": sum(one["result"]["exported"] for one in done),
     }
-    call.answer(value, [*lines, *found.problems])
+    return Result(Outcome.DONE, (*lines, *found.problems), data=value)
 
 
 def total_of(done: Sequence[ArchiveResult]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -39,6 +38,8 @@ COMMAND_LINE = "console.cli.command_line"
 """Key of a click context's meta: the options given before the verb."""
 ON_RESULT = "console.cli.on_result"
 """Key of a click context's meta: a callback that also receives the result of the verb."""
+ON_ONLY_PLANNED = "console.cli.on_only_planned"
+"""Key of a click context's meta: a callback where a plan was shown and not confirmed."""
 
 
 @dataclass(frozen=True)
@@ -189,39 +190,6 @@ class Call:
 
         with database.transaction("read the catalog", read_only=True) as connection:
             return catalog.is_production(connection)
-
-    def confirmed(
-        self,
-        plan: Mapping[str, object],
-        lines: Sequence[str],
-        yes: str | None,
-        *,
-        dry_run: bool,
-        requires_name: bool,
-    ) -> bool:
-        """Whether to continue with a plan for one queue; if not, the plan is the result.
-
-        False: a dry run. RefusedError if `yes` does not confirm it.
-        """
-        name = str(plan["queue"])
-        if dry_run or not confirms(yes, name, requires_name=requires_name):
-            self.planned({"queue": name, "schema": plan["schema"], "plan": plan}, lines)
-        if not dry_run:
-            require_confirmation(yes, name, requires_name=requires_name)
-        return not dry_run
-
-    def acted(
-        self,
-        plan: Mapping[str, object],
-        result: Mapping[str, object],
-        lines: Sequence[str],
-        *,
-        done: int,
-    ) -> None:
-        """Print the result of a confirmed plan. `done`: the number of messages or steps; 1 for a
-        queue or a session."""
-        where = {"queue": plan["queue"], "schema": plan["schema"]}
-        self.answer({**where, "plan": plan, "done": done, "result": result}, lines)
 
     def planned(self, value: Mapping[str, object], lines: Sequence[str]) -> None:
         """Print a plan that is not run as the result. With --json, the error that says why not is
@@ -441,36 +409,3 @@ def as_command(
     shared: list[click.Parameter] = getattr(command.callback, "__click_params__", [])
     command.params += reversed(shared)
     return command
-
-
-def confirm_by_name(
-    yes: str | None, dry_run: bool, name: str, of: str = "the queue's name"
-) -> bool:
-    """Whether to continue; False: a dry run. RefusedError for a wrong confirmation."""
-    if dry_run or yes == name:
-        return not dry_run
-    what, how = f"{yes!r} is not {of}", "Confirm"
-    if yes is None:
-        what, how = "this was only the plan", "To run it, confirm"
-    elif yes == BARE_YES:
-        what = f"this needs {of} as confirmation"
-    quoted = f"--yes{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
-    raise RefusedError(f"Nothing was changed: {what}.", next_step=f"{how} with: {quoted}")
-
-
-def confirms(yes: str | None, name: str, *, requires_name: bool) -> bool:
-    """Whether `--yes` confirms the plan; `requires_name`: only the queue's name does."""
-    return yes == name or (yes == BARE_YES and not requires_name)
-
-
-def require_confirmation(
-    yes: str | None, name: str, *, requires_name: bool, of: str = "the queue's name"
-) -> None:
-    """RefusedError, with the word required, if `--yes` does not confirm the plan."""
-    if confirms(yes, name, requires_name=requires_name):
-        return
-    if requires_name or yes is not None:
-        confirm_by_name(yes, dry_run=False, name=name, of=of)
-    raise RefusedError(
-        "Nothing was changed: this was only the plan.", next_step="To run it, confirm with: --yes"
-    )

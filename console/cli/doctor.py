@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from threading import Thread
@@ -16,13 +17,12 @@ from console.catalog import Queue
 from console.cli.context import (
     Call,
     ConfirmedVerb,
-    confirm_by_name,
     confirmation,
     queue_name,
     queue_names,
     verb_options,
 )
-from console.cli.message_actions import target_of
+from console.cli.planned import confirmed, target_of
 from console.cli.several import over_connections
 from console.cli.streams import narrate
 from console.config import Profile
@@ -170,14 +170,12 @@ class _WithCodes(ConfirmedVerb):
 @click.option("--fix", is_flag=True, help="Run the repairs that need no judgement. One NAME.")
 @click.option(
     "--code",
-    "codes",
     multiple=True,
     metavar="CODE",
     help="With --fix: repair only these findings, even if they need your judgement.",
 )
 @click.option(
     "--subscriber",
-    default="",
     metavar="NAME",
     help="With --fix: repair only the findings of this subscriber of a ring.",
 )
@@ -195,8 +193,8 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
     call: Call,
     names: Sequence[str],
     fix: bool,
-    codes: Sequence[str],
-    subscriber: str,
+    code: Sequence[str],
+    subscriber: str | None,
     all_codes: bool,
     idle_for: float,
     yes: str | None,
@@ -219,7 +217,7 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
       dbq-console doctor orders --fix --yes orders
       dbq-console doctor --codes
     """
-    limited = bool(codes or subscriber)
+    limited = bool(code or subscriber)
     _require_together(names, fix=fix, limited=limited, all_codes=all_codes, yes=yes)
     if all_codes:
         _describe_codes(call)
@@ -235,12 +233,8 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
 
         (before,) = found
         target = target_of(call, database, before.queue)
-        plan = plan_repairs(target, before, {"code": codes, "subscriber": subscriber})
-        if only_planned := dry_run or yes != names[0]:
-            _show_plan(call, before, plan)
-        if plan.needed:
-            confirm_by_name(yes, dry_run, names[0])
-        if only_planned:
+        plan = plan_repairs(target, before, {"code": code, "subscriber": subscriber})
+        if not _repairs_confirmed(call, before, plan, yes, dry_run=dry_run):
             _end(found)
         result = plan.run(Control(), lambda _: None)
         repaired = result.done
@@ -344,12 +338,13 @@ def _show_known(call: Call, shown: ExitStack, found: Sequence[Diagnosis], second
     shown.push(end)
 
 
-def _show_plan(call: Call, diagnosis: Diagnosis, plan: Plan) -> None:
+def _repairs_confirmed(
+    call: Call, diagnosis: Diagnosis, plan: Plan, yes: str | None, *, dry_run: bool
+) -> bool:
     repairs = [f"  {plain(line)}" for line in plan.lines]
-    call.planned(
-        {"queues": [diagnosis.as_json()], "plan": plan.data["repairs"]},
-        [*_lines(call, [diagnosis]), "", "Repairs:", *repairs],
-    )
+    shown = replace(plan, lines=(*_lines(call, [diagnosis]), "", "Repairs:", *repairs))
+    value = {"queues": [diagnosis.as_json()], "plan": plan.data["repairs"]}
+    return confirmed(call, shown, yes, dry_run=dry_run, value=value)
 
 
 def _protection_lines(protection: str) -> list[str]:

@@ -1,28 +1,33 @@
 """Care of a lake: compact, expire, erase, lake. Without Spark."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from console.actions.plan import MANY_MESSAGES
+from console.audit import Outcome
 from console.cli.context import (
     Call,
     aligned,
     confirmation,
     verb_options,
 )
-from console.cli.pipeline_progress import LaunchedJob, RecordedJob, about, plan_confirmed, progress
+from console.cli.pipeline_progress import LaunchedJob, RecordedJob, about, lake_job_plan, progress
+from console.cli.planned import carry_out
 from console.engines import Database
 from console.errors import UsageError
 from console.formats import bare_moment, megabytes, plain
 from console.rights import Rights
 from console.rollup_files import default_lake
 from console.verbs.parameters import DURATION
+from console.verbs.verb import Plan, Result
 
 if TYPE_CHECKING:
     from console.pipeline.lake import Lake
     from console.pipeline.maintenance.contents import LakeContents
+    from console.pipeline.maintenance.erase import ErasePreview
+    from console.pipeline.maintenance.expire import ExpirePreview
     from console.pipeline.maintenance.removal import QueueFiles
     from console.pipeline.table import MessagesTable
 
@@ -140,18 +145,21 @@ def compact(call: Call, lake: str | None, keep: float, yes: str | None, *, dry_r
     """
     from console.pipeline.maintenance import compact as job  # noqa: PLC0415  # slow to import
 
-    offered = job.preview(_opened(lake), keep)
-    if not plan_confirmed(call, offered.as_json(), offered.lines(), yes, dry_run=dry_run):
-        return
-    with progress(call, "compact", "files") as on_progress:
-        done = job.compact(
-            offered,
-            lambda files, rows: on_progress(
-                "merge", done=files, of=offered.files, rows=rows, size=0
-            ),
-        )
-    answer = {"plan": offered.as_json(), "done": done.merged, "result": done.as_json()}
-    call.answer(answer, done.lines())
+    opened = _opened(lake)
+    offered = job.preview(opened, keep)
+
+    def run() -> Result:
+        with progress(call, "compact", "files") as on_progress:
+            done = job.compact(
+                offered,
+                lambda files, rows: on_progress(
+                    "merge", done=files, of=offered.files, rows=rows, size=0
+                ),
+            )
+        return Result(Outcome.DONE, tuple(done.lines()), done=done.merged, data=done.as_json())
+
+    plan = lake_job_plan(job.VERB, offered, run, about=("lake", opened.location))
+    carry_out(call, plan, yes, dry_run=dry_run)
 
 
 @click.command(cls=RecordedJob)
@@ -205,10 +213,10 @@ def expire(
             next_step='Give --older T, or set expire = "2y" for a queue or its connection in the '
             "configuration.",
         )
-    if _may_take_out(call, database, offered, [one.of for one in offered.queues], yes, dry_run):
-        lines = job.expire(database, offered)
-        answer = {"plan": offered.as_json(), "done": offered.rows, "result": {}}
-        call.answer(answer, lines)
+    plan = _removal_plan(
+        call, database, job.VERB, offered, [one.of for one in offered.queues], job.expire
+    )
+    carry_out(call, plan, yes, dry_run=dry_run or not offered.rows)
 
 
 @click.command(cls=RecordedJob, private=("--filter",))
@@ -274,31 +282,30 @@ def erase(
         with guarded(database, found):
             pass
     having = [one for one in offered.queues if offered.of(one)]
-    if _may_take_out(call, database, offered, having, yes, dry_run):
-        lines = job.erase(database, offered)
-        answer = {"plan": offered.as_json(), "done": offered.rows, "result": {}}
-        call.answer(answer, lines)
+    plan = _removal_plan(call, database, job.VERB, offered, having, job.erase)
+    carry_out(call, plan, yes, dry_run=dry_run or not offered.rows)
 
 
-def _may_take_out(
+def _removal_plan(
     call: Call,
     database: Database,
-    offered: Any,
+    verb: str,
+    offered: "ExpirePreview | ErasePreview",
     queues: "Sequence[QueueFiles]",
-    yes: str | None,
-    dry_run: bool,
-) -> bool:
-    """Whether to continue. Of many rows, or in production, the queue's name has to be given; of
-    several queues that of the connection."""
-    name = queues[0].queue if len(queues) == 1 else database.label
-    requires_name = offered.rows > MANY_MESSAGES or call.production(database)
-    return plan_confirmed(
-        call,
-        offered.as_json(),
-        offered.lines(),
-        yes,
-        dry_run=dry_run or not offered.rows,
-        name=name,
-        whose="queue" if len(queues) == 1 else "connection",
-        requires_name=requires_name,
+    take_out: Callable[[Database, Any], Sequence[str]],
+) -> Plan:
+    """Of many rows, or in production, the queue's name has to be given; of several queues that of
+    the connection."""
+
+    def run() -> Result:
+        return Result(Outcome.DONE, tuple(take_out(database, offered)), done=offered.rows)
+
+    one = len(queues) == 1
+    return lake_job_plan(
+        verb,
+        offered,
+        run,
+        about=("queue", queues[0].queue) if one else ("connection", database.label),
+        connection=database.label,
+        requires_name=offered.rows > MANY_MESSAGES or call.production(database),
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from console.audit import Outcome
 from console.cli import pipeline_progress
 from console.cli.context import (
     Call,
@@ -18,8 +19,8 @@ from console.cli.context import (
     verb_options,
 )
 from console.cli.lake import compact, erase, expire, lake_option, show_lake, source_option
-from console.cli.pipeline_progress import RecordedJob, about, confirmed, progress
-from console.cli.streams import narrate
+from console.cli.pipeline_progress import RecordedJob, about, progress, queue_job_plan
+from console.cli.planned import carry_out
 from console.designs import Order
 from console.errors import ConsoleError, UsageError
 from console.forecast_files import name_of, zone_named
@@ -27,6 +28,7 @@ from console.monitor.recording.recorder import folder
 from console.rights import Rights
 from console.rollup_files import default_lake
 from console.verbs.parameters import DURATION
+from console.verbs.verb import Result
 
 if TYPE_CHECKING:
     from console.catalog import Queue
@@ -286,27 +288,25 @@ def replay(  # noqa: PLR0913  # a verb's options
         meant = selection.matching(selection.read_archive(spark, opened, of), filters)
         offered = job.preview(queue, opened, of, words, meant)
         offered = replace(offered, spark=security(master))
-        if not confirmed(
-            call,
-            database,
-            job.VERB,
-            offered,
-            yes,
-            messages=offered.count,
-            dry_run=dry_run or not offered.count,
-        ):
-            return
-        rows = selection.in_archive_order(selection.with_message_key(meant)).toLocalIterator(
-            prefetchPartitions=True
-        )
-        with progress(call, f"replay {name}", "messages") as on_progress:
-            done = job.replay(
-                database,
-                offered,
-                rows,
-                on_progress=lambda n: on_progress("push", done=n, of=offered.count, rows=n, size=0),
+
+        def run() -> Result:
+            rows = selection.in_archive_order(selection.with_message_key(meant)).toLocalIterator(
+                prefetchPartitions=True
             )
-    call.acted(offered.as_json(), done.as_json(), done.lines(), done=done.pushed)
+            with progress(call, f"replay {name}", "messages") as on_progress:
+                done = job.replay(
+                    database,
+                    offered,
+                    rows,
+                    on_progress=lambda n: on_progress(
+                        "push", done=n, of=offered.count, rows=n, size=0
+                    ),
+                )
+            lines = tuple(done.lines())
+            return Result(Outcome.DONE, lines, done=done.pushed, data=done.as_json())
+
+        plan = queue_job_plan(call, database, job.VERB, offered, run, messages=offered.count)
+        carry_out(call, plan, yes, dry_run=dry_run or not offered.count)
 
 
 _WEEK = 7 * 86_400.0
@@ -469,36 +469,29 @@ def archive(  # noqa: PLR0913  # a verb's options
     offered = job.preview(database, queue, opened, ArchiveRequest(**ages))
     offered = replace(offered, spark=security(master))
     nothing = not offered.rows and offered.unfinished is None
-    if not confirmed(
-        call,
-        database,
-        job.VERB,
-        offered,
-        yes,
-        messages=offered.rows,
-        dry_run=dry_run or nothing,
-    ):
-        return
-    if not call.json:
-        narrate("\n".join(offered.lines()))
-    if shared:
-        opened.open_to_group()
-    with (
-        tasks(f"{job.VERB} {name}", master) as spreading,
-        progress(call, f"archive {name}", total=offered.rows) as on_progress,
-    ):
-        done = job.archive(
-            database,
-            offered,
-            opened,
-            spreading,
-            on_progress=on_progress,
-            connections=connections,
-            cores=tasks_at_once(master, connections),
-        )
-    result = total_of(done)
-    lines = [line for one in done for line in one.lines()]
-    call.acted(offered.as_json(), result, lines, done=result["exported"])
+
+    def run() -> Result:
+        if shared:
+            opened.open_to_group()
+        with (
+            tasks(f"{job.VERB} {name}", master) as spreading,
+            progress(call, f"archive {name}", total=offered.rows) as on_progress,
+        ):
+            done = job.archive(
+                database,
+                offered,
+                opened,
+                spreading,
+                on_progress=on_progress,
+                connections=connections,
+                cores=tasks_at_once(master, connections),
+            )
+        result = total_of(done)
+        lines = tuple(line for one in done for line in one.lines())
+        return Result(Outcome.DONE, lines, done=result["exported"], data=result)
+
+    plan = queue_job_plan(call, database, job.VERB, offered, run, messages=offered.rows)
+    carry_out(call, plan, yes, dry_run=dry_run or nothing)
 
 
 def _copy(  # noqa: PLR0913  # a verb's options
@@ -520,20 +513,22 @@ def _copy(  # noqa: PLR0913  # a verb's options
     offered = copy.preview(database, queue, lake)
     deletes = None if older is None else prune.preview(database, offered.source, older)
     offered = replace(offered, prune=deletes, spark=security(master))
-    if dry_run or deletes is not None:
-        count = 0 if deletes is None else deletes.rows
-        if not confirmed(call, database, copy.VERB, offered, yes, messages=count, dry_run=dry_run):
-            return
-    if not call.json:
-        narrate("\n".join(offered.lines()))
-    if shared:
-        lake.open_to_group()
-    with (
-        tasks(f"{copy.VERB} {queue.name}", master) as spreading,
-        progress(call, f"copy {queue.name}") as on_progress,
-    ):
-        done = copy.copy(database, offered, lake, spreading, on_progress=on_progress)
-    call.acted(offered.as_json(), done.as_json(), done.lines(), done=done.exported)
+
+    def run() -> Result:
+        if shared:
+            lake.open_to_group()
+        with (
+            tasks(f"{copy.VERB} {queue.name}", master) as spreading,
+            progress(call, f"copy {queue.name}") as on_progress,
+        ):
+            done = copy.copy(database, offered, lake, spreading, on_progress=on_progress)
+        return Result(Outcome.DONE, tuple(done.lines()), done=done.exported, data=done.as_json())
+
+    count = 0 if deletes is None else deletes.rows
+    plan = queue_job_plan(call, database, copy.VERB, offered, run, messages=count)
+    # Without --prune nothing is deleted, so nothing has to be confirmed.
+    confirm = dry_run or deletes is not None
+    carry_out(call, plan, yes, dry_run=dry_run, confirm=confirm)
 
 
 def _cancel(
@@ -549,10 +544,14 @@ def _cancel(
     from console.pipeline.archive import job  # noqa: PLC0415  # slow to import
 
     offered = job.cancellation(database, queue)
-    if confirmed(call, database, job.VERB, offered, yes, messages=offered.left, dry_run=dry_run):
+
+    def run() -> Result:
         rows = job.cancel(database, queue, lake)
-        lines = [f"{rows:,} rows were given back: they stay in the archive"]
-        call.acted(offered.as_json(), {"given_back": rows}, lines, done=rows)
+        line = f"{rows:,} rows were given back: they stay in the archive"
+        return Result(Outcome.DONE, (line,), done=rows, data={"given_back": rows})
+
+    plan = queue_job_plan(call, database, job.VERB, offered, run, messages=offered.left)
+    carry_out(call, plan, yes, dry_run=dry_run)
 
 
 for command in (

@@ -13,23 +13,23 @@ import click
 
 from console import audit as auditing
 from console.actions.plan import MANY_MESSAGES
-from console.catalog import Queue
+from console.catalog import Queue, every_queue
 from console.cli.context import (
+    ON_ONLY_PLANNED,
     ON_RESULT,
     Call,
     ConfirmedVerb,
     aligned,
-    confirms,
-    require_confirmation,
     verb_options,
 )
 from console.cli.streams import LINE_SECONDS, narrate, status_of
 from console.config.urls import HIDDEN, ConnectionUrl
 from console.engines import Database
-from console.errors import ConsoleError, RefusedError, interrupt_cause
+from console.errors import ConsoleError, interrupt_cause
 from console.formats import bare_moment, duration, numbered, offset, plain
 from console.pipeline import PhaseProgress, launch, runs
 from console.pipeline.runs import Run, RunFile
+from console.verbs.verb import Plan, Result, single_step
 
 
 @click.command("runs")
@@ -81,69 +81,61 @@ def _cells(run: Run, zone: tzinfo | None, now: datetime) -> tuple[str, ...]:
 
 
 class JobPreview(Protocol):
-    """What a job would do to a queue."""
-
-    @property
-    def queue(self) -> Queue: ...
+    """What a job would do."""
 
     def lines(self) -> list[str]: ...
 
     def as_json(self) -> dict[str, Any]: ...
 
 
-def confirmed(
+class QueueJobPreview(JobPreview, Protocol):
+    """What a job would do to a queue."""
+
+    @property
+    def queue(self) -> Queue: ...
+
+
+def queue_job_plan(
     call: Call,
     database: Database,
     verb: str,
-    offered: JobPreview,
-    yes: str | None,
+    offered: QueueJobPreview,
+    run: Callable[[], Result],
     *,
     messages: int,
-    dry_run: bool,
-) -> bool:
-    """Whether to continue; if not, the plan is the result. RefusedError without a confirmation.
-
-    `dry_run`: also if there is nothing to do.
-    """
-    requires_name = messages > MANY_MESSAGES or call.production(database)
-    try:
-        return call.confirmed(
-            offered.as_json(), offered.lines(), yes, dry_run=dry_run, requires_name=requires_name
-        )
-    except RefusedError as error:
-        if yes is None and (record := kept()) is not None:
-            record.discard()  # it was only the plan
-        subject = auditing.Subject.of(database, offered.queue, verb)
-        auditing.log_locally(subject, auditing.Outcome.REFUSED, detail=error.what)
-        raise
+) -> Plan:
+    """`messages`: more than `MANY_MESSAGES` require the queue's name."""
+    return Plan(
+        auditing.Subject.of(database, offered.queue, verb),
+        offered.queue,
+        tuple(offered.lines()),
+        requires_name=messages > MANY_MESSAGES or call.production(database),
+        run=single_step(run),
+        stoppable=False,
+        data=offered.as_json(),
+    )
 
 
-def plan_confirmed(
-    call: Call,
-    plan: Mapping[str, Any],
-    lines: Sequence[str],
-    yes: str | None,
+def lake_job_plan(
+    verb: str,
+    offered: JobPreview,
+    run: Callable[[], Result],
     *,
-    dry_run: bool,
-    name: str = "",
-    whose: str = "",
+    about: tuple[str, str],
+    connection: str = "",
     requires_name: bool = False,
-) -> bool:
-    """Whether to continue; if not, the plan is the result. RefusedError without a confirmation.
-
-    `name` confirms it, of `whose` it is the name: queue, connection, group, fleet.
-    """
-    if dry_run or not confirms(yes, name, requires_name=requires_name):
-        call.planned({"plan": plan}, lines)
-    if dry_run:
-        return False
-    try:
-        require_confirmation(yes, name, requires_name=requires_name, of=f"the name of the {whose}")
-    except RefusedError:
-        if yes is None and (record := kept()) is not None:
-            record.discard()  # it was only the plan
-        raise
-    return True
+) -> Plan:
+    """Of a job on a lake. `about`: as of `Plan`."""
+    return Plan(
+        auditing.Subject(verb, "", "", connection),
+        every_queue(),
+        tuple(offered.lines()),
+        requires_name=requires_name,
+        run=single_step(run),
+        stoppable=False,
+        data=offered.as_json(),
+        about=about,
+    )
 
 
 _RECORD = "console.cli.pipeline.run"
@@ -188,6 +180,7 @@ def _recorded(verb: str, context: click.Context, private: Sequence[str]) -> Iter
     if record.problem:
         narrate(f"This run will not be in the list of runs: {record.problem}")
     context.meta[_RECORD] = record
+    context.meta[ON_ONLY_PLANNED] = record.discard
 
     hidden = {word: _without(word) for word in _private_values(context, private)}
 

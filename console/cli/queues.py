@@ -14,16 +14,17 @@ from console.actions import install as installing
 from console.actions import libraries
 from console.actions.adopt import adopt_library
 from console.actions.execute import Control
-from console.catalog import Kind, Queue
+from console.audit import Outcome, Subject
+from console.catalog import Kind, Queue, every_queue
 from console.catalog import queues as queues_of
 from console.cli.context import (
     Call,
     ConfirmedVerb,
     as_command,
     confirmation,
-    require_confirmation,
     verb_options,
 )
+from console.cli.planned import confirmed, run_to_end
 from console.cli.status import engine_named
 from console.cli.streams import narrate, put_script
 from console.designs import presets
@@ -32,7 +33,7 @@ from console.errors import UsageError
 from console.formats import plain
 from console.rights import Rights
 from console.verbs.queues import ADOPT, INSTALL, adopted, install_plan, new_queue, queue_identity
-from console.verbs.verb import Result
+from console.verbs.verb import Plan, Result, single_step
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -180,25 +181,36 @@ def _adopt_all(
     plan = [f"{one.of.library}: adopt {one.key[0]}.{one.key[1]} as {one.name}" for one in wanted]
     plan += [f"{one.of.library}: {_NOT_TRUSTED} {one.of.file}" for one in left if one not in wanted]
     plan = [plain(line) for line in plan] or ["Every table found is already adopted."]
-    if not wanted or dry_run or yes is None:
-        call.planned({**data, "adopts": [one.name for one in wanted]}, plan)
-        if wanted and not dry_run:
-            require_confirmation(yes, "", requires_name=False)
+
+    def run() -> Result:
+        done = [
+            adopt_library(
+                database,
+                one.of,
+                one.name,
+                schema=one.key[0],
+                table=one.key[1],
+                part=one.table.queue or "",
+            )
+            for one in wanted
+        ]
+        lines = [plain(f"adopted {queue.label} as a {queue.design.title}") for queue in done]
+        data = {"adopted": [queue_identity(queue) for queue in done]}
+        return Result(Outcome.DONE, tuple(lines), data=data)
+
+    every = Plan(
+        Subject.of(database, every_queue(), "adopt"),
+        every_queue(),
+        tuple(plan),
+        requires_name=False,
+        run=single_step(run),
+        needed=bool(wanted),
+    )
+    value = {**data, "adopts": [one.name for one in wanted]}
+    if not confirmed(call, every, yes, dry_run=dry_run or not wanted, value=value):
         return
-    require_confirmation(yes, "", requires_name=False)
-    done = [
-        adopt_library(
-            database,
-            one.of,
-            one.name,
-            schema=one.key[0],
-            table=one.key[1],
-            part=one.table.queue or "",
-        )
-        for one in wanted
-    ]
-    lines = [plain(f"adopted {queue.label} as a {queue.design.title}") for queue in done]
-    call.answer({**data, "adopted": [queue_identity(queue) for queue in done]}, lines)
+    result = run_to_end(every)
+    call.answer({**data, **result.data}, result.lines)
 
 
 _NOT_TRUSTED = "not adopted because its preset is not trusted:"

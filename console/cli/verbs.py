@@ -1,7 +1,7 @@
 """All verbs, and the screens if none is given.
 
-The names of verbs and the first sentences of their help are listed here, so that the module of a
-verb is imported only when it is called."""
+The names of verbs and the first sentences of their help are listed, here or in `console.verbs`, so
+that the module of a verb is imported only when it is called."""
 
 import errno
 import io
@@ -34,36 +34,10 @@ from console.cli.streams import (
 from console.errors import ConsoleError, UsageError, interrupt_cause
 from console.rights import Rights
 from console.state import LOG_LEVELS
+from console.verbs import VERBS
 
 if TYPE_CHECKING:
     from console.config import CommandLineValues
-
-_PLANNED = {
-    "release": "Return claims of disconnected consumers to the queue.",
-    "requeue": "Return errors to the queue.",
-    "end-session": "Terminate a session that holds rows of it.",
-    "archive": "Move finished messages into the archive.",
-    "purge": "Move messages into the archive, or delete them.",
-    "restore": "Bring archived messages back.",
-    "reschedule": "Give messages another due time.",
-    "resize": "Change a ring's number of slots.",
-    "relay": "Renumber a ring's live messages.",
-    "subscribe": "Add a subscriber to a ring.",
-    "unsubscribe": "Remove a subscriber of a ring.",
-    "skip": "Skip what a subscriber has not popped.",
-    "maintain": "Vacuum and reindex where bloat was measured.",
-    "upgrade": "Bring its code and columns to this console's version.",
-    "uninstall": "Remove the queue with all its objects.",
-    "forget": "Take an adopted queue out of the catalog.",
-    "pause": "Make its pops return nothing until it is resumed.",
-    "resume": "End its pause.",
-    "protect": "Protect it from purge, archive, uninstall and a smaller size.",
-    "unprotect": "End its protection.",
-    "silence": "Silence a finding for a time.",
-    "ack": "Acknowledge a finding until it ends or worsens.",
-    "unsilence": "End what silences or acknowledges a finding.",
-}
-"""Verbs that are fully described by their value in `console.verbs`."""
 
 _OF_MODULES = {
     "config": {"config": "Show the configuration, validate it, or print its path."},
@@ -128,7 +102,8 @@ _OF_MODULES = {
         "consumers": "Show a queue's consumers and producers, now and in the last day.",
     },
 }
-"""Module -> its verbs."""
+"""Module -> its verbs, each with the first sentence of its help. Other verbs are fully described by
+their value in `console.verbs`."""
 
 
 class DeferredVerb(click.Command):
@@ -156,15 +131,17 @@ class DeferredVerb(click.Command):
 
 def verbs() -> Iterator[DeferredVerb]:
     """All of them."""
-    for name, line in _PLANNED.items():
-        yield DeferredVerb(name, line, _planned)
+    own = {name for lines in _OF_MODULES.values() for name in lines}
+    for name, (_, summary) in VERBS.items():
+        if name not in own:
+            yield DeferredVerb(name, f"{summary[:1].upper()}{summary[1:]}.", _planned)
     for module, lines in _OF_MODULES.items():
         for name, line in lines.items():
             yield DeferredVerb(name, line, partial(_of_module, module))
 
 
 def _planned(name: str) -> click.Command:
-    from console.cli.message_actions import planned_command  # noqa: PLC0415
+    from console.cli.planned import planned_command  # noqa: PLC0415
     from console.verbs import get_verb  # noqa: PLC0415
 
     return planned_command(get_verb(name))

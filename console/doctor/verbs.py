@@ -222,7 +222,6 @@ def _done(target: Target, verb: str, values: Params, count: int) -> Result:
 
 SILENCE = Verb(
     "silence",
-    "silence a finding for a time",
     _plan_silence,
     """Silence a finding for a time: it is still shown, with who silenced it and why.
 
@@ -244,7 +243,6 @@ SILENCE = Verb(
 
 ACK = Verb(
     "ack",
-    "acknowledge a finding until it ends or worsens",
     _plan_ack,
     """Acknowledge a finding, until it ends or worsens, while you work on it.
 
@@ -262,7 +260,6 @@ ACK = Verb(
 
 UNSILENCE = Verb(
     "unsilence",
-    "end what silences or acknowledges a finding",
     _plan_unsilence,
     """End what silences or acknowledges a finding: for one queue, or without NAME for all.
 
@@ -344,7 +341,6 @@ def _repair_and_examine(
 
 DOCTOR = Verb(
     "doctor",
-    "run the repairs that need no judgement",
     _plan_doctor,
     parameters=(
         Parameter(

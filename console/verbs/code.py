@@ -69,7 +69,6 @@ def _relay(target: Target, size: int | None, control: Control, on_progress: OnPr
 
 RESIZE = Verb(
     "resize",
-    "change a ring's number of slots",
     partial(_plan, "resize"),
     """Give a ring SIZE slots. Live messages keep their order; callers wait while it runs.
 
@@ -92,7 +91,6 @@ RESIZE = Verb(
 
 RELAY = Verb(
     "relay",
-    "renumber a ring's live messages",
     partial(_plan, "relay"),
     """Renumber a ring's live messages, so that orphans, left behind by lost numbers, are popped.
 
@@ -215,7 +213,6 @@ def _forget(target: Target) -> Result:
 
 MAINTAIN = Verb(
     "maintain",
-    "vacuum and reindex where bloat was measured",
     _plan_maintain,
     """Vacuum, reindex or reorganize where bloat or fragmentation was measured, and say why.
 
@@ -231,7 +228,6 @@ MAINTAIN = Verb(
 
 UPGRADE = Verb(
     "upgrade",
-    "bring its code and columns to this console's version",
     _plan_upgrade,
     """Bring a queue's functions, columns, indexes and rights to this console's version.
 
@@ -250,7 +246,6 @@ UPGRADE = Verb(
 
 UNINSTALL = Verb(
     "uninstall",
-    "remove the queue with all its objects",
     _plan_uninstall,
     """Remove a queue with all its objects and the messages in them.
 
@@ -268,7 +263,6 @@ UNINSTALL = Verb(
 
 FORGET = Verb(
     "forget",
-    "take an adopted queue out of the catalog",
     _plan_forget,
     """Take an adopted table out of the catalog. The table itself is left as it is.
 

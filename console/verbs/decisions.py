@@ -191,7 +191,6 @@ def _note(target: Target, values: Params) -> Result:
 
 PAUSE = Verb(
     "pause",
-    "make its pops return nothing until it is resumed",
     _plan_pause,
     """Pause a queue: its pops return nothing, without an error, until it is resumed.
 
@@ -219,7 +218,6 @@ PAUSE = Verb(
 
 RESUME = Verb(
     "resume",
-    "end its pause",
     _plan_resume,
     """End the pause of a queue: its functions are restored as they were.
 
@@ -232,7 +230,6 @@ RESUME = Verb(
 
 PROTECT = Verb(
     "protect",
-    "protect it from purge, archive, uninstall and a smaller size",
     _plan_protect,
     """Protect a queue: every console refuses purge, archive, uninstall and a smaller size.
 
@@ -247,7 +244,6 @@ PROTECT = Verb(
 
 UNPROTECT = Verb(
     "unprotect",
-    "end its protection",
     _plan_unprotect,
     """End the protection of a queue. Its name must be typed.
 
@@ -259,7 +255,6 @@ UNPROTECT = Verb(
 
 NOTE = Verb(
     "note",
-    "keep a note of what happened: a mark on charts",
     _plan_note,
     """Keep a note of what happened outside: a mark on charts, in history, report and --replay.
 

@@ -219,7 +219,6 @@ def _of_messages(*parameters: Parameter) -> tuple[Parameter, ...]:
 
 RELEASE = Verb(
     "release",
-    "return claims of disconnected consumers to the queue",
     _plan_release,
     """Return claims of disconnected consumers to the queue: stuck, or bound to an ended session.
 
@@ -244,7 +243,6 @@ RELEASE = Verb(
 
 REQUEUE = Verb(
     "requeue",
-    "return errors to the queue",
     _plan_requeue,
     """Return errors to the queue: all, unless a filter says which. Their attempts stay counted.
 
@@ -273,7 +271,6 @@ REQUEUE = Verb(
 
 ARCHIVE = Verb(
     "archive",
-    "move finished messages into the archive",
     _plan_archive,
     """Move finished messages into the archive: done ones; errors in designs that keep no done ones.
 
@@ -304,7 +301,6 @@ ARCHIVE = Verb(
 
 PURGE = Verb(
     "purge",
-    "move messages into the archive, or delete them",
     _message_plan(_purge),
     """Move messages of a queue into its archive: all ready or in error, or those that match.
 
@@ -328,7 +324,6 @@ PURGE = Verb(
 
 RESTORE = Verb(
     "restore",
-    "bring archived messages back",
     _message_plan(_restore),
     """Bring archived messages back: all that the last purge took, or those that match.
 
@@ -358,7 +353,6 @@ RESTORE = Verb(
 
 RESCHEDULE = Verb(
     "reschedule",
-    "give messages another due time",
     _message_plan(_reschedule),
     """Give messages another due time: all, ready or scheduled, or those that match.
 

@@ -30,7 +30,7 @@ _FROM = Parameter("from", "The connection whose archive it was.")
 JOBS: tuple[Verb, ...] = (
     Verb(
         "archive",
-        "drain its archive into a Delta Lake table",
+        own_summary="drain its archive into a Delta Lake table",
         parameters=(
             _LAKE,
             Parameter("older", "Only rows this old: 1h; empty: the configuration's.", DURATION),
@@ -43,7 +43,7 @@ JOBS: tuple[Verb, ...] = (
     ),
     Verb(
         "replay",
-        "push archived messages from a lake again, once each",
+        own_summary="push archived messages from a lake again, once each",
         parameters=(
             _LAKE,
             _FROM,
@@ -59,7 +59,7 @@ JOBS: tuple[Verb, ...] = (
     ),
     Verb(
         "verify",
-        "compare logs of its pushes and pops: lost, duplicated, out of order",
+        own_summary="compare logs of its pushes and pops: lost, duplicated, out of order",
         parameters=(
             _LAKE,
             _FROM,
@@ -73,7 +73,7 @@ JOBS: tuple[Verb, ...] = (
     ),
     Verb(
         "expire",
-        "take its old days out of a lake",
+        own_summary="take its old days out of a lake",
         parameters=(
             _LAKE,
             _FROM,
@@ -82,7 +82,7 @@ JOBS: tuple[Verb, ...] = (
     ),
     Verb(
         "erase",
-        "take single messages of it out of a lake",
+        own_summary="take single messages of it out of a lake",
         parameters=(
             _LAKE,
             _FROM,
@@ -97,7 +97,7 @@ JOBS: tuple[Verb, ...] = (
     ),
     Verb(
         "rollup",
-        "summarize recordings by minute, hour and day; forecast the week",
+        own_summary="summarize recordings by minute, hour and day; forecast the week",
         parameters=(
             _LAKE,
             Parameter("recordings", "A folder; empty: this user's."),
@@ -110,13 +110,13 @@ JOBS: tuple[Verb, ...] = (
     ),
     Verb(
         "compact",
-        "merge a lake's small files, remove those that nobody reads",
+        own_summary="merge a lake's small files, remove those that nobody reads",
         parameters=(
             _LAKE,
             Parameter("keep", "How long older versions stay readable.", DURATION, default="7d"),
         ),
     ),
-    Verb("lake", "show what a lake has", parameters=(_LAKE,), confirmed=False),
+    Verb("lake", own_summary="show what a lake has", parameters=(_LAKE,), confirmed=False),
 )
 BY_NAME = {job.name: job for job in JOBS}
 ABOUT_A_QUEUE = ("archive", "replay", "verify", "expire", "erase")

@@ -199,7 +199,6 @@ def _push_takes(name: str, queue: Queue) -> bool:
 
 PUSH = Verb(
     "push",
-    "add one message",
     _plan_push,
     parameters=(
         Parameter("payload", "The message.", placement=Placement.ARGUMENT, required=True),
@@ -228,7 +227,6 @@ PUSH = Verb(
 
 POP = Verb(
     "pop",
-    "pop messages into a file",
     _plan_pop,
     parameters=(
         Parameter(
@@ -264,7 +262,6 @@ _ATTEMPTS = Parameter("attempts", "Only the claim with this number.", WholeNumbe
 
 COMPLETE = Verb(
     "complete",
-    "complete claimed messages: their work is done",
     partial(_plan_finish, pop.Finish.COMPLETE),
     parameters=(_IDS, SUBSCRIBER, _ATTEMPTS),
     confirmed=False,
@@ -272,7 +269,6 @@ COMPLETE = Verb(
 
 FAIL = Verb(
     "fail",
-    "turn claimed messages into errors",
     partial(_plan_finish, pop.Finish.FAIL),
     parameters=(
         _IDS,

@@ -187,7 +187,7 @@ def queue_identity(queue: Queue) -> dict[str, object]:
 
 INSTALL = Verb(
     "install",
-    "install a queue",
+    own_summary="install a queue",
     help="""Install a queue of DESIGN named NAME, in one transaction.
 
     \b
@@ -226,7 +226,7 @@ INSTALL = Verb(
 
 ADOPT = Verb(
     "adopt",
-    "adopt an existing table",
+    own_summary="adopt an existing table",
     help="""Record an existing table as a queue, for monitoring and for verbs.
 
     With --design, the table NAME, whoever made it. Roles: id pushed_at due_at claimed_at claimed_by
@@ -280,7 +280,7 @@ ADOPT = Verb(
 
 SMOKE = Verb(
     "smoke",
-    "test its design",
+    own_summary="test its design",
     help="""Test a queue's design on a scratch queue with its options, checking every message.
 
     The queue itself is not touched. --live does use it, if it is drained: each message is pushed

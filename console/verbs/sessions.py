@@ -127,7 +127,6 @@ def _end(
 
 END_SESSION = Verb(
     "end-session",
-    "terminate a session that holds rows of it",
     _plan,
     """Terminate a SESSION that holds rows of a queue; roll back a prepared transaction by name.
 

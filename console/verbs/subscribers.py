@@ -132,7 +132,6 @@ _SUBSCRIBER = Parameter("subscriber", "Its name.", placement=Placement.ARGUMENT,
 
 SUBSCRIBE = Verb(
     "subscribe",
-    "add a subscriber to a ring",
     _plan_subscribe,
     """Add a subscriber to a ring that has some: it gets every message once, as the others do.
 
@@ -158,7 +157,6 @@ SUBSCRIBE = Verb(
 
 UNSUBSCRIBE = Verb(
     "unsubscribe",
-    "remove a subscriber of a ring",
     _plan_unsubscribe,
     """Remove a subscriber of a ring: nothing waits for it any more.
 
@@ -175,7 +173,6 @@ UNSUBSCRIBE = Verb(
 
 SKIP = Verb(
     "skip",
-    "skip what a subscriber has not popped",
     _plan_skip,
     """Skip what a subscriber of a ring has not popped: it is archived, and its slots become free.
 

@@ -47,7 +47,7 @@ _CLIENTS = WholeNumber(1, 1000)
 
 BENCH = Verb(
     "bench",
-    "how fast each design is here, every message checked",
+    own_summary="how fast each design is here, every message checked",
     help="""\
     Measure how fast each design is here, on scratch queues, checking every message.
 
@@ -144,7 +144,7 @@ def bench_request(values: Params) -> tuple["BenchRequest", Load]:
 
 PROVE = Verb(
     "prove",
-    "what the console claims of each design, proven on this server",
+    own_summary="what the console claims of each design, proven on this server",
     help="""\
     Prove every claim about each design on this server; prints a Markdown report.
 

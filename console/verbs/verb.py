@@ -20,12 +20,14 @@ from console.catalog import Queue
 from console.decisions import Decision
 from console.engines import Database
 from console.errors import RefusedError, UsageError
+from console.formats import plain
 from console.monitor import filters as filtering
 from console.monitor.filters import Words, expand, line_of
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks, Message
 from console.monitor.scan_query import MessageSource
 from console.rights import Rights
+from console.verbs import VERBS
 from console.verbs.parameters import FILTER_TYPE, Parameter, Placement
 
 P = ParamSpec("P")
@@ -135,6 +137,40 @@ OnProgress = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
+class Confirmation:
+    """What has to be typed before a plan runs."""
+
+    name: str
+    """Of the queue; or of what else the plan is about."""
+    requires_name: bool
+    """Whether `y`, or a bare `--yes`, is not enough."""
+    of: str = "queue"
+    """What has that name."""
+    blocked_reason: str = ""
+    """Why it cannot be confirmed; empty if it can."""
+
+    @property
+    def label(self) -> str:
+        return f"the {self.of}'s name"
+
+    def error_for(self, word: str) -> str:
+        """Why the word does not confirm the plan; empty if it does."""
+        short = word.strip()
+        if not short:
+            return "Nothing was typed."
+        if self.name in {word, short} or (not self.requires_name and short.lower() in {"y", "yes"}):
+            return ""
+        return f"{word!r} does not match."
+
+    @property
+    def prompt(self) -> str:
+        if self.blocked_reason:
+            return f"{self.blocked_reason} Escape: back; nothing is changed."
+        word = f"{self.label}, {plain(self.name)}," if self.requires_name else "y"
+        return f"To run it, type {word} and press Enter. Escape: back; nothing is changed."
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a verb would do, to be read and confirmed. Only `run` changes anything."""
 
@@ -162,10 +198,24 @@ class Plan:
     """What removes the obstacles."""
     data: Mapping[str, object] = field(default_factory=dict)
     """For --json."""
+    about: tuple[str, str] = ("queue", "")
+    """What it is about, and its name, which confirms it; without a name, the queue."""
 
     @property
     def verb(self) -> str:
         return self.subject.verb
+
+    @property
+    def confirmation(self) -> Confirmation:
+        """With nothing to do, no name is required."""
+        of, name = self.about
+        return Confirmation(name or self.queue.name, self.requires_name and self.needed, of)
+
+    def as_json(self) -> dict[str, object]:
+        """With the queue, if it is about one."""
+        queue = self.queue
+        where = {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
+        return {**({} if self.about[1] else where), "plan": self.data}
 
     def require_possible(self) -> None:
         """RefusedError, which is kept in the local audit, where there are obstacles."""
@@ -218,8 +268,6 @@ class Verb:
     """One thing that an operator can do with a queue."""
 
     name: str
-    summary: str
-    """One line, without capital and full stop."""
     make_plan: Callable[[Target, Params], Plan] | None = None
     """Only reads the database. None: it runs in a screen or a process of its own."""
     help: str = ""
@@ -232,6 +280,13 @@ class Verb:
     """Options that it always has on the command line."""
     for_all: bool = False
     """Whether the command line has `--all`, for every queue that is not adopted."""
+    own_summary: str = ""
+    """One line, as `VERBS` has it, of a verb that is not there."""
+
+    @property
+    def summary(self) -> str:
+        """One line, without capital and full stop."""
+        return self.own_summary or VERBS[self.name][1]
 
     @property
     def queue_last(self) -> bool:

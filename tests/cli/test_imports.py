@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from console.cli.verbs import cli
-from console.verbs import MODULES, get_verb
+from console.verbs import VERBS, get_verb
 from tests.call_path import MOST, files_on_call_path
 from tests.cli.calls import Console, command
 from tests.cli.conftest import Install
@@ -122,7 +122,7 @@ def test_history_without_recordings_imports_no_driver_and_no_arrow(
 def test_the_list_of_verbs_has_the_summary_of_each_verb() -> None:
     for name, listed in cli.commands.items():
         line = listed.get_short_help_str(limit=1_000)
-        verb = get_verb(name) if name in MODULES else None
+        verb = get_verb(name) if name in VERBS else None
         if command(name).help != getattr(verb, "help", None):
             assert line == command(name).get_short_help_str(limit=1_000)
         else:  # its summary is shorter than its help

@@ -81,11 +81,7 @@ def test_a_verb_can_be_added(copy: Copy, database_url: str) -> None:
     copy.add(OWN / "tell.py", "console/verbs/tell.py")
     copy.edit(
         "console/verbs/__init__.py",
-        ('    "archive": "messages",\n', '    "tell": "tell",\n    "archive": "messages",\n'),
-    )
-    copy.edit(
-        "console/cli/verbs.py",
-        ("_PLANNED = {\n", '_PLANNED = {\n    "tell": "Leave a word about it.",\n'),
+        ("VERBS = {\n", 'VERBS = {\n    "tell": ("verbs.tell", "leave a word about it"),\n'),
     )
     copy.edit(
         "console/designs/model.py", ('    "end-session",\n', '    "end-session",\n    "tell",\n')
@@ -94,7 +90,6 @@ def test_a_verb_can_be_added(copy: Copy, database_url: str) -> None:
     assert copy.touched == [
         "console/verbs/tell.py",
         "console/verbs/__init__.py",
-        "console/cli/verbs.py",
         "console/designs/model.py",
     ]
 

@@ -4,8 +4,8 @@ from textual.app import ComposeResult
 
 from console.tui.dialogs.verbs import suggested
 from console.tui.widgets.field import Field, Form
-from console.tui.widgets.plan_pane import Confirmation
 from console.verbs.parameters import BATCH, CANARY, FILTER
+from console.verbs.verb import Confirmation
 from tests.tui.opened import Plain
 
 CHOICES = [("a", "the first"), ("b", "the second")]

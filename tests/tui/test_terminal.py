@@ -76,7 +76,7 @@ def quit_at_once(console: "pexpect.spawn[str]") -> str:
     console.expect(pexpect.EOF)
     assert time.monotonic() - started < 5
     console.close()
-    assert console.exitstatus == 0
+    assert console.exitstatus == 0, console.before
     return console.before or ""
 
 
@@ -102,7 +102,7 @@ def test_a_signal_restores_the_terminal(database_url: str, ending: signal.Signal
     console.expect(pexpect.EOF)
     assert "\x1b[?1049l" in (console.before or "")
     console.close()
-    assert console.exitstatus == 0
+    assert console.exitstatus == 0, console.before
 
 
 @pytest.mark.long
@@ -206,7 +206,7 @@ def test_ctrl_q_restores_the_terminal_and_stops_an_action_after_its_batch(
     console.expect(re.compile(r"(\d+) of 90 done, 0 skipped, 0 failed"))
     done = int(console.match.group(1))
     console.wait()
-    assert console.exitstatus == 0
+    assert console.exitstatus == 0, console.before
     assert 0 < done < 90
     assert states_of(database_url) == {"ready": done, "error": 90 - done}
     with database.transaction("look", read_only=True) as connection:

@@ -14,7 +14,7 @@ from console.doctor.repairs import VerbRepair
 from console.engines import open_database
 from console.monitor.limits import DEFAULTS
 from console.rights import Rights
-from console.verbs import MODULES, get_verb
+from console.verbs import VERBS, get_verb
 from console.verbs import verb as verb_module
 from console.verbs.verb import OnProgress, Params, Plan, Result, Target
 
@@ -74,7 +74,7 @@ def test_a_repair_is_the_verb_that_its_command_line_names(
 
     found_verb = get_verb(verb)
     constant = verb.replace("-", "_").upper()
-    module = f"console.{MODULES[verb]}"
+    module = f"console.{VERBS[verb][0]}"
     monkeypatch.setattr(f"{module}.{constant}", replace(found_verb, make_plan=plan))
     monkeypatch.setattr(Target, "protection", None)
     database = open_database("postgresql://nobody@127.0.0.1:1/nothing")

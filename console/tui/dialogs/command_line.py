@@ -32,7 +32,7 @@ from console.tui.context import Closable
 from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import QueueKey
 from console.tui.text import Paragraph, describe_error, plain, style_of
-from console.verbs import MODULES, get_verb
+from console.verbs import VERBS, get_verb
 from console.verbs.parameters import Placement
 from console.verbs.pipeline import ABOUT_A_QUEUE
 from console.verbs.pipeline import BY_NAME as JOBS
@@ -108,7 +108,7 @@ def _of_the_queue(ctx: CommandContext) -> Iterator[Entry]:
     name = commands.quoted(f"{key[0]}/{key[1]}.{key[2]}")
     shown = plain(key[2])
     for verb in _verbs(ctx):
-        summary = get_verb(verb).summary if verb in MODULES else commands.BY_NAME[verb].summary
+        summary = get_verb(verb).summary if verb in VERBS else commands.BY_NAME[verb].summary
         yield f"{verb} {shown}", summary, f"{verb} {name}"
     for verb in ABOUT_A_QUEUE:
         yield f"pipeline {verb} {shown}", JOBS[verb].summary, f"pipeline {verb} {name}"
@@ -128,7 +128,7 @@ def _verbs(ctx: CommandContext) -> list[str]:
         *(v for verbs in design.option_verbs.values() for v in verbs),
         *ANY_QUEUE_VERBS,
     }
-    return [verb for verb in (*MODULES, "smoke") if verb in known]
+    return [verb for verb in (*VERBS, "smoke") if verb in known]
 
 
 _OTHERS = {verb.name: verb for verb in (BENCH, INSTALL, ADOPT, SMOKE)}
@@ -158,11 +158,9 @@ def _next_words(ctx: CommandContext, command: Command, before: Sequence[str]) ->
         yield from TABS
     if command.completes == "job" and len(before) == 2 and before[1] in ABOUT_A_QUEUE:
         yield from _unambiguous(ctx.keys)
-    verb = _OTHERS.get(command.name) or (
-        get_verb(command.name) if command.name in MODULES else None
-    )
+    verb = _OTHERS.get(command.name) or (get_verb(command.name) if command.name in VERBS else None)
     takes_filters = command.name in {"messages", "actions"} or (
-        command.name in MODULES and any(one.multiple for one in get_verb(command.name).parameters)
+        command.name in VERBS and any(one.multiple for one in get_verb(command.name).parameters)
     )
     if takes_filters and before:
         yield from ("state=ready", "state=claimed", "state=error", "state=done")

@@ -24,7 +24,7 @@ from console.tui.jobs import start_job
 from console.tui.open_connection import OpenConnection, why_not_allowed
 from console.tui.text import TextView, describe_error, plain
 from console.tui.views import QueueView
-from console.verbs import MODULES, all_verbs
+from console.verbs import all_verbs
 from console.verbs import pipeline as jobs
 
 
@@ -57,7 +57,7 @@ def choices(queue: Queue, conn: OpenConnection, stale: str = "") -> tuple[VerbCh
 
 def _every(queue: Queue, conn: OpenConnection, stale: str) -> Iterator[VerbChoice]:
     # Silences belong to a finding: its dialog has keys for them.
-    of_queue = [verb for verb in all_verbs() if MODULES[verb.name] != "silences"]
+    of_queue = all_verbs()
     named = [(verb.name, verb.summary, verb.right({})) for verb in of_queue]
     for verb, summary, wanted in (*named, (*_SMOKE, Rights.ADMIN)):
         why = unavailable(queue, verb) or why_not_allowed(conn, wanted)

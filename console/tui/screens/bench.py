@@ -54,9 +54,9 @@ from console.tui.text import (
 )
 from console.tui.widgets.charts import RATES, Chart, ChartTime, Curve, Drawing
 from console.tui.widgets.keyed_table import KeyedTable
-from console.tui.widgets.plan_pane import Confirmation, PlanPane
+from console.tui.widgets.plan_pane import PlanPane
 from console.verbs.trials import BENCH, bench_request
-from console.verbs.verb import values_from_texts, words_from_texts
+from console.verbs.verb import Confirmation, values_from_texts, words_from_texts
 
 _LEAST_SPAN_SECONDS = 20.0
 _ROOM_FOR_ALL = 36
@@ -255,9 +255,7 @@ class BenchScreen(FormScreen):
     def _show_plan(self, preview: BenchPreview, bench_run: BenchRun) -> None:
         self._planned = bench_run
         self.query_one(PlanPane).draw(preview_lines(self._connection, preview, bench_run.load))
-        self.ask_to_confirm(
-            Confirmation(self._connection, preview.production, "the connection's name")
-        )
+        self.ask_to_confirm(Confirmation(self._connection, preview.production, "connection"))
 
     def begin(self) -> None:
         bench_run, conn = self._planned, self._conn

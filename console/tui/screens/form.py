@@ -20,8 +20,9 @@ from console.tui.jobs import ActionRun, Work, start_job
 from console.tui.screens.live import LiveScreen
 from console.tui.text import TextView, describe_error, plain
 from console.tui.widgets.field import Form
-from console.tui.widgets.plan_pane import Confirmation, PlanPane
+from console.tui.widgets.plan_pane import PlanPane
 from console.verbs.parameters import Parameter
+from console.verbs.verb import Confirmation
 
 T = TypeVar("T")
 

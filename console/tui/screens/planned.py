@@ -21,7 +21,7 @@ from console.tui.jobs import ActionRun, start_job
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import TextView, plain
-from console.tui.widgets.plan_pane import Confirmation, PlanPane, ProgressView
+from console.tui.widgets.plan_pane import PlanPane, ProgressView
 from console.verbs import get_verb
 from console.verbs.verb import Plan, Target, Verb, equivalent_command, values_from_texts
 
@@ -91,9 +91,7 @@ class PlannedScreen(FormScreen):
         closed = "" if planned.needed else "There is nothing to do."
         if planned.obstacles:
             closed = "It cannot be done as planned."
-        self.ask_to_confirm(
-            Confirmation(planned.queue.name, planned.requires_name, blocked_reason=closed)
-        )
+        self.ask_to_confirm(replace(planned.confirmation, blocked_reason=closed))
 
     def begin(self) -> None:
         if self.planned is not None and self.key is not None:

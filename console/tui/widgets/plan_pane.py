@@ -1,7 +1,6 @@
 """A plan, its SQL, its progress, and the confirmation that it requires."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
@@ -20,6 +19,7 @@ from console.engines import Product
 from console.monitor.message import Masks, Message, masked
 from console.tui.jobs import ActionRun
 from console.tui.text import TextView, first_line, plain, shorten, style_of
+from console.verbs.verb import Confirmation
 
 _TOKEN_STYLES = (
     (Comment, "quiet"),
@@ -185,34 +185,6 @@ class ProgressView(TextView):
         if total and done < total and not running.control.paused:
             text += f", about {formats.duration((total - done) * seconds / done)} left"
         return text
-
-
-@dataclass(frozen=True)
-class Confirmation:
-    """What has to be typed before the plan runs."""
-
-    name: str
-    requires_name: bool
-    """Whether `y` is not enough."""
-    name_label: str = "the queue's name"
-    blocked_reason: str = ""
-    """Why it cannot be confirmed; empty if it can."""
-
-    def error_for(self, word: str) -> str:
-        """Why the word does not confirm the plan; empty if it does."""
-        short = word.strip()
-        if not short:
-            return "Nothing was typed."
-        if self.name in {word, short} or (not self.requires_name and short.lower() in {"y", "yes"}):
-            return ""
-        return f"{word!r} does not match."
-
-    @property
-    def prompt(self) -> str:
-        if self.blocked_reason:
-            return f"{self.blocked_reason} Escape: back; nothing is changed."
-        word = f"{self.name_label}, {plain(self.name)}," if self.requires_name else "y"
-        return f"To run it, type {word} and press Enter. Escape: back; nothing is changed."
 
 
 class PlanPane(Vertical):

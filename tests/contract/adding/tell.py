@@ -27,7 +27,6 @@ def _plan(target: Target, values: Params) -> Plan:
 
 TELL = Verb(
     "tell",
-    "leave a word about it",
     _plan,
     """Leave a WORD about a queue.
 

@@ -3,9 +3,10 @@
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import click
 
@@ -13,23 +14,24 @@ from console import audit as auditing
 from console import catalog
 from console.actions import end_session as ending
 from console.actions.execute import Control
-from console.audit import Outcome
+from console.audit import Outcome, Subject
 from console.catalog import Kind, Queue, every_queue
 from console.cli.context import (
     BARE_YES,
+    ON_ONLY_PLANNED,
     Call,
     as_command,
     call_of,
     call_options,
     complete_queues,
-    confirms,
-    require_confirmation,
 )
 from console.cli.streams import LINE_SECONDS, ThrottledLines, narrate, signals_handled
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.formats import numbered, plain
-from console.verbs.verb import Plan, Progress, Target, Verb
+from console.verbs.verb import Confirmation, Plan, Progress, Result, Target, Verb, single_step
+
+T = TypeVar("T")
 
 
 def planned_command(verb: Verb) -> click.Command:
@@ -49,7 +51,6 @@ def planned_command(verb: Verb) -> click.Command:
 
 
 def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> None:
-    """Plan; once confirmed, run the plan with progress on stderr."""
     if verb.for_all and given.pop("all_queues") != (name is None):
         raise UsageError(f"{verb.name} takes the name of a queue, or --all.")
     if verb.for_all and name is None:
@@ -67,8 +68,15 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
         _show_holders(call, database, queue)
         return
     plan = verb.plan(target_of(call, database, queue, given.get("filter", ())), given)
-    if verb.confirmed:
-        if not _confirmed(call, plan, yes, dry_run=dry_run):
+    carry_out(call, plan, yes, dry_run=dry_run, confirm=verb.confirmed)
+
+
+def carry_out(
+    call: Call, plan: Plan, yes: str | None, *, dry_run: bool, confirm: bool = True
+) -> None:
+    """Once it is confirmed, run it with progress on stderr, and print its result."""
+    if confirm:
+        if not confirmed(call, plan, yes, dry_run=dry_run):
             return
         if not call.json and not plan.rounds:
             narrate("\n".join(plan.lines))
@@ -77,13 +85,58 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
         result = plan.run(control, progress)
     if plan.rounds:
         return  # each round was printed
-    answer = {**_plan_json(plan), "done": result.done, "result": result.data}
+    answer = {**plan.as_json(), "done": result.done, "result": result.data}
     call.answer(answer, result.lines)
     if result.outcome is Outcome.STOPPED and control.stopped:
         raise KeyboardInterrupt
     ended_early = result.outcome is Outcome.STOPPED and plan.stoppable
     if result.stopped_by_canary or result.outcome is Outcome.FAILED or ended_early:
         sys.exit(RefusedError.exit_status)
+
+
+def confirmed(
+    call: Call,
+    plan: Plan,
+    yes: str | None,
+    *,
+    dry_run: bool,
+    value: Mapping[str, object] | None = None,
+) -> bool:
+    """Whether to continue. If not, the plan is the result; RefusedError unless it is a dry run.
+
+    A plan with nothing to do needs none, and a bare `--yes` will do. `value`: the JSON of the plan,
+    where it is not its own."""
+    required = plan.confirmation
+    accepted = yes == required.name or (yes == BARE_YES and not required.requires_name)
+    if dry_run or not accepted:
+        call.planned(plan.as_json() if value is None else value, plan.lines)
+    if dry_run or (yes is None and not plan.needed):
+        return False
+    if yes is None or not plan.needs_consent:
+        plan.require_possible()
+    if not accepted:
+        error = _not_confirmed(required, yes)
+        if yes is None and (only_planned := click.get_current_context().meta.get(ON_ONLY_PLANNED)):
+            only_planned()
+        auditing.log_locally(plan.subject, Outcome.REFUSED, detail=error.what)
+        raise error
+    plan.require_possible()
+    return True
+
+
+def _not_confirmed(required: Confirmation, yes: str | None) -> RefusedError:
+    """What to type. A name that begins with "-" would be read as an option."""
+    if yes is None and not required.requires_name:
+        what, how = "this was only the plan", "To run it, confirm with: --yes"
+        return RefusedError(f"Nothing was changed: {what}.", next_step=how)
+    what, how = f"{yes!r} is not {required.label}", "Confirm"
+    if yes is None:
+        what, how = "this was only the plan", "To run it, confirm"
+    elif yes == BARE_YES:
+        what = f"this needs {required.label} as confirmation"
+    name = required.name
+    quoted = f"--yes{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
+    return RefusedError(f"Nothing was changed: {what}.", next_step=f"{how} with: {quoted}")
 
 
 def target_of(call: Call, database: Database, queue: Queue, filters: Sequence[str] = ()) -> Target:
@@ -102,67 +155,75 @@ def target_of(call: Call, database: Database, queue: Queue, filters: Sequence[st
 
 
 def _run_on_all(call: Call, verb: Verb, given: dict[str, Any]) -> None:
-    """On every queue that is not adopted: one that cannot be done stops none of the others."""
     yes, dry_run = given.pop("yes"), given.pop("dry_run")
     database = call.database(verb.right(given), verb.name)
-    done: list[dict[str, object]] = []
-    lines: list[str] = []
-    problems: list[str] = []
-    needed = False
+    every = _EveryQueue()
     for queue in call.queues(database):
-        if queue.kind is Kind.ADOPTED:
-            continue
-        try:
-            plan = verb.plan(target_of(call, database, queue, given.get("filter", ())), given)
-            done.append({**_plan_json(plan), "done": 0})
-            lines += plan.lines
-            needed = needed or plan.needed
-            if yes is not None and not dry_run and plan.needed:
-                result = plan.run(Control(), lambda _: None)
-                done[-1] |= {"done": result.done, "result": result.data}
-                lines += result.lines
-        except ConnectionFailedError:
-            raise
-        except ConsoleError as error:
-            problems.append(f"{queue.label}: {error}")
-            lines.append(problems[-1])
-    if yes is None or dry_run:
-        call.planned({"queues": done}, lines)
-        if needed and not dry_run:
-            require_confirmation(None, "", requires_name=False)
-    else:
-        call.answer({"queues": done, "problems": problems}, lines)
-    if problems:
+        if queue.kind is not Kind.ADOPTED:
+            target = target_of(call, database, queue, given.get("filter", ()))
+            every.add(queue, partial(verb.plan, target, given))
+    plan = every.plan(Subject.of(database, every_queue(), verb.name))
+    if confirmed(call, plan, yes, dry_run=dry_run, value=plan.data):
+        result = run_to_end(plan)
+        call.answer(result.data, result.lines)
+    if every.problems:
         raise RefusedError(
-            f"{numbered(len(problems), 'queue')} could not be done: {'; '.join(problems)}"
+            f"{numbered(len(every.problems), 'queue')} could not be done: "
+            f"{'; '.join(every.problems)}"
         )
 
 
-def _plan_json(plan: Plan) -> dict[str, object]:
-    queue = plan.queue
-    where = {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
-    return {**where, "plan": plan.data}
+class _EveryQueue:
+    """The plans of a verb for several queues: one that fails stops none of the others."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self._plans: list[Plan] = []
+        self._lines: list[str] = []
+
+    def add(self, queue: Queue, make: Callable[[], Plan]) -> None:
+        """Raises ConnectionFailedError."""
+        if (plan := self._tried(queue, make)) is not None:
+            self._plans.append(plan)
+            self._lines += plan.lines
+
+    def plan(self, subject: Subject) -> Plan:
+        return Plan(
+            subject,
+            every_queue(),
+            tuple(self._lines),
+            requires_name=False,
+            run=single_step(self._run),
+            needed=any(plan.needed for plan in self._plans),
+            data={"queues": [{**plan.as_json(), "done": 0} for plan in self._plans]},
+        )
+
+    def _run(self) -> Result:
+        done: list[dict[str, object]] = []
+        for plan in self._plans:
+            run = partial(run_to_end, plan)
+            result = self._tried(plan.queue, run) if plan.needed else None
+            done.append({**plan.as_json(), "done": 0 if result is None else result.done})
+            if result is not None:
+                done[-1]["result"] = result.data
+                self._lines += result.lines
+        data = {"queues": done, "problems": self.problems}
+        return Result(Outcome.DONE, tuple(self._lines), data=data)
+
+    def _tried(self, queue: Queue, work: Callable[[], T]) -> T | None:
+        try:
+            return work()
+        except ConnectionFailedError:
+            raise
+        except ConsoleError as error:
+            self.problems.append(f"{queue.label}: {error}")
+            self._lines.append(self.problems[-1])
+            return None
 
 
-def _confirmed(call: Call, plan: Plan, yes: str | None, *, dry_run: bool) -> bool:
-    """Whether to continue. If not, the plan is the result; RefusedError unless it is a dry run.
-
-    A plan with nothing to do needs no confirmation and accepts any.
-    """
-    name, requires_name = plan.queue.name, plan.requires_name and plan.needed
-    if dry_run or not confirms(yes, name, requires_name=requires_name):
-        call.planned(_plan_json(plan), plan.lines)
-    if dry_run or (yes is None and not plan.needed):
-        return False
-    if yes is None or not plan.needs_consent:
-        plan.require_possible()
-    try:
-        require_confirmation(yes, name, requires_name=requires_name)
-    except RefusedError as error:
-        auditing.log_locally(plan.subject, Outcome.REFUSED, detail=error.what)
-        raise
-    plan.require_possible()
-    return True
+def run_to_end(plan: Plan) -> Result:
+    """Without progress, and without a way to stop it."""
+    return plan.run(Control(), lambda _: None)
 
 
 def _show_holders(call: Call, database: Database, queue: Queue) -> None:
