@@ -83,7 +83,7 @@ class Check:
             "states": None
             if self.states is None
             else {
-                "looked_at": self.rows_read,
+                "rows_read": self.rows_read,
                 "in_one": {o.states: o.rows for o in found if o.states and not o.several},
                 "in_several": [asdict(one) for one in found if one.several],
                 "in_none": [asdict(one) for one in found if not one.states],

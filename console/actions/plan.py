@@ -115,7 +115,7 @@ class Plan:
             "totals": {state: vars(total) for state, total in self.totals.items()},
             "complete": self.complete,
             "canary": self.canary or None,
-            "left_alone": dict(self.excluded),
+            "skipped": dict(self.excluded),
             "oldest_seconds": self.oldest_seconds,
             "newest_seconds": self.newest_seconds,
             "payload_bytes": self.payload_bytes,

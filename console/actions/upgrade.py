@@ -51,9 +51,7 @@ class Difference:
     """Whether an upgrade can remove the difference."""
 
     def as_json(self) -> dict[str, object]:
-        fields = asdict(self)
-        mendable = fields.pop("repairable")
-        return {**fields, "mendable": mendable}
+        return asdict(self)
 
     @property
     def line(self) -> str:

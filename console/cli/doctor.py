@@ -104,7 +104,7 @@ class _Test(Thread):
             "to": self._target.receiver.shown,
             "template": self._target.template,
             "sent": self._error is None,
-            "answer": self._response if self._error is None else str(self._error),
+            "response": self._response if self._error is None else str(self._error),
         }
 
     @property

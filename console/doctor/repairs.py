@@ -348,7 +348,7 @@ class MarkAsErrors(DoctorRepair):
     def run(self, database: Database) -> Sequence[str]:
         """Each chunk in its own transaction, with its audit."""
         marked = left = 0
-        subject = audit.Subject.of(database, self.queue, "mend", self.summary)
+        subject = audit.Subject.of(database, self.queue, "repair", self.summary)
         for newest in self.chunks:
             with audit.recorded(database, f"repair {self.queue.name!r}", subject) as act:
                 n, held = self._chunk(act.connection, database, newest)

@@ -45,7 +45,7 @@ def repair_transaction(
 def _audited(
     database: Database, queue: Queue, summary: str
 ) -> AbstractContextManager[audit.RecordedAction]:
-    subject = audit.Subject.of(database, queue, "mend", summary)
+    subject = audit.Subject.of(database, queue, "repair", summary)
     return audit.recorded(database, f"repair the ring {queue.name!r}", subject)
 
 

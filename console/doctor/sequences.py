@@ -272,7 +272,7 @@ class SetSequences(DoctorRepair):
         """The catalog's first: without ids of its own nothing can be recorded."""
         catalogs = [one for one in self.columns if one.is_catalog]
         lines = [self._set(database, one) for one in catalogs]
-        subject = audit.Subject.of(database, self.queue, "mend", self.summary)
+        subject = audit.Subject.of(database, self.queue, "repair", self.summary)
         with audit.recorded(database, f"repair {self.queue.name!r}", subject) as act:
             lines += [self._set(database, one) for one in self.columns if one not in catalogs]
             act.detail = "; ".join(lines)

@@ -58,7 +58,7 @@ class RunOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class Run:
-    """As in its file, whose keys begin with "told" for the last progress."""
+    """As in its file."""
 
     id: str
     verb: str
@@ -210,12 +210,11 @@ def _read(path: Path) -> Run | None:
         content = json.loads(path.read_bytes())
         if content.pop("format") != _FORMAT:
             return None
-        for name in ("began_at", "told_at", "ended_at"):
+        for name in ("began_at", "progress_at", "ended_at"):
             if content.get(name) is not None:
                 content[name] = datetime.fromisoformat(content[name])
         for name in ("words", "lines"):
             content[name] = tuple(content.get(name, ()))
-        content = {name.replace("told", "progress"): value for name, value in content.items()}
         run = _valid(Run(**content, id=path.stem))
         return Run(**{**vars(run), "alive": None if run.status is not None else _alive(run)})
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -310,8 +309,7 @@ class RunFile:
     def __init__(self, root: Path, run: Run) -> None:
         self._root = root
         self._lock = threading.Lock()
-        fields = {k: v for k, v in vars(run).items() if k not in {"id", "alive"}}
-        self._content = {k.replace("progress", "told"): v for k, v in fields.items()}
+        self._content = {k: v for k, v in vars(run).items() if k not in {"id", "alive"}}
         self._written = 0.0
         self._discarded = False
         self.id = run.id
@@ -356,8 +354,8 @@ class RunFile:
     def report_progress(self, line: str, rows: int, size: int) -> None:
         """From any thread, as often as the caller likes."""
         with self._lock:
-            figures = {"told_rows": rows, "told_bytes": size or None}
-            self._content |= {"told": line, "told_at": datetime.now(UTC), **figures}
+            figures = {"progress_rows": rows, "progress_bytes": size or None}
+            self._content |= {"progress": line, "progress_at": datetime.now(UTC), **figures}
             if time.monotonic() - self._written >= _PROGRESS_SECONDS:
                 self._write()
 

@@ -169,7 +169,7 @@ def test_a_test_notification_is_accepted_in_each_format(tmp_path: Path) -> None:
         )
         answer = notify_test(tmp_path, "".join(tables), "--json")
     assert answer.status == 0
-    sent = {one["name"]: (one["sent"], one["answer"]) for one in answer.json["receivers"]}
+    sent = {one["name"]: (one["sent"], one["response"]) for one in answer.json["receivers"]}
     assert sent["json"] == sent["slack"] == sent["pager"] == (True, "HTTP 200")
     assert sent["bell"] == (True, "there is no terminal, so nothing rings")
     by_path: dict[str, list[dict[str, Any]]] = {}

@@ -97,7 +97,7 @@ def test_check_reports_types_states_and_costs(ann: User) -> None:
     assert types["claimed_at"] == "timestamp with time zone"
     assert types["release: who"] == "text"
     states = found["states"]
-    assert (states["looked_at"], states["in_several"]) == (5, [])
+    assert (states["rows_read"], states["in_several"]) == (5, [])
     assert states["in_one"] == {"ready": 2, "claimed": 1, "error": 1}
     assert [(one["status"], one["rows"]) for one in states["in_none"]] == [("lost", 1)]
     costs = {one["figure"]: one for one in found["cost"]}

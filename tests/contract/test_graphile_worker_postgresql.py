@@ -182,7 +182,7 @@ def test_a_job_that_the_library_retired_by_its_key_is_not_run_again(
     assert figures(console, "jobs")["errors"] == 2
     plan = planned(console, "requeue", "jobs")
     assert plan["count"] == 1
-    assert plan["left_alone"] == {"retired by their job key: a newer job has taken their place": 1}
+    assert plan["skipped"] == {"retired by their job key: a newer job has taken their place": 1}
     console.done("requeue", "jobs", "--yes")
     ran = f"SELECT string_agg(id::text, ' ' ORDER BY id) FROM {JOBS} WHERE is_available"
     assert value(console.url, ran) == f"{new} {failed}"

@@ -150,7 +150,7 @@ def test_a_message_that_becomes_visible_by_itself_is_never_stuck(console: Consol
     console.done("forget", "orders")
     console.done("adopt", "orders", "--preset", "pgmq")
     assert figures(console, "orders")["stuck"] == 0
-    left = planned(console, "release", "orders")["left_alone"]
+    left = planned(console, "release", "orders")["skipped"]
     assert left == {"nobody can tell since when they are claimed": 1}
     assert planned(console, "release", "orders", "--unknown")["count"] == 1
 

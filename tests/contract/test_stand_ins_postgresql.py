@@ -181,7 +181,7 @@ def test_solid_queue_is_discovered_counted_requeued_and_released(
     assert figures(console, "mail") == counts(2, 2, 2, 1, 2, 0)
     assert error_group(console, "jobs") == (2, "IOError: no host 7")
     plan = planned(console, "requeue", "jobs")
-    assert (plan["count"], ["concurrency_key" in why for why in plan["left_alone"]]) == (1, [True])
+    assert (plan["count"], ["concurrency_key" in why for why in plan["skipped"]]) == (1, [True])
     console.done("requeue", "jobs", "--yes")
     assert theirs.rows(
         """

@@ -110,12 +110,12 @@ CASES = [
     *cases(hangs, "claims_alive", "release", SPLIT),
     *cases(dropped_column, "code_missing", "upgrade", STATUS),
     *cases(old_and_done, "archive_lags", "archive", SPLIT),
-    *cases(claimed_incomplete, "payload_missing", "mend", TWO_STEP, **INCOMPLETE),
+    *cases(claimed_incomplete, "payload_missing", "repair", TWO_STEP, **INCOMPLETE),
 ]
 """With the tests below, these cover each verb that repairs."""
 
 LONG_CASES = [
-    *cases(lost_payloads, "payload_missing", "mend", SPLIT, **INCOMPLETE),
+    *cases(lost_payloads, "payload_missing", "repair", SPLIT, **INCOMPLETE),
     *cases(died, "claims_gone", "release", CLAIM, STATUS, SPLIT, TWO_STEP, IN_HAND),
     *cases(hangs, "claims_alive", "release", CLAIM, STATUS, TWO_STEP, IN_HAND),
     *cases(pooled, "claims_unknown", "release", CLAIM, STATUS, SPLIT, IN_HAND),

@@ -86,7 +86,7 @@ def test_numbers_that_sequences_skip_in_a_crash_are_found_and_repaired(
         assert ring.pop(connection) is None
     assert findings_by_code(ring) == {}
     with ring.database.transaction("look") as session:
-        acted = entries(session, EntryFilter(queue=ring.queue.name, verb="mend"))
+        acted = entries(session, EntryFilter(queue=ring.queue.name, verb="repair"))
     assert [(entry.done, entry.outcome) for entry in acted] == [
         (len(holes), "done"),
         (len(orphans), "done"),

@@ -93,7 +93,7 @@ def test_the_keys_of_a_runs_file_are_stable(root: Path) -> None:
     RunFile.begin(root, "replay")
     (path,) = root.glob("*.json")
     keys = set(json.loads(path.read_bytes()))
-    assert {"told", "told_at", "told_rows", "told_bytes"} <= keys
+    assert {"progress", "progress_at", "progress_rows", "progress_bytes"} <= keys
     assert not [key for key in keys if "progress" in key]
 
 

@@ -78,5 +78,5 @@ def test_the_header_of_a_procedure_does_not_count_as_a_difference() -> None:
 
 def test_the_json_keys_of_a_difference_are_stable() -> None:
     content = Difference("column", "orders.id", How.MISSING, repairable=False).as_json()
-    assert list(content) == ["kind", "name", "how", "installed", "shipped", "mendable"]
-    assert content["mendable"] is False
+    assert list(content) == ["kind", "name", "how", "installed", "shipped", "repairable"]
+    assert content["repairable"] is False
