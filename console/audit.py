@@ -261,7 +261,7 @@ class ActionRecord:
 
     @classmethod
     def begin(cls, connection: Connection, subject: Subject) -> ActionRecord:
-        """Begin in the caller's transaction; first prepares the catalog of an older console."""
+        """Begin in the caller's transaction; first prepares a catalog that lacks parts."""
         prepare(connection)
         return cls(subject, begin(connection, subject))
 

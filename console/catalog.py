@@ -22,7 +22,7 @@ from console.formats import duration, numbered
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-INTERFACE_VERSION = 3
+INTERFACE_VERSION = 1
 """Of the tables and functions that this console installs: another one whenever they change."""
 
 STUCK_AFTER_SECONDS = 300.0
@@ -308,7 +308,7 @@ def has_catalog(connection: Connection) -> bool:
 
 
 def has_audit(connection: Connection) -> bool:
-    """Whether the catalog has an audit; an older console's has none."""
+    """Whether the catalog has an audit; a damaged one lacks it."""
     return decisions.catalog_contents(connection).audited
 
 

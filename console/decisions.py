@@ -1,7 +1,4 @@
-"""Operators' decisions about queues and findings, and their notes, in the database's catalog.
-
-A catalog of an older console has none.
-"""
+"""Operators' decisions about queues and findings, and their notes, in the database's catalog."""
 
 from __future__ import annotations
 
@@ -22,9 +19,10 @@ NO_SUPERUSER = "Use a login that is no superuser, such as a member of dbq_reader
 
 @dataclass(frozen=True)
 class CatalogContents:
-    """Which parts the catalog of this database has; an older console's lacks some."""
+    """Which parts the catalog of this database has; a damaged one lacks some."""
 
     present: bool
+    version: int | None
     audited: bool
     decided: bool
     identified: bool
@@ -117,8 +115,14 @@ class Note:
         return {**vars(self), "noted_at": self.noted_at.isoformat()}
 
 
+CATALOG_VERSION = 1
+"""Each change of the catalog's tables adds one, and a migration in `catalog.bootstrap`; the tests
+keep a dump of each version."""
+
+
 def catalog_contents(connection: Connection) -> CatalogContents:
-    """RefusedError to a superuser if reading it would run the code of a login that is none."""
+    """RefusedError to a superuser if reading it would run the code of a login that is none; and
+    where its version is not this console's."""
     found = sql.row(connection, CatalogContents, "catalog.exists")
     if found.runs:
         raise RefusedError(
@@ -126,11 +130,29 @@ def catalog_contents(connection: Connection) -> CatalogContents:
             why=f"That would run {found.runs}.",
             next_step=NO_SUPERUSER,
         )
+    if found.present and found.version != CATALOG_VERSION:
+        raise _another_version(found.version)
     return found
 
 
+def _another_version(version: int | None) -> RefusedError:
+    what = "The catalog of this database (schema dbq) is of another console."
+    if version is not None and version > CATALOG_VERSION:
+        return RefusedError(
+            what,
+            why=f"It has version {version}, this console knows version {CATALOG_VERSION}.",
+            next_step="Use the console that made it, or a newer one.",
+        )
+    return RefusedError(
+        what,
+        why="It was made before the first release, and nothing reads it any more.",
+        next_step="With that console: resume paused queues, empty all, uninstall them. Then drop "
+        "the schema dbq, and install the queues anew.",
+    )
+
+
 def has_decisions(connection: Connection) -> bool:
-    """Whether the catalog has decisions; an older console's has none."""
+    """Whether the catalog has decisions; a damaged one lacks them."""
     return catalog_contents(connection).decided
 
 

@@ -19,6 +19,13 @@ GO
 IF SCHEMA_ID(N'dbq') IS NULL
     EXEC (N'CREATE SCHEMA dbq');
 GO
+IF NOT EXISTS (
+    SELECT 1 FROM sys.extended_properties AS p
+    WHERE p.class = 3 AND p.major_id = SCHEMA_ID(N'dbq') AND p.name = N'dbq-console catalog'
+)
+    EXEC sys.sp_addextendedproperty
+        @name = N'dbq-console catalog', @value = 1, @level0type = N'SCHEMA', @level0name = N'dbq';
+GO
 -- kind: installed by the console; adopted: somebody else's table; archive: only the archive of an
 -- uninstalled queue is left.
 IF OBJECT_ID(N'dbq.queue', N'U') IS NULL
@@ -255,10 +262,15 @@ BEGIN
 END;
 
 -- name: exists
--- one row: whether this database has a catalog (that this login may see), whether it has an audit, decisions and an id,
--- whether this login may read decisions, and whether triggers check who writes
+-- one row: whether this database has a catalog (that this login may see), and of which version (null: before the first);
+-- whether it lacks none of the tables of the audit, decisions, its id, lakes; whether this login may read decisions, and
+-- whether triggers check who writes
 SELECT
     CAST(CASE WHEN OBJECT_ID(N'dbq.queue', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present,
+    (
+        SELECT CAST(p.value AS int) FROM sys.extended_properties AS p
+        WHERE p.class = 3 AND p.major_id = SCHEMA_ID(N'dbq') AND p.name = N'dbq-console catalog'
+    ) AS version,
     CAST(CASE WHEN OBJECT_ID(N'dbq.action', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS audited,
     CAST(
         CASE

@@ -1,7 +1,7 @@
 -- Notifications: what was sent to each receiver. Only the holder of the lease "notifications" writes dbq.notification.
 
 -- name: exists
--- one row: whether the catalog has notifications (an older console's does not)
+-- one row: whether the catalog has notifications (a damaged one does not)
 SELECT CAST(CASE WHEN OBJECT_ID(N'dbq.notification', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present;
 
 -- name: unfinished

@@ -10,6 +10,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('dbq catalog', 0));
 -- name: bootstrap
 -- script: creates schema dbq and its tables where they are missing; requires their owner, if they exist
 CREATE SCHEMA IF NOT EXISTS dbq;
+COMMENT ON SCHEMA dbq IS 'catalog 1 of dbq-console';
 
 CREATE TABLE IF NOT EXISTS dbq.queue (
     schema_name text NOT NULL,
@@ -261,12 +262,14 @@ CREATE OR REPLACE TRIGGER check_action BEFORE INSERT OR UPDATE
 ON dbq.action FOR EACH ROW EXECUTE FUNCTION dbq.check_action();
 
 -- name: exists
--- one row: whether this database has a catalog, whether it has an audit, decisions and an id (old ones do not), whether this
--- login may read decisions, whether triggers check who writes; and to a superuser, what of others reading it would run
+-- one row: whether this database has a catalog, and of which version (null: before the first); whether it lacks none of the
+-- tables of the audit, decisions, its id, lakes; whether this login may read decisions, whether triggers check who writes;
+-- and to a superuser, what of others reading it would run
 -- Read from the tables: to_regclass would answer from the session's cache, where a table that another
 -- session has created since the first check is still missing, even after waiting for that session's lock.
 SELECT
     coalesce(bool_or(c.relname = 'queue'), false) AS present,
+    max(CAST(substring(obj_description(n.oid, 'pg_namespace') FROM '^catalog ([0-9]+) ') AS integer)) AS version,
     coalesce(bool_or(c.relname = 'action'), false) AS audited,
     count(DISTINCT c.relname) FILTER (WHERE c.relname IN ('pause', 'protection', 'silence', 'note', 'lease')) = 5 AS decided,
     coalesce(bool_or(c.relname = 'catalog_id'), false) AS identified,

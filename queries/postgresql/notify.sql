@@ -1,7 +1,7 @@
 -- Notifications: what was sent to each receiver. Only the holder of the lease "notifications" writes dbq.notification.
 
 -- name: exists
--- one row: whether the catalog has notifications (an older console's does not)
+-- one row: whether the catalog has notifications (a damaged one does not)
 SELECT EXISTS(
     SELECT FROM pg_class AS c
     INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid

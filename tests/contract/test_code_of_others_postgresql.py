@@ -54,7 +54,7 @@ READING: tuple[str, ...] = (
 READING += ("doctor --idle-for 0s", "doctor evil --idle-for 0s", "discover", "consumers evil")
 TAKES = "INSERT INTO dbq.queue (schema_name, queue_name, design, kind, options, roles, version) "
 VIEW = """VALUES ('public', 'evil', 'fifo', 'adopted', '{"view": "yes"}',
-    '{"id": "id", "payload": "payload"}', 2)"""
+    '{"id": "id", "payload": "payload"}', 1)"""
 
 
 @dataclass(frozen=True)

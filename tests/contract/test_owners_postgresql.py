@@ -37,7 +37,7 @@ CREATE FUNCTION public.secrets_pop() RETURNS bigint LANGUAGE sql AS 'SELECT 1::b
 CREATE FUNCTION public.secrets_pop_many(integer) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
 """
 ROW = """INSERT INTO dbq.queue (schema_name, queue_name, design, kind, options, roles, version)
-SELECT 'public', 'secrets', 'fifo', %s, q.options, q.roles, 2 FROM dbq.queue AS q
+SELECT 'public', 'secrets', 'fifo', %s, q.options, q.roles, 1 FROM dbq.queue AS q
 WHERE q.queue_name = 'mail'"""
 
 
@@ -86,7 +86,7 @@ def test_a_row_names_only_what_its_writer_owns(site: Site) -> None:
             admin.execute(ROW, ["adopted"])
         with pytest.raises(psycopg.Error, match=r"public\.secrets belongs to"):
             admin.execute("UPDATE dbq.queue SET queue_name = 'secrets'")
-        assert admin.execute("UPDATE dbq.queue SET version = 1").rowcount == 1
+        assert admin.execute("UPDATE dbq.queue SET version = 0").rowcount == 1
 
 
 def test_nothing_is_granted_on_what_a_row_names_of_somebody_else(site: Site) -> None:

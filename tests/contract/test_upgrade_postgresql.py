@@ -210,7 +210,7 @@ def test_a_function_with_another_signature_is_replaced_and_keeps_its_rights(
         assert rights == [(True, False)]
 
 
-def test_a_ring_of_version_1_gets_the_turn_sequence_with_its_rights(
+def test_a_ring_that_lacks_the_turn_sequence_gets_it_with_its_rights(
     use_postgresql: Use,
 ) -> None:
     """With the rights of the pop sequence, without which a consumer's pop would be refused."""
@@ -221,7 +221,7 @@ def test_a_ring_of_version_1_gets_the_turn_sequence_with_its_rights(
     with login(client.url) as url, session(client) as connection:
         role = make_url(url).username
         connection.execute(f"DROP SEQUENCE {turns}")
-        connection.execute("UPDATE dbq.queue SET version = 1 WHERE queue_name = %s", [name])
+        connection.execute("UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", [name])
         connection.execute(f'GRANT USAGE, SELECT ON SEQUENCE "{name}_pop_seq" TO "{role}"')
         assert differences_of(client) == {f"{name}_turn_seq": How.MISSING, name: How.OLDER}
         planned = plan(client.database, from_catalog(client))

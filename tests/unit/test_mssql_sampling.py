@@ -235,10 +235,10 @@ def sample_deep_queue(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any
         odbc,
         catalog_exists=[
             (
-                *("present", "audited", "decided", "identified", "lakes"),
+                *("present", "version", "audited", "decided", "identified", "lakes"),
                 *("decisions_readable", "guarded", "runs"),
             ),
-            (True, False, True, True, True, False, True, None),
+            (True, 1, False, True, True, True, False, True, None),
         ],
         catalog_queues=[(*QUEUES, "installed_from", "installed_at", "runs"), queue],
         catalog_settings=[("name", "value")],
