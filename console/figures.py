@@ -80,8 +80,6 @@ class Figure:
     may_be_negative: bool = False
     """Then a sum says nothing if it is unknown for some queues."""
     in_history: bool = True
-    chart: str = ""
-    """The chart that `history` draws it in; empty: it has neither a chart nor a column there."""
     gauge: str = ""
     """Of `serve-metrics`, after `dbq_queue_`; empty: there is none."""
     help: str = ""
@@ -104,7 +102,7 @@ def short(name: str) -> str:
 
 READY = Figure(
     "ready", "ready", MESSAGES, needs="ready", rows_read=COUNTED + 1, place=1, width=7, add_up=sum,
-    chart="depth", gauge="ready_messages", help="Messages that can be popped now.",
+    gauge="ready_messages", help="Messages that can be popped now.",
 )  # fmt: skip
 SCHEDULED = Figure(
     "scheduled", "scheduled", MESSAGES, needs="scheduled", rows_read=COUNTED + 1, place=11,
@@ -112,7 +110,7 @@ SCHEDULED = Figure(
 )  # fmt: skip
 CLAIMED = Figure(
     "claimed", "claimed", MESSAGES, needs="claimed", rows_read=COUNTED + 1, place=7, width=7,
-    narrow=False, add_up=sum, chart="depth", gauge="claimed_messages",
+    narrow=False, add_up=sum, gauge="claimed_messages",
     help="Messages popped and not yet finished.",
 )  # fmt: skip
 STUCK = Figure(
@@ -122,7 +120,7 @@ STUCK = Figure(
 )  # fmt: skip
 ERRORS = Figure(
     "errors", "errors", MESSAGES, needs="error", rows_read=COUNTED + 1, place=9, width=6,
-    alarm="warning", add_up=sum, chart="depth", gauge="error_messages",
+    alarm="warning", add_up=sum, gauge="error_messages",
     help="Messages that failed and wait for an operator.",
 )  # fmt: skip
 DONE = Figure(
@@ -131,20 +129,18 @@ DONE = Figure(
 )  # fmt: skip
 AGE = Figure(
     "age_seconds", "age", SECONDS, rows_read=1, place=2, words="age of the oldest", width=11,
-    add_up=max, chart="age of the oldest", gauge="age_seconds",
+    add_up=max, gauge="age_seconds",
     help="Age of the oldest message that is ready.",
 )  # fmt: skip
 PUSH = Figure(
     "push_per_second", "push/s", PER_SECOND, place=3, width=8, narrow=False, add_up=sum,
-    chart="messages a second",
 )  # fmt: skip
 POP = Figure(
     "pop_per_second", "pop/s", PER_SECOND, place=4, width=8, narrow=False, add_up=sum,
-    chart="messages a second",
 )  # fmt: skip
 GAP = Figure(
     "gap", "gap", MESSAGES, needs=RING, place=5, words="push/pop sequence gap", width=7, add_up=sum,
-    may_be_negative=True, chart="push/pop sequence gap", gauge="gap_messages",
+    may_be_negative=True, gauge="gap_messages",
     help="Next push number minus next pop number of a ring.",
 )  # fmt: skip
 CAPACITY = Figure(
@@ -164,8 +160,15 @@ FIGURES = (
 BY_NAME = {figure.name: figure for figure in FIGURES}
 SHOWN = tuple(sorted((f for f in FIGURES if f.place), key=lambda f: f.place))
 """In the order of their columns."""
+CHARTS = {
+    "depth": (READY, CLAIMED, ERRORS),
+    "messages a second": (PUSH, POP),
+    "age of the oldest": (AGE,),
+    "push/pop sequence gap": (GAP,),
+}
+"""Those that `history` draws, by their titles; its columns have the same figures."""
+FORECASTS = {"pushes": PUSH, "pops": POP}
 COLUMNS = tuple(figure for figure in SHOWN if figure.heading != "")
-RATES = tuple(figure.name for figure in FIGURES if figure.unit is PER_SECOND)
 
 SAMPLE_LATENCY = Figure(
     "latency_seconds", "sample latency", Unit(_duration, 1e6, 1_000_000, mean=True)
@@ -179,3 +182,7 @@ LATENCIES = tuple(
     for percent in PERCENTILES
 )
 """Of messages, as each sample measured them."""
+
+
+def of_unit(unit: Unit) -> tuple[Figure, ...]:
+    return tuple(figure for figure in FIGURES if figure.unit is unit)

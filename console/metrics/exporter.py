@@ -18,7 +18,8 @@ from console.doctor.finding import SEVERITIES, Diagnosis, Finding
 from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, DoctorUpdate, Watcher
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError
-from console.monitor.latency import PERCENTILES, Percentiles
+from console.figures import PERCENTILES
+from console.monitor.latency import Percentiles
 from console.monitor.limits import ThresholdsOf
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler

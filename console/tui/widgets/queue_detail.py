@@ -11,7 +11,8 @@ from textual.geometry import Size
 
 from console import formats
 from console.catalog import Queue
-from console.monitor.latency import KINDS, Percentiles
+from console.figures import LATENCY_KINDS
+from console.monitor.latency import Percentiles
 from console.monitor.limits import (
     Exceeded,
     Limits,
@@ -393,7 +394,7 @@ class QueueDetail(TextView):
         if view.examined_seconds is not None:
             ago = whole_seconds(view.examined_seconds)
             line.append(f"the doctor ran {ago} ago", style_of(self, "quiet"))
-        for kind in () if snapshot.latency is None else KINDS:
+        for kind in () if snapshot.latency is None else LATENCY_KINDS:
             of: Percentiles = getattr(snapshot.latency, kind)
             if of.p95 is not None:
                 line.append(f"  {kind} p95 {formats.duration(of.p95)}", style_of(self, "quiet"))
