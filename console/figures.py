@@ -88,16 +88,17 @@ class Figure:
     @property
     def key(self) -> str:
         """The name without its unit: `age`."""
-        return short(self.name)
+        return self.name.removesuffix("_seconds").removesuffix("_per_second")
+
+    @property
+    def gauge_unit(self) -> str:
+        """The end of a gauge's name, if that is a unit."""
+        end = self.gauge.rpartition("_")[2]
+        return end if end in {"messages", "seconds"} else ""
 
     def text(self, value: float, *, estimated: bool = False) -> str:
         """`12`, `≈12 k`, `3 s`, `5.0`."""
         return count(int(value), estimated=True) if estimated else self.unit.text(value)
-
-
-def short(name: str) -> str:
-    """Of a figure, without its unit."""
-    return name.removesuffix("_seconds").removesuffix("_per_second")
 
 
 READY = Figure(

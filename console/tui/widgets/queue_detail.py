@@ -11,7 +11,7 @@ from textual.geometry import Size
 
 from console import formats
 from console.catalog import Queue
-from console.figures import LATENCY_KINDS
+from console.figures import COLUMNS, GAP, LATENCY_KINDS
 from console.monitor.latency import Percentiles
 from console.monitor.limits import (
     Exceeded,
@@ -43,18 +43,6 @@ _STEP = 16
 _TALL_PANEL = 30
 """On a smaller screen options and limits share a line."""
 _WIDE = 100
-_PANEL_FIGURES = (
-    ("ready", "ready"),
-    ("age_seconds", "age"),
-    ("push_per_second", "push/s"),
-    ("pop_per_second", "pop/s"),
-    ("gap", "gap"),
-    ("scheduled", "scheduled"),
-    ("claimed", "claimed"),
-    ("stuck", "stuck"),
-    ("errors", "errors"),
-    ("done", "done"),
-)
 _JUDGED = {"depth": "ready", "age": "age_seconds", "gap_share": "gap", "errors": "errors"}
 """Limit -> figure."""
 
@@ -212,14 +200,15 @@ def pieces(snapshot: QueueSnapshot, thresholds: Thresholds, width: int) -> Itera
     levels = {_JUDGED[one.figure]: one.level for one in judge(snapshot, thresholds)}
     if snapshot.stuck:
         levels["stuck"] = Severity.CRITICAL
-    for name, title in _PANEL_FIGURES:
-        words = snapshot.text_of(name)
+    for figure in COLUMNS:
+        words = snapshot.text_of(figure.name)
         if words == formats.NOT_APPLICABLE:
             continue
-        if name == "gap" and snapshot.capacity is not None:
+        if figure is GAP and snapshot.capacity is not None:
             words = f"{words} of {snapshot.capacity:,}"
-        why = " (too slow to read)" if name in snapshot.slow else ""
-        yield title, words + why, SEVERITY_STYLES.get(levels.get(name, Severity.OK), "")
+        why = " (too slow to read)" if figure.name in snapshot.slow else ""
+        style = SEVERITY_STYLES.get(levels.get(figure.name, Severity.OK), "")
+        yield figure.title, words + why, style
     if snapshot.capacity is not None:
         yield from _filling(snapshot, width)
     if snapshot.holders is not None or "holders" in snapshot.unknown:
@@ -295,13 +284,6 @@ def _limit(name: str, words: str, limits: Limits[N]) -> Iterator[str]:
 
 
 _MANY_LINES = 36
-_FIGURES = (
-    ("push_per_second", "push/s"),
-    ("pop_per_second", "pop/s"),
-    ("claimed", "claimed"),
-    ("scheduled", "scheduled"),
-    ("done", "done"),
-)
 
 
 class QueueDetail(TextView):
@@ -380,10 +362,10 @@ class QueueDetail(TextView):
     def _figures(self, view: QueueView) -> Text:
         """Figures that a narrow table drops, and those without a column."""
         line, snapshot = Text(no_wrap=True), view.snapshot
-        for name, title in _FIGURES:
-            text = snapshot.text_of(name)
-            if text != formats.NOT_APPLICABLE:
-                line.append(f"{text} {title}  ", style_of(self, "quiet"))
+        for figure in COLUMNS:
+            text = snapshot.text_of(figure.name)
+            if text != formats.NOT_APPLICABLE and not (figure.width and figure.narrow):
+                line.append(f"{text} {figure.title}  ", style_of(self, "quiet"))
         if snapshot.capacity is not None:
             used = snapshot.text_of("gap")
             line.append(f"{used} of {snapshot.capacity:,} slots  ", style_of(self, "quiet"))
