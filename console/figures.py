@@ -20,13 +20,17 @@ LAST = 100
 
 @dataclass(frozen=True)
 class Unit:
-    text: Callable[[float], str]
+    exact: Callable[[float], str]
     most: float
     """A larger recorded value is an error and counts as unknown: a day's total fits a bigint."""
     scale: int = 1
     """Units of a total per unit of the mean, in rollups."""
     mean: bool = False
     """Over time it is the mean that is shown, else the highest."""
+
+    def text(self, value: float, *, estimated: bool = False) -> str:
+        """`12`, `≈12 k`, `3 s`, `5.0`."""
+        return count(int(value), estimated=True) if estimated else self.exact(value)
 
 
 def _count(number: float) -> str:
@@ -95,10 +99,6 @@ class Figure:
         """The end of a gauge's name, if that is a unit."""
         end = self.gauge.rpartition("_")[2]
         return end if end in {"messages", "seconds"} else ""
-
-    def text(self, value: float, *, estimated: bool = False) -> str:
-        """`12`, `≈12 k`, `3 s`, `5.0`."""
-        return count(int(value), estimated=True) if estimated else self.unit.text(value)
 
 
 READY = Figure(
@@ -187,3 +187,65 @@ LATENCIES = tuple(
 
 def of_unit(unit: Unit) -> tuple[Figure, ...]:
     return tuple(figure for figure in FIGURES if figure.unit is unit)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """That a figure has a warning and a critical value."""
+
+    name: str
+    """As configured: `depth.warning`."""
+    unit: Unit
+    words: str
+    """With its value, or the limit: `{} ready`."""
+    figure: Figure | None = None
+    """What is judged in each sample; None: it is judged elsewhere."""
+    defaults: tuple[float | str | None, float | str | None] = (None, None)
+    """As they would be configured."""
+    configured: bool = True
+    maximum: str = ""
+    """The help of `check --max-NAME`; empty: there is no such option."""
+    cause: str = ""
+    """Of a finding about it."""
+    alert: str = ""
+    """The text of its alert rule, if not the words."""
+
+
+FULL = Limit(
+    "gap_share", SHARE, "{} full", GAP, (0.9, 1.0),
+    cause="more is pushed than popped", alert="{} of its slots are in use",
+)  # fmt: skip
+"""Of a ring: the part of its capacity that is in use."""
+ERROR_LIMIT = Limit(
+    "errors", MESSAGES, "{} in error", ERRORS,
+    maximum="More errors than this are CRITICAL.",
+    cause="consumers failed them: dbq-console errors groups them by text",
+)  # fmt: skip
+ERROR_SHARE = Limit("errors_share", SHARE, "{} in error", defaults=(0.1, None))
+STUCK_LIMIT = Limit(
+    "stuck", MESSAGES, "{} stuck", STUCK, configured=False,
+    maximum="More stuck claims than this are CRITICAL.",
+)  # fmt: skip
+OVERDUE = Limit(
+    "overdue", SECONDS, "due {} ago", defaults=("5m", None),
+    maximum="A message that is due for longer than this, and not taken, is CRITICAL.",
+)  # fmt: skip
+LIMITS = (
+    Limit(
+        "depth", MESSAGES, "{} ready", READY,
+        maximum="More ready messages than this are CRITICAL.",
+        cause="more is pushed than popped, now or earlier",
+    ),
+    Limit(
+        "age", SECONDS, "oldest {}", AGE,
+        maximum="An older message than this is CRITICAL.",
+        cause="consumers do not get to it in time",
+        alert="its oldest message has waited {}",
+    ),
+    *(FULL, ERROR_LIMIT, ERROR_SHARE, STUCK_LIMIT, OVERDUE),
+)  # fmt: skip
+LIMIT_BY_NAME = {limit.name: limit for limit in LIMITS}
+JUDGED = sorted(
+    ((limit, limit.figure) for limit in LIMITS if limit.figure), key=lambda pair: pair[0] is FULL
+)
+"""Those of the figures of a sample: of a ring's capacity last."""

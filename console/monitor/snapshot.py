@@ -120,7 +120,7 @@ class QueueSnapshot:
         value = getattr(self, name)
         if value is None:
             return UNKNOWN if name in self.unknown else NOT_APPLICABLE
-        return BY_NAME[name].text(value, estimated=name in self.estimated)
+        return BY_NAME[name].unit.text(value, estimated=name in self.estimated)
 
     @property
     def _filling(self) -> float | None:

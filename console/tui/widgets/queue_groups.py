@@ -94,7 +94,7 @@ class Group:
         if number is None or (unknown and BY_NAME[name].may_be_negative):
             return formats.UNKNOWN if unknown or not self.counted else ""
         estimated = any(name in view.snapshot.estimated for view in self.counted)
-        text = BY_NAME[name].text(number, estimated=estimated)
+        text = BY_NAME[name].unit.text(number, estimated=estimated)
         return formats.AT_LEAST + text if unknown and text[0] != formats.ESTIMATE else text
 
     def trend(self, cells: int) -> tuple[int | None, ...]:
