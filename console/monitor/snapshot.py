@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from console.catalog import Acting, Queue
 from console.decisions import Decision
 from console.designs import Flow
-from console.figures import AGE, BY_NAME, COUNTED, FIGURES, HELD, HOLDERS, RING
+from console.figures import AGE, BY_NAME, COUNTED, FIGURES, HELD, HOLDERS, MESSAGES, RING
 from console.formats import NOT_APPLICABLE, UNKNOWN
 from console.monitor.figures import Rates, StatusRow, known_age
 from console.monitor.latency import Latency
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from console.monitor.recording.forecast import Filling
 
 
-_COUNTS = tuple(figure.name for figure in FIGURES if figure.needs not in {"", RING})
+_COUNTS = [one.name for one in FIGURES if one.rows_read and one.unit is MESSAGES]
 
 
 @dataclass(frozen=True)
