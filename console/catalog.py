@@ -17,6 +17,7 @@ from console.designs import DESIGNS, Design, Flow, recorded, unknown
 from console.designs.model import NO_SUBSCRIBERS, Subscriber, subscribers_of
 from console.engines import Database, product_of
 from console.errors import RefusedError, UsageError
+from console.figures import FIGURES
 from console.formats import duration, numbered
 
 if TYPE_CHECKING:
@@ -227,10 +228,7 @@ class Queue:
         return f"dbq_{digest[:24]}"
 
 
-LIMITS = {
-    f"{figure}_limit": "10001"
-    for figure in ("ready", "scheduled", "claimed", "stuck", "errors", "done")
-} | {"age_seconds_limit": "1"}
+LIMITS = {f"{figure.name}_limit": str(figure.rows_read) for figure in FIGURES if figure.rows_read}
 """How many rows a sample reads for each figure; 0 leaves it out."""
 
 FILLFACTOR = "50"

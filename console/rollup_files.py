@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from console import state
+from console.figures import LATENCIES, MESSAGES, PER_SECOND, SAMPLE_LATENCY, SECONDS, of_unit
 from console.lake_tables import TableFile
 
 if TYPE_CHECKING:
@@ -27,37 +28,16 @@ WIDTHS = {"minute": 60, "hour": 3600, "day": 86_400}
 """Seconds per row, the narrowest first."""
 KINDS = ("samples", "findings", "waits")
 
-COUNTS = (
-    *("ready", "scheduled", "claimed", "stuck", "errors", "done"),
-    *("gap", "capacity", "holders"),
-)
-"""Means over samples. Total: the sum; weight: the samples in which it was known."""
-LATENCIES = tuple(
-    f"{kind}_p{percent}_seconds" for kind in ("waiting", "processing") for percent in (50, 95, 99)
-)
-"""Of messages, as each sample measured them."""
-SECONDS = ("age_seconds", "held_seconds", "latency_seconds", *LATENCIES)
-"""Means over samples. Total: the sum in milliseconds, of latencies in microseconds."""
-RATES = ("push_per_second", "pop_per_second")
-"""Means over time. Weight: microseconds; total: millionths of a message."""
-MEANS = (*COUNTS, *SECONDS, *RATES)
-
-SCALES = {
-    **dict.fromkeys((*COUNTS, *RATES), 1),
-    "age_seconds": 1_000,
-    "held_seconds": 1_000,
-    **dict.fromkeys(("latency_seconds", *LATENCIES), 1_000_000),
+MEANS = {
+    figure.name: figure.unit
+    for figure in (
+        *(*of_unit(MESSAGES), *of_unit(SECONDS), SAMPLE_LATENCY, *LATENCIES),
+        *of_unit(PER_SECOND),
+    )
 }
-"""Units of a total per unit of the mean."""
-MOST = {
-    **dict.fromkeys(COUNTS, 1e12),
-    **dict.fromkeys(RATES, 1e7),
-    "age_seconds": 1e10,
-    "held_seconds": 1e10,
-    "latency_seconds": 1e6,
-    **dict.fromkeys(LATENCIES, 1e7),
-}
-"""A larger value is an error, and counts as unknown: so the totals of a day fit a bigint."""
+"""Name -> unit. Of counts and seconds the means over samples; total: the sum, in the unit's scale;
+weight: the samples in which it was known. Of rates the means over time; weight: microseconds;
+total: millionths of a message."""
 
 LONGEST_SAMPLE_SECONDS = 300
 """A rate holds for the time since the previous sample, but for no longer than this."""
@@ -139,8 +119,8 @@ def columns() -> pa.Schema:
     time, text, count, figure = pa.timestamp("us", tz="UTC"), pa.string(), pa.int64(), pa.float64()
     fields = [("begin", time), *((name, text) for name in (*QUEUE, "design")), ("looks", count)]
     fields += [("sources", pa.int32()), ("problems", count), ("estimates", count)]
-    for name in MEANS:
-        fields += [(f"{name}_max", count if name in COUNTS else figure), (f"{name}_avg", figure)]
+    for name, unit in MEANS.items():
+        fields += [(f"{name}_max", count if unit is MESSAGES else figure), (f"{name}_avg", figure)]
         fields += [(f"{name}_weight", count), (f"{name}_total", count)]
     fields += [(name, figure) for name in _PERCENTILES]
     fields += [("latency_sketch", pa.map_(pa.int32(), count))]

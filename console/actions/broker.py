@@ -22,7 +22,8 @@ from console.audit import Ledger
 from console.catalog import Kind, Queue
 from console.engines import Database, retry_transient
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
-from console.monitor.figures import COUNTED, BrokerHealth, health
+from console.figures import COUNTED
+from console.monitor.figures import BrokerHealth, health
 from console.monitor.filters import Filters
 from console.monitor.message import Message
 from console.monitor.scan_query import MessageSource

@@ -5,7 +5,7 @@ A figure that has a limit but is unknown is UNKNOWN, never zero."""
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -19,8 +19,21 @@ from console.decisions import Decision
 from console.engines import Database
 from console.engines.standby import Standby
 from console.errors import ConnectionFailedError, ConsoleError
-from console.formats import UNKNOWN, count, numbered, plain
+from console.figures import (
+    CAPACITY,
+    FULL,
+    JUDGED,
+    LIMITS,
+    MESSAGES,
+    OVERDUE,
+    SECONDS,
+    SHARE,
+    STUCK_LIMIT,
+    Limit,
+)
+from console.formats import UNKNOWN, numbered, plain
 from console.monitor.limits import (
+    NO_LIMITS,
     Exceeded,
     Limits,
     Severity,
@@ -29,6 +42,7 @@ from console.monitor.limits import (
     silence_for,
     slowest_subscriber,
     stuck_silence,
+    value_of,
 )
 from console.monitor.overdue import has_due_times, overdue
 from console.monitor.sample import take_sample
@@ -37,27 +51,14 @@ from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.rights import Rights
 from console.verbs.parameters import DURATION
 
-N = TypeVar("N", int, float)
+Command = TypeVar("Command", bound=Callable[..., Any])
+Maximums = Mapping[str, float | None]
+"""The `--max-NAME` of the command line; None: the configured limits apply. Without that of the lag
+a standby has to be current."""
 
-
-@dataclass(frozen=True)
-class Maximums:
-    """The limits of the command line; None: the configured limits apply."""
-
-    depth: int | None = None
-    age_seconds: float | None = None
-    errors: int | None = None
-    stuck: int | None = None
-    overdue_seconds: float | None = None
-    lag_seconds: float | None = None
-    """Without it a standby has to be current."""
-
-
-_MAXIMUMS = ("depth", "age", "errors", "stuck", "overdue", "lag")
-"""The options, as the fields of `Maximums` are ordered."""
 STUCK = Limits(warning=1)
 """One stuck claim is a warning, as in the doctor."""
-OVERDUE = "messages_overdue"
+OVERDUE_CODE = "messages_overdue"
 """The doctor's finding about the same."""
 
 
@@ -75,14 +76,13 @@ NOT_DUE = Late(applies=False)
 
 
 @dataclass(frozen=True)
-class Figure:
+class CheckedFigure:
     """One figure of a queue with its limits."""
 
-    name: str
-    """As in the configuration, or `stuck`."""
+    limit: Limit
     value: float | None
     """None: unknown."""
-    limits: Limits[int] | Limits[float]
+    limits: Limits
     estimated: bool = False
     silenced: Decision | None = None
     """The decision that silences or acknowledges the exceeded limit."""
@@ -90,19 +90,23 @@ class Figure:
     """The slowest subscriber, if this is its figure."""
 
     @property
+    def name(self) -> str:
+        return self.limit.name
+
+    @property
     def severity(self) -> Severity:
         """UNKNOWN only if there is a limit."""
         if self.silenced is not None:
             return Severity.OK
         if self.value is None:
-            return Severity.OK if self.limits == Limits() else Severity.UNKNOWN
+            return Severity.OK if self.limits == NO_LIMITS else Severity.UNKNOWN
         found = self.exceeded
         return Severity.OK if found is None else found.level
 
     @property
     def exceeded(self) -> Exceeded | None:
         """The limit that is reached, if any."""
-        found = self.limits.exceeded(self.value)  # type: ignore[arg-type]  # both are numbers
+        found = self.limits.exceeded(self.value)
         if found is None or self.value is None:
             return None
         return replace(self._shown(self.value), limit=found[1], level=found[0])
@@ -119,7 +123,7 @@ class Figure:
         found = self.exceeded
         if found is None:
             return shown
-        limit = f"{found.level.word} from {_limit(found)}"
+        limit = f"{found.level.word} from {found.limit_text}"
         return f"{shown} ({limit}" + ("" if not self.silenced else f"; {self.silenced.words}") + ")"
 
     def perfdata(self, label: str) -> str:
@@ -127,14 +131,14 @@ class Figure:
 
         Such a value can only be a number, so an estimate is marked by a second one.
         """
-        unit = {"age": "s", "overdue": "s", "gap_share": "%"}.get(self.name, "")
+        unit = {SECONDS: "s", SHARE: "%"}.get(self.limit.unit, "")
         value = (
             "U"
             if self.value is None or math.isinf(self.value)
             else f"{self._scaled(self.value)}{unit}"
         )
         low, high = (self._range(one) for one in (self.limits.warning, self.limits.critical))
-        least = "" if self.name == "gap_share" else "0"
+        least = "" if self.limit is FULL else "0"
         found = f"'{label} {self.name}'={value};{low};{high};{least};"
         return f"{found} '{label} {self.name} estimated'=1;;;0;" if self.estimated else found
 
@@ -142,18 +146,14 @@ class Figure:
         """The range of good values as plugins write it: they include N, our limits exclude it."""
         if limit is None:
             return ""
-        if self.name in {"age", "overdue", "gap_share"}:
+        if self.limit.unit is not MESSAGES:
             return f"@{self._scaled(limit)}:"
         return f"{limit - 1:.0f}"
 
     def _scaled(self, number: float) -> str:
-        if self.name == "gap_share":
+        if self.limit.unit is SHARE:
             number *= 100
         return f"{number:.3f}".rstrip("0").rstrip(".")
-
-
-def _limit(found: Exceeded) -> str:
-    return count(int(found.limit)) if found.figure == "stuck" else found.limit_text
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Checked:
     queue: str
     schema: str
     design: str
-    figures: tuple[Figure, ...]
+    figures: tuple[CheckedFigure, ...]
     problem: str = ""
     """Why it could not be read."""
     standby: Standby | None = None
@@ -213,7 +213,7 @@ class Checked:
             "status": self.severity.word,
             "problem": self.problem,
             "figures": {
-                _JSON_NAMES.get(one.name, one.name): {
+                f"{one.name}_seconds" if one.limit.unit is SECONDS else one.name: {
                     "value": None if one.value == math.inf else one.value,  # not in JSON
                     "status": one.severity.word,
                     "warning": one.limits.warning,
@@ -227,9 +227,6 @@ class Checked:
         }
 
 
-_JSON_NAMES = {"age": "age_seconds", "overdue": "overdue_seconds"}
-
-
 def check(
     seen: QueueSnapshot,
     thresholds: Thresholds,
@@ -241,51 +238,50 @@ def check(
     known = [*_figures(seen, thresholds, most), *_overdue(thresholds, most, late)]
     figures = tuple(_silenced(one, seen) for one in known)
     found = Checked(seen.queue, seen.schema, seen.design, figures, seen.problem)
-    return replace(found, standby=standby, most_lag_seconds=most.lag_seconds)
+    return replace(found, standby=standby, most_lag_seconds=most.get("lag"))
 
 
-def _overdue(thresholds: Thresholds, most: Maximums, late: Late) -> Iterator[Figure]:
+def _overdue(thresholds: Thresholds, most: Maximums, late: Late) -> Iterator[CheckedFigure]:
     if late.applies:
-        limits = _at_most(most.overdue_seconds, thresholds.overdue_seconds, 0)
-        yield Figure("overdue", late.seconds, limits)
+        yield CheckedFigure(OVERDUE, late.seconds, _limits(OVERDUE, most, thresholds[OVERDUE.name]))
 
 
-def _silenced(one: Figure, seen: QueueSnapshot) -> Figure:
+def _silenced(one: CheckedFigure, seen: QueueSnapshot) -> CheckedFigure:
     """The figure with the decision that silences its exceeded limit, if there is one."""
     found = one.exceeded
     if found is None:
         return one
-    if one.name == "stuck":
+    if one.limit is STUCK_LIMIT:
         by = stuck_silence(seen.silences, seen.stuck, seen.claims)
-    elif one.name == "overdue":
-        by = silence_for(seen.silences, OVERDUE, Severity.WARNING)
+    elif one.limit is OVERDUE:
+        by = silence_for(seen.silences, OVERDUE_CODE, Severity.WARNING)
     else:
         by = limit_silence(seen.silences, found)
     return replace(one, silenced=by)
 
 
-def _figures(seen: QueueSnapshot, thresholds: Thresholds, most: Maximums) -> Iterator[Figure]:
-    found: tuple[tuple[str, str, Limits[int] | Limits[float]], ...] = (
-        ("depth", "ready", _at_most(most.depth, thresholds.depth)),
-        ("age", "age_seconds", _at_most(most.age_seconds, thresholds.age_seconds, 0)),
-        ("errors", "errors", _at_most(most.errors, thresholds.errors_of(seen))),
-        ("stuck", "stuck", _at_most(most.stuck, STUCK)),
-    )
-    for name, field, limits in found:
-        value = getattr(seen, field)
-        if value is not None or field in seen.unknown:
-            yield Figure(name, value, limits, field in seen.estimated)
-    if seen.gap is not None and seen.capacity:
-        # Below 0, pops wait ahead: no slot is in use.
-        share = max(0.0, seen.gap / seen.capacity)
-        yield Figure("gap_share", share, thresholds.gap_share, subscriber=slowest_subscriber(seen))
-    elif {"gap", "capacity"} & {*seen.unknown}:
-        yield Figure("gap_share", None, thresholds.gap_share)
+def _figures(
+    seen: QueueSnapshot, thresholds: Thresholds, most: Maximums
+) -> Iterator[CheckedFigure]:
+    for limit, figure in JUDGED:
+        value = value_of(limit, figure, seen)
+        parts = {figure.name, CAPACITY.name} if limit is FULL else {figure.name}
+        if value is not None or not parts.isdisjoint(seen.unknown):
+            configured = STUCK if limit is STUCK_LIMIT else thresholds.of(limit, seen)
+            yield CheckedFigure(
+                limit,
+                # Below 0, pops wait ahead: no slot is in use.
+                None if value is None else max(0.0, value) if limit is FULL else value,
+                _limits(limit, most, configured),
+                figure.name in seen.estimated,
+                subscriber=slowest_subscriber(seen) if limit is FULL and value is not None else "",
+            )
 
 
-def _at_most(most: N | None, configured: Limits[N], more: int = 1) -> Limits[N]:
-    """Critical above `most`; `more`: the step to the first bad value, 1 for counts."""
-    return configured if most is None else Limits(critical=most + more)
+def _limits(limit: Limit, most: Maximums, configured: Limits) -> Limits:
+    """Critical above the maximum, if one is given: of counts from the next number on."""
+    given = most.get(limit.name)
+    return configured if given is None else Limits(critical=given + (limit.unit is MESSAGES))
 
 
 _COUNT = click.IntRange(min=0)
@@ -293,24 +289,18 @@ _PLUGIN_STATUS = {Severity.OK: 0, Severity.WARNING: 1, Severity.CRITICAL: 2, Sev
 """Exit statuses of monitoring plugins."""
 
 
+def _maximum_options(command: Command) -> Command:
+    for limit in reversed(LIMITS):
+        if limit.maximum:
+            of, sign = (DURATION, "T") if limit.unit is SECONDS else (_COUNT, "N")
+            option = click.option(f"--max-{limit.name}", type=of, metavar=sign, help=limit.maximum)
+            command = option(command)
+    return command
+
+
 @click.command(name="check")
 @queue_names
-@click.option(
-    "--max-depth", type=_COUNT, metavar="N", help="More ready messages than this are CRITICAL."
-)
-@click.option(
-    "--max-age", type=DURATION, metavar="T", help="An older message than this is CRITICAL."
-)
-@click.option("--max-errors", type=_COUNT, metavar="N", help="More errors than this are CRITICAL.")
-@click.option(
-    "--max-stuck", type=_COUNT, metavar="N", help="More stuck claims than this are CRITICAL."
-)
-@click.option(
-    "--max-overdue",
-    type=DURATION,
-    metavar="T",
-    help="A message that is due for longer than this, and not taken, is CRITICAL.",
-)
+@_maximum_options
 @click.option(
     "--max-lag", type=DURATION, metavar="T", help="A standby that is further behind is CRITICAL."
 )
@@ -343,7 +333,7 @@ def check_queues(
       dbq-console check mail --max-depth 10000 --max-age 10m --max-errors 0 --plugin
     """
     try:
-        most = Maximums(*(given[f"max_{name}"] for name in _MAXIMUMS))
+        most = {name.removeprefix("max_"): value for name, value in given.items()}
         found = _checked(call, names, most)
     except ConsoleError as error:
         if not plugin:

@@ -5,10 +5,8 @@ import io
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -26,14 +24,13 @@ from console.cli.several import profiles_of, several_options
 from console.cli.streams import narrate, put, stop_requested
 from console.config import Profile
 from console.errors import UsageError
+from console.figures import CHARTS, GAP, LATENCY, LATENCY_KINDS, SHOWN, Unit
 from console.formats import (
     NOT_APPLICABLE,
     bare_moment,
-    count,
     duration,
     moment,
     plain,
-    rate,
 )
 from console.monitor import owners
 from console.monitor.recording.forecast import read as read_forecast
@@ -348,44 +345,31 @@ def _connection(call: Call, root: Path, lake: str | None) -> str:
     )
 
 
-_COLUMNS = {
-    "ready": "ready",
-    "age_seconds": "age",
-    "push_per_second": "push/s",
-    "pop_per_second": "pop/s",
-    "gap": "gap",
-    "slowest": "slowest",
-    "claimed": "claimed",
-    "errors": "errors",
-    "waiting_p95_seconds": "waiting",
-    "processing_p95_seconds": "processing",
-}
-_OPTIONAL = ("slowest", *(name for name in _COLUMNS if name.endswith("_p95_seconds")))
+_DRAWN = {figure for drawn in CHARTS.values() for figure in drawn}
 
 
 def _table(call: Call, found: History) -> list[str]:
-    left_out = {n for n in _OPTIONAL if all(getattr(p, n) is None for p in found.points)}
-    shown = [name for name in _COLUMNS if name not in left_out]
-    rows: list[tuple[str, ...]] = [("since", *(_COLUMNS[name] for name in shown))]
-    for point in found.points:
-        cells = (_cell(name, getattr(point, name)) for name in shown)
-        rows.append((bare_moment(point.at, call.zone), *cells))
-    lines = aligned(rows)
+    columns = {"since": [bare_moment(point.at, call.zone) for point in found.points]}
+    for figure in SHOWN:
+        if figure in _DRAWN:
+            columns[figure.title] = _cells(found, figure.name, figure.unit)
+        if figure is GAP and any(point.slowest for point in found.points):
+            columns["slowest"] = [plain(point.slowest or NOT_APPLICABLE) for point in found.points]
+    for kind in LATENCY_KINDS:
+        cells = _cells(found, f"{kind}_p95_seconds", LATENCY)
+        if {*cells} != {NOT_APPLICABLE}:
+            columns[kind] = cells
+    lines = aligned([tuple(columns), *zip(*columns.values(), strict=True)])
     step = duration(found.step_seconds)
-    latencies = any(name.endswith("_p95_seconds") for name in shown)
+    latencies = not columns.keys().isdisjoint(LATENCY_KINDS)
     p95 = "; the highest p95 of waiting and processing" if latencies else ""
     lines.append(f"each line covers {step}: the highest count, age and gap, the mean rate{p95}")
     return [*lines, *(plain(line) for line in _marks(call, found))]
 
 
-def _cell(name: str, value: Any) -> str:
-    if value is None:
-        return NOT_APPLICABLE
-    if name == "slowest":
-        return plain(str(value))
-    if name.endswith("_per_second"):
-        return rate(value)
-    return duration(value) if name.endswith("_seconds") else count(value)
+def _cells(found: History, name: str, unit: Unit) -> list[str]:
+    values = (point[name] for point in found.points)
+    return [NOT_APPLICABLE if value is None else unit.text(value) for value in values]
 
 
 def _marks(call: Call, found: History) -> Iterator[str]:
@@ -398,12 +382,12 @@ def _marks(call: Call, found: History) -> Iterator[str]:
 def _csv(points: Sequence[Point]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = [field.name for field in fields(Point)]
-    writer.writerow(names)
-    for point in points:
+    for number, point in enumerate(points):
         gaps = " ".join(f"{name}={gap}" for name, gap in point.subscribers.items())
-        row = [gaps if name == "subscribers" else getattr(point, name) for name in names]
-        writer.writerow([point.at.isoformat(), *("" if v is None else v for v in row[1:])])
+        row = point.as_json() | {"subscribers": gaps}
+        if number == 0:
+            writer.writerow(row)
+        writer.writerow("" if value is None else value for value in row.values())
     return text.getvalue()
 
 

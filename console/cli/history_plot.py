@@ -6,24 +6,21 @@ from datetime import datetime, tzinfo
 
 from console import clock
 from console.cli.context import aligned
+from console.figures import CHARTS, FORECASTS, LATENCY_KINDS, PERCENTILES
 from console.formats import UNKNOWN, bare_moment, moment, numbered, rate
-from console.monitor.latency import KINDS, PERCENTILES
 from console.monitor.recording.forecast import SHADES, Band, Forecast, cells
 from console.monitor.recording.history import History
 
 _LINES = 14
-_RATES = {"push_per_second": "pushes", "pop_per_second": "pops"}
-_CHARTS: Sequence[tuple[str, tuple[str, ...]]] = (
-    ("depth", ("ready", "claimed", "errors")),
-    ("messages a second", tuple(_RATES)),
-    ("age of the oldest", ("age_seconds",)),
-    ("push/pop sequence gap", ("gap",)),
-    *((kind, tuple(f"{kind}_p{at}_seconds" for at in PERCENTILES)) for kind in KINDS),
-)
-_EXPECTED: Sequence[tuple[str, tuple[str, ...]]] = tuple(
-    (f"{what} a second (░ 90 % of such hours, ▒ their median)", (name,))
+_CHARTS = [
+    *((title, [figure.name for figure in drawn]) for title, drawn in CHARTS.items()),
+    *((kind, [f"{kind}_p{at}_seconds" for at in PERCENTILES]) for kind in LATENCY_KINDS),
+]
+_RATES = {figure.name: name for name, figure in FORECASTS.items()}
+_EXPECTED = [
+    (f"{what} a second (░ 90 % of such hours, ▒ their median)", [name])
     for name, what in _RATES.items()
-)
+]
 """Instead of the chart of both rates: each rate with its forecast band."""
 
 
@@ -36,7 +33,7 @@ def plot_of(found: History, zone: tzinfo | None, known: Forecast | None, end: da
     return "\n".join(
         _chart(found, zone, title, there, None if expected is None else (expected, end))
         for title, names in charts
-        if (there := [n for n in names if any(getattr(p, n) is not None for p in found.points)])
+        if (there := [n for n in names if any(p[n] is not None for p in found.points)])
     )
 
 
@@ -61,7 +58,7 @@ def _chart(
     plotext.plotsize(width, _LINES)
     plotext.title(title)
     # Room above the highest value for the legend.
-    highest = max(getattr(p, name) or 0 for p in found.points for name in names)
+    highest = max(p[name] or 0 for p in found.points for name in names)
     top, words = _scale(names[0], 1.2 * max([highest, *(b.high / 3600 for _, b in bands)]))
     span = (begin.timestamp(), end.timestamp())
     for mark, points in zip(SHADES, cells(bands, *span, top, (width, 2 * _LINES)), strict=True):
@@ -90,7 +87,7 @@ def _segments(found: History, name: str) -> Iterator[tuple[list[float], list[flo
         xs: list[float] = []
         ys: list[float] = []
         for point in run:
-            value = getattr(point, name)
+            value = point[name]
             if value is not None:
                 xs.append(point.at.timestamp() + found.step_seconds / 2)
                 ys.append(float(value))

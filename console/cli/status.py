@@ -17,6 +17,7 @@ from console.designs import DESIGNS, Design
 from console.designs import design as find_design
 from console.engines import Database
 from console.errors import UsageError
+from console.figures import COLUMNS
 from console.formats import plain
 from console.monitor.limits import ThresholdsOf, defaults_of, judge
 from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
@@ -252,25 +253,12 @@ _WIDTH = 80
 """Wider tables get a smaller gap between columns."""
 
 
-_COLUMNS = {
-    "ready": "ready",
-    "age_seconds": "age",
-    "push_per_second": "push/s",
-    "pop_per_second": "pop/s",
-    "gap": "gap",
-    "claimed": "claimed",
-    "stuck": "stuck",
-    "errors": "errors",
-    "done": "done",
-    "scheduled": "due",
-}
-
-
 def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = defaults_of) -> list[str]:
     """The queues' figures in columns for a plain terminal, with their problems below."""
-    rows: list[tuple[str, ...]] = [("queue", "design", *_COLUMNS.values())]
+    rows = [("queue", "design", *(figure.heading or figure.title for figure in COLUMNS))]
     rows += [
-        (_name(queue, queues), queue.design, *map(queue.text_of, _COLUMNS)) for queue in queues
+        (_name(queue, queues), queue.design, *(queue.text_of(figure.name) for figure in COLUMNS))
+        for queue in queues
     ]
     lines = aligned(rows, left=2)
     if max(map(len, lines)) > _WIDTH:

@@ -335,7 +335,7 @@ def _inverted_limits(found: Configuration) -> list[Mistake]:
         own, queues = _settings(found, table, {})
         everywhere += [(path, one) for one in (own, *queues.values())]
     for path, settings in everywhere:
-        for warning, critical in keys.LIMITS:
+        for warning, critical in keys.LIMITS.values():
             low, high = settings.value(warning), settings.value(critical)
             if None in {low.meaning, high.meaning} or low.meaning <= high.meaning:
                 continue

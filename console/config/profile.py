@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
+from console import figures
 from console.catalog import Queue
 from console.config import values
 from console.config.passwords import Credentials, PasswordSource, read_source
@@ -24,7 +25,7 @@ from console.config.values import (
 from console.engines import Database, Product, Timeouts, label_of, product
 from console.errors import ConsoleError, UsageError
 from console.monitor.filters import Words
-from console.monitor.limits import Limits, Thresholds
+from console.monitor.limits import NO_LIMITS, Limits, Thresholds
 from console.rights import BY_WORD, Rights
 from console.state import LOG_LEVELS
 
@@ -105,30 +106,26 @@ EXPIRE: ConfigKey[float | None] = ConfigKey(
     "expire", values.or_off(values.seconds(_DAY, 36_500 * _DAY)), values.OFF, EVERYWHERE
 )
 
-LimitKeys = tuple[ConfigKey[T | None], ConfigKey[T | None]]
+LimitKeys = tuple[ConfigKey[float | None], ConfigKey[float | None]]
 """The keys of the values from which on a figure is a warning, and critical."""
 
 
-def _limits(
-    figure: str,
-    read: Callable[[Any], T],
-    warning: object = values.OFF,
-    critical: object = values.OFF,
-) -> LimitKeys[T]:
-    of, levels = values.or_off(read), EVERYWHERE
+_READERS: Mapping[figures.Unit, Callable[[Any], float]] = {
+    figures.MESSAGES: values.amount,
+    figures.SECONDS: values.seconds(0.001, 3650 * _DAY),
+    figures.SHARE: values.share,
+}
+
+
+def _limits(limit: figures.Limit) -> LimitKeys:
+    read, (warning, critical) = values.or_off(_READERS[limit.unit]), limit.defaults
     return (
-        ConfigKey(f"{figure}.warning", of, warning, levels),
-        ConfigKey(f"{figure}.critical", of, critical, levels),
+        ConfigKey(f"{limit.name}.warning", read, warning or values.OFF, EVERYWHERE),
+        ConfigKey(f"{limit.name}.critical", read, critical or values.OFF, EVERYWHERE),
     )
 
 
-DEPTH = _limits("depth", values.amount)
-AGE = _limits("age", values.seconds(0.001, 3650 * _DAY))
-GAP_SHARE = _limits("gap_share", values.share, 0.9, 1.0)
-ERRORS = _limits("errors", values.amount)
-ERRORS_SHARE = _limits("errors_share", values.share, 0.1)
-OVERDUE = _limits("overdue", values.seconds(0.001, 3650 * _DAY), "5m")
-LIMITS: tuple[LimitKeys[Any], ...] = (DEPTH, AGE, GAP_SHARE, ERRORS, ERRORS_SHARE, OVERDUE)
+LIMITS = {limit.name: _limits(limit) for limit in figures.LIMITS if limit.configured}
 
 _ALL: tuple[ConfigKey[Any], ...] = (
     *(URL, PASSWORD, RIGHTS, PRODUCTION, POOLED, CONSUMERS, GROUP, COLOR),
@@ -136,7 +133,7 @@ _ALL: tuple[ConfigKey[Any], ...] = (
     *(CONNECT_TIMEOUT, STATEMENT_TIMEOUT, LOCK_TIMEOUT, APPLICATION_NAME),
     *(THEME, LOG_FILE, LOG_LEVEL),
     *(STUCK_AFTER, ARCHIVE, EXPIRE),
-    *(key for pair in LIMITS for key in pair),
+    *(key for pair in LIMITS.values() for key in pair),
 )
 KEYS = {key.name: key for key in _ALL}
 
@@ -162,23 +159,16 @@ class Settings:
     @property
     def thresholds(self) -> Thresholds:
         """The limits."""
-        return Thresholds(
-            self[STUCK_AFTER],
-            self._limits(DEPTH),
-            self._limits(AGE),
-            self._limits(GAP_SHARE),
-            self._limits(ERRORS),
-            # The default applies only if `errors` is not set, even to "off".
-            Limits()
-            if self._sets(ERRORS) and not self._sets(ERRORS_SHARE)
-            else self._limits(ERRORS_SHARE),
-            self._limits(OVERDUE),
-        )
+        limits = {name: Limits(*(self[key] for key in keys)) for name, keys in LIMITS.items()}
+        # The default of the share applies only if `errors` is not set, even to "off".
+        share = figures.ERROR_SHARE.name
+        if self._sets(figures.ERROR_LIMIT.name) and not self._sets(share):
+            del limits[share]
+        known = {name: one for name, one in limits.items() if one != NO_LIMITS}
+        return Thresholds(self[STUCK_AFTER], known)
 
-    def _limits(self, keys: LimitKeys[N]) -> Limits[N]:
-        return Limits(*(self[key] for key in keys))
-
-    def _sets(self, keys: LimitKeys[Any]) -> bool:
+    def _sets(self, name: str) -> bool:
+        keys = LIMITS[name]
         return any(self.value(key).origin.source is not ValueSource.DEFAULT for key in keys)
 
 

@@ -19,6 +19,7 @@ from console.doctor.context import (
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import archive_done, maintain_queue, resize
 from console.doctor.sessions import holder
+from console.figures import LIMIT_BY_NAME
 from console.formats import duration
 from console.monitor.activity import Session, find_objects, sample_activity
 from console.monitor.known_waits import explain
@@ -131,15 +132,7 @@ def check_limits(context: CheckContext, seen: QueueSnapshot) -> Iterator[Finding
 def _cause(seen: QueueSnapshot, one: Exceeded) -> str:
     if seen.paused is not None and one.figure != "errors":
         return f"it is {seen.paused.words}"
-    return _CAUSES[one.figure]
-
-
-_CAUSES = {
-    "depth": "more is pushed than popped, now or earlier",
-    "age": "consumers do not get to it in time",
-    "errors": "consumers failed them: dbq-console errors groups them by text",
-    "gap_share": "more is pushed than popped",
-}
+    return LIMIT_BY_NAME[one.figure].cause
 
 
 def _consequence(one: Exceeded, queue: Queue) -> str:

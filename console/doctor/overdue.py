@@ -27,7 +27,7 @@ class _Stager:
 
 
 def _check_overdue(context: CheckContext) -> Iterator[Finding]:
-    queue, limits = context.queue, context.thresholds.overdue_seconds
+    queue, limits = context.queue, context.thresholds["overdue"]
     given = [one for one in (limits.warning, limits.critical) if one is not None]
     if not given or not has_due_times(context.database.product, queue):
         return

@@ -7,22 +7,9 @@ from datetime import tzinfo
 from console.audit import Entry
 from console.decisions import Note
 from console.doctor.finding import Diagnosis
-from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, moment, plain, rate
+from console.figures import READY, SCHEDULED, SHOWN
+from console.formats import NOT_APPLICABLE, moment, plain
 from console.monitor.snapshot import QueueSnapshot
-
-_FIGURES = (
-    ("ready", "ready"),
-    ("scheduled", "scheduled"),
-    ("age_seconds", "age of the oldest"),
-    ("push_per_second", "push/s"),
-    ("pop_per_second", "pop/s"),
-    ("gap", "push/pop sequence gap"),
-    ("capacity", "slots"),
-    ("claimed", "claimed"),
-    ("stuck", "stuck"),
-    ("errors", "errors"),
-    ("done", "done"),
-)
 
 
 def markdown(
@@ -68,7 +55,9 @@ def _decisions(figures: QueueSnapshot | None) -> Iterator[str]:
 def _figures(figures: QueueSnapshot | None) -> Iterator[str]:
     if figures is None:
         return
-    shown = [(words, _figure(figures, name)) for name, words in _FIGURES]
+    # What can be popped now and later comes first.
+    ordered = sorted(SHOWN, key=lambda of: of not in {READY, SCHEDULED})
+    shown = [(of.words or of.title, figures.text_of(of.name)) for of in ordered]
     yield "| figure | value |"
     yield "| --- | ---: |"
     shown += () if figures.latency is None else figures.latency.labels_and_texts
@@ -86,17 +75,6 @@ def _subscribers(figures: QueueSnapshot | None) -> Iterator[str]:
         yield f"| {_text(one.subscriber)} | {' | '.join(values)} |"
     if found:
         yield ""
-
-
-def _figure(figures: QueueSnapshot, name: str) -> str:
-    value = getattr(figures, name)
-    if value is None:
-        return UNKNOWN if name in figures.unknown else NOT_APPLICABLE
-    if name.endswith("_per_second"):
-        return rate(value)
-    if name.endswith("_seconds"):
-        return duration(value)
-    return count(value, estimated=name in figures.estimated)
 
 
 def _findings(diagnosis: Diagnosis, zone: tzinfo | None) -> Iterator[str]:

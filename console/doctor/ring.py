@@ -302,12 +302,12 @@ def _check_sequences(context: CheckContext) -> Iterator[Finding]:
 
 def _check_room(ring: RingState) -> Iterator[Finding]:
     context, now = ring.context, ring.now
-    if now.gap < now.size and not context.thresholds.gap_share.exceeded(now.gap / now.size):
+    if now.gap < now.size and not context.thresholds["gap_share"].exceeded(now.gap / now.size):
         return
     # A plain read of a sequence may be up to 32 too high, which matters in a small ring.
     now = replace(now, **vars(next_numbers(context)))
     share = now.gap / now.size
-    exceeded = context.thresholds.gap_share.exceeded(share)
+    exceeded = context.thresholds["gap_share"].exceeded(share)
     if exceeded is None and share < 1:
         return
     still = share >= 1 and _at_standstill(context, now)

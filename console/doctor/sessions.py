@@ -167,7 +167,7 @@ def _check_starvation(context: CheckContext) -> Iterator[Finding]:
     if not context.can_query("starvation", "bottom"):
         return
     seen = context.snapshot
-    limit = context.thresholds.age_seconds.warning or STARVED_SECONDS
+    limit = context.thresholds["age"].warning or STARVED_SECONDS
     for bottom in context.query(_Bottom, "bottom"):
         popped = seen is not None and bool(seen.pop_per_second)
         if bottom.seconds is None or bottom.seconds < limit or not (bottom.overtaking or popped):

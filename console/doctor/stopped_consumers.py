@@ -258,7 +258,7 @@ class ConsumptionHistory:
         return ConsumptionVerdict(ConsumptionState.STOPPED, findings=(found,))
 
     def _limit(self, thresholds: Thresholds) -> float:
-        limits = thresholds.age_seconds
+        limits = thresholds["age"]
         return limits.warning or limits.critical or self.idle_for_seconds
 
     def waits_long(self, seen: QueueSnapshot, thresholds: Thresholds) -> bool:

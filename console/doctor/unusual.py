@@ -11,6 +11,7 @@ from console import clock, rollup_files
 from console.doctor.context import CheckContext, CheckGroup, command
 from console.doctor.finding import Code, Finding
 from console.errors import ConsoleError
+from console.figures import FORECASTS
 from console.forecast_files import BAND_PERCENT, HOUR_SECONDS
 from console.formats import count
 from console.monitor.figures import Key, key_of
@@ -81,7 +82,7 @@ def seen_in_hour(
     return found
 
 
-_RATES = dict(zip(("pushes", "pops"), rollup_files.RATES, strict=True))
+_RATES = {name: figure.name for name, figure in FORECASTS.items()}
 
 
 def _recorded(root: Path, connection: str, begin: datetime) -> dict[Key, dict[str, float]]:

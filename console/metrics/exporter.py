@@ -18,7 +18,8 @@ from console.doctor.finding import SEVERITIES, Diagnosis, Finding
 from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, DoctorUpdate, Watcher
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError
-from console.monitor.latency import PERCENTILES, Percentiles
+from console.figures import FIGURES, PERCENTILES
+from console.monitor.latency import Percentiles
 from console.monitor.limits import ThresholdsOf
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler
@@ -45,19 +46,6 @@ class ConnectionState:
         return self.sampled_at is not None and self.reading.error is None
 
 
-GAUGES: tuple[tuple[str, str, str, str], ...] = (
-    ("ready", "ready_messages", "messages", "Messages that can be popped now."),
-    ("scheduled", "scheduled_messages", "messages", "Messages scheduled for later."),
-    ("claimed", "claimed_messages", "messages", "Messages popped and not yet finished."),
-    ("stuck", "stuck_messages", "messages", "Claims held for longer than stuck_after."),
-    ("errors", "error_messages", "messages", "Messages that failed and wait for an operator."),
-    ("done", "done_messages", "messages", "Messages processed and not yet archived."),
-    ("age_seconds", "age_seconds", "seconds", "Age of the oldest message that is ready."),
-    ("gap", "gap_messages", "messages", "Next push number minus next pop number of a ring."),
-    ("capacity", "capacity_messages", "messages", "Slots of a ring."),
-    ("holders", "open_transactions", "", "Open transactions that hold rows of the queue."),
-)
-"""Field of a snapshot -> name after `dbq_queue_`, unit, help."""
 COUNTERS: tuple[tuple[str, str, str], ...] = (
     ("pushed", "pushed_messages", "Messages pushed since the exporter's first sample."),
     ("popped", "popped_messages", "Messages popped since the exporter's first sample."),
@@ -85,9 +73,10 @@ def families(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
         ((_labels(queue), float(up)) for queue, up in read),
     )
     readable = [queue for queue, up in read if up]
-    for field, name, unit, help_text in GAUGES:
-        known = ((_labels(queue), getattr(queue, field)) for queue in readable)
-        yield _gauge(f"dbq_queue_{name}", help_text, QUEUE, known, unit)
+    for figure in FIGURES:
+        if figure.gauge:
+            known = ((_labels(queue), getattr(queue, figure.name)) for queue in readable)
+            yield _gauge(f"dbq_queue_{figure.gauge}", figure.help, QUEUE, known, figure.gauge_unit)
     for field, name, help_text in COUNTERS:
         counter = CounterMetricFamily(f"dbq_queue_{name}", help_text, labels=QUEUE, unit="messages")
         for queue in readable:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from console.formats import count, duration
+from console.figures import CAPACITY, FULL, JUDGED, SECONDS, SHARE, Limit
 from console.monitor.limits import Limits, Thresholds
 
 SCHEMA_VERSION = 36
@@ -397,41 +397,29 @@ def _of_limits(matchers: Sequence[str], limits: Thresholds) -> Iterator[_Rule]:
     yield _Rule("DbqQueueFindings", "warning", found, _findings("warning"))
     where = ",".join(matchers)
     where = f"{{{where}}}" if where else ""
-    yield from _rules(
-        "DbqQueueDepth", f"dbq_queue_ready_messages{where}", limits.depth, "{{ $value }} ready"
-    )
-    yield from _rules(
-        "DbqQueueAge",
-        f"dbq_queue_age_seconds{where}",
-        limits.age_seconds,
-        "its oldest message has waited {{ $value | humanizeDuration }}",
-    )
-    # Without limits of their own, their share is a finding of the doctor.
-    yield from _rules(
-        "DbqQueueErrors", f"dbq_queue_error_messages{where}", limits.errors, "{{ $value }} in error"
-    )
-    yield from _rules(
-        "DbqQueueFull",
-        f"dbq_queue_gap_messages{where} / dbq_queue_capacity_messages{where}",
-        limits.gap_share,
-        "{{ $value | humanizePercentage }} of its slots are in use",
-    )
+    # Without limits of their own, the share of errors is a finding of the doctor.
+    for limit, figure in JUDGED:
+        if figure.gauge:
+            series = f"dbq_queue_{figure.gauge}{where}"
+            if limit is FULL:
+                series += f" / dbq_queue_{CAPACITY.gauge}{where}"
+            yield from _rules(limit, series, limits[limit.name])
 
 
-def _rules(
-    name: str, figure: str, limits: Limits[int] | Limits[float], text: str
-) -> Iterator[_Rule]:
-    for severity, limit in (("warning", limits.warning), ("critical", limits.critical)):
-        if limit is not None:
-            expression = f"{figure} >= {_number(limit)}"
-            summary = f"{_OF_QUEUE}: {text} ({severity} from {_limit_text(name, limit)} on)"
-            yield _Rule(name, severity, expression, summary)
+def _rules(limit: Limit, series: str, limits: Limits) -> Iterator[_Rule]:
+    name = "DbqQueueFull" if limit is FULL else f"DbqQueue{limit.name.title().replace('_', '')}"
+    text = (limit.alert or limit.words).format(_VALUES.get(limit.unit, "{{ $value }}"))
+    for severity, value in (("warning", limits.warning), ("critical", limits.critical)):
+        if value is not None:
+            since = f"{value * 100:g} %" if limit is FULL else limit.unit.text(value)
+            summary = f"{_OF_QUEUE}: {text} ({severity} from {since} on)"
+            yield _Rule(name, severity, f"{series} >= {_number(value)}", summary)
 
 
-def _limit_text(name: str, limit: float) -> str:
-    if name == "DbqQueueFull":
-        return f"{limit * 100:g} %"
-    return duration(limit) if name == "DbqQueueAge" else count(int(limit))
+_VALUES = {
+    SECONDS: "{{ $value | humanizeDuration }}",
+    SHARE: "{{ $value | humanizePercentage }}",
+}
 
 
 def _number(limit: float) -> str:

@@ -12,21 +12,20 @@ from math import sqrt
 from statistics import stdev
 from typing import TYPE_CHECKING
 
-from console import sql
+from console import figures, sql
 from console.catalog import Queue
 from console.designs import Flow
+from console.figures import AGE, COUNTED, READY
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-COUNTED = 10_000
-"""Rows of a state are counted up to here; one more means: there are more."""
-
-STATES = ("ready", "scheduled", "claimed", "errors", "done")
+_READ = [figure for figure in figures.FIGURES if figure.rows_read]
+STATES = tuple(one.name for one in _READ if one.unit is figures.MESSAGES and not one.within)
 """The counts that do not overlap."""
 
-FIGURES = ("ready", "age_seconds", "scheduled", "claimed", "stuck", "errors", "done")
+FIGURES = tuple(one.name for one in sorted(_READ, key=lambda of: of not in {READY, AGE}))
 """What is read from the queue's own table and may be slow, the likeliest first."""
 
 _CLOCKS_DIFFER_SECONDS = 5.0

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from console import formats, rollup_files
+from console import formats
 from console.catalog import Kind, Queue
 from console.designs import Flow
+from console.figures import LATENCIES, LATENCY_KINDS, PERCENTILES
 from console.monitor.figures import Key, key_of
 
 EVERY_SECONDS = 10.0
@@ -24,10 +25,8 @@ MOST = 1_000
 """The latest messages of a queue that are kept."""
 FEWEST = 10
 """Fewer messages have no percentiles."""
-PERCENTILES = (50, 95, 99)
-KINDS = ("waiting", "processing")
 
-FIGURES = rollup_files.LATENCIES
+FIGURES = tuple(figure.name for figure in LATENCIES)
 """Their names in recordings, charts and history."""
 
 
@@ -78,8 +77,8 @@ class Latency:
     def labels_and_texts(self) -> tuple[tuple[str, str], ...]:
         """Both; on one line if neither is known for the same reason."""
         if self.waiting.unknown and self.waiting.unknown == self.processing.unknown:
-            return ((" and ".join(KINDS), self.waiting.text),)
-        return ((KINDS[0], self.waiting.text), (KINDS[1], self.processing.text))
+            return ((" and ".join(LATENCY_KINDS), self.waiting.text),)
+        return ((LATENCY_KINDS[0], self.waiting.text), (LATENCY_KINDS[1], self.processing.text))
 
     @property
     def figures(self) -> dict[str, float | None]:

@@ -7,20 +7,29 @@ an acknowledgement until the finding ends or becomes more severe.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from console.catalog import STUCK_AFTER_SECONDS, Queue
 from console.decisions import Decision
-from console.formats import count, duration
+from console.figures import (
+    ERROR_LIMIT,
+    ERROR_SHARE,
+    FULL,
+    JUDGED,
+    LIMIT_BY_NAME,
+    LIMITS,
+    OVERDUE,
+    Figure,
+    Limit,
+)
+from console.formats import parse_duration
 
 if TYPE_CHECKING:
     from console.monitor.owners import Claim
     from console.monitor.snapshot import QueueSnapshot
-
-N = TypeVar("N", int, float)
 
 
 class Severity(IntEnum):
@@ -46,13 +55,13 @@ class Severity(IntEnum):
 
 
 @dataclass(frozen=True)
-class Limits(Generic[N]):
+class Limits:
     """The values from which a figure is a warning, and critical. None: never."""
 
-    warning: N | None = None
-    critical: N | None = None
+    warning: float | None = None
+    critical: float | None = None
 
-    def exceeded(self, value: N | None) -> tuple[Severity, N] | None:
+    def exceeded(self, value: float | None) -> tuple[Severity, float] | None:
         """The most severe limit that is reached, and its level; an unknown value reaches none."""
         for level, limit in ((Severity.CRITICAL, self.critical), (Severity.WARNING, self.warning)):
             if limit is not None and value is not None and value >= limit:
@@ -60,27 +69,28 @@ class Limits(Generic[N]):
         return None
 
 
+NO_LIMITS = Limits()
+
+
 @dataclass(frozen=True)
 class Thresholds:
     stuck_after_seconds: float
-    depth: Limits[int]
-    age_seconds: Limits[float]
-    gap_share: Limits[float]
-    """Of a ring's capacity; 1 is full."""
-    errors: Limits[int]
-    errors_share: Limits[float] = Limits()
-    """Of the ready and failed messages, from ERRORS_LEAST on; used if `errors` has no limit."""
-    overdue_seconds: Limits[float] = Limits(300.0)
-    """Since the due time of a message that was not taken."""
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+    """By the names of `figures.LIMITS`; those that are not there are not limited."""
 
-    def errors_of(self, figures: QueueSnapshot) -> Limits[int]:
-        """The limits of the error count, for what the queue holds now."""
-        if self.errors != Limits():
-            return self.errors
-        held = (figures.ready or 0) + (figures.errors or 0)
-        return Limits(
-            *(_errors(one, held) for one in (self.errors_share.warning, self.errors_share.critical))
-        )
+    def __getitem__(self, name: str) -> Limits:
+        return self.limits.get(name, NO_LIMITS)
+
+    def with_limits(self, **limits: Limits) -> Thresholds:
+        """With these instead of its own."""
+        return replace(self, limits={**self.limits, **limits})
+
+    def of(self, limit: Limit, seen: QueueSnapshot) -> Limits:
+        """The limits of a figure, for what the queue holds now."""
+        if limit is not ERROR_LIMIT or self[limit.name] != NO_LIMITS:
+            return self[limit.name]
+        held, share = (seen.ready or 0) + (seen.errors or 0), self[ERROR_SHARE.name]
+        return Limits(_errors(share.warning, held), _errors(share.critical, held))
 
 
 def _errors(share: float | None, held: int) -> int | None:
@@ -90,13 +100,18 @@ def _errors(share: float | None, held: int) -> int | None:
 ERRORS_LEAST = 10
 """Fewer are no warning: one error may be all that an idle queue holds."""
 
+
+def _default(written: float | str | None) -> float | None:
+    return parse_duration(written) if isinstance(written, str) else written
+
+
 DEFAULTS = Thresholds(
     STUCK_AFTER_SECONDS,
-    Limits(),
-    Limits(),
-    gap_share=Limits(0.9, 1.0),
-    errors=Limits(),
-    errors_share=Limits(0.1),
+    {
+        limit.name: Limits(*map(_default, limit.defaults))
+        for limit in LIMITS
+        if limit.defaults != (None, None)
+    },
 )
 """Where nothing is configured."""
 
@@ -130,19 +145,19 @@ class Exceeded:
     @property
     def text(self) -> str:
         """`12,480 ready`, `93 % full`."""
-        if self.figure == "gap_share":
-            # Rounded down: at 99.9 % it still takes pushes.
-            by = f", {self.subscriber} is slowest" if self.subscriber else ""
-            full = "full: it takes no more pushes"
-            return (full if self.value >= 1 else f"{_share(self.value)} full") + by
-        if self.figure == "age":
-            return f"oldest {duration(self.value)}"
-        if self.figure == "overdue":
-            if math.isinf(self.value):
-                return "due at -infinity"
-            return f"due {duration(self.value)} ago" if self.value else "none overdue"
-        noun = {"depth": "ready", "errors": "in error", "stuck": "stuck"}[self.figure]
-        return f"{count(int(self.value), estimated=self.estimated)} {noun}"
+        if self.figure == FULL.name and self.value >= 1:
+            return f"full: it takes no more pushes{self._slowest}"
+        if self.figure == OVERDUE.name and math.isinf(self.value):
+            return "due at -infinity"
+        if self.figure == OVERDUE.name and not self.value:
+            return "none overdue"
+        limit = LIMIT_BY_NAME[self.figure]
+        value = limit.unit.text(self.value, estimated=self.estimated)
+        return limit.words.format(value) + self._slowest
+
+    @property
+    def _slowest(self) -> str:
+        return f", {self.subscriber} is slowest" if self.subscriber else ""
 
     @property
     def reason(self) -> str:
@@ -153,31 +168,22 @@ class Exceeded:
     @property
     def limit_text(self) -> str:
         """`10,000`, `90 %`, `1 min`."""
-        if self.figure == "gap_share":
-            return _share(self.limit)
-        return duration(self.limit) if self.figure in _SECONDS else count(int(self.limit))
-
-
-_SECONDS = {"age", "overdue"}
+        return LIMIT_BY_NAME[self.figure].unit.text(self.limit)
 
 
 def judge(figures: QueueSnapshot, thresholds: Thresholds) -> tuple[Exceeded, ...]:
     """The figures that have reached a limit, the most severe first."""
-    return tuple(sorted(_exceeded(figures, thresholds), key=lambda one: -one.level))
+    reached = _exceeded(figures, thresholds)
+    return tuple(sorted(reached, key=lambda one: (-one.level, one.figure != FULL.name)))
 
 
 def _exceeded(figures: QueueSnapshot, thresholds: Thresholds) -> Iterator[Exceeded]:
-    if found := thresholds.gap_share.exceeded(share := _filled(figures)):
-        by = slowest_subscriber(figures)
-        yield Exceeded("gap_share", share or 0.0, found[1], found[0], subscriber=by)
-    if found := thresholds.depth.exceeded(figures.ready):
-        estimated = "ready" in figures.estimated
-        yield Exceeded("depth", figures.ready or 0, found[1], found[0], estimated)
-    if found := thresholds.age_seconds.exceeded(figures.age_seconds):
-        yield Exceeded("age", figures.age_seconds or 0.0, found[1], found[0])
-    if found := thresholds.errors_of(figures).exceeded(figures.errors):
-        estimated = "errors" in figures.estimated
-        yield Exceeded("errors", figures.errors or 0, found[1], found[0], estimated)
+    for limit, figure in JUDGED:
+        value = value_of(limit, figure, figures)
+        if value is not None and (found := thresholds.of(limit, figures).exceeded(value)):
+            estimated = figure.name in figures.estimated
+            by = slowest_subscriber(figures) if limit is FULL else ""
+            yield Exceeded(limit.name, value, found[1], found[0], estimated, by)
 
 
 def slowest_subscriber(figures: QueueSnapshot) -> str:
@@ -185,15 +191,12 @@ def slowest_subscriber(figures: QueueSnapshot) -> str:
     return "" if figures.slowest is None else figures.slowest.subscriber
 
 
-def _filled(figures: QueueSnapshot) -> float | None:
-    """The part of a ring that is in use; below 0 if pops wait ahead."""
-    if figures.gap is None or not figures.capacity:
-        return None
-    return figures.gap / figures.capacity
-
-
-def _share(part: float) -> str:
-    return f"{int(part * 100 + 1e-9)} %"
+def value_of(limit: Limit, figure: Figure, seen: QueueSnapshot) -> float | None:
+    """What is judged. Of a ring the part of it that is in use; below 0 if pops wait ahead."""
+    value: float | None = getattr(seen, figure.name)
+    if limit is not FULL:
+        return value
+    return value / seen.capacity if value is not None and seen.capacity else None
 
 
 LIMIT, LIMIT_CRITICAL = "limit_reached", "limit_critical"
@@ -231,7 +234,7 @@ def limit_code(level: Severity) -> str:
 
 def limit_silence(decisions: Sequence[Decision], one: Exceeded) -> Decision | None:
     codes = {limit_code(one.level)}
-    if one.figure == "gap_share":  # an installed ring that fills has codes of its own
+    if one.figure == FULL.name:  # an installed ring that fills has codes of its own
         codes.add("full" if one.value >= 1 else "filling")
     found = (silence_for(decisions, code, one.level, one.figure) for code in sorted(codes))
     return next(filter(None, found), None)

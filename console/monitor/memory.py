@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from console import sql
 from console.catalog import Queue
 from console.engines import Product
-from console.monitor.figures import COUNTED, FIGURES, Key, StatusRow, key_of
+from console.figures import COUNTED
+from console.monitor.figures import FIGURES, Key, StatusRow, key_of
 from console.monitor.latency import LatencySamples
 
 RECOUNT_EVERY = 10

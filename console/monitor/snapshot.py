@@ -1,7 +1,7 @@
 """Snapshots: the figures of one queue as they are shown, with what is estimated or unknown."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from console.catalog import Acting, Queue
 from console.decisions import Decision
 from console.designs import Flow
-from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, rate
-from console.monitor.figures import COUNTED, Rates, StatusRow, known_age
+from console.figures import AGE, BY_NAME, COUNTED, FIGURES, HELD, HOLDERS, MESSAGES, RING
+from console.formats import NOT_APPLICABLE, UNKNOWN
+from console.monitor.figures import Rates, StatusRow, known_age
 from console.monitor.latency import Latency
 from console.monitor.limits import DEFAULTS, Thresholds, judge
 from console.monitor.owners import SHOWN, Claim, Holder
@@ -21,22 +22,15 @@ if TYPE_CHECKING:
     from console.monitor.recording.forecast import Filling
 
 
-_STATE_FIELDS = {
-    "ready": "ready",
-    "scheduled": "scheduled",
-    "claimed": "claimed",
-    "stuck": "claimed",
-    "errors": "error",
-    "done": "done",
-}
-"""A snapshot's count -> the state that a design must have for it."""
+_COUNTS = [one.name for one in FIGURES if one.rows_read and one.unit is MESSAGES]
 
 
 @dataclass(frozen=True)
 class QueueSnapshot:
-    """One queue at one moment. None: not of this design or, if named in `unknown`, not known.
+    """One queue at one moment: its figures, as `console/figures.py` lists them, and more.
 
-    Ages are in seconds of the database's clock, rates in messages a second of ours.
+    None: not of this design or, if named in `unknown`, not known. Ages are in seconds of the
+    database's clock, rates in messages a second of ours.
     """
 
     queue: str
@@ -126,11 +120,7 @@ class QueueSnapshot:
         value = getattr(self, name)
         if value is None:
             return UNKNOWN if name in self.unknown else NOT_APPLICABLE
-        if name == "age_seconds":
-            return duration(max(value, 0.0))  # two clocks: never negative
-        if name.endswith("_per_second"):
-            return rate(value)
-        return count(value, estimated=name in self.estimated)
+        return BY_NAME[name].unit.text(value, estimated=name in self.estimated)
 
     @property
     def _filling(self) -> float | None:
@@ -142,11 +132,8 @@ class QueueSnapshot:
         return full_in(self.gap, self.capacity if capacity is None else capacity, per_second)
 
     def as_json(self, thresholds: Thresholds = DEFAULTS) -> dict[str, object]:
-        hidden = {"problem", "slow", "claims", "holders", "held_seconds", "held_by"}
-        hidden |= {"filling_per_second", "acting", "decisions", "silences", "moment"}
-        hidden |= {"pushed", "popped", "latency", "subscribers", "filling"}
         shown: dict[str, object] = {
-            f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden
+            one.name: getattr(self, one.name) for one in fields(self) if one.default is MISSING
         }
         soonest, latest = self.full_in_range_seconds
         doubled = None if self.capacity is None else self.resize_buys_seconds(2 * self.capacity)
@@ -171,6 +158,7 @@ class QueueSnapshot:
             if self.subscribers is None
             else [one.as_json() for one in self.subscribers],
             "full_in_expected": None if self.filling is None else self.filling.as_json(),
+            **{name: getattr(self, name) for name in BY_NAME},
         }
 
 
@@ -184,16 +172,16 @@ def snapshot(
     queue, row = sample.queue, sample.row
     applicable = _applicable(queue)
     rates = rates or Rates()
-    holders = None if sample.holders is None else len(sample.holders)
+    values: dict[str, object] = _held(sample)
     if row is None:
-        return _snapshot(sample, connection, {"holders": holders}, [], applicable)
+        return _snapshot(sample, connection, values, [], applicable)
     counts, estimated = _counts(row, sample.estimates)
     if queue.design.archives:
         counts["done"] = sample.archived
         estimated += ["done"] if sample.archived else []
     by_subscriber = subscribers(sample.subscribers, row.capacity, subscriber_rates)
     behind = slowest(by_subscriber)
-    values: dict[str, object] = {
+    values |= {
         **counts,
         "age_seconds": known_age(row.age_seconds),
         "push_per_second": rates.push,
@@ -202,31 +190,34 @@ def snapshot(
         "gap": row.gap if behind is None else behind.gap,
         "subscribers": by_subscriber,
         "claims": sample.claims,
-        "holders": holders,
     }
     if row.age_seconds is None and counts.get("ready") == 0:
-        applicable = [name for name in applicable if name != "age_seconds"]  # no message, no age
+        applicable.remove(AGE.name)  # no message, no age
     return _snapshot(sample, connection, values, estimated, applicable, rates)
 
 
+def _held(sample: QueueSample) -> dict[str, object]:
+    if sample.holders is None:
+        return {}
+    ages = [one.held_seconds for one in sample.holders if one.held_seconds is not None]
+    return {HOLDERS.name: len(sample.holders), HELD.name: max(ages, default=None)}
+
+
 def _applicable(queue: Queue) -> list[str]:
-    states = queue.states
-    names = [name for name, state in _STATE_FIELDS.items() if state in states]
-    names += ["age_seconds", "push_per_second", "pop_per_second"]
-    if queue.design.flow is Flow.NUMBERS:
-        names += ["gap", "capacity"]
+    has = {"", *queue.states, *([RING] if queue.design.flow is Flow.NUMBERS else [])}
+    names = [one.name for one in FIGURES if one.needs in has and one is not HOLDERS]
     if queue.subscribers and not queue.subscriber:
         names.append("subscribers")
-    if "claimed" in states:
+    if "claimed" in has:
         names.append("claims")
-    return [*names, "holders"]
+    return [*names, HOLDERS.name]
 
 
 def _counts(
     row: StatusRow, estimates: Mapping[str, float | None] | None
 ) -> tuple[dict[str, int | None], list[str]]:
     """The counts by state, and which of them are estimates."""
-    counted: dict[str, int | None] = {name: getattr(row, name) for name in _STATE_FIELDS}
+    counted: dict[str, int | None] = {name: getattr(row, name) for name in _COUNTS}
     found = {state: _estimate(row, state, estimates) for state in row.over()}
     if row.stuck is not None and row.stuck > COUNTED:
         found["stuck"] = found.get("claimed", COUNTED)
@@ -236,7 +227,7 @@ def _counts(
         gap_is_deep = row.gap is not None and row.gap > COUNTED
         found["ready"] = max(row.ready or 0, row.gap or 0) if gap_is_deep else row.ready
     counted |= found
-    return counted, [name for name in _STATE_FIELDS if found.get(name) is not None]
+    return counted, [name for name in _COUNTS if found.get(name) is not None]
 
 
 def _estimate(
@@ -257,13 +248,16 @@ def _snapshot(
     connection: str,
     values: Mapping[str, object],
     estimated: Iterable[str],
-    applicable: Iterable[str],
+    applicable: Sequence[str],
     rates: Rates | None = None,
 ) -> QueueSnapshot:
     queue = sample.queue
-    shown = {name: values.get(name) if name in applicable else None for name in _FIGURES}
-    unknown = tuple(name for name in applicable if shown[name] is None)
-    ages = [holder.held_seconds for holder in sample.holders or ()]
+    shown = dict.fromkeys(BY_NAME) | {name: values.get(name) for name in applicable}
+    unknown = tuple(
+        name
+        for name in applicable
+        if shown[name] is None and not (name in BY_NAME and BY_NAME[name].optional)
+    )
     return QueueSnapshot(
         queue=queue.name,
         design=queue.design.name,
@@ -273,7 +267,6 @@ def _snapshot(
         unknown=unknown,
         problem=sample.problem,
         slow=tuple(name for name in sample.slow if name in unknown),
-        held_seconds=max((age for age in ages if age is not None), default=None),
         held_by=(sample.holders or ())[:SHOWN],
         acting=sample.acting,
         decisions=sample.decisions,
@@ -283,18 +276,5 @@ def _snapshot(
         pushed=None if rates is None else rates.pushed,
         popped=None if rates is None else rates.popped,
         latency=sample.latency,
-        **shown,  # type: ignore[arg-type]  # the figures, by name; ints where counts
+        **shown,
     )
-
-
-_FIGURES = (
-    *_STATE_FIELDS,
-    "age_seconds",
-    "push_per_second",
-    "pop_per_second",
-    "gap",
-    "capacity",
-    "claims",
-    "holders",
-    "subscribers",
-)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from console.figures import AGE, FIGURES, GAP, POP, PUSH, READY
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 
@@ -25,7 +26,7 @@ _LATE_SECONDS = 1.0
 """If the next sample comes later than this, one was missed."""
 _MAX_REMOVED = 20
 """How many removed queues are remembered: one of them may be on a screen."""
-_RATES = ("push_per_second", "pop_per_second")
+_MEANS = {figure.name for figure in FIGURES if figure.unit.mean}
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class Series:
         for name, value in named.items():
             if value is not None:
                 if name not in figures:
-                    figures[name] = _FigureHistory(mean=name in _RATES)
+                    figures[name] = _FigureHistory(mean=name in _MEANS)
                 figures[name].add(positions, value)
 
     def _forget(self, missing: set[Key]) -> None:
@@ -220,4 +221,4 @@ class Series:
 def figures_of(snapshot: QueueSnapshot) -> tuple[str, ...]:
     """The figures kept for a queue: for a ring the gap, for others the age of the oldest."""
     ring = snapshot.capacity is not None or "capacity" in snapshot.unknown
-    return ("ready", *_RATES, "gap" if ring else "age_seconds")
+    return tuple(figure.name for figure in (READY, PUSH, POP, GAP if ring else AGE))

@@ -9,6 +9,7 @@ from enum import Enum
 
 from console.doctor.finding import Diagnosis
 from console.engines.standby import Standby
+from console.figures import SHOWN
 from console.monitor.filters import MARK
 from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot
@@ -209,19 +210,7 @@ _TEXTS: dict[str, Callable[[QueueView], str]] = {
     "connection": lambda view: view.connection,
     "state": lambda view: view.level.word + (" stale" if view.stale_seconds is not None else ""),
 }
-_NUMBERS: dict[str, str] = {
-    "ready": "ready",
-    "age": "age_seconds",
-    "push/s": "push_per_second",
-    "pop/s": "pop_per_second",
-    "gap": "gap",
-    "claimed": "claimed",
-    "stuck": "stuck",
-    "errors": "errors",
-    "done": "done",
-    "scheduled": "scheduled",
-    "capacity": "capacity",
-}
+_NUMBERS = {figure.title: figure.name for figure in SHOWN}
 _FREE = ("queue", "design", "schema", "connection")
 
 Test = Callable[[QueueView], bool]

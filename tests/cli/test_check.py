@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import make_url
 
-from console.cli.check import Checked, Figure
+from console.cli.check import Checked, CheckedFigure
 from console.doctor.checks import CODES
+from console.figures import LIMIT_BY_NAME
 from console.monitor.limits import Limits, Severity
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
@@ -146,6 +147,7 @@ def test_a_full_ring_is_critical(console: Console) -> None:
     assert perfdata(answer.text.splitlines()[0])["small gap_share"] == "100%;@90:;@100:;;"
 
 
+DEPTH = LIMIT_BY_NAME["depth"]
 LIMITS = st.one_of(st.none(), st.integers(1, 50))
 
 
@@ -153,7 +155,7 @@ LIMITS = st.one_of(st.none(), st.integers(1, 50))
 def test_the_ranges_of_the_performance_data_agree_with_the_severity(
     value: int | None, warning: int | None, critical: int | None
 ) -> None:
-    one = Figure("depth", value, Limits(warning, critical))
+    one = CheckedFigure(DEPTH, value, Limits(warning, critical))
     shown = one.perfdata("q")
     if value is None:
         limited = (warning, critical) != (None, None)
@@ -169,10 +171,10 @@ def test_the_ranges_of_the_performance_data_agree_with_the_severity(
 
 
 BY_SEVERITY = {
-    Severity.CRITICAL: Figure("depth", 9, Limits(1, 2)),
-    Severity.WARNING: Figure("depth", 1, Limits(1, 2)),
-    Severity.UNKNOWN: Figure("depth", None, Limits(1, 2)),
-    Severity.OK: Figure("depth", 0, Limits(1, 2)),
+    Severity.CRITICAL: CheckedFigure(DEPTH, 9, Limits(1, 2)),
+    Severity.WARNING: CheckedFigure(DEPTH, 1, Limits(1, 2)),
+    Severity.UNKNOWN: CheckedFigure(DEPTH, None, Limits(1, 2)),
+    Severity.OK: CheckedFigure(DEPTH, 0, Limits(1, 2)),
 }
 """The most severe first."""
 

@@ -13,7 +13,7 @@ from psycopg.sql import SQL, Identifier
 
 from console.cli.streams import put_script
 from console.cli.verbs import cli
-from console.monitor.snapshot import _FIGURES
+from console.figures import FIGURES
 from tests.cli.calls import Answer, Console, call
 from tests.cli.conftest import Install
 from tests.cli.verbs import UNREACHABLE, assert_no_result, refused
@@ -253,7 +253,9 @@ def test_an_unknown_design_does_not_affect_other_queues(empty: Console) -> None:
     for name in ("strange", "built"):
         assert found[name]["problem"] == "design wheel is not known here"
         assert found[name]["design"] == "wheel"
-        assert set(found[name]["unknown"]) == set(_FIGURES) - {"subscribers"}
+        assert set(found[name]["unknown"]) == {one.name for one in FIGURES if not one.optional} | {
+            "claims"
+        }
     text = empty.done("status").text
     assert "design wheel is not known here" in text
     assert empty.done("status", "strange", "--json").json["queues"][0]["ready"] is None

@@ -14,8 +14,8 @@ from console.actions.execute import Batching
 from console.actions.requeue import Release, Requeue
 from console.actions.rows import MessageAction
 from console.audit import Outcome
+from console.figures import COUNTED
 from console.formats import count
-from console.monitor.figures import COUNTED
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import snapshot
 from tests.contract.client import Client, in_utc

@@ -132,3 +132,45 @@ def test_a_preset_can_be_added(copy: Copy, database_url: str) -> None:
     pgmq_library.run(database_url, "SELECT mine.create('orders'); SELECT mine.send('orders', '{}')")
     copy.use("use_mine", database_url)
     assert copy.touched == [f"{QUERIES}/mine.sql"]
+
+
+WORKING = """
+WORKING = Figure(
+    "working", "working", MESSAGES, needs="claimed", width=7, narrow=False, add_up=sum,
+    gauge="working_messages", help="Claims at work.",
+)  # fmt: skip
+
+FIGURES = ("""
+LIMIT = """
+    Limit(
+        "working", MESSAGES, "{} working", WORKING,
+        maximum="More claims at work than this are CRITICAL.", cause="many consumers",
+    ),
+)  # fmt: skip
+LIMIT_BY_NAME"""
+VALUE = """        "claims": sample.claims,
+        "working": None if None in (row.claimed, row.stuck) else row.claimed - row.stuck,
+"""
+
+
+def test_a_figure_can_be_added(copy: Copy, database_url: str, tmp_path: Path) -> None:
+    """One that follows from others; a statement's column would be added to each engine's SQL."""
+    copy.edit(
+        "console/figures.py",
+        ("\nFIGURES = (", WORKING),
+        ("CAPACITY, HOLDERS, HELD),", "CAPACITY, HOLDERS, HELD),\n    WORKING,"),
+        (
+            '    "push/pop sequence gap": (GAP,),\n',
+            '    "push/pop sequence gap": (GAP,),\n    "claims at work": (WORKING,),\n',
+        ),
+        ("\n)  # fmt: skip\nLIMIT_BY_NAME", LIMIT),
+    )
+    copy.edit(
+        "console/monitor/snapshot.py",
+        ('    problem: str = ""\n', '    problem: str = ""\n    working: int | None = None\n'),
+        ('        "claims": sample.claims,\n', VALUE),
+    )
+    own = tmp_path / "own"
+    own.mkdir()
+    copy.use("use_working", database_url, str(own))
+    assert copy.touched == ["console/figures.py", "console/monitor/snapshot.py"]

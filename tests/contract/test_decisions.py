@@ -159,9 +159,7 @@ def test_a_login_that_may_not_read_decisions_can_read_the_catalog(ring: Client) 
                 assert [one.kind for one in catalog.read(connection).decisions] == kinds
 
 
-LIMITED = Thresholds(
-    DEFAULTS.stuck_after_seconds, Limits(2, 4), Limits(), DEFAULTS.gap_share, Limits()
-)
+LIMITED = DEFAULTS.with_limits(depth=Limits(2, 4), errors_share=Limits())
 
 
 @pytest.fixture

@@ -42,9 +42,9 @@ from console.actions.rows import MessageAction, SelectedError
 from console.designs import DESIGNS, LIBRARIES, Flow, Order, designs_on
 from console.engines import Database
 from console.errors import UsageError
+from console.figures import COUNTED
 from console.monitor.consumer_watch import ConsumerWatch
 from console.monitor.errors import error_groups
-from console.monitor.figures import COUNTED
 from console.monitor.filters import parse
 from console.monitor.memory import Memory
 from console.monitor.messages import read_page

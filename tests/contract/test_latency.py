@@ -12,10 +12,10 @@ from sqlalchemy import Column, MetaData, Table, select, text, update
 from console.actions import adopt
 from console.designs import DESIGNS
 from console.engines import Database
+from console.figures import PERCENTILES
 from console.monitor.latency import (
     EVERY_SECONDS,
     FEWEST,
-    PERCENTILES,
     Latency,
     Percentiles,
     cuts,

@@ -15,7 +15,8 @@ from console.catalog import Kind, Queue, find
 from console.designs import LIBRARIES, library
 from console.engines import open_database
 from console.errors import UsageError
-from console.monitor.figures import COUNTED, STATES
+from console.figures import COUNTED
+from console.monitor.figures import STATES
 from console.monitor.memory import Memory
 from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Answer, Console, call

@@ -6,7 +6,6 @@ import os
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -338,7 +337,7 @@ def test_a_limit_reached_during_a_pause_names_the_pause_as_the_cause(orders: Cli
     (found,) = diagnose(
         orders.database,
         [orders.queue],
-        thresholds_of=lambda _: replace(DEFAULTS, depth=Limits(1)),
+        thresholds_of=lambda _: DEFAULTS.with_limits(depth=Limits(1)),
         consumption=ConsumptionHistory(0.0, waits=False),
     )
     (one,) = [f for f in found.findings if f.code.name == "limit_reached"]

@@ -24,7 +24,7 @@ from console.doctor.number_proof import LostKind, Side
 from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines.embedded import EmbeddedServer
 from console.errors import ConsoleError
-from console.monitor.limits import DEFAULTS, Limits, Thresholds
+from console.monitor.limits import DEFAULTS, Limits
 from tests.faults import ring_model as model
 from tests.faults import ring_model_subscribers as subscribers_model
 from tests.faults.doctor_tools import diagnose_ring, numbers
@@ -49,9 +49,7 @@ _BY_HAND = {"spent_beyond_ring", "lapped", "pop_ahead"}
 _POISON_ATTEMPTS = 5
 _PATIENCE_SECONDS = 0.2
 # Every claim is old at once; a backlog of a few seconds does not count.
-_THRESHOLDS: Thresholds = replace(
-    DEFAULTS, stuck_after_seconds=0.0, age_seconds=Limits(warning=86_400.0)
-)
+_THRESHOLDS = replace(DEFAULTS, stuck_after_seconds=0.0).with_limits(age=Limits(86_400.0))
 STEPS = {"burst": 30, "transaction": 30, "end_one": 12, "check_diagnosis": 10, "try_repairs": 1}
 STEPS |= dict.fromkeys(("resize", "release", "complete"), 4)
 """Relative frequencies."""

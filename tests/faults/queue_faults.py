@@ -26,7 +26,7 @@ from tests.servers import connect, wait_until
 SOON = 0.05
 """A threshold that is exceeded at once."""
 IMPATIENT = replace(DEFAULTS, stuck_after_seconds=SOON)
-MANY_ERRORS = replace(DEFAULTS, errors_share=Limits())
+MANY_ERRORS = DEFAULTS.with_limits(errors_share=Limits())
 _LINE = 125
 """A summary is one line of a screen: about 100 characters, and the names of a queue in it."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from tests.faults.queue_faults import CLAIM, STATUS, diagnosis, filled
 from tests.faults.test_doctor_consumption import clock_steps  # noqa: F401  # a fixture
 from tests.servers import wait_until
 
-AT_ONCE = replace(DEFAULTS, age_seconds=Limits(0.0001))
+AT_ONCE = DEFAULTS.with_limits(age=Limits(0.0001))
 REGULAR_SAMPLES = 7
 """Samples with pops before a consumer stops."""
 

@@ -53,7 +53,7 @@ from tests.faults.queue_faults import (
 from tests.repairs import carry_out, plan_repair
 from tests.servers import connect, wait_until
 
-AT_ONCE = replace(DEFAULTS, age_seconds=Limits(0.0001))
+AT_ONCE = DEFAULTS.with_limits(age=Limits(0.0001))
 """Messages are late at once."""
 PROVEN = [NAIVE, FIFO, STACK, PENDING, RING, CLAIM, STATUS, SPLIT]
 
@@ -203,7 +203,7 @@ def test_a_live_owners_claim_counts_as_consuming_and_an_unknown_owners_may(use: 
 def test_queues_within_their_age_limit_or_popped_from_are_not_stopped(use: Use) -> None:
     client = filled(use, FIFO)
     history = ConsumptionHistory(waits=False)
-    patient = replace(DEFAULTS, age_seconds=Limits(1800.0))
+    patient = DEFAULTS.with_limits(age=Limits(1800.0))
     for thresholds in (patient, DEFAULTS):
         for _ in range(3):
             assert diagnose_queue(client, history, thresholds) == FINE
@@ -224,7 +224,7 @@ def test_messages_that_became_due_recently_are_not_late(use: Use) -> None:
         "due_time = clock_timestamp() - interval '1 minute'",
     )
     history = ConsumptionHistory(waits=False)
-    wait = replace(DEFAULTS, age_seconds=Limits(1800.0, None))
+    wait = DEFAULTS.with_limits(age=Limits(1800.0, None))
     for _ in range(2):
         assert diagnose_queue(client, history, wait) == FINE
 

@@ -178,12 +178,12 @@ def test_a_wait_is_explained(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_reached_limits_are_found(use: Use) -> None:
     client = filled(use, CLAIM)
-    deep = replace(DEFAULTS, depth=Limits(3, 5))
+    deep = DEFAULTS.with_limits(depth=Limits(3, 5))
     assert finding_of(diagnosed(client, deep), "limit_critical").evidence["value"] == 5
     (taken,) = client.pop_many(1)
     assert finding_of(diagnosed(client, deep), "limit_reached").evidence["figure"] == "depth"
     assert client.fail(taken, "no")
-    any_error = replace(DEFAULTS, errors=Limits(1))
+    any_error = DEFAULTS.with_limits(errors=Limits(1))
     assert finding_of(diagnosed(client, any_error), "limit_reached").evidence["figure"] == "errors"
     client.drain()
     assert not without_notes(diagnosed(client, deep))
@@ -268,7 +268,7 @@ def test_unchecked_parts_are_reported_and_never_all_clear(use: Use) -> None:
 def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once = replace(DEFAULTS, stuck_after_seconds=0.0, age_seconds=Limits(0.0001))
+    at_once = replace(DEFAULTS, stuck_after_seconds=0.0).with_limits(age=Limits(0.0001))
     with labels_run() as labels, rows_checked(monkeypatch):
         for variant in (*CLAIMING, STACK, KEEPING):
             client = use(variant)

@@ -206,14 +206,19 @@ def test_a_day_that_only_the_lake_has_is_shown_from_its_minutes(tmp_path: Path) 
     result = history(tmp_path / "none", "prod", "orders", span, lake=str(tmp_path))
     assert result.step_seconds == 60
     assert result.tables == ("minute",)
-    assert [(p.looks, p.ready, p.push_per_second) for p in result.points] == [
+    assert [(p.looks, p["ready"], p["push_per_second"]) for p in result.points] == [
         (6, 5, 1),
         (2, 9, 5),
     ]
     assert [(m.name, m.at) for m in result.marks] == [("hole", late)]
     wide = history(tmp_path, "prod", "orders", span, lake=str(tmp_path), most_points=12)
     (point,) = wide.points
-    assert (wide.step_seconds, point.looks, point.ready, point.push_per_second) == (
+    assert (
+        wide.step_seconds,
+        point.looks,
+        point["ready"],
+        point["push_per_second"],
+    ) == (
         300,
         8,
         9,
@@ -229,7 +234,7 @@ def test_the_finest_table_within_the_maximum_of_points_is_used(tmp_path: Path) -
             tmp_path, "prod", "orders", time_range(), lake=str(tmp_path), most_points=most
         )
         assert result.tables == (width,)
-        assert result.points[0].ready == ready
+        assert result.points[0]["ready"] == ready
 
 
 def test_history_reads_the_recording_and_the_lake_for_what_it_lacks(tmp_path: Path) -> None:
@@ -237,10 +242,10 @@ def test_history_reads_the_recording_and_the_lake_for_what_it_lacks(tmp_path: Pa
     write(root, SAMPLES, sample(61, ready=70))
     (path,) = (root / "samples").rglob("*.parquet")
 
-    def ready_points(*names: str, hours: int = 1) -> tuple[tuple[str, ...], list[int | None]]:
+    def ready_points(*names: str, hours: int = 1) -> tuple[tuple[str, ...], list[float | None]]:
         put(tmp_path, {("samples", "minute"): [row(0, 6, 5, 1.0), row(1, 6, 6, 1.0)]}, *names)
         result = history(root, "prod", "orders", time_range(hours), lake=str(tmp_path))
-        return result.tables, [point.ready for point in result.points]
+        return result.tables, [point["ready"] for point in result.points]
 
     # All that the lake was made from is still here: its seconds are available.
     assert ready_points(path.stem) == (("raw",), [70])

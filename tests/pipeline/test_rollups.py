@@ -247,7 +247,7 @@ def check_late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
     shown = history(tmp_path / "gone", connection, "orders", span, lake=str(tmp_path / "the lake"))
     assert shown.tables == ("minute",)
     assert [point.looks for point in shown.points] == [3, 3, 3, 3, 3, 3, 3]
-    assert shown.points[0].latency_seconds == 0.01
+    assert shown.points[0]["latency_seconds"] == 0.01
 
 
 def files_of(lake: Lake, date: str, *rest: str) -> list[str]:

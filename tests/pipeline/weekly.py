@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from console import forecast_files, rollup_files
+from console import forecast_files
+from console.figures import POP, PUSH
 from console.monitor.recording.segments import SAMPLES
 from tests.pipeline.recorded import write
 
+RATES = (PUSH.name, POP.name)
 BEGIN = datetime(2026, 1, 26, tzinfo=UTC)
 """A Monday. Eight weeks later it is 2026-03-23, and summer time begins in Europe that Sunday."""
 Numbers = np.ndarray[Any, Any]
@@ -61,7 +63,7 @@ def hours(
     rows = []
     for number, value in enumerate(pushes.ravel()):
         popped = value if pops is None else pops.ravel()[number]
-        counts = dict(zip(rollup_files.RATES, (value, popped), strict=True))
+        counts = dict(zip(RATES, (value, popped), strict=True))
         if np.isnan(value):
             continue
         row = {"begin": begin + timedelta(hours=number), "schema": "public", "queue": queue}
@@ -72,8 +74,8 @@ def hours(
         rows.append(row)
     kinds = {"begin": pa.timestamp("us", "UTC"), "schema": pa.string(), "queue": pa.string()}
     names = ("begin", "schema", "queue")
-    sums = [(f"{r}_{part}", pa.int64()) for r in rollup_files.RATES for part in ("weight", "total")]
-    means = [(f"{rate}_avg", pa.float64()) for rate in rollup_files.RATES]
+    sums = [(f"{r}_{part}", pa.int64()) for r in RATES for part in ("weight", "total")]
+    means = [(f"{rate}_avg", pa.float64()) for rate in RATES]
     schema = pa.schema([*((name, kinds[name]) for name in names), *sums, *means])
     return pa.Table.from_pylist(rows, schema)
 

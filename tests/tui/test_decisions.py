@@ -63,7 +63,7 @@ def decided(code: str, kind: str = "silence", severity: str = "") -> Decision:
 
 
 def store_with(*silences: Decision, **figures: int) -> Store:
-    deep = replace(DEFAULTS, depth=Limits(10, 100))
+    deep = DEFAULTS.with_limits(depth=Limits(10, 100))
     store = Store({"a": 1.0}, now=0, traits={"a": Traits(thresholds=lambda _: deep)})
     store.add_reading(
         "a", Reading("a", (queue("mail", "fifo", silences=silences, **figures),)), at=0

@@ -45,8 +45,8 @@ FIGURES: QueueSnapshot = replace(
 )
 """Figures of a queue that may have any of the findings."""
 THRESHOLDS: Mapping[Severity, Any] = {
-    Severity.CRITICAL: replace(DEFAULTS, errors=Limits(1, 10)),
-    Severity.WARNING: replace(DEFAULTS, errors=Limits(1)),
+    Severity.CRITICAL: DEFAULTS.with_limits(errors=Limits(1, 10)),
+    Severity.WARNING: DEFAULTS.with_limits(errors=Limits(1)),
     Severity.NOTE: DEFAULTS,
 }
 

@@ -134,8 +134,8 @@ async def test_the_line_of_a_connection_says_what_its_server_is() -> None:
 
 
 async def test_each_connection_has_its_own_limits() -> None:
-    nothing = Thresholds(300.0, Limits(), Limits(), Limits(), Limits())
-    low = replace(nothing, depth=Limits(5, 10))
+    nothing = Thresholds(300.0)
+    low = nothing.with_limits(depth=Limits(5, 10))
     thresholds: dict[str, ThresholdsOf] = {"a": lambda name: low if name == "q" else nothing}
     async with opened("a", "b", size=(160, 24), thresholds=thresholds) as console:
         for feed in console.feeds:

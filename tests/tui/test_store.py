@@ -213,11 +213,8 @@ def test_unknown_figures_are_shown_as_such_with_the_reason() -> None:
 
 
 def test_limits_are_shown_in_the_units_of_their_figures() -> None:
-    thresholds = replace(
-        DEFAULTS,
-        depth=Limits(10_000, 50_000),
-        age_seconds=Limits(critical=60.0),
-        errors_share=Limits(),
+    thresholds = DEFAULTS.with_limits(
+        depth=Limits(10_000, 50_000), age=Limits(critical=60.0), errors_share=Limits()
     )
     shown = list(limit_texts(queue("q", errors=0), thresholds))
     assert shown == ["10,000 ready (critical 50,000)", "oldest 1 min is critical"]

@@ -84,19 +84,9 @@ def test_defaults_apply_where_nothing_is_configured(loaded: Loading) -> None:
     assert profile.display_zone is UTC
     assert profile.masks == ()
     assert profile.timeouts == Timeouts()
-    no_limits: Limits[int] = Limits(None, None)
-    assert (
-        profile.thresholds()
-        == profile.thresholds("any")
-        == Thresholds(
-            STUCK_AFTER_SECONDS,
-            no_limits,
-            Limits(None, None),
-            Limits(0.9, 1.0),
-            no_limits,
-            Limits(0.1),
-        )
-    )
+    limits = {"gap_share": Limits(0.9, 1.0), "errors_share": Limits(0.1), "overdue": Limits(300.0)}
+    expected = Thresholds(STUCK_AFTER_SECONDS, limits)
+    assert profile.thresholds() == profile.thresholds("any") == expected
     origins = {str(profile.settings.value(key).origin) for key in KEYS.values()}
     assert origins == {"default", "command line --url"}
 
@@ -111,7 +101,7 @@ def test_a_profile_sets_rights_interval_zone_masks_and_timeouts(loaded: Loading)
     assert chosen(own, url="postgresql://h/d").display_zone is None
     assert [mask.pattern for mask in profile.masks] == [r"\d{16}", "iban"]
     assert profile.timeouts == Timeouts(2, 0.25, 0.01)
-    assert profile.thresholds().depth == Limits(10, 100)
+    assert profile.thresholds()["depth"] == Limits(10, 100)
     database = profile.open()
     assert (database.label, database.production) == ("full", True)
     assert database.timeouts == profile.timeouts
@@ -123,8 +113,11 @@ def test_a_profile_sets_rights_interval_zone_masks_and_timeouts(loaded: Loading)
 
 def test_a_queue_can_have_its_own_thresholds(loaded: Loading) -> None:
     profile = chosen(loaded(), profile="full")
-    assert profile.thresholds("a.b c") == Thresholds(
-        3600.0, Limits(10, 20), Limits(60.0, 600.0), Limits(0.5, 1.0), Limits(None, None)
+    assert profile.thresholds("a.b c") == Thresholds(3600.0).with_limits(
+        depth=Limits(10, 20),
+        age=Limits(60.0, 600.0),
+        gap_share=Limits(0.5, 1.0),
+        overdue=Limits(300.0),
     )
     assert profile.thresholds("a") == profile.thresholds()
     assert profile.thresholds().stuck_after_seconds == 60.0
@@ -317,9 +310,9 @@ def test_the_default_limit_of_the_errors_share_applies_only_without_error_limits
 ) -> None:
     """A configured limit of errors replaces the default share."""
 
-    def error_limits(text: str) -> tuple[Limits[int], Limits[float]]:
+    def error_limits(text: str) -> tuple[Limits, Limits]:
         found = chosen(loaded(text), url="postgresql://u@h/d").thresholds()
-        return found.errors, found.errors_share
+        return found["errors"], found["errors_share"]
 
     assert error_limits("") == (Limits(), Limits(0.1))
     assert error_limits("errors.warning = 5") == (Limits(5), Limits())

@@ -43,7 +43,7 @@ def test_each_host_has_a_profile_with_the_settings_of_its_fleet(tmp_path: Path, 
     assert first.shown_url == "postgresql://u@db1/orders"
     assert second.shown_url == "postgresql://u@[::1]:5433/orders"
     for one in (first, second):
-        assert (one.production, one.color, one.thresholds().depth.warning) == (True, "red", 7)
+        assert (one.production, one.color, one.thresholds()["depth"].warning) == (True, "red", 7)
 
 
 def test_hosts_are_looked_up_only_when_needed(tmp_path: Path) -> None:

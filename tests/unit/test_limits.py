@@ -22,10 +22,10 @@ SECONDS = st.none() | st.floats(0, 1e9)
 FIGURES = {"depth": "ready", "age": "age_seconds", "errors": "errors"}
 
 
-def limits_of(values: st.SearchStrategy[float]) -> st.SearchStrategy[Limits[float]]:
+def limits_of(values: st.SearchStrategy[float]) -> st.SearchStrategy[Limits]:
     """As the configuration accepts them: critical is never below warning."""
 
-    def ordered(pair: tuple[float | None, float | None]) -> Limits[float]:
+    def ordered(pair: tuple[float | None, float | None]) -> Limits:
         low, high = pair
         return Limits(low, high if None in pair else max(low or 0, high or 0))
 
@@ -34,10 +34,9 @@ def limits_of(values: st.SearchStrategy[float]) -> st.SearchStrategy[Limits[floa
 
 AMOUNTS = limits_of(st.integers(1, 10**9))
 THRESHOLDS = st.builds(
-    Thresholds,
-    st.just(300.0),
+    Thresholds(300.0).with_limits,
     depth=AMOUNTS,
-    age_seconds=limits_of(st.floats(0.001, 1e9)),
+    age=limits_of(st.floats(0.001, 1e9)),
     gap_share=limits_of(st.floats(0.001, 1.0)),
     errors=AMOUNTS,
 )
@@ -75,8 +74,7 @@ def test_every_reported_figure_has_reached_the_reported_limit(
     found = judge(sampled, thresholds)
     assert [one.level for one in found] == sorted((one.level for one in found), reverse=True)
     for one in found:
-        name = {"age": "age_seconds"}.get(one.figure, one.figure)
-        limits: Limits[float] = getattr(thresholds, name)
+        limits = thresholds[one.figure]
         assert one.value >= one.limit
         assert one.limit == (limits.critical if one.level is Severity.CRITICAL else limits.warning)
         assert one.text
@@ -91,7 +89,7 @@ def test_every_figure_that_has_reached_a_limit_is_reported(
     values = {"depth": sampled.ready, "age": sampled.age_seconds, "errors": sampled.errors}
     reported = levels(sampled, thresholds)
     for figure, value in (values | {"gap_share": share}).items():
-        limits: Limits[float] = getattr(thresholds, {"age": "age_seconds"}.get(figure, figure))
+        limits = thresholds[figure]
         reached = [x for x in (limits.warning, limits.critical) if None not in (x, value)]
         assert (figure in reported) == any((value or 0) >= (limit or 0) for limit in reached)
 
@@ -126,7 +124,9 @@ def test_the_defaults_are_those_of_the_configuration() -> None:
     ],
 )
 def test_a_reached_limit_is_shown_as_text(figures: dict[str, Any], text: str, limit: str) -> None:
-    low = Thresholds(300.0, Limits(10_000), Limits(60.0), Limits(0.29), Limits(1))
+    low = Thresholds(300.0).with_limits(
+        depth=Limits(10_000), age=Limits(60.0), gap_share=Limits(0.29), errors=Limits(1)
+    )
     (one,) = judge(replace(QUIET, **figures), low)
     assert (one.text, one.limit_text) == (text, limit)
     has_no_limit_text = "full" in text or limit == "1"
@@ -134,7 +134,7 @@ def test_a_reached_limit_is_shown_as_text(figures: dict[str, Any], text: str, li
 
 
 def test_limits_have_a_stable_json_form() -> None:
-    low = Thresholds(300.0, Limits(1, 5), Limits(), Limits(), Limits(1))
+    low = Thresholds(300.0).with_limits(depth=Limits(1, 5), errors=Limits(1))
     found = replace(QUIET, ready=7, errors=1).as_json(low)["limits"]
     assert found == [
         {"figure": "depth", "value": 7, "limit": 5, "level": "critical"},

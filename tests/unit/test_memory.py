@@ -7,7 +7,8 @@ import pytest
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
 from console.engines import product
-from console.monitor.figures import COUNTED, FIGURES
+from console.figures import COUNTED
+from console.monitor.figures import FIGURES
 from console.monitor.memory import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS, Flow
-from console.monitor.figures import COUNTED, Rates, RateWindow, StatusRow, _Total
+from console.figures import COUNTED
+from console.monitor.figures import Rates, RateWindow, StatusRow, _Total
 from console.monitor.owners import Claim, Evidence, Holder
 from console.monitor.sample import QueueSample
 from console.monitor.snapshot import QueueSnapshot, snapshot

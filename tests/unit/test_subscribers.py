@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from console.cli.check import Maximums, check
+from console.cli.check import check
 from console.metrics.exporter import ConnectionState, families
 from console.monitor.limits import DEFAULTS, judge
 from console.monitor.recording import segments
@@ -26,7 +26,7 @@ RING = queue("events", "ring", gap=95, capacity=100, subscribers=(BILLING, SEARC
 def test_the_limit_of_a_ring_names_its_slowest_subscriber() -> None:
     (found,) = judge(RING, DEFAULTS)
     assert found.text == "95 % full, search is slowest"
-    checked = check(RING, DEFAULTS, Maximums())
+    checked = check(RING, DEFAULTS, {})
     assert "95 % full, search is slowest" in checked.words
     assert checked.as_json()["figures"]["gap_share"]["subscriber"] == "search"  # type: ignore[index]
     alone = replace(RING, subscribers=None)

@@ -5,7 +5,6 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -18,7 +17,6 @@ from console.designs import DESIGNS
 from console.doctor.checks import CODES
 from console.formats import numbered
 from console.help import topics
-from console.monitor.recording.history import Point
 from console.verbs import all_verbs
 
 PRIVATE = re.compile(
@@ -78,7 +76,7 @@ PRIVATE_PARTS = {
 """Words that no name in the code contains."""
 PRIVATE_NAMES = {"whole", "moving", "passing", "ways", "shift", "forest"}
 """Words that are plain as a part of a name, but no name by themselves."""
-PUBLISHED = {field.name for field in fields(Point)}
+PUBLISHED = {"looks"}
 """Keys of --json and columns of --csv, which never change."""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console.errors import ConsoleError, UsageError
+from console.figures import FIGURES, SAMPLE_LATENCY
 from console.formats import UNKNOWN, duration
 from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.recording import reader
@@ -33,11 +34,9 @@ STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 2
 """Lengths of a point, in seconds."""
 MOST_POINTS = 10_000
 
-_HIGHEST = (
-    *("ready", "scheduled", "claimed", "stuck", "errors", "done", "age_seconds", "gap"),
-    *LATENCIES,
-)
-_MEAN = ("push_per_second", "pop_per_second", "latency_seconds")
+_KEPT = (*(figure for figure in FIGURES if figure.in_history), SAMPLE_LATENCY)
+_HIGHEST = (*(figure.name for figure in _KEPT if not figure.unit.mean), *LATENCIES)
+_MEAN = tuple(figure.name for figure in _KEPT if figure.unit.mean)
 _SAMPLED = ("at", "schema", "queue", *_HIGHEST, *_MEAN, "next_seconds", "subscribers")
 
 
@@ -52,41 +51,33 @@ class NothingRecordedError(ConsoleError):
 
 @dataclass(frozen=True)
 class Point:
-    """One period. Counts, ages, gap, latencies: the highest; rates: the mean.
-
-    None: not of this design, or not known in any sample.
-    """
+    """One period. Counts, ages, gap, latencies: the highest; rates: the mean."""
 
     at: datetime
     looks: int
-    ready: int | None
-    scheduled: int | None
-    claimed: int | None
-    stuck: int | None
-    errors: int | None
-    done: int | None
-    age_seconds: float | None
-    gap: int | None
-    push_per_second: float | None
-    pop_per_second: float | None
-    latency_seconds: float | None
+    figures: Mapping[str, float | None]
+    """By name; None: not of this design, or not known in any sample."""
     pause_seconds: float | None = None
     """The longest pause that was planned after a sample; None: not recorded."""
-    waiting_p50_seconds: float | None = None
-    waiting_p95_seconds: float | None = None
-    waiting_p99_seconds: float | None = None
-    processing_p50_seconds: float | None = None
-    processing_p95_seconds: float | None = None
-    processing_p99_seconds: float | None = None
     subscribers: Mapping[str, int] = field(default_factory=dict)
     """The gap of each subscriber of a ring; rollups have only that of the slowest."""
+
+    def __getitem__(self, name: str) -> float | None:
+        return self.figures[name]
 
     @property
     def slowest(self) -> str | None:
         return max(self.subscribers, key=lambda name: self.subscribers[name], default=None)
 
     def as_json(self) -> dict[str, object]:
-        return {**asdict(self), "at": self.at.isoformat()}
+        return {
+            "at": self.at.isoformat(),
+            "looks": self.looks,
+            **{name: value for name, value in self.figures.items() if name not in LATENCIES},
+            "pause_seconds": self.pause_seconds,
+            **{name: self.figures[name] for name in LATENCIES},
+            "subscribers": dict(self.subscribers),
+        }
 
 
 @dataclass(frozen=True)
@@ -291,7 +282,7 @@ def points(rows: Iterable[Mapping[str, Any]], step_seconds: int) -> list[Point]:
 
 
 def _point(begin: int, seen: Sequence[Mapping[str, Any]]) -> Point:
-    values: dict[str, Any] = {}
+    values: dict[str, float | None] = {}
     for name in _HIGHEST:
         known = [row[name] for row in seen if row.get(name) is not None]
         values[name] = max(known, default=None)
@@ -301,7 +292,7 @@ def _point(begin: int, seen: Sequence[Mapping[str, Any]]) -> Point:
     samples = sum(_weight(row) for row in seen)
     pause = max((row["next_seconds"] for row in seen if row.get("next_seconds")), default=None)
     at = datetime.fromtimestamp(begin, UTC)
-    return Point(at=at, looks=samples, pause_seconds=pause, subscribers=_gaps(seen), **values)
+    return Point(at, samples, values, pause, _gaps(seen))
 
 
 def _gaps(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, int]:

@@ -398,11 +398,11 @@ def _first_open(root: Path, connection: str) -> date | None:
 def rollup_samples(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of a samples table as `history.points` expects them: highest, means, a weight."""
     for row in rows:
-        highest = {name: row.get(f"{name}_max") for name in rollup_files.MEANS}
-        means = (*rollup_files.RATES, "latency_seconds")
         yield {
-            **highest,
-            **{name: row.get(f"{name}_avg") for name in means},
+            **{
+                name: row.get(f"{name}_avg" if unit.mean else f"{name}_max")
+                for name, unit in rollup_files.MEANS.items()
+            },
             **{name: row.get(name) for name in ("schema", "queue", "design", "looks")},
             "at": row["begin"],
         }

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
 
 from console.engines.standby import Standby
+from console.figures import BY_NAME, FIGURES, MESSAGES
 from console.monitor import subscribers
 from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.latency import Latency
@@ -55,21 +56,6 @@ class RecordKind:
     columns: Mapping[str, str]
 
 
-_FIGURES = {
-    "ready": COUNT,
-    "scheduled": COUNT,
-    "claimed": COUNT,
-    "stuck": COUNT,
-    "errors": COUNT,
-    "done": COUNT,
-    "age_seconds": NUMBER,
-    "push_per_second": NUMBER,
-    "pop_per_second": NUMBER,
-    "gap": COUNT,
-    "capacity": COUNT,
-    "holders": COUNT,
-    "held_seconds": NUMBER,
-}
 _QUEUE = {"at": TIME, "schema": TEXT, "queue": TEXT}
 
 SAMPLES = RecordKind(
@@ -77,7 +63,7 @@ SAMPLES = RecordKind(
     {
         **_QUEUE,
         "design": TEXT,
-        **_FIGURES,
+        **{one.name: COUNT if one.unit is MESSAGES else NUMBER for one in FIGURES},
         "latency_seconds": NUMBER,
         "estimated": TEXT,
         "unknown": TEXT,
@@ -167,7 +153,7 @@ def samples(reading: Reading, at: datetime) -> Iterator[Row]:
             "schema": one.schema,
             "queue": one.queue,
             "design": one.design,
-            **{name: getattr(one, name) for name in _FIGURES},
+            **{name: getattr(one, name) for name in BY_NAME},
             "latency_seconds": reading.latency_seconds,
             "estimated": ",".join(one.estimated),
             "unknown": ",".join(one.unknown),
@@ -212,7 +198,7 @@ def standby_of(row: Mapping[str, Any]) -> Standby | None:
 
 
 def snapshot_of(row: Row, connection: str) -> QueueSnapshot:
-    figures = {name: row.get(name) for name in _FIGURES}
+    figures = {name: row.get(name) for name in BY_NAME}
     return QueueSnapshot(
         queue=str(row["queue"] or ""),
         design=str(row.get("design") or "?"),

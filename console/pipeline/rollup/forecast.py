@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from console import forecast_files, rollup_files
+from console.figures import FORECASTS
 from console.forecast_files import BAND_PERCENT, BOUNDS, HOURS, LEAST_DAYS, LEAST_WEEKS, WEEKS
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.rollup.table import ForecastTable, PartitionFile, RollupTable, read
@@ -31,7 +32,7 @@ _CERTAIN = 2.2
 _POWERS = np.linspace(0.0, 1.5, 31)
 _LEAST_KNOWN = forecast_files.HOUR_SECONDS * 1_000_000 // 2
 """Microseconds recorded of an hour; with less it is unknown, not zero."""
-_RATES = dict(zip(("pushes", "pops"), rollup_files.RATES, strict=True))
+_RATES = {name: figure.name for name, figure in FORECASTS.items()}
 _SUMS = ("weight", "total")
 _READ = ("begin", *QUEUE, *(f"{rate}_{of}" for rate in _RATES.values() for of in _SUMS))
 
@@ -173,7 +174,7 @@ def _messages(hours: pa.Table, rate: str) -> Numbers:
     )
     enough = np.nan_to_num(weight) >= _LEAST_KNOWN
     per_second: Numbers = np.divide(total, weight, out=np.full(len(weight), np.nan), where=enough)
-    return np.asarray(per_second * (forecast_files.HOUR_SECONDS / rollup_files.SCALES[rate]))
+    return np.asarray(per_second * (forecast_files.HOUR_SECONDS / rollup_files.MEANS[rate].scale))
 
 
 def _rows(queue: Mapping[str, Any], expected: Mapping[str, Numbers]) -> pa.Table:

@@ -14,8 +14,9 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from console.errors import ConsoleError, UsageError
+from console.figures import MESSAGES
 from console.pipeline.lake import Lake, connection_of
-from console.rollup_files import COUNTS, KINDS, LATENCIES, MERGED, merged_names
+from console.rollup_files import KINDS, MEANS, MERGED, merged_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -188,13 +189,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "samples": {
         **_QUEUE,
         "design": _TEXT,
-        **dict.fromkeys(COUNTS, _COUNT),
-        "age_seconds": _NUMBER,
-        "push_per_second": _NUMBER,
-        "pop_per_second": _NUMBER,
-        "held_seconds": _NUMBER,
-        "latency_seconds": _NUMBER,
-        **dict.fromkeys(LATENCIES, _NUMBER),
+        **{name: _COUNT if unit is MESSAGES else _NUMBER for name, unit in MEANS.items()},
         "estimated": _TEXT,
         "problem": _TEXT,
     },

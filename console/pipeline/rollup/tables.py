@@ -15,15 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from console.figures import PER_SECOND
 from console.rollup_files import (
     GAMMA,
     LEAST,
     MEANS,
-    MOST,
     PERCENTILES,
     QUEUE,
-    RATES,
-    SCALES,
     WIDTHS,
     ZERO,
     value_of,
@@ -143,10 +141,10 @@ def _sample_minutes(samples: pa.Table, microseconds: Numbers | None) -> pa.Table
         "problems": _has_text(samples.column("problem")),
         "estimates": _has_text(samples.column("estimated")),
     }
-    for of in MEANS:
+    for of, unit in MEANS.items():
         value = _plausible(samples.column(of), of)
-        weight = microseconds if of in RATES else np.ones(count, np.int64)
-        factor = weight if of in RATES else SCALES[of]
+        weight = microseconds if unit is PER_SECOND else np.ones(count, np.int64)
+        factor = weight if unit is PER_SECOND else unit.scale
         total = pc.round(
             pc.multiply(value.cast(pa.float64()), factor), round_mode="half_towards_infinity"
         )
@@ -165,8 +163,8 @@ def _has_text(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _plausible(values: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """Without infinities, NaN and values beyond MOST."""
-    plausible = pc.less_equal(pc.abs(values.cast(pa.float64())), MOST[name])
+    """Without infinities, NaN and values beyond the most of its unit."""
+    plausible = pc.less_equal(pc.abs(values.cast(pa.float64())), MEANS[name].most)
     return pc.if_else(plausible, values, None)
 
 
@@ -246,10 +244,10 @@ def _wider_samples(table: pa.Table, seconds: int) -> pa.Table:
 def _sample_columns(rows: pa.Table, sketches: pa.MapArray, names: pa.Table) -> pa.Table:
     """In their order."""
     columns: dict[str, Any] = {}
-    for name in MEANS:
+    for name, unit in MEANS.items():
         total, weight = rows.column(f"{name}_total"), rows.column(f"{name}_weight")
         some = pc.if_else(pc.greater(weight, 0), weight, None).cast(pa.float64())
-        mean = pc.divide(pc.divide(total.cast(pa.float64()), some), float(SCALES[name]))
+        mean = pc.divide(pc.divide(total.cast(pa.float64()), some), float(unit.scale))
         columns |= {f"{name}_max": rows.column(f"{name}_max"), f"{name}_avg": mean}
         columns |= {f"{name}_weight": weight, f"{name}_total": total}
     for percent in PERCENTILES:

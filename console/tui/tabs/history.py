@@ -14,7 +14,7 @@ from textual.containers import Container
 
 from console import formats
 from console.errors import ConsoleError
-from console.monitor.latency import KINDS, PERCENTILES
+from console.figures import AGE, CHARTS, ERRORS, FORECASTS, LATENCY_KINDS, PERCENTILES, READY
 from console.monitor.recording.forecast import SHADES, Forecast
 from console.monitor.recording.forecast import read as read_forecast
 from console.monitor.recording.history import History, Mark, Point, history, since
@@ -27,7 +27,7 @@ from console.tui.tabs.tab import QueueTab
 from console.tui.text import Paragraph, describe_error, first_line, plain, style_of
 from console.tui.views import QueueView
 from console.tui.widgets.charts import (
-    COUNTS,
+    AXES,
     HIGH,
     RATES,
     SECONDS,
@@ -54,17 +54,20 @@ _LEAST_PAUSE_SECONDS = 20.0
 _PARTS = 240
 """A span is read again after this fraction of it: a month takes long to read."""
 _FIGURES: Sequence[tuple[str, Axis, tuple[str, ...]]] = (
-    ("ready", COUNTS, ("ready",)),
-    ("push/s and pop/s", RATES, ("push_per_second", "pop_per_second")),
-    ("age of the oldest", SECONDS, ("age_seconds",)),
-    ("gap", COUNTS, ("gap",)),
-    ("errors", COUNTS, ("errors",)),
+    *(
+        (
+            drawn[0].words if drawn[0] is AGE else " and ".join(one.title for one in drawn),
+            AXES[drawn[0].unit],
+            tuple(one.name for one in drawn),
+        )
+        for drawn in ((READY,), *(of for of in CHARTS.values() if READY not in of), (ERRORS,))
+    ),
     *(
         (f"{kind} p50, p95, p99", SECONDS, tuple(f"{kind}_p{at}_seconds" for at in PERCENTILES))
-        for kind in KINDS
+        for kind in LATENCY_KINDS
     ),
 )
-_EXPECTED = {"push_per_second": "pushes", "pop_per_second": "pops"}
+_EXPECTED = {figure.name: name for name, figure in FORECASTS.items()}
 _FIGURES_APART = (
     _FIGURES[0],
     *((f"{measure}/s", RATES, (name,)) for name, measure in _EXPECTED.items()),
@@ -276,7 +279,7 @@ class HistoryTab(QueueTab):
                 Curve(_runs(result, name), style, area=style == "trend" and not bands)
                 for name, style in zip(names, _STYLES, strict=False)
             )
-            most = max(getattr(p, n) or 0 for p in result.points for n in names)
+            most = max(p[n] or 0 for p in result.points for n in names)
             words = ((f"{title} ", "strong"), (f"up to {kind.format(most)}", "quiet"))
             drawing = Drawing(words, curves, kind, self._result_span, moment, marked, noted)
             yield replace(drawing, bands=bands, ahead_seconds=ahead) if bands else drawing
@@ -319,15 +322,15 @@ def _mark_style(mark: Mark) -> str:
 
 
 def _is_known(points: Sequence[Point], name: str) -> bool:
-    return any(getattr(point, name) is not None for point in points)
+    return any(point[name] is not None for point in points)
 
 
 def _runs(result: History, name: str) -> tuple[Run, ...]:
     """The known values of a figure; where samples were missed there is a gap."""
     return tuple(
-        tuple((_middle(point.at, result), float(getattr(point, name))) for point in group)
+        tuple((_middle(point.at, result), float(point[name] or 0.0)) for point in group)
         for points in result.runs
-        for is_known, group in groupby(points, lambda point: getattr(point, name) is not None)
+        for is_known, group in groupby(points, lambda point: point[name] is not None)
         if is_known
     )
 

@@ -12,13 +12,12 @@ from console.actions.adopt import CandidateTable, Preview
 from console.actions.libraries import DiscoveredTable
 from console.designs import DESIGNS, Design, presets
 from console.designs.model import CONSUMERS
+from console.figures import SHOWN
 from console.monitor.filters import line_of, words_of
 from console.monitor.message import Message
 from console.relations import Column
 from console.tui.text import Paragraph, describe_error, plain, shorten, style_of
 from console.tui.widgets.field import Field, Form
-
-_FIGURES = ("ready", "age_seconds", "claimed", "stuck", "errors", "done", "scheduled")
 
 
 class AdoptPreview(Paragraph):
@@ -52,7 +51,7 @@ class AdoptPreview(Paragraph):
         figures = preview.figures
         if figures is not None:
             text.append("Figures: ", style_of(self, "strong"))
-            shown = [(n.removesuffix("_seconds"), figures.text_of(n)) for n in _FIGURES]
+            shown = [(of.title, figures.text_of(of.name)) for of in SHOWN if of.rows_read]
             kept = [f"{name} {value}" for name, value in shown if value != formats.NOT_APPLICABLE]
             text.append("  ".join(kept) + "\n")
             if figures.problem:

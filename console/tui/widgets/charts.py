@@ -17,7 +17,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual_plotext.plot import Plot
 
-from console import formats
+from console import figures, formats
 from console.clock import (
     scale,
     scale_count,
@@ -27,8 +27,9 @@ from console.clock import (
     ticks,
 )
 from console.designs import recorded
+from console.figures import LATENCY_KINDS, PERCENTILES
 from console.forecast_files import HOUR_SECONDS
-from console.monitor.latency import KINDS, PERCENTILES, Percentiles
+from console.monitor.latency import Percentiles
 from console.monitor.recording.forecast import SHADES, Band, cells
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.series import SPANS, ChartSpan, Key, Run, Series, figures_of
@@ -256,6 +257,7 @@ def _thinned(run: Run, drawing: Drawing, dots: int) -> tuple[list[float], list[f
 COUNTS = Axis(short_count, scale_count)
 RATES = Axis(short_count, scale)
 SECONDS = Axis(short_seconds, scale_seconds)
+AXES = {figures.MESSAGES: COUNTS, figures.PER_SECOND: RATES, figures.SECONDS: SECONDS}
 
 
 # The charts of a queue.
@@ -293,7 +295,7 @@ def drawings(
     elif recorded(snapshot.design).age_is_known:
         age = (("age of the oldest ", "strong"), now("age_seconds"))
         result.append(drawing(age, SECONDS, curve("age_seconds")))
-    for kind in () if snapshot.latency is None else KINDS:
+    for kind in () if snapshot.latency is None else LATENCY_KINDS:
         curves = [
             curve(f"{kind}_p{percent}_seconds", style, area=style == "trend")
             for percent, style in zip(PERCENTILES, _CUTS, strict=True)

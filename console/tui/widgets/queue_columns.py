@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from rich.cells import cell_len
 
 from console import formats
+from console.figures import CLAIMED, SHOWN, Figure
 from console.monitor.snapshot import QueueSnapshot
 from console.monitor.subscribers import SubscriberSnapshot
 from console.tui.findings import full_soon
@@ -48,42 +49,27 @@ def _stale(view: QueueView) -> str:
     return "stale" if view.stale_seconds is not None else ""
 
 
-def _figure(
-    name: str,
-    title: str,
-    least: int,
-    of: str = "",
-    *,
-    alarm: str = "",
-    value: Callable[[QueueView], str] | None = None,
-    key: Callable[[QueueView], Value] | None = None,
-) -> QueueColumn:
-    """A figure; `alarm`: its style if it is not zero; `of`: its name in the snapshot."""
-    of = of or name
-
+def _figure(of: Figure) -> QueueColumn:
     def number(view: QueueView) -> float | None:
-        figure: float | None = getattr(view.snapshot, of)
-        return figure
+        value: float | None = getattr(view.snapshot, of.name)
+        return value
 
-    text = value or (lambda view: view.snapshot.text_of(of))
+    def known_text(view: QueueView) -> str:
+        return view.snapshot.text_of(of.name)
+
+    text, key = (_claimed, _claims) if of is CLAIMED else (known_text, number)
 
     def style(view: QueueView) -> str:
         if view.stale_seconds is not None:
             return "stale"
-        if alarm and number(view):
-            return alarm
+        if of.alarm and number(view):
+            return of.alarm
         return "quiet" if text(view) in {formats.NOT_APPLICABLE, "0", "0.0"} else ""
 
     return QueueColumn(
-        name, title, text, style, least, align_right=True,
-        sort_key=key or number, sort_label=name, sum_of=of if of in _ADD_UP else "",
+        of.key, of.title, text, style, of.width, align_right=True,
+        sort_key=key, sort_label=of.key, sum_of=of.name if of.add_up else "",
     )  # fmt: skip
-
-
-_ADD_UP = {
-    *("ready", "age_seconds", "gap", "claimed", "stuck", "errors"),
-    *("push_per_second", "pop_per_second"),
-}
 
 
 def _claimed(view: QueueView) -> str:
@@ -227,18 +213,12 @@ COLUMNS: tuple[QueueColumn, ...] = (
     _STATE,
     _QUEUE,
     _DESIGN,
-    _figure("ready", "ready", 7),
-    _figure("age", "age", 11, "age_seconds"),
-    _figure("push", "push/s", 8, "push_per_second"),
-    _figure("pop", "pop/s", 8, "pop_per_second"),
-    _figure("gap", "gap", 7),
-    _figure("claimed", "claimed", 7, value=_claimed, key=_claims),
-    _figure("stuck", "stuck", 5, alarm="critical"),
-    _figure("errors", "errors", 6, alarm="warning"),
+    *(_figure(figure) for figure in SHOWN if figure.width),
     _TREND,
     _FULL_IN,
 )
-DROP_ORDER = ("trend", "full_in", "claimed", "pop", "push")
+_OPTIONAL = [figure.key for figure in SHOWN if figure.width and not figure.narrow]
+DROP_ORDER = ("trend", "full_in", *reversed(_OPTIONAL))
 """Dropped on a narrow screen, the least important first."""
 SORTABLE = tuple(column for column in COLUMNS if column is not _TREND)
 

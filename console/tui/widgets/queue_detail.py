@@ -11,11 +11,23 @@ from textual.geometry import Size
 
 from console import formats
 from console.catalog import Queue
-from console.monitor.latency import KINDS, Percentiles
+from console.figures import (
+    COLUMNS,
+    ERROR_LIMIT,
+    ERROR_SHARE,
+    FULL,
+    GAP,
+    LATENCY_KINDS,
+    LIMIT_BY_NAME,
+    LIMITS,
+    STUCK,
+    Figure,
+    Limit,
+)
+from console.monitor.latency import Percentiles
 from console.monitor.limits import (
-    Exceeded,
+    NO_LIMITS,
     Limits,
-    N,
     Severity,
     Thresholds,
     judge,
@@ -42,20 +54,6 @@ _STEP = 16
 _TALL_PANEL = 30
 """On a smaller screen options and limits share a line."""
 _WIDE = 100
-_PANEL_FIGURES = (
-    ("ready", "ready"),
-    ("age_seconds", "age"),
-    ("push_per_second", "push/s"),
-    ("pop_per_second", "pop/s"),
-    ("gap", "gap"),
-    ("scheduled", "scheduled"),
-    ("claimed", "claimed"),
-    ("stuck", "stuck"),
-    ("errors", "errors"),
-    ("done", "done"),
-)
-_JUDGED = {"depth": "ready", "age": "age_seconds", "gap_share": "gap", "errors": "errors"}
-"""Limit -> figure."""
 
 Piece = tuple[str, str, str]
 """(name, figure as text, style name)."""
@@ -208,17 +206,20 @@ def decided(snapshot: QueueSnapshot, width: int) -> str:
 
 def pieces(snapshot: QueueSnapshot, thresholds: Thresholds, width: int) -> Iterator[Piece]:
     """All figures of the design; on a narrow screen without the optional ones."""
-    levels = {_JUDGED[one.figure]: one.level for one in judge(snapshot, thresholds)}
+    levels: dict[Figure | None, Severity] = {
+        LIMIT_BY_NAME[one.figure].figure: one.level for one in judge(snapshot, thresholds)
+    }
     if snapshot.stuck:
-        levels["stuck"] = Severity.CRITICAL
-    for name, title in _PANEL_FIGURES:
-        words = snapshot.text_of(name)
+        levels[STUCK] = Severity.CRITICAL
+    for figure in COLUMNS:
+        words = snapshot.text_of(figure.name)
         if words == formats.NOT_APPLICABLE:
             continue
-        if name == "gap" and snapshot.capacity is not None:
+        if figure is GAP and snapshot.capacity is not None:
             words = f"{words} of {snapshot.capacity:,}"
-        why = " (too slow to read)" if name in snapshot.slow else ""
-        yield title, words + why, SEVERITY_STYLES.get(levels.get(name, Severity.OK), "")
+        why = " (too slow to read)" if figure.name in snapshot.slow else ""
+        style = SEVERITY_STYLES.get(levels.get(figure, Severity.OK), "")
+        yield figure.title, words + why, style
     if snapshot.capacity is not None:
         yield from _filling(snapshot, width)
     if snapshot.holders is not None or "holders" in snapshot.unknown:
@@ -264,43 +265,30 @@ def limit_texts(snapshot: QueueSnapshot, thresholds: Thresholds) -> Iterator[str
     """Each limit that the queue can reach: `90 % full, critical 100 %`."""
     if snapshot.stuck is not None or "stuck" in snapshot.unknown:
         yield f"stuck after {formats.duration(thresholds.stuck_after_seconds)}"
-    yield from _limit("depth", "{} ready", thresholds.depth)
-    yield from _limit("age", "oldest {}", thresholds.age_seconds)
-    if snapshot.capacity is not None:
-        yield from _limit("gap_share", "{} full", thresholds.gap_share)
-    if snapshot.errors is not None or "errors" in snapshot.unknown:
-        if thresholds.errors == Limits():
-            # In the unit of a share, as that of a ring.
-            yield from _limit("gap_share", "{} in error", thresholds.errors_share)
-        yield from _limit("errors", "{} in error", thresholds.errors)
+    for limit in LIMITS:
+        figure = limit.figure
+        if figure is None or (limit is FULL and snapshot.capacity is None):
+            continue
+        # An empty queue has no age, but a limit of it.
+        if figure.needs and snapshot.text_of(figure.name) == formats.NOT_APPLICABLE:
+            continue
+        by_share = limit is ERROR_LIMIT and thresholds[limit.name] == NO_LIMITS
+        shown = ERROR_SHARE if by_share else limit
+        yield from _limit(shown, thresholds[shown.name])
 
 
-def _limit(name: str, words: str, limits: Limits[N]) -> Iterator[str]:
-    texts = {
-        level: Exceeded(name, limit, limit, level).limit_text
-        for level, limit in (
-            (Severity.WARNING, limits.warning),
-            (Severity.CRITICAL, limits.critical),
-        )
-        if limit is not None
-    }
-    if Severity.WARNING in texts:
-        critical = texts.get(Severity.CRITICAL)
-        yield words.format(texts[Severity.WARNING]) + (
-            f" (critical {critical})" if critical else ""
-        )
-    elif texts:
-        yield words.format(texts[Severity.CRITICAL]) + " is critical"
+def _limit(limit: Limit, limits: Limits) -> Iterator[str]:
+    warning, critical = (
+        None if value is None else limit.unit.text(value)
+        for value in (limits.warning, limits.critical)
+    )
+    if warning is not None:
+        yield limit.words.format(warning) + (f" (critical {critical})" if critical else "")
+    elif critical is not None:
+        yield limit.words.format(critical) + " is critical"
 
 
 _MANY_LINES = 36
-_FIGURES = (
-    ("push_per_second", "push/s"),
-    ("pop_per_second", "pop/s"),
-    ("claimed", "claimed"),
-    ("scheduled", "scheduled"),
-    ("done", "done"),
-)
 
 
 class QueueDetail(TextView):
@@ -379,10 +367,10 @@ class QueueDetail(TextView):
     def _figures(self, view: QueueView) -> Text:
         """Figures that a narrow table drops, and those without a column."""
         line, snapshot = Text(no_wrap=True), view.snapshot
-        for name, title in _FIGURES:
-            text = snapshot.text_of(name)
-            if text != formats.NOT_APPLICABLE:
-                line.append(f"{text} {title}  ", style_of(self, "quiet"))
+        for figure in COLUMNS:
+            text = snapshot.text_of(figure.name)
+            if text != formats.NOT_APPLICABLE and not (figure.width and figure.narrow):
+                line.append(f"{text} {figure.title}  ", style_of(self, "quiet"))
         if snapshot.capacity is not None:
             used = snapshot.text_of("gap")
             line.append(f"{used} of {snapshot.capacity:,} slots  ", style_of(self, "quiet"))
@@ -393,7 +381,7 @@ class QueueDetail(TextView):
         if view.examined_seconds is not None:
             ago = whole_seconds(view.examined_seconds)
             line.append(f"the doctor ran {ago} ago", style_of(self, "quiet"))
-        for kind in () if snapshot.latency is None else KINDS:
+        for kind in () if snapshot.latency is None else LATENCY_KINDS:
             of: Percentiles = getattr(snapshot.latency, kind)
             if of.p95 is not None:
                 line.append(f"  {kind} p95 {formats.duration(of.p95)}", style_of(self, "quiet"))

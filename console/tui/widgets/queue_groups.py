@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from console import formats
+from console.figures import BY_NAME
 from console.monitor.limits import Severity
 from console.tui.text import MARK, SEVERITY_STYLES, mark_style, plain, shorten, sparkline
 from console.tui.views import ConnectionView, Link, QueueView, link_text
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 _STEP = "  "
 """The indent per level."""
 _FOLDED, _OPEN = "▸ ", "▾ "
-_OLDEST = "age_seconds"
-_MAY_BE_NEGATIVE = "gap"
 _TREND, _FULL_IN = "trend", "full_in"
 _AT_MOST = "≤"
 _KEPT_BUCKETS = 2
@@ -80,7 +79,8 @@ class Group:
         """A figure's sum, or the oldest age; None if no queue has it."""
         values = [getattr(view.snapshot, name) for view in self.counted]
         known = [value for value in values if value is not None]
-        return None if not known else max(known) if name == _OLDEST else sum(known)
+        add_up = BY_NAME[name].add_up
+        return add_up(known) if known and add_up else None
 
     def total(self, name: str) -> str:
         """The same as text; marked as a minimum if it is unknown for some queues."""
@@ -91,15 +91,10 @@ class Group:
     def _total(self, name: str) -> str:
         number = self.number(name)
         unknown = any(name in view.snapshot.unknown for view in self.counted)
-        if number is None or (unknown and name == _MAY_BE_NEGATIVE):
+        if number is None or (unknown and BY_NAME[name].may_be_negative):
             return formats.UNKNOWN if unknown or not self.counted else ""
-        if name == _OLDEST:
-            text = formats.duration(max(number, 0.0))
-        elif name.endswith("_per_second"):
-            text = formats.rate(number)
-        else:
-            estimated = any(name in view.snapshot.estimated for view in self.counted)
-            text = formats.count(int(number), estimated=estimated)
+        estimated = any(name in view.snapshot.estimated for view in self.counted)
+        text = BY_NAME[name].unit.text(number, estimated=estimated)
         return formats.AT_LEAST + text if unknown and text[0] != formats.ESTIMATE else text
 
     def trend(self, cells: int) -> tuple[int | None, ...]:

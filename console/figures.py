@@ -1,0 +1,251 @@
+"""The table of figures: what each is, and how it is sampled, shown, added up, limited and stored.
+
+All that shows, records or limits figures is made from this table. A figure is added by a line in
+FIGURES, and in `monitor/snapshot.py` by its field and its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from console.formats import count, duration, rate
+
+COUNTED = 10_000
+"""Rows of a state are counted up to here; one more means: there are more."""
+RING = "ring"
+"""What a figure needs that only rings have; other needs are states."""
+LAST = 100
+
+
+@dataclass(frozen=True)
+class Unit:
+    exact: Callable[[float], str]
+    most: float
+    """A larger recorded value is an error and counts as unknown: a day's total fits a bigint."""
+    scale: int = 1
+    """Units of a total per unit of the mean, in rollups."""
+    mean: bool = False
+    """Over time it is the mean that is shown, else the highest."""
+
+    def text(self, value: float, *, estimated: bool = False) -> str:
+        """`12`, `≈12 k`, `3 s`, `5.0`."""
+        return count(int(value), estimated=True) if estimated else self.exact(value)
+
+
+def _count(number: float) -> str:
+    return count(int(number))
+
+
+def _duration(seconds: float) -> str:
+    return duration(max(seconds, 0.0))  # two clocks: never negative
+
+
+def _share(part: float) -> str:
+    return f"{int(part * 100 + 1e-9)} %"  # rounded down: at 99.9 % a ring still takes pushes
+
+
+MESSAGES = Unit(_count, 1e12)
+SECONDS = Unit(_duration, 1e10, scale=1_000)
+PER_SECOND = Unit(rate, 1e7, mean=True)
+LATENCY = Unit(_duration, 1e7, scale=1_000_000)
+SHARE = Unit(_share, 1.0)
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str
+    """Of its field in a snapshot; its key in `--json`, recordings and rollups."""
+    title: str
+    """Its name in columns and filters."""
+    unit: Unit
+    needs: str = ""
+    """A state, or RING: other designs do not have the figure."""
+    optional: bool = False
+    """There may be none: it is not unknown then."""
+    within: str = ""
+    """The count that it is a part of."""
+    rows_read: int = 0
+    """How many rows a sample reads for it at most; 0: none."""
+    place: int = LAST
+    """Where it stands among those that are shown; 0: nowhere."""
+    heading: str | None = None
+    """Of its column in `status`, if not the title; empty: it has none."""
+    words: str = ""
+    """Its name in reports, if not the title."""
+    width: int = 0
+    """At least, of its column on the overview; 0: it has none."""
+    narrow: bool = True
+    """Whether a narrow overview has its column too."""
+    alarm: str = ""
+    """The style of that column where it is not zero."""
+    add_up: Callable[[Iterable[float]], float] | None = None
+    """Of several queues; None: it is not added up."""
+    may_be_negative: bool = False
+    """Then a sum says nothing if it is unknown for some queues."""
+    in_history: bool = True
+    gauge: str = ""
+    """Of `serve-metrics`, after `dbq_queue_`; empty: there is none."""
+    help: str = ""
+    """Of the gauge."""
+
+    @property
+    def key(self) -> str:
+        """The name without its unit: `age`."""
+        return self.name.removesuffix("_seconds").removesuffix("_per_second")
+
+    @property
+    def gauge_unit(self) -> str:
+        """The end of a gauge's name, if that is a unit."""
+        end = self.gauge.rpartition("_")[2]
+        return end if end in {"messages", "seconds"} else ""
+
+
+READY = Figure(
+    "ready", "ready", MESSAGES, needs="ready", rows_read=COUNTED + 1, place=1, width=7, add_up=sum,
+    gauge="ready_messages", help="Messages that can be popped now.",
+)  # fmt: skip
+SCHEDULED = Figure(
+    "scheduled", "scheduled", MESSAGES, needs="scheduled", rows_read=COUNTED + 1, place=11,
+    heading="due", gauge="scheduled_messages", help="Messages scheduled for later.",
+)  # fmt: skip
+CLAIMED = Figure(
+    "claimed", "claimed", MESSAGES, needs="claimed", rows_read=COUNTED + 1, place=7, width=7,
+    narrow=False, add_up=sum, gauge="claimed_messages",
+    help="Messages popped and not yet finished.",
+)  # fmt: skip
+STUCK = Figure(
+    "stuck", "stuck", MESSAGES, needs="claimed", within="claimed", rows_read=COUNTED + 1, place=8,
+    width=5, alarm="critical", add_up=sum, gauge="stuck_messages",
+    help="Claims held for longer than stuck_after.",
+)  # fmt: skip
+ERRORS = Figure(
+    "errors", "errors", MESSAGES, needs="error", rows_read=COUNTED + 1, place=9, width=6,
+    alarm="warning", add_up=sum, gauge="error_messages",
+    help="Messages that failed and wait for an operator.",
+)  # fmt: skip
+DONE = Figure(
+    "done", "done", MESSAGES, needs="done", rows_read=COUNTED + 1, place=10,
+    gauge="done_messages", help="Messages processed and not yet archived.",
+)  # fmt: skip
+AGE = Figure(
+    "age_seconds", "age", SECONDS, rows_read=1, place=2, words="age of the oldest", width=11,
+    add_up=max, gauge="age_seconds",
+    help="Age of the oldest message that is ready.",
+)  # fmt: skip
+PUSH = Figure(
+    "push_per_second", "push/s", PER_SECOND, place=3, width=8, narrow=False, add_up=sum,
+)  # fmt: skip
+POP = Figure(
+    "pop_per_second", "pop/s", PER_SECOND, place=4, width=8, narrow=False, add_up=sum,
+)  # fmt: skip
+GAP = Figure(
+    "gap", "gap", MESSAGES, needs=RING, place=5, words="push/pop sequence gap", width=7, add_up=sum,
+    may_be_negative=True, gauge="gap_messages",
+    help="Next push number minus next pop number of a ring.",
+)  # fmt: skip
+CAPACITY = Figure(
+    "capacity", "capacity", MESSAGES, needs=RING, place=6, heading="", words="slots",
+    in_history=False, gauge="capacity_messages", help="Slots of a ring.",
+)  # fmt: skip
+HOLDERS = Figure(
+    "holders", "writers", MESSAGES, place=0, in_history=False, gauge="open_transactions",
+    help="Open transactions that hold rows of the queue.",
+)  # fmt: skip
+HELD = Figure("held_seconds", "held for", SECONDS, optional=True, place=0, in_history=False)
+
+FIGURES = (
+    *(READY, SCHEDULED, CLAIMED, STUCK, ERRORS, DONE),
+    *(AGE, PUSH, POP, GAP, CAPACITY, HOLDERS, HELD),
+)
+BY_NAME = {figure.name: figure for figure in FIGURES}
+SHOWN = tuple(sorted((f for f in FIGURES if f.place), key=lambda f: f.place))
+"""In the order of their columns."""
+CHARTS = {
+    "depth": (READY, CLAIMED, ERRORS),
+    "messages a second": (PUSH, POP),
+    "age of the oldest": (AGE,),
+    "push/pop sequence gap": (GAP,),
+}
+"""Those that `history` draws, by their titles; its columns have the same figures."""
+FORECASTS = {"pushes": PUSH, "pops": POP}
+COLUMNS = tuple(figure for figure in SHOWN if figure.heading != "")
+
+SAMPLE_LATENCY = Figure(
+    "latency_seconds", "sample latency", Unit(_duration, 1e6, 1_000_000, mean=True)
+)
+"""Of the sample that the figures are from."""
+LATENCY_KINDS = ("waiting", "processing")
+PERCENTILES = (50, 95, 99)
+LATENCIES = tuple(
+    Figure(f"{kind}_p{percent}_seconds", f"{kind} p{percent}", LATENCY)
+    for kind in LATENCY_KINDS
+    for percent in PERCENTILES
+)
+"""Of messages, as each sample measured them."""
+
+
+def of_unit(unit: Unit) -> tuple[Figure, ...]:
+    return tuple(figure for figure in FIGURES if figure.unit is unit)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """That a figure has a warning and a critical value."""
+
+    name: str
+    """As configured: `depth.warning`."""
+    unit: Unit
+    words: str
+    """With its value, or the limit: `{} ready`."""
+    figure: Figure | None = None
+    """What is judged in each sample; None: it is judged elsewhere."""
+    defaults: tuple[float | str | None, float | str | None] = (None, None)
+    """As they would be configured."""
+    configured: bool = True
+    maximum: str = ""
+    """The help of `check --max-NAME`; empty: there is no such option."""
+    cause: str = ""
+    """Of a finding about it."""
+    alert: str = ""
+    """The text of its alert rule, if not the words."""
+
+
+FULL = Limit(
+    "gap_share", SHARE, "{} full", GAP, (0.9, 1.0),
+    cause="more is pushed than popped", alert="{} of its slots are in use",
+)  # fmt: skip
+"""Of a ring: the part of its capacity that is in use."""
+ERROR_LIMIT = Limit(
+    "errors", MESSAGES, "{} in error", ERRORS,
+    maximum="More errors than this are CRITICAL.",
+    cause="consumers failed them: dbq-console errors groups them by text",
+)  # fmt: skip
+ERROR_SHARE = Limit("errors_share", SHARE, "{} in error", defaults=(0.1, None))
+STUCK_LIMIT = Limit(
+    "stuck", MESSAGES, "{} stuck", STUCK, configured=False,
+    maximum="More stuck claims than this are CRITICAL.",
+)  # fmt: skip
+OVERDUE = Limit(
+    "overdue", SECONDS, "due {} ago", defaults=("5m", None),
+    maximum="A message that is due for longer than this, and not taken, is CRITICAL.",
+)  # fmt: skip
+LIMITS = (
+    Limit(
+        "depth", MESSAGES, "{} ready", READY,
+        maximum="More ready messages than this are CRITICAL.",
+        cause="more is pushed than popped, now or earlier",
+    ),
+    Limit(
+        "age", SECONDS, "oldest {}", AGE,
+        maximum="An older message than this is CRITICAL.",
+        cause="consumers do not get to it in time",
+        alert="its oldest message has waited {}",
+    ),
+    *(FULL, ERROR_LIMIT, ERROR_SHARE, STUCK_LIMIT, OVERDUE),
+)  # fmt: skip
+LIMIT_BY_NAME = {limit.name: limit for limit in LIMITS}
+JUDGED = sorted(
+    ((limit, limit.figure) for limit in LIMITS if limit.figure), key=lambda pair: pair[0] is FULL
+)
+"""Those of the figures of a sample: of a ring's capacity last."""
