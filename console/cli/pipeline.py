@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.cli import pipeline_progress
 from console.cli.context import (
     Call,
     complete_queues,
@@ -18,6 +17,7 @@ from console.cli.context import (
     verb_options,
 )
 from console.cli.lake import compact, erase, expire, lake_option, show_lake, source_option
+from console.cli.lists import list_command
 from console.cli.pipeline_progress import RecordedJob, about, confirmed, progress
 from console.cli.streams import narrate
 from console.designs import Order
@@ -563,7 +563,7 @@ for command in (
     expire,
     erase,
     show_lake,
-    pipeline_progress.list_runs,
+    list_command("runs"),
 ):
     pipeline.add_command(command)
 
