@@ -68,6 +68,13 @@ class Navigator(App[None]):
 
         self.push_screen(ListScreen(self.context, WaitsTab, (connection, "", "")))
 
+    def open_list(self, name: str, key: QueueKey) -> None:
+        """A list that has no screen of its own. `key`: with empty names where there is none."""
+        from console.tui.tabs.tab import ListScreen, tab_of  # noqa: PLC0415
+        from console.views import get_view  # noqa: PLC0415
+
+        self.push_screen(ListScreen(self.context, tab_of(get_view(name)), key))
+
     def open_actions(self, key: QueueKey, words: Sequence[str] = (), state: str = "") -> None:
         """The verbs of a queue. `words`: filters for the form; `state`: the state of all messages
         that are meant, if known."""

@@ -143,6 +143,7 @@ async def test_a_connection_shows_all_waits_of_its_server_and_its_counters() -> 
         screen = ListScreen(console.app.context, WaitsTab, ("prod", "", ""))
         console.app.push_screen(screen)
         await console.pilot.pause()
+        assert not screen.show_vertical_scrollbar, "the list scrolls, not the screen"
         assert "There is no such connection." in console.picture
         screen.tab.show_result(FULL)
         await console.pilot.pause()

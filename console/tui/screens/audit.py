@@ -118,7 +118,7 @@ def read_all(
     return AuditEntries(tuple(lines), tuple(errors), full)
 
 
-class AuditScreen(Browser, PolledScreen):
+class AuditScreen(PolledScreen, Browser):
     """The newest first."""
 
     VIEW: ClassVar[View[Any, Any]] = VIEW

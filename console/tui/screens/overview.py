@@ -118,7 +118,7 @@ class RingSlots(SlotStrip):
         self.draw(now.ranges, now.capacity, width, *heads, label=label)
 
 
-class OverviewScreen(Filtered, LiveScreen):
+class OverviewScreen(LiveScreen, Filtered):
     """Shows what the store knows."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

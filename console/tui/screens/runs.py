@@ -95,7 +95,7 @@ _NONE_YET = (
 )
 
 
-class RunsScreen(Browser, PolledScreen):
+class RunsScreen(PolledScreen, Browser):
     """The newest first. A run is a process of its own, which outlives the console."""
 
     EVERY_SECONDS: ClassVar[float] = 1.0

@@ -304,7 +304,7 @@ class ReadingTab(QueueTab, Generic[T]):
         return f"as it was {whole_seconds(age)} ago: "
 
 
-class ListTab(Browser, ReadingTab[T]):
+class ListTab(ReadingTab[T], Browser):
     """A list between a summary and, on a screen that has room, details of the row under the cursor.
     Nothing is read while the screen is paused."""
 
