@@ -332,6 +332,20 @@ class _Partial:
             ) from error
 
 
+def write_csv(path: Path, rows: Sequence[dict[str, object]]) -> None:
+    """A new file, which only its user can read. ConsoleError."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(_csv(rows, head=True))
+    except OSError as error:
+        raise ConsoleError(
+            f"Could not write {path}.",
+            why=f"{error.strerror or error}.",
+            next_step="Start the console in a folder that can be written to.",
+        ) from error
+
+
 def _csv(rows: Sequence[dict[str, object]], *, head: bool) -> str:
     """A cell that a spreadsheet would run as a formula gets an apostrophe in front."""
     out = io.StringIO()

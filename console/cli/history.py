@@ -1,4 +1,4 @@
-"""Verbs on recorded history: record, history, audit, note."""
+"""Verbs on recorded history: record, history, note."""
 
 import csv
 import io
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from console import audit as auditing
 from console.cli.context import (
     Call,
     aligned,
@@ -32,7 +31,6 @@ from console.formats import (
     moment,
     plain,
 )
-from console.monitor import owners
 from console.monitor.recording.forecast import read as read_forecast
 from console.monitor.recording.history import (
     History,
@@ -55,71 +53,6 @@ from console.rights import Rights
 from console.rollup_files import existing_default_lake
 from console.verbs import decisions
 from console.verbs.parameters import DURATION
-
-
-@click.command()
-@click.argument("name", required=False, shell_complete=complete_queues)
-@click.option("--verb", metavar="V", help="Only this verb.")
-@click.option("--operator", metavar="WHO", help="Only by this operator: a part of user@host.")
-@click.option("--since", type=DURATION, metavar="T", help="Only actions begun within this time.")
-@click.option("--running", is_flag=True, help="Only actions still running.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, auditing.LIST_MOST),
-    default=50,
-    show_default=True,
-    metavar="N",
-    help="At most this many, newest first.",
-)
-@verb_options
-def audit(
-    call: Call,
-    name: str | None,
-    verb: str | None,
-    operator: str | None,
-    since: float | None,
-    running: bool,
-    limit: int,
-) -> None:
-    """List operators' actions, newest first: who, when, what, how many. No payloads.
-
-    A running action whose session is closed was interrupted; its counts are what it had done.
-
-    \b
-    Examples:
-      dbq-console audit orders --since 1d
-      dbq-console audit --verb purge --json
-    """
-    database = call.database(Rights.READ_ONLY, "audit")
-    wanted = auditing.EntryFilter(call.schema, name, verb, operator, since, running)
-    with database.transaction("read the audit", read_only=True) as connection:
-        found = auditing.entries(connection, wanted, limit)
-        alive = owners.alive(connection, found)
-    shown = [{**entry.as_json(), "alive": alive.get(entry.action_id)} for entry in found]
-    lines = [_line(call, entry, alive.get(entry.action_id)) for entry in found]
-    call.answer({"actions": shown}, lines or ["No actions."])
-
-
-def _line(call: Call, entry: auditing.Entry, alive: bool | None) -> str:
-    outcome = entry.outcome
-    if outcome == auditing.Outcome.RUNNING.value and alive is False:
-        outcome = "interrupted"
-    took = duration((entry.last_at - entry.started_at).total_seconds())
-    counts = f"{entry.done:,} of {entry.planned:,}" if entry.planned else f"{entry.done:,}"
-    if entry.skipped or entry.failed:
-        counts += f", {entry.skipped:,} skipped, {entry.failed:,} failed"
-    started = moment(entry.started_at, call.zone)
-    of = f" {entry.schema}.{entry.queue}" if entry.queue else ""
-    parts = (
-        f"{entry.action_id:>6}  {started}  {entry.verb}{of}: {outcome}",
-        counts if entry.planned or entry.done else "",
-        f"in {took}",
-        f"by {entry.operator} as {entry.database_user}",
-        entry.filters,
-        entry.detail,
-    )
-    return "  ".join(plain(part) for part in parts if part)
-
 
 _LOG = logging.getLogger(__name__)
 _STOP_SECONDS = 15.0
@@ -404,4 +337,4 @@ def _note(call: Call, /, text: str, name: str | None, **given: bool) -> None:
 
 
 _name = click.Argument(["name"], required=False, shell_complete=complete_queues)
-COMMANDS = (record, show_history, audit, as_command(decisions.NOTE, verb_options(_note), _name))
+COMMANDS = (record, show_history, as_command(decisions.NOTE, verb_options(_note), _name))

@@ -18,17 +18,14 @@ from console.cli.streams import ThrottledLines, narrate
 from console.engines import Database
 from console.errors import ConnectionFailedError, UsageError
 from console.formats import (
-    ESTIMATE,
     UNKNOWN,
     bare_moment,
-    count,
     moment,
     numbered,
     offset,
     plain,
 )
 from console.monitor import errors as message_text
-from console.monitor.errors import ErrorGroup, ErrorGroups, error_groups
 from console.monitor.filters import Filters, parse
 from console.monitor.message import Message
 from console.monitor.messages import DEFAULT_LIMIT, MOST_MESSAGES, Page, read_page
@@ -358,72 +355,4 @@ def _cut(text: str, room: int = _WIDTH) -> str:
     return text if cell_len(text) <= room else set_cell_size(text, room - 1).rstrip() + "…"
 
 
-@click.command()
-@queue_name
-@verb_options
-def errors(call: Call, name: str) -> None:
-    """Count a queue's errors in groups of similar texts.
-
-    Texts that differ only in numbers, ids, times, addresses and quoted text form one group; codes
-    (HTTP 503, SQLSTATE 40001) and types are distinguished. Below each group is its filter,
-    error-group=KEY, for `messages`, `requeue`, `purge` and `archive`. The newest
-    1,000,000 errors are counted, for at most a minute; ≈ means that there are older ones.
-    Text that matches the profile's masks is ***, also in --json.
-
-    \b
-    Examples:
-      dbq-console errors mail
-      dbq-console errors mail --json
-    """
-    database = call.database(Rights.READ_ONLY, "errors")
-    queue = call.find(database, name)
-    found = error_groups(database, queue, masks=call.masks)
-    call.answer(_groups(found), list(_group_lines(found, call.zone)))
-
-
-def _groups(found: ErrorGroups) -> dict[str, object]:
-    """The stable object of `errors --json`."""
-    return {
-        "queue": found.queue.name,
-        "design": found.queue.design.name,
-        "groups": [
-            {name: _json(value) for name, value in vars(group).items()} for group in found.groups
-        ],
-        "counted": found.counted,
-        "ungrouped": found.ungrouped,
-        "complete": found.complete,
-    }
-
-
-def _group_lines(found: ErrorGroups, zone: Zone) -> Iterator[str]:
-    """For a plain terminal: four lines for each group."""
-    estimate = "" if found.complete else ESTIMATE
-    groups = numbered(len(found.groups), "group") + (" at least" if found.ungrouped else "")
-    newest = "" if found.complete else ", the newest; older ones were not counted"
-    if not found.counted:
-        yield "No errors."
-        return
-    yield f"{numbered(found.counted, 'error')} in {groups}{newest}."
-    shown = found.groups[:_MOST_GROUPS]
-    width = max(len(estimate + count(group.count)) for group in shown)
-    for group in shown:
-        yield ""
-        for at, line in enumerate(_group(group, zone)):
-            head = estimate + count(group.count) if at == 0 else ""
-            yield _cut(f"{head:>{width}}  {line}")
-    rest = found.counted - sum(group.count for group in shown)
-    if rest:
-        yield ""
-        yield f"and {estimate}{numbered(rest, 'error')} in other groups"
-
-
-def _group(group: ErrorGroup, zone: Zone) -> Iterator[str]:
-    yield plain(group.wording) or "(no text)"
-    times = f"{_time(group.first_at, zone)} to {_time(group.last_at, zone)}"
-    yield f"{times}, attempts: {message_text.attempts_range(group)}"
-    sample_id = UNKNOWN if group.sample_id is None else plain(group.sample_id)
-    yield f"sample {sample_id}: {plain(group.sample)}"
-    yield f"error-group={group.key}"
-
-
-COMMANDS = (messages, errors)
+COMMANDS = (messages,)

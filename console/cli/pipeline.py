@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from console.audit import Outcome
-from console.cli import pipeline_progress
 from console.cli.context import (
     Call,
     complete_queues,
@@ -19,6 +18,7 @@ from console.cli.context import (
     verb_options,
 )
 from console.cli.lake import compact, erase, expire, lake_option, show_lake, source_option
+from console.cli.lists import list_command
 from console.cli.pipeline_progress import RecordedJob, about, progress, queue_job_plan
 from console.cli.planned import carry_out
 from console.designs import Order
@@ -562,7 +562,7 @@ for command in (
     expire,
     erase,
     show_lake,
-    pipeline_progress.list_runs,
+    list_command("runs"),
 ):
     pipeline.add_command(command)
 

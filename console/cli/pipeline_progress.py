@@ -1,4 +1,4 @@
-"""Progress of a pipeline job: bars on a terminal, else lines; its run file; the list of runs."""
+"""Progress of a pipeline job: bars on a terminal, else lines; its run file."""
 
 import os
 import re
@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, tzinfo
 from typing import Any, Protocol
 
 import click
@@ -19,65 +18,15 @@ from console.cli.context import (
     ON_RESULT,
     Call,
     ConfirmedVerb,
-    aligned,
-    verb_options,
 )
 from console.cli.streams import LINE_SECONDS, narrate, status_of
 from console.config.urls import HIDDEN, ConnectionUrl
 from console.engines import Database
 from console.errors import ConsoleError, interrupt_cause
-from console.formats import bare_moment, duration, numbered, offset, plain
+from console.formats import duration, plain
 from console.pipeline import PhaseProgress, launch, runs
-from console.pipeline.runs import Run, RunFile
+from console.pipeline.runs import RunFile
 from console.verbs.verb import Plan, Result, single_step
-
-
-@click.command("runs")
-@click.option("--limit", type=click.IntRange(min=1), default=20, metavar="N", help="[20]")
-@verb_options
-def list_runs(call: Call, limit: int) -> None:
-    """List the runs of pipeline jobs on this machine, newest first.
-
-    Runs of the command line and of the screens; --json has each result. A run without an exit
-    status was killed: the same command continues it.
-
-    \b
-    Examples:
-      dbq-console pipeline runs
-      dbq-console pipeline runs --limit 5 --json
-    """
-    now = datetime.now(UTC)
-    found = runs.read(runs.folder())
-    shown = found.runs[:limit]
-    if found.unreadable:
-        narrate(f"{numbered(found.unreadable, 'file')} of {runs.folder()} cannot be read.")
-    value = {"runs": [run.as_json(now) for run in shown], "unreadable": found.unreadable}
-    call.answer(value, _run_lines(shown, call.zone, now))
-
-
-def _run_lines(shown: tuple[Run, ...], zone: tzinfo | None, now: datetime) -> list[str]:
-    if not shown:
-        return ["No job has been run on this machine."]
-    head = (f"began ({offset(now, zone)})", "verb", "queue", "outcome", "rows", "rows/s", "took")
-    lines = aligned([head, *(_cells(run, zone, now) for run in shown)], left=4)
-    for at, run in reversed([*enumerate(shown, start=1)]):
-        words = run.progress if run.running else run.error.get("what", "")
-        if words:
-            lines.insert(at + 1, f"    {plain(words)}")
-    return lines
-
-
-def _cells(run: Run, zone: tzinfo | None, now: datetime) -> tuple[str, ...]:
-    seconds, speed = run.seconds(now), run.rows_per_second(now)
-    return (
-        bare_moment(run.began_at, zone),
-        run.verb,
-        plain(run.queue),
-        run.outcome.value,
-        run.moved,
-        "" if speed is None else f"{speed:,.0f}",
-        "" if seconds is None else duration(seconds),
-    )
 
 
 class JobPreview(Protocol):

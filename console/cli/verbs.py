@@ -35,6 +35,7 @@ from console.errors import ConsoleError, UsageError, interrupt_cause
 from console.rights import Rights
 from console.state import LOG_LEVELS
 from console.verbs import VERBS
+from console.views import summaries
 
 if TYPE_CHECKING:
     from console.config import CommandLineValues
@@ -49,12 +50,10 @@ _OF_MODULES = {
     "history": {
         "record": "Record connections without screens, until Ctrl-C or SIGTERM.",
         "history": "Show a queue over time from its recordings; no database is used.",
-        "audit": "List operators' actions, newest first: who, when, what, how many.",
         "note": "Keep a note of what happened: a mark on charts.",
     },
     "message_lists": {
         "messages": "List the messages of a queue by state; payloads only with --payload.",
-        "errors": "Count a queue's errors in groups of similar texts.",
     },
     "messages": {
         "push": "Push one or more messages.",
@@ -97,13 +96,12 @@ _OF_MODULES = {
             "Measure how fast each design is here, on scratch queues, checking every message."
         ),
     },
-    "sessions": {
-        "waits": "Show which sessions wait for which, and for what: sessions, locks, waits.",
-        "consumers": "Show a queue's consumers and producers, now and in the last day.",
-    },
 }
 """Module -> its verbs, each with the first sentence of its help. Other verbs are fully described by
 their value in `console.verbs`."""
+
+_PRINTED_BY = {"runs": "pipeline", "stuck": "messages"}
+"""List -> the verb that prints it, where that is not the list's own."""
 
 
 class DeferredVerb(click.Command):
@@ -138,6 +136,15 @@ def verbs() -> Iterator[DeferredVerb]:
     for module, lines in _OF_MODULES.items():
         for name, line in lines.items():
             yield DeferredVerb(name, line, partial(_of_module, module))
+    for name, line in summaries().items():
+        if name not in _PRINTED_BY:
+            yield DeferredVerb(name, line, _list)
+
+
+def _list(name: str) -> click.Command:
+    from console.cli.lists import list_command  # noqa: PLC0415
+
+    return list_command(name)
 
 
 def _planned(name: str) -> click.Command:

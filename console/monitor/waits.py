@@ -182,6 +182,9 @@ class WaitReport:
     dead_rows: Mapping[QueueKey, int]
     missing: Mapping[str, str]
     """What could not be seen -> why."""
+    queues: tuple[Queue, ...] = ()
+    of_database: bool = False
+    """Whether no queue was named, so that the whole database is included."""
 
     def as_json(self) -> dict[str, object]:
         return {

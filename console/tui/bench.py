@@ -21,8 +21,8 @@ from console.bench.results import CandidateResult, log_bytes_per_message
 from console.bench.rounds import HEAD_START_SECONDS, RoundProgress
 from console.formats import numbered
 from console.tui.open_connection import OpenConnection
-from console.tui.widgets.keyed_table import Column, or_unknown
 from console.verbs import verb as verbs
+from console.views.view import Column, or_unknown
 
 if TYPE_CHECKING:
     from console.bench.round_figures import RoundFigures

@@ -24,6 +24,8 @@ from console.verbs.decisions import NOTE
 from console.verbs.queues import ADOPT, INSTALL, SMOKE
 from console.verbs.trials import BENCH
 from console.verbs.verb import Verb, is_filter, texts_from_words
+from console.views import get_view, summaries
+from console.views.view import Subject
 
 if TYPE_CHECKING:
     from console.tui.app import ConsoleApp
@@ -251,6 +253,21 @@ def _audit(ctx: CommandContext, words: list[str]) -> None:
         ctx.app.open_audit(key=queue_named(ctx, words[0]))
 
 
+def _list(name: str) -> Handler:
+    def do(ctx: CommandContext, words: list[str]) -> None:
+        subject = get_view(name).subject
+        key = ("" if subject is Subject.MACHINE else ctx.connection, "", "")
+        rest = words[1:]
+        if words and words[0] in ctx.context.connections:
+            key = (words[0], "", "")
+        elif words or subject is Subject.QUEUE:
+            key, rest = _queue_and_rest(ctx, words)
+        _refuse_more(rest)
+        ctx.app.open_list(name, key)
+
+    return do
+
+
 def _doctor(ctx: CommandContext, words: list[str]) -> None:
     ctx.app.examine(queue_named(ctx, words[0]) if words else None)
 
@@ -345,6 +362,8 @@ def _without_arguments(method_of: Callable[["ConsoleApp"], Callable[[], None]]) 
     return do
 
 
+_ELSEWHERE = {"messages", "errors", "waits", "runs", "audit", *TABS}
+"""Lists with a screen or a tab of their own."""
 COMMANDS: tuple[Command, ...] = (
     Command(
         "messages", "[QUEUE] [FILTER...]", "its messages: q orders state=error", _messages,
@@ -384,6 +403,11 @@ COMMANDS: tuple[Command, ...] = (
         in_palette=True,
     ),
     Command("audit", "[QUEUE | CONNECTION]", "who did what", _audit, "both", in_palette=True),
+    *(
+        Command(name, "[QUEUE | CONNECTION]", line[:1].lower() + line[1:-1], _list(name), "both")
+        for name, line in summaries().items()
+        if name not in _ELSEWHERE
+    ),
     Command(
         "install", "[CONNECTION] [DESIGN NAME] ...", INSTALL.summary,
         _for_new_queue(INSTALL, lambda app: app.open_install), "connection", in_palette=True,

@@ -23,6 +23,7 @@ from console.tui.jobs import ActionRuns
 from console.tui.open_connection import OpenConnection, Recordings
 from console.tui.store import RightsText, Store, Traits
 from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
+from console.views.view import Display
 
 if TYPE_CHECKING:
     from console.tui.app import ConsoleApp
@@ -157,6 +158,10 @@ class Context:
 
     def moment(self, at: datetime) -> str:
         return formats.moment(at, self.zone)
+
+    @property
+    def display(self) -> Display:
+        return Display(self.zone, self.clock.utc())
 
     @property
     def corner_text(self) -> str:

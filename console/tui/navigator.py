@@ -63,9 +63,17 @@ class Navigator(App[None]):
 
     def open_waits(self, connection: str) -> None:
         """What a server's sessions wait for."""
-        from console.tui.tabs.waits import WaitsScreen  # noqa: PLC0415
+        from console.tui.tabs.tab import ListScreen  # noqa: PLC0415
+        from console.tui.tabs.waits import WaitsTab  # noqa: PLC0415
 
-        self.push_screen(WaitsScreen(self.context, connection))
+        self.push_screen(ListScreen(self.context, WaitsTab, (connection, "", "")))
+
+    def open_list(self, name: str, key: QueueKey) -> None:
+        """A list that has no screen of its own. `key`: with empty names where there is none."""
+        from console.tui.tabs.tab import ListScreen, tab_of  # noqa: PLC0415
+        from console.views import get_view  # noqa: PLC0415
+
+        self.push_screen(ListScreen(self.context, tab_of(get_view(name)), key))
 
     def open_actions(self, key: QueueKey, words: Sequence[str] = (), state: str = "") -> None:
         """The verbs of a queue. `words`: filters for the form; `state`: the state of all messages

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -114,6 +115,8 @@ RATE_TYPE = TextType("rate", float, _rate)
 SHARE_TYPE = TextType("share", float, _share)
 """0 to below 1."""
 FILTER_TYPE = FilterType()
+SECONDS_TYPE = click.FloatRange(0, 3600)
+FOLDER_TYPE = click.Path(path_type=Path, file_okay=False)
 
 
 def every_queue(_: Queue) -> bool:
@@ -181,6 +184,11 @@ class Parameter:
                 self.type.convert(word, None, None)
         except click.BadParameter as error:
             raise UsageError(error.message) from error
+
+    def value_of(self, text: str) -> Any:
+        """As a plan or a list takes it. UsageError."""
+        self.check(text)
+        return self.type.convert(text, None, None)
 
     def words_of(self, text: str) -> list[str]:
         """The values in its field: several only if the parameter is `multiple`."""

@@ -94,6 +94,13 @@ def test_a_verb_can_be_added(copy: Copy, database_url: str) -> None:
     ]
 
 
+def test_a_list_can_be_added(copy: Copy, database_url: str) -> None:
+    copy.add(OWN / "sizes.py", "console/views/sizes.py")
+    copy.add(OWN / "sizes.sql", f"{QUERIES}/sizes.sql")
+    copy.use("use_sizes", database_url)
+    assert copy.touched == ["console/views/sizes.py", f"{QUERIES}/sizes.sql"]
+
+
 NAMES = """
 def _names(site: CommandContext, words: list[str]) -> None:
     from console.tui.screens.names import NamesScreen

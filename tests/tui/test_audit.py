@@ -10,11 +10,13 @@ from textual.widgets import Input
 
 from console.audit import Entry
 from console.errors import ConnectionFailedError
-from console.tui.dialogs.audit_entry import AuditEntryDialog, AuditRow, filters_of, follow_up
+from console.tui.dialogs.audit_entry import AuditEntryDialog, filters_of, follow_up
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.screens import audit
-from console.tui.screens.audit import AuditEntries, AuditScreen, AuditSearch, parse
+from console.tui.screens.audit import AuditEntries, AuditScreen
+from console.views.audit import VIEW, AuditRow
+from console.views.view import Search, parse
 from tests.tui.opened import Opened, alone, conn
 
 AT = datetime(2026, 3, 29, 2, 0, 0, tzinfo=UTC)
@@ -126,14 +128,13 @@ async def test_the_database_filters_by_verb_and_time_and_the_screen_by_words(
         await console.press("slash", "v")
         screen.query_one("#filter", Input).value = "verb:purge since:1d ann"
         await console.press("enter")
-        assert requested[-1][1].verb == "purge"
-        assert requested[-1][1].since == 86_400
+        assert requested[-1][1].values == {"verb": "purge", "since": 86_400}
         await console.until(lambda: not screen._fetch.busy)
         screen.show(AuditEntries((AuditRow(ENTRY), AuditRow(INSTALL))))
         await console.pilot.pause()
         assert [*screen.table.keys] == [AuditRow(ENTRY).key]
         await console.press("escape")
-        assert requested[-1][1] == AuditSearch()
+        assert requested[-1][1] == Search()
         await console.until(lambda: not screen._fetch.busy)
         screen.show(AuditEntries((AuditRow(ENTRY), AuditRow(INSTALL))))
         assert len(screen.table.keys) == 2
@@ -173,5 +174,6 @@ def test_an_interrupted_action_continues_with_the_same_filters() -> None:
 
 
 def test_a_filter_becomes_the_options_of_the_equivalent_command() -> None:
-    found = audit.command_words(parse("verb:purge since:1d running mail"))
-    assert found == ["--verb", "purge", "--since", "86400s", "--running"]
+    search = parse(VIEW, "verb:purge since:1d running mail since:2d operator:")
+    assert search.command_words == ["--verb", "purge", "--since", "2d", "--running"]
+    assert search.words == ("mail",)

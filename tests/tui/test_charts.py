@@ -29,6 +29,7 @@ from console.tui.series import SPANS, Series
 from console.tui.store import Store
 from console.tui.views import QueueView
 from console.tui.widgets.charts import Chart, Charts, ChartTime, Drawing, drawings, y_limits
+from console.tui.widgets.keyed_table import cell_of
 from console.tui.widgets.queue_columns import COLUMNS
 from console.tui.widgets.queue_detail import FiguresPanel, pieces
 from tests.tui.feeds import nine_queues, queue
@@ -269,7 +270,7 @@ def full_in(shown_view: QueueView) -> tuple[str, str]:
     """When the ring is full: in the overview's column, and in the queue's figures."""
     (column,) = (one for one in COLUMNS if one.name == "full_in")
     figures = {name: words for name, words, _ in pieces(shown_view.snapshot, DEFAULTS, 160)}
-    return column.cell(shown_view, column.min_width).text, figures.get(
+    return cell_of(column, shown_view, column.min_width).text, figures.get(
         "full in", figures.get("filling", "")
     )
 

@@ -14,7 +14,6 @@ from console.designs import design
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot
-from console.tui.dialogs.audit_entry import AuditRow
 from console.tui.dialogs.finding import FindingDialog
 from console.tui.screens.audit import AuditTab
 from console.tui.screens.queue import TABS, QueueScreen
@@ -26,6 +25,7 @@ from console.tui.text import style_of
 from console.tui.widgets.charts import Charts
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.queue_detail import FiguresPanel
+from console.views.audit import AuditRow
 from tests.tui.feeds import nine_queues, queue
 from tests.tui.opened import Opened, opened
 from tests.tui.test_audit import ENTRY, RUNNING

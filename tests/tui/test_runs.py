@@ -22,9 +22,10 @@ from console.tui.open_connection import url_options
 from console.tui.screens import pipeline as jobs
 from console.tui.screens.form import Stage
 from console.tui.screens.pipeline import PipelineScreen
-from console.tui.screens.runs import RunDialog, RunsScreen, size
+from console.tui.screens.runs import RunDialog, RunsScreen
 from console.tui.text import TextView
 from console.tui.widgets.field import Form
+from console.views.runs import size
 from tests.servers import wait_until
 from tests.tui.acting import Acting, acting, make, states
 from tests.tui.feeds import queue

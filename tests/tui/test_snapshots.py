@@ -18,7 +18,6 @@ from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 from console.tui import ConsoleApp
 from console.tui.context import Setup
-from console.tui.dialogs.audit_entry import AuditRow
 from console.tui.dialogs.finding import FindingDialog
 from console.tui.screens import audit
 from console.tui.screens.audit import AuditScreen
@@ -28,6 +27,7 @@ from console.tui.screens.message import FIRST_BYTES, MessageScreen, ReadMessage
 from console.tui.screens.queue import TABS
 from console.tui.tabs.messages import LoadedPage, MessagesTab
 from console.tui.tabs.slots import QueueSlotMap, SlotsTab
+from console.views.audit import AuditRow
 from tests.tui.feeds import FakeClock, FakeFeed, nine_queues, queue
 from tests.tui.opened import Bare, Opened, conn, invisible
 from tests.tui.test_audit import AT, ENTRY, INSTALL, RUNNING

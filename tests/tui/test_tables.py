@@ -21,9 +21,9 @@ from console.monitor.limits import Severity
 from console.monitor.sampler import Reading
 from console.tui.store import Store
 from console.tui.views import QueueView
-from console.tui.widgets.keyed_table import LEFT, Column, KeyedTable, fit
-from console.tui.widgets.messages import MarkedTable
-from console.tui.widgets.queue_columns import COLUMNS, DROP_ORDER, SORTABLE, layout, sort_rows
+from console.tui.widgets.keyed_table import LEFT, KeyedTable, MarkedTable, cell_of, fit, sort_rows
+from console.tui.widgets.queue_columns import COLUMNS, DROP_ORDER, SORTABLE, layout
+from console.views.view import Column
 from tests.tui.feeds import nine_queues, queue
 from tests.tui.opened import Opened, alone, opened
 
@@ -46,11 +46,11 @@ def subclasses(kind: type[Any]) -> set[str]:
     return {one.__name__ for one in found}.union(*map(subclasses, found))
 
 
-def test_the_console_has_only_three_specialized_tables() -> None:
+def test_the_console_has_only_four_specialized_tables() -> None:
     for module in pkgutil.walk_packages(console.tui.__path__, "console.tui."):
         importlib.import_module(module.name)
-    # One marks rows, one sorts and groups queues, one never cuts a finding's text.
-    assert subclasses(KeyedTable) == {"MarkedTable", "QueueTable", "FindingsTable"}
+    # One marks rows, one does so only on demand, one groups queues, one never cuts a text.
+    assert subclasses(KeyedTable) == {"MarkedTable", "ListTable", "QueueTable", "FindingsTable"}
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -156,9 +156,9 @@ def test_a_long_queue_name_leaves_room_for_the_connection() -> None:
     store = Store({"production-east": 1.0, "stage": 1.0}, now=0)
     store.add_reading("production-east", Reading("", (queue("a-very-long-queue-name"),)), at=0)
     (view,) = store.queues(0)
-    cell = next(column for column in COLUMNS if column.name == "queue").cell
-    assert cell(view, 60).text == "production-east › a-very-long-queue-name"  # noqa: RUF001
-    assert cell(view, 20).text == "prod… › a-very-long…"  # noqa: RUF001
+    column = next(column for column in COLUMNS if column.name == "queue")
+    assert cell_of(column, view, 60).text == "production-east › a-very-long-queue-name"  # noqa: RUF001
+    assert cell_of(column, view, 20).text == "prod… › a-very-long…"  # noqa: RUF001
 
 
 COLUMN_NAMES = ("a", "b", "c", "d")

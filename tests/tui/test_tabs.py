@@ -11,9 +11,11 @@ from console.monitor.errors import ErrorGroup, ErrorGroups, filters_of
 from console.monitor.owners import Claim, Claims, Evidence
 from console.monitor.wording import group_key
 from console.tui.open_connection import OpenConnection
-from console.tui.tabs.consumers import ConsumersTab, SampledConsumers
+from console.tui.tabs.consumers import ConsumersTab
 from console.tui.tabs.errors import ErrorsTab
-from console.tui.tabs.stuck import QueueHolders, StuckTab
+from console.tui.tabs.stuck import StuckTab
+from console.views.consumers import SampledConsumers
+from console.views.stuck import QueueHolders
 from tests.servers import connect
 from tests.tui.acting import make
 from tests.tui.one_tab import KEY, one_tab

@@ -10,9 +10,11 @@ from console.monitor.activity import Activity, Lock, Session
 from console.monitor.waits import HorizonRow, Wait, WaitReport
 from console.tui.open_connection import OpenConnection
 from console.tui.tabs import waits
-from console.tui.tabs.waits import WaitsScreen, WaitsTab
+from console.tui.tabs.tab import ListScreen
+from console.tui.tabs.waits import WaitsTab
 from console.tui.text import TextView
-from console.tui.widgets.waits_chart import WaitsChart, wait_key
+from console.tui.widgets.waits_chart import WaitsChart
+from console.views.waits import wait_key
 from tests.servers import connect
 from tests.tui.acting import make
 from tests.tui.one_tab import KEY, RecordingNavigator, one_tab
@@ -138,9 +140,10 @@ async def test_a_connection_shows_all_waits_of_its_server_and_its_counters() -> 
     async with alone("prod", size=(160, 48)) as console:
         navigator: Any = RecordingNavigator()
         console.app.context.navigator = navigator
-        screen = WaitsScreen(console.app.context, "prod")
+        screen = ListScreen(console.app.context, WaitsTab, ("prod", "", ""))
         console.app.push_screen(screen)
         await console.pilot.pause()
+        assert not screen.show_vertical_scrollbar, "the list scrolls, not the screen"
         assert "There is no such connection." in console.picture
         screen.tab.show_result(FULL)
         await console.pilot.pause()
@@ -185,7 +188,7 @@ async def test_waits_are_shown_on_a_server_until_the_screen_closes(
         holder.execute("BEGIN")
         holder.execute("LOCK TABLE mail IN SHARE MODE")
         async with alone("prod", connections=[OpenConnection("prod", database)]) as console:
-            screen = WaitsScreen(console.app.context, "prod")
+            screen = ListScreen(console.app.context, WaitsTab, ("prod", "", ""))
             console.app.push_screen(screen)
             await console.pilot.pause()
             if ends:

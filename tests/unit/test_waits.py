@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from console.catalog import Queue, installed_queue
-from console.cli.sessions import lines
 from console.designs import DESIGNS
 from console.engines import PRODUCTS
 from console.formats import plain
@@ -25,6 +25,8 @@ from console.monitor.waits import (
     differences,
     watch,
 )
+from console.views.view import Display
+from console.views.waits import VIEW
 from tests.hostile import COSTLY
 
 DATABASE = "shop"
@@ -244,6 +246,12 @@ def report(activity: Activity, name: str = "orders", **more: object) -> WaitRepo
         "missing": {"sessions": f"{name} is no member of pg_read_all_stats: " + "so " * 30},
     }
     return WaitReport(**(values | more))  # type: ignore[arg-type]  # by name
+
+
+def lines(found: WaitReport, queues: Sequence[Queue], *, everything: bool) -> list[str]:
+    """What is printed."""
+    of = replace(found, queues=tuple(queues), of_database=everything)
+    return [*VIEW.lines(of, Display(UTC, datetime.now(UTC)))]
 
 
 @COSTLY

@@ -8,115 +8,13 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from console.audit import Entry, Outcome
+from console.audit import Entry
 from console.errors import UsageError
-from console.formats import duration, short_moment
 from console.monitor import filters
 from console.tui.context import Context
 from console.tui.dialogs.dialog import FactsDialog
 from console.tui.text import plain
-from console.tui.widgets.keyed_table import Column, KeyedTable
-
-_DROP_ORDER = ("detail", "action", "took", "planned", "not_done", "operator", "connection", "done")
-_MARKS = {"failed": "✖", "refused": "✖", "interrupted": "!", "stopped": "!", "running": "▶"}
-_STYLES = {"failed": "critical", "refused": "critical", "interrupted": "warning"}
-
-
-@dataclass(frozen=True)
-class AuditRow:
-    """One action of one connection."""
-
-    entry: Entry
-    alive: bool | None = None
-    """For an unfinished action: whether its session still exists."""
-    connection: str = ""
-    """Its name, if there are several."""
-
-    @property
-    def key(self) -> str:
-        """The row key. Action ids are unique per database only."""
-        return repr((self.connection, self.entry.action_id))
-
-    @property
-    def outcome(self) -> str:
-        """How it ended; the audit alone cannot tell that an action was interrupted."""
-        if self.entry.outcome != Outcome.RUNNING.value:
-            return self.entry.outcome
-        return {False: "interrupted", None: "running?", True: "running"}[self.alive]
-
-    @property
-    def counts(self) -> str:
-        entry = self.entry
-        if entry.planned:
-            return f"{entry.done:,} of {entry.planned:,}"
-        return f"{entry.done:,}" if entry.done else ""
-
-    @property
-    def not_done(self) -> str:
-        """What was skipped or failed."""
-        kinds = ((self.entry.skipped, "skipped"), (self.entry.failed, "failed"))
-        return ", ".join(f"{count:,} {word}" for count, word in kinds if count)
-
-    @property
-    def took(self) -> str:
-        """From its beginning to its last batch."""
-        seconds = (self.entry.last_at - self.entry.started_at).total_seconds()
-        return duration(max(0.0, seconds))
-
-
-def audit_table(context: Context, *, id: str, queues: bool = True) -> KeyedTable[AuditRow]:  # noqa: A002
-    """A table of actions; `queues`: with the queue of each."""
-
-    def when(line: AuditRow) -> str:
-        return short_moment(line.entry.started_at, context.zone)
-
-    def queue(line: AuditRow) -> str:
-        entry = line.entry
-        return plain(f"{entry.schema}.{entry.queue}") if queues and entry.queue else ""
-
-    columns: tuple[Column[AuditRow], ...] = (
-        Column("mark", "", lambda line: _MARKS.get(line.outcome, ""), _mark_style, max_width=1),
-        Column("when", "when", when, "quiet", 14, 14),
-        Column("verb", "verb", lambda line: plain(line.entry.verb), "strong", 7, 12),
-        Column("connection", "connection", lambda line: plain(line.connection), "quiet", 8, 24),
-        Column("queue", "queue", queue, "", 14, 40),
-        Column("outcome", "outcome", lambda line: plain(line.outcome), _style, 11, 12),
-        Column("done", "done", _done, "", 6, 14, align_right=True),
-        Column("planned", "planned", _planned, "quiet", 7, 14, align_right=True),
-        Column("not_done", "skipped", lambda line: line.not_done, _not_done_style, 10, 28),
-        Column("took", "took", lambda line: line.took, "quiet", 9, 10, align_right=True),
-        Column("operator", "by", lambda line: plain(line.entry.operator), "", 8, 26),
-        Column(
-            "action", "no.", lambda line: str(line.entry.action_id), "quiet", 3, 8, align_right=True
-        ),
-        Column("detail", "about", _about, "quiet", 10, 120),
-    )
-    return KeyedTable(columns, _DROP_ORDER, id=id)
-
-
-def _style(line: AuditRow) -> str:
-    return _STYLES.get(line.outcome, "")
-
-
-def _mark_style(line: AuditRow) -> str:
-    return _style(line) or "quiet"
-
-
-def _not_done_style(line: AuditRow) -> str:
-    return "warning" if line.entry.failed else "quiet"
-
-
-def _done(line: AuditRow) -> str:
-    return f"{line.entry.done:,}" if line.entry.planned or line.entry.done else ""
-
-
-def _planned(line: AuditRow) -> str:
-    return f"{line.entry.planned:,}" if line.entry.planned else ""
-
-
-def _about(line: AuditRow) -> str:
-    return "  ".join(plain(text) for text in (line.entry.filters, line.entry.detail) if text)
-
+from console.views.audit import AuditRow
 
 _ARCHIVING = {"purge", "archive"}
 """Verbs that move messages to the archive."""

@@ -31,10 +31,11 @@ from console.tui.screens.install import connection_text, is_production
 from console.tui.screens.planned import PlannedScreen
 from console.tui.text import Paragraph, TextView, plain, style_of
 from console.tui.widgets.adopt_form import AdoptForm, AdoptPreview
-from console.tui.widgets.keyed_table import Column as Shown
-from console.tui.widgets.keyed_table import KeyedTable, or_unknown
+from console.tui.widgets.keyed_table import KeyedTable
 from console.verbs.queues import ADOPT, adopt_plan
 from console.verbs.verb import values_from_texts, words_from_texts
+from console.views.view import Column as Shown
+from console.views.view import or_unknown
 
 _WIDE = 120
 

@@ -1,29 +1,26 @@
 """The audit of all connections, of one, or of a queue."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from operator import attrgetter
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widget import Widget
 from textual.widgets import Input
 
-from console import audit
-from console.audit import EntryFilter
 from console.errors import ConsoleError, UsageError
-from console.formats import numbered, parse_duration
-from console.monitor import owners
+from console.formats import numbered
 from console.tui.context import Context
-from console.tui.dialogs.audit_entry import AuditEntryDialog, AuditRow, audit_table
+from console.tui.dialogs.audit_entry import AuditEntryDialog
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import QueueKey
 from console.tui.jobs import LatestQuery
 from console.tui.open_connection import OpenConnection
-from console.tui.screens.live import FilteredScreen, PolledScreen, ScreenHead, filter_keys
-from console.tui.tabs.tab import ReadingTab
+from console.tui.screens.live import OUT, PolledScreen, ScreenHead
+from console.tui.tabs.tab import ListTab
 from console.tui.text import (
     Paragraph,
     TextView,
@@ -33,50 +30,52 @@ from console.tui.text import (
     style_of,
     whole_seconds,
 )
+from console.tui.widgets.browser import COPY_KEYS, SORT_KEYS, Browser, filter_keys
+from console.tui.widgets.keyed_table import ListTable
+from console.views.audit import VIEW, AuditRow, read
+from console.views.view import Column, Part, Search, Source, View, parse
 
 _MOST = 200
 
 
-class AuditTab(ReadingTab[list[AuditRow]]):
+class AuditTab(ListTab[Sequence[AuditRow]]):
     """The console's actions on the queue, the newest first."""
 
+    VIEW: ClassVar[View[Any, Any]] = VIEW
     NAME: ClassVar[str] = "audit"
     TITLE: ClassVar[str] = "Audit"
     COMMAND: ClassVar[Sequence[str]] = ("audit",)
     EVERY_SECONDS: ClassVar[float] = 3.0
     PACE_SECONDS: ClassVar[float] = 0.0
     PAUSE: ClassVar[float] = 0
+    VALUES: ClassVar[Mapping[str, Any]] = {"limit": _MOST}
     BINDINGS: ClassVar[list[BindingType]] = [
+        *filter_keys("words that the lines contain", show=False),
         Binding("enter", "open", "whole", tooltip="show the whole action, and what undoes it"),
     ]
 
-    def __init__(self, context: Context, key: QueueKey) -> None:
-        super().__init__(context, key)
-        self.table = audit_table(context, id="queue-audit", queues=False)
-
-    def compose(self) -> ComposeResult:
-        yield TextView(id="queue-audit-head")
-        yield self.table
-
-    def read(self, conn: OpenConnection) -> list[AuditRow]:
-        return _entries(conn, AuditSearch().entry_filter(self.key), _MOST)
+    @property
+    def columns(self) -> Sequence[Column[AuditRow]]:
+        return [column for column in super().columns if column.name != "queue"]
 
     def draw_texts(self) -> None:
-        # The table too: durations grow, and the time zone may have been changed.
-        if self.result is not None:
-            self.table.show({line.key: line for line in self.result})
         self.table.display = bool(self.result)
-        head = self.query_one("#queue-audit-head", TextView)
-        self.draw_head(head, "Reading the audit ...", partial(self._summary, head))
+        super().draw_texts()
 
-    def _summary(self, head: TextView, lines: Sequence[AuditRow]) -> Text:
-        count = numbered(len(lines), "action")
-        if len(lines) == _MOST:
+    def summary(self, head: TextView, result: Sequence[AuditRow]) -> list[Text]:
+        count = numbered(len(result), "action")
+        if len(result) == _MOST:
             count = f"the newest {_MOST:,} actions"
         text = f"{count}   A: all of them, with a filter"
-        if not lines:
+        if not result:
             text = "The console has not done anything to this queue yet."
-        return Text(text, style_of(head, "quiet"))
+        line = Text(text, style_of(head, "quiet"))
+        self.append_filter(line, head)
+        return [line]
+
+    def detail(self) -> Sequence[Part]:
+        """Enter shows it."""
+        return []
 
     def action_open(self) -> None:
         line = self.table.row
@@ -90,50 +89,6 @@ _FORMS = "verb:purge  operator:ann  since:1d  running, or any words"
 
 
 @dataclass(frozen=True)
-class AuditSearch:
-    """The filter: the database applies it, except for the words."""
-
-    verb: str | None = None
-    operator: str | None = None
-    since: float | None = None
-    running: bool = False
-    words: tuple[str, ...] = ()
-
-    def entry_filter(self, key: QueueKey | None) -> EntryFilter:
-        schema, name = (None, None) if key is None else key[1:]
-        return EntryFilter(schema, name, self.verb, self.operator, self.since, self.running)
-
-    def matches(self, line: AuditRow) -> bool:
-        entry = line.entry
-        text = f"{line.connection} {line.outcome} {entry.verb} {entry.schema}.{entry.queue} "
-        text += f"{entry.operator} {entry.database_user} {entry.filters} {entry.detail} "
-        text = (text + str(entry.action_id)).casefold()
-        return all(word in text for word in self.words)
-
-
-def parse(text: str) -> AuditSearch:
-    """UsageError for a wrong duration."""
-    verb = operator = since = None
-    running = False
-    words = []
-    for word in text.split():
-        name, colon, value = word.partition(":")
-        if colon and not value:
-            continue  # it is still being typed
-        if colon and name == "verb":
-            verb = value
-        elif colon and name == "operator":
-            operator = value
-        elif colon and name == "since":
-            since = parse_duration(value)
-        elif word == "running":
-            running = True
-        else:
-            words.append(word.casefold())
-    return AuditSearch(verb, operator, since, running, tuple(words))
-
-
-@dataclass(frozen=True)
 class AuditEntries:
     lines: tuple[AuditRow, ...] = ()
     errors: tuple[tuple[str, ConsoleError], ...] = ()
@@ -142,39 +97,36 @@ class AuditEntries:
 
 
 def read_all(
-    connections: Sequence[OpenConnection], search: AuditSearch, key: QueueKey | None = None
+    connections: Sequence[OpenConnection], search: Search, key: QueueKey | None = None
 ) -> AuditEntries:
     """Waits for each connection in turn."""
     lines: list[AuditRow] = []
     errors = []
     full, several = False, len(connections) > 1
+    schema, name = (None, None) if key is None else key[1:]
+    values = {**VIEW.default_values(), "limit": _LIMIT, **search.values}
     for conn in connections:
+        source = Source(partial(attrgetter("database"), conn), schema, name, values)
         try:
-            result = _entries(conn, search.entry_filter(key), _LIMIT, conn.name if several else "")
+            result = read(source, conn.name if several else "")
         except ConsoleError as error:
             errors.append((conn.name, error))
             continue
-        full = full or len(result) >= _LIMIT
+        full = full or len(result) >= values["limit"]
         lines += result
     lines.sort(key=lambda line: line.entry.started_at, reverse=True)
     return AuditEntries(tuple(lines), tuple(errors), full)
 
 
-def _entries(
-    conn: OpenConnection, wanted: EntryFilter, most: int, label: str = ""
-) -> list[AuditRow]:
-    """The newest, with whether unfinished ones are still running."""
-    with conn.database.transaction("read the audit", read_only=True) as connection:
-        entries = audit.entries(connection, wanted, most)
-        alive = owners.alive(connection, entries)
-    return [AuditRow(entry, alive.get(entry.action_id), label) for entry in entries]
-
-
-class AuditScreen(PolledScreen, FilteredScreen):
+class AuditScreen(PolledScreen, Browser):
     """The newest first."""
 
+    VIEW: ClassVar[View[Any, Any]] = VIEW
     BINDINGS: ClassVar[list[BindingType]] = [
         *filter_keys(_FORMS),
+        *SORT_KEYS,
+        *COPY_KEYS,
+        OUT,
         Binding("enter", "open", "whole", tooltip="show the whole action, and what undoes it"),
         Binding("o", "command_line", "the equivalent command line", show=False),
     ]
@@ -187,14 +139,20 @@ class AuditScreen(PolledScreen, FilteredScreen):
     def __init__(self, context: Context, connection: str = "", key: QueueKey | None = None) -> None:
         super().__init__(context)
         self._key = key
-        self.table = audit_table(context, id="audit", queues=key is None)
+        self.table = ListTable(self._columns, VIEW.drop_order, id=VIEW.name)
+        self.table.details = self.text_of
         name = connection or (key[0] if key is not None else "")
         self._connections = [one for one in context.connections.values() if name in {"", one.name}]
-        self._search = AuditSearch()
+        self._search = Search()
         self._filter_error = ""
         self._audit_entries: AuditEntries | None = None
         self._read_at = 0.0
         self._fetch: LatestQuery[AuditEntries] = LatestQuery(self, self.show, self._failed)
+
+    @property
+    def _columns(self) -> Sequence[Column[AuditRow]]:
+        columns = VIEW.columns(self.context.display)
+        return [column for column in columns if self._key is None or column.name != "queue"]
 
     def body(self) -> ComposeResult:
         yield ScreenHead(id="audit-head", classes="head")
@@ -225,19 +183,19 @@ class AuditScreen(PolledScreen, FilteredScreen):
             self._read_at = self.context.clock.monotonic()
         lines = sorted([*result.lines, *kept], key=lambda x: x.entry.started_at, reverse=True)
         self._audit_entries = AuditEntries(tuple(lines), result.errors, result.full)
-        self._draw_lines()
+        self.draw_texts()
 
     def _failed(self, error: ConsoleError) -> None:
         self.show(AuditEntries(errors=(("", error),)))
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        self._draw_lines()
+        self.draw_texts()
 
-    def _draw_lines(self) -> None:
-        result = self._audit_entries or AuditEntries()
-        shown = [line for line in result.lines if self._search.matches(line)]
-        self._draw_head(len(shown))
-        self.show_rows({line.key: line for line in shown}, self._why_empty())
+    def draw_texts(self) -> None:
+        self.table.columns = self._columns
+        rows = VIEW.rows(self._audit_entries.lines if self._audit_entries else ())
+        self.show_rows(rows, self._why_empty())
+        self._draw_head(len(self.table.keys))
 
     def _draw_head(self, shown: int) -> None:
         head = self.query_one("#audit-head", ScreenHead)
@@ -274,7 +232,7 @@ class AuditScreen(PolledScreen, FilteredScreen):
             return "Reading the audit ..."
         if self._audit_entries.errors:
             return "\n\n".join(describe_error(error) for _, error in self._audit_entries.errors)
-        if self._search != AuditSearch():
+        if self._search != Search():
             return "No action matches. Escape shows all."
         return (
             "No actions here yet.\n\n"
@@ -284,20 +242,15 @@ class AuditScreen(PolledScreen, FilteredScreen):
 
     # Keys.
 
-    @property
-    def listed(self) -> Widget:
-        return self.table
-
-    def on_input_changed(self, event: Input.Changed) -> None:
+    def search(self, text: str) -> None:
         try:
-            search, self._filter_error = parse(event.value), ""
+            search, self._filter_error = parse(VIEW, text), ""
         except UsageError as error:
-            search, self._filter_error = self._search, error.what
+            search, self._filter_error = self._search, first_line(error.what)
         before, self._search = self._search, search
-        if before.entry_filter(None) != search.entry_filter(None):
+        if before.options != search.options:
             self.reload()
-        self._draw_lines()
-        self.refresh_bindings()
+        self.table.filter_by(search.words)
 
     def action_open(self) -> None:
         line = self.table.row
@@ -307,12 +260,4 @@ class AuditScreen(PolledScreen, FilteredScreen):
 
     def action_command_line(self) -> None:
         conn = self._connections[0] if self._connections else None
-        show_equivalent_command(self, conn, "audit", self._key, command_words(self._search))
-
-
-def command_words(search: AuditSearch) -> list[str]:
-    """The options of the command line, which has no free words."""
-    result = ["--verb", search.verb] if search.verb else []
-    result += ["--operator", search.operator] if search.operator else []
-    result += ["--since", f"{search.since:g}s"] if search.since is not None else []
-    return [*result, "--running"] if search.running else result
+        show_equivalent_command(self, conn, "audit", self._key, self._search.command_words)

@@ -39,7 +39,8 @@ from console.tui.text import (
 )
 from console.tui.views import ConnectionView
 from console.tui.widgets.field import Field, Form
-from console.tui.widgets.keyed_table import Column, KeyedTable, or_unknown
+from console.tui.widgets.keyed_table import KeyedTable
+from console.views.view import Column, or_unknown
 
 _SOURCES = {
     "": ("left to the driver", "~/.pgpass, a service file, or none"),

@@ -26,10 +26,11 @@ from console.tui.screens.form import Stage
 from console.tui.screens.planned import PlannedScreen
 from console.tui.text import Paragraph, TextView, plain, style_of
 from console.tui.widgets.field import Field, Form
-from console.tui.widgets.keyed_table import Column, KeyedTable
+from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.plan_pane import PlanPane
 from console.verbs.queues import INSTALL, install_plan
 from console.verbs.verb import Confirmation, words_from_texts
+from console.views.view import Column
 
 _COLUMNS: tuple[Column[Design], ...] = (
     Column("design", "design", lambda of: of.name, "strong", 7, 10),

@@ -10,11 +10,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
-from textual.widgets import Input
 
 from console.tui.context import FEW_CONNECTIONS, Closable, Context
-from console.tui.text import Paragraph, open_input, plain, style_of
-from console.tui.widgets.keyed_table import KeyedTable
+from console.tui.text import Paragraph, plain, style_of
+from console.tui.widgets.keyed_table import MarkedTable
 from console.tui.widgets.summary import BackgroundLine, ConnectionLines, KeyFooter
 
 if TYPE_CHECKING:
@@ -37,6 +36,9 @@ class ScreenHead(Paragraph):
         self.set_text(text)
 
 
+OUT = Binding("escape,q", "out", "one level back; never quits", show=False)
+
+
 class LiveScreen(Closable, Screen[None]):
     """A screen that shows what is in the store."""
 
@@ -53,7 +55,7 @@ class LiveScreen(Closable, Screen[None]):
         Binding("minus", "interval(-1)", "shorter refresh interval", show=False),
         Binding("u", "zone", "times in UTC, or in the display zone (else local)", show=False),
         Binding("b", "running", "actions running here", show=False),
-        Binding("escape,q", "out", "one level back; never quits", show=False),
+        OUT,
     ]
 
     def __init__(self, context: Context) -> None:
@@ -188,21 +190,11 @@ class LiveScreen(Closable, Screen[None]):
         return line.append(title, style_of(head, "strong"))
 
 
-def filter_keys(tooltip: str) -> list[BindingType]:
-    """They have priority, so that what is typed right after them goes to the focused widget."""
-    return [
-        Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip=tooltip),
-        Binding("enter", "keep_filter", "keep it", priority=True),
-        Binding("escape", "clear_filter", "all", priority=True),
-        Binding("escape,q", "out", "one level back; never quits", show=False),
-    ]
-
-
 class PolledScreen(LiveScreen):
     """A screen of a table that is read again every few seconds while it is in sight."""
 
     EVERY_SECONDS: ClassVar[float] = 5.0
-    table: KeyedTable[Any]
+    table: MarkedTable[Any]
 
     def on_mount(self) -> None:
         self.query_one(".empty").display = False
@@ -223,6 +215,7 @@ class PolledScreen(LiveScreen):
         self.table.show(rows)
         empty = self.query_one(".empty", Paragraph)
         empty.set_text(Text(why_empty))
+        rows = self.table.rows
         empty.display = not rows
         self.table.display = bool(rows)
         if rows and self.focused is None:
@@ -231,39 +224,3 @@ class PolledScreen(LiveScreen):
     def action_refresh_now(self) -> None:
         super().action_refresh_now()
         self.reload()
-
-
-class FilteredScreen(LiveScreen):
-    """A screen of a table with the filter line `#filter`; its keys are `filter_keys`."""
-
-    @property
-    def listed(self) -> Widget:
-        """The table that is filtered."""
-        raise NotImplementedError
-
-    @property
-    def is_filtered(self) -> bool:
-        return bool(self.query_one("#filter", Input).value)
-
-    def check_action(self, action: str, _parameters: object) -> bool | None:
-        if not self.is_mounted:
-            return True
-        typing = bool(self.query_one("#filter").display)
-        if action == "clear_filter":
-            return typing or self.is_filtered
-        if action == "keep_filter":
-            return typing
-        return not typing
-
-    def action_filter(self) -> None:
-        line = self.query_one("#filter", Input)
-        open_input(line, line.value)
-
-    def action_keep_filter(self) -> None:
-        self.set_focus(self.listed)
-        self.query_one("#filter").display = False
-        self.refresh_bindings()
-
-    def action_clear_filter(self) -> None:
-        self.query_one("#filter", Input).value = ""
-        self.action_keep_filter()

@@ -17,11 +17,12 @@ from console.monitor.limits import Severity
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import FindingView, QueueKey
-from console.tui.screens.live import FilteredScreen, filter_keys
+from console.tui.screens.live import OUT, LiveScreen
 from console.tui.tabs.findings import FindingsTable
 from console.tui.tabs.tab import PacedQuery
 from console.tui.text import TextView, first_line, plain, style_of
 from console.tui.views import QueueView, expand_saved, parse
+from console.tui.widgets.browser import Filtered, filter_keys
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.queue_detail import QueueDetail
 from console.tui.widgets.queue_table import QueueTable
@@ -117,11 +118,12 @@ class RingSlots(SlotStrip):
         self.draw(now.ranges, now.capacity, width, *heads, label=label)
 
 
-class OverviewScreen(FilteredScreen):
+class OverviewScreen(LiveScreen, Filtered):
     """Shows what the store knows."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *filter_keys("filter"),
+        OUT,
         Binding("enter", "open", "open", tooltip="open the queue, the finding; fold a connection"),
         Binding("a", "actions", "actions", tooltip="what can be done with the queue"),
         Binding("d", "examine", "doctor", tooltip="let the doctor examine the queue now"),

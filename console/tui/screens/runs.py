@@ -1,12 +1,11 @@
 """The runs of the pipeline on this machine."""
 
 import json
-from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.widgets import Input
 
 from console import formats
 from console.errors import ConsoleError
@@ -17,9 +16,12 @@ from console.pipeline.runs import Run, RunList, RunOutcome
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog, ConfirmDialog, FactsDialog
 from console.tui.jobs import LatestQuery, start_job
-from console.tui.screens.live import PolledScreen, ScreenHead
-from console.tui.text import Paragraph, describe_error, first_line, plain, style_of
-from console.tui.widgets.keyed_table import Column, KeyedTable, or_unknown
+from console.tui.screens.live import OUT, PolledScreen, ScreenHead
+from console.tui.text import Paragraph, describe_error, first_line, plain, show_parts, style_of
+from console.tui.widgets.browser import COPY_KEYS, SORT, Browser, filter_keys
+from console.tui.widgets.keyed_table import ListTable
+from console.views.runs import VIEW, read, size
+from console.views.view import Source, View, no_database
 
 _CONTINUE_HINTS = {
     RunOutcome.SILENT: "It or its machine was killed. The same command continues where it stopped.",
@@ -79,36 +81,6 @@ def facts(context: Context, run: Run) -> dict[str, str]:
     return {name: plain(" ".join(text.splitlines())) for name, text in values.items() if text}
 
 
-def size(number: int | None) -> str:
-    """`3.4 MB`; empty where it is not known."""
-    if number is None:
-        return ""
-    if number < 1_000:
-        return f"{number} B"
-    for unit, of in (("kB", 1e3), ("MB", 1e6)):
-        if number < of * 1_000:
-            return f"{number / of:,.1f} {unit}"
-    return f"{number / 1e9:,.1f} GB"
-
-
-_DROP_ORDER = ("progress", "lake", "connection", "ended", "size", "took", "rate", "rows")
-_MARKS = {
-    RunOutcome.RUNNING: "▶",
-    RunOutcome.ELSEWHERE: "▶",
-    RunOutcome.STOPPED: "!",
-    RunOutcome.SILENT: "✖",
-    RunOutcome.FAILED: "✖",
-    RunOutcome.REFUSED: "✖",
-    RunOutcome.MISMATCH: "✖",
-}
-_STYLES = {
-    RunOutcome.RUNNING: "good",
-    RunOutcome.STOPPED: "warning",
-    RunOutcome.REFUSED: "warning",
-    RunOutcome.SILENT: "critical",
-    RunOutcome.FAILED: "critical",
-    RunOutcome.MISMATCH: "critical",
-}
 _NONE_YET = (
     "No job has been run on this machine yet.\n\n"
     "The jobs on archives and history, each a separate process:\n\n"
@@ -123,15 +95,20 @@ _NONE_YET = (
 )
 
 
-class RunsScreen(PolledScreen):
+class RunsScreen(PolledScreen, Browser):
     """The newest first. A run is a process of its own, which outlives the console."""
 
     EVERY_SECONDS: ClassVar[float] = 1.0
+    VIEW: ClassVar[View[Any, Any]] = VIEW
     BINDINGS: ClassVar[list[BindingType]] = [
+        *filter_keys("words that the lines contain", show=False),
+        *COPY_KEYS,
+        OUT,
         Binding("enter", "open", "result", tooltip="show the whole run, with its result"),
         Binding(
             "s", "stop", "stop", tooltip="ask the run to end; the same command continues later"
         ),
+        Binding("S", "sort", SORT, show=False),
         Binding("n", "rollup", "start a rollup of the recordings", show=False),
         Binding("o", "command_line", "the equivalent command line", show=False),
     ]
@@ -141,8 +118,8 @@ class RunsScreen(PolledScreen):
         super().__init__(context)
         self._initial_id = id_
         self._run_list: RunList | None = None
-        self._now = context.clock.utc()
-        self.table = KeyedTable(self._columns(), _DROP_ORDER, id="runs")
+        self.table = ListTable(VIEW.columns(context.display), VIEW.drop_order, id=VIEW.name)
+        self.table.details = self.text_of
         self._error = ""
         self._fetch: LatestQuery[RunList] = LatestQuery(self, self.show, self._failed)
 
@@ -151,27 +128,32 @@ class RunsScreen(PolledScreen):
         yield self.table
         yield Paragraph(id="runs-empty", classes="empty")
         yield Paragraph(id="runs-detail", classes="pane-detail")
+        yield Input(id="filter", placeholder="words that the lines contain")
+
+    def on_mount(self) -> None:
+        self.filter_input.display = False
 
     def reload(self) -> None:
-        self._fetch.submit(lambda: pipeline_runs.read(pipeline_runs.folder()), wait=False)
+        self._fetch.submit(lambda: read(Source(no_database)), wait=False)
 
     def show(self, run_list: RunList) -> None:
         if self.paused_at is None or self._run_list is None:
             self._run_list, self._error = run_list, ""
-            self._draw_runs()
+            self.draw_texts()
 
     def _failed(self, error: ConsoleError) -> None:
         self._error = describe_error(error)
-        self._draw_runs()
+        self.draw_texts()
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        self._draw_runs()
+        self.draw_texts()
 
-    def _draw_runs(self) -> None:
+    def draw_texts(self) -> None:
         table, run_list = self.table, self._run_list or RunList()
-        self._now = self.context.clock.utc()
-        why_empty = "Reading the runs ..." if self._run_list is None else _NONE_YET
-        self.show_rows({run.id: run for run in run_list.runs}, why_empty)
+        table.columns = VIEW.columns(self.context.display)
+        why_empty = "No run matches. Escape shows all." if run_list.runs else _NONE_YET
+        why_empty = "Reading the runs ..." if self._run_list is None else why_empty
+        self.show_rows(VIEW.rows(run_list), why_empty)
         if self._initial_id in table.keys:
             table.move_cursor(table.keys.index(self._initial_id))
             self._initial_id = ""
@@ -179,43 +161,11 @@ class RunsScreen(PolledScreen):
         self._draw_detail()
         self.refresh_bindings()
 
-    def _columns(self) -> tuple[Column[Run], ...]:
-        def moment(at: datetime | None) -> str:
-            return or_unknown(at, lambda at: formats.short_moment(at, self.context.zone), "")
-
-        def rate(run: Run) -> str:
-            return or_unknown(run.rows_per_second(self._now), "{:,.0f}".format, "")
-
-        def took(run: Run) -> str:
-            return or_unknown(run.seconds(self._now), formats.duration, "")
-
-        return (
-            Column("mark", "", lambda run: _MARKS.get(run.outcome, ""), _mark_style, max_width=1),
-            Column("began", "began", lambda run: moment(run.began_at), "quiet", 14, 14),
-            Column("ended", "ended", lambda run: moment(run.ended_at), "quiet", 14, 14),
-            Column("verb", "verb", lambda run: plain(run.verb), "strong", 7, 7),
-            Column("of", "queue", lambda run: plain(run.queue), "", 8, 30),
-            Column("connection", "connection", lambda run: plain(run.connection), "quiet", 8, 24),
-            Column("outcome", "outcome", lambda run: run.outcome.value, _style, 20, 20),
-            Column("rows", "rows", lambda run: run.moved, "", 6, 14, align_right=True),
-            Column("size", "size", lambda run: size(run.bytes), "quiet", 8, 10, align_right=True),
-            Column("rate", "rows/s", rate, "quiet", 6, 10, align_right=True),
-            Column("took", "took", took, "quiet", 8, 10, align_right=True),
-            Column("lake", "lake", lambda run: plain(run.lake), "quiet", 8, 40),
-            Column("progress", "", _progress_text, "quiet", 10, 120),
-        )
-
     def _draw_detail(self) -> None:
-        """The message of the run under the cursor, for which a narrow table has no room."""
         detail, run = self.query_one("#runs-detail", Paragraph), self._run
         detail.display = run is not None
         if run is not None:
-            error = " ".join(run.error.get(part, "") for part in ("what", "why"))
-            text = run.progress or "No progress reported yet." if run.running else error.strip()
-            last = f"{run.outcome.value}; before that: {run.progress or 'nothing'}"
-            line = Text(plain(text or " ".join(run.lines[:1]) or last))
-            line.append(f"\n{plain(launch.command_line(run.words))}", style_of(detail, "quiet"))
-            detail.set_text(line)
+            show_parts(detail, VIEW.details(run, self.context.display))
 
     def on_keyed_table_cursor_moved(self) -> None:
         self._draw_detail()
@@ -225,10 +175,10 @@ class RunsScreen(PolledScreen):
         head = self.query_one("#runs-head", ScreenHead)
         line = self.paused_head(head, "Pipeline runs")
         line.append(" on this machine", style_of(head, "quiet"))
-        running = sum(run.running for run in run_list.runs)
-        line.append(f"   {numbered(len(run_list.runs), 'run')}")
-        if running:
-            line.append(f", {running} running", style_of(head, "good"))
+        line.append("   ")
+        for text, style in VIEW.summary_lines(run_list, self.context.display)[0]:
+            line.append(text, style_of(head, style))
+        self.append_filter(line, head)
         if run_list.unreadable:
             text = f"   {numbered(run_list.unreadable, 'file')} cannot be read"
             line.append(text, style_of(head, "warning"))
@@ -240,11 +190,10 @@ class RunsScreen(PolledScreen):
     def _run(self) -> Run | None:
         return self.table.row
 
-    def check_action(self, action: str, _parameters: object) -> bool | None:
-        if action == "stop":
-            run = self._run
-            return run is not None and run.running
-        return True
+    def check_action(self, action: str, parameters: object) -> bool | None:
+        if action == "stop" and not (self._run is not None and self._run.running):
+            return False
+        return super().check_action(action, parameters)
 
     def action_open(self) -> None:
         run = self._run
@@ -293,15 +242,3 @@ class RunsScreen(PolledScreen):
 
     def action_command_line(self) -> None:
         self.app.push_screen(CommandDialog("dbq-console pipeline runs"))
-
-
-def _style(run: Run) -> str:
-    return _STYLES.get(run.outcome, "")
-
-
-def _mark_style(run: Run) -> str:
-    return _style(run) or "quiet"
-
-
-def _progress_text(run: Run) -> str:
-    return plain(run.progress if run.running else run.error.get("what", ""))

@@ -24,7 +24,8 @@ from console.tui.text import (
     whole_seconds,
 )
 from console.tui.views import QueueView
-from console.tui.widgets.keyed_table import PADDING, Column, ColumnLayout, KeyedTable
+from console.tui.widgets.keyed_table import PADDING, ColumnLayout, KeyedTable
+from console.views.view import Column
 
 
 class FindingLines(Static):

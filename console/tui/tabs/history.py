@@ -39,7 +39,8 @@ from console.tui.widgets.charts import (
     Curve,
     Drawing,
 )
-from console.tui.widgets.keyed_table import Column, KeyedTable
+from console.tui.widgets.keyed_table import KeyedTable
+from console.views.view import Column
 
 SPANS = (
     ChartSpan("1 h", 3600.0, 10.0),

@@ -22,7 +22,8 @@ from console.tui.findings import QueueKey
 from console.tui.tabs.tab import PacedQuery, QueueTab, take_focus
 from console.tui.text import TextView, error_text, open_input, plain, show_lines, style_of
 from console.tui.views import QueueView
-from console.tui.widgets.messages import DROP_ORDER, MarkedTable, by_key, columns_of, loaded_text
+from console.tui.widgets.keyed_table import MarkedTable
+from console.tui.widgets.messages import DROP_ORDER, by_key, columns_of, loaded_text
 
 PAGE = 100
 _MORE = 200

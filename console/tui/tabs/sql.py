@@ -23,7 +23,8 @@ from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.tabs.tab import ReadingTab
 from console.tui.text import TextView, plain, style_of
-from console.tui.widgets.keyed_table import Column, KeyedTable
+from console.tui.widgets.keyed_table import KeyedTable
+from console.views.view import Column
 
 _LIST_WIDTH = 15
 _DIFFERENCES = {

@@ -1,6 +1,6 @@
 """The base classes of a queue's tabs. A tab queries the database only while it is shown."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -11,13 +11,16 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
+from textual.widgets import Input
 
 from console import formats
 from console.errors import ConsoleError
 from console.tui.context import Context
+from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import QueueKey
 from console.tui.jobs import LatestQuery
 from console.tui.open_connection import OpenConnection
+from console.tui.screens.live import LiveScreen
 from console.tui.text import (
     Paragraph,
     TextView,
@@ -30,7 +33,9 @@ from console.tui.text import (
     whole_seconds,
 )
 from console.tui.views import QueueView
-from console.tui.widgets.keyed_table import KeyedTable
+from console.tui.widgets.browser import COPY_KEYS, SORT_KEYS, Browser, filter_keys
+from console.tui.widgets.keyed_table import ListTable, MarkedTable
+from console.views.view import Column, Line, Source, Subject, View, no_database
 
 if TYPE_CHECKING:
     from console.tui.app import ConsoleApp
@@ -299,18 +304,46 @@ class ReadingTab(QueueTab, Generic[T]):
         return f"as it was {whole_seconds(age)} ago: "
 
 
-class TableTab(ReadingTab[T]):
-    """A table between a summary and, on a screen that has room, details of the row under the
-    cursor. Nothing is read while the screen is paused."""
+class ListTab(ReadingTab[T], Browser):
+    """A list between a summary and, on a screen that has room, details of the row under the cursor.
+    Nothing is read while the screen is paused."""
 
-    COPIED: ClassVar[str] = "copied"
-    """The notification after copying."""
-    table: KeyedTable[Any]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *filter_keys("words that the lines contain", show=False),
+        *SORT_KEYS,
+        *COPY_KEYS,
+    ]
+    KEEPS_ROWS: ClassVar[bool] = False
+    """Whether the row under the cursor stays when it is no longer in the list."""
+    TABLE: ClassVar[type[MarkedTable[Any]]] = ListTable
+    VALUES: ClassVar[Mapping[str, Any]] = {}
+    """Of the list's parameters, where they differ from those of the command line."""
+
+    def __init__(self, context: Context, key: QueueKey) -> None:
+        super().__init__(context, key)
+        self.table = self.TABLE(
+            self.columns,
+            self.VIEW.drop_order,
+            removed_column=self.VIEW.removed_column,
+            id=self.VIEW.name,
+        )
+        self.table.details = self.text_of
+        self._zone = context.zone
+
+    @property
+    def columns(self) -> Sequence[Column[Any]]:
+        return self.VIEW.columns(self.context.display)
 
     def compose(self) -> ComposeResult:
         yield TextView(classes="pane-head", id=f"{self.NAME}-head")
         yield self.table
         yield TextView(classes="pane-detail", id=f"{self.NAME}-detail")
+        yield self.hidden_filter()
+
+    def hidden_filter(self) -> Input:
+        line = Input(id="filter", placeholder="words that the lines contain")
+        line.display = False
+        return line
 
     def on_mount(self) -> None:
         take_focus(self, self.table)
@@ -319,17 +352,51 @@ class TableTab(ReadingTab[T]):
         if not self.paused:
             super().poll()
 
+    def reload(self, *, wait: bool = True) -> None:
+        conn = self.conn
+        if conn is not None or self.VIEW.subject is Subject.MACHINE:
+            self.fetch.submit(lambda: self.read(conn), wait=wait)
+
+    def source(self, conn: OpenConnection | None) -> Source:
+        _, schema, name = self.key
+        values = {**self.VIEW.default_values(), **self.VALUES}
+        if conn is None:
+            return Source(no_database, values=values)
+        limits, masks = conn.thresholds_of, conn.masks
+        return Source(lambda: conn.database, schema or None, name or None, values, masks, limits)
+
+    def read(self, conn: OpenConnection | None) -> T:
+        result: T = self.VIEW.read(self.source(conn))
+        return result
+
+    def show(self, result: T) -> None:
+        self.table.columns = self.columns
+        self.table.show(self.VIEW.rows(result), keep=self.KEEPS_ROWS)
+
+    def draw(self, view: QueueView | None, *, paused: bool) -> None:
+        if self.is_composed and self._zone != self.context.zone:
+            self._zone, self.table.columns = self.context.zone, self.columns
+            self.table.draw()
+        super().draw(view, paused=paused)
+
     @property
     def shown_error(self) -> ConsoleError | None:
         return self.error
 
     def summary(self, head: TextView, result: T) -> list[Text]:
-        """The lines above the table, without the error."""
-        raise NotImplementedError
+        """The lines above the table, without the error. Only warnings are never cut off."""
+        first, *others = self.VIEW.summary_lines(result, self.context.display)
+        line = assembled(head, first)
+        self.append_filter(line, head)
+        if marks := self.table.marks:
+            line.append(f"   {len(marks)} marked", style_of(head, "sorted"))
+        self.append_time(line)
+        return [line, *(assembled(head, one) for one in others)]
 
-    def detail(self) -> list[tuple[str, str]]:
+    def detail(self) -> Sequence[tuple[str, str]]:
         """Details of the row under the cursor: texts, each with the name of its style."""
-        raise NotImplementedError
+        row = self.table.row
+        return [] if row is None else self.VIEW.details(row, self.context.display)
 
     def draw_texts(self) -> None:
         head = self.query_one(f"#{self.NAME}-head", TextView)
@@ -344,10 +411,72 @@ class TableTab(ReadingTab[T]):
     def on_keyed_table_cursor_moved(self) -> None:
         self.draw_texts()
 
-    def action_copy(self) -> None:
-        if parts := self.detail():
-            self.app.copy_to_clipboard("".join(text for text, _ in parts))
-            self.notify(self.COPIED, markup=False)
+    def on_marked_table_marks_changed(self) -> None:
+        self.draw_texts()
+        self.refresh_bindings()
+
+    def action_clear_filter(self) -> None:
+        """Also what is marked."""
+        self.table.clear_marks()
+        super().action_clear_filter()
+
+    @property
+    def is_filtered(self) -> bool:
+        return super().is_filtered or bool(self.table.marks or self.table.all_matching)
+
+
+Tab = TypeVar("Tab", bound=ListTab[Any])
+
+
+def assembled(head: TextView, line: Line) -> Text:
+    """Warnings wrap; other lines are cut off at the screen's edge."""
+    styled = ((text, style_of(head, style)) for text, style in line)
+    wraps = [style for _, style in line] == ["warning"]
+    return Text.assemble(*styled, no_wrap=not wraps)
+
+
+def tab_of(view: View[Any, Any]) -> type[ListTab[Any]]:
+    """A tab that shows just this list."""
+    of: dict[str, Any] = {"NAME": view.name, "VIEW": view, "COMMAND": (view.name,)}
+    return type(f"{view.title}Tab", (ListTab,), of)
+
+
+class ListScreen(LiveScreen, Generic[Tab]):
+    """A list of a connection, of a queue, or of this machine."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("o", "equivalent", "the equivalent command line", show=False),
+    ]
+
+    def __init__(self, context: Context, kind: type[Tab], key: QueueKey) -> None:
+        """`key`: with empty names where there is none."""
+        super().__init__(context)
+        self.connection = key[0]
+        self.tab = kind(context, key)
+
+    def body(self) -> ComposeResult:
+        yield TextView(classes="pane-head", id=f"{self.tab.NAME}-title")
+        yield self.tab
+
+    def action_refresh_now(self) -> None:
+        super().action_refresh_now()
+        self.tab.refresh_now()
+
+    def action_equivalent(self) -> None:
+        key = self.tab.key if self.tab.key[2] else None
+        show_equivalent_command(self, self.tab.conn, self.tab.command[0], key)
+
+    def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
+        title = self.query_one(f"#{self.tab.NAME}-title", TextView)
+        text = Text(f"{self.tab.VIEW.title} of ", style_of(title, "quiet"))
+        _, schema, name = self.tab.key
+        of = f"{schema}.{name} on {self.connection}" if name else self.connection or "this machine"
+        text.append(plain(of), style_of(title, "strong"))
+        if self.connection and self.connection not in self.context.connections:
+            text.append("  There is no such connection.", style_of(title, "critical"))
+        title.set_text(text)
+        self.tab.draw(None, paused=paused)
+        self.tab.poll()
 
 
 NOT_RECORDED = {

@@ -4,8 +4,9 @@ Only the visible rows are drawn. Textual's DataTable keeps the cursor's index wh
 measures each cell that changes: it took seconds to sort 500 queues.
 """
 
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from rich.cells import cell_len
@@ -18,11 +19,9 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from console.formats import UNKNOWN
 from console.tui.text import shorten, style_of
+from console.views.view import Column, Row
 
-Row = TypeVar("Row")
-Value = TypeVar("Value")
 T = TypeVar("T")
 
 PADDING = 2
@@ -40,30 +39,6 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Column(Generic[Row]):
-    """One column: `value` returns the text of a row."""
-
-    name: str
-    title: str
-    value: Callable[[Row], str] = field(compare=False)
-    style: str | Callable[[Row], str] = field(default="", compare=False)
-    min_width: int = 1
-    """It is dropped rather than made narrower."""
-    max_width: int = 40
-    align_right: bool = False
-    first_char_style: Callable[[Row], str] | None = field(default=None, compare=False)
-    fit_value: Callable[[Row, int], str] | None = field(default=None, compare=False)
-    """The text in at most this many cells, where truncating its end would not do."""
-
-    def cell(self, row: Row, width: int) -> Cell:
-        text = self.value(row) if self.fit_value is None else self.fit_value(row, width)
-        style = self.style if isinstance(self.style, str) else self.style(row)
-        return Cell(
-            text, style, "" if self.first_char_style is None else self.first_char_style(row)
-        )
-
-
-@dataclass(frozen=True)
 class ColumnLayout(Generic[Row]):
     """A column in the current layout."""
 
@@ -75,10 +50,6 @@ class ColumnLayout(Generic[Row]):
     @property
     def name(self) -> str:
         return self.column.name
-
-
-def or_unknown(value: Value | None, form: Callable[[Value], str], unknown: str = UNKNOWN) -> str:
-    return unknown if value is None else form(value)
 
 
 def fit(
@@ -119,6 +90,13 @@ def fit(
 
 def total_width(columns: Sequence[Column[Any]], widths: Mapping[str, int]) -> int:
     return sum(widths[one.name] + PADDING for one in columns)
+
+
+def cell_of(column: Column[Row], row: Row, width: int) -> Cell:
+    text = column.value(row) if column.fit_value is None else column.fit_value(row, width)
+    style = column.style if isinstance(column.style, str) else column.style(row)
+    first = "" if column.first_char_style is None else column.first_char_style(row)
+    return Cell(text, style, first)
 
 
 LEFT = "left"
@@ -259,7 +237,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
 
     def build_cells(self, key: str) -> Cells:
         row = self.rows[key]
-        cells = (one.column.cell(row, one.width) for one in self.laid_out)
+        cells = (cell_of(one.column, row, one.width) for one in self.laid_out)
         if key not in self.removed or not self._removed_column:
             return tuple(cells)
         names = (one.name for one in self.laid_out)
@@ -397,6 +375,195 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
 
     def action_last(self) -> None:
         self.move_cursor(len(self.keys) - 1)
+
+
+def sort_rows(rows: Sequence[T], key_of: Callable[[T], Any], *, descending: bool) -> list[T]:
+    """A stable sort; rows without a key come last."""
+    keys = [(key_of(row), row) for row in rows]
+    known = sorted(
+        ((key, row) for key, row in keys if key is not None),
+        key=operator.itemgetter(0),
+        reverse=descending,
+    )
+    return [row for _, row in known] + [row for key, row in keys if key is None]
+
+
+def title_with_arrow(title: str, width: int, *, descending: bool) -> str:
+    """Of the column that the rows are sorted by, where it has room."""
+    arrow = "▼" if descending else "▲"
+    if not title or len(title) >= width:
+        return title
+    return f"{title} {arrow}" if len(title) + 1 < width else f"{title}{arrow}"
+
+
+_MARK: ColumnLayout[Any] = ColumnLayout(Column("marked", "", lambda _: ""), 1, "")
+
+
+class MarkedTable(KeyedTable[Row]):
+    """Rows can be marked, sorted by a column, filtered by words.
+
+    Marks stay on their keys, as the cursor does.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("x", "mark", "mark", tooltip="mark or unmark the row"),
+        Binding(
+            "X", "mark_to", "range", show=False, tooltip="mark all rows from the last mark to here"
+        ),
+        Binding("shift+down", "mark_on(1)", "range down", show=False, tooltip="mark, going down"),
+        Binding("shift+up", "mark_on(-1)", "range up", show=False, tooltip="mark, going up"),
+        Binding("asterisk", "mark_all", "all", show=False, key_display="*", tooltip="all matching"),
+    ]
+
+    class MarksChanged(Message):
+        """The operator changed the marks."""
+
+    ALWAYS_MARKED: ClassVar[bool] = True
+    """Whether there is a column for marks without any."""
+    all_matching = False
+    """Whether all matching messages are selected, including those not loaded."""
+    sort_column = ""
+    """Empty: in the order in which they were read."""
+    descending = False
+    words: tuple[str, ...] = ()
+    """Only rows that contain all of them, in lower case, are shown."""
+    details: Callable[[Any], str] | None = None
+    """What else is searched for the words."""
+    _read: Mapping[str, Row] | None = None
+    """All rows, shown or not."""
+    _marks: frozenset[str] = frozenset()
+    _last_mark: str | None = None
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return tuple(key for key in self.keys if key in self._marks)
+
+    @property
+    def selected_keys(self) -> tuple[str, ...]:
+        """What an action applies to: the marked rows, else the one under the cursor."""
+        if self._marks:
+            return self.marks
+        return () if self.cursor_key is None else (self.cursor_key,)
+
+    @property
+    def selected_rows(self) -> list[Row]:
+        return [self.rows[key] for key in self.selected_keys]
+
+    @property
+    def pinned_keys(self) -> set[str | None]:
+        return {*super().pinned_keys, *self.marks}
+
+    def show(self, rows: Mapping[str, Row], *, keep: bool = False) -> None:
+        """As in a KeyedTable; rows that are gone lose their marks."""
+        self._read = rows
+        super().show(self._arranged(rows), keep=keep)
+        self._marks = self._marks.intersection(self.keys)
+
+    def _arranged(self, rows: Mapping[str, Row]) -> Mapping[str, Row]:
+        shown = {key: row for key, row in rows.items() if self._contains_words(row)}
+        column = next((one for one in self.columns if one.name == self.sort_column), None)
+        if column is None:
+            return shown
+        key_of = column.key
+        return dict(
+            sort_rows([*shown.items()], lambda it: key_of(it[1]), descending=self.descending)
+        )
+
+    def _contains_words(self, row: Row) -> bool:
+        if not self.words:
+            return True
+        cells = " ".join(column.value(row) for column in self.columns)
+        text = f"{cells} {self.details(row) if self.details else ''}".casefold()
+        return all(word in text for word in self.words)
+
+    def filter_by(self, words: tuple[str, ...]) -> None:
+        if words != self.words:
+            self.words = words
+            self.show(self._read or {})
+
+    def sort_by(self, name: str) -> None:
+        """Sort by a column; if it is the sort column, reverse it. Empty: as they were read."""
+        self.descending = name == self.sort_column and not self.descending
+        self.sort_column = name
+        self.show(self._read or {}, keep=bool(self.removed))
+
+    def sort_next(self) -> None:
+        names = ["", *(one.name for one in self.laid_out if one.title)]
+        at = names.index(self.sort_column) if self.sort_column in names else 0
+        self.descending = False
+        self.sort_by(names[(at + 1) % len(names)])
+
+    @property
+    def _shows_marks(self) -> bool:
+        return self.ALWAYS_MARKED or bool(self._marks) or self.all_matching
+
+    def lay_out(self, room: int) -> Sequence[ColumnLayout[Row]]:
+        marks = (_MARK,) if self._shows_marks else ()
+        columns = super().lay_out(room - total_width([one.column for one in marks], {"marked": 1}))
+        return (*marks, *map(self._with_arrow, columns))
+
+    def _with_arrow(self, one: ColumnLayout[Row]) -> ColumnLayout[Row]:
+        if not self.sort_column or one.name != self.sort_column:
+            return one
+        title = title_with_arrow(one.title, one.width, descending=self.descending)
+        return replace(one, title=title, sorted=True)
+
+    def build_cells(self, key: str) -> Cells:
+        if not self._shows_marks:
+            return super().build_cells(key)
+        none, *cells = super().build_cells(key)
+        if self.all_matching or key in self._marks:
+            # The whole row is highlighted too, which shows the extent of a range.
+            strong = (replace(cell, style=cell.style or "strong") for cell in cells)
+            return (Cell("■", "sorted"), *strong)
+        return (none, *cells)
+
+    def clear_marks(self) -> None:
+        self._change(frozenset(), all_matching=False)
+
+    def _change(self, marks: frozenset[str], *, all_matching: bool = False) -> None:
+        self._marks, self.all_matching = marks, all_matching
+        if self.ALWAYS_MARKED:
+            self._visible_cells = {}
+            self.refresh()
+        else:
+            self.draw()
+        self.post_message(self.MarksChanged())
+
+    def action_mark(self) -> None:
+        key = self.cursor_key
+        if key is not None:
+            self._last_mark = key
+            self._change(self._marks ^ {key})
+            self.action_move(1)
+
+    def action_mark_to(self) -> None:
+        if self.cursor_key is None:
+            return
+        first = self._row_index.get(self._last_mark or "", self.cursor_row)
+        low, high = sorted((first, self.cursor_row))
+        self._last_mark = self.cursor_key
+        self._change(self._marks | set(self.keys[low : high + 1]))
+
+    def action_mark_on(self, rows: int) -> None:
+        if self.cursor_key is None:
+            return
+        before = self.cursor_key
+        self.action_move(rows)
+        self._last_mark = self.cursor_key
+        self._change(self._marks | {before, self.cursor_key})
+
+    def action_mark_all(self) -> None:
+        self._change(frozenset(), all_matching=not self.all_matching)
+
+
+class ListTable(MarkedTable[Row]):
+    """Marks say what is copied and exported: seldom needed, and shown only then."""
+
+    ALWAYS_MARKED: ClassVar[bool] = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("x", "mark", "mark or unmark the row", show=False)
+    ]
 
 
 def merge_keys(

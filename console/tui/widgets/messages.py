@@ -1,10 +1,9 @@
 """Messages on the screen: a table with marked rows, and the head and payload of one message."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, tzinfo
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.segment import Segment
 from rich.text import Text
@@ -25,16 +24,7 @@ from console.tui.findings import QueueKey
 from console.tui.jobs import LatestQuery
 from console.tui.payloads import PayloadForm, PayloadLayout, PayloadRow, best_form, lay_out
 from console.tui.text import TextView, first_line, plain, show_lines, style_of
-from console.tui.widgets.keyed_table import (
-    PADDING,
-    Cell,
-    Cells,
-    Column,
-    ColumnLayout,
-    KeyedTable,
-    Row,
-    or_unknown,
-)
+from console.views.view import Column, or_unknown
 
 DROP_ORDER = ("slot", "pushed", "bytes", "owner", "title", "due", "number", "tries")
 _STATE_STYLES = {"error": "warning", "claimed": "strong"}
@@ -109,101 +99,6 @@ def by_key(messages: Sequence[Message]) -> dict[str, Message]:
 def loaded_text(messages: Collection[str], *, more: bool) -> str:
     count = f"{len(messages):,} message{'' if len(messages) == 1 else 's'}"
     return f"{count}, more below" if more else count
-
-
-_MARK: ColumnLayout[Any] = ColumnLayout(Column("marked", "", lambda _: ""), 1, "")
-
-
-class MarkedTable(KeyedTable[Row]):
-    """Rows can be marked. Marks stay on their keys, as the cursor does."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("x", "mark", "mark", tooltip="mark or unmark the row"),
-        Binding(
-            "X", "mark_to", "range", show=False, tooltip="mark all rows from the last mark to here"
-        ),
-        Binding("shift+down", "mark_on(1)", "range down", show=False, tooltip="mark, going down"),
-        Binding("shift+up", "mark_on(-1)", "range up", show=False, tooltip="mark, going up"),
-        Binding("asterisk", "mark_all", "all", show=False, key_display="*", tooltip="all matching"),
-    ]
-
-    class MarksChanged(Event):
-        """The operator changed the marks."""
-
-    all_matching = False
-    """Whether all matching messages are selected, including those not loaded."""
-    _marks: frozenset[str] = frozenset()
-    _last_mark: str | None = None
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        return tuple(key for key in self.keys if key in self._marks)
-
-    @property
-    def selected_keys(self) -> tuple[str, ...]:
-        """What an action applies to: the marked rows, else the one under the cursor."""
-        if self._marks:
-            return self.marks
-        return () if self.cursor_key is None else (self.cursor_key,)
-
-    @property
-    def selected_rows(self) -> list[Row]:
-        return [self.rows[key] for key in self.selected_keys]
-
-    @property
-    def pinned_keys(self) -> set[str | None]:
-        return {*super().pinned_keys, *self.marks}
-
-    def show(self, rows: Mapping[str, Row], *, keep: bool = False) -> None:
-        """As in a KeyedTable; rows that are gone lose their marks."""
-        super().show(rows, keep=keep)
-        self._marks = self._marks.intersection(self.keys)
-
-    def lay_out(self, room: int) -> Sequence[ColumnLayout[Row]]:
-        return (_MARK, *super().lay_out(room - _MARK.width - PADDING))
-
-    def build_cells(self, key: str) -> Cells:
-        none, *cells = super().build_cells(key)
-        if self.all_matching or key in self._marks:
-            # The whole row is highlighted too, which shows the extent of a range.
-            strong = (replace(cell, style=cell.style or "strong") for cell in cells)
-            return (Cell("■", "sorted"), *strong)
-        return (none, *cells)
-
-    def clear_marks(self) -> None:
-        self._change(frozenset(), all_matching=False)
-
-    def _change(self, marks: frozenset[str], *, all_matching: bool = False) -> None:
-        self._marks, self.all_matching = marks, all_matching
-        self._visible_cells = {}
-        self.refresh()
-        self.post_message(self.MarksChanged())
-
-    def action_mark(self) -> None:
-        key = self.cursor_key
-        if key is not None:
-            self._last_mark = key
-            self._change(self._marks ^ {key})
-            self.action_move(1)
-
-    def action_mark_to(self) -> None:
-        if self.cursor_key is None:
-            return
-        first = self._row_index.get(self._last_mark or "", self.cursor_row)
-        low, high = sorted((first, self.cursor_row))
-        self._last_mark = self.cursor_key
-        self._change(self._marks | set(self.keys[low : high + 1]))
-
-    def action_mark_on(self, rows: int) -> None:
-        if self.cursor_key is None:
-            return
-        before = self.cursor_key
-        self.action_move(rows)
-        self._last_mark = self.cursor_key
-        self._change(self._marks | {before, self.cursor_key})
-
-    def action_mark_all(self) -> None:
-        self._change(frozenset(), all_matching=not self.all_matching)
 
 
 _WIDE = 100

@@ -1,7 +1,6 @@
 """The columns of the queue table, their layout and sort keys."""
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from rich.cells import cell_len
@@ -21,7 +20,8 @@ from console.tui.text import (
     whole_seconds,
 )
 from console.tui.views import BUCKET_SECONDS, TREND_CELLS, QueueView
-from console.tui.widgets.keyed_table import Column, ColumnLayout, Row, total_width
+from console.tui.widgets.keyed_table import ColumnLayout, title_with_arrow, total_width
+from console.views.view import Column
 
 _INSIDE = " › "  # noqa: RUF001  # not a greater-than sign: it separates two names
 _FAR_SECONDS = 30 * 86400.0
@@ -261,20 +261,6 @@ def _laid_out(
     if column is _TREND:
         title = f"last {width * BUCKET_SECONDS / 60:.0f} min"
     is_sorted = column.name == sorted_by
-    arrow = "▼" if descending else "▲"
-    if is_sorted and title and len(title) < width:
-        title = f"{title} {arrow}" if len(title) + 1 < width else f"{title}{arrow}"
+    if is_sorted:
+        title = title_with_arrow(title, width, descending=descending)
     return ColumnLayout(column, width, title, is_sorted)
-
-
-def sort_rows(
-    rows: Sequence[Row], key_of: Callable[[Row], Value], *, descending: bool
-) -> list[Row]:
-    """A stable sort; rows without a key come last."""
-    keys = [(key_of(row), row) for row in rows]
-    known = sorted(
-        ((key, row) for key, row in keys if key is not None),
-        key=operator.itemgetter(0),
-        reverse=descending,
-    )
-    return [row for _, row in known] + [row for key, row in keys if key is None]

@@ -7,8 +7,8 @@ from rich.cells import cell_len
 
 from console.tui.findings import QueueKey
 from console.tui.views import ConnectionView, Filter, QueueView
-from console.tui.widgets.keyed_table import Cells, ColumnLayout, KeyedTable
-from console.tui.widgets.queue_columns import COLUMNS, SORTABLE, QueueColumn, layout, sort_rows
+from console.tui.widgets.keyed_table import Cells, ColumnLayout, KeyedTable, cell_of, sort_rows
+from console.tui.widgets.queue_columns import COLUMNS, SORTABLE, QueueColumn, layout
 from console.tui.widgets.queue_groups import (
     CONNECTIONS,
     QUEUES,
@@ -153,7 +153,7 @@ class QueueTable(KeyedTable[QueueView | Group]):
         if self.grouped:
             indent = _INDENT * (1 + bool(self.connections[row.connection].group))
             row = replace(row, connection_label="", label=indent + row.label)
-        return tuple(one.column.cell(row, one.width) for one in self.laid_out)
+        return tuple(cell_of(one.column, row, one.width) for one in self.laid_out)
 
     def lay_out(self, room: int) -> Sequence[ColumnLayout[QueueView | Group]]:
         """With an arrow in the title of the sort column."""

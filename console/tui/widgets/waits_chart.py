@@ -10,15 +10,11 @@ from textual.widget import Widget
 
 from console.monitor.waits import Wait
 from console.tui.text import style_of
+from console.views.waits import wait_key
 
 MAX_SAMPLES = 60
 SampleWaits = dict[str, float] | None
 """Wait -> average number of waiting sessions in one sample; None: the sample failed."""
-
-
-def wait_key(wait: Wait) -> str:
-    """The same in every sample; counters and sessions have lines of their own."""
-    return repr((wait.kind, wait.wait, wait.share is None))
 
 
 def average_waits(waits: Sequence[Wait]) -> dict[str, float]:

@@ -1,0 +1,149 @@
+"""What every list on a screen can do: it is filtered, sorted, copied and exported."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+from textual.widgets import Input
+
+from console.actions.export import write_csv
+from console.formats import numbered
+from console.tui.context import Context
+from console.tui.jobs import start_job
+from console.tui.text import first_line, open_input, plain, style_of
+from console.tui.widgets.keyed_table import KeyedTable, MarkedTable
+from console.views.view import View
+
+
+def filter_keys(tooltip: str, *, show: bool = True) -> list[BindingType]:
+    """They have priority, so that what is typed right after them goes to the focused widget."""
+    return [
+        Binding("slash", "filter", "filter", show, "/", priority=True, tooltip=tooltip),
+        Binding("enter", "keep_filter", "keep it", priority=True),
+        Binding("escape", "clear_filter", "all", priority=True),
+    ]
+
+
+class Filtered(Widget):
+    """A table with the filter line `#filter`; its keys are `filter_keys`."""
+
+    @property
+    def listed(self) -> Widget:
+        """The table that is filtered."""
+        raise NotImplementedError
+
+    @property
+    def filter_input(self) -> Input:
+        return self.query_one("#filter", Input)
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.filter_input.value)
+
+    def check_action(self, action: str, _parameters: object) -> bool | None:
+        if not self.is_mounted or not self.query("#filter"):
+            return True
+        typing = bool(self.filter_input.display)
+        if action == "clear_filter":
+            return typing or self.is_filtered
+        if action == "keep_filter":
+            return typing
+        return not typing
+
+    def action_filter(self) -> None:
+        open_input(self.filter_input, self.filter_input.value)
+
+    def action_keep_filter(self) -> None:
+        self.screen.set_focus(self.listed)
+        self.filter_input.display = False
+        self.screen.refresh_bindings()
+
+    def action_clear_filter(self) -> None:
+        self.filter_input.value = ""
+        self.action_keep_filter()
+
+
+SORT = "sort by the next column, or as it was read"
+SORT_KEYS: tuple[BindingType, ...] = (
+    Binding("s", "sort", SORT, show=False),
+    Binding("S", "reverse", "reverse sort", show=False),
+)
+COPY_KEYS: tuple[BindingType, ...] = (
+    Binding("y", "copy", "copy the row, or the marked ones", show=False),
+    Binding("E", "export", "write the list, or the marked rows, to a CSV file", show=False),
+)
+
+
+class Browser(Filtered):
+    """A list of the screens: the table of a `View`."""
+
+    VIEW: ClassVar[View[Any, Any]]
+    COPIED: ClassVar[str] = "copied"
+    """The notification after copying."""
+    context: Context
+    table: MarkedTable[Any]
+
+    @property
+    def listed(self) -> MarkedTable[Any]:
+        """The table that the keys apply to."""
+        return self.table
+
+    def draw_texts(self) -> None:
+        """Show the texts around the table."""
+        raise NotImplementedError
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self.search(event.value)
+        self.draw_texts()
+        self.screen.refresh_bindings()
+
+    def search(self, text: str) -> None:
+        """As it is typed after `/`."""
+        self.table.filter_by(tuple(text.casefold().split()))
+
+    def append_filter(self, line: Text, widget: Widget) -> None:
+        """Add to the line how many of the rows are shown."""
+        if self.table.words:
+            line.append(f"   {numbered(len(self.table.keys), 'row')} that match ")
+            line.append(plain(self.filter_input.value), style_of(widget, "strong"))
+
+    def on_keyed_table_title_clicked(self, event: KeyedTable.TitleClicked) -> None:
+        event.stop()
+        self.listed.sort_by(event.column)
+
+    def action_sort(self) -> None:
+        self.listed.sort_next()
+
+    def action_reverse(self) -> None:
+        if self.listed.sort_column:
+            self.listed.sort_by(self.listed.sort_column)
+
+    def text_of(self, row: Any) -> str:
+        """What is copied of a row, and searched."""
+        return "".join(text for text, _ in self.VIEW.details(row, self.context.display))
+
+    def action_copy(self) -> None:
+        if texts := [self.text_of(row) for row in self.listed.selected_rows]:
+            self.app.copy_to_clipboard("\n".join(texts))
+            self.notify(self.COPIED, markup=False)
+
+    def action_export(self) -> None:
+        """The marked rows, or all that are shown."""
+        table = self.listed
+        rows: Sequence[Any] = table.selected_rows if table.marks else [*table.rows.values()]
+        columns = [column for column in table.columns if column.title]
+        cells: list[dict[str, object]] = [
+            {column.title: column.value(row) for column in columns} for row in rows
+        ]
+        path = Path.cwd() / f"{self.VIEW.name}-{self.context.clock.utc():%Y%m%dT%H%M%SZ}.csv"
+        written = f"{numbered(len(rows), 'row')} in {plain(str(path))}"
+        start_job(
+            self,
+            lambda: write_csv(path, cells),
+            lambda _: self.notify(written, markup=False),
+            lambda error: self.notify(first_line(str(error)), severity="error", markup=False),
+        )
