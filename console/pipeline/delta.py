@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-_CONFIGURATION = {"delta.checkpointInterval": "10"}
-"""Whoever opens the table reads the commits since the last checkpoint, each a request to an object
-store."""
+_INTERVAL = 4
+"""Commits from one checkpoint to the next. Whoever opens the table reads those since the last one,
+three requests to an object store for each; a checkpoint takes about twenty."""
 LEFTOVER_SECONDS = 7 * 86_400.0
 """A file that no commit names may be of a run at work for so long."""
 _UNREADABLE = {"deletionVectors", "columnMapping"}
@@ -54,6 +54,9 @@ class LakeTable:
     def __init__(self, lake: Lake, table: DeltaTable) -> None:
         self.lake = lake
         self._table = table
+        self._serials: dict[str, int] = {}
+        """Of applications, as they were asked for: each takes as many requests as there are commits
+        since the last checkpoint."""
 
     @classmethod
     def open(cls, lake: Lake) -> Self | None:
@@ -84,7 +87,7 @@ class LakeTable:
                 partition_by=list(cls.PARTITIONS),
                 name=cls.FOLDER,
                 description=cls.DESCRIPTION,
-                configuration=_CONFIGURATION,
+                configuration={"delta.checkpointInterval": str(_INTERVAL)},
                 storage_options=lake_tables.options(lake.location, lake.filesystem),
             )
             return cls(lake, cls._opened(lake))
@@ -104,16 +107,25 @@ class LakeTable:
         Cheaper than to open it again: that reads the last checkpoint with many requests.
         """
         with self._translated(self.lake):
-            log = f"{self.FOLDER}/_delta_log/{self._table.version():020}.json"
-            if not self.lake.exists(log):
+            if not self.is_there():
                 return False
-            self._table.update_incremental()
+            self._update()
         return True
+
+    def is_there(self) -> bool:
+        """Whether no other table has taken its place."""
+        return self.lake.exists(f"{self.FOLDER}/_delta_log/{self._table.version():020}.json")
+
+    def _update(self) -> None:
+        self._serials.clear()
+        self._table.update_incremental()
 
     def last_serial(self, application: str) -> int:
         """Of the last transaction of this application that the table has; 0: of none."""
-        with self._translated(self.lake):
-            return self._table.transaction_version(application) or 0
+        if application not in self._serials:
+            with self._translated(self.lake):
+                self._serials[application] = self._table.transaction_version(application) or 0
+        return self._serials[application]
 
     def commit(
         self,
@@ -127,23 +139,25 @@ class LakeTable:
         already. `by`: kept with the commit.
 
         Of each file `path` from the lake, `size`, `rows` and `partition`. `versions`: of other
-        applications, to be set with it.
+        applications, to be set with it. This object stays as it was before: `refresh`.
         """
         from deltalake.exceptions import CommitFailedError  # noqa: PLC0415  # the extra's
 
+        # Without retries it comes right after the version in which the transaction was not there.
+        # The library's own check knows only transactions that the same handle has asked for.
+        properties = _transaction(application, serial, by, versions, max_commit_retries=0)
         with self._translated(self.lake), self.lake.masked():
-            # The version is only enforced where the same handle has asked for it.
-            if self.last_serial(application) >= serial:
-                return False
-            try:
-                properties = _transaction(application, serial, by, versions)
-                self._write(files, "append", commit_properties=properties)
-            except CommitFailedError:
-                self._table.update_incremental()
-                if self.last_serial(application) >= serial:
-                    return False
-                raise
-        return True
+            while self.last_serial(application) < serial:
+                version = self._table.version()
+                try:
+                    self._write(files, "append", commit_properties=properties)
+                except CommitFailedError:
+                    self._update()
+                    if self._table.version() == version:
+                        raise
+                else:
+                    return True
+        return False
 
     def replace(
         self, application: str, partitions: Filters, files: Sequence[Mapping[str, Any]]
@@ -162,7 +176,7 @@ class LakeTable:
                 try:
                     self._write(files, "overwrite", **more)
                 except CommitFailedError as error:
-                    self._table.update_incremental()
+                    self._update()
                     others = self._table.version() > version
                     if others and self.last_serial(application) < serial:
                         continue  # of other partitions
@@ -171,7 +185,7 @@ class LakeTable:
                         why=lake_tables.first_line(error),
                         next_step="Nothing was changed by this run. Run it again.",
                     ) from error
-                self._table.update_incremental()  # it knows its own transaction from now on
+                self._update()  # it knows its own transaction from now on
                 return
 
     def exchange(
@@ -213,11 +227,11 @@ class LakeTable:
                 try:
                     self._write(added, "append", gone, commit_properties=properties)
                 except CommitFailedError:
-                    self._table.update_incremental()
+                    self._update()
                     if self._table.version() == version:
                         raise
                 else:
-                    self._table.update_incremental()
+                    self._update()
                     return True
 
     def _write(
@@ -227,11 +241,16 @@ class LakeTable:
         others: Sequence[Any] = (),
         **more: Any,
     ) -> None:
+        from deltalake import PostCommitHookProperties  # noqa: PLC0415  # the extra's
+
+        # Old commits are looked for only with a checkpoint: it takes a list of all.
+        due = (self._table.version() + 2) % _INTERVAL == 0
         self._table.create_write_transaction(
             [*others, *(self._add(file) for file in files)],
             mode,
             self._table.schema(),
             list(self.PARTITIONS),
+            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=due),
             **more,
         )
 
@@ -244,7 +263,7 @@ class LakeTable:
         hours = math.ceil(kept_seconds / 3_600)
         unnamed = max(hours, math.ceil(LEFTOVER_SECONDS / 3_600))
         with self._translated(self.lake):
-            self._table.update_incremental()
+            self._update()
             listed = partial(self._table.vacuum, dry_run=True, enforce_retention_duration=False)
             names = {*listed(hours), *listed(unnamed, full=True)}
         there = [path for path in self.lake.data_files(self.FOLDER) if _below(path) in names]

@@ -235,7 +235,7 @@ class Export:
                 for date, of_day in by_date(batch):
                     self._of(date, files, writers).write(of_day)
         entries = [
-            writer.entry(self._lake, path, self._partition(date))
+            writer.entry(path, self._partition(date))
             for date, (path, writer) in sorted(self._files.items())
         ]
         return {

@@ -153,6 +153,8 @@ class Writer:
     """Writes batches as row groups of bounded size: each is in memory until it is written."""
 
     def __init__(self, file: Any) -> None:
+        self._file = file
+        self._size = 0
         self._writer = pq.ParquetWriter(
             file,
             SCHEMA,
@@ -172,12 +174,12 @@ class Writer:
         if self._bytes >= _GROUP_BYTES:
             self._flush()
 
-    def entry(self, lake: Lake, path: str, partition: Mapping[str, str]) -> dict[str, Any]:
+    def entry(self, path: str, partition: Mapping[str, str]) -> dict[str, Any]:
         """What a commit and the verification have to know of the finished file."""
         return {
             "path": path,
             "partition": dict(partition),
-            "size": lake.size(path),
+            "size": self._size,
             **self.digest.as_json(),
         }
 
@@ -201,6 +203,7 @@ class Writer:
         if kind is None:
             self._flush()
             self._writer.close()
+            self._size = self._file.tell()
         else:
             with suppress(OSError, ValueError, pa.ArrowException):
                 self._writer.close()

@@ -309,7 +309,9 @@ class _Run:
         self._application = application_of(identity.rpartition("/")[2], queue)
         self._result = ArchiveResult(plan.serial)
         self._table = MessagesTable.open(lake)
-        """As this run found it; None: to be opened, or created."""
+        """As this run found it; None: to be created."""
+        self._behind = False
+        """Whether this run has committed since."""
         self._exported_at = 0.0
         """When the export of the plan began."""
         self._doubtful = False
@@ -375,9 +377,7 @@ class _Run:
 
         `doubtful`: whether the table may have rows that are in the archive, too.
         """
-        if self._table is None:
-            self._table = MessagesTable.open(self._lake) or MessagesTable.create(self._lake)
-        table = self._table
+        table = self._table = self._current()
         last = table.last_serial(self._application)
         self._require_not_behind(table, last)
         serial = max(last, self._plan.serial) + 1
@@ -409,6 +409,14 @@ class _Run:
         self._doubtful = doubtful or bool(forgotten) or last != self._plan.serial
         self._plan = plan
         return action_id
+
+    def _current(self) -> MessagesTable:
+        """The table as it is now."""
+        table = self._table
+        if table is None or (self._behind and not table.refresh()):
+            table = MessagesTable.open(self._lake) or MessagesTable.create(self._lake)
+        self._behind = False
+        return table
 
     def _begin_again(self) -> int:
         """The action that carries on with the unfinished plan. DamagedError where that is of
@@ -597,7 +605,7 @@ class _Run:
         result.size = sum(entry["size"] for entry in entries)
         if entries:
             table = self._opened
-            if not table.refresh():
+            if not table.is_there():
                 raise DamagedError(
                     f"The lake {self._lake.location} was replaced while it was written.",
                     next_step="Nothing was deleted. Run it again.",
@@ -609,7 +617,7 @@ class _Run:
                     why="A copy of this database, or of this run, writes into the same lake.",
                     next_step="Nothing was deleted. Run it again: it compares the rows one by one.",
                 )
-            self._table = None  # as it was before
+            self._behind = True
             self._set(state=COMMITTED, committed=self._plan.serial)
         else:
             self._set(state=NONE)

@@ -48,7 +48,7 @@ def rewrite(lake: Lake, sources: Sequence[LakeFile], dropped: Dropped) -> Rewrit
     if not writer.digest.rows:
         lake.remove(path)
         return Rewritten(tuple(sources), None, count)
-    entry = writer.entry(lake, path, partition)
+    entry = writer.entry(path, partition)
     if wrong := files.verify({"lake": lake.location, "files": [entry]})["wrong"]:
         raise DamagedError(
             "A file is not in the lake as it was written.",
