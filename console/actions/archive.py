@@ -16,9 +16,10 @@ from console import audit, sql
 from console.actions import broker, execute, plan
 from console.actions.availability import require_archive, require_verb
 from console.actions.execute import Batching, Control, Result
-from console.actions.plan import Plan
+from console.actions.message_action import MessageAction, RowAction
+from console.actions.message_plan import Plan
 from console.actions.pop import require_subscriber
-from console.actions.rows import MessageAction, RowAction, Selection, SelectionCriteria
+from console.actions.rows import Selection, SelectionCriteria
 from console.audit import Ledger
 from console.catalog import Kind
 from console.designs import Flow

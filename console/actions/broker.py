@@ -16,7 +16,7 @@ from console import audit, catalog, sql
 from console.actions import BATCH
 from console.actions.availability import require_verb
 from console.actions.execute import Control
-from console.actions.plan import MANY_MESSAGES
+from console.actions.message_plan import MANY_MESSAGES
 from console.actions.rows import CHANGED, Moved, Storage, scope
 from console.audit import Ledger
 from console.catalog import Kind, Queue

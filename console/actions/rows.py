@@ -2,8 +2,7 @@
 keys and acted on, one batch a transaction.
 
 The SQL is `queries/<engine>/actions.sql`. A batch locks the rows that are unchanged since they were
-selected, skips locked ones, and acts on exactly these. Each verb is a `MessageAction`; most are a
-`RowAction`, which runs one statement on all rows that it has locked.
+selected, skips locked ones, and acts on exactly these.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from console import relations, sql
-from console.audit import Ledger
+from console import sql
+from console.actions.message_plan import SelectedError
 from console.catalog import Kind, Queue, in_hand
 from console.designs import Flow, Order
 from console.engines import Database, Session
@@ -31,9 +30,6 @@ from console.monitor.scan_query import MessageSource, Search
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-    from console.actions.canary import CanaryTracker
-    from console.actions.plan import Plan
 
 CHANGED = "popped, changed or in other hands meanwhile"
 
@@ -217,21 +213,6 @@ def due_of(message: Message) -> str:
     return parts[1] if len(parts) == 3 else ""
 
 
-class SelectedError(NamedTuple):
-    """One error of an error group, as it was when its text was read; a batch checks it again."""
-
-    id: str | None
-    attempts: int | None
-    error_hash: str
-
-    @property
-    def message(self) -> Message:
-        """As a message to be locked and moved; its other fields are None."""
-        unknown = dict.fromkeys(Message.__dataclass_fields__)
-        known = {"key": "", "state": "error", "error_cut": False, "payload_cut": False}
-        return Message(**{**unknown, **known, **self._asdict()})
-
-
 class ErrorSelection:
     """The errors that a plan has found in an error group."""
 
@@ -353,135 +334,3 @@ class Selection(Protocol):
     def next(self, most: int) -> list[Message]:
         """At most `most` further messages; empty at the end."""
         ...
-
-
-class MessageAction:
-    """What a verb does to messages: what it selects and leaves alone, its consequences, its SQL."""
-
-    verb = ""
-    states: tuple[str, ...] = ()
-    """The states that it takes where the filters name none."""
-    allowed: tuple[str, ...] = ()
-    """The states that a filter may name."""
-    requires_name = False
-    """Whether the queue's name is required as confirmation, however few the messages."""
-    age_label = "in that state"
-    """What the messages' ages are measured from, for the plan."""
-    tracker: CanaryTracker | None = None
-    """None: its messages have no results to wait for."""
-
-    def __init__(self, source: MessageSource, detail: str = "") -> None:
-        """`detail`: for the audit: a target, a reason."""
-        self.source = source
-        self.detail = detail
-
-    def select(self, criteria: SelectionCriteria) -> Selection:
-        return QueueSelection(self.source, criteria)
-
-    def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
-        """Reason -> the messages among `chosen` that it would leave alone."""
-        del session, chosen
-        return {}
-
-    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """What follows, in the design's own terms; and the obstacles."""
-        del session, plan
-        return [], []
-
-    def obstacles(self, session: Session) -> list[str]:
-        """Why the table as it is cannot take it."""
-        del session
-        return []
-
-    def script(self) -> str:
-        """The statement that would run, readable for a DBA."""
-        raise NotImplementedError
-
-    def apply(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
-        """One batch, in the caller's transaction."""
-        raise NotImplementedError
-
-    def stop_reason(self, ledger: Ledger) -> str:
-        """Why no further batch can run after this one; empty: it goes on."""
-        del ledger
-        return ""
-
-
-class RowAction(MessageAction):
-    """Runs one statement of actions.sql on the rows that it has locked."""
-
-    statement = ""
-    sets: tuple[str, ...] = ()
-    """The roles whose columns it gives another value."""
-    clears: tuple[str, ...] = ()
-    """Those that it sets to NULL."""
-
-    def __init__(self, source: MessageSource, *, detail: str = "", **conditions: str) -> None:
-        """`conditions`: values for the statement's `-- when` lines."""
-        whose = source.queue.subscriber_suffix.removeprefix(", ")
-        super().__init__(source, ", ".join(filter(None, (whose, detail))))
-        self._conditions = {"verb": self.verb, **conditions}
-        self.states = tuple(state for state in self.states if state in source.queue.states)
-        self.allowed = tuple(state for state in self.allowed if state in source.queue.states)
-
-    def bound(self, action_id: int) -> dict[str, object]:
-        """Further bound values of the statement."""
-        del action_id
-        return {}
-
-    def obstacles(self, session: Session) -> list[str]:
-        """Columns of an adopted table that do not take what it writes."""
-        queue = self.source.queue
-        if queue.kind is not Kind.ADOPTED or queue.design.library:
-            return []
-        with session.transaction(f"read the columns of {queue.name!r}") as connection:
-            columns = relations.columns(connection, queue.schema, queue.table)
-        cleared = {queue.roles.get(role) for role in self.clears}
-        written = cleared | {queue.roles.get(role) for role in self.sets}
-        return [
-            f"The server computes the column {one.name!r}, which {self.verb} writes: change what "
-            "it is computed from, as its owner does."
-            if one.computed
-            else f"The column {one.name!r}, which {self.verb} sets to NULL, is NOT NULL."
-            for one in columns
-            if (one.computed and one.name in written) or (one.required and one.name in cleared)
-        ]
-
-    def script(self) -> str:
-        """The statement as it runs on each batch, for the storage of most rows."""
-        ring = self.source.queue.design.flow is Flow.NUMBERS
-        storage = Storage.TABLE
-        if ring:
-            storage = Storage.SLOTS if "ready" in self.states else Storage.IN_HAND
-        within = scope(self.source, storage, **self._conditions)
-        return sql.script(
-            self.source.statement_name(self.statement), self.source.product.dialect, within
-        )
-
-    def apply(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
-        self.source.wait_for_relay(connection)
-        locked, skipped = lock_rows(connection, self.source, chosen)
-        ledger = Ledger(selected=skipped, skipped={CHANGED: skipped} if skipped else {})
-        if self.tracker is not None and self.tracker.enabled:
-            ids = {id_ for some in locked for id_ in some.ids}
-            self.tracker.begin(connection, [one for one in chosen if one.id in ids])
-        for some in locked:
-            ledger += self._move(connection, some, action_id)
-        return ledger
-
-    def _move(self, connection: Connection, held: LockedRows, action_id: int) -> Ledger:
-        with run_others_code(connection, self.source.queue):
-            moved = sql.row(
-                connection,
-                Moved,
-                self.source.statement_name(self.statement),
-                scope(self.source, held.storage, **self._conditions),
-                locations=self.source.product.array(list(held.locations)),
-                state=held.state,
-                **self.bound(action_id),
-            )
-        # A library's own rule may leave some unchanged.
-        stayed = len(held.locations) - moved.taken_out
-        why = self.source.queue.design.stays
-        failed = {why: stayed} if stayed > 0 and why else {}
-        return Ledger(len(held.locations), moved.taken_out, moved.put_in, failed=failed)

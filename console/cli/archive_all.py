@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from console.actions.plan import MANY_MESSAGES
+from console.actions.message_plan import MANY_MESSAGES
 from console.audit import Outcome, Subject
 from console.catalog import Kind, every_queue
 from console.cli.context import Call

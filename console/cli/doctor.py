@@ -26,12 +26,13 @@ from console.cli.planned import confirmed, target_of
 from console.cli.several import over_connections
 from console.cli.streams import narrate
 from console.config import Profile
-from console.config.notifications import targets
+from console.config.receivers import targets
 from console.doctor.finding import Diagnosis, Finding, countdown
 from console.engines import THIS_MACHINE, TRANSPORT, Database
 from console.errors import UsageError
 from console.formats import moment, plain
-from console.notify.targets import NotSentError, Source, Target, example_events
+from console.notify.sending import NotSentError
+from console.notify.targets import Source, Target, example_events
 from console.rights import Rights
 from console.verbs.parameters import DURATION
 from console.verbs.verb import Plan
@@ -279,7 +280,7 @@ def _examination(
     from console.doctor.diagnose import diagnose  # noqa: PLC0415
     from console.doctor.silent_consumers import ConsumerHistory  # noqa: PLC0415
     from console.doctor.stopped_consumers import ConsumptionHistory  # noqa: PLC0415
-    from console.doctor.unusual import TrafficForecasts  # noqa: PLC0415
+    from console.doctor.traffic import TrafficForecasts  # noqa: PLC0415
     from console.monitor.consumers import recorded  # noqa: PLC0415
     from console.monitor.recording.recorder import folder  # noqa: PLC0415
 

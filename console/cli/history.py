@@ -122,7 +122,7 @@ def record(
 @contextmanager
 def _recording(call: Call, profile: Profile, root: Path, bounds: Bounds) -> Iterator[str]:
     """Record a connection meanwhile; yields its label."""
-    from console.config.notifications import targets  # noqa: PLC0415  # slow to import
+    from console.config.receivers import targets  # noqa: PLC0415  # slow to import
     from console.doctor.recording import Recording  # noqa: PLC0415
     from console.notify.notifier import Notifier  # noqa: PLC0415
     from console.notify.targets import Source  # noqa: PLC0415

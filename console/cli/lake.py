@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.actions.plan import MANY_MESSAGES
+from console.actions.message_plan import MANY_MESSAGES
 from console.audit import Outcome
 from console.cli.context import (
     Call,

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import click
 
 from console import audit as auditing
-from console.actions.plan import MANY_MESSAGES
+from console.actions.message_plan import MANY_MESSAGES
 from console.catalog import Queue, every_queue
 from console.cli.context import (
     ON_ONLY_PLANNED,

@@ -13,10 +13,11 @@ import click
 from console import sql
 from console.actions.archive import Archive, Purge
 from console.actions.availability import unavailable
+from console.actions.message_action import RowAction
 from console.actions.requeue import Release, Requeue
 from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
-from console.actions.rows import RowAction, Storage, scope
+from console.actions.rows import Storage, scope
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
 from console.cli.context import Call, queue_name, verb_options
 from console.cli.streams import put

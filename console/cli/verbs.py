@@ -34,7 +34,7 @@ from console.cli.streams import (
 from console.errors import ConsoleError, UsageError, interrupt_cause
 from console.rights import Rights
 from console.state import LOG_LEVELS
-from console.verbs import VERBS
+from console.verbs.index import VERBS
 from console.views import summaries
 
 if TYPE_CHECKING:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from console.config import values
 from console.config.passwords import (
@@ -24,14 +23,9 @@ from console.notify.targets import (
     Bell,
     Program,
     Receiver,
-    Target,
     Webhook,
     wrong_address,
 )
-
-if TYPE_CHECKING:
-    from console.config.configuration import Configuration
-    from console.config.profile import Profile
 
 TABLE = "notifications"
 """The table of receivers in the file."""
@@ -117,52 +111,3 @@ def wrong(layer: Layer) -> Iterator[tuple[str, str]]:
 def _readable(url: str) -> str:
     """The address with variables replaced; their values are checked when sending."""
     return "https://x" if VARIABLE.match(url) else VARIABLE.sub("x", url)
-
-
-def targets(configuration: Configuration, profile: Profile | None = None) -> tuple[Target, ...]:
-    """The receivers of a connection; without a profile, all."""
-    chosen = None if profile is None else profile.notify
-    known = configuration.document.notifications
-    names = known if chosen is None else [name for name in known if name in chosen]
-    configuration.require(*((TABLE, name) for name in names))
-    return tuple(_target(configuration, name, known[name]) for name in names)
-
-
-def _target(configuration: Configuration, name: str, layer: Layer) -> Target:
-    receiver, template = value(layer, TO).meaning, value(layer, TEMPLATE).meaning
-    if isinstance(receiver, Webhook):
-        fill = partial(filled, environment=configuration.environment)
-        # PagerDuty's key is a part of the body.
-        receiver = replace(receiver, fill=fill, bearer=template != "pagerduty")
-    source: PasswordSource | None = value(layer, SECRET_SOURCE).meaning
-    look_up = partial(_looked_up, source, name, configuration.environment)
-    return Target(
-        name,
-        receiver,
-        template=template,
-        level=value(layer, LEVEL).meaning,
-        queues=value(layer, QUEUES).meaning,
-        within_seconds=value(layer, WITHIN).meaning,
-        secret=look_up,
-        environment=_without_secrets(configuration),
-    )
-
-
-def _looked_up(source: PasswordSource | None, name: str, environment: Mapping[str, str]) -> str:
-    return (
-        "" if source is None else source.look_up(f"notifications to {name}", environment).reveal()
-    )
-
-
-def _without_secrets(configuration: Configuration) -> Mapping[str, str]:
-    """The environment without the variables that contain secrets."""
-    document = configuration.document
-    layers = [table.values for table in document.tables.values()]
-    written = [
-        one.written
-        for layer in (*layers, *document.notifications.values())
-        for one in layer.values()
-    ]
-    secret = {name for text in written if isinstance(text, str) for name in VARIABLE.findall(text)}
-    secret |= {"DBQ_URL", "PGPASSWORD"}
-    return {name: text for name, text in configuration.environment.items() if name not in secret}

@@ -27,7 +27,7 @@ from console.verbs.verb import PROGRAM
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from console.doctor.unusual import TrafficForecasts
+    from console.doctor.traffic import TrafficForecasts
 
 
 Row = TypeVar("Row")

@@ -31,7 +31,7 @@ from console.doctor.stopped_consumers import (
     ConsumptionState,
     ConsumptionVerdict,
 )
-from console.doctor.unusual import TrafficForecasts
+from console.doctor.traffic import TrafficForecasts
 from console.engines import Database
 from console.monitor.figures import Key, RateWindow, key_of
 from console.monitor.limits import ThresholdsOf, defaults_of, silence_for

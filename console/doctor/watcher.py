@@ -29,7 +29,7 @@ from console.rights import Rights
 if TYPE_CHECKING:
     from console.doctor.silent_consumers import ConsumerHistory
     from console.doctor.stopped_consumers import ConsumptionHistory
-    from console.doctor.unusual import TrafficForecasts
+    from console.doctor.traffic import TrafficForecasts
 
 _LOG = logging.getLogger(__name__)
 EVERY_SECONDS = 30.0
@@ -103,7 +103,7 @@ class Doctor:
         from console.doctor.diagnose import diagnose  # noqa: PLC0415
         from console.doctor.silent_consumers import ConsumerHistory  # noqa: PLC0415
         from console.doctor.stopped_consumers import ConsumptionHistory  # noqa: PLC0415
-        from console.doctor.unusual import TrafficForecasts  # noqa: PLC0415
+        from console.doctor.traffic import TrafficForecasts  # noqa: PLC0415
 
         if self._consumption is None:
             self._consumption = ConsumptionHistory(waits=False)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from console.catalog import STUCK_AFTER_SECONDS, Queue
 from console.decisions import Decision
@@ -29,7 +29,22 @@ from console.formats import parse_duration
 
 if TYPE_CHECKING:
     from console.monitor.owners import Claim
-    from console.monitor.snapshot import QueueSnapshot
+    from console.monitor.subscribers import SubscriberSnapshot
+
+
+class JudgedFigures(Protocol):
+    """A queue's figures by the names of `console.figures`, as far as limits need to know more."""
+
+    @property
+    def ready(self) -> int | None: ...
+    @property
+    def errors(self) -> int | None: ...
+    @property
+    def capacity(self) -> int | None: ...
+    @property
+    def estimated(self) -> tuple[str, ...]: ...
+    @property
+    def slowest(self) -> SubscriberSnapshot | None: ...
 
 
 class Severity(IntEnum):
@@ -85,7 +100,7 @@ class Thresholds:
         """With these instead of its own."""
         return replace(self, limits={**self.limits, **limits})
 
-    def of(self, limit: Limit, seen: QueueSnapshot) -> Limits:
+    def of(self, limit: Limit, seen: JudgedFigures) -> Limits:
         """The limits of a figure, for what the queue holds now."""
         if limit is not ERROR_LIMIT or self[limit.name] != NO_LIMITS:
             return self[limit.name]
@@ -171,13 +186,13 @@ class Exceeded:
         return LIMIT_BY_NAME[self.figure].unit.text(self.limit)
 
 
-def judge(figures: QueueSnapshot, thresholds: Thresholds) -> tuple[Exceeded, ...]:
+def judge(figures: JudgedFigures, thresholds: Thresholds) -> tuple[Exceeded, ...]:
     """The figures that have reached a limit, the most severe first."""
     reached = _exceeded(figures, thresholds)
     return tuple(sorted(reached, key=lambda one: (-one.level, one.figure != FULL.name)))
 
 
-def _exceeded(figures: QueueSnapshot, thresholds: Thresholds) -> Iterator[Exceeded]:
+def _exceeded(figures: JudgedFigures, thresholds: Thresholds) -> Iterator[Exceeded]:
     for limit, figure in JUDGED:
         value = value_of(limit, figure, figures)
         if value is not None and (found := thresholds.of(limit, figures).exceeded(value)):
@@ -186,12 +201,12 @@ def _exceeded(figures: QueueSnapshot, thresholds: Thresholds) -> Iterator[Exceed
             yield Exceeded(limit.name, value, found[1], found[0], estimated, by)
 
 
-def slowest_subscriber(figures: QueueSnapshot) -> str:
+def slowest_subscriber(figures: JudgedFigures) -> str:
     """The subscriber that determines a ring's gap; empty: there is none, or not known."""
     return "" if figures.slowest is None else figures.slowest.subscriber
 
 
-def value_of(limit: Limit, figure: Figure, seen: QueueSnapshot) -> float | None:
+def value_of(limit: Limit, figure: Figure, seen: JudgedFigures) -> float | None:
     """What is judged. Of a ring the part of it that is in use; below 0 if pops wait ahead."""
     value: float | None = getattr(seen, figure.name)
     if limit is not FULL:

@@ -1,10 +1,10 @@
 """Snapshots: the figures of one queue as they are shown, with what is estimated or unknown."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from console.catalog import Acting, Queue
 from console.decisions import Decision
@@ -18,11 +18,27 @@ from console.monitor.owners import SHOWN, Claim, Holder
 from console.monitor.sample import QueueSample
 from console.monitor.subscribers import SubscriberSnapshot, full_in, slowest, subscribers
 
-if TYPE_CHECKING:
-    from console.monitor.recording.forecast import Filling
-
-
 _COUNTS = [one.name for one in FIGURES if one.rows_read and one.unit is MESSAGES]
+
+
+@dataclass(frozen=True)
+class Filling:
+    """When a ring is full at the usual rates of its hours."""
+
+    seconds: float
+    day: str
+    """`Monday`."""
+
+    @property
+    def text(self) -> str:
+        """`at Monday's rate: 03:40`."""
+        minutes = math.ceil(round(self.seconds, 3) / 60)
+        days, rest = divmod(minutes, 24 * 60)
+        days_text = f"{days} d " if days else ""
+        return f"at {self.day}'s rate: {days_text}{rest // 60:02}:{rest % 60:02}"
+
+    def as_json(self) -> dict[str, object]:
+        return {"seconds": round(self.seconds, 3), "day": self.day}
 
 
 @dataclass(frozen=True)
@@ -77,7 +93,7 @@ class QueueSnapshot:
     subscribers: tuple[SubscriberSnapshot, ...] | None = None
     """Of a ring that has some; the queue's own gap is that of the slowest."""
 
-    filling: "Filling | None" = field(default=None, compare=False)
+    filling: Filling | None = field(default=None, compare=False)
     """When the ring is full by its usual rates, if that says more than the present ones."""
 
     @property

@@ -26,7 +26,8 @@ from console.notify.outbox import (
     endings_of_missing_queues,
     lacks_rights,
 )
-from console.notify.targets import SECONDS, Event, NotSentError, Source, Target
+from console.notify.sending import NotSentError
+from console.notify.targets import SECONDS, Event, Source, Target
 
 _LOG = logging.getLogger(__name__)
 _TOGETHER = 50

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from console import processes
 from console.errors import ConsoleError
 from console.monitor.limits import Severity
+from console.notify.sending import LOCAL, NotSentError
 
 SUMMARY_LENGTH = 500
 """Of a finding."""
@@ -26,16 +27,6 @@ TEST = "test"
 """The code of the events that `notify test` sends."""
 
 Body = dict[str, object]
-
-
-class NotSentError(Exception):
-    """The receiver has not accepted it; the text says why, without secrets."""
-
-    def __init__(self, why: str, *, reached: bool = False, retry_after: float = 0.0) -> None:
-        super().__init__(why)
-        self.reached = reached
-        """Whether the receiver has answered with a refusal."""
-        self.retry_after = retry_after
 
 
 @dataclass(frozen=True)
@@ -169,7 +160,6 @@ SECRET_VARIABLE = "DBQ_NOTIFY_SECRET"  # noqa: S105  # the name of a variable
 _HOST = re.compile(r"(?:\w+://)?(?:\$\{env:[^{}]*\}|[^/?#])*")
 _LONG = 8
 """Characters of a path that may have a secret in it."""
-LOCAL = {"localhost", "127.0.0.1", "::1"}
 
 
 class Receiver(Protocol):

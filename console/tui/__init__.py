@@ -166,7 +166,8 @@ def run_replay(
 
     UsageError without a terminal or such a folder; NothingRecordedError if it has no recording.
     """
-    from console.tui.replay import ReplayApp, open_replay  # noqa: PLC0415  # for this only
+    from console.tui.player import open_replay  # noqa: PLC0415  # for this only
+    from console.tui.replay import ReplayApp  # noqa: PLC0415
 
     replay = open_replay(root, at, zone, time.monotonic)
     require_terminal()

@@ -7,7 +7,6 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from console.config import file_writer
 from console.config.file_reader import FILTERS
@@ -17,6 +16,7 @@ from console.monitor import filters as filtering
 from console.monitor.filters import MARK, Words, expand, line_of, words_of
 from console.tui.context import Context
 from console.tui.findings import QueueKey
+from console.tui.navigation import Navigation
 from console.tui.text import plain
 from console.verbs import all_verbs
 from console.verbs import pipeline as jobs
@@ -26,9 +26,6 @@ from console.verbs.trials import BENCH
 from console.verbs.verb import Verb, is_filter, texts_from_words
 from console.views import get_view, summaries
 from console.views.view import Subject
-
-if TYPE_CHECKING:
-    from console.tui.app import ConsoleApp
 
 TABS = ("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "audit", "consumers")
 
@@ -54,7 +51,7 @@ class CommandContext:
     """The filter that could be saved."""
 
     @property
-    def app(self) -> "ConsoleApp":
+    def app(self) -> Navigation:
         return self.context.navigator
 
     @property
@@ -272,7 +269,7 @@ def _doctor(ctx: CommandContext, words: list[str]) -> None:
     ctx.app.examine(queue_named(ctx, words[0]) if words else None)
 
 
-def _on_connection(method_of: Callable[["ConsoleApp"], Callable[[str], None]]) -> Handler:
+def _on_connection(method_of: Callable[[Navigation], Callable[[str], None]]) -> Handler:
     def do(ctx: CommandContext, words: list[str]) -> None:
         name = _connection(ctx, words[:1])
         _refuse_more(words[1:])
@@ -299,7 +296,7 @@ def _bench(ctx: CommandContext, words: list[str]) -> None:
     ctx.app.open_bench(name, **texts_from_words(BENCH, words[len(named) :]))
 
 
-def _for_new_queue(verb: Verb, method_of: Callable[["ConsoleApp"], Callable[..., None]]) -> Handler:
+def _for_new_queue(verb: Verb, method_of: Callable[[Navigation], Callable[..., None]]) -> Handler:
     """An optional connection, then the initial values of the form."""
 
     def do(ctx: CommandContext, words: list[str]) -> None:
@@ -354,7 +351,7 @@ def _save(ctx: CommandContext, words: list[str]) -> None:
     ctx.app.notify_plain(f"Saved in {path}: {MARK}{name} after / {where}.")
 
 
-def _without_arguments(method_of: Callable[["ConsoleApp"], Callable[[], None]]) -> Handler:
+def _without_arguments(method_of: Callable[[Navigation], Callable[[], None]]) -> Handler:
     def do(ctx: CommandContext, words: list[str]) -> None:
         _refuse_more(words)
         method_of(ctx.app)()

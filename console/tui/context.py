@@ -21,13 +21,13 @@ from console.monitor.sampler import Reading
 from console.tui.findings import QueueKey
 from console.tui.jobs import ActionRuns
 from console.tui.open_connection import OpenConnection, Recordings
+from console.tui.player import Replay
 from console.tui.store import RightsText, Store, Traits
 from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
 from console.views.view import Display
 
 if TYPE_CHECKING:
-    from console.tui.app import ConsoleApp
-    from console.tui.replay import Replay
+    from console.tui.navigation import Navigation
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Context:
 
     store: Store
     clock: Clock
-    navigator: ConsoleApp
+    navigator: Navigation
     feeds: Sequence[Feed] = ()
     connections: Mapping[str, OpenConnection] = field(default_factory=dict)
     zone: tzinfo | None = UTC

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from console.catalog import Queue
 from console.designs import DESIGNS, presets
@@ -24,10 +24,8 @@ from console.monitor.recording.segments import (
     standby_of,
 )
 from console.monitor.sampler import Reading
+from console.tui.player import Replay
 from console.tui.store import Store
-
-if TYPE_CHECKING:
-    from console.tui.replay import Replay
 
 BACK = timedelta(hours=1)
 """How far before a position the charts are filled..."""
@@ -216,7 +214,7 @@ class ReplayThread:
 
     def __init__(
         self,
-        replay: "Replay",
+        replay: Replay,
         new_store: Callable[[datetime], Store],
         show: Callable[[ReplayStep], None],
     ) -> None:

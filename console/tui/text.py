@@ -1,7 +1,7 @@
 """Text on a screen: safe, shortened, styled by meaning, and redrawn only when it changes."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from rich.cells import cell_len, set_cell_size
 from rich.style import Style
@@ -14,8 +14,12 @@ from console.config.values import COLORS
 from console.errors import ConsoleError
 from console.monitor.limits import Severity
 
-if TYPE_CHECKING:
-    from console.tui.app import ConsoleApp
+
+class _Styled(Protocol):
+    """The app, as far as texts need it."""
+
+    def style_named(self, name: str) -> Style: ...
+
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -89,7 +93,7 @@ def style_of(widget: Widget, name: str) -> Style:
     """The style of this name in the style sheet; by default on the widget's own background."""
     if not name:
         return Style.null()
-    return cast("ConsoleApp", widget.app).style_named(name)
+    return cast("_Styled", widget.app).style_named(name)
 
 
 def mark_style(color: str) -> str:

@@ -8,7 +8,8 @@ from console import decisions
 from console.actions import archive, execute, requeue, reschedule, restore
 from console.actions import plan as planning
 from console.actions.execute import Control
-from console.actions.rows import MessageAction
+from console.actions.message_action import MessageAction
+from console.actions.message_plan import Plan as MessagePlan
 from console.audit import Ledger, Outcome
 from console.catalog import Queue
 from console.errors import UsageError
@@ -65,7 +66,7 @@ def _message_plan(
 def _move(
     target: Target,
     action: MessageAction,
-    found: planning.Plan,
+    found: MessagePlan,
     values: Params,
     control: Control,
     on_progress: OnProgress,
@@ -97,7 +98,7 @@ def _result_of(done: execute.Result) -> Result:
     )
 
 
-def _plan_of(found: planning.Plan, run: Callable[[Control, OnProgress], Result]) -> Plan:
+def _plan_of(found: MessagePlan, run: Callable[[Control, OnProgress], Result]) -> Plan:
     return Plan(
         found.subject,
         found.queue,

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from console.cli.verbs import cli
-from console.verbs import VERBS, get_verb
+from console.verbs import get_verb
+from console.verbs.index import VERBS
 from tests.call_path import MOST, files_on_call_path
 from tests.cli.calls import Console, command
 from tests.cli.conftest import Install

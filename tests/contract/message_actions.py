@@ -10,9 +10,10 @@ from console import audit
 from console.actions import execute, plan
 from console.actions.archive import Purge
 from console.actions.execute import Batching, Result
-from console.actions.plan import Plan
+from console.actions.message_action import MessageAction
+from console.actions.message_plan import Plan
 from console.actions.restore import Restore
-from console.actions.rows import MessageAction, SelectionCriteria
+from console.actions.rows import SelectionCriteria
 from console.audit import Ledger
 from console.monitor.filters import parse
 from console.monitor.message import Message

@@ -11,8 +11,8 @@ from console import audit
 from console.actions import execute
 from console.actions.archive import Archive, Purge
 from console.actions.execute import Batching
+from console.actions.message_action import MessageAction
 from console.actions.requeue import Release, Requeue
-from console.actions.rows import MessageAction
 from console.audit import Outcome
 from console.figures import COUNTED
 from console.formats import count

@@ -14,8 +14,9 @@ from console.actions import execute, plan, rows
 from console.actions.adopt import adopt
 from console.actions.archive import Archive, Purge
 from console.actions.execute import Batching, Control, Progress
+from console.actions.message_action import MessageAction
 from console.actions.requeue import Release, Requeue
-from console.actions.rows import MessageAction, QueueSelection, SelectionCriteria, Storage
+from console.actions.rows import QueueSelection, SelectionCriteria, Storage
 from console.audit import ImbalanceError
 from console.designs import DESIGNS, design
 from console.engines import Database, Timeouts, open_database

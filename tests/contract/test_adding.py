@@ -80,7 +80,7 @@ def test_an_engine_can_be_added(copy: Copy, database_url: str) -> None:
 def test_a_verb_can_be_added(copy: Copy, database_url: str) -> None:
     copy.add(OWN / "tell.py", "console/verbs/tell.py")
     copy.edit(
-        "console/verbs/__init__.py",
+        "console/verbs/index.py",
         ("VERBS = {\n", 'VERBS = {\n    "tell": ("verbs.tell", "leave a word about it"),\n'),
     )
     copy.edit(
@@ -89,7 +89,7 @@ def test_a_verb_can_be_added(copy: Copy, database_url: str) -> None:
     copy.use("use_tell", database_url)
     assert copy.touched == [
         "console/verbs/tell.py",
-        "console/verbs/__init__.py",
+        "console/verbs/index.py",
         "console/designs/model.py",
     ]
 

@@ -10,9 +10,9 @@ from sqlalchemy import make_url
 
 from console.actions.adopt import adopt, forget
 from console.actions.archive import Purge
+from console.actions.message_action import MessageAction
 from console.actions.requeue import Release, Requeue, RequeueTo
 from console.actions.reschedule import Reschedule
-from console.actions.rows import MessageAction
 from console.catalog import look_up
 from console.clock import utc
 from console.designs import DESIGNS

@@ -12,6 +12,7 @@ from console import audit, catalog
 from console.actions import execute, plan
 from console.actions.archive import Purge
 from console.actions.execute import Batching, Progress
+from console.actions.message_plan import Plan
 from console.actions.push import push_many
 from console.catalog import Queue
 from console.engines import Database, Timeouts, open_database, time_limit
@@ -37,7 +38,7 @@ COUNTED = b"UPDATE dbq.action"
 """The last statement of a batch before its commit."""
 
 
-def purge(database: Database, queue: Queue) -> tuple[Purge, plan.Plan]:
+def purge(database: Database, queue: Queue) -> tuple[Purge, Plan]:
     with database.transaction("read the queue", read_only=True) as connection:
         action = Purge(MessageSource.of(connection, queue))
     return action, plan.make(database, action)

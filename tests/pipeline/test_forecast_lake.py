@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from console import forecast_files
-from console.doctor.unusual import seen_in_hour
+from console.doctor.traffic import seen_in_hour
 from console.monitor.recording import forecast as reader
 from console.monitor.recording.segments import SAMPLES
 from console.pipeline.lake import Lake

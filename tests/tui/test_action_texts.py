@@ -24,7 +24,8 @@ from console.errors import ConsoleError, RefusedError, UsageError
 from console.monitor.filters import FORMS as FILTER_FORMS
 from console.monitor.filters import line_of
 from console.rights import Rights
-from console.verbs import VERBS, all_verbs, get_verb
+from console.verbs import all_verbs, get_verb
+from console.verbs.index import VERBS
 from console.verbs.parameters import (
     DURATION,
     FILTER,

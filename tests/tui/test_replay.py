@@ -18,7 +18,8 @@ from console.errors import UsageError
 from console.monitor.recording.history import NothingRecordedError
 from console.tui.dialogs.dialog import SeekDialog
 from console.tui.findings import QueueKey
-from console.tui.replay import SPEEDS, Player, ReplayApp, moment_of, open_replay
+from console.tui.player import SPEEDS, Player, moment_of, open_replay
+from console.tui.replay import ReplayApp
 from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.queue import QueueScreen
 from console.tui.series import SPANS

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from console.actions import MOST_BATCH
 from console.actions.execute import CANARY, Batching, Control
-from console.actions.plan import Plan, _Count
+from console.actions.message_plan import Plan
+from console.actions.plan import _Count
 from console.audit import ImbalanceError, Ledger
 from console.catalog import installed_queue
 from console.designs import design

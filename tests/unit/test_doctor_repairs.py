@@ -14,8 +14,9 @@ from console.doctor.repairs import VerbRepair
 from console.engines import open_database
 from console.monitor.limits import DEFAULTS
 from console.rights import Rights
-from console.verbs import VERBS, get_verb
+from console.verbs import get_verb
 from console.verbs import verb as verb_module
+from console.verbs.index import VERBS
 from console.verbs.verb import OnProgress, Params, Plan, Result, Target
 
 SECONDS = 120.0

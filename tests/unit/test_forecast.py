@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from console import clock
 from console.doctor import unusual
 from console.doctor.context import CheckContext
-from console.doctor.unusual import TrafficForecasts
+from console.doctor.traffic import TrafficForecasts
 from console.forecast_files import HOUR_SECONDS, HOURS
 from console.monitor.recording import forecast
-from console.monitor.recording.forecast import Band, Expected, Filling, Forecast, full_after
+from console.monitor.recording.forecast import Band, Expected, Forecast, full_after
 from console.monitor.sample import QueueSample
-from console.monitor.snapshot import QueueSnapshot, snapshot
+from console.monitor.snapshot import Filling, QueueSnapshot, snapshot
 from tests.unit.test_snapshot import NOTHING, queue
 
 NOW = datetime(2026, 3, 23, 9, 20, tzinfo=UTC)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.config import ConfigurationError, load
-from console.config.notifications import targets
+from console.config.receivers import targets
 from console.designs import DESIGNS
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.monitor.limits import Severity

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.notify import http
-from console.notify.targets import NotSentError
+from console.notify.sending import NotSentError
 from tests.receivers import Receiver, receiving
 
 SECRET = "Qx7Rk2Vb9Lm4"

@@ -3,7 +3,6 @@
 Too few days have no forecast, nor has an hour of the week that was recorded too seldom.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -15,7 +14,7 @@ from console import forecast_files
 from console.forecast_files import BOUNDS, HOUR_SECONDS, HOURS, LEAST_DAYS, MEASURES
 from console.formats import numbered
 from console.monitor.recording.reader import Rollups
-from console.monitor.snapshot import QueueSnapshot
+from console.monitor.snapshot import Filling, QueueSnapshot
 
 LEAST_GROWTH = 0.01
 """Of the pushes of an hour: less growth is within the error of measured rates, which adds up over a
@@ -70,26 +69,6 @@ class Expected:
 
 
 _UNKNOWN = Expected()
-
-
-@dataclass(frozen=True)
-class Filling:
-    """When a ring is full at the usual rates of its hours."""
-
-    seconds: float
-    day: str
-    """`Monday`."""
-
-    @property
-    def text(self) -> str:
-        """`at Monday's rate: 03:40`."""
-        minutes = math.ceil(round(self.seconds, 3) / 60)
-        days, rest = divmod(minutes, 24 * 60)
-        days_text = f"{days} d " if days else ""
-        return f"at {self.day}'s rate: {days_text}{rest // 60:02}:{rest % 60:02}"
-
-    def as_json(self) -> dict[str, object]:
-        return {"seconds": round(self.seconds, 3), "day": self.day}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, Protocol, cast
 
 from rich.text import Text
 from textual import events
@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.containers import Vertical
+from textual.screen import Screen
 from textual.widgets import Input
 
 from console.designs import DESIGNS
@@ -32,15 +33,13 @@ from console.tui.context import Closable
 from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import QueueKey
 from console.tui.text import Paragraph, describe_error, plain, style_of
-from console.verbs import VERBS, get_verb
+from console.verbs import get_verb
+from console.verbs.index import VERBS
 from console.verbs.parameters import Placement
 from console.verbs.pipeline import ABOUT_A_QUEUE
 from console.verbs.pipeline import BY_NAME as JOBS
 from console.verbs.queues import ADOPT, INSTALL, SMOKE
 from console.verbs.trials import BENCH
-
-if TYPE_CHECKING:
-    from console.tui.app import ConsoleApp
 
 Entry = tuple[str, str, str]
 """Name, help, command line."""
@@ -61,12 +60,18 @@ class Palette(Closable, CommandPalette):
             event.prevent_default()
 
 
+class _HasCommands(Protocol):
+    """The app, as far as its palette needs it."""
+
+    def command_context(self, screen: Screen[object]) -> CommandContext: ...
+
+
 class ConsoleCommands(Provider):
     """The verbs of the queue under the cursor, the screens, the queues, the themes."""
 
     @property
     def _ctx(self) -> CommandContext:
-        return cast("ConsoleApp", self.app).command_context(self.screen)
+        return cast("_HasCommands", self.app).command_context(self.screen)
 
     async def discover(self) -> Hits:
         """Before anything is typed: first what applies to the queue under the cursor."""

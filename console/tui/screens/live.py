@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -12,12 +12,10 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
 from console.tui.context import FEW_CONNECTIONS, Closable, Context
+from console.tui.navigation import Navigation
 from console.tui.text import Paragraph, plain, style_of
 from console.tui.widgets.keyed_table import MarkedTable
 from console.tui.widgets.summary import BackgroundLine, ConnectionLines, KeyFooter
-
-if TYPE_CHECKING:
-    from console.tui.app import ConsoleApp
 
 _FRESH_SECONDS = 1.25
 """Ages on the screen need no drawing of their own within this time of a reading."""
@@ -67,7 +65,7 @@ class LiveScreen(Closable, Screen[None]):
         """Of the last reading, by `time.monotonic()`."""
 
     @property
-    def navigator(self) -> "ConsoleApp":
+    def navigator(self) -> Navigation:
         return self.context.navigator
 
     def compose(self) -> ComposeResult:

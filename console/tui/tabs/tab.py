@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from rich.text import Text
 from textual import events
@@ -19,6 +19,7 @@ from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import QueueKey
 from console.tui.jobs import LatestQuery
+from console.tui.navigation import Navigation
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import LiveScreen
 from console.tui.text import (
@@ -36,9 +37,6 @@ from console.tui.views import QueueView
 from console.tui.widgets.browser import COPY_KEYS, SORT_KEYS, Browser, filter_keys
 from console.tui.widgets.keyed_table import ListTable, MarkedTable
 from console.views.view import Column, Line, Source, Subject, View, no_database
-
-if TYPE_CHECKING:
-    from console.tui.app import ConsoleApp
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -198,7 +196,7 @@ class QueueTab(Vertical):
         return self.context.conn(self.key)
 
     @property
-    def navigator(self) -> "ConsoleApp":
+    def navigator(self) -> Navigation:
         return self.context.navigator
 
     def poll(self) -> None:
