@@ -1,4 +1,4 @@
-"""No module imports itself by way of others, neither when it is loaded, nor later, nor for types."""
+"""No module imports itself by way of others: when it is loaded, later, or for types."""
 
 import ast
 from collections.abc import Iterator
