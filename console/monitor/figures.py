@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from console import figures, sql
 from console.catalog import Queue
 from console.designs import Flow
-from console.figures import AGE, COUNTED, READY
+from console.figures import AGE, COUNTED, READY, STUCK
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
 _READ = [figure for figure in figures.FIGURES if figure.rows_read]
-STATES = tuple(one.name for one in _READ if one.unit is figures.MESSAGES and not one.within)
+STATES = tuple(one.name for one in _READ if one.unit is figures.MESSAGES and one is not STUCK)
 """The counts that do not overlap."""
 
 FIGURES = tuple(one.name for one in sorted(_READ, key=lambda of: of not in {READY, AGE}))
