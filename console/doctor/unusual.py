@@ -14,8 +14,8 @@ from console.errors import ConsoleError
 from console.figures import FORECASTS
 from console.forecast_files import BAND_PERCENT, HOUR_SECONDS
 from console.formats import count
-from console.monitor.figures import Key, key_of
 from console.monitor.limits import Severity
+from console.monitor.rates import Key, key_of
 from console.monitor.recording import forecast
 from console.monitor.recording.forecast import Band, Forecast
 from console.monitor.recording.reader import RecordReader, Rollups
