@@ -1,7 +1,7 @@
 """The table of figures: what each is, and how it is sampled, shown, added up, limited and stored.
 
 All that shows, records or limits figures is made from this table. A figure is added by a line in
-FIGURES, and in `monitor/snapshot.py` by its field and its value.
+FIGURES, its place in SHOWN, and by its field and its value in `monitor/snapshot.py`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ COUNTED = 10_000
 """Rows of a state are counted up to here; one more means: there are more."""
 RING = "ring"
 """What a figure needs that only rings have; other needs are states."""
-LAST = 100
 
 
 @dataclass(frozen=True)
 class Unit:
     exact: Callable[[float], str]
+    symbol: str
+    """In performance data."""
     most: float
     """A larger recorded value is an error and counts as unknown: a day's total fits a bigint."""
     scale: int = 1
@@ -45,11 +46,11 @@ def _share(part: float) -> str:
     return f"{int(part * 100 + 1e-9)} %"  # rounded down: at 99.9 % a ring still takes pushes
 
 
-MESSAGES = Unit(_count, 1e12)
-SECONDS = Unit(_duration, 1e10, scale=1_000)
-PER_SECOND = Unit(rate, 1e7, mean=True)
-LATENCY = Unit(_duration, 1e7, scale=1_000_000)
-SHARE = Unit(_share, 1.0)
+MESSAGES = Unit(_count, "", 1e12)
+SECONDS = Unit(_duration, "s", 1e10, scale=1_000)
+PER_SECOND = Unit(rate, "", 1e7, mean=True)
+LATENCY = Unit(_duration, "s", 1e7, scale=1_000_000)
+SHARE = Unit(_share, "%", 1.0)
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,8 @@ class Figure:
     """A state, or RING: other designs do not have the figure."""
     optional: bool = False
     """There may be none: it is not unknown then."""
-    within: str = ""
-    """The count that it is a part of."""
     rows_read: int = 0
     """How many rows a sample reads for it at most; 0: none."""
-    place: int = LAST
-    """Where it stands among those that are shown; 0: nowhere."""
     heading: str | None = None
     """Of its column in `status`, if not the title; empty: it has none."""
     words: str = ""
@@ -102,64 +99,56 @@ class Figure:
 
 
 READY = Figure(
-    "ready", "ready", MESSAGES, needs="ready", rows_read=COUNTED + 1, place=1, width=7, add_up=sum,
+    "ready", "ready", MESSAGES, needs="ready", rows_read=COUNTED + 1, width=7, add_up=sum,
     gauge="ready_messages", help="Messages that can be popped now.",
 )  # fmt: skip
 SCHEDULED = Figure(
-    "scheduled", "scheduled", MESSAGES, needs="scheduled", rows_read=COUNTED + 1, place=11,
-    heading="due", gauge="scheduled_messages", help="Messages scheduled for later.",
+    "scheduled", "scheduled", MESSAGES, needs="scheduled", rows_read=COUNTED + 1, heading="due",
+    gauge="scheduled_messages", help="Messages scheduled for later.",
 )  # fmt: skip
 CLAIMED = Figure(
-    "claimed", "claimed", MESSAGES, needs="claimed", rows_read=COUNTED + 1, place=7, width=7,
-    narrow=False, add_up=sum, gauge="claimed_messages",
-    help="Messages popped and not yet finished.",
+    "claimed", "claimed", MESSAGES, needs="claimed", rows_read=COUNTED + 1, width=7, narrow=False,
+    add_up=sum, gauge="claimed_messages", help="Messages popped and not yet finished.",
 )  # fmt: skip
 STUCK = Figure(
-    "stuck", "stuck", MESSAGES, needs="claimed", within="claimed", rows_read=COUNTED + 1, place=8,
-    width=5, alarm="critical", add_up=sum, gauge="stuck_messages",
-    help="Claims held for longer than stuck_after.",
+    "stuck", "stuck", MESSAGES, needs="claimed", rows_read=COUNTED + 1, width=5, alarm="critical",
+    add_up=sum, gauge="stuck_messages", help="Claims held for longer than stuck_after.",
 )  # fmt: skip
 ERRORS = Figure(
-    "errors", "errors", MESSAGES, needs="error", rows_read=COUNTED + 1, place=9, width=6,
-    alarm="warning", add_up=sum, gauge="error_messages",
-    help="Messages that failed and wait for an operator.",
+    "errors", "errors", MESSAGES, needs="error", rows_read=COUNTED + 1, width=6, alarm="warning",
+    add_up=sum, gauge="error_messages", help="Messages that failed and wait for an operator.",
 )  # fmt: skip
 DONE = Figure(
-    "done", "done", MESSAGES, needs="done", rows_read=COUNTED + 1, place=10,
+    "done", "done", MESSAGES, needs="done", rows_read=COUNTED + 1,
     gauge="done_messages", help="Messages processed and not yet archived.",
 )  # fmt: skip
 AGE = Figure(
-    "age_seconds", "age", SECONDS, rows_read=1, place=2, words="age of the oldest", width=11,
-    add_up=max, gauge="age_seconds",
-    help="Age of the oldest message that is ready.",
+    "age_seconds", "age", SECONDS, rows_read=1, words="age of the oldest", width=11, add_up=max,
+    gauge="age_seconds", help="Age of the oldest message that is ready.",
 )  # fmt: skip
-PUSH = Figure(
-    "push_per_second", "push/s", PER_SECOND, place=3, width=8, narrow=False, add_up=sum,
-)  # fmt: skip
-POP = Figure(
-    "pop_per_second", "pop/s", PER_SECOND, place=4, width=8, narrow=False, add_up=sum,
-)  # fmt: skip
+PUSH = Figure("push_per_second", "push/s", PER_SECOND, width=8, narrow=False, add_up=sum)
+POP = Figure("pop_per_second", "pop/s", PER_SECOND, width=8, narrow=False, add_up=sum)
 GAP = Figure(
-    "gap", "gap", MESSAGES, needs=RING, place=5, words="push/pop sequence gap", width=7, add_up=sum,
-    may_be_negative=True, gauge="gap_messages",
-    help="Next push number minus next pop number of a ring.",
+    "gap", "gap", MESSAGES, needs=RING, words="push/pop sequence gap", width=7, add_up=sum,
+    may_be_negative=True,
+    gauge="gap_messages", help="Next push number minus next pop number of a ring.",
 )  # fmt: skip
 CAPACITY = Figure(
-    "capacity", "capacity", MESSAGES, needs=RING, place=6, heading="", words="slots",
-    in_history=False, gauge="capacity_messages", help="Slots of a ring.",
+    "capacity", "capacity", MESSAGES, needs=RING, heading="", words="slots", in_history=False,
+    gauge="capacity_messages", help="Slots of a ring.",
 )  # fmt: skip
 HOLDERS = Figure(
-    "holders", "writers", MESSAGES, place=0, in_history=False, gauge="open_transactions",
-    help="Open transactions that hold rows of the queue.",
+    "holders", "writers", MESSAGES, in_history=False,
+    gauge="open_transactions", help="Open transactions that hold rows of the queue.",
 )  # fmt: skip
-HELD = Figure("held_seconds", "held for", SECONDS, optional=True, place=0, in_history=False)
+HELD = Figure("held_seconds", "held for", SECONDS, optional=True, in_history=False)
 
 FIGURES = (
     *(READY, SCHEDULED, CLAIMED, STUCK, ERRORS, DONE),
     *(AGE, PUSH, POP, GAP, CAPACITY, HOLDERS, HELD),
 )
 BY_NAME = {figure.name: figure for figure in FIGURES}
-SHOWN = tuple(sorted((f for f in FIGURES if f.place), key=lambda f: f.place))
+SHOWN = (READY, AGE, PUSH, POP, GAP, CAPACITY, CLAIMED, STUCK, ERRORS, DONE, SCHEDULED)
 """In the order of their columns."""
 CHARTS = {
     "depth": (READY, CLAIMED, ERRORS),
@@ -172,7 +161,7 @@ FORECASTS = {"pushes": PUSH, "pops": POP}
 COLUMNS = tuple(figure for figure in SHOWN if figure.heading != "")
 
 SAMPLE_LATENCY = Figure(
-    "latency_seconds", "sample latency", Unit(_duration, 1e6, 1_000_000, mean=True)
+    "latency_seconds", "sample latency", Unit(_duration, "s", 1e6, 1_000_000, mean=True)
 )
 """Of the sample that the figures are from."""
 LATENCY_KINDS = ("waiting", "processing")
@@ -230,7 +219,7 @@ OVERDUE = Limit(
     "overdue", SECONDS, "due {} ago", defaults=("5m", None),
     maximum="A message that is due for longer than this, and not taken, is CRITICAL.",
 )  # fmt: skip
-LIMITS = (
+_LIMITS = (
     Limit(
         "depth", MESSAGES, "{} ready", READY,
         maximum="More ready messages than this are CRITICAL.",
@@ -244,8 +233,8 @@ LIMITS = (
     ),
     *(FULL, ERROR_LIMIT, ERROR_SHARE, STUCK_LIMIT, OVERDUE),
 )  # fmt: skip
-LIMIT_BY_NAME = {limit.name: limit for limit in LIMITS}
+LIMITS = {limit.name: limit for limit in _LIMITS}
 JUDGED = sorted(
-    ((limit, limit.figure) for limit in LIMITS if limit.figure), key=lambda pair: pair[0] is FULL
+    ((limit, limit.figure) for limit in _LIMITS if limit.figure), key=lambda pair: pair[0] is FULL
 )
 """Those of the figures of a sample: of a ring's capacity last."""

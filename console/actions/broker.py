@@ -23,9 +23,9 @@ from console.catalog import Kind, Queue
 from console.engines import Database, retry_transient
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.figures import COUNTED
-from console.monitor.figures import BrokerHealth, health
 from console.monitor.filters import Filters
 from console.monitor.message import Message
+from console.monitor.rates import BrokerHealth, health
 from console.monitor.scan_query import MessageSource
 
 if TYPE_CHECKING:

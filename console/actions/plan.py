@@ -18,9 +18,9 @@ from console.actions.rows import SelectionCriteria
 from console.catalog import Queue
 from console.engines import Database, Session
 from console.errors import ConsoleError, RefusedError, UsageError
-from console.monitor.figures import STATES, StatusRow
 from console.monitor.filters import NOTHING, Filters
 from console.monitor.message import Message
+from console.monitor.rates import STATES, StatusRow
 from console.monitor.sample import ArchivedRow, EstimateRow, QueueSample
 from console.monitor.scan_query import MessageSource
 from console.monitor.snapshot import snapshot

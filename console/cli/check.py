@@ -19,18 +19,7 @@ from console.decisions import Decision
 from console.engines import Database
 from console.engines.standby import Standby
 from console.errors import ConnectionFailedError, ConsoleError
-from console.figures import (
-    CAPACITY,
-    FULL,
-    JUDGED,
-    LIMITS,
-    MESSAGES,
-    OVERDUE,
-    SECONDS,
-    SHARE,
-    STUCK_LIMIT,
-    Limit,
-)
+from console.figures import CAPACITY, FULL, JUDGED, LIMITS, OVERDUE, STUCK_LIMIT, Limit
 from console.formats import UNKNOWN, numbered, plain
 from console.monitor.limits import (
     NO_LIMITS,
@@ -131,11 +120,10 @@ class CheckedFigure:
 
         Such a value can only be a number, so an estimate is marked by a second one.
         """
-        unit = {SECONDS: "s", SHARE: "%"}.get(self.limit.unit, "")
         value = (
             "U"
             if self.value is None or math.isinf(self.value)
-            else f"{self._scaled(self.value)}{unit}"
+            else f"{self._scaled(self.value)}{self.limit.unit.symbol}"
         )
         low, high = (self._range(one) for one in (self.limits.warning, self.limits.critical))
         least = "" if self.limit is FULL else "0"
@@ -146,12 +134,12 @@ class CheckedFigure:
         """The range of good values as plugins write it: they include N, our limits exclude it."""
         if limit is None:
             return ""
-        if self.limit.unit is not MESSAGES:
+        if self.limit.unit.symbol:
             return f"@{self._scaled(limit)}:"
         return f"{limit - 1:.0f}"
 
     def _scaled(self, number: float) -> str:
-        if self.limit.unit is SHARE:
+        if self.limit.unit.symbol == "%":
             number *= 100
         return f"{number:.3f}".rstrip("0").rstrip(".")
 
@@ -213,7 +201,7 @@ class Checked:
             "status": self.severity.word,
             "problem": self.problem,
             "figures": {
-                f"{one.name}_seconds" if one.limit.unit is SECONDS else one.name: {
+                f"{one.name}_seconds" if one.limit.unit.symbol == "s" else one.name: {
                     "value": None if one.value == math.inf else one.value,  # not in JSON
                     "status": one.severity.word,
                     "warning": one.limits.warning,
@@ -281,7 +269,7 @@ def _figures(
 def _limits(limit: Limit, most: Maximums, configured: Limits) -> Limits:
     """Critical above the maximum, if one is given: of counts from the next number on."""
     given = most.get(limit.name)
-    return configured if given is None else Limits(critical=given + (limit.unit is MESSAGES))
+    return configured if given is None else Limits(critical=given + (not limit.unit.symbol))
 
 
 _COUNT = click.IntRange(min=0)
@@ -290,9 +278,9 @@ _PLUGIN_STATUS = {Severity.OK: 0, Severity.WARNING: 1, Severity.CRITICAL: 2, Sev
 
 
 def _maximum_options(command: Command) -> Command:
-    for limit in reversed(LIMITS):
+    for limit in reversed(LIMITS.values()):
         if limit.maximum:
-            of, sign = (DURATION, "T") if limit.unit is SECONDS else (_COUNT, "N")
+            of, sign = (DURATION, "T") if limit.unit.symbol else (_COUNT, "N")
             option = click.option(f"--max-{limit.name}", type=of, metavar=sign, help=limit.maximum)
             command = option(command)
     return command

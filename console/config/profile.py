@@ -125,7 +125,7 @@ def _limits(limit: figures.Limit) -> LimitKeys:
     )
 
 
-LIMITS = {limit.name: _limits(limit) for limit in figures.LIMITS if limit.configured}
+LIMITS = {limit.name: _limits(limit) for limit in figures.LIMITS.values() if limit.configured}
 
 _ALL: tuple[ConfigKey[Any], ...] = (
     *(URL, PASSWORD, RIGHTS, PRODUCTION, POOLED, CONSUMERS, GROUP, COLOR),

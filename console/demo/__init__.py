@@ -22,7 +22,7 @@ from console.demo.child import Child, signals_deferred, signals_noted
 from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
 from console.errors import ConsoleError
-from console.monitor.figures import Rates, RateWindow
+from console.monitor.rates import Rates, RateWindow
 from console.monitor.sample import SAMPLING_TIMEOUTS, DatabaseSample, take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
 

@@ -9,8 +9,8 @@ from console.doctor.context import MOST, CheckContext, CheckGroup, counted
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import enable_queue, end_conversations
 from console.formats import duration
-from console.monitor.figures import BrokerHealth, health
 from console.monitor.limits import Severity
+from console.monitor.rates import BrokerHealth, health
 
 MANY_CONVERSATIONS = 1_000
 """One for each session, or two for a message in delivery, are normal; this many more are not."""

@@ -33,9 +33,9 @@ from console.doctor.stopped_consumers import (
 )
 from console.doctor.traffic import TrafficForecasts
 from console.engines import Database
-from console.monitor.figures import Key, RateWindow, key_of
 from console.monitor.limits import ThresholdsOf, defaults_of, silence_for
 from console.monitor.message import Masks
+from console.monitor.rates import Key, RateWindow, key_of
 from console.monitor.sample import DatabaseSample, QueueSample, take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
 

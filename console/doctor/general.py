@@ -19,7 +19,7 @@ from console.doctor.context import (
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import archive_done, maintain_queue, resize
 from console.doctor.sessions import holder
-from console.figures import LIMIT_BY_NAME
+from console.figures import LIMITS
 from console.formats import duration
 from console.monitor.activity import Session, find_objects, sample_activity
 from console.monitor.known_waits import explain
@@ -132,7 +132,7 @@ def check_limits(context: CheckContext, seen: QueueSnapshot) -> Iterator[Finding
 def _cause(seen: QueueSnapshot, one: Exceeded) -> str:
     if seen.paused is not None and one.figure != "errors":
         return f"it is {seen.paused.words}"
-    return LIMIT_BY_NAME[one.figure].cause
+    return LIMITS[one.figure].cause
 
 
 def _consequence(one: Exceeded, queue: Queue) -> str:

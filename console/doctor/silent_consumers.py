@@ -22,8 +22,8 @@ from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import count, duration, moment
 from console.monitor.consumer_watch import ConsumerWatch
 from console.monitor.consumers import Consumer, Consumers, consumer_of, latest
-from console.monitor.figures import Key, key_of
 from console.monitor.limits import Severity
+from console.monitor.rates import Key, key_of
 from console.monitor.snapshot import QueueSnapshot
 from console.monitor.statement_text import POP
 

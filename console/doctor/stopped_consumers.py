@@ -20,9 +20,9 @@ from console.doctor.repairs import skip
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import count, duration
-from console.monitor.figures import Key, StatusRow, key_of, undone_pops
 from console.monitor.limits import Severity, Thresholds, ThresholdsOf
 from console.monitor.owners import Evidence
+from console.monitor.rates import Key, StatusRow, key_of, undone_pops
 from console.monitor.sample import DatabaseSample, QueueSample
 from console.monitor.sample_queries import limit_transaction
 from console.monitor.snapshot import QueueSnapshot, snapshot

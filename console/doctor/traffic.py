@@ -11,7 +11,7 @@ from console import clock, rollup_files
 from console.errors import ConsoleError
 from console.figures import FORECASTS
 from console.forecast_files import HOUR_SECONDS
-from console.monitor.figures import Key
+from console.monitor.rates import Key
 from console.monitor.recording import forecast
 from console.monitor.recording.forecast import Forecast
 from console.monitor.recording.reader import RecordReader, Rollups

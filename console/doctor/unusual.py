@@ -8,8 +8,8 @@ from console.doctor.finding import Code, Finding
 from console.figures import FORECASTS
 from console.forecast_files import BAND_PERCENT
 from console.formats import count
-from console.monitor.figures import key_of
 from console.monitor.limits import Severity
+from console.monitor.rates import key_of
 from console.monitor.recording.forecast import Band
 
 UNUSUAL = Code(

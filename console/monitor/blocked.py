@@ -8,7 +8,7 @@ from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import duration, numbered
 from console.monitor.activity import Activity, Session, find_objects, sample_activity
-from console.monitor.figures import Key, key_of
+from console.monitor.rates import Key, key_of
 from console.monitor.wait_graph import Node
 
 _WHOLE_TABLE = {"relation", "OBJECT"}

@@ -20,8 +20,8 @@ from console.engines import Database, Product
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError
 from console.monitor.activity import SAMPLE_TIMEOUT_SECONDS, Objects, document, find_objects
 from console.monitor.consumers import Consumer, Consumers
-from console.monitor.figures import Key, key_of
 from console.monitor.owners import owner_of
+from console.monitor.rates import Key, key_of
 from console.monitor.sample_queries import groups, limit_transaction
 from console.monitor.statement_text import (
     POP,

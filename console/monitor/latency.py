@@ -16,7 +16,7 @@ from console import formats
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.figures import LATENCIES, LATENCY_KINDS, PERCENTILES
-from console.monitor.figures import Key, key_of
+from console.monitor.rates import Key, key_of
 
 EVERY_SECONDS = 10.0
 WITHIN_SECONDS = 300.0

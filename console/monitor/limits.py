@@ -14,17 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from console.catalog import STUCK_AFTER_SECONDS, Queue
 from console.decisions import Decision
-from console.figures import (
-    ERROR_LIMIT,
-    ERROR_SHARE,
-    FULL,
-    JUDGED,
-    LIMIT_BY_NAME,
-    LIMITS,
-    OVERDUE,
-    Figure,
-    Limit,
-)
+from console.figures import ERROR_LIMIT, ERROR_SHARE, FULL, JUDGED, LIMITS, OVERDUE, Figure, Limit
 from console.formats import parse_duration
 
 if TYPE_CHECKING:
@@ -124,7 +114,7 @@ DEFAULTS = Thresholds(
     STUCK_AFTER_SECONDS,
     {
         limit.name: Limits(*map(_default, limit.defaults))
-        for limit in LIMITS
+        for limit in LIMITS.values()
         if limit.defaults != (None, None)
     },
 )
@@ -166,7 +156,7 @@ class Exceeded:
             return "due at -infinity"
         if self.figure == OVERDUE.name and not self.value:
             return "none overdue"
-        limit = LIMIT_BY_NAME[self.figure]
+        limit = LIMITS[self.figure]
         value = limit.unit.text(self.value, estimated=self.estimated)
         return limit.words.format(value) + self._slowest
 
@@ -183,7 +173,7 @@ class Exceeded:
     @property
     def limit_text(self) -> str:
         """`10,000`, `90 %`, `1 min`."""
-        return LIMIT_BY_NAME[self.figure].unit.text(self.limit)
+        return LIMITS[self.figure].unit.text(self.limit)
 
 
 def judge(figures: JudgedFigures, thresholds: Thresholds) -> tuple[Exceeded, ...]:

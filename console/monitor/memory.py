@@ -8,8 +8,8 @@ from console import sql
 from console.catalog import Queue
 from console.engines import Product
 from console.figures import COUNTED
-from console.monitor.figures import FIGURES, Key, StatusRow, key_of
 from console.monitor.latency import LatencySamples
+from console.monitor.rates import MAY_BE_SLOW, Key, StatusRow, key_of
 
 RECOUNT_EVERY = 10
 """A deep state is counted in one of this many samples, and estimated in the others."""
@@ -78,7 +78,7 @@ class Memory:
     def slow(self, queue: Queue) -> tuple[str, ...]:
         """The figures that were or may be too slow."""
         known = self._slow.get(key_of(queue), {})
-        return tuple(figure for figure in FIGURES if figure in known)
+        return tuple(figure for figure in MAY_BE_SLOW if figure in known)
 
     def due(self, queue: Queue) -> tuple[str, ...]:
         """The slow figures that may be tried again."""

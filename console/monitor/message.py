@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
-from console.monitor.figures import known_age
 from console.monitor.filters import Filters
+from console.monitor.rates import known_age
 from console.monitor.scans import Scan, ScanKey, ScanRequest
 from console.monitor.wording import TEXT_LENGTH
 

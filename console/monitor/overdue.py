@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from console import sql
-from console.monitor.figures import age_as_of
+from console.monitor.rates import age_as_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -16,10 +16,10 @@ from console.catalog import Acting, Queue
 from console.engines import CONSUMERS, Database, product_of
 from console.monitor.activity import Key as SessionKey
 from console.monitor.activity import RowHolder
-from console.monitor.figures import Key, age_as_of, key_of
 from console.monitor.filters import Filters
 from console.monitor.memory import Memory
 from console.monitor.messages import read_page
+from console.monitor.rates import Key, age_as_of, key_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -20,13 +20,13 @@ from console.engines import Database, Session, Timeouts, product_of, time_limit
 from console.engines.standby import Standby, read_standby
 from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import UNKNOWN
-from console.monitor import figures, known_queues, owners
+from console.monitor import known_queues, owners, rates
 from console.monitor.blocked import blocked_words
-from console.monitor.figures import STATES, Key, StatusRow, age_as_of, key_of
 from console.monitor.latency import Latency, TimesRow, statement_of
 from console.monitor.limits import silences_of
 from console.monitor.memory import Memory
 from console.monitor.owners import Claim, Holder
+from console.monitor.rates import STATES, Key, StatusRow, age_as_of, key_of
 from console.monitor.sample_queries import (
     Budget,
     SampledRow,
@@ -333,7 +333,7 @@ class _Extras:
             found = {}
             for queue in some:
                 row = sampled[key_of(queue)].row
-                health = figures.health(connection, queue)
+                health = rates.health(connection, queue)
                 if problem := health.problem(row.ready if row else None):
                     found[key_of(queue)] = problem
             return found

@@ -18,8 +18,8 @@ from console.catalog import LIMITS, Kind, Queue
 from console.clock import elapsed, utc
 from console.engines import Database, Session, Timeouts, within_lock_limit
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, TooSlowError
-from console.monitor.figures import FIGURES, Key, StatusRow, age_as_of, key_of
 from console.monitor.memory import Memory
+from console.monitor.rates import MAY_BE_SLOW, Key, StatusRow, age_as_of, key_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -213,7 +213,7 @@ class SampleRun:
         """Only what costs next to nothing; the other figures are tried one by one later."""
         for queue in queues:
             left_out = self._memory.left_out(queue)
-            self._memory.may_be_slow(queue, [f for f in FIGURES if f not in left_out])
+            self._memory.may_be_slow(queue, [f for f in MAY_BE_SLOW if f not in left_out])
         try:
             self._fetch(queues, self._budget.together(len(queues)))
         except ConnectionFailedError:
@@ -254,7 +254,7 @@ class SampleRun:
         before = self._sampled[key_of(queue)].row
         if before is None:
             return True
-        left_out = [figure for figure in FIGURES if figure not in figures]
+        left_out = [figure for figure in MAY_BE_SLOW if figure not in figures]
         try:
             self._fetch([queue], self._budget.statement, left_out=left_out)
         except TooSlowError:

@@ -16,8 +16,8 @@ from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
 from console.engines import Database, Timeouts, product_of, time_limit
 from console.engines.standby import Standby
 from console.errors import ConnectionFailedError, ConsoleError
-from console.monitor.figures import RateWindow
 from console.monitor.memory import Memory
+from console.monitor.rates import RateWindow
 from console.monitor.sample import (
     SAMPLING_TIMEOUTS,
     DatabaseSample,

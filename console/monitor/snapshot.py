@@ -11,10 +11,10 @@ from console.decisions import Decision
 from console.designs import Flow
 from console.figures import AGE, BY_NAME, COUNTED, FIGURES, HELD, HOLDERS, MESSAGES, RING
 from console.formats import NOT_APPLICABLE, UNKNOWN
-from console.monitor.figures import Rates, StatusRow, known_age
 from console.monitor.latency import Latency
 from console.monitor.limits import DEFAULTS, Thresholds, judge
 from console.monitor.owners import SHOWN, Claim, Holder
+from console.monitor.rates import Rates, StatusRow, known_age
 from console.monitor.sample import QueueSample
 from console.monitor.subscribers import SubscriberSnapshot, full_in, slowest, subscribers
 

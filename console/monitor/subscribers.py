@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from console.designs import Flow
 from console.formats import ESTIMATE, NOT_APPLICABLE, UNKNOWN, count, duration, rate
-from console.monitor.figures import Key, Rates, RateWindow, StatusRow, known_age
+from console.monitor.rates import Key, Rates, RateWindow, StatusRow, known_age
 
 _FULL = "full"
 """It fills the ring now."""

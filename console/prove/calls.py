@@ -14,7 +14,7 @@ from console.designs import Order
 from console.engines import Database
 from console.errors import BusyError, ConnectionFailedError, ConsoleError
 from console.formats import numbered
-from console.monitor.figures import StatusRow
+from console.monitor.rates import StatusRow
 from console.prove.trial import Claim, Trial, require
 
 _MESSAGES = 5

@@ -21,8 +21,8 @@ from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines import Database, retry_transient
 from console.errors import ConnectionFailedError
 from console.formats import numbered
-from console.monitor.figures import StatusRow
 from console.monitor.limits import DEFAULTS, Thresholds
+from console.monitor.rates import StatusRow
 from console.monitor.sample import take_sample
 from console.rights import Rights
 from console.verbs.verb import Target

@@ -18,7 +18,7 @@ from console.monitor.consumers import (
     latest,
     recorded,
 )
-from console.monitor.figures import RateWindow, key_of
+from console.monitor.rates import RateWindow, key_of
 from console.monitor.recording.recorder import folder
 from console.monitor.sample import take_sample
 from console.monitor.statement_text import POP, PUSH

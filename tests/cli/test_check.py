@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 
 from console.cli.check import Checked, CheckedFigure
 from console.doctor.checks import CODES
-from console.figures import LIMIT_BY_NAME
+from console.figures import LIMITS as CONFIGURED
 from console.monitor.limits import Limits, Severity
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
@@ -147,7 +147,7 @@ def test_a_full_ring_is_critical(console: Console) -> None:
     assert perfdata(answer.text.splitlines()[0])["small gap_share"] == "100%;@90:;@100:;;"
 
 
-DEPTH = LIMIT_BY_NAME["depth"]
+DEPTH = CONFIGURED["depth"]
 LIMITS = st.one_of(st.none(), st.integers(1, 50))
 
 

@@ -22,9 +22,9 @@ import pytest
 from console import clock, forecast_files, rollup_files
 from console.designs import Flow
 from console.engines import open_database
-from console.monitor.figures import RateWindow, StatusRow
 from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.latency import Latency, Percentiles
+from console.monitor.rates import RateWindow, StatusRow
 from console.monitor.recording import recorder
 from console.monitor.recording.forecast import hour_of
 from console.monitor.recording.reader import RecordReader

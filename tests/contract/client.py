@@ -16,8 +16,8 @@ from console.actions.pop import PoppedMessage
 from console.actions.push import Payload
 from console.catalog import Queue
 from console.engines import Database
-from console.monitor.figures import StatusRow
 from console.monitor.memory import Memory
+from console.monitor.rates import StatusRow
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from tests.contract.messages import message

@@ -154,7 +154,7 @@ LIMIT = """
         maximum="More claims at work than this are CRITICAL.", cause="many consumers",
     ),
 )  # fmt: skip
-LIMIT_BY_NAME"""
+LIMITS ="""
 VALUE = """        "claims": sample.claims,
         "working": None if None in (row.claimed, row.stuck) else row.claimed - row.stuck,
 """
@@ -166,11 +166,12 @@ def test_a_figure_can_be_added(copy: Copy, database_url: str, tmp_path: Path) ->
         "console/figures.py",
         ("\nFIGURES = (", WORKING),
         ("CAPACITY, HOLDERS, HELD),", "CAPACITY, HOLDERS, HELD),\n    WORKING,"),
+        ('DONE, SCHEDULED)\n"', 'DONE, SCHEDULED, WORKING)\n"'),
         (
             '    "push/pop sequence gap": (GAP,),\n',
             '    "push/pop sequence gap": (GAP,),\n    "claims at work": (WORKING,),\n',
         ),
-        ("\n)  # fmt: skip\nLIMIT_BY_NAME", LIMIT),
+        ("\n)  # fmt: skip\nLIMITS =", LIMIT),
     )
     copy.edit(
         "console/monitor/snapshot.py",

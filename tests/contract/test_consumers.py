@@ -21,7 +21,7 @@ from console.engines import PRODUCTS, Database, open_database
 from console.errors import RefusedError
 from console.monitor.consumer_watch import MOST, ConsumerWatch
 from console.monitor.consumers import Consumer, Consumers
-from console.monitor.figures import key_of
+from console.monitor.rates import key_of
 from console.monitor.statement_text import actions_in, call_pattern
 from tests.contract.client import Client
 from tests.contract.conftest import Use

@@ -16,8 +16,8 @@ from console.designs import LIBRARIES, library
 from console.engines import open_database
 from console.errors import UsageError
 from console.figures import COUNTED
-from console.monitor.figures import STATES
 from console.monitor.memory import Memory
+from console.monitor.rates import STATES
 from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Answer, Console, call
 from tests.contract.libraries import (

@@ -12,8 +12,8 @@ from pgmq import PGMQueue
 
 from console.catalog import find
 from console.engines import open_database
-from console.monitor.figures import RateWindow
 from console.monitor.memory import Memory
+from console.monitor.rates import RateWindow
 from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Console
 from tests.contract import pgmq_library as pgmq

@@ -12,8 +12,8 @@ from console.doctor.silent_consumers import SILENT, ConsumerHistory
 from console.doctor.stopped_consumers import STOPPED, ConsumptionHistory
 from console.monitor.consumers import Consumers, disconnected, latest, recorded
 from console.monitor.consumers import rows as rows_of
-from console.monitor.figures import key_of
 from console.monitor.limits import DEFAULTS, Limits
+from console.monitor.rates import key_of
 from console.monitor.recording.recorder import Recorder
 from console.monitor.recording.segments import CONSUMERS
 from tests.contract.client import Client

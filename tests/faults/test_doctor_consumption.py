@@ -23,8 +23,8 @@ from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis, Finding
 from console.doctor.stopped_consumers import ConsumptionHistory, Position
 from console.engines import Database
-from console.monitor.figures import RateWindow
 from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds, ThresholdsOf
+from console.monitor.rates import RateWindow
 from console.monitor.sample import QueueSample, take_sample
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import snapshot

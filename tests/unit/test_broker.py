@@ -28,7 +28,7 @@ from console.doctor.context import check_context
 from console.doctor.finding import Finding, Repair
 from console.doctor.repairs import enable_queue, end_conversations
 from console.engines import Database
-from console.monitor.figures import BrokerHealth, StatusRow
+from console.monitor.rates import BrokerHealth, StatusRow
 from console.monitor.sample import QueueSample
 from console.monitor.snapshot import snapshot
 from tests.unit.mssql_tools import LABEL, Error, Odbc

@@ -3,7 +3,6 @@
 from collections import Counter
 from dataclasses import fields
 
-from console import figures
 from console.figures import FIGURES
 from console.monitor.snapshot import QueueSnapshot
 
@@ -13,12 +12,11 @@ def test_a_snapshot_has_a_field_for_each_figure() -> None:
     assert {one.name for one in FIGURES} <= {*names}
 
 
-def test_no_two_figures_share_a_name_a_title_or_a_place() -> None:
+def test_no_two_figures_share_a_name_a_title_or_a_gauge() -> None:
     for values in (
         [one.name for one in FIGURES],
         [one.title for one in FIGURES],
         [one.gauge for one in FIGURES if one.gauge],
-        [one.place for one in FIGURES if 0 < one.place < figures.LAST],
     ):
         assert max(Counter(values).values()) == 1
 

@@ -9,7 +9,6 @@ import pytest
 from console.catalog import Kind, Queue
 from console.designs import DESIGNS, LIBRARIES
 from console.metrics.exporter import ConnectionState, families
-from console.monitor.figures import key_of
 from console.monitor.latency import (
     EVERY_SECONDS,
     FEWEST,
@@ -23,6 +22,7 @@ from console.monitor.latency import (
     impossible,
     statement_of,
 )
+from console.monitor.rates import key_of
 from console.monitor.recording.history import points, thinned
 from console.monitor.recording.segments import samples, snapshot_of
 from console.monitor.sampler import Reading

@@ -8,7 +8,6 @@ from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
 from console.engines import product
 from console.figures import COUNTED
-from console.monitor.figures import FIGURES
 from console.monitor.memory import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
@@ -16,6 +15,7 @@ from console.monitor.memory import (
     SURELY_DEEP,
     Memory,
 )
+from console.monitor.rates import MAY_BE_SLOW
 from tests.unit.test_snapshot import NOTHING, queue
 
 FIFO = queue("fifo")
@@ -60,12 +60,12 @@ def test_a_slow_figure_is_left_out_for_longer_and_longer() -> None:
 
 def test_a_figure_that_may_be_slow_is_due_at_once() -> None:
     memory = Memory(Clock())
-    memory.may_be_slow(FIFO, FIGURES)
-    assert memory.due(FIFO) == FIGURES
+    memory.may_be_slow(FIFO, MAY_BE_SLOW)
+    assert memory.due(FIFO) == MAY_BE_SLOW
     assert memory.never_tried(FIFO)
-    memory.may_be_slow(FIFO, FIGURES, tried=True)
+    memory.may_be_slow(FIFO, MAY_BE_SLOW, tried=True)
     assert not memory.never_tried(FIFO)
-    assert memory.due(FIFO) == FIGURES
+    assert memory.due(FIFO) == MAY_BE_SLOW
 
 
 def test_a_figure_that_was_slow_is_unknown_and_never_a_zero() -> None:

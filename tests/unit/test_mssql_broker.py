@@ -16,9 +16,9 @@ from console.designs import DESIGNS
 from console.engines import Database
 from console.engines.mssql import PRODUCT
 from console.errors import RefusedError, UsageError
-from console.monitor.figures import BrokerHealth
 from console.monitor.filters import parse
 from console.monitor.message import Message
+from console.monitor.rates import BrokerHealth
 from console.monitor.scan_query import MessageSource
 from tests.unit.mssql_tools import Odbc
 

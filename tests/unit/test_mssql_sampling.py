@@ -20,7 +20,7 @@ from console.engines.mssql import PRODUCT
 from console.engines.mssql.statement_timeout import StatementStopped, watched
 from console.engines.standby import Standby
 from console.errors import BusyError, ConnectionFailedError, TooSlowError
-from console.monitor.figures import StatusRow
+from console.monitor.rates import StatusRow
 from console.monitor.sample import EstimateRow, SessionsUsed, take_sample
 from console.monitor.sample_queries import limit_transaction
 from tests.contract.variants import ALL, on

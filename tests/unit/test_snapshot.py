@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS, Flow
 from console.figures import COUNTED
-from console.monitor.figures import Rates, RateWindow, StatusRow, _Total
 from console.monitor.owners import Claim, Evidence, Holder
+from console.monitor.rates import Rates, RateWindow, StatusRow, _Total
 from console.monitor.sample import QueueSample
 from console.monitor.snapshot import QueueSnapshot, snapshot
 

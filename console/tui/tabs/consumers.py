@@ -8,7 +8,7 @@ from textual.binding import Binding, BindingType
 
 from console.monitor.consumer_watch import ConsumerWatch
 from console.monitor.consumers import Consumer, disconnected, latest, recorded
-from console.monitor.figures import key_of
+from console.monitor.rates import key_of
 from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection

@@ -18,10 +18,8 @@ from console.figures import (
     FULL,
     GAP,
     LATENCY_KINDS,
-    LIMIT_BY_NAME,
     LIMITS,
     STUCK,
-    Figure,
     Limit,
 )
 from console.monitor.latency import Percentiles
@@ -206,9 +204,7 @@ def decided(snapshot: QueueSnapshot, width: int) -> str:
 
 def pieces(snapshot: QueueSnapshot, thresholds: Thresholds, width: int) -> Iterator[Piece]:
     """All figures of the design; on a narrow screen without the optional ones."""
-    levels: dict[Figure | None, Severity] = {
-        LIMIT_BY_NAME[one.figure].figure: one.level for one in judge(snapshot, thresholds)
-    }
+    levels = {LIMITS[one.figure].figure: one.level for one in judge(snapshot, thresholds)}
     if snapshot.stuck:
         levels[STUCK] = Severity.CRITICAL
     for figure in COLUMNS:
@@ -265,7 +261,7 @@ def limit_texts(snapshot: QueueSnapshot, thresholds: Thresholds) -> Iterator[str
     """Each limit that the queue can reach: `90 % full, critical 100 %`."""
     if snapshot.stuck is not None or "stuck" in snapshot.unknown:
         yield f"stuck after {formats.duration(thresholds.stuck_after_seconds)}"
-    for limit in LIMITS:
+    for limit in LIMITS.values():
         figure = limit.figure
         if figure is None or (limit is FULL and snapshot.capacity is None):
             continue

@@ -12,20 +12,20 @@ from math import sqrt
 from statistics import stdev
 from typing import TYPE_CHECKING
 
-from console import figures, sql
+from console import sql
 from console.catalog import Queue
 from console.designs import Flow
-from console.figures import AGE, COUNTED, READY
+from console.figures import AGE, COUNTED, FIGURES, MESSAGES, READY, STUCK
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-_READ = [figure for figure in figures.FIGURES if figure.rows_read]
-STATES = tuple(one.name for one in _READ if one.unit is figures.MESSAGES and not one.within)
+_READ = [figure for figure in FIGURES if figure.rows_read]
+STATES = tuple(one.name for one in _READ if one.unit is MESSAGES and one is not STUCK)
 """The counts that do not overlap."""
 
-FIGURES = tuple(one.name for one in sorted(_READ, key=lambda of: of not in {READY, AGE}))
+MAY_BE_SLOW = tuple(one.name for one in sorted(_READ, key=lambda of: of not in {READY, AGE}))
 """What is read from the queue's own table and may be slow, the likeliest first."""
 
 _CLOCKS_DIFFER_SECONDS = 5.0
