@@ -22,8 +22,8 @@ from console.config import (
 from console.config.passwords import PasswordSource
 from console.config.urls import HIDDEN, ConnectionUrl
 from console.errors import ConsoleError, UsageError
+from console.filters import MARK
 from console.formats import numbered
-from console.monitor.filters import MARK
 from console.notify.targets import Program, Webhook
 
 Shown = Mapping[str, Value]

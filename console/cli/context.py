@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from console.config import CommandLineValues, Configuration, Profile
     from console.engines import Database, Product
     from console.engines.standby import Standby
-    from console.monitor.filters import Words
+    from console.filters import Words
     from console.monitor.limits import Thresholds
     from console.monitor.message import Masks
     from console.verbs import verb as verbs
@@ -74,18 +74,18 @@ class Call:
 
     def saved_filters(self, given: Sequence[str]) -> Words:
         """The saved filters, if one of these words refers to one."""
-        from console.monitor import filters  # noqa: PLC0415  # a verb imports what it uses
+        from console.filters import MARK  # noqa: PLC0415  # a verb imports what it uses
 
-        if not any(word.startswith(filters.MARK) for word in given):
+        if not any(word.startswith(MARK) for word in given):
             return {}  # without reading the configuration
         profile = self.profile
         return self.configuration.saved.messages if profile is None else profile.saved_words
 
     def filter_words(self, given: Sequence[str]) -> tuple[str, ...]:
         """The words of `--filter`, with `@NAME` expanded. UsageError."""
-        from console.monitor import filters  # noqa: PLC0415  # a verb imports what it uses
+        from console.filters import expand  # noqa: PLC0415  # a verb imports what it uses
 
-        return filters.expand(given, self.saved_filters(given))
+        return expand(given, self.saved_filters(given))
 
     @property
     def product(self) -> Product | None:
@@ -291,7 +291,8 @@ def complete_queues(context: click.Context, _: click.Parameter, begun: str) -> l
 def complete_filters(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion: the forms of filters up to their values, and saved filters."""
     from console import config  # noqa: PLC0415  # a verb imports what it uses
-    from console.monitor.filters import FORMS, MARK  # noqa: PLC0415
+    from console.filters import MARK  # noqa: PLC0415
+    from console.monitor.filters import FORMS  # noqa: PLC0415
 
     names = [re.split("(?<=[=~.])", form)[0] for form in FORMS]
     with suppress(ConsoleError):  # verbs report errors in the configuration

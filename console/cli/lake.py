@@ -17,6 +17,7 @@ from console.cli.pipeline_progress import LaunchedJob, RecordedJob, about, lake_
 from console.cli.planned import carry_out
 from console.engines import Database
 from console.errors import UsageError
+from console.filters import ARCHIVED
 from console.formats import bare_moment, megabytes, plain
 from console.rights import Rights
 from console.rollup_files import default_lake
@@ -229,8 +230,8 @@ def expire(
     "words",
     multiple=True,
     metavar="F",
-    help="Messages that match all filters: state=S error~T reason=R title~T payload~T more~T "
-    "since=TIME until=TIME. payload~T: also in bytes, as UTF-8 or UTF-16.",
+    help=f"Messages that match all filters: {'  '.join(ARCHIVED.forms)}. payload~T: also in bytes, "
+    "as UTF-8 or UTF-16.",
 )
 @confirmation
 @verb_options

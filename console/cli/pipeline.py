@@ -23,6 +23,7 @@ from console.cli.pipeline_progress import RecordedJob, about, progress, queue_jo
 from console.cli.planned import carry_out
 from console.designs import Order
 from console.errors import ConsoleError, UsageError
+from console.filters import ARCHIVED
 from console.forecast_files import name_of, zone_named
 from console.monitor.recording.recorder import folder
 from console.rights import Rights
@@ -240,9 +241,8 @@ def _order(call: Call, name: str | None, order: str | None) -> Order:
     "words",
     multiple=True,
     metavar="F",
-    help="Only messages that match all filters (of several id=, any). id=I state=S error=E "
-    "error~T reason=R reason~T title~T payload~T more~T since=TIME until=TIME. payload~T: also in "
-    "bytes, as UTF-8 or UTF-16.",
+    help="Only messages that match all filters (of several id=, any). "
+    f"{'  '.join(ARCHIVED.forms)}. payload~T: also in bytes, as UTF-8 or UTF-16.",
 )
 @_master
 @confirmation

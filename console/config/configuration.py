@@ -22,7 +22,7 @@ from console.config.profile import Profile, Settings
 from console.config.urls import ConnectionUrl
 from console.config.values import Layer, Origin, Value, ValueSource, WrongValueError
 from console.errors import ConsoleError, UsageError
-from console.monitor.filters import Saved
+from console.filters import Saved
 from console.rights import Rights
 from console.state import configuration_folder
 

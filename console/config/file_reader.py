@@ -24,7 +24,7 @@ from console.config.values import (
     type_name,
 )
 from console.errors import ConsoleError, UsageError
-from console.monitor.filters import NAME
+from console.filters import NAME
 
 KeyPath = tuple[str, ...]
 

@@ -16,7 +16,7 @@ from console.config.file_reader import FILTERS, PROFILES, READERS, Document, rea
 from console.config.profile import KEYS, THEME
 from console.config.values import KeyLevel, Origin, ValueSource, WrongValueError
 from console.errors import ConsoleError, RefusedError, UsageError
-from console.monitor.filters import NAME
+from console.filters import NAME
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _VALUE = re.compile(r"""(?<==)(\s*)("[^"]*"|'[^']*')""")

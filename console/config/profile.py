@@ -24,7 +24,7 @@ from console.config.values import (
 )
 from console.engines import Database, Product, Timeouts, label_of, product
 from console.errors import ConsoleError, UsageError
-from console.monitor.filters import Words
+from console.filters import Words
 from console.monitor.limits import NO_LIMITS, Limits, Thresholds
 from console.rights import BY_WORD, Rights
 from console.state import LOG_LEVELS

@@ -11,9 +11,9 @@ from enum import Enum, StrEnum
 from typing import Any, Generic, TypeVar
 
 from console.errors import UsageError
+from console.filters import MARK, words_of
 from console.formats import duration, parse_duration
 from console.monitor import filters
-from console.monitor.filters import MARK, words_of
 
 T = TypeVar("T")
 

@@ -22,8 +22,9 @@ from console.doctor.context import command, counted
 from console.doctor.finding import Diagnosis, Repair
 from console.engines import Database, product_of
 from console.errors import ConnectionFailedError, ConsoleError
+from console.filters import line_of
 from console.monitor.activity import Key
-from console.monitor.filters import Filters, line_of
+from console.monitor.filters import Filters
 from console.monitor.owners import Evidence, owner_of, session_evidence
 from console.rights import Rights
 from console.verbs import get_verb

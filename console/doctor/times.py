@@ -16,7 +16,7 @@ from console.doctor.context import MOST, CheckContext, CheckGroup, command, coun
 from console.doctor.finding import Code, Finding
 from console.doctor.indexes import plan_nodes
 from console.doctor.repairs import VerbRepair
-from console.monitor.filters import line_of
+from console.filters import line_of
 from console.monitor.limits import Severity
 
 OUT_OF_RANGE = Code(

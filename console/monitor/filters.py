@@ -1,4 +1,4 @@
-"""The filter language of `--filter`, parsed into one immutable value.
+"""Filters of messages, as `--filter` has them, parsed into one immutable value.
 
     state=error  older=10m  newer=1h  error~text  error-group=1-9f86d081884c7d65  id=17
     claimed_by=worker-1
@@ -8,117 +8,16 @@ A message must match all filters; of several `id=`, any. The callers bind the va
 filters that do not apply to them.
 """
 
-import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from console.errors import UsageError
+from console.filters import Language, is_unicode
 from console.formats import parse_duration
 from console.monitor.wording import require_key
-
-# On one line, filters are words separated by blanks. A word with blanks is quoted as in a shell,
-# whole or from its value on: `error~"no route"`, `'error~no route'`.
-
-MARK = "@"
-NAME = re.compile(r"[\w-]{1,64}")
-"""The name of a saved filter."""
-
-Words = Mapping[str, tuple[str, ...]]
-"""Name of a saved filter -> its words, as for `--filter`."""
-
-
-@dataclass(frozen=True)
-class Saved:
-    """Saved filters: of messages, and of the overview's table of queues."""
-
-    messages: Words = field(default_factory=dict)
-    queues: Mapping[str, str] = field(default_factory=dict)
-    """Name -> the text after `/`."""
-
-
-def expand(words: Iterable[str], saved: Words) -> tuple[str, ...]:
-    """The words with saved filters replaced. UsageError: no such filter."""
-    found: list[str] = []
-    for word in words:
-        found += _saved_words(word.removeprefix(MARK), saved) if word.startswith(MARK) else [word]
-    return tuple(found)
-
-
-def _saved_words(name: str, saved: Words) -> tuple[str, ...]:
-    if name in saved:
-        return saved[name]
-    near = difflib.get_close_matches(name, saved, n=3)
-    known = f"There are: {', '.join(saved)}." if saved else "None is saved for this connection."
-    raise UsageError(
-        f"There is no saved filter {name!r}.",
-        why=known,
-        next_step=f"Did you mean: {', '.join(MARK + one for one in near)}?" if near else "",
-    )
-
-
-_PIECE = re.compile(
-    r"""
-      '(?P<single>[^']*)'
-    | "(?P<double>(?:[^"\\]|\\.)*)"
-    | (?P<path>payload(?:[.\[](?:"(?:[^"\\]|\\.)*"|[^\s"'=])*)+=)?
-      (?P<head>(?<!=)[A-Za-z_-]+[=~])?
-      (?: "(?P<quoted>(?:[^"\\]|\\.)*)" | '(?P<literal>[^']*)' | (?P<bare>[^\s"']\S*)? )
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-
-
-def words_of(line: str) -> list[str]:
-    """The words of a line. UsageError: a quotation is not closed."""
-    found, at = [], 0
-    while at < len(line):
-        if line[at].isspace():
-            at += 1
-            continue
-        match = _PIECE.match(line, at)
-        if match is None or match.end() == at or not _ends(line, match.end()):
-            raise UsageError(
-                "The filter cannot be read.",
-                why=f"A quotation mark in {line[at:]!r} is not closed, or is inside a word.",
-                next_step='A value with spaces: error~"no route to host"',
-            )
-        found.append(_word(match))
-        at = match.end()
-    return found
-
-
-def _ends(line: str, at: int) -> bool:
-    return at == len(line) or line[at].isspace()
-
-
-def _word(match: re.Match[str]) -> str:
-    if match["single"] is not None:
-        return match["single"]
-    if match["double"] is not None:
-        return _ESCAPED.sub(r"\1", match["double"])
-    quoted = match["quoted"]
-    value = match["literal"] or match["bare"] or ""
-    if quoted is not None:
-        value = _ESCAPED.sub(r"\1", quoted)
-    return (match["path"] or "") + (match["head"] or "") + value
-
-
-def line_of(words: Iterable[str]) -> str:
-    return " ".join(map(_written, words))
-
-
-def _written(word: str) -> str:
-    try:
-        if word and words_of(word) == [word]:
-            return word
-    except UsageError:
-        pass
-    return '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
-
 
 Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)
@@ -136,9 +35,9 @@ FORMS = (
     "keep-newest=N",
 )
 """The syntax of each filter."""
+LANGUAGE = Language(FORMS)
 MOST_PAYLOAD_FILTERS = 4
 
-_WORD = re.compile(r"(?P<name>[A-Za-z_-]+)(?P<sign>[=~])(?P<value>.*)", re.DOTALL)
 _PAYLOAD = re.compile(
     r'payload(?P<path>(?:\.(?:"(?:[^"\\]|\\.)*"|[^."=\[\]\s]+)|\[[0-9]{1,9}\])+)=(?P<value>.*)',
     re.DOTALL,
@@ -146,7 +45,6 @@ _PAYLOAD = re.compile(
 _STEP = re.compile(r'\.(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^."=\[\]]+))|\[(?P<index>\d+)\]')
 _BARE_KEY = re.compile(r'[^."=\[\]\s]+')
 _LONGEST_SECONDS = 50 * 366 * 86400.0
-_LONGEST_VALUE = 10_000
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
@@ -263,23 +161,10 @@ def parse(words: Iterable[str]) -> Filters:
 
 
 def _one(word: str) -> Filters:
-    if "\0" in word or not _is_unicode(word):
-        raise UsageError(
-            "A filter cannot be read.",
-            why="It contains NUL or is not valid Unicode: no message does.",
-        )
-    if word.startswith(("payload.", "payload[")):
+    if word.startswith(("payload.", "payload[")) and is_unicode(word) and "\0" not in word:
         return Filters(payload=(_payload(word),))
-    match = _WORD.fullmatch(word)
-    if match is None:
-        raise _unreadable(word, "It is not of the form name=value.")
-    name, value = match["name"], match["value"]
-    readable = f"{name}{match['sign']}"
-    if readable not in _READERS:
-        raise _unreadable(word, f"There is no filter {readable!r}.", name)
-    if not 0 < len(value) <= _LONGEST_VALUE:
-        raise _unreadable(word, f"{readable} needs a value of 1 to {_LONGEST_VALUE:,} characters.")
-    return _READERS[readable](value)
+    term = LANGUAGE.term(word)
+    return _READERS[f"{term.field}{term.operator}"](term.value)
 
 
 def _seconds(name: str, value: str) -> float:
@@ -331,7 +216,7 @@ def _key(step: re.Match[str]) -> str | int:
         key = json.loads(step["quoted"])
     except ValueError:
         raise UsageError(f"The key {step['quoted']} is not a JSON string.") from None
-    if "\0" in key or not _is_unicode(key):
+    if "\0" in key or not is_unicode(key):
         raise UsageError(f"The key {step['quoted']} contains what no JSON in a database can.")
     return str(key)
 
@@ -376,17 +261,5 @@ def _united(one: tuple[Item, ...], other: tuple[Item, ...]) -> tuple[Item, ...]:
     return (*one, *(item for item in other if item not in one))
 
 
-def _unreadable(word: str, why: str, name: str = "") -> UsageError:
-    starts = {re.split("[=~.]", form)[0]: form for form in FORMS}
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), starts, n=1)
-    near = near or difflib.get_close_matches(name.lower(), starts, n=1)
-    known = f"Did you mean: {starts[near[0]]}" if near else f"Filters: {', '.join(FORMS)}."
-    return UsageError(f"The filter {word!r} cannot be read.", why=why, next_step=known)
-
-
 def _duration(seconds: float) -> str:
     return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= sign <= "\udfff" for sign in text)

@@ -8,26 +8,13 @@ from functools import reduce
 import pyarrow as pa
 
 from console.errors import UsageError
+from console.filters import ARCHIVED, Term
 from console.pipeline.archive.files import TIME, pc
-
-FORMS = (
-    "id=I state=S error=E error~T reason=R reason~T title~T payload~T more~T since=TIME until=TIME"
-)
-TEXTS = ("id", "state", "error", "reason", "title")
 
 
 @dataclass(frozen=True)
-class ArchiveFilter:
-    """`name=value`, or `name~text`: contains the text."""
-
-    name: str
-    operator: str
-    value: str
-
-    @property
-    def word(self) -> str:
-        """As it is given."""
-        return f"{self.name}{self.operator}{self.value}"
+class ArchiveFilter(Term):
+    """A term that batches of an archive's rows are searched by."""
 
     @property
     def time(self) -> datetime:
@@ -42,23 +29,23 @@ class ArchiveFilter:
     @property
     def is_id(self) -> bool:
         """Of several such filters any one is enough; of others, all must match."""
-        return self.name == "id" and self.operator == "="
+        return self.field == "id" and self.operator == "="
 
     def mask(self, rows: pa.RecordBatch) -> pa.Array:
         """Whether each row matches; never null."""
-        if self.name in {"since", "until"}:
-            compare = pc.greater_equal if self.name == "since" else pc.less
+        if self.field in {"since", "until"}:
+            compare = pc.greater_equal if self.field == "since" else pc.less
             matches = compare(rows.column("archived_at"), pa.scalar(self.time, TIME))
             # A time that no file can hold is one before the year 1.
-            matches = pc.fill_null(matches, fill_value=self.name == "until")
-        elif self.name == "payload":
+            matches = pc.fill_null(matches, fill_value=self.field == "until")
+        elif self.field == "payload":
             texts = pc.match_substring(rows.column("payload"), self.value)
             others = (pc.match_substring(rows.column("payload_bytes"), one) for one in self.encoded)
             matches = reduce(pc.or_, map(_known, (texts, *others)))
         elif self.operator == "=":
-            matches = pc.equal(rows.column(self.name), self.value)
+            matches = pc.equal(rows.column(self.field), self.value)
         else:
-            matches = pc.match_substring(rows.column(self.name), self.value)
+            matches = pc.match_substring(rows.column(self.field), self.value)
         return _known(matches)
 
 
@@ -80,19 +67,9 @@ def parse_filters(words: Sequence[str]) -> tuple[ArchiveFilter, ...]:
 
 
 def _parse(word: str) -> ArchiveFilter:
-    at = min((index for sign in "=~" if (index := word.find(sign)) > 0), default=-1)
-    name, operator, value = word[:at], word[at : at + 1], word[at + 1 :]
-    known = (
-        name in TEXTS
-        or (name in {"since", "until"} and operator == "=")
-        or (name in {"payload", "more"} and operator == "~")
-    )
-    if at < 0 or not known or not value:
-        raise UsageError(
-            f"{word!r} is not a filter of archived messages.", next_step=f"Filters: {FORMS}"
-        )
-    found = ArchiveFilter(name, operator, value)
-    if name in {"since", "until"}:
+    term = ARCHIVED.term(word)
+    found = ArchiveFilter(term.field, term.operator, term.value)
+    if found.field in {"since", "until"}:
         _ = found.time  # raises what is wrong with it
     return found
 

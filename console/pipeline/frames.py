@@ -105,12 +105,12 @@ _COLUMNS = {
 
 
 def _condition(one: ArchiveFilter) -> Column:
-    if one.name in {"since", "until"}:
+    if one.field in {"since", "until"}:
         at, time = F.col("archived_at"), F.lit(one.time)
         # A time that no file can hold is one before the year 1.
-        return at >= time if one.name == "since" else F.coalesce(at < time, F.lit(True))  # noqa: FBT003
-    column, value = F.col(one.name), F.lit(one.value)
-    if one.name == "payload":
+        return at >= time if one.field == "since" else F.coalesce(at < time, F.lit(True))  # noqa: FBT003
+    column, value = F.col(one.field), F.lit(one.value)
+    if one.field == "payload":
         others = (F.contains(F.col("payload_bytes"), F.lit(text)) for text in one.encoded)
         return F.coalesce(column.contains(value), reduce(or_, others))
     return column == value if one.operator == "=" else column.contains(value)
@@ -127,7 +127,7 @@ def matching(rows: DataFrame, filters: Sequence[ArchiveFilter]) -> DataFrame:
             rows = rows.where(_condition(one))
     if ids:
         rows = rows.where(reduce(or_, ids))
-    named = {one.name for one in filters}
+    named = {one.field for one in filters}
     reason = F.coalesce("reason", F.lit(""))
     if "reason" not in named:
         rows = rows.where(reason != "pop")

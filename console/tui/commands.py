@@ -12,8 +12,8 @@ from console.config import file_writer
 from console.config.file_reader import FILTERS
 from console.designs import design
 from console.errors import UsageError
+from console.filters import MARK, Words, expand, line_of, words_of
 from console.monitor import filters as filtering
-from console.monitor.filters import MARK, Words, expand, line_of, words_of
 from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.navigation import Navigation

@@ -15,7 +15,7 @@ from textual.screen import Screen
 from console import formats
 from console.clock import elapsed, utc
 from console.doctor.watcher import DoctorUpdate, Sampling
-from console.monitor.filters import Saved, Words
+from console.filters import Saved, Words
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.sampler import Reading
 from console.tui.findings import QueueKey

@@ -16,7 +16,7 @@ from console.config.profile import URL as URL_KEY
 from console.doctor.finding import Diagnosis
 from console.engines import THIS_MACHINE, TRANSPORT, Capabilities, Database
 from console.errors import ConsoleError, RefusedError
-from console.monitor.filters import Words
+from console.filters import Words
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
 from console.monitor.recording.recorder import SEGMENT_SECONDS, Bounds, Recorder

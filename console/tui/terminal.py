@@ -17,7 +17,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
 from textual.theme import Theme
 
-from console.monitor.filters import Saved
+from console.filters import Saved
 
 _MARKS = ("orange", "yellow", "cyan", "blue", "purple", "pink", "grey")
 """Colours that themes have only for marks."""

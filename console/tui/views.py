@@ -4,13 +4,15 @@ import operator
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
 from console.doctor.finding import Diagnosis
 from console.engines.standby import Standby
+from console.errors import UsageError
 from console.figures import SHOWN
-from console.monitor.filters import MARK
+from console.filters import MARK, line_of, term_of, words_of
 from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.findings import CONNECTION, FindingView, QueueKey
@@ -188,14 +190,12 @@ class Trend:
         return (*[None] * (TREND_CELLS - len(cells)), *cells)
 
 
-# The filter of the queue table: words and `field:value`, all of which must match.
+# The filter of the queue table: words and terms, all of which must match.
 #
-# `mail` matches the name, design, schema or connection; `design:ring` and `state:critical` that
-# field; `errors:>0` and `ready:<=100` compare; a value with blanks is put in double quotes;
-# `@sick` is the saved filter of that name.
+# `mail` matches the name, design, schema or connection; `design=ring` and `state=critical` that
+# field, `queue~mail` a part of it; `errors>0` and `ready<=100` compare; a value with blanks is
+# quoted; `@sick` is the saved filter of that name.
 
-_WORD = re.compile(r'(?:(?P<field>[a-z_/]+):)?(?:"(?P<quoted>[^"]*)"?|(?P<bare>\S+))', re.I)
-_NUMBER = re.compile(r"(?P<sign><=|>=|<|>|=)?(?P<number>\d+(?:\.\d+)?)")
 _SIGNS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -232,35 +232,56 @@ class Filter:
 
     def names(self, connection: str) -> bool:
         """Whether a connection is shown even if none of its queues matches."""
-        return self.text.removeprefix("connection:").casefold() in connection.casefold()
+        wanted = re.sub("^connection[=~]", "", self.text)
+        return wanted.casefold() in connection.casefold()
 
 
 def parse(text: str, saved: Mapping[str, str] | None = None) -> Filter:
     """Parse a filter. There are no errors: an unknown field is taken as a word."""
     expanded = expand_saved(text, saved or {})
-    return Filter(text.strip(), tuple(_test(match) for match in _WORD.finditer(expanded)))
+    return Filter(text.strip(), tuple(map(_test, _words(expanded))))
 
 
 def expand_saved(text: str, saved: Mapping[str, str]) -> str:
     """The line with saved filters filled in."""
+    words = _words(text)
+    if not any(word.startswith(MARK) for word in words):
+        return text.strip()
+    return " ".join(
+        saved.get(word.removeprefix(MARK), word) if word.startswith(MARK) else line_of([word])
+        for word in words
+    )
 
-    def replacement(match: re.Match[str]) -> str:
-        word = match["bare"] or ""
-        named = not match["field"] and word.startswith(MARK)
-        return saved.get(word.removeprefix(MARK), match[0]) if named else match[0]
 
-    return _WORD.sub(replacement, text).strip()
+def _words(text: str) -> list[str]:
+    try:
+        return words_of(text)
+    except UsageError:  # a quotation mark that is not closed yet
+        return text.replace('"', "").split()
 
 
-def _test(match: re.Match[str]) -> Test:
-    quoted = match["quoted"]
-    value = quoted if quoted is not None else match["bare"]
-    name = (match["field"] or "").lower()
-    if name in _TEXTS:
-        return _contains((name,), value)
-    if name in _NUMBERS and (number := _NUMBER.fullmatch(value)):
-        return _compares(_NUMBERS[name], number["sign"] or "=", float(number["number"]))
-    return _contains(_FREE, f"{match['field']}:{value}" if match["field"] else value)
+def _test(word: str) -> Test:
+    term = term_of(word)
+    name = "" if term is None else term.field.lower()
+    if term is not None and name in _TEXTS and term.operator == "~":
+        return _contains((name,), term.value)
+    if term is not None and name in _TEXTS and term.operator == "=":
+        return _is(name, term.value)
+    if term is not None and name in _NUMBERS and term.operator in _SIGNS:
+        with suppress(ValueError):
+            return _compares(_NUMBERS[name], term.operator, float(term.value))
+    return _contains(_FREE, word)
+
+
+def _is(name: str, value: str) -> Test:
+    """A state may be `critical stale`, of which each word is one."""
+    wanted = value.casefold()
+
+    def test(view: QueueView) -> bool:
+        text = _TEXTS[name](view).casefold()
+        return wanted == text or (name == "state" and wanted in text.split())
+
+    return test
 
 
 def _contains(names: tuple[str, ...], value: str) -> Test:

@@ -16,9 +16,9 @@ from click.shell_completion import CompletionItem
 from console.actions import BATCH as BATCH_DEFAULT
 from console.actions import MOST_BATCH
 from console.errors import UsageError
+from console.filters import MARK, words_of
 from console.formats import parse_duration, parse_moment
 from console.monitor import filters as filtering
-from console.monitor.filters import MARK, words_of
 
 if TYPE_CHECKING:
     from console.catalog import Queue

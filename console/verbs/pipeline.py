@@ -1,10 +1,10 @@
 """The jobs of the pipeline, each of which runs in a process of its own."""
 
-import re
 from typing import Any
 
 import click
 
+from console.filters import ARCHIVED
 from console.verbs.parameters import DURATION, Parameter, WholeNumber
 from console.verbs.verb import Verb
 
@@ -13,15 +13,14 @@ class ArchivedFilterType(click.ParamType[str]):
     """A filter on archived messages, which has other forms than one on a queue."""
 
     name = "filter"
-    _FORM = re.compile(r"(id|state|error|reason|title|payload|more|since|until)[=~]")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The word, unchanged."""
-        if not self._FORM.match(str(value)):
-            self.fail(f"{value!r} is not a filter of archived messages.", param, ctx)
-        return str(value)
+        """The word, unchanged. UsageError."""
+        del param, ctx
+        return ARCHIVED.term(str(value)).word
 
 
+_FILTER_HELP = f"All must match: {'  '.join(ARCHIVED.forms)}"
 _LAKE = Parameter("lake", "A folder or a URI; empty: in this user's state.")
 _SHARED = Parameter("shared", "From now on the lake's group may read and write it.", is_flag=True)
 _MASTER = Parameter("master", "Spark's.", default="local[*,4]")
@@ -50,7 +49,7 @@ JOBS: tuple[Verb, ...] = (
             Parameter("to", "Another queue of this database."),
             Parameter(
                 "filter",
-                "All must match: id= state= error~ reason= title~ payload~ more~ since= until=",
+                _FILTER_HELP,
                 ArchivedFilterType(),
                 multiple=True,
             ),
@@ -89,7 +88,7 @@ JOBS: tuple[Verb, ...] = (
             Parameter("id", "Of a message; or a filter.", multiple=True),
             Parameter(
                 "filter",
-                "All must match: state= error~ reason= title~ payload~ more~ since= until=",
+                _FILTER_HELP,
                 ArchivedFilterType(),
                 multiple=True,
             ),

@@ -20,9 +20,9 @@ from console.catalog import Queue
 from console.decisions import Decision
 from console.engines import Database
 from console.errors import RefusedError, UsageError
+from console.filters import Words, expand, line_of
 from console.formats import plain
 from console.monitor import filters as filtering
-from console.monitor.filters import Words, expand, line_of
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks, Message
 from console.monitor.scan_query import MessageSource

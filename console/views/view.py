@@ -300,17 +300,17 @@ class Search:
 
 
 def parse(view: View[Any, Any], text: str) -> Search:
-    """`operator:ann running words`. UsageError for a wrong value."""
+    """`operator=ann running words`. UsageError for a wrong value."""
     parameters = {one.name: one for one in view.parameters}
     options: dict[str, tuple[Parameter, str]] = {}
     words = []
     for word in text.split():
-        name, colon, value = word.partition(":")
+        name, equals, value = word.partition("=")
         parameter = parameters.get(name)
-        if parameter is not None and parameter.is_flag is not bool(colon):
+        if parameter is not None and parameter.is_flag is not bool(equals):
             if value or parameter.is_flag:
                 parameter.value_of(value or "yes")
                 options[name] = parameter, value
-        elif not colon or value:
+        elif not equals or value:
             words.append(word.casefold())
     return Search(tuple(options.values()), tuple(words))

@@ -293,7 +293,7 @@ FILTERS = """\
 failed = "state=error"
 one = 'error~"no route" limit=1'
 [queue_filters]
-sick = "errors:>0"
+sick = "errors>0"
 """
 
 
@@ -369,7 +369,7 @@ def test_config_shows_and_validates_saved_filters(saved: Path) -> None:
     shown = call("config", "show", "--json").json
     failed = shown["filters"]["failed"]
     assert failed == {"value": "state=error", "source": "file", "name": str(saved), "line": 2}
-    assert shown["queue_filters"]["sick"]["value"] == "errors:>0"
+    assert shown["queue_filters"]["sick"]["value"] == "errors>0"
     (profile,) = shown["profiles"]
     assert profile["filters"]["failed"]["value"] == "state=ready"
     assert profile["filters"]["one"]["line"] == 3

@@ -21,8 +21,8 @@ from console.cli.context import BARE_YES, Call
 from console.designs import DESIGNS, design
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError
+from console.filters import line_of
 from console.monitor.filters import FORMS as FILTER_FORMS
-from console.monitor.filters import line_of
 from console.rights import Rights
 from console.verbs import all_verbs, get_verb
 from console.verbs.index import VERBS

@@ -126,7 +126,7 @@ async def test_the_database_filters_by_verb_and_time_and_the_screen_by_words(
     async with alone(connections=[conn("prod")]) as console:
         screen = await shown(console, AuditRow(ENTRY), AuditRow(INSTALL))
         await console.press("slash", "v")
-        screen.query_one("#filter", Input).value = "verb:purge since:1d ann"
+        screen.query_one("#filter", Input).value = "verb=purge since=1d ann"
         await console.press("enter")
         assert requested[-1][1].values == {"verb": "purge", "since": 86_400}
         await console.until(lambda: not screen._fetch.busy)
@@ -139,7 +139,7 @@ async def test_the_database_filters_by_verb_and_time_and_the_screen_by_words(
         screen.show(AuditEntries((AuditRow(ENTRY), AuditRow(INSTALL))))
         assert len(screen.table.keys) == 2
         await console.press("slash")
-        screen.query_one("#filter", Input).value = "since:nix"
+        screen.query_one("#filter", Input).value = "since=nix"
         await console.pilot.pause()
         assert "not a duration" in text_of(screen, "#audit-head")
         await console.press("escape", "escape")
@@ -174,6 +174,6 @@ def test_an_interrupted_action_continues_with_the_same_filters() -> None:
 
 
 def test_a_filter_becomes_the_options_of_the_equivalent_command() -> None:
-    search = parse(VIEW, "verb:purge since:1d running mail since:2d operator:")
+    search = parse(VIEW, "verb=purge since=1d running mail since=2d operator=")
     assert search.command_words == ["--verb", "purge", "--since", "2d", "--running"]
     assert search.words == ("mail",)

@@ -11,7 +11,7 @@ from textual.command import Hit, Hits
 from textual.widgets import Input
 
 from console.errors import UsageError
-from console.monitor.filters import words_of
+from console.filters import words_of
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 from console.tui import commands

@@ -30,7 +30,7 @@ async def test_every_key_has_a_description_and_help_lists_the_keys_of_the_screen
         await console.press("question_mark")
         shown = console.picture
         assert "show the whole action" in shown
-        assert "operator:ann" in shown
+        assert "operator=ann" in shown
         assert "mail in the name, design" not in shown, "that is the overview's filter"
         assert "≈" in shown
         await console.press("j", "j")

@@ -14,7 +14,8 @@ from console.catalog import installed_queue
 from console.designs import design
 from console.engines import Database
 from console.errors import ConnectionFailedError, UsageError
-from console.monitor.filters import NOTHING, Filters, line_of, parse, words_of
+from console.filters import line_of, words_of
+from console.monitor.filters import NOTHING, Filters, parse
 from console.monitor.message import Message
 from console.monitor.messages import Page
 from console.monitor.scans import ScanKey

@@ -10,7 +10,8 @@ from textual.widgets import Input
 from console.config import load
 from console.config.values import COLORS, THEMES
 from console.errors import UsageError
-from console.monitor.filters import Filters, Saved
+from console.filters import Saved
+from console.monitor.filters import Filters
 from console.tui import commands, terminal
 from console.tui.app import ConsoleApp
 from console.tui.commands import CommandContext, VisibleFilter
@@ -36,7 +37,7 @@ theme = "light"   # by day
 late = "state=error older=1h"   # in error for long
 
 [queue_filters]
-failing = "errors:>0"
+failing = "errors>0"
 [groups.shop]
 color = "blue"
 [profiles.a]
@@ -48,7 +49,7 @@ filters.late = "older=2h"
 url = "postgresql://u@127.0.0.1:1/b"
 color = "red"
 """
-SAVED = Saved({"late": ("state=error", "older=1h")}, {"failing": "errors:>0"})
+SAVED = Saved({"late": ("state=error", "older=1h")}, {"failing": "errors>0"})
 
 
 @pytest.fixture
@@ -93,17 +94,17 @@ async def test_overview_filters_and_themes_are_read_from_the_file_and_saved_ther
         await console.press("escape")
         await type_filter(console, "@failing")
         assert set(console.order) == {"mail", "reports"}
-        await type_filter(console, "@failing design:claim")
+        await type_filter(console, "@failing design=claim")
         await console.press("enter")
         assert console.order == ["mail"]
-        assert "1 of 9 match @failing design:claim" in console.picture
+        assert "1 of 9 match @failing design=claim" in console.picture
         await run_command(console, "save failing")
         assert "is taken" in console.picture
         assert text_of(file) == FILE
         await console.press("escape")
         await run_command(console, "save claims")
         assert "@claims after / on the overview" in last_notification(console)
-        changed = text_of(file).replace('claims = "errors:>0 design:claim"\n', "")
+        changed = text_of(file).replace('claims = "errors>0 design=claim"\n', "")
         assert changed == FILE
         await type_filter(console, "@claims")
         assert console.order == ["mail"]

@@ -118,7 +118,7 @@ def test_overview_at_160_by_48_with_a_lost_connection(snap_compare: Compare) -> 
 def test_paused_and_filtered(snap_compare: Compare) -> None:
     async def run(console: Opened) -> None:
         await console.give(*nine_queues())
-        await console.press("space", "slash", *"errors:>0", "enter", "j")
+        await console.press("space", "slash", *"errors>0", "enter", "j")
         console.clock.now += 65
         await console.give(*nine_queues())
 

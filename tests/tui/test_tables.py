@@ -227,7 +227,7 @@ overview_steps = st.one_of(
     st.tuples(st.just("examine"), st.sampled_from(NAMES)),
     st.tuples(st.just("fail"), st.none()),
     st.tuples(st.just("pause"), st.none()),
-    st.tuples(st.just("filter"), st.sampled_from(["", "a", "beta", "errors:>0", "schema:pub"])),
+    st.tuples(st.just("filter"), st.sampled_from(["", "a", "beta", "errors>0", "schema~pub"])),
     st.tuples(st.just("resize"), st.sampled_from([(80, 24), (160, 48), (100, 8), (60, 20)])),
     st.tuples(st.just("move"), st.sampled_from(["j", "k", "g", "G", "pagedown"])),
 )

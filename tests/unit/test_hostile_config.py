@@ -16,7 +16,8 @@ from console.config.file_writer import WrongFieldError, save_filter, save_theme
 from console.config.urls import ConnectionUrl
 from console.engines import label_of
 from console.errors import ConsoleError, UsageError
-from console.monitor.filters import expand, parse, words_of
+from console.filters import expand, words_of
+from console.monitor.filters import parse
 from tests.hostile import TEXTS, outcome, texts
 
 SECRET = "Pl4nted"

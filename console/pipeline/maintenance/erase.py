@@ -167,6 +167,6 @@ _PERSONAL = {"error", "title", "payload", "more"}
 def _audited(one: ArchiveFilter) -> str:
     """Whom the erased rows were about is not to be read for ever in the audit. Who knows the text
     can compare its SHA-256."""
-    if one.name not in _PERSONAL:
+    if one.field not in _PERSONAL:
         return one.word
-    return f"{one.name}{one.operator}sha256:{hashlib.sha256(one.value.encode()).hexdigest()}"
+    return f"{one.field}{one.operator}sha256:{hashlib.sha256(one.value.encode()).hexdigest()}"

@@ -17,8 +17,8 @@ from textual.widgets import Input
 from console.designs import DESIGNS
 from console.designs.model import ANY_QUEUE_VERBS
 from console.errors import ConsoleError, UsageError
+from console.filters import MARK
 from console.monitor import filters as filtering
-from console.monitor.filters import MARK
 from console.tui import commands
 from console.tui.commands import (
     COMMANDS,

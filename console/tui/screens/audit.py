@@ -85,7 +85,7 @@ class AuditTab(ListTab[Sequence[AuditRow]]):
 
 _LIMIT = 500
 """The newest of each connection."""
-_FORMS = "verb:purge  operator:ann  since:1d  running, or any words"
+_FORMS = "verb=purge  operator=ann  since=1d  running, or any words"
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class AuditScreen(PolledScreen, Browser):
     ]
 
     FILTERS: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("/ verb:purge", "also operator:ann since:1d running"),
+        ("/ verb=purge", "also operator=ann since=1d running"),
         ("/ words", "that the lines contain"),
     )
 

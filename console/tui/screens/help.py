@@ -127,8 +127,8 @@ _TOPIC_SUBTITLE = "← → topics · Escape: the keys"
 
 _QUEUE_FILTERS = (
     ("/ mail", "mail in the name, design, schema or connection"),
-    ("/ design:ring", "also queue: schema: connection: state:warning"),
-    ("/ errors:>0", "also ready age push/s pop/s gap claimed stuck done"),
+    ("/ design=ring", "also queue~x schema= connection= state=warning"),
+    ("/ errors>0", "also ready age push/s pop/s gap claimed stuck done"),
 )
 _MESSAGE_FILTERS = (
     ("/ state=error", "the messages of one state"),

@@ -16,7 +16,7 @@ from console.catalog import Queue, installed_queue
 from console.designs import Design, Option, designs_on
 from console.engines import Product
 from console.errors import ConsoleError, UsageError
-from console.monitor.filters import line_of, words_of
+from console.filters import line_of, words_of
 from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command

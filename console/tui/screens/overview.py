@@ -12,7 +12,7 @@ from textual.widgets import Input, Static
 
 from console.doctor.slot_map import SlotMap, read_slot_map
 from console.errors import ConsoleError
-from console.monitor.filters import MARK
+from console.filters import MARK
 from console.monitor.limits import Severity
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
@@ -162,7 +162,7 @@ class OverviewScreen(LiveScreen, Filtered):
         yield TextView(id="empty")
         yield RingSlots(self.context)
         yield QueueDetail(id="detail")
-        yield Input(id="filter", placeholder="name or design, field:value as in errors:>0, @SAVED")
+        yield Input(id="filter", placeholder="name or design, a term as in errors>0, @SAVED")
 
     def on_mount(self) -> None:
         for hidden in ("#filter", "#empty", "#findings", "#slots"):

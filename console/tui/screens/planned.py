@@ -13,7 +13,7 @@ from textual.containers import VerticalScroll
 from console.catalog import Queue, look_up
 from console.engines import Product
 from console.errors import ConsoleError, RefusedError
-from console.monitor.filters import line_of
+from console.filters import line_of
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog
 from console.tui.findings import QueueKey

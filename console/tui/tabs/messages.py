@@ -11,9 +11,10 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from console.errors import ConsoleError, UsageError
+from console.filters import expand, line_of, words_of
 from console.formats import clock
 from console.monitor import messages
-from console.monitor.filters import NOTHING, Filters, expand, line_of, parse, words_of
+from console.monitor.filters import NOTHING, Filters, parse
 from console.monitor.message import Message
 from console.monitor.messages import MOST_MESSAGES, Page
 from console.monitor.scans import scans_of

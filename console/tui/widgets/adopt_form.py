@@ -13,7 +13,7 @@ from console.actions.libraries import DiscoveredTable
 from console.designs import DESIGNS, Design, presets
 from console.designs.model import CONSUMERS
 from console.figures import SHOWN
-from console.monitor.filters import line_of, words_of
+from console.filters import line_of, words_of
 from console.monitor.message import Message
 from console.relations import Column
 from console.tui.text import Paragraph, describe_error, plain, shorten, style_of
