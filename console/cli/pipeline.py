@@ -241,7 +241,8 @@ def _order(call: Call, name: str | None, order: str | None) -> Order:
     multiple=True,
     metavar="F",
     help="Only messages that match all filters (of several id=, any). id=I state=S error=E "
-    "error~T reason=R reason~T title~T payload~T more~T since=TIME until=TIME",
+    "error~T reason=R reason~T title~T payload~T more~T since=TIME until=TIME. payload~T: also in "
+    "bytes, as UTF-8 or UTF-16.",
 )
 @_master
 @confirmation

@@ -35,6 +35,11 @@ class ArchiveFilter:
         return _time(self.value)
 
     @property
+    def encoded(self) -> list[bytes]:
+        """What a payload of bytes has where it is this text."""
+        return [self.value.encode(name) for name in ("utf-8", "utf-16-le", "utf-16-be")]
+
+    @property
     def is_id(self) -> bool:
         """Of several such filters any one is enough; of others, all must match."""
         return self.name == "id" and self.operator == "="
@@ -44,10 +49,12 @@ class ArchiveFilter:
         if self.name in {"since", "until"}:
             compare = pc.greater_equal if self.name == "since" else pc.less
             matches = compare(rows.column("archived_at"), pa.scalar(self.time, TIME))
+            # A time that no file can hold is one before the year 1.
+            matches = pc.fill_null(matches, fill_value=self.name == "until")
         elif self.name == "payload":
             texts = pc.match_substring(rows.column("payload"), self.value)
-            others = pc.match_substring(rows.column("payload_bytes"), self.value.encode())
-            matches = pc.or_(_known(texts), _known(others))
+            others = (pc.match_substring(rows.column("payload_bytes"), one) for one in self.encoded)
+            matches = reduce(pc.or_, map(_known, (texts, *others)))
         elif self.operator == "=":
             matches = pc.equal(rows.column(self.name), self.value)
         else:

@@ -107,11 +107,12 @@ _COLUMNS = {
 def _condition(one: ArchiveFilter) -> Column:
     if one.name in {"since", "until"}:
         at, time = F.col("archived_at"), F.lit(one.time)
-        return at >= time if one.name == "since" else at < time
+        # A time that no file can hold is one before the year 1.
+        return at >= time if one.name == "since" else F.coalesce(at < time, F.lit(True))  # noqa: FBT003
     column, value = F.col(one.name), F.lit(one.value)
     if one.name == "payload":
-        others = F.contains(F.col("payload_bytes"), F.lit(one.value.encode()))
-        return F.coalesce(column.contains(value), others)
+        others = (F.contains(F.col("payload_bytes"), F.lit(text)) for text in one.encoded)
+        return F.coalesce(column.contains(value), reduce(or_, others))
     return column == value if one.operator == "=" else column.contains(value)
 
 
@@ -138,7 +139,8 @@ def matching(rows: DataFrame, filters: Sequence[ArchiveFilter]) -> DataFrame:
 def with_message_key(rows: DataFrame) -> DataFrame:
     """With `message`, unique even if the table was created again: the archive_id, and the time."""
     number = F.concat(F.lit("a"), F.col("archive_id").cast("string"))
-    moment = F.unix_micros("archived_at").cast("string")
+    kept = F.get_json_object("more", "$.archived_at")
+    moment = F.coalesce(F.unix_micros("archived_at").cast("string"), kept)
     return rows.withColumn("message", F.concat_ws(" ", number, moment))
 
 

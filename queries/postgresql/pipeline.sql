@@ -6,12 +6,14 @@
 
 -- define: may_leave
 -- popped rows up to the cut-off, all others only before an earlier moment, because restore may need them
--- Somebody may have written a moment before year 1, which is no day of the lake.
-a.archived_at >= timestamptz '0001-01-01 00:00:00+00'
-AND (
+(
     a.archived_at <= CAST(:before AS timestamptz)
     OR (a.reason = 'pop' AND a.archived_at <= CAST(:cutoff AS timestamptz))
 )
+
+-- define: dated_at
+-- the moment whose day a row is under in the lake: somebody may have written one that no file can hold
+CASE WHEN a.archived_at >= timestamptz '0001-01-01 00:00:00+00' THEN a.archived_at ELSE timestamptz 'epoch' END
 
 -- define: next_rows
 -- the next :read_limit rows of the archive, in the order of their keys
@@ -39,6 +41,10 @@ LIMIT CAST(:read_limit AS bigint)
 -- define: done_at_fits
 -- whether a file can hold it
 (a.done_at BETWEEN timestamptz '0001-01-01 00:00:00+00' AND timestamptz '9999-12-31 23:59:59.999999+00') IS NOT FALSE
+
+-- define: archived_at_fits
+-- whether a file can hold it
+(a.archived_at BETWEEN timestamptz '0001-01-01 00:00:00+00' AND timestamptz '9999-12-31 23:59:59.999999+00') IS NOT FALSE
 
 -- name: add_plan
 -- script: adds the row of a queue's plans if it never had one
@@ -115,8 +121,8 @@ SELECT
     max(a.archive_id) AS last,
     count(*) AS rows_read,
     count(*) FILTER (WHERE {may_leave}) AS rows,
-    min(a.archived_at) FILTER (WHERE {may_leave}) AS oldest,
-    max(a.archived_at) FILTER (WHERE {may_leave}) AS newest
+    min({dated_at}) FILTER (WHERE {may_leave}) AS oldest,
+    max({dated_at}) FILTER (WHERE {may_leave}) AS newest
 FROM (
     {next_rows}
 ) AS a;
@@ -146,18 +152,18 @@ SELECT
     (SELECT max(n.archive_id) FROM next AS n) AS last,
     (SELECT count(*) FROM next) AS rows_read,
     count(*) AS rows,
-    min(r.archived_at) AS oldest,
-    max(r.archived_at) AS newest
-FROM reserved AS r;
+    min({dated_at}) AS oldest,
+    max({dated_at}) AS newest
+FROM reserved AS a;
 
 -- name: reserved
 -- one row: how many rows a plan has reserved, and the range of their times
 SELECT
     count(*) AS rows,
-    min(r.archived_at) AS oldest,
-    max(r.archived_at) AS newest
-FROM dbq.lake_row AS r
-WHERE r.plan_id = CAST(:plan_id AS bigint);
+    min({dated_at}) AS oldest,
+    max({dated_at}) AS newest
+FROM dbq.lake_row AS a
+WHERE a.plan_id = CAST(:plan_id AS bigint);
 
 -- name: part
 -- one row: of a plan's next :rows reserved rows: the last key, and how many there are
@@ -192,12 +198,12 @@ SELECT
     a.reason AS reason,
     a.title AS title, -- when defined title
     a.action_id AS action_id,
-    a.archived_at AS archived_at,
+    CASE WHEN {archived_at_fits} THEN a.archived_at END AS archived_at,
     CAST(to_json(a) AS text) AS row_json -- when others=yes
     -- when others=no
     CASE
         WHEN
-            NOT ({pushed_at_fits} AND {claimed_at_fits} AND {done_at_fits})
+            NOT ({pushed_at_fits} AND {claimed_at_fits} AND {done_at_fits} AND {archived_at_fits})
             OR NOT ({due_at_fits}) -- when role due_at
             THEN CAST(to_json(a) AS text)
     END AS row_json

@@ -1,6 +1,7 @@
 """archive on a real server, tasks in this process: what is archived, kept and refused."""
 
 import json
+from collections import Counter
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
@@ -23,6 +24,7 @@ from tests.pipeline.archive_tools import (
     push_and_pop,
     rows_in_lake,
     run,
+    stop_at,
 )
 from tests.pipeline.conftest import NewQueue
 from tests.poolers import PROGRAM, pgbouncer, through
@@ -199,19 +201,61 @@ def test_a_time_that_no_file_can_hold_is_kept_as_text(new_queue: NewQueue, lake:
         "VALUES (1, 'x', '-infinity', 'infinity', 'done', 1, 'pop'), "
         "(2, 'x', '0044-03-15 BC', '20000-01-01', 'done', 1, 'pop')",
     )
-    execute_sql(
-        client,
-        "INSERT INTO <archive> (id, payload, state, attempts, reason, archived_at) "
-        "VALUES (3, 'x', 'done', 1, 'pop', '-infinity'), (4, 'x', 'done', 1, 'pop', 'infinity')",
-    )
     (done,) = run(client, lake)
-    assert done.deleted == 2, "a row without a day stays, and blocks no other"
+    assert done.deleted == 2
     rows = rows_in_lake(lake)
     assert {(row["pushed_at"], row["due_at"]) for row in rows} == {(None, None)}
     assert {(m["pushed_at"], m["due_at"]) for m in (json.loads(row["more"]) for row in rows)} == {
         ("-infinity", "infinity"),
         ("0044-03-15T00:00:00+00:00 BC", "20000-01-01T00:00:00+00:00"),
     }
+
+
+TIMES_OF_NO_FILE = (
+    "INSERT INTO <archive> (id, payload, state, attempts, reason, archived_at) "
+    "VALUES (1, 'x', 'done', 1, 'pop', '-infinity'), (2, 'x', 'error', 1, 'purge', '-infinity'), "
+    "(3, 'x', 'done', 1, 'pop', '0044-03-15 BC'), (4, 'x', 'done', 1, 'pop', 'infinity')"
+)
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_rows_archived_at_a_time_that_no_file_can_hold_leave(
+    new_queue: NewQueue, lake: Lake, others: bool
+) -> None:
+    client = new_queue("fifo", archive_at_pop="on")
+    if others:
+        execute_sql(client, "ALTER TABLE <archive> ADD COLUMN tenant text DEFAULT 't'")
+    execute_sql(client, TIMES_OF_NO_FILE)
+    offered = job.preview(client.database, client.queue, lake, NO_RETENTION)
+    assert "3 rows" in offered.lines()[0]
+    (done,) = run(client, lake)
+    assert (done.exported, done.deleted) == (3, 3)
+    assert execute_sql(client, "SELECT id, CAST(archived_at AS text) FROM <archive>") == [
+        (4, "infinity")
+    ]
+    rows = {row["id"]: row for row in rows_in_lake(lake)}
+    assert {(row["archived_at"], str(row["date"])) for row in rows.values()} == {
+        (None, "1970-01-01")
+    }
+    assert {id_: json.loads(row["more"])["archived_at"] for id_, row in rows.items()} == {
+        "1": "-infinity",
+        "2": "-infinity",
+        "3": "0044-03-15T00:00:00+00:00 BC",
+    }
+    assert run(client, lake) == []
+
+
+@pytest.mark.parametrize("phase", ["export", "verify", "delete"])
+def test_a_stopped_run_goes_on_with_such_rows(new_queue: NewQueue, lake: Lake, phase: str) -> None:
+    client = new_queue("fifo", archive_at_pop="on")
+    execute_sql(client, TIMES_OF_NO_FILE)
+    push_and_pop(client, 30)
+    stop_at(client, lake, phase)
+    run(client, lake)
+    keys = Counter((row["archive_id"], row["archived_at"]) for row in rows_in_lake(lake))
+    assert set(keys.values()) == {1}
+    assert keys.total() == 33
+    assert execute_sql(client, "SELECT count(*) FROM <archive>") == [(1,)]
 
 
 def test_purged_messages_stay_in_the_database_for_their_retention(

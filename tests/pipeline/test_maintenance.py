@@ -301,6 +301,7 @@ def test_who_may_only_read_the_database_takes_nothing_out(filled: Client, lake: 
 
 
 _TEXT = st.text("ab%_'\\\"", max_size=4)
+_ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be")
 _ROWS = st.lists(
     st.fixed_dictionaries(
         {
@@ -308,7 +309,7 @@ _ROWS = st.lists(
             "title": st.none() | _TEXT,
             "error": st.none() | _TEXT,
             "payload": st.none() | _TEXT,
-            "payload_bytes": st.none() | _TEXT.map(str.encode),
+            "in_bytes": st.none() | st.tuples(_TEXT, st.sampled_from(_ENCODINGS)),
             "archived_at": st.none() | st.datetimes().map(lambda at: at.replace(tzinfo=UTC)),
         }
     ),
@@ -326,12 +327,17 @@ def test_filters_match_what_they_say(made: list[dict[str, Any]], given_: Any) ->
     def is_match(row: dict[str, Any], name: str, value: str) -> bool:
         column, operator = name[:-1], name[-1]
         if column == "payload":
-            in_bytes = value.encode() in (row["payload_bytes"] or b"")
-            return value in (row["payload"] or "") or in_bytes
+            texts = row["payload"] or "", (row["in_bytes"] or [""])[0]
+            return any(value in text for text in texts)
         found = row[column]
         return found is not None and (found == value if operator == "=" else value in found)
 
-    batch = pa.RecordBatch.from_pylist(made, schema=SCHEMA)
+    encoded = [
+        {**row, "payload_bytes": of and of[0].encode(of[1])}
+        for row in made
+        for of in [row["in_bytes"]]
+    ]
+    batch = pa.RecordBatch.from_pylist(encoded, schema=SCHEMA)
     found = matches(batch, parse_filters([name + value for name, value in words])).to_pylist()
     ids = {value for name, value in words if name == "id="}
     expected = [

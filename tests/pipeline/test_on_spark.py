@@ -348,6 +348,13 @@ def test_the_filters_of_a_replay_select_archived_messages(spark: "SparkSession")
     made.append(made[0] | {"archive_id": 4, "id": "4", "state": "ready", "reason": "pop"})
     made.append(made[0] | {"archive_id": 10, "id": "10", "state": "done", "done_at": at(9)})
     made[-1] |= {"payload": None, "payload_bytes": b"\xff", "reason": None}
+    no_time = made[0] | {
+        "archive_id": 11,
+        "archived_at": None,
+        "more": '{"archived_at": "-infinity"}',
+    }
+    no_time |= {"id": "11", "payload": None, "payload_bytes": "Grüße".encode("utf-16-be")}
+    made.append(no_time)
     names = list(selection._COLUMNS)
     values = [[row[name] for name in names] for row in made]
     table = spark.createDataFrame(
@@ -361,9 +368,13 @@ def test_the_filters_of_a_replay_select_archived_messages(spark: "SparkSession")
             for row in selection.in_archive_order(selection.with_message_key(found)).collect()
         ]
 
-    assert selected() == ["a1", "a2", "a3"]
+    assert selected() == ["a1", "a2", "a3", "a11"]
+    assert selected("payload~rüß") == ["a11"]
+    assert selected("until=2026-01-01T00:00:02") == ["a1", "a11"]
+    keys = selection.with_message_key(table.where("archive_id = 11")).collect()
+    assert [row["message"] for row in keys] == ["a11 -infinity"]
     assert selected("id=3", "id=1", "id=4") == ["a1", "a3"]
-    assert selected("error~out 1", "title~a") == ["a1", "a3"]
+    assert selected("error~out 1", "title~a") == ["a1", "a3", "a11"]
     assert selected("reason=pop") == ["a4"]
     assert selected("state=done") == ["a10"]
     assert selected("since=2026-01-01T00:00:02", "until=2026-01-01T01:00:03+01:00") == ["a2"]

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import date
 from types import TracebackType
 from typing import Any, Self
 
@@ -135,9 +136,11 @@ def _cast(column: pa.Array, to: pa.DataType) -> pa.Array:
 
 
 def dates(batch: pa.RecordBatch) -> pa.Array:
-    """The day (UTC) of each row's partition: when it was archived."""
-    days: pa.Array = batch.column("archived_at").cast(pa.date32(), safe=False)
-    return days
+    """The day (UTC) of each row's partition: when it was archived, 1970-01-01 for a time that no
+    file can hold."""
+    days = batch.column("archived_at").cast(pa.date32(), safe=False)
+    filled: pa.Array = pc.fill_null(days, date(1970, 1, 1))
+    return filled
 
 
 _COMPRESSION, _LEVEL = "zstd", 1
