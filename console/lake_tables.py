@@ -19,6 +19,10 @@ from console.errors import ConsoleError, RefusedError, UsageError
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+_ATTEMPTS, _ATTEMPT_SECONDS = 2, 3.0
+"""Of a request of Arrow's to an object store that does not respond."""
+_LIMITS = {"connect_timeout": "4s", "timeout": "15s", "retry_timeout": "10s", "max_retries": "3"}
+"""Of a request of the tables' library; `timeout` is for all of it."""
 INSTALL = "pip install 'dbq-console[pipeline]'"
 
 
@@ -32,14 +36,29 @@ def filesystem(location: str) -> tuple[Any, str]:
     from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
 
     if "://" not in location:
-        location = str(Path(location).expanduser().absolute())
+        folder = Path(location).expanduser().absolute()
+        if folder.is_file():
+            raise ValueError("It is a file.")
+        location = str(folder)
     # s3a and s3n are Hadoop's names.
     uri = re.sub(r"^s3[an]://", "s3://", location)
-    if uri.startswith("s3://") and "allow_delayed_open=" not in uri:
-        # A small file is one request, without it three.
-        uri += f"{'&' if '?' in uri else '?'}allow_delayed_open=true"
     files, root = fs.FileSystem.from_uri(uri)  # type: ignore[attr-defined]
+    if files.type_name == "s3":
+        files = _bounded(files)
     return files, root.rstrip("/")
+
+
+def _bounded(files: Any) -> Any:
+    """The same, which gives up sooner: a process that waits in it hears no signal. A URI cannot say
+    so."""
+    from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
+
+    _, (found,) = files.__reduce__()
+    found |= {"request_timeout": _ATTEMPT_SECONDS, "connect_timeout": _ATTEMPT_SECONDS}
+    # A small file is one request, otherwise three.
+    found |= {"allow_delayed_open": True}
+    again = fs.AwsStandardS3RetryStrategy(_ATTEMPTS)  # type: ignore[attr-defined]
+    return fs.S3FileSystem(**found, retry_strategy=again)  # type: ignore[attr-defined]
 
 
 def is_local(files: Any) -> bool:
@@ -77,7 +96,9 @@ class LakeReader:
         try:
             table = open_table(self.location, self.files, f"{self.root}/{folder}")
             return files_of(table, f"{self.root}/{folder}")
-        except TableNotFoundError:
+        except TableNotFoundError as error:
+            if has_lost_log(self.files, self.root, folder):
+                raise table_error(self.location, folder, error) from error
             return None
         except (DeltaError, OSError, ValueError) as error:
             raise table_error(self.location, folder, error) from error
@@ -98,6 +119,18 @@ def open_table(location: str, files: Any, path: str) -> DeltaTable:
     from deltalake import DeltaTable  # noqa: PLC0415  # the extra's
 
     return DeltaTable(table_uri(location, files, path), storage_options=options(location, files))
+
+
+def has_lost_log(files: Any, root: str, folder: str) -> bool:
+    """Whether the folder, in which is no table, has files of one. OSError."""
+    from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
+
+    below, older = (
+        fs.FileSelector(f"{root}/{name}", allow_not_found=True, recursive=True)  # type: ignore[attr-defined]
+        for name in (folder, "_manifests")
+    )
+    there = any(info.path.endswith((".json", ".parquet")) for info in files.get_file_info(below))
+    return there and not files.get_file_info(older)
 
 
 def files_of(table: DeltaTable, folder: str) -> list[TableFile]:
@@ -127,7 +160,7 @@ def options(location: str, files: Any) -> dict[str, str]:
     if is_local(files):
         return {}
     query = {name: values[-1] for name, values in parse_qs(urlsplit(location).query).items()}
-    found = {}
+    found = dict(_LIMITS)
     endpoint = query.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL", "")
     if endpoint:
         if "://" not in endpoint:
@@ -140,7 +173,7 @@ def options(location: str, files: Any) -> dict[str, str]:
 
 
 _DENIED = re.compile(r"denied|forbidden|permission|InvalidAccessKeyId|SignatureDoesNotMatch", re.I)
-_FULL = re.compile(r"no space left|quota|disk full|os error 28\b", re.I)
+_FULL = re.compile(r"no space left|quota|disk full|os error (27|28|122)\b", re.I)
 _UNREACHABLE = re.compile(
     r"error sending request|connection refused|dns error|NoSuchBucket|timed out", re.I
 )
@@ -150,15 +183,15 @@ def table_error(
     location: str, folder: str, error: Exception, kind: type[ConsoleError] = ConsoleError
 ) -> ConsoleError:
     """The library's error for the operator; `kind`: where the table is damaged, or not in reach."""
-    why, what = first_line(error), f"The table {folder} in the lake {location} cannot be used."
-    if _UNREACHABLE.search(str(error)):
+    why, what = _on_one_line(error), f"The table {folder} in the lake {location} cannot be used."
+    if _UNREACHABLE.search(why):
         return ConsoleError(
             f"The lake {location} cannot be reached.",
-            why=" ".join(str(error).split()),
+            why=why,
             next_step="Nothing was changed. Check its address, that its server runs and has this "
             "bucket, and this machine's network.",
         )
-    if _FULL.search(str(error)):
+    if _FULL.search(why):
         return ConsoleError(
             f"The lake {location} is full.",
             why=why,
@@ -176,6 +209,14 @@ def table_error(
         next_step="Nothing was deleted because of it. Check that the lake is reachable; if its log "
         f"is damaged, put the folder {folder}/_delta_log back from a backup.",
     )
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def _on_one_line(error: Exception) -> str:
+    """The library says only below the first line what it was."""
+    return " ".join(_COLOUR.sub("", str(error)).split()) or type(error).__name__
 
 
 def first_line(error: Exception) -> str:

@@ -19,6 +19,7 @@ from console.cli.context import (
     verb_options,
 )
 from console.cli.history_plot import expected_lines, plot_of
+from console.cli.lake import not_empty
 from console.cli.several import profiles_of, several_options
 from console.cli.streams import narrate, put, stop_requested
 from console.config import Profile
@@ -193,6 +194,7 @@ class _Narrator:
 @click.option(
     "--lake",
     metavar="PATH",
+    callback=not_empty,
     help="The lake with rollups of deleted recordings; default: this user's lake, if any.",
 )
 @_recordings

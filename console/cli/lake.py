@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from console.pipeline.table import MessagesTable
 
 
-def _not_empty(_: object, __: object, lake: str | None) -> str | None:
+def not_empty(_: object, __: object, lake: str | None) -> str | None:
     if lake is not None and not lake.strip():
         raise UsageError("--lake is empty.", next_step="Leave it out for the default, or name one.")
     return lake
@@ -41,7 +41,7 @@ def _not_empty(_: object, __: object, lake: str | None) -> str | None:
 lake_option = click.option(
     "--lake",
     metavar="PATH",
-    callback=_not_empty,
+    callback=not_empty,
     help="Default: the folder `lake` in this user's state folder.",
 )
 source_option = click.option("--from", "source", metavar="C", help="The connection of the archive.")
@@ -230,7 +230,7 @@ def expire(
     multiple=True,
     metavar="F",
     help="Messages that match all filters: state=S error~T reason=R title~T payload~T more~T "
-    "since=TIME until=TIME",
+    "since=TIME until=TIME. payload~T: also in bytes, as UTF-8 or UTF-16.",
 )
 @confirmation
 @verb_options

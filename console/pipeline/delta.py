@@ -67,7 +67,8 @@ class LakeTable:
             try:
                 table = cls._opened(lake)
             except TableNotFoundError:
-                if lake.names(f"{cls.FOLDER}/_delta_log"):
+                root = lake.path("").rstrip("/")
+                if lake_tables.has_lost_log(lake.filesystem, root, cls.FOLDER):
                     raise
                 return None
             cls._require_ours(lake, table)

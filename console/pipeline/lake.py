@@ -69,8 +69,6 @@ class Lake:
         text = os.fspath(location)
         if "://" not in text:
             text = str(Path(text).expanduser().absolute())
-            if Path(text).is_file():
-                raise UsageError(f"{text} is a file.", next_step="A lake is a folder: name one.")
         if _LOGIN.search(text):
             raise UsageError(
                 f"The URI of the lake {_LOGIN.sub('://', text)!r} has a login in it.",

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -42,6 +43,7 @@ from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
 from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
+from tests.pipeline.cluster import s3_environment
 from tests.pipeline.recorded import put_days, sample, write
 from tests.servers import PATIENCE_SECONDS, connect, wait_until
 from tests.tui.feeds import BEGIN, BEHIND, RecordedConnection, queue
@@ -244,6 +246,44 @@ def test_the_doctor_reports_an_unusual_hour_as_a_note(console: Console, install:
     assert console("doctor", name, "--json").json["queues"][0]["verdict"] == "silenced"
     codes = {one["code"]: one for one in console("doctor", "--codes", "--json").json["codes"]}
     assert codes["unusual"]["severity"] == "note"
+
+
+def test_history_of_a_lake_that_cannot_be_read_says_so(
+    console: Console, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = install("fifo")
+    lake = write_forecast(console, name, 1_000, 1_000)
+    record_hour(console, name, 1_000)
+    assert console("history", name).status == 0
+    log = Path(lake.path("rollup/_delta_log"))
+    kept = log.rename(tmp_path / "kept")
+    for damage in ("none", "empty", "torn"):
+        if damage == "empty":
+            log.mkdir()
+        elif damage == "torn":
+            torn(kept, log)
+        broken = console("history", name, "--json")
+        assert broken.status == 3, "no fewer points without a word"
+        assert "The table rollup in the lake" in broken.err
+        assert "put the folder rollup/_delta_log back" in broken.err
+        assert list(broken.json) == ["error"]
+    file = tmp_path / "file"
+    file.write_text("")
+    assert "It is a file" in console("history", name, "--lake", str(file)).err
+    for lake_option in ("", " ", str(file)):
+        assert console("history", name, "--lake", lake_option).status == 2
+    for variable, value in s3_environment("http://127.0.0.1:9").items():
+        monkeypatch.setenv(variable, value)
+    unreachable = console("history", name, "--lake", "s3://bucket/lake")
+    assert unreachable.status == 3
+    assert "cannot be reached" in unreachable.err
+
+
+def torn(log: Path, to: Path) -> None:
+    to.rmdir()
+    shutil.copytree(log, to)
+    for document in to.iterdir():
+        document.write_bytes(document.read_bytes()[:-9])
 
 
 def test_status_shows_when_a_ring_will_be_full_by_its_forecast(

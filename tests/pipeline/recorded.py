@@ -47,6 +47,7 @@ def put_days(
     lake: Lake, days: Mapping[date, Tables], *names: str, connection: str = "prod"
 ) -> None:
     """Commit rollups as if they were made of these segments."""
+    table = RollupTable.open(lake) or RollupTable.create(lake)
     files = []
     for day, tables in days.items():
         made = {**tables, (rollup_files.SEGMENTS, "day"): segments_table(*names)}
@@ -54,7 +55,6 @@ def put_days(
             with file_of(lake, connection, day.isoformat(), kind, width) as file:
                 file.put(rows)
             files.append(file.entry())
-    table = RollupTable.open(lake) or RollupTable.create(lake)
     dates = [day.isoformat() for day in days]
     table.replace("tests", [("connection", "=", connection), ("date", "in", dates)], files)
 

@@ -6,9 +6,12 @@ each message is in the database or in the table once, or the run stops with word
 
 import errno
 import json
+import os
 import random
 import shlex
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -179,6 +182,39 @@ def test_a_run_on_a_full_or_read_only_lake_fails_and_can_be_continued(
     (done,) = run(filled, lake)
     assert (done.exported, done.deleted) == (30, 30)
     assert len(rows_in_lake(lake)) == 30
+
+
+@pytest.mark.parametrize(("runs", "most_bytes"), [(0, 2_000), (0, 900), (2, 8_000)])
+def test_a_disk_that_is_full_stops_the_run_and_loses_nothing(
+    filled: Client, lake: Lake, runs: int, most_bytes: int
+) -> None:
+    """The system refuses what is larger than so many bytes: a file of rows, the first document of
+    the table, its checkpoint."""
+    sent = Counter(row[0] for row in execute_sql(filled, "SELECT payload FROM <archive>"))
+    for _ in range(runs):
+        run(filled, lake)
+        sent += Counter(push_and_pop(filled, 30))
+    # Set once it has begun, so that it writes nothing else.
+    limited = (
+        "import resource;"
+        "from tests.pipeline import driver;"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({most_bytes}, {most_bytes}));"
+        "driver.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", limited, filled.queue.name, lake.location],
+        env={**os.environ, "DBQ_URL": filled.url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    print(done.stderr[-600:])
+    assert done.returncode == 1
+    assert f"The lake {lake.location} is full." in done.stderr
+    assert all_payloads(filled, payloads(lake)) >= sent
+    run(filled, lake)
+    assert archived_keys(filled) == []
+    assert payloads(lake) == sent
 
 
 def test_a_commit_that_cannot_be_written_deletes_nothing(filled: Client, lake: Lake) -> None:

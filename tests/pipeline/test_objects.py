@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -176,6 +177,38 @@ def test_a_late_writer_changes_nothing(new_queue: NewQueue, lake: Lake, endpoint
     assert all_payloads(client, rows_in_lake(lake, client)) == Counter(sent)
     assert run_driver(client, lake).status == 0
     assert all_payloads(client, rows_in_lake(lake, client)) == Counter(sent)
+
+
+@pytest.mark.long
+def test_a_call_to_a_store_that_hangs_is_given_up(
+    lake: Lake, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a run that is stopped does not wait for minutes: libraries hear no signal."""
+    MessagesTable.create(lake)
+    hanging: list[bytes] = []
+
+    def freeze(data: bytes) -> Fate:
+        hanging.append(data)
+        return Fate.FROZEN
+
+    with Proxy(endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        through = Lake(lake.location)
+        table = MessagesTable.open(through)
+        assert table is not None
+        proxy.fate = freeze
+        calls: dict[str, Callable[[], object]] = {
+            "table": partial(table.last_serial, "a"),
+            "files": partial(through.files, ""),
+        }
+        for name, call in calls.items():
+            hanging.clear()
+            proxy.thaw()
+            with pytest.raises(ConsoleError, match="cannot be") as error:
+                call()
+            assert error.value.next_step, name
+            assert 1 <= len(hanging) <= 2, name
+        proxy.thaw()
 
 
 def test_the_requests_of_a_run_do_not_grow_with_its_plans(
