@@ -334,7 +334,26 @@ def test_prune_leaves_what_was_changed_since_and_what_the_lake_lacks(adopted: Ad
     done = of.run(older=0.0)
     assert (done.exported, done.deleted) == (0, 2)
     assert done.kept == {prune.DIFFERENT: 1, prune.ABSENT: 1}
+    assert "A further run copies" in done.lines()[-1]
+    assert "dbq-console pipeline archive jobs --copy --lake" in done.lines()[-1]
     assert sorted(of.tables.rows("SELECT id FROM river_job")) == [(1,), (4,)]
+
+
+def test_a_job_that_is_committed_during_the_copy_is_pruned_by_the_next_run(
+    adopted: Adopted,
+) -> None:
+    (job,) = [one for one in FINISHED_JOBS if one.preset == "graphile-worker"]
+    of = adopted(job)
+    job.add(of.tables)
+    with transaction(of.tables) as late:
+        late.execute(job.adds.format(at="now()").encode())
+        commit = HookedTasks(archive_files.verify, lambda: late.execute(b"COMMIT"))
+        done = of.run(commit, older=0.0)
+        late.execute(b"BEGIN")
+    assert (done.deleted, done.kept) == (1, {prune.ABSENT: 1})
+    assert "A further run copies" in done.next_step
+    again = of.run(older=0.0)
+    assert (again.exported, again.deleted, again.next_step) == (1, 1, "")
 
 
 def test_prune_takes_only_jobs_that_finished_so_long_ago(adopted: Adopted) -> None:

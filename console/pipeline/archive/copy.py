@@ -9,6 +9,7 @@ id, attempt and time of finishing. That moment is in the table, set by the commi
 from __future__ import annotations
 
 import hashlib
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -228,6 +229,8 @@ class CopyResult:
     """None: it was not asked for."""
     kept: dict[str, int] = field(default_factory=dict)
     """Why rows were not deleted that the library's rule allows."""
+    next_step: str = ""
+    """For those that the lake lacks."""
     seconds: dict[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -246,6 +249,7 @@ class CopyResult:
         if self.deleted is not None:
             lines.append(f"  deleted {self.deleted:,} jobs that the lake has")
             lines += [f"  left {count:,}: {why}" for why, count in self.kept.items()]
+            lines += [f"  {self.next_step}"] if self.next_step else []
         return lines
 
 
@@ -288,6 +292,14 @@ def copy(
                 lambda rows: on_progress("delete", done=0, of=1, rows=rows, size=0),
             )
             result.seconds["delete"] = time.monotonic() - began
+            if prune.ABSENT in result.kept:
+                words = f"{shlex.quote(queue.name)} --copy --lake {shlex.quote(lake.location)}"
+                result.next_step = (
+                    "A further run copies what was committed since this one read the table: "
+                    f"dbq-console pipeline archive {words} What the lake lacks then was "
+                    "taken out of it (expire, erase), or written more than an hour after its time "
+                    "of finishing: only its library deletes that."
+                )
     return result
 
 
