@@ -238,6 +238,22 @@ def test_erase_takes_out_all_about_somebody(new_queue: NewQueue, lake: Lake, sta
     assert rows(lake) == left
 
 
+@pytest.mark.parametrize("word", ["{}", "paylaod~{}", "since={}", "until=x{}", "=~{}"])
+@pytest.mark.parametrize("value", ["jane.doe@example.org", "it's jane\\\n", 'jane "doe" ü'])
+@pytest.mark.parametrize("verb", ["erase", "replay mail"])
+def test_a_mistyped_filter_is_in_no_run_file(
+    lake: Lake, state: Path, word: str, value: str, verb: str
+) -> None:
+    given_word = word.format(value)
+    wrong = call("pipeline", *verb.split(), "--lake", lake.location, "--filter", given_word)
+    assert wrong.status == 2, wrong.err
+    assert "jane" in wrong.err, "its user may see it"
+    (file,) = (state / "runs").iterdir()
+    assert "jane" not in file.read_text()
+    (run_,) = runs_in(state / "runs").runs
+    assert "***" in run_.error["what"]
+
+
 def everything_in(lake: Lake) -> str:
     """Of all files, in the table or not."""
     return "".join(str(pq.read_table(lake.path(path)).to_pylist()) for path in lake.data_files(""))
