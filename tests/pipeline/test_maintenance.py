@@ -39,6 +39,7 @@ from tests.pipeline.archive_tools import (
     run,
     stop_at,
 )
+from tests.pipeline.cluster import s3_environment
 from tests.pipeline.conftest import NewQueue
 from tests.servers import READ_CATALOG, login
 
@@ -484,3 +485,40 @@ def test_archive_of_all_queues_by_their_ages_and_what_the_lake_has(
     assert "to compact" in lines[4]
     missing = call("pipeline", "lake", "--lake", str(tmp_path / "nowhere"))
     assert (missing.status, "has no archive yet" in missing.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("location", "status", "words"),
+    [
+        ("", 2, "--lake is empty"),
+        ("  ", 2, "--lake is empty"),
+        ("file", 2, "It is a file"),
+        ("s3://bucket/lake", 3, "cannot be reached"),
+        ("nothing://bucket/lake", 2, "not a usable location"),
+    ],
+)
+def test_a_lake_that_is_none_or_cannot_be_reached_is_refused_by_every_verb(
+    filled: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    location: str,
+    status: int,
+    words: str,
+) -> None:
+    monkeypatch.setattr(sessions, "tasks", local_tasks)
+    for variable, value in s3_environment("http://127.0.0.1:9").items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    queue = filled.queue.name
+    for verb in (
+        ("lake",),
+        ("compact", "--yes"),
+        ("expire", "--older", "1d", "--yes", "--url", filled.url),
+        ("erase", "--filter", "state=done", "--yes", "--url", filled.url),
+        ("archive", queue, "--retention", "0s", "--yes", queue, "--url", filled.url),
+        ("replay", queue, "--yes", queue, "--url", filled.url),
+    ):
+        refused = call("pipeline", *verb, "--lake", location)
+        assert (refused.status, words in refused.err) == (status, True), (verb, refused.err)
+    assert len(archived_keys(filled)) == 30
