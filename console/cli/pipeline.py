@@ -231,7 +231,7 @@ def _order(call: Call, name: str | None, order: str | None) -> Order:
     return queue.design.order_with(queue.options)
 
 
-@click.command(cls=RecordedJob)
+@click.command(cls=RecordedJob, private=("--filter",))
 @queue_name
 @lake_option
 @source_option

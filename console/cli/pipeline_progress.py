@@ -140,7 +140,8 @@ def _recorded(verb: str, context: click.Context, private: Sequence[str]) -> Iter
     try:
         yield
     except BaseException as error:
-        record.end(*_end_of(error))
+        status, parts = _end_of(error)
+        record.end(status, {name: _error_text(text, hidden) for name, text in parts.items()})
         raise
     record.end(0)
 
@@ -199,8 +200,17 @@ def _private_values(context: click.Context, private: Sequence[str]) -> list[str]
 
 
 def _without(word: str) -> str:
-    """A filter without its value."""
-    return re.sub(r"([=~]).*", rf"\1{HIDDEN}", word, count=1, flags=re.DOTALL)
+    """A filter without its value; a word that is no filter is all value."""
+    found = re.match("[^=~]*[=~]", word)
+    return f"{found[0] if found else ''}{HIDDEN}"
+
+
+def _error_text(text: str, hidden: Mapping[str, str]) -> str:
+    """An error quotes the word, or its value."""
+    for word, shown in hidden.items():
+        value = re.split("[=~]", word, maxsplit=1)[-1]
+        text = text.replace(repr(word), repr(shown)).replace(repr(value), repr(HIDDEN))
+    return _text(text, hidden)
 
 
 def _text(text: str, hidden: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 `DBQ_URL=... python -m tests.pipeline.driver QUEUE LAKE [PHASE STEPS] [--spark | --copy]`: it kills
 itself STEPS calls and returns of the pipeline's own functions after the phase began. Without a
 phase it runs to its end, and prints how many of these steps each phase had. `--copy`: of a
-library's finished jobs, which it prunes.
+library's finished jobs, which it prunes. `--rollup`, on Spark: of the folder of recordings QUEUE.
 """
 
 import json
@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -42,7 +44,14 @@ COPY_PHASES = {
     "prune": "prune",
     "_delete": "delete",
 }
-_FILES = ("job.py", "copy.py", "prune.py")
+ROLLUP_PHASES = {
+    "names": "begin",
+    "_roll_up": "tables",
+    "_commit": "commit",
+    "update": "forecast",
+    "vacuum": "clean",
+}
+_FILES = ("job.py", "copy.py", "prune.py", "forecast.py", "segment_files.py", "delta.py")
 _OURS = str(Path("console", "pipeline")) + os.sep
 
 
@@ -68,9 +77,29 @@ class StepCounter:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
+def roll_up(folder: str, lake: Lake, counter: StepCounter) -> None:
+    from console.pipeline.rollup import job as rollup  # noqa: PLC0415
+    from tests.pipeline.conftest import FAST  # noqa: PLC0415
+
+    @contextmanager
+    def started() -> Iterator[Tasks]:
+        with session("killed", "local[2]", FAST) as spark:
+            yield SparkTasks(spark.sparkContext)
+
+    sys.setprofile(counter)
+    try:
+        rollup.rollup(started, lake, [folder])
+    finally:
+        sys.setprofile(None)
+    print(json.dumps(counter.counts))
+
+
 def main() -> None:
     words = [word for word in sys.argv[1:] if not word.startswith("--")]
     name, location, phase, steps = [*words, "", "0"][:4]
+    if "--rollup" in sys.argv:
+        roll_up(name, Lake(location), StepCounter(ROLLUP_PHASES, phase, int(steps)))
+        return
     copies = "--copy" in sys.argv
     database = open_database(os.environ["DBQ_URL"])  # others may see command lines
     with database.transaction("read the catalog", read_only=True) as connection:

@@ -19,7 +19,7 @@ from console.designs import LIBRARIES
 from console.engines import PRODUCTS, Database, open_database
 from console.errors import RefusedError
 from console.pipeline import spark
-from console.pipeline.archive import copy, prune
+from console.pipeline.archive import copy, finished, prune
 from console.pipeline.archive import files as archive_files
 from console.pipeline.filters import parse_filters
 from console.pipeline.lake import DamagedError, Lake
@@ -454,7 +454,7 @@ def test_sql_server_refuses_a_copy_by_name() -> None:
     product = PRODUCTS["mssql"]
     queue = next(of for of in library_queues(product) if of.design.finished)
     with pytest.raises(RefusedError) as refused:
-        copy.require_finished(product, queue)
+        finished.require_finished(product, queue)
     assert refused.value.why == "A copy is not offered on SQL Server."
 
 

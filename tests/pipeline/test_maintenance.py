@@ -39,6 +39,7 @@ from tests.pipeline.archive_tools import (
     run,
     stop_at,
 )
+from tests.pipeline.cluster import s3_environment
 from tests.pipeline.conftest import NewQueue
 from tests.servers import READ_CATALOG, login
 
@@ -236,6 +237,22 @@ def test_erase_takes_out_all_about_somebody(new_queue: NewQueue, lake: Lake, sta
     assert final.status == 0, final.err
     assert "jane" not in everything_in(lake)
     assert rows(lake) == left
+
+
+@pytest.mark.parametrize("word", ["{}", "paylaod~{}", "since={}", "until=x{}", "=~{}"])
+@pytest.mark.parametrize("value", ["jane.doe@example.org", "it's jane\\\n", 'jane "doe" ü'])
+@pytest.mark.parametrize("verb", ["erase", "replay mail"])
+def test_a_mistyped_filter_is_in_no_run_file(
+    lake: Lake, state: Path, word: str, value: str, verb: str
+) -> None:
+    given_word = word.format(value)
+    wrong = call("pipeline", *verb.split(), "--lake", lake.location, "--filter", given_word)
+    assert wrong.status == 2, wrong.err
+    assert "jane" in wrong.err, "its user may see it"
+    (file,) = (state / "runs").iterdir()
+    assert "jane" not in file.read_text()
+    (run_,) = runs_in(state / "runs").runs
+    assert "***" in run_.error["what"]
 
 
 def everything_in(lake: Lake) -> str:
@@ -468,3 +485,40 @@ def test_archive_of_all_queues_by_their_ages_and_what_the_lake_has(
     assert "to compact" in lines[4]
     missing = call("pipeline", "lake", "--lake", str(tmp_path / "nowhere"))
     assert (missing.status, "has no archive yet" in missing.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("location", "status", "words"),
+    [
+        ("", 2, "--lake is empty"),
+        ("  ", 2, "--lake is empty"),
+        ("file", 2, "It is a file"),
+        ("s3://bucket/lake", 3, "cannot be reached"),
+        ("nothing://bucket/lake", 2, "not a usable location"),
+    ],
+)
+def test_a_lake_that_is_none_or_cannot_be_reached_is_refused_by_every_verb(
+    filled: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    location: str,
+    status: int,
+    words: str,
+) -> None:
+    monkeypatch.setattr(sessions, "tasks", local_tasks)
+    for variable, value in s3_environment("http://127.0.0.1:9").items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    queue = filled.queue.name
+    for verb in (
+        ("lake",),
+        ("compact", "--yes"),
+        ("expire", "--older", "1d", "--yes", "--url", filled.url),
+        ("erase", "--filter", "state=done", "--yes", "--url", filled.url),
+        ("archive", queue, "--retention", "0s", "--yes", queue, "--url", filled.url),
+        ("replay", queue, "--yes", queue, "--url", filled.url),
+    ):
+        refused = call("pipeline", *verb, "--lake", location)
+        assert (refused.status, words in refused.err) == (status, True), (verb, refused.err)
+    assert len(archived_keys(filled)) == 30

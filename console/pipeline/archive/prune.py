@@ -22,7 +22,7 @@ from console.errors import RefusedError
 from console.formats import numbered, plain
 from console.pipeline import leases
 from console.pipeline.archive import export, files
-from console.pipeline.archive.copy import Key, Source, keys_of, lake_batches
+from console.pipeline.archive.finished import Key, Source, keys_of, lake_batches
 from console.pipeline.lake import Lake
 from console.pipeline.table import MessagesTable, queue_value
 

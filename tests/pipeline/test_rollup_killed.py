@@ -1,0 +1,87 @@
+"""The driver of a rollup on Spark is killed at random points; the next runs finish it."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from itertools import cycle, islice
+from pathlib import Path
+
+import pytest
+
+from console.monitor.recording.segments import SAMPLES
+from console.pipeline.lake import Lake
+from tests.pipeline.driver import ROLLUP_PHASES
+from tests.pipeline.recorded import all_rows, sample, write
+from tests.pipeline.test_rollups import roll_up
+from tests.servers import PATIENCE_SECONDS
+
+KILLS, LONG_KILLS = 3, 20
+CONNECTIONS = ("one", "other")
+DAY_SECONDS = 86_400
+Rows = dict[str, Counter[str]]
+"""Of each connection."""
+
+
+def record(folder: Path, number: int) -> None:
+    """Segments of two days, for each connection."""
+    for connection in CONNECTIONS:
+        for begin in (0, DAY_SECONDS):
+            times = range(begin + 600 * number, begin + 600 * number + 300, 20)
+            rows = [
+                sample(at, ready=at % 97, push_per_second=float(at % 7), queue=queue)
+                for at in times
+                for queue in ("orders", "mail")
+            ]
+            write(folder, SAMPLES, *rows, connection=connection)
+
+
+def run(folder: Path, lake: Lake, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "tests.pipeline.driver", str(folder), lake.location, *words]
+    return subprocess.run(
+        [*command, "--rollup"],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+
+def rows_of(lake: Lake) -> Rows:
+    found: Rows = {connection: Counter() for connection in CONNECTIONS}
+    for (connection, *key), rows in all_rows(lake).items():
+        found[connection].update(f"{key} {row}" for row in rows)
+    return found
+
+
+def test_a_rollup_killed_anywhere_on_spark_is_finished_by_the_next(
+    java_folder: Path, tmp_path: Path, long: bool
+) -> None:
+    pytest.importorskip("pyspark", reason="needs Spark: pip install 'dbq-console[pipeline]'")
+    folder, lake = tmp_path / "recordings", Lake(tmp_path / "lake")
+    rng, kills = random.Random("rollup"), LONG_KILLS if long else KILLS
+    record(folder, 0)
+    counted = run(folder, lake)
+    assert counted.returncode == 0, counted.stderr
+    counts = json.loads(counted.stdout.splitlines()[-1])
+    phases = islice(cycle(("commit", "tables", "forecast", "clean", "begin")), kills)
+    killed = 0
+    for number, phase in enumerate(phases, start=1):
+        record(folder, number)
+        before, undisturbed = rows_of(lake), Lake(tmp_path / f"undisturbed {number}")
+        roll_up(undisturbed, folder)
+        ended = run(folder, lake, phase, str(rng.randint(1, counts[phase])))
+        assert ended.returncode in {0, -signal.SIGKILL}, ended.stderr
+        killed += ended.returncode == -signal.SIGKILL
+        for connection, rows in rows_of(lake).items():
+            assert rows in (before[connection], rows_of(undisturbed)[connection]), phase
+    assert killed, "none was killed"
+    last = run(folder, lake)
+    assert last.returncode == 0, last.stderr
+    print(f"{killed} kills in {kills} runs; steps of the phases: {counts}")
+    assert rows_of(lake) == rows_of(undisturbed)
+    assert set(counts) == set(ROLLUP_PHASES.values())
