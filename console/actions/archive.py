@@ -16,8 +16,8 @@ from console import audit, sql
 from console.actions import broker, execute, plan
 from console.actions.availability import require_archive, require_verb
 from console.actions.execute import Batching, Control, Result
-from console.actions.message_action import MessageAction, RowAction
 from console.actions.message_plan import Plan
+from console.actions.plan import MessageAction, RowAction
 from console.actions.pop import require_subscriber
 from console.actions.rows import Selection, SelectionCriteria
 from console.audit import Ledger

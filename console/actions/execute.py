@@ -13,9 +13,8 @@ from itertools import chain, repeat
 
 from console.actions import BATCH, MOST_BATCH
 from console.actions.canary import CanaryResults, CanaryTracker, CanaryVerdict
-from console.actions.message_action import MessageAction
 from console.actions.message_plan import Plan
-from console.actions.plan import require_possible
+from console.actions.plan import MessageAction, require_possible
 from console.actions.rows import ErrorSelection, Selection, SelectionCriteria
 from console.audit import ActionRecord, Ledger, Outcome
 from console.engines import Database, Session, retry_transient, time_limit

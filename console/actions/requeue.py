@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.actions.availability import require_verb
 from console.actions.canary import CanaryTracker
-from console.actions.message_action import RowAction
 from console.actions.message_plan import Plan
+from console.actions.plan import RowAction
 from console.actions.pop import require_subscriber
 from console.actions.push import require_interface
 from console.actions.rows import LockedRows, Moved, Storage, by_storage, run_others_code, scope

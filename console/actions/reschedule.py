@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 from console import sql
 from console.actions.availability import require_verb
-from console.actions.message_action import RowAction
 from console.actions.message_plan import Plan
+from console.actions.plan import RowAction
 from console.actions.rows import Selection, SelectionCriteria, Storage, scope
 from console.engines import Session
 from console.errors import UsageError

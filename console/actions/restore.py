@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from console import decisions, sql
 from console.actions.archive import ArchiveSelection, Taken, last_purge
 from console.actions.availability import require_archive, require_verb
-from console.actions.message_action import MessageAction
 from console.actions.message_plan import Plan
+from console.actions.plan import MessageAction
 from console.actions.requeue import target_state
 from console.actions.rows import Moved, Selection, SelectionCriteria, Storage, scope
 from console.audit import Ledger

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from console import sql
 from console.actions import execute, plan
 from console.actions.archive import Purge
-from console.actions.message_action import MessageAction
+from console.actions.plan import MessageAction
 from console.actions.pop import PoppedMessage, pop_many
 from console.actions.push import push_many
 from console.actions.restore import Restore

@@ -8,8 +8,8 @@ from console import decisions
 from console.actions import archive, execute, requeue, reschedule, restore
 from console.actions import plan as planning
 from console.actions.execute import Control
-from console.actions.message_action import MessageAction
 from console.actions.message_plan import Plan as MessagePlan
+from console.actions.plan import MessageAction
 from console.audit import Ledger, Outcome
 from console.catalog import Queue
 from console.errors import UsageError

@@ -9,8 +9,8 @@ from console import catalog
 from console.actions import execute
 from console.actions.execute import Batching
 from console.actions.install import install, missing_requirement
-from console.actions.message_action import MessageAction
 from console.actions.message_plan import Plan
+from console.actions.plan import MessageAction
 from console.audit import Ledger
 from console.catalog import Queue, installed_queue
 from console.designs import Design, designs_on

@@ -10,8 +10,8 @@ from console import audit
 from console.actions import execute, plan
 from console.actions.archive import Purge
 from console.actions.execute import Batching, Result
-from console.actions.message_action import MessageAction
 from console.actions.message_plan import Plan
+from console.actions.plan import MessageAction
 from console.actions.restore import Restore
 from console.actions.rows import SelectionCriteria
 from console.audit import Ledger

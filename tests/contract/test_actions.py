@@ -11,7 +11,7 @@ from console import audit
 from console.actions import execute
 from console.actions.archive import Archive, Purge
 from console.actions.execute import Batching
-from console.actions.message_action import MessageAction
+from console.actions.plan import MessageAction
 from console.actions.requeue import Release, Requeue
 from console.audit import Outcome
 from console.figures import COUNTED

@@ -14,7 +14,7 @@ from console.actions import execute, plan, rows
 from console.actions.adopt import adopt
 from console.actions.archive import Archive, Purge
 from console.actions.execute import Batching, Control, Progress
-from console.actions.message_action import MessageAction
+from console.actions.plan import MessageAction
 from console.actions.requeue import Release, Requeue
 from console.actions.rows import QueueSelection, SelectionCriteria, Storage
 from console.audit import ImbalanceError

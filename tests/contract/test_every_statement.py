@@ -34,8 +34,8 @@ from console.actions.adopt import forget
 from console.actions.archive import Purge
 from console.actions.canary import CanaryTracker
 from console.actions.install import install, missing_requirement, uninstall
-from console.actions.message_action import MessageAction
 from console.actions.message_plan import SelectedError
+from console.actions.plan import MessageAction
 from console.actions.pop import Finish, PoppedMessage
 from console.actions.requeue import Release, RequeueTo
 from console.actions.reschedule import Reschedule

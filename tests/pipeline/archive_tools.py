@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from console import sql
 from console.actions import execute, plan
-from console.actions.message_action import MessageAction
+from console.actions.plan import MessageAction
 from console.audit import EntryFilter as Entries
 from console.audit import entries
 from console.engines import Database

@@ -165,7 +165,7 @@ def test_detached_partitions_of_pgmq_are_copied_as_a_whole(adopted: Adopted) -> 
 @pytest.fixture
 def no_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run reads again is only what open transactions may have finished."""
-    monkeypatch.setattr(copy, "OVERLAP_SECONDS", 0.0)
+    monkeypatch.setattr(finished, "OVERLAP_SECONDS", 0.0)
 
 
 @contextmanager
