@@ -3,23 +3,24 @@
 Passwords are never written, only their source.
 """
 
-import json
 import os
-import re
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from console.config.file_reader import FILTERS, PROFILES, READERS, Document, read, statements
+import tomlkit
+from tomlkit import TOMLDocument
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import Table
+
+from console.config.file_reader import FILTERS, PROFILES, READERS, Document, read
 from console.config.profile import KEYS, THEME
 from console.config.values import KeyLevel, Origin, ValueSource, WrongValueError
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.filters import NAME
-
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-_VALUE = re.compile(r"""(?<==)(\s*)("[^"]*"|'[^']*')""")
 
 
 class WrongFieldError(UsageError):
@@ -53,9 +54,9 @@ def check_name(name: str) -> None:
 
 def table(name: str, values: Mapping[str, object]) -> str:
     """The profile as TOML."""
-    lines = [f"[{PROFILES}.{_key(name)}]"]
-    lines += [f"{key} = {_written(value)}" for key, value in values.items()]
-    return "\n".join(lines) + "\n"
+    profiles = tomlkit.table(is_super_table=True)
+    profiles[name] = _table(values)
+    return tomlkit.dumps({PROFILES: profiles})
 
 
 def add_profile(path: Path, name: str, values: Mapping[str, object]) -> None:
@@ -161,16 +162,12 @@ def _with_profile(path: Path, text: str, name: str, values: Mapping[str, object]
     known = _valid_document(path, text)
     if name in known.profiles:
         raise WrongFieldError("name", f"is taken: {path} has a profile {name!r}")
-    found = _at_end(text, table(name, values))
-    after = read(path, found)
-    if after.mistakes or list(after.profiles) != [*known.profiles, name]:
-        raise UsageError(
-            f"The profile cannot be appended to {str(path)!r}.",
-            why="; ".join(map(str, after.mistakes))
-            or "It would become part of the file's last table.",
-            next_step="Add it by hand:\n" + table(name, values),
-        )
-    return found
+
+    def add(document: TOMLDocument) -> None:
+        profiles = document.setdefault(PROFILES, tomlkit.table(is_super_table=True))
+        profiles[name] = _table(values)
+
+    return _changed(path, text, add, table(name, values), PROFILES, name, values)
 
 
 def _with_filter(path: Path, text: str, kind: str, name: str, line: str) -> str:
@@ -182,49 +179,45 @@ def _with_filter(path: Path, text: str, kind: str, name: str, line: str) -> str:
         raise WrongFieldError(
             "name", f"is taken: {present.origin} has {name} = {present.written!r}"
         )
-    setting = f"{_key(name)} = {_quoted(line)}"
-    inside = [one for one in statements(text) if one.table == (kind,)]
-    if inside:
-        found = _after_line(text, inside[-1].last, setting)
-    else:
-        found = _at_end(text, f"[{kind}]\n{setting}\n")
-    return _checked(path, text, found, f"[{kind}]\n{setting}", kind, name, line)
+
+    def add(document: TOMLDocument) -> None:
+        document.setdefault(kind, tomlkit.table())[name] = line
+
+    by_hand = tomlkit.dumps({kind: {name: line}})
+    return _changed(path, text, add, by_hand, kind, name, line)
 
 
 def _with_theme(path: Path, text: str, theme: str) -> str:
     known = _valid_document(path, text)
-    present, setting = known.values.get(THEME.name), f"{THEME.name} = {_quoted(theme)}"
+    present = known.values.get(THEME.name)
     if present is not None and present.written == theme:
         return text
-    top = [one for one in statements(text) if one.table == ()]
-    lines = text.split("\n")
-    if present is not None:
-        at = next(one for one in top if one.paths[0] == (THEME.name,)).first - 1
-        lines[at] = _VALUE.sub(lambda found: found[1] + _quoted(theme), lines[at], count=1)
-        found = "\n".join(lines)
-    elif top:
-        found = _after_line(text, top[-1].last, setting)
-    else:
-        found = _after_line(text, _head_lines(lines), setting + ("\n" if text else ""))
-    return _checked(path, text, found, setting, THEME.name, theme)
+
+    def add(document: TOMLDocument) -> None:
+        document[THEME.name] = theme
+
+    by_hand = tomlkit.dumps({THEME.name: theme})
+    return _changed(path, text, add, by_hand, THEME.name, theme)
 
 
-def _head_lines(lines: Sequence[str]) -> int:
-    """The number of lines of the comment at the top, including an empty line after it."""
-    count = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return count + 1 if count and count < len(lines) and not lines[count].strip() else 0
-
-
-def _checked(path: Path, before: str, after: str, by_hand: str, *change: str) -> str:
-    """The text `after`, if it differs from `before` only by the change."""
-    *tables, last, value = change
+def _changed(
+    path: Path, before: str, change: Callable[[TOMLDocument], None], by_hand: str, *names: Any
+) -> str:
+    """The text after the change, if it differs by that only: the last of `names` is the value."""
+    # What tomlkit adds ends in \n.
+    windows = before.count("\r\n") == before.count("\n") > 0
     try:
+        document = tomlkit.parse(before.replace("\r\n", "\n") if windows else before)
+        change(document)
+        after = tomlkit.dumps(document)
+        after = after.replace("\n", "\r\n") if windows else after
+        *tables, last, value = names
         expected = inner = tomllib.loads(before)
         for name in tables:
             inner = inner.setdefault(name, {})
         inner[last] = value
         same = tomllib.loads(after) == expected
-    except tomllib.TOMLDecodeError:
+    except (ValueError, TOMLKitError):
         same = False
     if same and not read(path, after).mistakes:
         return after
@@ -234,34 +227,7 @@ def _checked(path: Path, before: str, after: str, by_hand: str, *change: str) ->
     )
 
 
-def _ending(text: str) -> str:
-    return "\r\n" if "\r\n" in text else "\n"
-
-
-def _at_end(text: str, more: str) -> str:
-    ending = _ending(text)
-    gap = "" if not text else ending if text.endswith("\n") else ending * 2
-    return text + gap + more.replace("\n", ending)
-
-
-def _after_line(text: str, number: int, more: str) -> str:
-    """The text with lines added after the line of that number; 0: at the top."""
-    ending = _ending(text)
-    lines = text.split("\n")
-    added = more.replace("\n", ending) + ending
-    if number == len(lines):  # the last one, without its end
-        return text + ending + added
-    return "".join(f"{line}\n" for line in lines[:number]) + added + "\n".join(lines[number:])
-
-
-def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else _quoted(name)
-
-
-def _written(value: object) -> str:
-    return _quoted(value) if isinstance(value, str) else json.dumps(value)
-
-
-def _quoted(text: str) -> str:
-    """A basic string of TOML: as in JSON, except for DEL."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _table(values: Mapping[str, object]) -> Table:
+    found = tomlkit.table()
+    found.update(values)
+    return found
