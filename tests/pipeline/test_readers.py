@@ -43,7 +43,7 @@ def in_any_file(path: str, _: str) -> list[Any]:
     """A bare glob: not what is in the table."""
     query = "SELECT payload FROM read_parquet($files, hive_partitioning = false)"
     with duckdb.connect() as connection:
-        rows = connection.execute(query, {"files": f"{path}/**/*.parquet"}).fetchall()
+        rows = connection.execute(query, {"files": f"{path}/connection=*/**/*.parquet"}).fetchall()
     return [row[0] for row in rows]
 
 
