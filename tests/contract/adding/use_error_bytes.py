@@ -5,14 +5,16 @@ python -m tests.contract.adding.use_error_bytes URL FOLDER
 
 import asyncio
 import sys
+from pathlib import Path
 
 from console import catalog
 from console.engines import Database
 from console.pipeline.archive import job
+from console.pipeline.archive.files import pq
 from console.pipeline.lake import Lake
 from tests.cli.calls import Console
 from tests.local_tasks import LocalTasks
-from tests.pipeline.archive_tools import NO_RETENTION, rows_in_lake
+from tests.pipeline.archive_tools import NO_RETENTION
 from tests.tui.acting import acting, database_at
 
 ERROR = "no such mailbox"
@@ -45,7 +47,8 @@ def archive(here: Console, database: Database, lake: Lake) -> None:
         (queue,) = catalog.read(connection).queues
     offered = job.preview(database, queue, lake, NO_RETENTION)
     job.archive(database, offered, lake, LocalTasks())
-    assert [row["error_bytes"] for row in rows_in_lake(lake)] == [BYTES]
+    (file,) = Path(lake.location).rglob("*.parquet")
+    assert pq.ParquetFile(file).read().column("error_bytes").to_pylist() == [BYTES]
 
 
 if __name__ == "__main__":
