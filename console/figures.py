@@ -147,6 +147,8 @@ FIGURES = (
     *(READY, SCHEDULED, CLAIMED, STUCK, ERRORS, DONE),
     *(AGE, PUSH, POP, GAP, CAPACITY, HOLDERS, HELD),
 )
+COUNTS = tuple(figure for figure in FIGURES if figure.rows_read and figure.unit is MESSAGES)
+"""Those that a sample counts, by state."""
 BY_NAME = {figure.name: figure for figure in FIGURES}
 SHOWN = (READY, AGE, PUSH, POP, GAP, CAPACITY, CLAIMED, STUCK, ERRORS, DONE, SCHEDULED)
 """In the order of their columns."""
@@ -157,7 +159,7 @@ CHARTS = {
     "push/pop sequence gap": (GAP,),
 }
 """Those that `history` draws, by their titles; its columns have the same figures."""
-FORECASTS = {"pushes": PUSH, "pops": POP}
+FORECASTS = {"pushes": PUSH.name, "pops": POP.name}
 COLUMNS = tuple(figure for figure in SHOWN if figure.heading != "")
 
 SAMPLE_LATENCY = Figure(

@@ -19,7 +19,7 @@ from console.decisions import Decision
 from console.engines import Database
 from console.engines.standby import Standby
 from console.errors import ConnectionFailedError, ConsoleError
-from console.figures import CAPACITY, FULL, JUDGED, LIMITS, OVERDUE, STUCK_LIMIT, Limit
+from console.figures import CAPACITY, FULL, JUDGED, LIMITS, MESSAGES, OVERDUE, STUCK_LIMIT, Limit
 from console.formats import UNKNOWN, numbered, plain
 from console.monitor.limits import (
     NO_LIMITS,
@@ -134,9 +134,9 @@ class CheckedFigure:
         """The range of good values as plugins write it: they include N, our limits exclude it."""
         if limit is None:
             return ""
-        if self.limit.unit.symbol:
-            return f"@{self._scaled(limit)}:"
-        return f"{limit - 1:.0f}"
+        if self.limit.unit is MESSAGES:
+            return f"{limit - 1:.0f}"
+        return f"@{self._scaled(limit)}:"
 
     def _scaled(self, number: float) -> str:
         if self.limit.unit.symbol == "%":
@@ -268,8 +268,8 @@ def _figures(
 
 def _limits(limit: Limit, most: Maximums, configured: Limits) -> Limits:
     """Critical above the maximum, if one is given: of counts from the next number on."""
-    given = most.get(limit.name)
-    return configured if given is None else Limits(critical=given + (not limit.unit.symbol))
+    given, more = most.get(limit.name), 1 if limit.unit is MESSAGES else 0
+    return configured if given is None else Limits(critical=given + more)
 
 
 _COUNT = click.IntRange(min=0)
@@ -280,7 +280,7 @@ _PLUGIN_STATUS = {Severity.OK: 0, Severity.WARNING: 1, Severity.CRITICAL: 2, Sev
 def _maximum_options(command: Command) -> Command:
     for limit in reversed(LIMITS.values()):
         if limit.maximum:
-            of, sign = (DURATION, "T") if limit.unit.symbol else (_COUNT, "N")
+            of, sign = (_COUNT, "N") if limit.unit is MESSAGES else (DURATION, "T")
             option = click.option(f"--max-{limit.name}", type=of, metavar=sign, help=limit.maximum)
             command = option(command)
     return command

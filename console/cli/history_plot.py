@@ -16,7 +16,7 @@ _CHARTS = [
     *((title, [figure.name for figure in drawn]) for title, drawn in CHARTS.items()),
     *((kind, [f"{kind}_p{at}_seconds" for at in PERCENTILES]) for kind in LATENCY_KINDS),
 ]
-_RATES = {figure.name: name for name, figure in FORECASTS.items()}
+_RATES = {name: what for what, name in FORECASTS.items()}
 _EXPECTED = [
     (f"{what} a second (░ 90 % of such hours, ▒ their median)", [name])
     for name, what in _RATES.items()

@@ -63,7 +63,7 @@ def seen_in_hour(
     if lake is not None:
         span = TimeRange(begin, begin + timedelta(hours=1))
         for row in Rollups(lake, connection).rows("samples", "hour", [begin.date()], span):
-            for name, of in _RATES.items():
+            for name, of in FORECASTS.items():
                 enough = (row.get(f"{of}_weight") or 0) >= _ENOUGH_SECONDS * 1e6
                 if enough and (rate := row.get(f"{of}_avg")) is not None and rate >= 0:
                     key = row["schema"] or "", row["queue"]
@@ -71,22 +71,19 @@ def seen_in_hour(
     return found
 
 
-_RATES = {name: figure.name for name, figure in FORECASTS.items()}
-
-
 def _recorded(root: Path, connection: str, begin: datetime) -> dict[Key, dict[str, float]]:
     """Each sample covers the time since the previous one, as in a rollup."""
     # The previous one of the first may be from the hour before.
     early = timedelta(seconds=rollup_files.LONGEST_SAMPLE_SECONDS)
     span = TimeRange(begin - early, begin + timedelta(hours=1))
-    columns = ("at", "schema", "queue", *_RATES.values())
+    columns = ("at", "schema", "queue", *FORECASTS.values())
     before: dict[Key, datetime] = {}
     sums: defaultdict[tuple[Key, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for row in RecordReader(root, connection).rows(SAMPLES, span, columns):
         key = row["schema"] or "", row["queue"]
         since = max(begin, row["at"] - early, before.get(key, begin))
         before[key] = row["at"]
-        for name, rate in _RATES.items():
+        for name, rate in FORECASTS.items():
             if row["at"] >= begin and row[rate] is not None and row[rate] >= 0:
                 seconds = (row["at"] - since).total_seconds()
                 sums[key, name][0] += seconds

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from console.figures import CAPACITY, FULL, JUDGED, SECONDS, SHARE, Limit
+from console.figures import CAPACITY, COUNTS, FULL, JUDGED, SECONDS, SHARE, Limit
 from console.monitor.limits import Limits, Thresholds
 
 SCHEMA_VERSION = 36
@@ -111,7 +111,7 @@ _ROWS: Mapping[str, Sequence[_Chart]] = {
     "Queue": (
         _Chart(
             "Messages by state",
-            [_state(name) for name in ("ready", "scheduled", "claimed", "stuck", "error", "done")],
+            [_state(figure.gauge.removesuffix("_messages")) for figure in COUNTS],
             description="No line: the design has no such state, or it is not known.",
         ),
         _Chart(

@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.catalog import Queue
 from console.designs import Flow
-from console.figures import AGE, COUNTED, FIGURES, MESSAGES, READY, STUCK
+from console.figures import AGE, COUNTED, COUNTS, READY, STUCK
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-_READ = [figure for figure in FIGURES if figure.rows_read]
-STATES = tuple(one.name for one in _READ if one.unit is MESSAGES and one is not STUCK)
+STATES = tuple(figure.name for figure in COUNTS if figure is not STUCK)
 """The counts that do not overlap."""
 
-MAY_BE_SLOW = tuple(one.name for one in sorted(_READ, key=lambda of: of not in {READY, AGE}))
+MAY_BE_SLOW = (READY.name, AGE.name, *(figure.name for figure in COUNTS if figure is not READY))
 """What is read from the queue's own table and may be slow, the likeliest first."""
 
 _CLOCKS_DIFFER_SECONDS = 5.0

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from console.catalog import Acting, Queue
 from console.decisions import Decision
 from console.designs import Flow
-from console.figures import AGE, BY_NAME, COUNTED, FIGURES, HELD, HOLDERS, MESSAGES, RING
+from console.figures import AGE, BY_NAME, COUNTED, COUNTS, FIGURES, HELD, HOLDERS, RING
 from console.formats import NOT_APPLICABLE, UNKNOWN
 from console.monitor.latency import Latency
 from console.monitor.limits import DEFAULTS, Thresholds, judge
@@ -18,7 +18,8 @@ from console.monitor.rates import Rates, StatusRow, known_age
 from console.monitor.sample import QueueSample
 from console.monitor.subscribers import SubscriberSnapshot, full_in, slowest, subscribers
 
-_COUNTS = [one.name for one in FIGURES if one.rows_read and one.unit is MESSAGES]
+_OPTIONAL = {one.name for one in FIGURES if one.optional}
+_COUNTS = [one.name for one in COUNTS]
 
 
 @dataclass(frozen=True)
@@ -269,11 +270,7 @@ def _snapshot(
 ) -> QueueSnapshot:
     queue = sample.queue
     shown = dict.fromkeys(BY_NAME) | {name: values.get(name) for name in applicable}
-    unknown = tuple(
-        name
-        for name in applicable
-        if shown[name] is None and not (name in BY_NAME and BY_NAME[name].optional)
-    )
+    unknown = tuple(name for name in applicable if shown[name] is None and name not in _OPTIONAL)
     return QueueSnapshot(
         queue=queue.name,
         design=queue.design.name,

@@ -182,3 +182,47 @@ def test_a_figure_can_be_added(copy: Copy, database_url: str, tmp_path: Path) ->
     own.mkdir()
     copy.use("use_working", database_url, str(own))
     assert copy.touched == ["console/figures.py", "console/monitor/snapshot.py"]
+
+
+COUNTED = """    if column == "error bytes":
+        size = message.error_bytes
+        return NOT_APPLICABLE if size is None else count(size)
+    if column == "age":
+"""
+ROW = "    error_hash: str | None\n"
+HISTORY = "    history: tuple[PastAttempt, ...] | None = None\n"
+HASH = "    -- Of the whole text: it distinguishes a message's failures.\n"
+
+
+def test_a_column_of_messages_can_be_added(copy: Copy, database_url: str, tmp_path: Path) -> None:
+    """Four files, and two of each engine's SQL; here of PostgreSQL's."""
+    copy.edit(
+        "console/monitor/message.py",
+        (ROW, f"    error_bytes: int | None\n{ROW}"),
+        (HISTORY, f"    error_bytes: int | None = None\n{HISTORY}"),
+    )
+    copy.edit(
+        "console/monitor/errors.py",
+        ('*tries, "bytes"', '*tries, "error bytes", "bytes"'),
+        ('    if column == "age":\n', COUNTED),
+    )
+    figure = '        _figure("bytes", "quiet", 7),\n'
+    copy.edit(
+        "console/tui/widgets/messages.py", (figure, figure.replace("bytes", "error bytes") + figure)
+    )
+    last = '        pa.field("more", pa.string()),\n'
+    copy.edit(
+        "console/pipeline/archive/files.py",
+        (last, f'{last}        pa.field("error_bytes", pa.int64()),\n'),
+    )
+    copy.edit(
+        f"{QUERIES}/common.sql",
+        (HASH, f"    CAST(octet_length(l.error) AS bigint) AS error_bytes,\n{HASH}"),
+    )
+    stored = "    a.error AS error,\n"
+    copy.edit(
+        f"{QUERIES}/pipeline.sql",
+        (stored, f"{stored}    CAST(octet_length(a.error) AS bigint) AS error_bytes,\n"),
+    )
+    copy.use("use_error_bytes", database_url, str(tmp_path / "lake"))
+    assert len(copy.touched) == 6

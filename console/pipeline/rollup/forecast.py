@@ -32,9 +32,8 @@ _CERTAIN = 2.2
 _POWERS = np.linspace(0.0, 1.5, 31)
 _LEAST_KNOWN = forecast_files.HOUR_SECONDS * 1_000_000 // 2
 """Microseconds recorded of an hour; with less it is unknown, not zero."""
-_RATES = {name: figure.name for name, figure in FORECASTS.items()}
 _SUMS = ("weight", "total")
-_READ = ("begin", *QUEUE, *(f"{rate}_{of}" for rate in _RATES.values() for of in _SUMS))
+_READ = ("begin", *QUEUE, *(f"{rate}_{of}" for rate in FORECASTS.values() for of in _SUMS))
 
 
 # -- pure: hours of the week as rows, weeks as columns, NaN where unknown
@@ -121,7 +120,7 @@ def expected(
     tables["net"] = _by_week(week, hour, counts["pushes"] - counts["pops"])
     flow = medians(tables["pushes"])
     result = {name: bands(table, flow if name == "net" else None) for name, table in tables.items()}
-    for name in _RATES:
+    for name in FORECASTS:
         result[name] = np.maximum(result[name], 0.0)
     return result, factor
 
@@ -147,7 +146,7 @@ def table_of(hours: pa.Table, zone_name: str) -> pa.Table:
     weeks_and_hours = [forecast_files.week_and_hour(one, zone) for one in times]
     weeks, of_week = np.array(weeks_and_hours, np.int64).reshape(-1, 2).T
     days = np.array([one.astimezone(zone).toordinal() for one in times], np.int64)
-    counts = {name: _messages(hours, rate) for name, rate in _RATES.items()}
+    counts = {name: _messages(hours, rate) for name, rate in FORECASTS.items()}
     unknown = np.isnan(counts["pushes"]) & np.isnan(counts["pops"])
     forecasts = [_schema().empty_table()]
     order = np.argsort(rank, kind="stable")

@@ -68,7 +68,7 @@ _FIGURES: Sequence[tuple[str, Axis, tuple[str, ...]]] = (
         for kind in LATENCY_KINDS
     ),
 )
-_EXPECTED = {figure.name: name for name, figure in FORECASTS.items()}
+_EXPECTED = {name: what for what, name in FORECASTS.items()}
 _FIGURES_APART = (
     _FIGURES[0],
     *((f"{measure}/s", RATES, (name,)) for name, measure in _EXPECTED.items()),
