@@ -108,8 +108,10 @@ class Browser(Filtered):
     def append_filter(self, line: Text, widget: Widget) -> None:
         """Add to the line how many of the rows are shown."""
         if self.table.words:
-            line.append(f"   {numbered(len(self.table.keys), 'row')} that match ")
-            line.append(plain(self.filter_input.value), style_of(widget, "strong"))
+            line.append(
+                f"   filter {plain(self.filter_input.value.strip())}", style_of(widget, "strong")
+            )
+            line.append(f": {numbered(len(self.table.keys), 'row')}")
 
     def on_keyed_table_title_clicked(self, event: KeyedTable.TitleClicked) -> None:
         event.stop()
