@@ -14,8 +14,8 @@ from console.formats import numbered
 from console.tui.context import Context
 from console.tui.jobs import start_job
 from console.tui.text import first_line, open_input, plain, style_of
-from console.tui.widgets.keyed_table import KeyedTable, MarkedTable
-from console.views.view import View
+from console.tui.widgets.keyed_table import KeyedTable, ListTable, MarkedTable
+from console.views.view import Column, View
 
 
 def filter_keys(tooltip: str, *, show: bool = True) -> list[BindingType]:
@@ -81,10 +81,37 @@ class Browser(Filtered):
     """A list of the screens: the table of a `View`."""
 
     VIEW: ClassVar[View[Any, Any]]
+    TABLE: ClassVar[type[MarkedTable[Any]]] = ListTable
+    FORMS: ClassVar[str] = "words that the lines contain"
+    """What can be typed after `/`."""
     COPIED: ClassVar[str] = "copied"
     """The notification after copying."""
     context: Context
     table: MarkedTable[Any]
+
+    @property
+    def columns(self) -> Sequence[Column[Any]]:
+        return self.VIEW.columns(self.context.display)
+
+    def new_table(self) -> MarkedTable[Any]:
+        drop_order, removed = self.VIEW.drop_order, self.VIEW.removed_column
+        table = self.TABLE(self.columns, drop_order, removed_column=removed, id=self.VIEW.name)
+        table.details = self.text_of
+        return table
+
+    def hidden_filter(self) -> Input:
+        line = Input(id="filter", placeholder=self.FORMS)
+        line.display = False
+        return line
+
+    @property
+    def is_filtered(self) -> bool:
+        return super().is_filtered or bool(self.table.marks or self.table.all_matching)
+
+    def action_clear_filter(self) -> None:
+        """Also what is marked."""
+        self.table.clear_marks()
+        super().action_clear_filter()
 
     @property
     def listed(self) -> MarkedTable[Any]:
