@@ -98,10 +98,24 @@ async def test_marked_rows_are_copied_and_exported_and_a_file_is_never_overwritt
         rows = exported(tmp_path)
         assert [row["errors"] for row in rows] == ["1,200", "9"]
         assert rows[0]["group"] == "'=cmd()", "no spreadsheet runs it"
-        await shown.press("escape", "E")
-        assert not shown.tab.table.marks
+        await shown.press("q", "E")
+        assert not shown.tab.table.marks, "q goes back by one step"
         await shown.until(lambda: any("Could not write" in one.message for one in notes))
         assert exported(tmp_path) == rows
+
+
+async def test_a_working_directory_that_is_gone_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    async with one_tab(ErrorsTab, connections=[conn()]) as shown:
+        await shown.show(groups(FEW))
+        await shown.press("E")
+        notes = shown.app._notifications
+        await shown.until(lambda: any("Could not write" in one.message for one in notes))
 
 
 async def test_all_rows_are_only_those_that_are_shown() -> None:

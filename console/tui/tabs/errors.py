@@ -38,6 +38,7 @@ class ErrorsTab(ListTab[ErrorGroups]):
         *filter_keys(Browser.FORMS, show=False),
         Binding("escape", "close_group", _GROUPS, show=False, priority=True),
         Binding("q", "close_group", _GROUPS, show=False),
+        Binding("q", "clear_filter", "clear the marks and the filter", show=False),
         Binding("enter", "open_group", "open", tooltip="the messages of this group"),
         Binding("a", "act", "actions", tooltip="act on all errors of this group"),
     ]

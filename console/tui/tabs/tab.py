@@ -306,6 +306,7 @@ class ListTab(ReadingTab[T], Browser):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *filter_keys(Browser.FORMS, show=False),
+        Binding("q", "clear_filter", "clear the marks and the filter", show=False),
         *SORT_KEYS,
         *COPY_KEYS,
     ]

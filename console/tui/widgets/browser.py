@@ -1,7 +1,6 @@
 """What every list on a screen can do: it is filtered, sorted, copied and exported."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -168,11 +167,11 @@ class Browser(Filtered):
         cells: list[dict[str, object]] = [
             {column.title: column.value(row) for column in columns} for row in rows
         ]
-        path = Path.cwd() / f"{self.VIEW.name}-{self.context.clock.utc():%Y%m%dT%H%M%SZ}.csv"
-        written = f"{numbered(len(rows), 'row')} in {plain(str(path))}"
+        name = f"{self.VIEW.name}-{self.context.clock.utc():%Y%m%dT%H%M%SZ}.csv"
+        many = numbered(len(rows), "row")
         start_job(
             self,
-            lambda: write_csv(path, cells),
-            lambda _: self.notify(written, markup=False),
+            lambda: write_csv(name, cells),
+            lambda path: self.notify(f"{many} in {plain(str(path))}", markup=False),
             lambda error: self.notify(first_line(str(error)), severity="error", markup=False),
         )
