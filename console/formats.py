@@ -152,6 +152,11 @@ def plain(text: str) -> str:
     return "".join(map(_visible, text))
 
 
+def first_line(text: str) -> str:
+    """The first line of a message of several, safe to show."""
+    return plain(text.strip().partition("\n")[0].strip())
+
+
 def plain_lines(text: str) -> str:
     """The same for a text of several lines."""
     return "\n".join(map(plain, text.split("\n")))

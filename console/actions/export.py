@@ -332,9 +332,11 @@ class _Partial:
             ) from error
 
 
-def write_csv(path: Path, rows: Sequence[dict[str, object]]) -> None:
-    """A new file, which only its user can read. ConsoleError."""
+def write_csv(name: str, rows: Sequence[dict[str, object]]) -> Path:
+    """A new file in the working directory, which only its user can read. ConsoleError."""
+    path = Path(name)
     try:
+        path = path.absolute()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
             file.write(_csv(rows, head=True))
@@ -344,6 +346,7 @@ def write_csv(path: Path, rows: Sequence[dict[str, object]]) -> None:
             why=f"{error.strerror or error}.",
             next_step="Start the console in a folder that can be written to.",
         ) from error
+    return path
 
 
 def _csv(rows: Sequence[dict[str, object]], *, head: bool) -> str:

@@ -1,50 +1,36 @@
-"""Verbs that read a queue: messages, errors."""
+"""The verb messages: a list, or an export."""
 
-import base64
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
-from rich.cells import cell_len, set_cell_size
 
 from console.actions.export import reveal as unmask
-from console.catalog import Queue
 from console.cli.context import Call, complete_filters, queue_name, verb_options
+from console.cli.lists import answer
 from console.cli.streams import ThrottledLines, narrate
 from console.engines import Database
 from console.errors import ConnectionFailedError, UsageError
 from console.formats import (
-    UNKNOWN,
-    bare_moment,
-    moment,
     numbered,
-    offset,
     plain,
 )
-from console.monitor import errors as message_text
 from console.monitor.filters import Filters, parse
-from console.monitor.message import Message
-from console.monitor.messages import DEFAULT_LIMIT, MOST_MESSAGES, Page, read_page
+from console.monitor.messages import DEFAULT_LIMIT, MOST_MESSAGES, Page
 from console.rights import Rights
 from console.verbs.parameters import RATE_TYPE
+from console.views.messages import VIEW, read
+from console.views.view import Source
 
-Zone = tzinfo | None
-
-_WIDTH = 80
-_INDENT = 4
-_LONGEST_ID = 40
 _PAYLOAD_BYTES = 1_000
 _MOST_PAYLOAD_BYTES = 10_000_000
 _MOST_BYTES = 100_000_000
 """All payloads of a page together."""
 _STOPPED = "The search stopped at its limit, and there may be more"
 _ONLY_LOCALLY = "Recorded only in this machine's audit: the database's could not be written."
-_MOST_GROUPS = 50
-"""Error groups printed; --json has all."""
 
 
 @click.command()
@@ -154,24 +140,19 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
         )
     rights = Rights.OPERATOR if reveal else Rights.READ_ONLY
     database = call.database(rights, "messages --reveal" if reveal else "messages")
-    queue = call.find(database, name)
-    page = read_page(
-        database,
-        queue,
-        wanted,
-        limit=limit,
-        after=after,
-        reverse=reverse,
-        payload_bytes=size,
-        masks=call.masks,
-    )
+    values = {
+        "filters": wanted,
+        "limit": limit,
+        "after": after,
+        "reverse": reverse,
+        "payload_bytes": size,
+    }
+    shown = read(Source(lambda: database, call.schema, name, values, call.masks))
     if reveal:
-        page = _revealed(call, database, page, size)
-    with_payload = size is not None
-    lines = list(_lines(page, call.zone, with_payload=with_payload))
-    call.answer(_page(page, with_payload=with_payload), lines)
+        shown = replace(shown, page=_revealed(call, database, shown.page, size))
+    answer(call, VIEW, shown)
     if not call.json:
-        _narrate_rest(page)
+        _narrate_rest(shown.page)
 
 
 def _is_given(option: str) -> bool:
@@ -235,124 +216,6 @@ def _narrate_rest(page: Page) -> None:
         narrate(f"{there_is}: --after {shlex.quote(page.next.text)}")
     elif not page.complete:
         narrate("There is more, but this queue has no order to continue in: use filters.")
-
-
-def _page(page: Page, *, with_payload: bool) -> dict[str, object]:
-    """The stable object of `messages --json`."""
-    return {
-        "queue": page.queue.name,
-        "design": page.queue.design.name,
-        "messages": [one.as_json(with_payload=with_payload) for one in page.messages],
-        "next": None if page.next is None else page.next.text,
-        "complete": page.complete,
-    }
-
-
-def _json(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
-    return value
-
-
-def _lines(page: Page, zone: Zone, *, with_payload: bool) -> Iterator[str]:
-    """For a plain terminal: columns for each message, and its texts below."""
-    if not page.messages:
-        yield "No messages." if page.complete else "No messages so far."
-        return
-    shared = _shared_offset(page.messages, zone)
-    heads = [
-        message_text.heading(name) + (f" {shared}" if name in _TIMES and shared else "")
-        for name in message_text.columns(page.queue)
-    ]
-    rows = [heads, *(_cells(page.queue, message, zone, shared) for message in page.messages)]
-    widths = [max(cell_len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    # The last columns are the least important, if an id is long.
-    while sum(widths) + 2 * (len(widths) - 1) > _WIDTH:
-        del widths[-1]
-    for at, row in enumerate(rows):
-        cells = zip(row[: len(widths)], widths, strict=True)
-        yield "  ".join(set_cell_size(cell, width) for cell, width in cells).rstrip()
-        if at:
-            yield from _below(page.messages[at - 1], zone, with_payload=with_payload)
-
-
-_TIMES = ("due", "pushed")
-
-
-def _shared_offset(messages: Sequence[Message], zone: Zone) -> str:
-    """The zone's offset for the column heads, or "" if it changes within the page, so that each
-    time needs its own."""
-    times = [at for message in messages for at in (message.due_at, message.pushed_at)]
-    offsets = {offset(at, zone) for at in times if at is not None}
-    return offsets.pop() if len(offsets) == 1 else ""
-
-
-def _cells(queue: Queue, message: Message, zone: Zone, shared: str) -> list[str]:
-    time = bare_moment if shared else moment
-    due, pushed = (
-        UNKNOWN if at is None else time(at, zone) for at in (message.due_at, message.pushed_at)
-    )
-    cells = {
-        "id": UNKNOWN if message.id is None else _cut(plain(message.id), _LONGEST_ID),
-        "state": message.state,
-        "due": due,
-        "pushed": pushed,
-    }
-    names = message_text.columns(queue)
-    return [cells[name] if name in cells else message_text.figure(message, name) for name in names]
-
-
-def _time(at: datetime | None, zone: Zone) -> str:
-    return UNKNOWN if at is None else moment(at, zone)
-
-
-def _below(message: Message, zone: Zone, *, with_payload: bool) -> Iterator[str]:
-    """A message's texts, one line each."""
-    if message.title:
-        yield _indented(f"title {plain(message.title)}")
-    if message.claimed_at is not None or message.claimed_by is not None:
-        since = _time(message.claimed_at, zone)
-        yield _indented(f"claimed {since} by {plain(message_text.claimant(message.claimed_by))}")
-    if message.error is not None:
-        yield _indented(f"error {plain(message.error)}")
-    for one in message.history or ():
-        yield _indented(plain(message_text.past_attempt(one, zone)))
-    if with_payload:
-        yield from _payload(message)
-
-
-def _payload(message: Message) -> Iterator[str]:
-    if message.payload is None:
-        yield _indented(f"payload {UNKNOWN}")
-        return
-    in_base64, cut = "", ", its beginning" if message.payload_cut else ""
-    text = message.payload
-    if isinstance(text, bytes):
-        in_base64, text = " in base64", base64.b64encode(text).decode()
-    yield _indented(f"payload{in_base64}{cut}:")
-    for line in text.split("\n"):
-        for part in _folded(plain(line), _WIDTH - 2 * _INDENT):
-            yield " " * 2 * _INDENT + part
-
-
-def _folded(text: str, room: int) -> Iterator[str]:
-    """The text in pieces that fit."""
-    start = width = 0
-    for at, sign in enumerate(text):
-        width += cell_len(sign)
-        if width > room:
-            yield text[start:at]
-            start, width = at, cell_len(sign)
-    yield text[start:]
-
-
-def _indented(text: str) -> str:
-    return _cut(" " * _INDENT + text)
-
-
-def _cut(text: str, room: int = _WIDTH) -> str:
-    """The text, cut to fit, with "…" if it was cut."""
-    return text if cell_len(text) <= room else set_cell_size(text, room - 1).rstrip() + "…"
 
 
 COMMANDS = (messages,)

@@ -136,8 +136,9 @@ def verbs() -> Iterator[DeferredVerb]:
     for module, lines in _OF_MODULES.items():
         for name, line in lines.items():
             yield DeferredVerb(name, line, partial(_of_module, module))
+    others = {*_PRINTED_BY, *(name for lines in _OF_MODULES.values() for name in lines)}
     for name, line in summaries().items():
-        if name not in _PRINTED_BY:
+        if name not in others:
             yield DeferredVerb(name, line, _list)
 
 

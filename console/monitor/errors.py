@@ -12,12 +12,11 @@ from datetime import datetime, tzinfo
 from functools import partial
 
 from console.catalog import Queue
-from console.designs import Flow, Order
 from console.engines import Database
 from console.errors import UsageError
-from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, moment
+from console.formats import UNKNOWN, moment
 from console.monitor.filters import Filters
-from console.monitor.message import Masks, Message, PastAttempt, ReadBound, last_key, masked, pages
+from console.monitor.message import Masks, PastAttempt, ReadBound, last_key, masked, pages
 from console.monitor.messages import check, message_session, read_task
 from console.monitor.scan_query import MessageSource, fetch
 from console.monitor.scans import Scan, ScanKey, ScanRequest, scans_of
@@ -187,37 +186,6 @@ def filters_of(group: ErrorGroup) -> Filters:
 
 # Labels of messages, for the command line and screens. Texts of a message are untrusted: the caller
 # escapes them.
-
-
-def columns(queue: Queue) -> tuple[str, ...]:
-    """The columns of a list of the queue's messages."""
-    ring = ("number", "slot") if queue.design.flow is Flow.NUMBERS else ()
-    due = ("due",) if queue.design.order is Order.DUE else ()
-    tries = ("tries",) if queue.finishes else ()
-    return ("id", *ring, "state", "age", *tries, "bytes", *due, "pushed")
-
-
-def heading(column: str) -> str:
-    return {"tries": "attempts", "due": "scheduled"}.get(column, column)
-
-
-def figure(message: Message, column: str) -> str:
-    """A column that is neither a time nor free text."""
-    if column == "tries":
-        return attempts(message)
-    if column in {"number", "slot"}:
-        value = message.number if column == "number" else message.slot
-        return NOT_APPLICABLE if value is None else str(value)
-    if column == "age":
-        return UNKNOWN if message.age_seconds is None else duration(message.age_seconds)
-    return UNKNOWN if message.payload_bytes is None else count(message.payload_bytes)
-
-
-def attempts(message: Message) -> str:
-    if message.attempts is not None:
-        return str(message.attempts)
-    in_its_slot = message.number is not None
-    return NOT_APPLICABLE if in_its_slot else UNKNOWN
 
 
 def claimant(claimed_by: str | None) -> str:

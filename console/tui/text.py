@@ -24,11 +24,7 @@ class _Styled(Protocol):
 _BARS = "▁▂▃▄▅▆▇█"
 
 plain = formats.plain
-
-
-def first_line(text: str) -> str:
-    """The first line of a message of several, safe to show."""
-    return plain(text.strip().partition("\n")[0].strip())
+first_line = formats.first_line
 
 
 def describe_error(error: ConsoleError) -> str:

@@ -290,7 +290,7 @@ class Search:
 
     @property
     def values(self) -> dict[str, Any]:
-        return {one.key: one.value_of(text) for one, text in self.options}
+        return {one.key: one.is_flag or one.value_of(text) for one, text in self.options}
 
     @property
     def command_words(self) -> list[str]:
@@ -309,7 +309,7 @@ def parse(view: View[Any, Any], text: str) -> Search:
         parameter = parameters.get(name)
         if parameter is not None and parameter.is_flag is not bool(equals):
             if value or parameter.is_flag:
-                parameter.value_of(value or "yes")
+                parameter.check(value)
                 options[name] = parameter, value
         elif not equals or value:
             words.append(word.casefold())

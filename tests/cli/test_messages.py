@@ -277,11 +277,11 @@ def test_times_with_different_offsets_show_one_each(
         push_due = SQL("SELECT public.{}(%s, %s)").format(Identifier(f"{name}_push"))
         connection.execute(push_due, ["x", due["winter"]])
         head, line = console.done("messages", name).text.splitlines()
-        # A test that runs in summer has one offset for due and another for pushed.
-        assert ("scheduled +01:00" in head) != ("2099-01-01 13:00:00 +01:00" in line)
+        assert "scheduled +01:00" in head
+        assert "2099-01-01 13:00:00  " in line
         connection.execute(push_due, ["x", due["summer"]])
     head, *lines = console.done("messages", name).text.splitlines()
-    assert head.split()[-1] in {"scheduled", "pushed"}
+    assert re.search(r"scheduled +pushed \+0[12]:00$", head)
     assert [line.split("2099")[1][:21] for line in lines] == [
         "-01-01 13:00:00 +01:0",
         "-07-01 14:00:00 +02:0",

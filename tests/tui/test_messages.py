@@ -22,7 +22,7 @@ from console.monitor.scans import ScanKey
 from console.tui.open_connection import OpenConnection
 from console.tui.tabs.messages import LoadedPage, MessagesTab, PageRequest
 from console.tui.widgets.keyed_table import LEFT, merge_keys
-from console.tui.widgets.messages import by_key
+from console.views.messages import by_key
 from tests.tui.acting import make
 from tests.tui.one_tab import KEY, one_tab
 

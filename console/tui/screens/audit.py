@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from rich.text import Text
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
@@ -22,7 +21,6 @@ from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import OUT, PolledScreen, ScreenHead
 from console.tui.tabs.tab import ListTab
 from console.tui.text import (
-    Paragraph,
     TextView,
     describe_error,
     first_line,
@@ -31,7 +29,6 @@ from console.tui.text import (
     whole_seconds,
 )
 from console.tui.widgets.browser import COPY_KEYS, SORT_KEYS, Browser, filter_keys
-from console.tui.widgets.keyed_table import ListTable
 from console.views.audit import VIEW, AuditRow, read
 from console.views.view import Column, Part, Search, Source, View, parse
 
@@ -50,7 +47,7 @@ class AuditTab(ListTab[Sequence[AuditRow]]):
     PAUSE: ClassVar[float] = 0
     VALUES: ClassVar[Mapping[str, Any]] = {"limit": _MOST}
     BINDINGS: ClassVar[list[BindingType]] = [
-        *filter_keys("words that the lines contain", show=False),
+        *filter_keys(Browser.FORMS, show=False),
         Binding("enter", "open", "whole", tooltip="show the whole action, and what undoes it"),
     ]
 
@@ -118,7 +115,7 @@ def read_all(
     return AuditEntries(tuple(lines), tuple(errors), full)
 
 
-class AuditScreen(PolledScreen, Browser):
+class AuditScreen(PolledScreen):
     """The newest first."""
 
     VIEW: ClassVar[View[Any, Any]] = VIEW
@@ -131,16 +128,15 @@ class AuditScreen(PolledScreen, Browser):
         Binding("o", "command_line", "the equivalent command line", show=False),
     ]
 
+    FORMS: ClassVar[str] = _FORMS
     FILTERS: ClassVar[tuple[tuple[str, str], ...]] = (
         ("/ verb=purge", "also operator=ann since=1d running"),
         ("/ words", "that the lines contain"),
     )
 
     def __init__(self, context: Context, connection: str = "", key: QueueKey | None = None) -> None:
-        super().__init__(context)
         self._key = key
-        self.table = ListTable(self._columns, VIEW.drop_order, id=VIEW.name)
-        self.table.details = self.text_of
+        super().__init__(context)
         name = connection or (key[0] if key is not None else "")
         self._connections = [one for one in context.connections.values() if name in {"", one.name}]
         self._search = Search()
@@ -150,18 +146,9 @@ class AuditScreen(PolledScreen, Browser):
         self._fetch: LatestQuery[AuditEntries] = LatestQuery(self, self.show, self._failed)
 
     @property
-    def _columns(self) -> Sequence[Column[AuditRow]]:
-        columns = VIEW.columns(self.context.display)
+    def columns(self) -> Sequence[Column[AuditRow]]:
+        columns = super().columns
         return [column for column in columns if self._key is None or column.name != "queue"]
-
-    def body(self) -> ComposeResult:
-        yield ScreenHead(id="audit-head", classes="head")
-        yield self.table
-        yield Paragraph(id="audit-empty", classes="empty")
-        yield Input(id="filter", placeholder=_FORMS)
-
-    def on_mount(self) -> None:
-        self.query_one("#filter").display = False
 
     def reload(self) -> None:
         connections, search, key = list(self._connections), self._search, self._key
@@ -188,11 +175,7 @@ class AuditScreen(PolledScreen, Browser):
     def _failed(self, error: ConsoleError) -> None:
         self.show(AuditEntries(errors=(("", error),)))
 
-    def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        self.draw_texts()
-
     def draw_texts(self) -> None:
-        self.table.columns = self._columns
         rows = VIEW.rows(self._audit_entries.lines if self._audit_entries else ())
         self.show_rows(rows, self._why_empty())
         self._draw_head(len(self.table.keys))

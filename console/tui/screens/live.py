@@ -14,7 +14,7 @@ from textual.widget import Widget
 from console.tui.context import FEW_CONNECTIONS, Closable, Context
 from console.tui.navigation import Navigation
 from console.tui.text import Paragraph, plain, style_of
-from console.tui.widgets.keyed_table import MarkedTable
+from console.tui.widgets.browser import Browser
 from console.tui.widgets.summary import BackgroundLine, ConnectionLines, KeyFooter
 
 _FRESH_SECONDS = 1.25
@@ -188,17 +188,31 @@ class LiveScreen(Closable, Screen[None]):
         return line.append(title, style_of(head, "strong"))
 
 
-class PolledScreen(LiveScreen):
-    """A screen of a table that is read again every few seconds while it is in sight."""
+class PolledScreen(LiveScreen, Browser):
+    """A list that is read again every few seconds while it is in sight."""
 
     EVERY_SECONDS: ClassVar[float] = 5.0
-    table: MarkedTable[Any]
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.table = self.new_table()
+
+    def body(self) -> ComposeResult:
+        yield ScreenHead(id=f"{self.VIEW.name}-head", classes="head")
+        yield self.table
+        yield Paragraph(id=f"{self.VIEW.name}-empty", classes="empty")
+        yield Paragraph(id=f"{self.VIEW.name}-detail", classes="pane-detail")
+        yield self.hidden_filter()
 
     def on_mount(self) -> None:
         self.query_one(".empty").display = False
+        self.query_one(".pane-detail").display = False
         self.set_focus(self.table)
         self.reload()
         self.every(self.EVERY_SECONDS, self._poll)
+
+    def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
+        self.draw_texts()
 
     def reload(self) -> None:
         """Start a job that reads the table."""
@@ -210,6 +224,7 @@ class PolledScreen(LiveScreen):
 
     def show_rows(self, rows: Mapping[str, Any], why_empty: str) -> None:
         """The table, or a text in its place."""
+        self.table.columns = self.columns
         self.table.show(rows)
         empty = self.query_one(".empty", Paragraph)
         empty.set_text(Text(why_empty))

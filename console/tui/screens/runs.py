@@ -3,9 +3,7 @@
 import json
 from typing import Any, ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import Input
 
 from console import formats
 from console.errors import ConsoleError
@@ -19,7 +17,6 @@ from console.tui.jobs import LatestQuery, start_job
 from console.tui.screens.live import OUT, PolledScreen, ScreenHead
 from console.tui.text import Paragraph, describe_error, first_line, plain, show_parts, style_of
 from console.tui.widgets.browser import COPY_KEYS, SORT, Browser, filter_keys
-from console.tui.widgets.keyed_table import ListTable
 from console.views.runs import VIEW, read, size
 from console.views.view import Source, View, no_database
 
@@ -95,13 +92,13 @@ _NONE_YET = (
 )
 
 
-class RunsScreen(PolledScreen, Browser):
+class RunsScreen(PolledScreen):
     """The newest first. A run is a process of its own, which outlives the console."""
 
     EVERY_SECONDS: ClassVar[float] = 1.0
     VIEW: ClassVar[View[Any, Any]] = VIEW
     BINDINGS: ClassVar[list[BindingType]] = [
-        *filter_keys("words that the lines contain", show=False),
+        *filter_keys(Browser.FORMS, show=False),
         *COPY_KEYS,
         OUT,
         Binding("enter", "open", "result", tooltip="show the whole run, with its result"),
@@ -118,20 +115,8 @@ class RunsScreen(PolledScreen, Browser):
         super().__init__(context)
         self._initial_id = id_
         self._run_list: RunList | None = None
-        self.table = ListTable(VIEW.columns(context.display), VIEW.drop_order, id=VIEW.name)
-        self.table.details = self.text_of
         self._error = ""
         self._fetch: LatestQuery[RunList] = LatestQuery(self, self.show, self._failed)
-
-    def body(self) -> ComposeResult:
-        yield ScreenHead(id="runs-head", classes="head")
-        yield self.table
-        yield Paragraph(id="runs-empty", classes="empty")
-        yield Paragraph(id="runs-detail", classes="pane-detail")
-        yield Input(id="filter", placeholder="words that the lines contain")
-
-    def on_mount(self) -> None:
-        self.filter_input.display = False
 
     def reload(self) -> None:
         self._fetch.submit(lambda: read(Source(no_database)), wait=False)
@@ -145,12 +130,8 @@ class RunsScreen(PolledScreen, Browser):
         self._error = describe_error(error)
         self.draw_texts()
 
-    def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        self.draw_texts()
-
     def draw_texts(self) -> None:
         table, run_list = self.table, self._run_list or RunList()
-        table.columns = VIEW.columns(self.context.display)
         why_empty = "No run matches. Escape shows all." if run_list.runs else _NONE_YET
         why_empty = "Reading the runs ..." if self._run_list is None else why_empty
         self.show_rows(VIEW.rows(run_list), why_empty)

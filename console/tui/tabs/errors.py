@@ -17,7 +17,7 @@ from console.tui.tabs.messages import MessagesTab
 from console.tui.tabs.tab import ListTab
 from console.tui.text import TextView, plain, style_of
 from console.tui.views import QueueView
-from console.tui.widgets.browser import filter_keys
+from console.tui.widgets.browser import Browser, filter_keys
 from console.views.errors import VIEW, wording
 from console.views.view import Column, Part, View
 
@@ -35,9 +35,10 @@ class ErrorsTab(ListTab[ErrorGroups]):
     COPIED: ClassVar[str] = "copied the sample"
     KEEPS_ROWS: ClassVar[bool] = True
     BINDINGS: ClassVar[list[BindingType]] = [
-        *filter_keys("words that the lines contain", show=False),
+        *filter_keys(Browser.FORMS, show=False),
         Binding("escape", "close_group", _GROUPS, show=False, priority=True),
         Binding("q", "close_group", _GROUPS, show=False),
+        Binding("q", "clear_filter", "clear the marks and the filter", show=False),
         Binding("enter", "open_group", "open", tooltip="the messages of this group"),
         Binding("a", "act", "actions", tooltip="act on all errors of this group"),
     ]

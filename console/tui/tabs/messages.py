@@ -12,8 +12,7 @@ from textual.widgets import Input
 
 from console.errors import ConsoleError, UsageError
 from console.filters import expand, line_of, words_of
-from console.formats import clock
-from console.monitor import messages
+from console.formats import clock, numbered
 from console.monitor.filters import NOTHING, Filters, parse
 from console.monitor.message import Message
 from console.monitor.messages import MOST_MESSAGES, Page
@@ -24,7 +23,8 @@ from console.tui.tabs.tab import PacedQuery, QueueTab, take_focus
 from console.tui.text import TextView, error_text, open_input, plain, show_lines, style_of
 from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import MarkedTable
-from console.tui.widgets.messages import DROP_ORDER, by_key, columns_of, loaded_text
+from console.views.messages import VIEW, by_key, columns_of, read
+from console.views.view import Source
 
 PAGE = 100
 _MORE = 200
@@ -85,7 +85,7 @@ class MessagesTab(QueueTab):
         self.page: Page | None = None
         """The last one loaded."""
         self.paused = False
-        self.table = MarkedTable[Message]((), DROP_ORDER, removed_column="state")
+        self.table = MarkedTable[Message]((), VIEW.drop_order, removed_column=VIEW.removed_column)
         self._messages: dict[str, Message] = {}
         self._loaded_at: datetime | None = None
         self._zone: tzinfo | None = context.zone
@@ -137,23 +137,17 @@ class MessagesTab(QueueTab):
         if conn is None or (not wait and self._fetch.busy):
             return
 
-        def work() -> LoadedPage:
-            queue = conn.find(*self.key[1:])
-            page = messages.read_page(
-                conn.database,
-                queue,
-                request.filters,
-                limit=request.limit,
-                after=request.after,
-                reverse=request.reverse,
-                masks=conn.masks,
-            )
-            return LoadedPage(request, page)
-
+        values = {
+            "filters": request.filters,
+            "limit": request.limit,
+            "after": request.after,
+            "reverse": request.reverse,
+        }
+        source = Source(lambda: conn.database, *self.key[1:], values, conn.masks)
         self._loading = not request.is_refresh
         if not request.is_refresh:
             self._last_request = request
-        self._fetch.submit(work, wait=wait)
+        self._fetch.submit(lambda: LoadedPage(request, read(source).page), wait=wait)
         self._draw_head()
 
     def show_page(self, loaded_page: LoadedPage) -> None:
@@ -174,7 +168,9 @@ class MessagesTab(QueueTab):
     def _choose_columns(self, messages: Mapping[str, Message]) -> None:
         if self.page is not None:
             self._zone = self.context.zone
-            self.table.columns = columns_of(self.page.queue, messages.values(), self._zone)
+            self.table.columns = columns_of(
+                self.page.queue, messages.values(), self.context.display
+            )
 
     def show_error(self, error: ConsoleError) -> None:
         self._error, self._loading, self._last_request = error, False, self.request
@@ -272,7 +268,7 @@ class MessagesTab(QueueTab):
                 "No messages." if replace(self.request.filters, state=None) == NOTHING else "None."
             )
         more = page.next is not None or not page.complete
-        words = loaded_text(self._messages, more=more)
+        words = numbered(len(self._messages), "message") + (", more below" if more else "")
         if not page.complete:
             words += " (the search stopped at its limit)"
         return words

@@ -11,7 +11,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Input
 
 from console import formats
 from console.errors import ConsoleError
@@ -35,8 +34,7 @@ from console.tui.text import (
 )
 from console.tui.views import QueueView
 from console.tui.widgets.browser import COPY_KEYS, SORT_KEYS, Browser, filter_keys
-from console.tui.widgets.keyed_table import ListTable, MarkedTable
-from console.views.view import Column, Line, Source, Subject, View, no_database
+from console.views.view import Line, Source, Subject, View, no_database
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -276,11 +274,11 @@ class ReadingTab(QueueTab, Generic[T]):
         if self.is_composed:
             self.draw_texts()
 
-    def append_time(self, line: Text, blanks: str = "   ") -> None:
+    def append_time(self, line: Text) -> None:
         """Add to the line when the result was read."""
         if self.result_at is not None:
             at = formats.clock(self.result_at, self.context.zone)
-            line.append(f"{blanks}as of {at}", style_of(self.query_one(TextView), "quiet"))
+            line.append(f"   as of {at}", style_of(self.query_one(TextView), "quiet"))
 
     def draw_head(self, head: TextView, reading: str, summary: Callable[[T], Text]) -> None:
         """Show the error, or that it is being read, or the summary of the result."""
@@ -307,41 +305,26 @@ class ListTab(ReadingTab[T], Browser):
     Nothing is read while the screen is paused."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *filter_keys("words that the lines contain", show=False),
+        *filter_keys(Browser.FORMS, show=False),
+        Binding("q", "clear_filter", "clear the marks and the filter", show=False),
         *SORT_KEYS,
         *COPY_KEYS,
     ]
     KEEPS_ROWS: ClassVar[bool] = False
     """Whether the row under the cursor stays when it is no longer in the list."""
-    TABLE: ClassVar[type[MarkedTable[Any]]] = ListTable
     VALUES: ClassVar[Mapping[str, Any]] = {}
     """Of the list's parameters, where they differ from those of the command line."""
 
     def __init__(self, context: Context, key: QueueKey) -> None:
         super().__init__(context, key)
-        self.table = self.TABLE(
-            self.columns,
-            self.VIEW.drop_order,
-            removed_column=self.VIEW.removed_column,
-            id=self.VIEW.name,
-        )
-        self.table.details = self.text_of
+        self.table = self.new_table()
         self._zone = context.zone
-
-    @property
-    def columns(self) -> Sequence[Column[Any]]:
-        return self.VIEW.columns(self.context.display)
 
     def compose(self) -> ComposeResult:
         yield TextView(classes="pane-head", id=f"{self.NAME}-head")
         yield self.table
         yield TextView(classes="pane-detail", id=f"{self.NAME}-detail")
         yield self.hidden_filter()
-
-    def hidden_filter(self) -> Input:
-        line = Input(id="filter", placeholder="words that the lines contain")
-        line.display = False
-        return line
 
     def on_mount(self) -> None:
         take_focus(self, self.table)
@@ -412,15 +395,6 @@ class ListTab(ReadingTab[T], Browser):
     def on_marked_table_marks_changed(self) -> None:
         self.draw_texts()
         self.refresh_bindings()
-
-    def action_clear_filter(self) -> None:
-        """Also what is marked."""
-        self.table.clear_marks()
-        super().action_clear_filter()
-
-    @property
-    def is_filtered(self) -> bool:
-        return super().is_filtered or bool(self.table.marks or self.table.all_matching)
 
 
 Tab = TypeVar("Tab", bound=ListTab[Any])

@@ -1,7 +1,6 @@
 """What every list on a screen can do: it is filtered, sorted, copied and exported."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -14,8 +13,8 @@ from console.formats import numbered
 from console.tui.context import Context
 from console.tui.jobs import start_job
 from console.tui.text import first_line, open_input, plain, style_of
-from console.tui.widgets.keyed_table import KeyedTable, MarkedTable
-from console.views.view import View
+from console.tui.widgets.keyed_table import KeyedTable, ListTable, MarkedTable
+from console.views.view import Column, View
 
 
 def filter_keys(tooltip: str, *, show: bool = True) -> list[BindingType]:
@@ -81,10 +80,37 @@ class Browser(Filtered):
     """A list of the screens: the table of a `View`."""
 
     VIEW: ClassVar[View[Any, Any]]
+    TABLE: ClassVar[type[MarkedTable[Any]]] = ListTable
+    FORMS: ClassVar[str] = "words that the lines contain"
+    """What can be typed after `/`."""
     COPIED: ClassVar[str] = "copied"
     """The notification after copying."""
     context: Context
     table: MarkedTable[Any]
+
+    @property
+    def columns(self) -> Sequence[Column[Any]]:
+        return self.VIEW.columns(self.context.display)
+
+    def new_table(self) -> MarkedTable[Any]:
+        drop_order, removed = self.VIEW.drop_order, self.VIEW.removed_column
+        table = self.TABLE(self.columns, drop_order, removed_column=removed, id=self.VIEW.name)
+        table.details = self.text_of
+        return table
+
+    def hidden_filter(self) -> Input:
+        line = Input(id="filter", placeholder=self.FORMS)
+        line.display = False
+        return line
+
+    @property
+    def is_filtered(self) -> bool:
+        return super().is_filtered or bool(self.table.marks or self.table.all_matching)
+
+    def action_clear_filter(self) -> None:
+        """Also what is marked."""
+        self.table.clear_marks()
+        super().action_clear_filter()
 
     @property
     def listed(self) -> MarkedTable[Any]:
@@ -108,8 +134,10 @@ class Browser(Filtered):
     def append_filter(self, line: Text, widget: Widget) -> None:
         """Add to the line how many of the rows are shown."""
         if self.table.words:
-            line.append(f"   {numbered(len(self.table.keys), 'row')} that match ")
-            line.append(plain(self.filter_input.value), style_of(widget, "strong"))
+            line.append(
+                f"   filter {plain(self.filter_input.value.strip())}", style_of(widget, "strong")
+            )
+            line.append(f": {numbered(len(self.table.keys), 'row')}")
 
     def on_keyed_table_title_clicked(self, event: KeyedTable.TitleClicked) -> None:
         event.stop()
@@ -139,11 +167,11 @@ class Browser(Filtered):
         cells: list[dict[str, object]] = [
             {column.title: column.value(row) for column in columns} for row in rows
         ]
-        path = Path.cwd() / f"{self.VIEW.name}-{self.context.clock.utc():%Y%m%dT%H%M%SZ}.csv"
-        written = f"{numbered(len(rows), 'row')} in {plain(str(path))}"
+        name = f"{self.VIEW.name}-{self.context.clock.utc():%Y%m%dT%H%M%SZ}.csv"
+        many = numbered(len(rows), "row")
         start_job(
             self,
-            lambda: write_csv(path, cells),
-            lambda _: self.notify(written, markup=False),
+            lambda: write_csv(name, cells),
+            lambda path: self.notify(f"{many} in {plain(str(path))}", markup=False),
             lambda error: self.notify(first_line(str(error)), severity="error", markup=False),
         )

@@ -456,11 +456,12 @@ class MarkedTable(KeyedTable[Row]):
     def show(self, rows: Mapping[str, Row], *, keep: bool = False) -> None:
         """As in a KeyedTable; rows that are gone lose their marks."""
         self._read = rows
-        super().show(self._arranged(rows), keep=keep)
+        super().show(self._arranged(rows, self.pinned_keys if keep else ()), keep=keep)
         self._marks = self._marks.intersection(self.keys)
 
-    def _arranged(self, rows: Mapping[str, Row]) -> Mapping[str, Row]:
-        shown = {key: row for key, row in rows.items() if self._contains_words(row)}
+    def _arranged(self, rows: Mapping[str, Row], held: Collection[str | None]) -> Mapping[str, Row]:
+        """`held`: keys of rows that stay although they contain the words no longer."""
+        shown = {key: row for key, row in rows.items() if key in held or self._contains_words(row)}
         column = next((one for one in self.columns if one.name == self.sort_column), None)
         if column is None:
             return shown
@@ -554,7 +555,12 @@ class MarkedTable(KeyedTable[Row]):
         self._change(self._marks | {before, self.cursor_key})
 
     def action_mark_all(self) -> None:
-        self._change(frozenset(), all_matching=not self.all_matching)
+        """All messages of a search, also those not loaded. With words only the rows that are shown:
+        an action does not know the words."""
+        if self.words or not self.ALWAYS_MARKED:
+            self._change(frozenset(self.keys) - (self._marks if self.marks == self.keys else set()))
+        else:
+            self._change(frozenset(), all_matching=not self.all_matching)
 
 
 class ListTable(MarkedTable[Row]):

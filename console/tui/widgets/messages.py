@@ -1,8 +1,7 @@
 """Messages on the screen: a table with marked rows, and the head and payload of one message."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime, tzinfo
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -13,93 +12,16 @@ from textual.message import Message as Event
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from console.catalog import Queue
 from console.errors import ConsoleError
-from console.formats import UNKNOWN, count, duration, offset, short_moment
-from console.monitor import errors as message_text
+from console.formats import UNKNOWN, count, duration
+from console.monitor.errors import claimant
 from console.monitor.message import Message
 from console.monitor.owners import Evidence
 from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.jobs import LatestQuery
 from console.tui.payloads import PayloadForm, PayloadLayout, PayloadRow, best_form, lay_out
-from console.tui.text import TextView, first_line, plain, show_lines, style_of
-from console.views.view import Column, or_unknown
-
-DROP_ORDER = ("slot", "pushed", "bytes", "owner", "title", "due", "number", "tries")
-_STATE_STYLES = {"error": "warning", "claimed": "strong"}
-_EVERY_QUEUE_HAS = ("owner", "title", "error")
-
-
-def columns_of(
-    queue: Queue, messages: Iterable[Message], zone: tzinfo | None
-) -> list[Column[Message]]:
-    """The columns for these messages of a queue. The titles have the offset of the times, if it is
-    the same for all."""
-    offsets = {offset(m.pushed_at, zone) for m in messages if m.pushed_at is not None}
-    shared = offsets.pop() if len(offsets) == 1 else ""
-
-    def time(at: datetime | None) -> str:
-        return or_unknown(at, lambda at: short_moment(at, zone))
-
-    columns: tuple[Column[Message], ...] = (
-        Column("id", "id", lambda m: or_unknown(m.id, plain), "", 8, 36),
-        _figure("number", "quiet", 7),
-        _figure("slot", "quiet", 6),
-        Column(
-            "state",
-            "state",
-            lambda m: m.state,
-            lambda m: _STATE_STYLES.get(m.state, "quiet"),
-            9,
-            36,
-        ),
-        _figure("age", "", 11),
-        _figure("tries", "", 8, "attempts"),
-        _figure("bytes", "quiet", 7),
-        Column("due", f"scheduled {shared}".strip(), lambda m: time(m.due_at), "quiet", 14, 36),
-        Column("pushed", f"pushed {shared}".strip(), lambda m: time(m.pushed_at), "quiet", 14, 36),
-        Column("owner", "owner", _owner, "", 12, 30),
-        Column("title", "title", lambda m: plain(m.title or ""), "", 16, 40),
-        Column("error", "error", lambda m: first_line(m.error or ""), "", 30, 1000),
-    )
-    has = {*message_text.columns(queue), *_EVERY_QUEUE_HAS}
-    return [column for column in columns if column.name in has]
-
-
-def _figure(name: str, style: str, least: int, title: str = "") -> Column[Message]:
-    return Column(
-        name,
-        title or name,
-        lambda m: message_text.figure(m, name),
-        style,
-        least,
-        36,
-        align_right=True,
-    )
-
-
-def _owner(message: Message) -> str:
-    claimed = message.claimed_by is not None or message.claimed_at is not None
-    return plain(message_text.claimant(message.claimed_by)) if claimed else ""
-
-
-def by_key(messages: Sequence[Message]) -> dict[str, Message]:
-    """The messages by a key that survives changes of state: their id, if they have a unique one."""
-    result: dict[str, Message] = {}
-    for message in messages:
-        other = result.get(f"id={message.id}")
-        # Read twice in two states: it changed while the list was read, and the later one counts.
-        is_unique = message.id is not None and (other is None or other.state != message.state)
-        key = f"id={message.id}" if is_unique else f"at={message.key or len(result)}"
-        result[key] = message
-    return result
-
-
-def loaded_text(messages: Collection[str], *, more: bool) -> str:
-    count = f"{len(messages):,} message{'' if len(messages) == 1 else 's'}"
-    return f"{count}, more below" if more else count
-
+from console.tui.text import TextView, plain, show_lines, style_of
 
 _WIDE = 100
 """From this width on the times are on one line."""
@@ -172,7 +94,7 @@ class MessageHead(TextView):
         line = Text(no_wrap=True)
         if owner is not None:
             line.append(f"owner {owner.value}  ", style_of(self, _OWNERS.get(owner, "quiet")))
-        return line.append(f"claimed by {plain(message_text.claimant(message.claimed_by))}")
+        return line.append(f"claimed by {plain(claimant(message.claimed_by))}")
 
 
 class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
