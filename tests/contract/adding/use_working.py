@@ -105,7 +105,7 @@ async def look(seen: QueueSnapshot) -> None:
     async with opened(size=(180, 40)) as console:
         await console.give(seen, queue("mail", "claim", claimed=0, stuck=0, errors=0))
         assert console.row("orders")["working"] == "2"
-        await console.press("slash", *"working:>1", "enter")
+        await console.press("slash", *"working>1", "enter")
         assert console.order == ["orders"]
         await console.press("enter")
         assert "working 2" in console.picture
