@@ -320,7 +320,7 @@ def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> No
     assert "unsubscribe" in one.consequence
     assert one.repair is not None
     assert not one.repair.unattended
-    assert one.command == f"dbq-console skip '{client.queue.name}' --to now search"
+    assert one.command == f"dbq-console skip '{client.queue.name}' search --to now"
     assert plan_repair(one.repair, client.database).lines
     assert "10 messages" in " ".join(carry_out(one.repair, client.database))
     assert pop_as(client, "search") == []
