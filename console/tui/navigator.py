@@ -22,21 +22,11 @@ class Navigator(App[None]):
 
     def open_messages(self, key: QueueKey, words: Sequence[str] = ()) -> None:
         """A queue's messages, with a filter."""
-        from console.tui.tabs.messages import MessagesTab  # noqa: PLC0415
+        from console.tui.screens.queue import QueueScreen  # noqa: PLC0415
 
         self.open_queue(key, "messages")
-        screen = self.screen
-
-        def apply_filter(tries: int = 40) -> None:
-            # The tabs are mounted once the queue's first figures have been drawn.
-            panes = [pane for pane in screen.query(MessagesTab) if pane.is_mounted]
-            if panes:
-                panes[0].open(words)
-            elif tries and screen.is_attached:
-                screen.set_timer(0.05, lambda: apply_filter(tries - 1))
-
-        if words:
-            screen.call_after_refresh(apply_filter)
+        if words and isinstance(self.screen, QueueScreen):
+            self.screen.filter_messages(words)
 
     def open_queue(self, key: QueueKey, tab: str = "") -> None:
         """A queue's screen, on one of its tabs."""

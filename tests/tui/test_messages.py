@@ -24,7 +24,9 @@ from console.tui.tabs.messages import LoadedPage, MessagesTab, PageRequest
 from console.tui.widgets.keyed_table import LEFT, merge_keys
 from console.views.messages import by_key
 from tests.tui.acting import make
+from tests.tui.feeds import queue
 from tests.tui.one_tab import KEY, one_tab
+from tests.tui.opened import opened
 
 CLAIM = design("claim", "postgresql")
 QUEUE = installed_queue("public", "mail", CLAIM, CLAIM.complete_options({}))
@@ -297,3 +299,16 @@ async def test_messages_are_listed_and_filtered_on_a_server(database: Database) 
         assert len(pane.table.keys) == 4
         await shown.press("escape", "escape")
         await shown.until(lambda: len(pane.table.keys) == 14)
+
+
+async def test_a_filter_waits_for_the_first_figures_of_its_queue() -> None:
+    async with opened() as console:
+        console.app.open_messages(("prod-orders", "public", "mail"), ["state=error"])
+        await console.pilot.pause()
+        assert not console.app.screen.query(MessagesTab)
+        await console.give(queue("mail", "claim", errors=2))
+        await console.until(lambda: bool(console.app.screen.query(MessagesTab)))
+        assert console.app.screen.query_one(MessagesTab).request.filters == Filters(state="error")
+        console.app.open_messages(("prod-orders", "public", "mail"), ["state=claimed"])
+        tab = console.app.screen.query_one(MessagesTab)
+        await console.until(lambda: tab.first_filters == Filters(state="claimed"))

@@ -75,12 +75,12 @@ def test_what_is_not_known_to_run_is_not_printed_as_running(
 
 
 def test_what_is_typed_is_options_and_words() -> None:
-    search = parse(audit.VIEW, "verb:purge since:1d running Mail a:b operator:")
+    search = parse(audit.VIEW, "verb=purge since=1d running Mail a=b operator=")
     assert search.values == {"verb": "purge", "since": 86_400.0, "running": True}
     assert search.command_words == ["--verb", "purge", "--since", "1d", "--running"]
-    assert search.words == ("mail", "a:b")
+    assert search.words == ("mail", "a=b")
     with pytest.raises(UsageError, match="not a duration"):
-        parse(audit.VIEW, "since:soon")
+        parse(audit.VIEW, "since=soon")
 
 
 @pytest.mark.parametrize("name", summaries())

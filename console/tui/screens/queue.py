@@ -1,5 +1,6 @@
 """One queue: its figures, its charts and its tabs."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import ClassVar
@@ -93,6 +94,7 @@ class QueueScreen(LiveScreen):
         """Whether the queue no longer exists."""
         self._first_tab = tab
         self._drawn_at = 0.0
+        self._message_words: Sequence[str] = ()
         self._tabs: tuple[QueueTab, ...] = ()
         self._chosen: QueueTab | None = None
         self._polled_at: dict[str, float] = {}
@@ -192,6 +194,15 @@ class QueueScreen(LiveScreen):
         if (index := next(named, None)) is not None:
             self.after_refresh(self.action_tab, index)
 
+    def filter_messages(self, words: Sequence[str]) -> None:
+        """Now, or once the tab of messages is there: it comes with the queue's first figures."""
+        self._message_words = words
+        for one in self._tabs:
+            if isinstance(one, MessagesTab) and one.is_mounted:
+                one.open(words)
+            elif isinstance(one, MessagesTab):
+                one.begin_with(words)
+
     def _make_tabs(self, view: QueueView) -> QueueTab:
         """Make the tabs and return the one to show first."""
         self._tabs = tuple(self._make_tab(each, view) for each in TABS)
@@ -203,11 +214,11 @@ class QueueScreen(LiveScreen):
         why = kind.unavailable(view)
         if self.context.replay is not None:
             why = why or NOT_RECORDED.get(kind.NAME, "")
-        return (
-            UnavailableTab(self.context, self.key, kind, why)
-            if why
-            else kind(self.context, self.key)
-        )
+        if why:
+            return UnavailableTab(self.context, self.key, kind, why)
+        if kind is MessagesTab:
+            return MessagesTab(self.context, self.key, self._message_words)
+        return kind(self.context, self.key)
 
     async def action_tab(self, index: int) -> None:
         """Show a tab, which is mounted when it is first shown."""

@@ -76,12 +76,7 @@ class MessagesTab(QueueTab):
     def __init__(self, context: Context, key: QueueKey, words: Iterable[str] = ()) -> None:
         """`words`: the first filters."""
         super().__init__(context, key)
-        self.first_filters = parse(words)
-        """Those that Escape goes back to."""
-        self.request = PageRequest(self.first_filters, reverse=False)
-        """Of the list that is shown."""
-        self._last_request = self.request
-        """The operator's last; its page may not have been loaded yet."""
+        self.begin_with(words)
         self.page: Page | None = None
         """The last one loaded."""
         self.paused = False
@@ -124,6 +119,15 @@ class MessagesTab(QueueTab):
     def refresh_now(self) -> None:
         limit = min(max(PAGE, len(self._messages)), MOST_MESSAGES)
         self._load(replace(self.request, after=None, limit=limit, is_refresh=True))
+
+    def begin_with(self, words: Iterable[str]) -> None:
+        """Before it is mounted."""
+        self.first_filters = parse(words)
+        """Those that Escape goes back to."""
+        self.request = PageRequest(self.first_filters, reverse=False)
+        """Of the list that is shown."""
+        self._last_request = self.request
+        """The operator's last; its page may not have been loaded yet."""
 
     def open(self, words: Iterable[str]) -> None:
         """Load another list, with these first filters."""
