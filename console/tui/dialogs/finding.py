@@ -6,6 +6,7 @@ The repair is that of the finding as it was opened.
 import shlex
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -129,8 +130,9 @@ class FindingDialog(Dialog[None]):
 
     def _fit(self) -> None:
         """The prompt stays visible, however long the details are."""
-        frame, below = 4, 3
-        below += max(0, self.query_one("#finding-prompt", TextView).plain_text.count("\n") - 1)
+        frame, width = 5, max(1, self.app.size.width - 6)
+        lines = self.query_one("#finding-prompt", TextView).plain_text.split("\n")
+        below = sum(max(1, -(-cell_len(line) // width)) for line in lines)
         most = max(2, self.app.size.height - frame - below)
         self.query_one("#finding-scroll").styles.max_height = most
 
