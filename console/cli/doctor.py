@@ -237,7 +237,7 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
         plan = plan_repairs(target, before, {"code": code, "subscriber": subscriber})
         if not _repairs_confirmed(call, before, plan, yes, dry_run=dry_run):
             _end(found)
-        result = plan.run(Control(), lambda _: None)
+        result = plan.run(Control(), lambda now: narrate(now.text))
         repaired = result.done
         for line in result.lines:
             narrate(line)

@@ -58,11 +58,10 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
         return
     yes, dry_run = given.pop("yes", BARE_YES), given.pop("dry_run", False)
     database = call.database(verb.right(given), verb.name)
-    any_design = verb.queue_last or verb.name == "forget"
     queue = (
         every_queue()
         if name is None
-        else catalog.look_up(database, name, call.schema, any_design=any_design)
+        else catalog.look_up(database, name, call.schema, any_design=verb.any_design)
     )
     if verb.name == "release" and not ("claimed" in queue.states or queue.design.waits_itself):
         _show_holders(call, database, queue)

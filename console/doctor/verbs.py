@@ -239,6 +239,7 @@ SILENCE = Verb(
         _REASON,
     ),
     confirmed=False,
+    any_design=True,
 )
 
 ACK = Verb(
@@ -256,6 +257,7 @@ ACK = Verb(
     """,
     (_CODE, _REASON),
     confirmed=False,
+    any_design=True,
 )
 
 UNSILENCE = Verb(
@@ -269,6 +271,7 @@ UNSILENCE = Verb(
     """,
     (_CODE,),
     confirmed=False,
+    any_design=True,
 )
 
 

@@ -273,4 +273,5 @@ FORGET = Verb(
     """,
     right=admin,
     confirmed=False,
+    any_design=True,
 )

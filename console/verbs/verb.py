@@ -280,6 +280,8 @@ class Verb:
     """Options that it always has on the command line."""
     for_all: bool = False
     """Whether the command line has `--all`, for every queue that is not adopted."""
+    any_design: bool = False
+    """Whether it is also for a queue whose design this console does not know."""
     own_summary: str = ""
     """One line, as `VERBS` has it, of a verb that is not there."""
 
