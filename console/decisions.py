@@ -147,7 +147,7 @@ def _another_version(version: int | None) -> RefusedError:
         what,
         why="It was made before the first release, and nothing reads it any more.",
         next_step="With that console: resume paused queues, empty all, uninstall them. Then drop "
-        "the schema dbq, and install the queues anew.",
+        "the schema dbq, and install the queues again.",
     )
 
 

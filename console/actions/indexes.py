@@ -1,12 +1,12 @@
 """The indexes and keys that a queue's tables should have, read from the script that creates them,
 those that they have, and the statements that create a missing one."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
-
-from sqlalchemy import Connection
+from typing import TYPE_CHECKING, Any
 
 from console import relations, sql
 from console.actions import shipped
@@ -14,6 +14,9 @@ from console.actions.maintain_plan import MaintainStep
 from console.actions.shipped import unquoted
 from console.catalog import Kind, Queue
 from console.engines import Database, Product, product_of
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 
 @dataclass(frozen=True)

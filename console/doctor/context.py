@@ -22,7 +22,7 @@ from console.monitor.limits import DEFAULTS, Thresholds
 from console.monitor.message import Masks
 from console.monitor.sample_queries import limit_transaction
 from console.monitor.snapshot import QueueSnapshot
-from console.verbs.verb import PROGRAM
+from console.verbs.index import PROGRAM
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from console.catalog import Queue
 from console.decisions import Decision
@@ -15,7 +15,9 @@ from console.monitor.limits import Severity
 from console.monitor.recording.forecast import Forecast
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
-from console.verbs.verb import Plan, Target
+
+if TYPE_CHECKING:
+    from console.verbs.verb import Plan, Target
 
 SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.NOTE)
 """Of findings, in display order."""
@@ -99,7 +101,7 @@ class Repair(Protocol):
     @property
     def rights(self) -> Rights: ...
 
-    def plan(self, target: Target) -> Plan:
+    def plan(self, target: "Target") -> "Plan":
         """What it would do to its queue. Raises ConsoleError."""
         ...
 

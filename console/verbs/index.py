@@ -1,5 +1,7 @@
 """Which verbs there are: they can be listed without importing them."""
 
+PROGRAM = "dbq-console"
+
 VERBS = {
     "release": ("verbs.messages", "return claims of disconnected consumers to the queue"),
     "requeue": ("verbs.messages", "return errors to the queue"),

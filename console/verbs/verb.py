@@ -27,7 +27,7 @@ from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks, Message
 from console.monitor.scan_query import MessageSource
 from console.rights import Rights
-from console.verbs.index import VERBS
+from console.verbs.index import PROGRAM, VERBS
 from console.verbs.parameters import FILTER_TYPE, Parameter, Placement
 
 P = ParamSpec("P")
@@ -327,7 +327,6 @@ class Verb:
         return unavailable(queue, self.name)
 
 
-PROGRAM = "dbq-console"
 FILTERS = "filter"
 
 
