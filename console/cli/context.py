@@ -390,7 +390,11 @@ def confirmation(verb: Verb) -> Verb:
 
 
 def as_command(
-    verb: verbs.Verb, run: Callable[..., Any], *before: click.Parameter
+    verb: verbs.Verb,
+    run: Callable[..., Any],
+    *before: click.Parameter,
+    kind: type[ConfirmedVerb] = ConfirmedVerb,
+    **more: Any,
 ) -> click.Command:
     """The verb as a command: its parameters, and those of `run`. `before`: further ones first."""
     of_verb = [
@@ -401,11 +405,12 @@ def as_command(
     first = [one.as_click() for one in of_verb if one.placement is Placement.BEFORE]
     arguments = [one.as_click() for one in of_verb if one.placement is Placement.ARGUMENT]
     options = [one.as_click() for one in of_verb if one.placement is Placement.OPTION]
-    command = ConfirmedVerb(
+    command = kind(
         verb.name,
         params=[*first, *before, *arguments, *options],
         callback=confirmation(run) if verb.confirmed else run,
-        help=verb.help,
+        help=verb.help or run.__doc__,
+        **more,
     )
     shared: list[click.Parameter] = getattr(command.callback, "__click_params__", [])
     command.params += reversed(shared)

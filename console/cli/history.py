@@ -19,7 +19,6 @@ from console.cli.context import (
     verb_options,
 )
 from console.cli.history_plot import expected_lines, plot_of
-from console.cli.lake import not_empty
 from console.cli.several import profiles_of, several_options
 from console.cli.streams import narrate, put, stop_requested
 from console.config import Profile
@@ -54,6 +53,7 @@ from console.rights import Rights
 from console.rollup_files import existing_default_lake
 from console.verbs import decisions
 from console.verbs.parameters import DURATION
+from console.verbs.pipeline import LOCATION
 
 _LOG = logging.getLogger(__name__)
 _STOP_SECONDS = 15.0
@@ -194,7 +194,7 @@ class _Narrator:
 @click.option(
     "--lake",
     metavar="PATH",
-    callback=not_empty,
+    type=LOCATION,
     help="The lake with rollups of deleted recordings; default: this user's lake, if any.",
 )
 @_recordings

@@ -10,18 +10,14 @@ from console.audit import Outcome
 from console.cli.context import (
     Call,
     aligned,
-    confirmation,
-    verb_options,
 )
-from console.cli.pipeline_progress import LaunchedJob, RecordedJob, about, lake_job_plan, progress
+from console.cli.pipeline_progress import LaunchedJob, about, job, lake_job_plan, progress
 from console.cli.planned import carry_out
 from console.engines import Database
 from console.errors import UsageError
-from console.filters import ARCHIVED
 from console.formats import bare_moment, megabytes, plain
 from console.rights import Rights
 from console.rollup_files import default_lake
-from console.verbs.parameters import DURATION
 from console.verbs.verb import Plan, Result
 
 if TYPE_CHECKING:
@@ -33,22 +29,10 @@ if TYPE_CHECKING:
     from console.pipeline.table import MessagesTable
 
 
-def not_empty(_: object, __: object, lake: str | None) -> str | None:
-    if lake is not None and not lake.strip():
-        raise UsageError("--lake is empty.", next_step="Leave it out for the default, or name one.")
-    return lake
-
-
-lake_option = click.option(
-    "--lake",
-    metavar="PATH",
-    callback=not_empty,
-    help="Default: the folder `lake` in this user's state folder.",
-)
-source_option = click.option("--from", "source", metavar="C", help="The connection of the archive.")
-_queues = click.option(
-    "--queue", "queues", multiple=True, metavar="Q", help="Only this queue; repeatable."
-)
+def _queues() -> click.Option:
+    return click.Option(
+        ["--queue", "queues"], multiple=True, metavar="Q", help="Only this queue; repeatable."
+    )
 
 
 def _opened(lake: str | None) -> "Lake":
@@ -71,9 +55,7 @@ def _table(lake: str | None) -> "MessagesTable":
     return table
 
 
-@click.command("lake", cls=LaunchedJob)
-@lake_option
-@verb_options
+@job("lake", kind=LaunchedJob)
 def show_lake(call: Call, lake: str | None) -> None:
     """Show what a lake has: queues, rows, days, files to compact, the last plan.
 
@@ -122,17 +104,7 @@ def _lines(call: Call, found: "LakeContents") -> list[str]:
     return [*lines, "", *aligned([(*head, *figures), *cells], left=5)]
 
 
-@click.command(cls=RecordedJob)
-@lake_option
-@click.option(
-    "--keep",
-    type=DURATION,
-    default="7d",
-    metavar="T",
-    help="Files that are no longer in the table stay so long, for readers at work. [7d]",
-)
-@confirmation
-@verb_options
+@job("compact")
 def compact(call: Call, lake: str | None, keep: float, yes: str | None, *, dry_run: bool) -> None:
     """Merge a lake's small files, and remove those that nobody reads any more.
 
@@ -163,19 +135,7 @@ def compact(call: Call, lake: str | None, keep: float, yes: str | None, *, dry_r
     carry_out(call, plan, yes, dry_run=dry_run)
 
 
-@click.command(cls=RecordedJob)
-@lake_option
-@source_option
-@_queues
-@click.option(
-    "--older",
-    type=DURATION,
-    metavar="T",
-    help="Days archived longer ago than this: 90d, 2y. Default: each queue's `expire` in the "
-    "configuration.",
-)
-@confirmation
-@verb_options
+@job("expire", _queues())
 def expire(
     call: Call,
     *,
@@ -220,21 +180,7 @@ def expire(
     carry_out(call, plan, yes, dry_run=dry_run or not offered.rows)
 
 
-@click.command(cls=RecordedJob, private=("--filter",))
-@lake_option
-@source_option
-@_queues
-@click.option("--id", "ids", multiple=True, metavar="I", help="A message's id; repeatable.")
-@click.option(
-    "--filter",
-    "words",
-    multiple=True,
-    metavar="F",
-    help=f"Messages that match all filters: {'  '.join(ARCHIVED.forms)}. payload~T: also in bytes, "
-    "as UTF-8 or UTF-16.",
-)
-@confirmation
-@verb_options
+@job("erase", _queues(), private=("--filter",))
 def erase(
     call: Call,
     *,

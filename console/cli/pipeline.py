@@ -13,22 +13,17 @@ from console.audit import Outcome
 from console.cli.context import (
     Call,
     complete_queues,
-    confirmation,
-    queue_name,
-    verb_options,
 )
-from console.cli.lake import compact, erase, expire, lake_option, show_lake, source_option
+from console.cli.lake import compact, erase, expire, show_lake
 from console.cli.lists import list_command
-from console.cli.pipeline_progress import RecordedJob, about, progress, queue_job_plan
+from console.cli.pipeline_progress import about, job, progress, queue_job_plan
 from console.cli.planned import carry_out
 from console.designs import Order
 from console.errors import ConsoleError, UsageError
-from console.filters import ARCHIVED
 from console.forecast_files import name_of, zone_named
 from console.monitor.recording.recorder import folder
 from console.rights import Rights
 from console.rollup_files import default_lake
-from console.verbs.parameters import DURATION
 from console.verbs.verb import Result
 
 if TYPE_CHECKING:
@@ -37,36 +32,12 @@ if TYPE_CHECKING:
     from console.pipeline.lake import Lake
     from console.pipeline.rollup.job import Days
 
-_shared = click.option(
-    "--shared",
-    is_flag=True,
-    help="From now on the lake's group may read and write its files. Without it: only its user.",
-)
-_master = click.option("--master", metavar="M", help="Spark's master. [local[*,4]]")
+
+def _name(*, required: bool = True) -> click.Argument:
+    return click.Argument(["name"], required=required, shell_complete=complete_queues)
 
 
-@click.command(cls=RecordedJob)
-@click.option(
-    "--recordings",
-    multiple=True,
-    metavar="FOLDER",
-    help="A console's folder, or a copy; repeatable. Default: in this user's state folder.",
-)
-@lake_option
-@_shared
-@click.option(
-    "--days",
-    metavar="D[..D]",
-    help="Only these days in UTC, even if done before. Default: all days with new segments.",
-)
-@click.option(
-    "--zone",
-    metavar="Z",
-    help="The time zone of the forecast's hours, such as Europe/Prague. Default: the "
-    "connection's display_zone.",
-)
-@_master
-@verb_options
+@job("rollup")
 def rollup(
     call: Call,
     recordings: Sequence[str],
@@ -144,26 +115,7 @@ def _days(text: str) -> "Days":
     return found
 
 
-@click.command(cls=RecordedJob)
-@click.argument("name", required=False, shell_complete=complete_queues)
-@click.option("--push-log", metavar="FILE", help="The log of pushes: a file, or a folder of files.")
-@click.option("--pop-log", metavar="FILE", help="The log of pops.")
-@lake_option
-@source_option
-@click.option(
-    "--order",
-    type=click.Choice([order.value for order in Order]),
-    help="The guaranteed order. Default: that of the queue NAME in its database.",
-)
-@click.option(
-    "--left",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="Messages still in the queue at the end of the log of pops, so not lost. [0]",
-)
-@_master
-@verb_options
+@job("verify", _name(required=False))
 def verify(  # noqa: PLR0913  # a verb's options
     call: Call,
     *,
@@ -231,22 +183,7 @@ def _order(call: Call, name: str | None, order: str | None) -> Order:
     return queue.design.order_with(queue.options)
 
 
-@click.command(cls=RecordedJob, private=("--filter",))
-@queue_name
-@lake_option
-@source_option
-@click.option("--to", metavar="OTHER", help="Into another queue of this database.")
-@click.option(
-    "--filter",
-    "words",
-    multiple=True,
-    metavar="F",
-    help="Only messages that match all filters (of several id=, any). "
-    f"{'  '.join(ARCHIVED.forms)}. payload~T: also in bytes, as UTF-8 or UTF-16.",
-)
-@_master
-@confirmation
-@verb_options
+@job("replay", _name(), private=("--filter",))
 def replay(  # noqa: PLR0913  # a verb's options
     call: Call,
     *,
@@ -310,25 +247,6 @@ def replay(  # noqa: PLR0913  # a verb's options
         carry_out(call, plan, yes, dry_run=dry_run or not offered.count)
 
 
-_WEEK = 7 * 86_400.0
-
-
-def _several(verb: Any) -> Any:
-    """`--all`, `--group`, `--fleet`."""
-    for option in (
-        click.option("--fleet", metavar="F", help="All queues of this fleet's connections."),
-        click.option("--group", metavar="G", help="All queues of this group's connections."),
-        click.option(
-            "--all",
-            "all_queues",
-            is_flag=True,
-            help="All queues of the connection, each by its `archive` in the configuration.",
-        ),
-    ):
-        verb = option(verb)
-    return verb
-
-
 @click.group()
 def pipeline() -> None:
     """Spark jobs on archives and history.
@@ -346,43 +264,27 @@ def pipeline() -> None:
     """
 
 
-@pipeline.command(cls=RecordedJob)
-@click.argument("name", required=False, shell_complete=complete_queues)
-@_several
-@lake_option
-@_shared
-@click.option(
-    "--older",
-    type=DURATION,
-    metavar="T",
-    help="Only rows at least this old. Default: the queue's `archive` in the configuration. [0s]",
+@job(
+    "archive",
+    _name(required=False),
+    click.Option(
+        ["--all", "all_queues"],
+        is_flag=True,
+        help="All queues of the connection, each by its `archive` in the configuration.",
+    ),
+    click.Option(["--group"], metavar="G", help="All queues of this group's connections."),
+    click.Option(["--fleet"], metavar="F", help="All queues of this fleet's connections."),
+    click.Option(
+        ["--copy", "copies"],
+        is_flag=True,
+        help="Of a library's queue: copy its finished jobs.",
+    ),
+    click.Option(
+        ["--prune"],
+        is_flag=True,
+        help="With --copy: then delete copied jobs that the library would delete itself.",
+    ),
 )
-@click.option(
-    "--retention",
-    type=DURATION,
-    default=_WEEK,
-    metavar="T",
-    help="Purged or archived messages stay this long, for restore. [7d]",
-)
-@click.option(
-    "--connections",
-    type=click.IntRange(min=3),
-    default=16,
-    metavar="N",
-    help="At most this many to the database; two of them are not for tasks. [16]",
-)
-@click.option("--cancel", is_flag=True, help="Give the rows of an unfinished plan back instead.")
-@click.option(
-    "--copy", "copies", is_flag=True, help="Of a library's queue: copy its finished jobs."
-)
-@click.option(
-    "--prune",
-    is_flag=True,
-    help="With --copy: then delete copied jobs that the library would delete itself.",
-)
-@_master
-@confirmation
-@verb_options
 def archive(  # noqa: PLR0913  # a verb's options
     call: Call,
     *,
@@ -556,6 +458,7 @@ def _cancel(
 
 
 for command in (
+    archive,
     rollup,
     verify,
     replay,

@@ -18,6 +18,8 @@ from console.cli.context import (
     ON_RESULT,
     Call,
     ConfirmedVerb,
+    as_command,
+    verb_options,
 )
 from console.cli.streams import LINE_SECONDS, narrate, status_of
 from console.config.urls import HIDDEN, ConnectionUrl
@@ -26,6 +28,7 @@ from console.errors import ConsoleError, interrupt_cause
 from console.formats import duration, plain
 from console.pipeline import PhaseProgress, launch, runs
 from console.pipeline.runs import RunFile
+from console.verbs.pipeline import BY_NAME
 from console.verbs.verb import Plan, Result, single_step
 
 
@@ -114,6 +117,17 @@ class LaunchedJob(RecordedJob):
         return (
             super().invoke(ctx) if launch.RUN_ID in os.environ else ConfirmedVerb.invoke(self, ctx)
         )
+
+
+def job(
+    name: str,
+    *before: click.Parameter,
+    kind: type[ConfirmedVerb] = RecordedJob,
+    **more: Any,
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """The command of a job that the function runs: its options are those of the job's value;
+    `before`: those that no form has."""
+    return lambda run: as_command(BY_NAME[name], verb_options(run), *before, kind=kind, **more)
 
 
 @contextmanager

@@ -142,11 +142,13 @@ class Parameter:
     """Whether it applies to the queue."""
     complete: Complete | None = None
     """Shell completion."""
+    dest: str = ""
+    """Its key among the values, where its name is a word of Python's."""
 
     @property
     def key(self) -> str:
         """Its key among the values."""
-        return self.name.replace("-", "_")
+        return self.dest or self.name.replace("-", "_")
 
     def as_click(self, *, required: bool | None = None) -> click.Parameter:
         """`required` False: it may be missing, as on a `:` line."""

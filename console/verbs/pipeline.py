@@ -4,9 +4,29 @@ from typing import Any
 
 import click
 
+from console.designs import Order
+from console.errors import UsageError
 from console.filters import ARCHIVED
 from console.verbs.parameters import DURATION, Parameter, WholeNumber
 from console.verbs.verb import Verb
+
+
+class LocationType(click.ParamType[str]):
+    """A folder or a URI."""
+
+    name = "location"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text, unchanged. UsageError."""
+        del param, ctx
+        if not str(value).strip():
+            raise UsageError(
+                "--lake is empty.", next_step="Leave it out for the default, or name one."
+            )
+        return str(value)
+
+
+LOCATION = LocationType()
 
 
 class ArchivedFilterType(click.ParamType[str]):
@@ -20,11 +40,30 @@ class ArchivedFilterType(click.ParamType[str]):
         return ARCHIVED.term(str(value)).word
 
 
-_FILTER_HELP = f"All must match: {'  '.join(ARCHIVED.forms)}"
-_LAKE = Parameter("lake", "A folder or a URI; empty: in this user's state.")
-_SHARED = Parameter("shared", "From now on the lake's group may read and write it.", is_flag=True)
-_MASTER = Parameter("master", "Spark's.", default="local[*,4]")
-_FROM = Parameter("from", "The connection whose archive it was.")
+_LAKE = Parameter(
+    "lake",
+    "A folder or a URI. Default: the folder `lake` in this user's state folder.",
+    LOCATION,
+    metavar="PATH",
+)
+_SHARED = Parameter(
+    "shared",
+    "From now on the lake's group may read and write its files. Without it: only its user.",
+    is_flag=True,
+)
+_MASTER = Parameter(
+    "master", "Spark's master. Default: spark-submit's, else local[*,4].", metavar="M"
+)
+_FROM = Parameter("from", "The connection of the archive.", metavar="C", dest="source")
+_FILTER = Parameter(
+    "filter",
+    f"Only messages that match all filters (of several id=, any). {'  '.join(ARCHIVED.forms)}. "
+    "payload~T: also in bytes, as UTF-8 or UTF-16.",
+    ArchivedFilterType(),
+    multiple=True,
+    metavar="F",
+    dest="words",
+)
 
 JOBS: tuple[Verb, ...] = (
     Verb(
@@ -32,10 +71,28 @@ JOBS: tuple[Verb, ...] = (
         own_summary="drain its archive into a Delta Lake table",
         parameters=(
             _LAKE,
-            Parameter("older", "Only rows this old: 1h; empty: the configuration's.", DURATION),
-            Parameter("retention", "Purged messages stay this long.", DURATION, default="7d"),
-            Parameter("connections", "At once, to the database.", WholeNumber(3), default="16"),
-            Parameter("cancel", "Give an unfinished plan's rows back instead.", is_flag=True),
+            Parameter(
+                "older",
+                "Only rows at least this old. Default: the queue's `archive` in the "
+                "configuration, else 0s.",
+                DURATION,
+                metavar="T",
+            ),
+            Parameter(
+                "retention",
+                "Purged or archived messages stay this long, for restore.",
+                DURATION,
+                default="7d",
+                metavar="T",
+            ),
+            Parameter(
+                "connections",
+                "At most this many to the database; two of them are not for tasks.",
+                WholeNumber(3),
+                default="16",
+                metavar="N",
+            ),
+            Parameter("cancel", "Give the rows of an unfinished plan back instead.", is_flag=True),
             _SHARED,
             _MASTER,
         ),
@@ -46,13 +103,8 @@ JOBS: tuple[Verb, ...] = (
         parameters=(
             _LAKE,
             _FROM,
-            Parameter("to", "Another queue of this database."),
-            Parameter(
-                "filter",
-                _FILTER_HELP,
-                ArchivedFilterType(),
-                multiple=True,
-            ),
+            Parameter("to", "Into another queue of this database.", metavar="OTHER"),
+            _FILTER,
             _MASTER,
         ),
     ),
@@ -60,12 +112,28 @@ JOBS: tuple[Verb, ...] = (
         "verify",
         own_summary="compare logs of its pushes and pops: lost, duplicated, out of order",
         parameters=(
+            Parameter(
+                "push-log", "The log of pushes: a file, or a folder of files.", metavar="FILE"
+            ),
+            Parameter(
+                "pop-log",
+                "The log of pops. Default: what the lake has of the queue.",
+                metavar="FILE",
+            ),
             _LAKE,
             _FROM,
-            Parameter("push-log", "A file, or a folder of files."),
-            Parameter("pop-log", "Empty: what the lake has of it."),
-            Parameter("order", "Empty: what the queue guarantees."),
-            Parameter("left", "Messages still in the queue at the end: not lost.", WholeNumber(0)),
+            Parameter(
+                "order",
+                "The guaranteed order. Default: that of the queue NAME in its database.",
+                click.Choice([order.value for order in Order]),
+            ),
+            Parameter(
+                "left",
+                "Messages still in the queue at the end of the log of pops, so not lost.",
+                WholeNumber(0),
+                default="0",
+                metavar="N",
+            ),
             _MASTER,
         ),
         confirmed=False,
@@ -76,7 +144,13 @@ JOBS: tuple[Verb, ...] = (
         parameters=(
             _LAKE,
             _FROM,
-            Parameter("older", "90d, 2y; empty: the configuration's.", DURATION),
+            Parameter(
+                "older",
+                "Days archived longer ago than this: 90d, 2y. Default: each queue's `expire` in "
+                "the configuration.",
+                DURATION,
+                metavar="T",
+            ),
         ),
     ),
     Verb(
@@ -85,23 +159,33 @@ JOBS: tuple[Verb, ...] = (
         parameters=(
             _LAKE,
             _FROM,
-            Parameter("id", "Of a message; or a filter.", multiple=True),
-            Parameter(
-                "filter",
-                _FILTER_HELP,
-                ArchivedFilterType(),
-                multiple=True,
-            ),
+            Parameter("id", "A message's id; repeatable.", multiple=True, metavar="I", dest="ids"),
+            _FILTER,
         ),
     ),
     Verb(
         "rollup",
         own_summary="summarize recordings by minute, hour and day; forecast the week",
         parameters=(
+            Parameter(
+                "recordings",
+                "A console's folder, or a copy; repeatable. Default: in this user's state folder.",
+                multiple=True,
+                metavar="FOLDER",
+            ),
             _LAKE,
-            Parameter("recordings", "A folder; empty: this user's."),
-            Parameter("days", "Only these days, even if done: 2026-03-28..2026-03-29."),
-            Parameter("zone", "Of the forecast's hours of the week; empty: display_zone."),
+            Parameter(
+                "days",
+                "Only these days in UTC, even if done before: 2026-03-28..2026-03-29. Default: all "
+                "days with new segments.",
+                metavar="D[..D]",
+            ),
+            Parameter(
+                "zone",
+                "The time zone of the forecast's hours, such as Europe/Prague. Default: the "
+                "connection's display_zone.",
+                metavar="Z",
+            ),
             _SHARED,
             _MASTER,
         ),
@@ -112,7 +196,13 @@ JOBS: tuple[Verb, ...] = (
         own_summary="merge a lake's small files, remove those that nobody reads",
         parameters=(
             _LAKE,
-            Parameter("keep", "How long older versions stay readable.", DURATION, default="7d"),
+            Parameter(
+                "keep",
+                "Files that are no longer in the table stay so long, for readers at work.",
+                DURATION,
+                default="7d",
+                metavar="T",
+            ),
         ),
     ),
     Verb("lake", own_summary="show what a lake has", parameters=(_LAKE,), confirmed=False),

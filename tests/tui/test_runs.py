@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from textual.widgets import Input
 
@@ -25,7 +26,10 @@ from console.tui.screens.pipeline import PipelineScreen
 from console.tui.screens.runs import RunDialog, RunsScreen
 from console.tui.text import TextView
 from console.tui.widgets.field import Form
+from console.verbs.pipeline import JOBS
+from console.verbs.verb import Verb
 from console.views.runs import size
+from tests.cli.calls import command
 from tests.servers import wait_until
 from tests.tui.acting import Acting, acting, make, states
 from tests.tui.feeds import queue
@@ -187,11 +191,11 @@ def test_a_run_gets_its_connection_and_no_secret_is_on_its_command_line() -> Non
         "lake": "/l",
         "older": "1h",
         "retention": "7d",
-        "master": "local[*,4]",
+        "shared": "yes",
     }
     named = jobs.confirmed(jobs.job_of("archive", values, conn(rights=Rights.OPERATOR), KEY))
     assert named.words == (
-        *("pipeline", "archive", "--yes", "jobs", "--lake=/l", "--older=1h"),
+        *("pipeline", "archive", "--yes", "jobs", "--lake=/l", "--older=1h", "--shared"),
         *("--schema", "public", "--rights", "operator", "--profile", "prod", "jobs"),
     )
     assert named.environment == {}
@@ -215,10 +219,36 @@ def test_a_run_gets_its_connection_and_no_secret_is_on_its_command_line() -> Non
     assert jobs.job_of("rollup", {"lake": "s3://bucket/x"}, None, None).words == (
         *("pipeline", "rollup", "--lake=s3://bucket/x"),
     )
+    rollup = jobs.job_of("rollup", {"recordings": "/a '/b c'"}, None, None)
+    assert rollup.words[2:] == ("--recordings=/a", "--recordings=/b c")
     expiring = jobs.job_of("expire", {"older": "2y"}, conn(rights=Rights.OPERATOR), KEY)
     assert (expiring.words[2], expiring.words[-1]) == ("--older=2y", "--queue=jobs")
     compacting = jobs.confirmed(jobs.job_of("compact", {"keep": "1d"}, None, None))
     assert compacting.words == ("pipeline", "compact", "--yes", "--keep=1d")
+
+
+@pytest.mark.parametrize("verb", JOBS, ids=lambda verb: verb.name)
+def test_every_field_of_a_jobs_form_is_accepted_by_the_command_line(verb: Verb) -> None:
+    """Its command takes what the form makes of the parameters that both have."""
+    texts = {
+        one.name: _TEXTS.get(one.name, "yes" if one.is_flag else "/x") for one in verb.parameters
+    }
+    job = jobs.job_of(verb.name, texts, conn(rights=Rights.OPERATOR), KEY)
+    group = command("pipeline")
+    assert isinstance(group, click.Group)
+    found = group.commands[verb.name]
+    with found.make_context(verb.name, list(job.words[2:])) as context:
+        given = {one.key: context.params[one.key] for one in verb.parameters}
+    assert all(value not in {None, ()} for value in given.values()), given
+
+
+_TEXTS = {
+    **dict.fromkeys(("older", "retention", "keep"), "1h"),
+    "connections": "8",
+    "filter": "error~no",
+    "order": "strict",
+    "left": "3",
+}
 
 
 @pytest.fixture

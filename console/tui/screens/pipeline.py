@@ -120,8 +120,8 @@ def _options(verb: Verb, texts: Mapping[str, str]) -> list[str]:
                 f"{one.name}: other users can see a command line.",
                 next_step="Put the login into the console's environment.",
             )
-        values = one.words_of(text) if one.multiple else (_absolute_path(one, text),)
-        words += [f"--{one.name}={value}" for value in values]
+        option, values = f"--{one.name}", one.words_of(text)
+        words += [option if one.is_flag else f"{option}={_absolute_path(one, v)}" for v in values]
     return words
 
 
