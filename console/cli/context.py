@@ -314,6 +314,11 @@ def _typed(context: click.Context) -> CommandLineValues:
     return CommandLineValues(first("url"), first("profile"))
 
 
+def queue_argument(*, required: bool = True) -> click.Argument:
+    """The name of a queue."""
+    return click.Argument(["name"], required=required, shell_complete=complete_queues)
+
+
 queue_name = click.argument("name", shell_complete=complete_queues)
 queue_names = click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_queues)
 

@@ -14,7 +14,7 @@ from console.cli.context import (
     Call,
     aligned,
     as_command,
-    complete_queues,
+    queue_argument,
     queue_name,
     verb_options,
 )
@@ -338,5 +338,5 @@ def _note(call: Call, /, text: str, name: str | None, **given: bool) -> None:
     )
 
 
-_name = click.Argument(["name"], required=False, shell_complete=complete_queues)
+_name = queue_argument(required=False)
 COMMANDS = (record, show_history, as_command(decisions.NOTE, verb_options(_note), _name))

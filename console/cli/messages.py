@@ -12,7 +12,7 @@ import click
 from console.actions import pop as popping
 from console.actions import push as pushing
 from console.catalog import Queue
-from console.cli.context import Call, queue_name, verb_options
+from console.cli.context import Call, as_command, queue_argument, verb_options
 from console.cli.streams import (
     OutputError,
     error_json,
@@ -27,31 +27,17 @@ from console.cli.streams import (
 from console.errors import ConsoleError, UsageError
 from console.formats import numbered
 from console.rights import Rights
-from console.verbs.parameters import DURATION
+from console.verbs.push_pop import COMPLETE, FAIL, POP, PUSH
 
 _SHOWN_IDS = 3
 """Ids shown of the claims that a pop leaves behind."""
 
 
-@click.command()
-@queue_name
-@click.argument("payload", metavar="[PAYLOAD | -]", required=False)
-@click.option("--lines", is_flag=True, help="With -: one message per line, in order.")
-@click.option(
-    "--wait", type=DURATION, default="0s", help="How long to keep trying while the queue is full."
-)
-@click.option(
-    "--due", metavar="T", help="Design pending: 10m from now, or a time: 2026-03-29T08:00Z."
-)
-@click.option("--title", metavar="TEXT", help="Designs status and split.")
-@click.option("--id", "own_id", metavar="UUID", help="Design claim: its id, instead of a new one.")
-@click.option("--allow-empty", is_flag=True, help="With -: push an empty stdin as a message.")
-@verb_options
 def push(  # noqa: PLR0913  # a verb's options
     call: Call,
     *,
     name: str,
-    payload: str | None,
+    payload: str,
     lines: bool,
     wait: float,
     due: str | None,
@@ -71,8 +57,6 @@ def push(  # noqa: PLR0913  # a verb's options
       dbq-console push timers '{"id": 1}' --due 10m
       seq 100000 | dbq-console push orders - --lines --wait 10s
     """
-    if payload is None:
-        raise UsageError("No payload was given.", next_step="Give one, or - to read it from stdin.")
     if lines and payload != "-":
         raise UsageError("--lines goes with -, which reads stdin.")
     if allow_empty and payload != "-":
@@ -147,14 +131,6 @@ def _payload(data: bytes, queue: Queue) -> pushing.Payload:
         ) from None
 
 
-@click.command()
-@queue_name
-@click.option("--count", type=click.IntRange(min=1), default=1, help="At most this many.")
-@click.option("--wait", type=DURATION, default="0s", help="How long to wait for the first one.")
-@click.option("--subscriber", metavar="S", help="The subscriber, if the ring has any.")
-@click.option("--complete", is_flag=True, help="Complete the claims once they are written.")
-@click.option("--fail", "failure", metavar="TEXT", help="Turn the claims into errors instead.")
-@verb_options
 def pop(
     call: Call,
     name: str,
@@ -305,23 +281,6 @@ def _message(message: popping.PoppedMessage) -> dict[str, object]:
     }
 
 
-_SUBSCRIBER = click.option(
-    "--subscriber", metavar="S", help="The subscriber with the claims, if the ring has any."
-)
-_ATTEMPTS = click.option(
-    "--attempts",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Only the claim with this number, as returned by pop, not a later one.",
-)
-
-
-@click.command()
-@queue_name
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@_SUBSCRIBER
-@_ATTEMPTS
-@verb_options
 def complete(
     call: Call, name: str, ids: Sequence[str], subscriber: str | None, attempts: int | None
 ) -> None:
@@ -338,13 +297,6 @@ def complete(
     _finish(call, name, ids, subscriber, attempts, popping.Finish.COMPLETE)
 
 
-@click.command()
-@queue_name
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--error", required=True, metavar="TEXT", help="The error text.")
-@_SUBSCRIBER
-@_ATTEMPTS
-@verb_options
 def fail(
     call: Call,
     name: str,
@@ -401,4 +353,13 @@ def _finish(
 
 _DID = {popping.Finish.COMPLETE: "completed", popping.Finish.FAIL: "failed"}
 
-COMMANDS = (push, pop, complete, fail)
+_FLAGS_OF_PUSH = (
+    click.Option(["--lines"], is_flag=True, help="With -: one message per line, in order."),
+    click.Option(["--allow-empty"], is_flag=True, help="With -: push an empty stdin as a message."),
+)
+COMMANDS = (
+    as_command(PUSH, verb_options(push), queue_argument(), *_FLAGS_OF_PUSH),
+    as_command(POP, verb_options(pop), queue_argument()),
+    as_command(COMPLETE, verb_options(complete), queue_argument()),
+    as_command(FAIL, verb_options(fail), queue_argument()),
+)

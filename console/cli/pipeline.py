@@ -12,7 +12,7 @@ import click
 from console.audit import Outcome
 from console.cli.context import (
     Call,
-    complete_queues,
+    queue_argument,
 )
 from console.cli.lake import compact, erase, expire, show_lake
 from console.cli.lists import list_command
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from console.engines import Database
     from console.pipeline.lake import Lake
     from console.pipeline.rollup.job import Days
-
-
-def _name(*, required: bool = True) -> click.Argument:
-    return click.Argument(["name"], required=required, shell_complete=complete_queues)
 
 
 @job("rollup")
@@ -115,7 +111,7 @@ def _days(text: str) -> "Days":
     return found
 
 
-@job("verify", _name(required=False))
+@job("verify", queue_argument(required=False))
 def verify(  # noqa: PLR0913  # a verb's options
     call: Call,
     *,
@@ -183,7 +179,7 @@ def _order(call: Call, name: str | None, order: str | None) -> Order:
     return queue.design.order_with(queue.options)
 
 
-@job("replay", _name(), private=("--filter",))
+@job("replay", queue_argument(), private=("--filter",))
 def replay(  # noqa: PLR0913  # a verb's options
     call: Call,
     *,
@@ -266,7 +262,7 @@ def pipeline() -> None:
 
 @job(
     "archive",
-    _name(required=False),
+    queue_argument(required=False),
     click.Option(
         ["--all", "all_queues"],
         is_flag=True,

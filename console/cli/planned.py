@@ -23,7 +23,7 @@ from console.cli.context import (
     as_command,
     call_of,
     call_options,
-    complete_queues,
+    queue_argument,
 )
 from console.cli.streams import LINE_SECONDS, ThrottledLines, narrate, signals_handled
 from console.engines import Database
@@ -42,7 +42,7 @@ def planned_command(verb: Verb) -> click.Command:
         _run(call_of(context, given), verb, name, given)
 
     optional = verb.queue_last or verb.for_all
-    name = click.Argument(["name"], required=not optional, shell_complete=complete_queues)
+    name = queue_argument(required=not optional)
     command = as_command(verb, run, name)
     if verb.for_all:
         all_queues = click.Option(["--all", "all_queues"], is_flag=True, help="Every queue.")

@@ -30,7 +30,7 @@ from console.bench.results import (
     log_bytes_per_message,
     pages_per_message,
 )
-from console.cli.context import Call, aligned, as_command, complete_queues, verb_options
+from console.cli.context import Call, aligned, as_command, queue_argument, verb_options
 from console.cli.status import table
 from console.cli.streams import narrate
 from console.config import THEME, load
@@ -314,7 +314,7 @@ def _appearance() -> Appearance:
     return Appearance()
 
 
-_NAME = click.Argument(["name"], required=False, shell_complete=complete_queues)
+_NAME = queue_argument(required=False)
 
 
 COMMANDS = (

@@ -159,6 +159,7 @@ class Parameter:
                 required=required,
                 type=self.type,
                 nargs=-1 if self.multiple else 1,
+                metavar=self.metavar or None,
                 shell_complete=self.complete,
             )
         if self.is_flag:

@@ -32,7 +32,7 @@ def _plan_push(target: Target, values: Params) -> Plan:
     text: str = values["payload"]
     raw = text.encode()
     payload = raw if target.queue.options.get("payload") == "bytes" else text
-    more = push.PushExtras.read(values["due"], values["title"], values["id"])
+    more = push.PushExtras.read(values["due"], values["title"], values["own_id"])
     more.require_supported(target.queue)
     when = "when it is due" if "due" in more.given else "at once"
     lines = [
@@ -82,11 +82,11 @@ def _plan_pop(target: Target, values: Params) -> Plan:
 
 def finish_of(values: Params) -> pop.Finish:
     """From --complete and --fail. UsageError."""
-    if values["complete"] and values["fail"]:
+    if values["complete"] and values["failure"]:
         raise UsageError("--complete and --fail exclude each other.")
     if values["complete"]:
         return pop.Finish.COMPLETE
-    return pop.Finish.FAIL if values["fail"] else pop.Finish.NOTHING
+    return pop.Finish.FAIL if values["failure"] else pop.Finish.NOTHING
 
 
 def _pop(
@@ -112,7 +112,7 @@ def _pop(
             wait_seconds=values["wait"],
             consumer="dbq-console",
             finish=finish,
-            error=values["fail"] or "",
+            error=values["failure"] or "",
         )
     n = done.delivered
     if n:
@@ -163,7 +163,7 @@ def _plan_finish(how: pop.Finish, target: Target, values: Params) -> Plan:
     """complete and fail: finish single messages instead of the consumer that popped them."""
     attempts: int | None = values["attempts"]
     target = target.for_subscriber(values)
-    claims = pop.claims(target.database, target.queue, values["id"], attempts)
+    claims = pop.claims(target.database, target.queue, values["ids"], attempts)
     ids = [claim.id for claim in claims]
     stays = "they stay, as done" if "done" in target.queue.states else "they leave the queue"
     after = stays if how is pop.Finish.COMPLETE else "they wait as errors for an operator"
@@ -201,7 +201,13 @@ PUSH = Verb(
     "push",
     _plan_push,
     parameters=(
-        Parameter("payload", "The message.", placement=Placement.ARGUMENT, required=True),
+        Parameter(
+            "payload",
+            "The message.",
+            placement=Placement.ARGUMENT,
+            required=True,
+            metavar="(PAYLOAD | -)",
+        ),
         WAIT,
         Parameter(
             "due",
@@ -220,6 +226,7 @@ PUSH = Verb(
             "Design claim: its id, instead of a new one.",
             metavar="UUID",
             applies=partial(_push_takes, "id"),
+            dest="own_id",
         ),
     ),
     confirmed=False,
@@ -235,7 +242,9 @@ POP = Verb(
             placement=Placement.REDIRECTION,
             required=True,
         ),
-        Parameter("count", "How many, at most.", WholeNumber(1), default="1", metavar="N"),
+        Parameter(
+            "count", "How many, at most.", WholeNumber(1, 2**63 - 1), default="1", metavar="N"
+        ),
         WAIT,
         SUBSCRIBER,
         Parameter(
@@ -245,7 +254,11 @@ POP = Verb(
             applies=_finishes,
         ),
         Parameter(
-            "fail", "Turn the claims into errors instead.", metavar="TEXT", applies=_finishes
+            "fail",
+            "Turn the claims into errors instead.",
+            metavar="TEXT",
+            applies=_finishes,
+            dest="failure",
         ),
     ),
     confirmed=False,
@@ -257,8 +270,15 @@ _IDS = Parameter(
     placement=Placement.ARGUMENT,
     required=True,
     multiple=True,
+    metavar="ID...",
+    dest="ids",
 )
-_ATTEMPTS = Parameter("attempts", "Only the claim with this number.", WholeNumber(1), metavar="N")
+_ATTEMPTS = Parameter(
+    "attempts",
+    "Only the claim with this number, as returned by pop, not a later one.",
+    WholeNumber(1),
+    metavar="N",
+)
 
 COMPLETE = Verb(
     "complete",
@@ -272,7 +292,7 @@ FAIL = Verb(
     partial(_plan_finish, pop.Finish.FAIL),
     parameters=(
         _IDS,
-        Parameter("error", "What went wrong.", metavar="TEXT", required=True),
+        Parameter("error", "The error text.", metavar="TEXT", required=True),
         SUBSCRIBER,
         _ATTEMPTS,
     ),

@@ -217,7 +217,7 @@ MISTAKES = {
     "status --rights root": "root",
     "--json status": "No such option",
     "push": "NAME",
-    "push q": "payload",
+    "push q": "PAYLOAD",
     "push q x --lines": "--lines",
     "push q x --due soon": "duration from now",
     "push q x --due 2026-03-29T08:00": "offset from UTC",

@@ -103,15 +103,6 @@ def test_the_equivalent_command_of_a_purge_survives_the_shell_and_click(
     assert parameters["url"] == PLACE[1]
 
 
-KEYS = {
-    ("push", "id"): "own_id",
-    ("pop", "fail"): "failure",
-    ("complete", "id"): "ids",
-    ("fail", "id"): "ids",
-}
-"""Other keys in commands that are written by hand."""
-
-
 TYPED: dict[object, tuple[str, object]] = {
     RATE_TYPE: ("12.5", 12.5),
     SHARE_TYPE: ("0.25", 0.25),
@@ -150,9 +141,7 @@ def test_every_parameter_is_the_same_in_a_form_and_on_the_command_line(verb: Ver
         if one.placement is Placement.REDIRECTION:
             assert shlex.split(line)[-2:] == [">>", filled[one.name]]
         else:
-            assert parameters.pop(KEYS.get((verb.name, one.key), one.key)) == value_of(one)[1], (
-                one.name
-            )
+            assert parameters.pop(one.key) == value_of(one)[1], one.name
     # The command line fills the form that it came from.
     options = [one for one in verb.parameters if one.placement is Placement.OPTION]
     words = [word for one in options for word in option_words(one, filled[one.name])]
