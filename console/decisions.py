@@ -38,6 +38,10 @@ class CatalogContents:
     def complete(self) -> bool:
         return self.audited and self.decided and self.identified and self.guarded
 
+    @property
+    def is_whole(self) -> bool:
+        return self.complete and self.lakes
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -130,8 +134,10 @@ def catalog_contents(connection: Connection) -> CatalogContents:
             why=f"That would run {found.runs}.",
             next_step=NO_SUPERUSER,
         )
-    if found.present and found.version != CATALOG_VERSION:
-        raise _another_version(found.version)
+    # A dump without comments has no version; whatever lacks no part is of the first.
+    version = CATALOG_VERSION if found.version is None and found.is_whole else found.version
+    if found.present and version != CATALOG_VERSION:
+        raise _another_version(version)
     return found
 
 
@@ -145,9 +151,12 @@ def _another_version(version: int | None) -> RefusedError:
         )
     return RefusedError(
         what,
-        why="It was made before the first release, and nothing reads it any more.",
-        next_step="With that console: resume paused queues, empty all, uninstall them. Then drop "
-        "the schema dbq, and install the queues again.",
+        why="It has no version and lacks tables: it was made before the first release, or restored "
+        "without its comment and a part.",
+        next_step="If this console made it: COMMENT ON SCHEMA dbq IS 'catalog 1 of dbq-console' "
+        "(SQL Server: its extended property), then dbq-console upgrade --all. Else, with the "
+        "console that made it: resume paused queues, empty all, uninstall them; then drop the "
+        "schema, and install the queues again.",
     )
 
 

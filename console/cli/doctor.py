@@ -219,7 +219,9 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
       dbq-console doctor --codes
     """
     limited = bool(code or subscriber)
-    _require_together(names, fix=fix, limited=limited, all_codes=all_codes, yes=yes)
+    _require_together(
+        names, fix=fix, limited=limited, all_codes=all_codes, yes=yes, dry_run=dry_run
+    )
     if all_codes:
         _describe_codes(call)
         return
@@ -251,14 +253,20 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
 
 
 def _require_together(
-    names: Sequence[str], *, fix: bool, limited: bool, all_codes: bool, yes: str | None
+    names: Sequence[str],
+    *,
+    fix: bool,
+    limited: bool,
+    all_codes: bool,
+    yes: str | None,
+    dry_run: bool,
 ) -> None:
     if all_codes and (names or fix or limited or yes is not None):
         raise UsageError("--codes takes no NAME and no other option.")
     if fix and len(names) != 1:
         raise UsageError("--fix needs the name of one queue.")
-    if yes is not None and not fix:
-        raise UsageError("--yes goes with --fix.")
+    if (yes is not None or dry_run) and not fix:
+        raise UsageError("--yes and --dry-run go with --fix.")
     if limited and not fix:
         raise UsageError("--code and --subscriber go with --fix.")
 
@@ -288,11 +296,13 @@ def _examination(
         now = datetime.now(UTC)
         return recorded(folder(), database.label, queue.schema, queue.name, now)
 
+    profile = call.command_line.profile
+    options = call.connection_words or (("--profile", profile) if profile else ())
     consumption = ConsumptionHistory(idle_for_seconds or 30.0, waits=idle_for_seconds > 0)
     memory, usual = ConsumerHistory(database, recall), TrafficForecasts(database.label)
 
     def examine() -> list[Diagnosis]:
-        with with_connection_options(*call.connection_words), ExitStack() as shown:
+        with with_connection_options(*options), ExitStack() as shown:
             return diagnose(
                 database,
                 queues,

@@ -106,7 +106,8 @@ def confirmed(
     A plan with nothing to do needs none, and a bare `--yes` will do. `value`: the JSON of the plan,
     where it is not its own."""
     required = plan.confirmation
-    accepted = yes == required.name or (yes == BARE_YES and not required.requires_name)
+    named = bool(required.name) and yes == required.name
+    accepted = named or (yes == BARE_YES and not required.requires_name)
     if dry_run or not accepted:
         call.planned(plan.as_json() if value is None else value, plan.lines)
     if dry_run or (yes is None and not plan.needed):
@@ -161,7 +162,11 @@ def _run_on_all(call: Call, verb: Verb, given: dict[str, Any]) -> None:
         if queue.kind is not Kind.ADOPTED:
             target = target_of(call, database, queue, given.get("filter", ()))
             every.add(queue, partial(verb.plan, target, given))
-    plan = every.plan(Subject.of(database, every_queue(), verb.name))
+    plan = every.plan(
+        Subject.of(database, every_queue(), verb.name),
+        ("connection", database.label),
+        production=call.production(database),
+    )
     if confirmed(call, plan, yes, dry_run=dry_run, value=plan.data):
         result = run_to_end(plan)
         call.answer(result.data, result.lines)
@@ -186,12 +191,13 @@ class _EveryQueue:
             self._plans.append(plan)
             self._lines += plan.lines
 
-    def plan(self, subject: Subject) -> Plan:
+    def plan(self, subject: Subject, about: tuple[str, str], *, production: bool) -> Plan:
         return Plan(
             subject,
             every_queue(),
             tuple(self._lines),
-            requires_name=False,
+            requires_name=production,
+            about=about,
             run=single_step(self._run),
             needed=any(plan.needed for plan in self._plans),
             data={"queues": [{**plan.as_json(), "done": 0} for plan in self._plans]},

@@ -181,6 +181,7 @@ def _adopt_all(
     plan = [f"{one.of.library}: adopt {one.key[0]}.{one.key[1]} as {one.name}" for one in wanted]
     plan += [f"{one.of.library}: {_NOT_TRUSTED} {one.of.file}" for one in left if one not in wanted]
     plan = [plain(line) for line in plan] or ["Every table found is already adopted."]
+    production = call.production(database)
 
     def run() -> Result:
         done = [
@@ -195,14 +196,15 @@ def _adopt_all(
             for one in wanted
         ]
         lines = [plain(f"adopted {queue.label} as a {queue.design.title}") for queue in done]
-        data = {"adopted": [queue_identity(queue) for queue in done]}
-        return Result(Outcome.DONE, tuple(lines), data=data)
+        data = {"adopted": [queue_identity(queue) for queue in done], "done": len(done)}
+        return Result(Outcome.DONE, tuple(lines), done=len(done), data=data)
 
     every = Plan(
         Subject.of(database, every_queue(), "adopt"),
         every_queue(),
-        tuple(plan),
-        requires_name=False,
+        (*plan, "PRODUCTION database") if production else tuple(plan),
+        requires_name=production,
+        about=("connection", database.label),
         run=single_step(run),
         needed=bool(wanted),
     )

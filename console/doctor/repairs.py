@@ -256,7 +256,14 @@ class CreateMissing(DoctorRepair):
         return self._planned(database).lines()
 
     def run(self, database: Database) -> Sequence[str]:
-        return maintain.maintain(database, self._planned(database)).lines()
+        done = maintain.maintain(database, self._planned(database))
+        if done.outcome is Outcome.FAILED:
+            raise ConsoleError(
+                f"Could not {self.summary}.",
+                why="; ".join(line.strip() for line in done.lines()[1:]),
+                next_step="An old transaction may hold the table: dbq-console waits. Then again.",
+            )
+        return done.lines()
 
     def _planned(self, database: Database) -> maintain_plan.MaintainPlan:
         measures = maintain_plan.measure(database, self.queue)

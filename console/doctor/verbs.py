@@ -76,18 +76,23 @@ def _plan_unsilence(target: Target, values: Params) -> Plan:
     return _planned(target, "unsilence", lines, single_step(_end, target, values))
 
 
+def _known_code(name: str) -> Code:
+    """UsageError."""
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    near = difflib.get_close_matches(name, _BY_NAME, n=3)
+    raise UsageError(
+        f"The doctor has no finding {name!r}.",
+        next_step=f"Did you mean: {', '.join(near)}?"
+        if near
+        else "List them with: dbq-console doctor --codes",
+    )
+
+
 def _code(values: Params) -> Code:
     """UsageError for an unknown code, or a critical one without a reason."""
     name = values["code"].partition(":")[0]
-    found = _BY_NAME.get(name)
-    if found is None:
-        near = difflib.get_close_matches(name, _BY_NAME, n=3)
-        raise UsageError(
-            f"The doctor has no finding {name!r}.",
-            next_step=f"Did you mean: {', '.join(near)}?"
-            if near
-            else "List them with: dbq-console doctor --codes",
-        )
+    found = _known_code(name)
     if found.severity is Severity.CRITICAL and not values["reason"]:
         raise UsageError(
             f"{name} is critical: it can only be silenced with a reason.", next_step="Add --reason."
@@ -281,6 +286,8 @@ def plan_repairs(target: Target, diagnosis: Diagnosis, values: Params) -> Plan:
     A finding that its repair cannot be planned for says so, and the others follow."""
     if name := values["subscriber"]:
         target.queue.of(name)  # UsageError, which names the subscribers
+    for code in values["code"]:
+        _known_code(code)
     repairs = allowed_repairs(diagnosis, target.rights, values["code"], name or "")
     plans = [(repair, _lines_of(repair, target)) for repair in repairs]
     lines = [line for _, of in plans for line in of]

@@ -227,8 +227,11 @@ def _of_consumers(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
                 continue  # a part of them is a false figure
             labels = [one.reading.connection, queue.schema, queue.name, queue.design.name]
             there = [consumer for consumer in found.consumers if consumer.sessions != 0]
-            for does in (POP, PUSH):
+            rates = {POP: figures.pop_per_second, PUSH: figures.push_per_second}
+            for does, rate in rates.items():
                 of = [consumer for consumer in there if does in consumer.does]
+                if not of and rate != 0:
+                    continue  # somebody was there between two samples, or it is not known
                 counted.append(([*labels, does], float(len(of))))
                 connected = sum(consumer.sessions or 0 for consumer in of)
                 sessions.append(([*labels, does], float(connected)))

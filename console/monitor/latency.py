@@ -56,8 +56,8 @@ class Percentiles:
         cuts = ", ".join(f"p{at} {formats.duration(value or 0.0)}" for at, value in pairs)
         if self.messages is None or self.period_seconds is None:
             return cuts
-        of = formats.duration(round(self.period_seconds))
-        return f"{cuts} ({formats.numbered(self.messages, 'message')} of {of})"
+        period = formats.duration(max(1, round(self.period_seconds)))
+        return f"{cuts} ({formats.numbered(self.messages, 'message')} of {period})"
 
     def as_json(self) -> dict[str, object]:
         return {

@@ -180,10 +180,13 @@ def _queue(ctx: CommandContext, words: list[str]) -> None:
     ctx.app.open_queue(key, tab)
 
 
-def _errors(ctx: CommandContext, words: list[str]) -> None:
-    key, rest = _queue_and_rest(ctx, words)
-    _refuse_more(rest)
-    ctx.app.open_queue(key, "errors")
+def _tab(name: str) -> Handler:
+    def do(ctx: CommandContext, words: list[str]) -> None:
+        key, rest = _queue_and_rest(ctx, words)
+        _refuse_more(rest)
+        ctx.app.open_queue(key, name)
+
+    return do
 
 
 def _actions(ctx: CommandContext, words: list[str]) -> None:
@@ -367,7 +370,8 @@ COMMANDS: tuple[Command, ...] = (
         "queue", ("q",),
     ),
     Command("queue", "[QUEUE] [TAB]", "its screen, on a tab", _queue, "queue"),
-    Command("errors", "[QUEUE]", "its errors, in groups", _errors, "queue"),
+    Command("errors", "[QUEUE]", "its errors, in groups", _tab("errors"), "queue"),
+    Command("stuck", "[QUEUE]", "its stuck claims, and who holds them", _tab("stuck"), "queue"),
     Command("actions", "[QUEUE] [FILTER...]", "what can be done with it", _actions, "queue"),
     *(
         Command(

@@ -11,8 +11,9 @@ from enum import Enum
 from console.doctor.finding import Diagnosis
 from console.engines.standby import Standby
 from console.errors import UsageError
-from console.figures import SHOWN
+from console.figures import AGE, SHOWN
 from console.filters import MARK, line_of, term_of, words_of
+from console.formats import parse_duration
 from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.findings import CONNECTION, FindingView, QueueKey
@@ -210,7 +211,7 @@ _TEXTS: dict[str, Callable[[QueueView], str]] = {
     "connection": lambda view: view.connection,
     "state": lambda view: view.level.word + (" stale" if view.stale_seconds is not None else ""),
 }
-_NUMBERS = {figure.title: figure.name for figure in SHOWN}
+_NUMBERS = {figure.title: figure for figure in SHOWN}
 _FREE = ("queue", "design", "schema", "connection")
 
 Test = Callable[[QueueView], bool]
@@ -222,6 +223,8 @@ class Filter:
 
     text: str = ""
     tests: tuple[Test, ...] = ()
+    problem: str = ""
+    """What of it is no term of the overview, and is searched for as a word."""
 
     def __bool__(self) -> bool:
         """Whether it filters at all."""
@@ -238,8 +241,12 @@ class Filter:
 
 def parse(text: str, saved: Mapping[str, str] | None = None) -> Filter:
     """Parse a filter. There are no errors: an unknown field is taken as a word."""
-    expanded = expand_saved(text, saved or {})
-    return Filter(text.strip(), tuple(map(_test, _words(expanded))))
+    words = _words(expand_saved(text, saved or {}))
+    tests = [(word, _term_test(word)) for word in words]
+    odd = [word for word, test in tests if test is None and term_of(word) is not None]
+    problem = f"{', '.join(odd)}: fields are {', '.join((*_TEXTS, *_NUMBERS))}" if odd else ""
+    found = tuple(test or _contains(_FREE, word) for word, test in tests)
+    return Filter(text.strip(), found, problem)
 
 
 def expand_saved(text: str, saved: Mapping[str, str]) -> str:
@@ -260,17 +267,24 @@ def _words(text: str) -> list[str]:
         return text.replace('"', "").split()
 
 
-def _test(word: str) -> Test:
+def _term_test(word: str) -> Test | None:
+    """None: it is no term, or not one that there is."""
     term = term_of(word)
-    name = "" if term is None else term.field.lower()
-    if term is not None and name in _TEXTS and term.operator == "~":
+    if term is None or not term.value:
+        return None
+    name = term.field.lower()
+    if name in _TEXTS and term.operator == "~":
         return _contains((name,), term.value)
-    if term is not None and name in _TEXTS and term.operator == "=":
+    if name in _TEXTS and term.operator == "=":
         return _is(name, term.value)
-    if term is not None and name in _NUMBERS and term.operator in _SIGNS:
+    if name in _NUMBERS and term.operator in _SIGNS:
+        figure = _NUMBERS[name]
         with suppress(ValueError):
-            return _compares(_NUMBERS[name], term.operator, float(term.value))
-    return _contains(_FREE, word)
+            return _compares(figure.name, term.operator, float(term.value))
+        with suppress(UsageError):
+            if figure is AGE:
+                return _compares(figure.name, term.operator, parse_duration(term.value))
+    return None
 
 
 def _is(name: str, value: str) -> Test:

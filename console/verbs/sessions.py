@@ -7,7 +7,7 @@ from console.actions import end_session as ending
 from console.actions.execute import Control
 from console.audit import Outcome
 from console.errors import UsageError
-from console.formats import numbered
+from console.formats import duration, numbered
 from console.verbs.parameters import DURATION, Parameter, Placement
 from console.verbs.verb import (
     OnProgress,
@@ -87,7 +87,7 @@ def _plan(target: Target, values: Params) -> Plan:
     found = ending.plan(target.database, target.queue, name)
     lines, data = found.lines(), found.as_json()
     if (found.session.transaction_seconds or 0.0) < (values["older"] or 0.0):
-        lines.append("  it is in another transaction by now: it is skipped")
+        lines.append(f"  its transaction is younger than {duration(values['older'])}: skipped")
         return queue_plan(
             target, "end-session", lines, single_step(_skipped, found), needed=False, data=data
         )
@@ -96,7 +96,8 @@ def _plan(target: Target, values: Params) -> Plan:
 
 
 def _skipped(found: ending.EndPlan) -> Result:
-    return Result(Outcome.DONE, (f"{found.label} is in another transaction by now: skipped",))
+    words = f"{found.label} was skipped: its transaction is younger, so it is another one"
+    return Result(Outcome.DONE, (words,))
 
 
 def _no_session(target: Target) -> UsageError:

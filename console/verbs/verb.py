@@ -368,7 +368,7 @@ def texts_from_words(
 
 def _with_filter_options(verb: Verb, words: Sequence[str]) -> list[str]:
     """The words with `--filter` before each bare filter that is not an option's value."""
-    types = [one.type for one in verb.parameters if one.key == FILTERS]
+    types = [one.type for one in verb.parameters if one.name == FILTERS]
     valued_options = {f"--{one.name}" for one in verb.parameters if not one.is_flag}
     found: list[str] = []
     for word in words:

@@ -54,8 +54,8 @@ def test_a_catalog_of_each_version_works_and_loses_nothing(
 @pytest.mark.parametrize(
     ("comment", "words"),
     [
-        ("NULL", "made before the first release"),
-        ("'something'", "made before the first release"),
+        ("NULL; DROP TABLE dbq.lake_row", "made before the first release"),
+        ("'something'; DROP TABLE dbq.lake_plan", "made before the first release"),
         ("'catalog 0 of dbq-console'", "made before the first release"),
         (f"'catalog {CATALOG_VERSION + 1} of dbq-console'", "Use the console that made it"),
     ],
@@ -75,6 +75,15 @@ def test_a_catalog_of_another_console_is_refused_by_name(
         assert answer.status in {3, 4}, (call, answer)
         assert words in answer.text + answer.err, (call, answer)
     assert catalog_of(console.url) == before
+
+
+def test_a_catalog_that_lost_its_comment_is_of_the_first_version(console: Console) -> None:
+    """As one that was restored without comments: it lacks nothing else."""
+    console.done("install", "fifo", "mail")
+    with connect(console.url) as connection:
+        connection.execute("COMMENT ON SCHEMA dbq IS NULL")
+    console.done("push", "mail", "x")
+    assert console.done("pop", "mail").out == b"x\n"
 
 
 @pytest.mark.parametrize("engine", ["postgresql", "mssql"])

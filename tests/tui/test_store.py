@@ -398,3 +398,10 @@ def test_500_queues_fit_into_15_megabytes_whatever_the_time() -> None:
         assert tracemalloc.get_traced_memory()[0] < 15_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_term_that_there_is_not_is_named() -> None:
+    assert parse("erors>0 mail").problem.startswith("erors>0: fields are queue, design")
+    assert "age>soon" in parse("age>soon").problem
+    assert [parse(text).problem for text in ("age>5m", "age>300", "mail", "design=x")] == [""] * 4
+    assert found("age>0s") == found("age>0")

@@ -263,6 +263,8 @@ class OverviewScreen(LiveScreen, Filtered):
         if views:
             text, known = table.filter.text, self.context.saved.queues
             reason = f"No queue matches {text!r}. Escape shows all {len(views)} again."
+            if table.filter.problem:
+                reason += f"\n\nNot understood: {table.filter.problem}"
             if text.startswith(MARK) and known:
                 reason += f"\n\nSaved filters: {', '.join(f'{MARK}{name}' for name in known)}"
             return reason
