@@ -23,4 +23,4 @@ def carry_out(
     repair: Repair | None, database: Database, thresholds: Thresholds = _IMPATIENT
 ) -> list[str]:
     """The lines of its result. ConsoleError."""
-    return list(plan_repair(repair, database, thresholds).run_to_end())
+    return list(plan_repair(repair, database, thresholds).run_to_end().lines)

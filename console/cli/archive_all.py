@@ -13,7 +13,7 @@ from console.audit import Outcome, Subject
 from console.catalog import Kind, every_queue
 from console.cli.context import Call
 from console.cli.pipeline_progress import progress
-from console.cli.planned import confirmed, run_to_end
+from console.cli.planned import confirmed
 from console.cli.several import exit_status_of, profiles_of
 from console.cli.streams import narrate
 from console.engines import Database
@@ -74,7 +74,7 @@ def archive_all(  # noqa: PLR0913  # a verb's options
     if confirmed(call, plan, yes, dry_run=dry_run or not found.planned):
         if not call.json:
             narrate("\n".join(plan.lines))
-        result = run_to_end(plan)
+        result = plan.run_to_end()
         call.answer(result.data, result.lines)
     if found.statuses:
         sys.exit(exit_status_of(found.statuses))

@@ -168,7 +168,7 @@ def _run_on_all(call: Call, verb: Verb, given: dict[str, Any]) -> None:
         production=call.production(database),
     )
     if confirmed(call, plan, yes, dry_run=dry_run, value=plan.data):
-        result = run_to_end(plan)
+        result = plan.run_to_end()
         call.answer(result.data, result.lines)
     if every.problems:
         raise RefusedError(
@@ -206,8 +206,7 @@ class _EveryQueue:
     def _run(self) -> Result:
         done: list[dict[str, object]] = []
         for plan in self._plans:
-            run = partial(run_to_end, plan)
-            result = self._tried(plan.queue, run) if plan.needed else None
+            result = self._tried(plan.queue, plan.run_to_end) if plan.needed else None
             done.append({**plan.as_json(), "done": 0 if result is None else result.done})
             if result is not None:
                 done[-1]["result"] = result.data
@@ -224,11 +223,6 @@ class _EveryQueue:
             self.problems.append(f"{queue.label}: {error}")
             self._lines.append(self.problems[-1])
             return None
-
-
-def run_to_end(plan: Plan) -> Result:
-    """Without progress, and without a way to stop it."""
-    return plan.run(Control(), lambda _: None)
 
 
 def _show_holders(call: Call, database: Database, queue: Queue) -> None:

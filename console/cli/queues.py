@@ -24,7 +24,7 @@ from console.cli.context import (
     confirmation,
     verb_options,
 )
-from console.cli.planned import confirmed, run_to_end
+from console.cli.planned import confirmed
 from console.cli.status import engine_named
 from console.cli.streams import narrate, put_script
 from console.designs import presets
@@ -211,7 +211,7 @@ def _adopt_all(
     value = {**data, "adopts": [one.name for one in wanted]}
     if not confirmed(call, every, yes, dry_run=dry_run or not wanted, value=value):
         return
-    result = run_to_end(every)
+    result = every.run_to_end()
     call.answer({**data, **result.data}, result.lines)
 
 

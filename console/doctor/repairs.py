@@ -67,7 +67,10 @@ def try_repair(repair: Repair, target: Target) -> RepairResult:
     """Plan it again and run it. A failure is a result, so that others can follow. Raises
     ConnectionFailedError."""
     try:
-        return RepairResult(repair.plan(target).run_to_end())
+        plan = repair.plan(target)
+        plan.require_possible()
+        result = plan.run_to_end()
+        return RepairResult(result.lines, failed=result.outcome is Outcome.FAILED)
     except ConnectionFailedError:
         raise
     except ConsoleError as error:

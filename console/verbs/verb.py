@@ -225,9 +225,9 @@ class Plan:
             audit.log_locally(self.subject, Outcome.REFUSED, detail=what)
             raise RefusedError(what, why=" ".join(self.obstacles), next_step=self.next_step)
 
-    def run_to_end(self) -> tuple[str, ...]:
-        """Run it without a way to stop it; the lines of its result. ConsoleError."""
-        return self.run(Control(), lambda _: None).lines
+    def run_to_end(self) -> Result:
+        """Run it without progress, and without a way to stop it. ConsoleError."""
+        return self.run(Control(), lambda _: None)
 
 
 def queue_plan(

@@ -17,7 +17,7 @@ from console.rights import Rights
 from console.verbs import get_verb
 from console.verbs import verb as verb_module
 from console.verbs.index import VERBS
-from console.verbs.verb import OnProgress, Params, Plan, Result, Target
+from console.verbs.verb import OnProgress, Params, Plan, Result, Target, single_step
 
 SECONDS = 120.0
 
@@ -81,7 +81,7 @@ def test_a_repair_is_the_verb_that_its_command_line_names(
     database = open_database("postgresql://nobody@127.0.0.1:1/nothing")
     limits = replace(DEFAULTS, stuck_after_seconds=SECONDS)
     planned = repair.plan(Target(database, CLAIM, Rights.ADMIN, lambda _: limits))
-    assert (planned.lines, planned.run_to_end()) == (("planned",), ("done",))
+    assert (planned.lines, planned.run_to_end().lines) == (("planned",), ("done",))
     ((target, values),) = calls
     default = verb_module.values_from_texts(
         found_verb, {one.name: "x" for one in found_verb.parameters if one.required}
@@ -94,4 +94,33 @@ def test_a_repair_is_the_verb_that_its_command_line_names(
     assert verb_module.values_from_texts(found_verb, repair.texts) == values
     assert repair.rights == found_verb.right(values) > Rights.READ_ONLY
     assert repair.summary
+    database.close()
+
+
+class Refused(VerbRepair):
+    """Its plan has an obstacle, as one of a protected queue."""
+
+    def plan(self, target: Target) -> Plan:
+        def run(control: Control, on_progress: OnProgress) -> Result:
+            raise AssertionError(control, on_progress)
+
+        subject = Subject.of(target.database, self.queue, self.verb)
+        obstacles = ("It is protected by ann.",)
+        return Plan(subject, self.queue, (), requires_name=False, run=run, obstacles=obstacles)
+
+
+class Failing(VerbRepair):
+    def plan(self, target: Target) -> Plan:
+        subject = Subject.of(target.database, self.queue, self.verb)
+        run = single_step(lambda: Result(Outcome.FAILED, ("a lock",)))
+        return Plan(subject, self.queue, (), requires_name=False, run=run)
+
+
+def test_a_repair_with_an_obstacle_is_not_run_and_one_that_fails_counts_as_failed() -> None:
+    database = open_database("postgresql://nobody@127.0.0.1:1/nothing")
+    target = Target(database, CLAIM, Rights.ADMIN)
+    refused = repairs.try_repair(Refused(CLAIM, "archive", summary="archive"), target)
+    assert (refused.failed, "protected by ann" in refused.lines[0]) == (True, True)
+    failed = repairs.try_repair(Failing(CLAIM, "maintain", summary="vacuum"), target)
+    assert failed == repairs.RepairResult(("a lock",), failed=True)
     database.close()
