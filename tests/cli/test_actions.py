@@ -82,6 +82,20 @@ def test_a_production_database_requires_the_name(empty: Console) -> None:
     assert empty.done("requeue", "mail", "--yes", "mail", "--json").json["result"]["done"] == 1
 
 
+def test_in_production_all_queues_require_the_name_of_the_connection(empty: Console) -> None:
+    empty.done("install", "claim", "mail")
+    with connect(empty.url) as connection:
+        connection.execute("DROP FUNCTION public.mail_push_many")
+    assert empty("upgrade", "--all", "--yes", "").status == 4, "no word"
+    with connect(empty.url) as connection:
+        connection.execute("INSERT INTO dbq.setting VALUES ('production', 'on')")
+    refused = empty("upgrade", "--all", "--yes")
+    assert (refused.status, "the connection's name" in refused.err) == (4, True)
+    name = refused.err.split("--yes ")[-1].strip()
+    done = empty.done("upgrade", "--all", "--yes", name, "--json").json
+    assert [one["done"] for one in done["queues"]] == [1]
+
+
 def test_unsupported_filters_and_verbs_are_usage_errors(
     console: Console, mail: str, install: Install
 ) -> None:

@@ -177,7 +177,7 @@ def test_an_unreadable_queue_has_no_figures_and_all_transactions_are_read_only(
 
 def test_consumers_are_counted_only_if_all_of_them_are_visible() -> None:
     queue = installed_queue("public", "mail", design("fifo"), {})
-    snapshot = snapshot_of({"schema": "public", "queue": "mail"}, "here")
+    snapshot = snapshot_of({"schema": "public", "queue": "mail", "pop_per_second": 3.0}, "here")
     both, pusher, gone = (
         Consumer(name, does, None, None, None, sessions, *[None] * 5)  # type: ignore[arg-type]
         for name, does, sessions in (
@@ -188,23 +188,26 @@ def test_consumers_are_counted_only_if_all_of_them_are_visible() -> None:
     )
     visible = Consumers(queue, datetime.now(UTC), (both, pusher, gone))
     hidden = replace(visible, missing={"sessions": "no right"})
+    between = replace(visible, consumers=(pusher, gone))
     counted = {}
-    for consumers in (visible, hidden):
+    for which, consumers in (("all", visible), ("hidden", hidden), ("between", between)):
         examined = Diagnosis(queue, (), figures=snapshot, consumers=consumers)
         state = ConnectionState(Reading("here", (snapshot,)), 1.0, [examined], 1.0)
         samples = [one for family in families([state]) for one in family.samples]
-        counted[consumers is visible] = {
+        counted[which] = {
             (one.name.removeprefix("dbq_queue_"), one.labels["does"]): one.value
             for one in samples
             if "does" in one.labels
         }
-    assert counted[True] == {
+    assert counted["all"] == {
         ("consumers", "pop"): 1,
         ("consumers", "push"): 2,
         ("consumer_sessions", "pop"): 2,
         ("consumer_sessions", "push"): 5,
     }
-    assert counted[False] == {}, "a part of them would be a false figure"
+    assert counted["hidden"] == {}, "a part of them would be a false figure"
+    words = "messages are popped: whoever does it was there between two samples"
+    assert {does for _, does in counted["between"]} == {"push"}, words
 
 
 def test_a_lost_database_or_queue_keeps_none_of_its_last_figures() -> None:
