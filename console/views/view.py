@@ -57,6 +57,11 @@ class Column(Generic[Row]):
     at: Callable[[Row], datetime | None] | None = field(default=None, compare=False)
     """The time that it shows, if it is one."""
 
+    def exported(self, row: Row) -> str:
+        """For a file: a time in full, as in JSON."""
+        when = None if self.at is None else self.at(row)
+        return self.value(row) if when is None else when.astimezone(UTC).isoformat()
+
     def key(self, row: Row) -> Any:
         by = self.sort_key or self.at
         return (self.value(row).casefold() or None) if by is None else by(row)

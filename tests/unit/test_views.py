@@ -115,3 +115,9 @@ def test_a_list_of_rows_needs_no_texts_of_its_own() -> None:
         "rows": [{"name": "a", "at": "2026-07-15T12:00:00+00:00", "number": 1}]
     }
     assert view.details(Row("a"), display) == [("name a  at ?  number 0", "")]
+
+
+def test_a_time_in_a_file_has_its_year_and_zone() -> None:
+    column = Display(UTC, SUMMER).time_column("at", "at", lambda at: at)
+    assert column.exported(SUMMER) == SUMMER.isoformat()
+    assert column.exported(None) == "?"

@@ -165,7 +165,7 @@ class Browser(Filtered):
         rows: Sequence[Any] = table.selected_rows if table.marks else [*table.rows.values()]
         columns = [column for column in table.columns if column.title]
         cells: list[dict[str, object]] = [
-            {column.title: column.value(row) for column in columns} for row in rows
+            {column.title: column.exported(row) for column in columns} for row in rows
         ]
         name = f"{self.VIEW.name}-{self.context.clock.utc():%Y%m%dT%H%M%SZ}.csv"
         many = numbered(len(rows), "row")
