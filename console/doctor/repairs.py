@@ -264,7 +264,8 @@ class CreateMissing(DoctorRepair):
             raise ConsoleError(
                 f"Could not {self.summary}.",
                 why="; ".join(line.strip() for line in done.lines()[1:]),
-                next_step="An old transaction may hold the table: dbq-console waits. Then again.",
+                next_step=f"What is left: {command(self.queue, 'doctor')}; who holds the table: "
+                f"{command(self.queue, 'waits')}",
             )
         return done.lines()
 

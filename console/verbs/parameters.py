@@ -164,12 +164,14 @@ class Parameter:
             )
         if self.is_flag:
             return click.Option([f"--{self.name}", self.key], is_flag=True, help=self.help)
+        # A default of None would be one: nothing would be required.
+        default: dict[str, Any] = {"default": self.default} if self.default else {}
         return click.Option(
             [f"--{self.name}", self.key],
             type=self.type,
             required=required,
             multiple=self.multiple,
-            default=self.default or None,
+            **default,
             show_default=bool(self.default),
             metavar=self.metavar or None,
             help=self.help,

@@ -184,10 +184,9 @@ def test_a_figure_can_be_added(copy: Copy, database_url: str, tmp_path: Path) ->
     assert copy.touched == ["console/figures.py", "console/monitor/snapshot.py"]
 
 
-COUNTED = """    if column == "error bytes":
-        size = message.error_bytes
-        return NOT_APPLICABLE if size is None else count(size)
-    if column == "age":
+COLUMN = """        _number(
+            "error bytes", "quiet", 7, lambda m: or_unknown(m.error_bytes, count, NOT_APPLICABLE)
+        ),
 """
 ROW = "    error_hash: str | None\n"
 HISTORY = "    history: tuple[PastAttempt, ...] | None = None\n"
@@ -195,20 +194,17 @@ HASH = "    -- Of the whole text: it distinguishes a message's failures.\n"
 
 
 def test_a_column_of_messages_can_be_added(copy: Copy, database_url: str, tmp_path: Path) -> None:
-    """Four files, and two of each engine's SQL; here of PostgreSQL's."""
+    """Three files, and two of each engine's SQL; here of PostgreSQL's."""
     copy.edit(
         "console/monitor/message.py",
         (ROW, f"    error_bytes: int | None\n{ROW}"),
         (HISTORY, f"    error_bytes: int | None = None\n{HISTORY}"),
     )
+    figure = '        _number("bytes", "quiet", 7, lambda m: or_unknown(m.payload_bytes, count)),\n'
     copy.edit(
-        "console/monitor/errors.py",
+        "console/views/messages.py",
+        (figure, COLUMN + figure),
         ('*tries, "bytes"', '*tries, "error bytes", "bytes"'),
-        ('    if column == "age":\n', COUNTED),
-    )
-    figure = '        _figure("bytes", "quiet", 7),\n'
-    copy.edit(
-        "console/tui/widgets/messages.py", (figure, figure.replace("bytes", "error bytes") + figure)
     )
     last = '        pa.field("more", pa.string()),\n'
     copy.edit(
@@ -225,4 +221,4 @@ def test_a_column_of_messages_can_be_added(copy: Copy, database_url: str, tmp_pa
         (stored, f"{stored}    CAST(octet_length(a.error) AS bigint) AS error_bytes,\n"),
     )
     copy.use("use_error_bytes", database_url, str(tmp_path / "lake"))
-    assert len(copy.touched) == 6
+    assert len(copy.touched) == 5
