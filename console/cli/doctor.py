@@ -210,7 +210,8 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
 
     Findings silenced by `silence` or `ack` are shown last, with who and why, and count as notes.
 
-    Exit 0: all clear, or notes only; 1: a finding, or something that could not be examined.
+    Exit 0: all clear, or notes only, or --dry-run; 1: a finding, or something that could not be
+    examined.
 
     \b
     Examples:
@@ -238,7 +239,9 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
         target = target_of(call, database, before.queue)
         plan = plan_repairs(target, before, {"code": code, "subscriber": subscriber})
         if not _repairs_confirmed(call, before, plan, yes, dry_run=dry_run):
-            _end(found)
+            if not dry_run:
+                _end(found)
+            return
         result = plan.run(Control(), lambda now: narrate(now.text))
         repaired = result.done
         for line in result.lines:

@@ -106,3 +106,21 @@ def test_what_was_known_stays_on_the_terminal_after_ctrl_c(console: Console, wai
         shown += read_until(terminal, b"Interrupted.")
         assert call.wait(PATIENCE_SECONDS) == 128 + signal.SIGINT
         assert b"asked again" in shown.rpartition(ERASED)[2]
+
+
+def test_the_confirmation_of_its_repairs(console: Console, install: Install) -> None:
+    name = install("fifo")
+    with connect(console.url) as connection:
+        connection.execute(f'DROP FUNCTION public."{name}_push_many"'.encode())
+    doctor = ("doctor", name, "--idle-for", "0s")
+    assert console(*doctor).status == 1
+    assert console(*doctor, "--fix", "--code", "no_such_code").status == 2
+    assert console(*doctor, "--dry-run").status == 2, "it goes with --fix"
+    planned = console.done(*doctor, "--fix", "--dry-run", "--json").json
+    assert [one["summary"] for one in planned["plan"]] == [
+        "install the code of this console's version (upgrade)"
+    ]
+    for words, status in (([], 4), (["--yes"], 4), (["--yes", "other"], 4), (["--yes", name], 0)):
+        assert console(*doctor, "--fix", *words).status == status, words
+    nothing = console(*doctor, "--fix")
+    assert (nothing.status, "without your judgement" in nothing.text) == (0, True)
