@@ -127,7 +127,8 @@ class Plan:
             "detail": self.detail,
         }
 
-    def lines(self) -> list[str]:
+    def lines(self, *, sample: bool = True) -> list[str]:
+        """`sample`: with the names of the first messages."""
         of = f"{self.queue.label} (design {self.queue.design.name}{self.queue.subscriber_suffix})"
         where = f"{of} on {self.connection}"
         production = ", PRODUCTION" if self.production else ""
@@ -154,7 +155,7 @@ class Plan:
         found += [f"  {line}" for line in self.consequences]
         if self.canary:
             found.append(f"  canary: {self.canary}")
-        if self.sample:
+        if self.sample and sample:
             names = ", ".join(one.id or one.key or "?" for one in self.sample)
             found.append(f"  the first: {names}")
         return found + [f"  REFUSED: {line}" for line in self.obstacles]

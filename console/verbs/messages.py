@@ -109,6 +109,7 @@ def _plan_of(found: MessagePlan, run: Callable[[Control, OnProgress], Result]) -
         count=found.count,
         sql=found.sql,
         sample=found.sample,
+        lines_beside_sample=tuple(found.lines(sample=False)),
         obstacles=found.obstacles,
         data=found.as_json(),
     )
@@ -180,7 +181,15 @@ def _plan_archive(target: Target, values: Params) -> Plan:
         return once
     again = f"  again every {duration(every)}, until it is stopped"
     run = partial(_archive_rounds, target, values)
-    return replace(once, lines=(*once.lines, again), run=run, needed=True, count=None, rounds=True)
+    return replace(
+        once,
+        lines=(*once.lines, again),
+        lines_beside_sample=(*once.lines_beside_sample, again),
+        run=run,
+        needed=True,
+        count=None,
+        rounds=True,
+    )
 
 
 def _archive_rounds(

@@ -190,6 +190,8 @@ class Plan:
     """Whether it can be stopped between two steps; else only cut off."""
     sql: str = ""
     sample: tuple[Message, ...] = ()
+    lines_beside_sample: tuple[str, ...] = ()
+    """The lines where the sample is shown as a table; empty: the same."""
     obstacles: tuple[str, ...] = ()
     """Why it cannot run."""
     needs_consent: bool = False

@@ -87,7 +87,8 @@ class PlannedScreen(FormScreen):
         """`product`: for whose client the SQL is, if it is a complete script."""
         self.planned = planned = replace(planned, requires_name=planned.requires_name or production)
         masks = () if conn is None else conn.masks
-        self.query_one(PlanPane).draw(planned.lines, planned.sample, planned.sql, masks, product)
+        lines = planned.lines_beside_sample or planned.lines
+        self.query_one(PlanPane).draw(lines, planned.sample, planned.sql, masks, product)
         closed = "" if planned.needed else "There is nothing to do."
         if planned.obstacles:
             closed = "It cannot be done as planned."

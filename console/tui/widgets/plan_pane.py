@@ -77,8 +77,6 @@ class PlanView(Static):
     def draw(self, lines: Sequence[str], sample: Sequence[Message], sql: str, masks: Masks) -> None:
         text = Text()
         for at, line in enumerate(lines):
-            if sample and line.startswith("  the first: "):
-                continue  # the table below has them in more detail
             text.append(f"{plain(line)}\n", style_of(self, self._line_style(line, first=at == 0)))
         self.plain_text = text.plain
         parts: list[RenderableType] = [text]
