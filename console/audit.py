@@ -360,7 +360,7 @@ def create_catalog(connection: Connection) -> None:
     """Create what the catalog lacks, as its owner, and grant the roles their rights on it."""
     sql.run(connection, "catalog.lock")
     found = decisions.catalog_contents(connection)
-    if not found.is_whole:
+    if not found.complete:
         complete_catalog(connection)
 
 

@@ -36,11 +36,7 @@ class CatalogContents:
 
     @property
     def complete(self) -> bool:
-        return self.audited and self.decided and self.identified and self.guarded
-
-    @property
-    def is_whole(self) -> bool:
-        return self.complete and self.lakes
+        return all((self.audited, self.decided, self.identified, self.guarded, self.lakes))
 
 
 @dataclass(frozen=True)
@@ -135,7 +131,7 @@ def catalog_contents(connection: Connection) -> CatalogContents:
             next_step=NO_SUPERUSER,
         )
     # A dump without comments has no version; whatever lacks no part is of the first.
-    version = CATALOG_VERSION if found.version is None and found.is_whole else found.version
+    version = CATALOG_VERSION if found.version is None and found.complete else found.version
     if found.present and version != CATALOG_VERSION:
         raise _another_version(version)
     return found

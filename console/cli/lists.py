@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from console.cli.context import Call, complete_queues, verb_options
+from console.cli.context import Call, queue_argument, verb_options
 from console.cli.streams import narrate, signals_handled
 from console.rights import Rights
 from console.views import get_view
@@ -36,9 +36,7 @@ def list_command(name: str) -> click.Command:
         if source.stop.is_set():
             raise KeyboardInterrupt
 
-    named = click.Argument(
-        ["name"], required=view.subject is Subject.QUEUE, shell_complete=complete_queues
-    )
+    named = queue_argument(required=view.subject is Subject.QUEUE)
     command = click.Command(view.name, callback=run, help=view.help)
     command.params = [
         *([] if view.subject is Subject.MACHINE else [named]),

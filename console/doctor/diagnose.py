@@ -38,6 +38,8 @@ from console.monitor.message import Masks
 from console.monitor.rates import Key, RateWindow, key_of
 from console.monitor.sample import DatabaseSample, QueueSample, take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
+from console.verbs import get_verb
+from console.verbs.verb import words_from_texts
 
 _AT_ONCE = 16
 """Queues whose checks may wait at the same time. Only one of them works at a time."""
@@ -287,6 +289,6 @@ def _with_command(queue: Queue, finding: Finding) -> Finding:
     if not queue.design.trusted:
         why = "nothing repairs a queue whose preset is not trusted (dbq-console preset list)"
         return replace(finding, repair=None, judgement=why)
-    of = ("--subscriber", finding.subscriber) if finding.subscriber else ()
-    fix = command(queue, "doctor", "--fix", "--code", finding.code.name, *of)
+    doctor = get_verb("doctor")
+    fix = command(queue, "doctor", *doctor.fixed, *words_from_texts(doctor, finding.repair_texts))
     return replace(finding, command=finding.repair.command or fix)
