@@ -4,51 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from console import engines
+from console.engines import odbc_string
+from console.engines.odbc_string import Attribute
 from console.errors import ConnectionFailedError, UsageError
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
-
-_WORD = re.compile(r"\s*([^=;{}]+?)\s*=\s*(\{(?:[^}]|\}\})*\}|[^;{][^;]*|)\s*(?:;|$)")
-
-Words = list[tuple[str, str]]
-"""Keywords with their values as written, including braces."""
-
-
-def odbc_words(text: str) -> Words | None:
-    """The keywords of a connection string in order; None if it cannot be parsed."""
-    found, at = [], 0
-    text = text.strip().rstrip(";")
-    while at < len(text):
-        word = _WORD.match(text, at)
-        if word is None:
-            return None
-        found.append((word[1], word[2].strip()))
-        at = word.end()
-    return found
-
-
-def odbc_written(found: Words) -> str:
-    """The connection string of these words."""
-    return ";".join(f"{keyword}={value}" for keyword, value in found)
-
-
-def odbc_braced(value: str) -> str:
-    """A value in braces, which may contain any character."""
-    return "{" + value.replace("}", "}}") + "}"
-
-
-def odbc_filled(value: str, fill: Callable[[str], str]) -> str:
-    """A written value with variables inserted by `fill`, as a single value."""
-    if value.startswith("{"):
-        value = value[1:-1].replace("}}", "}")
-    return odbc_braced(fill(value))
-
 
 HIDDEN = "***"
 
@@ -142,9 +108,9 @@ class ConnectionUrl:
                 url = url.difference_update_query([_PASSWORD]).set(password=apart)
             return url
         if isinstance(given := url.query.get(_ODBC), str):
-            words = [word for word in odbc_words(given) or [] if not _is_secret(word[0])]
-            words.append(("PWD", odbc_braced(_sendable(password))))
-            return url.update_query_dict({_ODBC: odbc_written(words)})
+            public = [part for part in odbc_string.parse(given) if not _is_secret(part.keyword)]
+            secret = Attribute("PWD", _sendable(password), braced=True)
+            return url.update_query_dict({_ODBC: odbc_string.joined([*public, secret])})
         return url.set(password=_sendable(password))
 
     def _require_parsed(self) -> URL:
@@ -192,13 +158,17 @@ def _checked(url: URL) -> URL:
             why="There is one @ too many before its host.",
             next_step="In a user name or password, write @ as %40, : as %3A and / as %2F.",
         )
-    given = url.query.get(_ODBC)
-    if given is not None and (not isinstance(given, str) or odbc_words(given) is None):
-        raise UsageError(
-            "The connection URL cannot be read.",
-            why="Its odbc_connect does not have the form KEYWORD=value;KEYWORD={value};...",
-        )
-    return url
+    given = url.query.get(_ODBC, "")
+    try:
+        if isinstance(given, str):
+            odbc_string.parse(given)
+            return url
+    except odbc_string.MalformedError:
+        pass
+    raise UsageError(
+        "The connection URL cannot be read.",
+        why="Its odbc_connect does not have the form KEYWORD=value;KEYWORD={value};...",
+    )
 
 
 def _sendable(text: str) -> str:
@@ -251,13 +221,12 @@ def _map_odbc(
     given: str, text: Callable[[str], str], secret: Callable[[str], str | None], *, foreign: bool
 ) -> str:
     kept = []
-    for keyword, value in odbc_words(given) or []:
-        new = secret(value) if _is_secret(keyword) and value else text(value)
-        if foreign and new is not None and new != value:
-            new = odbc_filled(value, text)
-        if new is not None:
-            kept.append((keyword, new))
-    return odbc_written(kept)
+    for part in odbc_string.parse(given):
+        value = (secret if part.value and _is_secret(part.keyword) else text)(part.value)
+        if value is not None:
+            braced = part.braced or (foreign and value != part.value)
+            kept.append(replace(part, value=value, braced=braced))
+    return odbc_string.joined(kept)
 
 
 def _port(port: int | None, text: Callable[[str], str], *, foreign: bool) -> int | None:

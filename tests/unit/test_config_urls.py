@@ -5,9 +5,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy import make_url
 
-from console.config import urls
 from console.config.urls import ConnectionUrl
-from console.engines import label_of
+from console.engines import label_of, odbc_string
+from console.engines.odbc_string import Attribute
 from console.errors import ConnectionFailedError, UsageError
 
 SECRET = "hunter2"
@@ -174,11 +174,10 @@ def test_a_variable_in_odbc_connect_stays_one_value(written: str) -> None:
     braced = written.replace("{", "%7B", written.startswith("{")).replace("}}", "}%7D")
     url = ConnectionUrl.read(f"{ODBC}%3BPWD%3D{braced}")
     assert not url.contains_secret
-    words = urls.odbc_words(str(url.complete({"PW": value}).query["odbc_connect"]))
-    assert words is not None
+    attributes = odbc_string.parse(str(url.complete({"PW": value}).query["odbc_connect"]))
     before = "a;" if "a;" in written else ""
-    assert words[-1] == ("PWD", urls.odbc_braced(before + value))
-    assert [value for keyword, value in words if keyword == "SERVER"] == ["h,1433"]
+    assert attributes[-1] == Attribute("PWD", before + value, braced=True)
+    assert [part.value for part in attributes if part.is_("server")] == ["h,1433"]
 
 
 def test_a_separate_password_goes_into_odbc_connect() -> None:
@@ -190,13 +189,17 @@ def test_a_separate_password_goes_into_odbc_connect() -> None:
 
 @pytest.mark.parametrize("text", ["PWD={x", "PWD=a;b", "PWD", "=x", "A=1;{}", "A={x}y;B=1"])
 def test_a_malformed_connection_string_is_not_parsed(text: str) -> None:
-    assert urls.odbc_words(text) is None
+    with pytest.raises(odbc_string.MalformedError):
+        odbc_string.parse(text)
 
 
 def test_a_connection_string_is_parsed() -> None:
-    assert urls.odbc_words(" A = 1 ; B={x;}}y};C=;D=a b;") == [
-        *(("A", "1"), ("B", "{x;}}y}"), ("C", ""), ("D", "a b")),
+    attributes = [
+        *(Attribute("A", "1"), Attribute("B", "x;}y", braced=True)),
+        *(Attribute("C", ""), Attribute("D", "a b")),
     ]
+    assert odbc_string.parse(" A = 1 ; B={x;}}y};C=;D=a b;") == attributes
+    assert odbc_string.joined(attributes) == "A=1;B={x;}}y};C=;D=a b"
 
 
 def test_a_url_without_variables_is_unchanged() -> None:

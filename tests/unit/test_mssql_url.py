@@ -1,5 +1,6 @@
 """From a URL to an ODBC connection string and a label: nothing is lost, no secret is shown."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from sqlalchemy import URL, make_url
 
 from console.engines.mssql import PRODUCT, odbc
 from console.engines.mssql.odbc import Driver, connection_string, label, read, target
+from console.engines.odbc_string import Attribute
 from console.errors import UsageError
 from tests.unit.mssql_tools import SECRET, open_mssql, stand_in_for_pyodbc
 
@@ -21,7 +23,12 @@ def keywords(url: str | URL, driver: Driver = MICROSOFT, **more: Any) -> dict[st
     """The connection string for a URL, as a driver reads it."""
     odbc_target = target(make_url(url), **more)
     text = connection_string(odbc_target, driver, "dbq-console")
-    return dict(read(text))
+    return values_of(read(text))
+
+
+def values_of(attributes: Iterable[Attribute]) -> dict[str, str]:
+    """Keyword -> value."""
+    return {attribute.keyword: attribute.value for attribute in attributes}
 
 
 def through_odbc_connect(text: str) -> URL:
@@ -152,10 +159,10 @@ VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size
 @given(st.dictionaries(KEYWORDS, VALUES, max_size=5), st.sampled_from([MICROSOFT, FREETDS]))
 def test_values_with_any_characters_arrive(values: dict[str, str], driver: Driver) -> None:
     assume("};" not in "".join(values.values()))
-    odbc_target = odbc.OdbcTarget([("SERVER", "h"), *values.items()])
+    odbc_target = odbc.OdbcTarget([Attribute(*part) for part in (("SERVER", "h"), *values.items())])
     text = connection_string(odbc_target, driver, "dbq-console")
-    found = dict(read(text)) if driver is MICROSOFT else freetds_reads(text)
-    assert dict(odbc_target.pairs).items() <= found.items()
+    found = values_of(read(text)) if driver is MICROSOFT else freetds_reads(text)
+    assert values_of(odbc_target.attributes).items() <= found.items()
 
 
 def freetds_reads(text: str) -> dict[str, str]:
@@ -264,7 +271,7 @@ def test_the_driver_of_a_data_source_is_read_from_the_machines_configuration(
     database = open_mssql("mssql+pyodbc://u:p@orders")
     with database.autocommit("try it"):
         pass
-    assert dict(read(odbc.opened[0][0])) == {
+    assert values_of(read(odbc.opened[0][0])) == {
         "DSN": "orders",
         "UID": "u",
         "PWD": "p",

@@ -12,12 +12,14 @@ import importlib.util
 import platform
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from console.engines import odbc_string
+from console.engines.odbc_string import Attribute
 from console.errors import ConnectionFailedError, UsageError
 
 if TYPE_CHECKING:
@@ -210,9 +212,6 @@ def _packages() -> _Packages:
     return _Packages("the system's packages unixODBC and krb5 (libgssapi_krb5)", "")
 
 
-Pairs = list[tuple[str, str]]
-"""A connection string's keywords with their values, in order."""
-
 _SERVER = ("SERVER", "Address", "Addr", "Network Address")
 _SECRETS = ("PWD", "Password", "AccessToken")
 _FIELDS = ("username", "user", "password", "host", "port", "database")
@@ -223,75 +222,75 @@ _OURS = ("odbc_connect", "autocommit", "ansi", "unicode_results")
 
 _PROTOCOL = re.compile(r"(?:tcp|np|lpc|admin):", re.IGNORECASE)
 _SERVER_NAME = re.compile(r"[\w.:()\[\]$-]+(?:\\[\w$]+)?(?:,\s*\d+)?")
-_KEYWORD = re.compile(r"[A-Za-z][\w ./-]*")
 
 
 @dataclass(frozen=True)
 class OdbcTarget:
     """What to connect to: a connection string before driver-specific additions."""
 
-    pairs: Pairs
+    attributes: Sequence[Attribute]
 
     @property
     def driver(self) -> str:
         """The driver named in the URL, or empty."""
-        return value(self.pairs, "DRIVER")
+        return _value(self.attributes, "DRIVER")
 
     @property
     def dsn(self) -> str:
         """The data source named in the URL, or empty: it has its own driver."""
-        return value(self.pairs, "DSN", "FILEDSN")
+        return _value(self.attributes, "DSN", "FILEDSN")
 
     @property
     def secrets(self) -> frozenset[str]:
         """What no message may contain, plain and as escaped in the connection string."""
-        found = [v for k, v in self.pairs if v and _is(k, *_SECRETS)]
-        return frozenset(found) | {v.replace("}", "}}") for v in found}
+        secrets = {given.value for given in self.attributes if given.is_(*_SECRETS)} - {""}
+        return frozenset(secrets | {secret.replace("}", "}}") for secret in secrets})
 
 
 def target(url: URL, data_sources: Sequence[str] = ()) -> OdbcTarget:
     """The target of the URL. `data_sources`: the names of this machine's data sources."""
     given = _query(url)
-    pairs = read(given.get("odbc_connect", ""))
+    attributes = read(given.get("odbc_connect", ""))
     fields = {**_fields(url), **{k: v for k, v in given.items() if k in _FIELDS}}
     more = {k: v for k, v in given.items() if k not in (*_FIELDS, *_OURS)}
-    pairs += [(k, v) for k, v in more.items() if not has(pairs, k)]
+    attributes += [Attribute(k, v) for k, v in more.items() if not _has(attributes, k)]
     host, port = fields.get("host", ""), fields.get("port", "")
-    if not has(pairs, "DSN", "FILEDSN", *_SERVER):
-        alone = host and not (port or fields.get("database") or has(pairs, "DRIVER"))
+    if not _has(attributes, "DSN", "FILEDSN", *_SERVER):
+        alone = host and not (port or fields.get("database") or _has(attributes, "DRIVER"))
         if alone and host.casefold() in {name.casefold() for name in data_sources}:
-            pairs.append(("DSN", host))
+            attributes.append(Attribute("DSN", host))
         else:
-            pairs.append(("SERVER", f"{host or 'localhost'}{f',{port}' if port else ''}"))
+            server = f"{host or 'localhost'}{f',{port}' if port else ''}"
+            attributes.append(Attribute("SERVER", server))
     user = fields.get("username") or fields.get("user", "")
-    for keyword, found in (
+    for keyword, value in (
         ("DATABASE", fields.get("database", "")),
         ("UID", user),
         ("PWD", fields.get("password", "") if user else ""),
     ):
-        if found and not has(pairs, keyword):
-            pairs.append((keyword, found))
-    anonymous = not has(pairs, "UID", "Authentication", "Trusted_Connection", "DSN", "FILEDSN")
-    if anonymous and "odbc_connect" not in given:
-        pairs.append(("Trusted_Connection", "Yes"))
-    return OdbcTarget(pairs)
+        if value and not _has(attributes, keyword):
+            attributes.append(Attribute(keyword, value))
+    named = _has(attributes, "UID", "Authentication", "Trusted_Connection", "DSN", "FILEDSN")
+    if not named and "odbc_connect" not in given:
+        attributes.append(Attribute("Trusted_Connection", "Yes"))
+    return OdbcTarget(attributes)
 
 
 def connection_string(target_: OdbcTarget, driver: Driver, application_name: str) -> str:
     """The complete connection string for this driver."""
-    pairs = [(k, v) for k, v in target_.pairs if not _is(k, "DRIVER")]
+    attributes = [given for given in target_.attributes if not given.is_("DRIVER")]
     if not target_.dsn:
-        pairs.insert(0, ("DRIVER", driver.name))
-    added: dict[Family, Pairs] = {
+        attributes.insert(0, Attribute("DRIVER", driver.name))
+    added = {
         # A silent reconnect would be a new session, without the old one's claims and transaction.
-        Family.MICROSOFT: [("ConnectRetryCount", "0")],
-        Family.FREETDS: [("TDS_Version", "7.4"), ("ClientCharset", "UTF-8")],
+        Family.MICROSOFT: [Attribute("ConnectRetryCount", "0")],
+        Family.FREETDS: [Attribute("TDS_Version", "7.4"), Attribute("ClientCharset", "UTF-8")],
         Family.OTHER: [],
     }
-    for keyword, found in [("APP", application_name), *added[driver.family]]:
-        if not has(pairs, keyword):
-            pairs.append((keyword, found))
-    text = ";".join(f"{k}={_quoted(v, driver.family, k)}" for k, v in pairs)
+    for attribute in (Attribute("APP", application_name), *added[driver.family]):
+        if not _has(attributes, attribute.keyword):
+            attributes.append(attribute)
+    text = ";".join(_written(attribute, driver.family) for attribute in attributes)
     try:
         text.encode("utf-16-le")
     except UnicodeEncodeError:
@@ -303,11 +302,11 @@ def connection_string(target_: OdbcTarget, driver: Driver, application_name: str
 
 def label(url: URL) -> str:
     """Server and database, never a user or a password."""
-    pairs = target(url).pairs
-    server = _PROTOCOL.sub("", value(pairs, *_SERVER)).replace(", ", ",")
-    database = value(pairs, "DATABASE")
+    attributes = target(url).attributes
+    server = _PROTOCOL.sub("", _value(attributes, *_SERVER)).replace(", ", ",")
+    database = _value(attributes, "DATABASE")
     if not server:
-        name = value(pairs, "DSN", "FILEDSN")
+        name = _value(attributes, "DSN", "FILEDSN")
     elif _SERVER_NAME.fullmatch(server):
         name = ":".join(server.rsplit(",", 1))
     else:
@@ -316,66 +315,32 @@ def label(url: URL) -> str:
     return f"{name if '=' not in name and ';' not in name else '?'}/{shown}"
 
 
-def value(pairs: Pairs, *keywords: str) -> str:
+def read(text: str) -> list[Attribute]:
+    """A connection string's attributes; UsageError if it is malformed."""
+    try:
+        return odbc_string.parse(text)
+    except odbc_string.MalformedError as error:
+        raise _unreadable(str(error)) from None
+
+
+def _value(attributes: Sequence[Attribute], *keywords: str) -> str:
     """The value of the first of these keywords, as a driver does it."""
-    return next((v for k, v in pairs if _is(k, *keywords)), "")
+    return next((given.value for given in attributes if given.is_(*keywords)), "")
 
 
-def has(pairs: Pairs, *keywords: str) -> bool:
-    """Whether any of these keywords is given."""
-    return any(_is(k, *keywords) for k, _ in pairs)
+def _has(attributes: Sequence[Attribute], *keywords: str) -> bool:
+    return any(given.is_(*keywords) for given in attributes)
 
 
-def read(text: str) -> Pairs:
-    """A connection string's keywords and values; UsageError if it is malformed."""
-    return list(_pairs(text))
-
-
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    at = 0
-    while at < len(text):
-        if text[at] in "; \t\r\n":
-            at += 1
-            continue
-        keyword, equals, _ = text[at:].partition("=")
-        if not equals or not _KEYWORD.fullmatch(keyword.strip()):
-            raise _unreadable(
-                f"Its part at character {at + 1} does not have the form keyword=value."
-            )
-        at += len(keyword) + 1
-        while at < len(text) and text[at] in " \t":
-            at += 1
-        if at < len(text) and text[at] == "{":
-            found, at = _braced(text, at)
-        else:
-            end = text.find(";", at)
-            end = len(text) if end < 0 else end
-            found, at = text[at:end].strip(), end
-        yield keyword.strip(), found
-
-
-def _braced(text: str, start: int) -> tuple[str, int]:
-    """The value in braces at `start`, and its end. `}}` in it is one `}`."""
-    at = start + 1
-    while (at := text.find("}", at)) >= 0:
-        rest = text[at + 1 :].lstrip(" \t")
-        if not rest or rest.startswith(";"):
-            return text[start + 1 : at].replace("}}", "}"), len(text) - len(rest)
-        at += 2 if rest.startswith("}") else 1
-    raise _unreadable(f"The brace at character {start + 1} is not closed as it should be.")
-
-
-def _quoted(text: str, family: Family, keyword: str) -> str:
-    """The value, in braces if needed."""
+def _written(attribute: Attribute, family: Family) -> str:
+    """The attribute, in braces if needed."""
+    text = attribute.value
     plain = text == text.strip() and not text.startswith("{") and ";" not in text
-    if plain and not _is(keyword, "DRIVER"):
-        return text
+    if plain and not attribute.is_("DRIVER"):
+        return f"{attribute.keyword}={text}"
     # FreeTDS 1.3, which distributions have, reads everything up to "};" literally.
-    return "{" + (text if family is Family.FREETDS else text.replace("}", "}}")) + "}"
-
-
-def _is(keyword: str, *names: str) -> bool:
-    return keyword.casefold() in {name.casefold() for name in names}
+    quoted = f"{{{text}}}" if family is Family.FREETDS else odbc_string.in_braces(text)
+    return f"{attribute.keyword}={quoted}"
 
 
 def _query(url: URL) -> dict[str, str]:
@@ -384,7 +349,7 @@ def _query(url: URL) -> dict[str, str]:
     for keyword, given in url.query.items():
         if not isinstance(given, str):
             raise _unreadable(f"It gives the keyword {showable(keyword)} more than once.")
-        if not _KEYWORD.fullmatch(keyword):
+        if not odbc_string.is_keyword(keyword):
             raise _unreadable("Its query has a name that is not an ODBC keyword.")
         found[keyword] = given
     return found
