@@ -48,6 +48,8 @@ def every() -> tuple[Design, ...]:
 
 
 def _is_preset(path: Traversable) -> bool:
+    if not path.is_file():
+        return False  # a design in several files
     with path.open(encoding="utf-8") as file:
         return file.readline().startswith(_FIRST)
 

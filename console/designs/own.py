@@ -200,8 +200,7 @@ def _check_name_and_engine(name: str, engine: str) -> None:
         raise NotAPresetError(
             "its name is that of its file, in lower-case letters, digits, - and _: jobs.sql"
         )
-    shipped = [folder / f"{name}.sql" for folder in _engines()]
-    if any(file.is_file() for file in shipped):
+    if any(name in templates.files(folder.name) for folder in _engines()):
         raise NotAPresetError(f"the console has its own {name!r}: give the file another name")
     if not any(folder.name == engine and (folder / "own.sql").is_file() for folder in _engines()):
         raise NotAPresetError(

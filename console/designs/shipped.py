@@ -52,12 +52,16 @@ RING = Design(
     title="preallocated ring with two sequences",
     source='Kejser, "LMAX\'ed"',
     summary=(
-        "Preallocated slots, updated in place: the fastest design and the least forgiving. It has "
-        "a fixed capacity, and a caller that dies costs a number: the console finds and repairs it."
+        "Preallocated slots, updated in place: a steady rate, also under an old transaction, and "
+        "the least forgiving design. It has a fixed capacity, and a caller that dies costs a "
+        "number: the console finds and repairs it."
     ),
     advice=(
-        "Promises the most messages a second and no growth: slots are made once and updated in "
-        "place, so there is nothing to vacuum and nothing to delete. It costs a fixed capacity (a "
+        "Promises a steady rate and no growth: slots are made once and updated in place, so "
+        "nothing is deleted, and while an old transaction keeps vacuum away it goes on at the same "
+        "rate, where a queue whose rows die falls to a fraction (measured after one minute: ring "
+        "2,344 messages a second, fifo 237). Without one, fifo is about as fast, and faster one "
+        "message at a time. It costs a fixed capacity (a "
         "full ring refuses pushes), every slot's full width on disk from the first day, and "
         "attention: each call that is rolled back or killed consumes a number for nothing, which "
         "the console finds and repairs. Messages come in the order in which numbers were drawn, "

@@ -45,7 +45,7 @@ class Side(StrEnum):
 
 
 class LostKind(StrEnum):
-    """What may have become of a number: see `lost` in ring.sql."""
+    """What may have become of a number: see `lost` in ring/repair.sql."""
 
     ORPHAN = "orphan"
     SPENT = "spent"

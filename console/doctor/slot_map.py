@@ -15,7 +15,7 @@ from console.monitor.scans import Extent
 
 @dataclass(frozen=True)
 class Structure:
-    """One row about the whole ring: see `structure` in ring.sql."""
+    """One row about the whole ring: see `structure` in ring/repair.sql."""
 
     next_push: int
     next_pop: int
@@ -67,7 +67,7 @@ class SlotRange:
     first_slot: int
     last_slot: int
     state: str
-    """See `slot_map` in ring.sql; `missing`: without a row."""
+    """See `slot_map` in ring/monitor.sql; `missing`: without a row."""
     count: int
     first_number: int | None
     last_number: int | None

@@ -1,7 +1,8 @@
 """Reads `queries/`: named statements and definitions, and selects the lines for one queue.
 
 A file is plain SQL for a queue named `{queue}`; queries/README.md describes the directives:
-`-- name:`, `-- define:`, `-- like:`, `-- when` ... `-- else` ... `-- end`, `-- each`.
+`-- name:`, `-- more:`, `-- define:`, `-- like:`, `-- when` ... `-- else` ... `-- end`, `-- each`.
+What is too long for one file, `ring`, is a folder: `install.sql`, and its `-- parts:`.
 
 A statement of a design, `"fifo.status"`, is looked up in the design's file, then in that of the
 design that it is like, then in the shared files.
@@ -20,8 +21,9 @@ from typing import Any, TypeVar
 
 SHARED = ("monitor", "actions", "doctor", "common")
 """The files that all designs share; a design's own statements and definitions take precedence."""
-_HEAD = re.compile(r"^-- (?P<kind>name|define): (?P<name>[a-z][a-z0-9_]*)$", re.MULTILINE)
+_HEAD = re.compile(r"^-- (?P<kind>name|more|define): (?P<name>[a-z][a-z0-9_]*)$", re.MULTILINE)
 _LIKE = re.compile(r"^-- like: (?P<design>[a-z][a-z0-9_-]*)$", re.MULTILINE)
+_PARTS = re.compile(r"^-- parts: (?P<files>[a-z ]+)$", re.MULTILINE)
 _CONDITION = (
     r"-- when (?:(?P<no>no )?role (?P<role>\w+)|(?P<not>not )?defined (?P<defined>\w+)"
     r"|(?P<unless>not )?(?P<option>\w+)=(?P<values>[\w|]+))$"
@@ -138,24 +140,54 @@ _OF_COLUMNS = ("part", "queue_column")
 def _file(engine: str, file: str) -> _File:
     if given := _USER_PRESETS.get((engine, file)):
         return given
-    path = queries_folder() / engine / f"{file}.sql"
-    if not path.is_file():
+    parts_of_file = texts(engine, file)
+    if not parts_of_file:
         raise KeyError(f"{engine}/{file}.sql")
-    beginning, *parts = _HEAD.split(path.read_text(encoding="utf-8"))
-    found: dict[str, Statement] = {}
+    statements: dict[str, Statement] = {}
     definitions: dict[str, str] = {}
-    for kind, name, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-        if name in (found if kind == "name" else definitions):
-            raise ValueError(f"{engine}/{file}.sql names {name!r} twice")
-        if kind == "define":
-            definitions[name] = _without_comments(body)
-            continue
-        comment, _, template = body.strip("\n").partition("\n")
-        if not comment.startswith("-- "):
-            raise ValueError(f"{engine}/{file}.sql: {name!r} lacks its line of comment")
-        found[name] = Statement(engine, file, name, comment[3:], template.strip("\n"))
-    like = _LIKE.search(beginning)
-    return _File(found, definitions, like["design"] if like else "", beginning)
+    heads = []
+    for path, text in parts_of_file.items():
+        head, *parts = _HEAD.split(text)
+        heads.append(head)
+        for kind, name, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+            if name in (definitions if kind == "define" else statements) and kind != "more":
+                raise ValueError(f"{engine}/{path} names {name!r} twice")
+            if kind == "define":
+                definitions[name] = _without_comments(body)
+                continue
+            comment, _, template = body.strip("\n").partition("\n")
+            if not comment.startswith("-- "):
+                raise ValueError(f"{engine}/{path}: {name!r} lacks its line of comment")
+            template = template.strip("\n")
+            if kind == "more":
+                begun = statements[name]
+                template = f"{begun.template}\n\n{template}"
+                statements[name] = dataclasses.replace(begun, template=template)
+            else:
+                statements[name] = Statement(engine, file, name, comment[3:], template)
+    like = _LIKE.search(heads[0])
+    return _File(statements, definitions, like["design"] if like else "", heads[0])
+
+
+def files(engine: str) -> tuple[str, ...]:
+    """The names of an engine's files and folders."""
+    paths = (queries_folder() / engine).iterdir()
+    return tuple(sorted(path.name.removesuffix(".sql") for path in paths))
+
+
+def texts(engine: str, file: str) -> dict[str, str]:
+    """Path in the engine's folder -> text: a file, or a folder's files in order; else nothing."""
+    folder = queries_folder() / engine
+    if (folder / f"{file}.sql").is_file():
+        return {f"{file}.sql": (folder / f"{file}.sql").read_text(encoding="utf-8")}
+    if not (folder / file / "install.sql").is_file():
+        return {}
+    first = (folder / file / "install.sql").read_text(encoding="utf-8")
+    parts = _PARTS.search(first)
+    return {f"{file}/install.sql": first} | {
+        f"{file}/{part}.sql": (folder / file / f"{part}.sql").read_text(encoding="utf-8")
+        for part in (parts["files"].split() if parts else ())
+    }
 
 
 def _without_comments(body: str) -> str:
@@ -227,8 +259,7 @@ def _can_be(found: Statement, line: tuple[str, ...]) -> bool:
 @cache
 def lineage(engine: str, file: str) -> tuple[str, ...]:
     """The design's file, that of the design it is like, and so on; empty for an unknown design."""
-    there = (queries_folder() / engine / f"{file}.sql").is_file() or (engine, file) in _USER_PRESETS
-    if not there:
+    if (engine, file) not in _USER_PRESETS and not texts(engine, file):
         return ()
     like = _file(engine, file).like
     return (file, *lineage(engine, like)) if like else (file,)

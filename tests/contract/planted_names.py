@@ -50,7 +50,7 @@ END $$;"""
 def words() -> tuple[set[str], set[str]]:
     """The names and the operators in all SQL for PostgreSQL, function bodies included."""
     names, operators = {"int8", "jsonb", "bytea", "uuid"}, set()
-    for path in (Path(str(templates.queries_folder())) / "postgresql").glob("*.sql"):
+    for path in (Path(str(templates.queries_folder())) / "postgresql").rglob("*.sql"):
         for token in _TOKEN.finditer(path.read_text()):
             if token["name"]:
                 names.add(token["name"].strip('"'))

@@ -165,7 +165,7 @@ class Ring:
         return set(connection.execute(self.sql(query)).fetchall())
 
     def most_turns(self, connection: psycopg.Connection) -> int:
-        """After this many calls each parked number has had its turn, as ring.sql proves."""
+        """After this many calls each parked number has had its turn, as ring/install.sql proves."""
         size = self.sql("SELECT pg_relation_size({parked_name}) / 1024")
         row = connection.execute(size).fetchone()
         assert row is not None

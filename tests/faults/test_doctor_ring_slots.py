@@ -323,13 +323,11 @@ def check_map(ranges: Sequence[SlotRange], state: Store) -> None:
 def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Statements of ring.sql, from the first that only the doctor uses."""
-    names = list(templates.statements("postgresql", "ring"))
-    verbs = {"beginnings", "void_for_subscriber", "owed", "number_older", "unsubscribe"}
-    verbs |= {"skip", "skip_numbers", "add_popped"}  # of rings with subscribers
-    wanted = {f"ring.{name}" for name in names[names.index("next_numbers") :]} - {
-        f"ring.{name}" for name in verbs
-    }
+    """Statements of ring/repair.sql, and of the slots' map."""
+    names = re.findall(
+        r"^-- name: (\w+)$", templates.texts("postgresql", "ring")["ring/repair.sql"], re.M
+    )
+    wanted = {f"ring.{name}" for name in (*names, "content_mismatches", "slot_map")}
     ring = make(size=20)
     with ring.connect() as connection:
         left = fill(ring, connection, 12, 4)

@@ -8,7 +8,6 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
-from pathlib import Path
 
 from console import sql
 from console.actions import install
@@ -130,10 +129,7 @@ def _scopes(queue: Queue, statement: sql.Statement) -> Iterator[sql.Scope]:
 def _statements(queue: Queue) -> Iterator[sql.Statement]:
     """The design's own statements, its shared ones, and those that belong to no design."""
     yield from templates.statements_of("mssql", queue.design.name).values()
-    folder = Path(str(templates.queries_folder())) / "mssql"
-    shared_files = (
-        {path.stem for path in folder.glob("*.sql")} - DESIGNS.keys() - presets("mssql").keys()
-    )
+    shared_files = {*templates.files("mssql")} - DESIGNS.keys() - presets("mssql").keys()
     for file in sorted(shared_files - {"actions", "doctor", "monitor", "pipeline", "preset"}):
         for name in templates.statements("mssql", file):
             own = file in templates.SHARED and sql.has(PRODUCT, f"{queue.design.name}.{name}")

@@ -33,7 +33,7 @@ from tests.unit.mssql_tools import LABEL, open_mssql, stand_in_for_pyodbc
 
 AT = datetime(2026, 11, 21, 1, 58, 11, tzinfo=UTC)
 HIDDEN = Blocker(None, None, None, None, None, None, None)
-"""All transactions hidden from this login: see `blockers` in queries/mssql/ring.sql."""
+"""All transactions hidden from this login: see `blockers` in queries/mssql/ring/relay.sql."""
 
 
 def number_range(kind: LostKind, first: int, last: int) -> NumberRange:

@@ -343,15 +343,23 @@ def test_every_condition_tests_an_existing_option_and_value(engine: str) -> None
 @pytest.mark.parametrize("engine", PRODUCTS)
 def test_no_shared_statement_depends_on_the_design_s_name(engine: str) -> None:
     """What differs between designs is in their files, under `-- define:`."""
-    for path in (Path(str(templates.queries_folder())) / engine).glob("*.sql"):
+    for path in (Path(str(templates.queries_folder())) / engine).rglob("*.sql"):
         assert "-- when design=" not in path.read_text(), path.name
 
 
+def test_a_design_in_several_files_names_them_all_and_each_can_be_read_by_itself() -> None:
+    for engine in PRODUCTS:
+        texts = templates.texts(engine, "ring")
+        folder = templates.queries_folder() / engine / "ring"
+        assert set(texts) == {f"ring/{path.name}" for path in folder.iterdir()}
+        assert all(text.count("\n") <= 900 for text in texts.values())
+
+
 def test_query_files_are_those_of_designs_presets_and_shared_ones() -> None:
-    folder = Path(str(templates.queries_folder()))
+    folder = templates.queries_folder()
     assert {path.name for path in folder.iterdir()} == {*PRODUCTS, "README.md"}
     for engine in PRODUCTS:
-        files = {path.stem for path in (folder / engine).glob("*.sql")}
+        files = {*templates.files(engine)}
         shared = {"actions", "activity", "bench", "catalog", "common", "maintenance"}
         shared |= {
             "doctor",
