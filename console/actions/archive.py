@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from console import audit, sql
 from console.actions import broker, execute, plan
 from console.actions.availability import require_archive, require_verb
-from console.actions.execute import Batching, Control, Result
+from console.actions.execute import Batching, Result
 from console.actions.message_plan import Plan
 from console.actions.plan import MessageAction, RowAction
 from console.actions.pop import require_subscriber
@@ -33,6 +33,7 @@ from console.monitor.sample import take_sample
 from console.monitor.scan_query import MessageSource, scope_of, values_of, yes_no
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest
 from console.monitor.snapshot import snapshot
+from console.plan import Control
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -13,7 +13,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from console import object_names, processes
-from console.actions.execute import Control
 from console.actions.install import remove, require_server, scratch_queue
 from console.bench import peers as others
 from console.bench import queues
@@ -32,6 +31,7 @@ from console.bench.server import Environment, environment_of
 from console.designs import designs_on
 from console.engines import Database, Timeouts, open_database
 from console.errors import ConsoleError, UsageError
+from console.plan import Control
 
 TIMEOUTS = Timeouts(statement_seconds=120.0, lock_seconds=60.0)
 """Creating and dropping a ring of a million slots takes a while."""

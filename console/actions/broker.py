@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 from console import audit, catalog, sql
 from console.actions import BATCH
 from console.actions.availability import require_verb
-from console.actions.execute import Control
-from console.actions.message_plan import MANY_MESSAGES
 from console.actions.rows import CHANGED, Moved, Storage, scope
 from console.audit import Ledger
 from console.catalog import Kind, Queue
@@ -27,6 +25,7 @@ from console.monitor.filters import Filters
 from console.monitor.message import Message
 from console.monitor.rates import BrokerHealth, health
 from console.monitor.scan_query import MessageSource
+from console.plan import MANY_MESSAGES, Control
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -5,7 +5,6 @@ is untouched, and running the same action again finishes it.
 """
 
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from console.errors import (
 )
 from console.formats import duration, numbered
 from console.monitor.message import Message
+from console.plan import Control
 
 CANARY = (1, 10)
 """Sizes of the first batches with a canary."""
@@ -64,40 +64,6 @@ class Batching:
         """The size of the next batch, after `done` batches that moved something."""
         size = CANARY[done] if self.canary and done < len(CANARY) else self.batch
         return size if self.rate is None else max(1, min(size, round(self.rate)))
-
-
-class Control:
-    """Pauses and stops a run, from any thread."""
-
-    def __init__(self) -> None:
-        self._stop = threading.Event()
-        self._go = threading.Event()
-        self._go.set()
-
-    def pause(self) -> None:
-        """After the current batch, until `resume`."""
-        self._go.clear()
-
-    def resume(self) -> None:
-        self._go.set()
-
-    def stop(self) -> None:
-        """After the current batch; also while paused."""
-        self._stop.set()
-        self._go.set()
-
-    @property
-    def stopped(self) -> bool:
-        return self._stop.is_set()
-
-    @property
-    def paused(self) -> bool:
-        return not self._go.is_set()
-
-    def wait(self, seconds: float) -> None:
-        """Wait, unless stopped; then for as long as it is paused."""
-        self._stop.wait(max(0.0, seconds))
-        self._go.wait()
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from console import audit, sql
-from console.actions.execute import Control
 from console.actions.maintain_plan import MaintainPlan, MaintainStep, Measures, measure, size_text
 from console.audit import Ledger
 from console.engines import Database, Timeouts, no_timeout
 from console.errors import ConsoleError
 from console.formats import numbered
+from console.plan import Control
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

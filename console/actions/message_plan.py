@@ -12,9 +12,7 @@ from console.catalog import Queue
 from console.formats import UNKNOWN, count, duration
 from console.monitor.filters import Filters
 from console.monitor.message import Message
-
-MANY_MESSAGES = 1_000
-"""More than these require the queue's name as confirmation."""
+from console.plan import MANY_MESSAGES
 
 
 class SelectedError(NamedTuple):

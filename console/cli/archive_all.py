@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from console.actions.message_plan import MANY_MESSAGES
 from console.audit import Outcome, Subject
 from console.catalog import Kind, every_queue
 from console.cli.context import Call
@@ -23,8 +22,8 @@ from console.pipeline.archive import job
 from console.pipeline.archive.job import ArchivePreview, ArchiveResult
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
+from console.plan import MANY_MESSAGES, Plan, Result, single_step
 from console.rights import Rights
-from console.verbs.verb import Plan, Result, single_step
 
 _NOTHING = (
     "nothing to archive: purged and archived messages stay for a time, for restore (--retention)"

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.actions.message_plan import MANY_MESSAGES
 from console.audit import Outcome
 from console.cli.context import (
     Call,
@@ -16,9 +15,9 @@ from console.cli.planned import carry_out
 from console.engines import Database
 from console.errors import UsageError
 from console.formats import bare_moment, megabytes, plain
+from console.plan import MANY_MESSAGES, Plan, Result
 from console.rights import Rights
 from console.rollup_files import default_lake
-from console.verbs.verb import Plan, Result
 
 if TYPE_CHECKING:
     from console.pipeline.lake import Lake

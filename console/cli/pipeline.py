@@ -22,9 +22,9 @@ from console.designs import Order
 from console.errors import ConsoleError, UsageError
 from console.forecast_files import name_of, zone_named
 from console.monitor.recording.recorder import folder
+from console.plan import Result
 from console.rights import Rights
 from console.rollup_files import default_lake
-from console.verbs.verb import Result
 
 if TYPE_CHECKING:
     from console.catalog import Queue

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import click
 
 from console import audit as auditing
-from console.actions.message_plan import MANY_MESSAGES
 from console.catalog import Queue, every_queue
 from console.cli.context import (
     ON_ONLY_PLANNED,
@@ -28,8 +27,8 @@ from console.errors import ConsoleError, interrupt_cause
 from console.formats import duration, plain
 from console.pipeline import PhaseProgress, launch, runs
 from console.pipeline.runs import RunFile
+from console.plan import MANY_MESSAGES, Plan, Result, single_step
 from console.verbs.pipeline import BY_NAME
-from console.verbs.verb import Plan, Result, single_step
 
 
 class JobPreview(Protocol):

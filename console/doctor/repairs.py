@@ -26,17 +26,10 @@ from console.filters import line_of
 from console.monitor.activity import Key
 from console.monitor.filters import Filters
 from console.monitor.owners import Evidence, owner_of, session_evidence
+from console.plan import Plan, Result, queue_plan, single_step
 from console.rights import Rights
 from console.verbs import get_verb
-from console.verbs.verb import (
-    Plan,
-    Result,
-    Target,
-    queue_plan,
-    single_step,
-    values_from_texts,
-    words_from_texts,
-)
+from console.verbs.verb import Target, values_from_texts, words_from_texts
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -225,7 +218,8 @@ class DoctorRepair(ABC):
             return Result(Outcome.DONE, tuple(self.run(target.database)), done=1)
 
         return queue_plan(
-            replace(target, queue=self.queue),
+            target.database,
+            self.queue,
             "doctor --fix",
             self.lines(target.database),
             single_step(run),

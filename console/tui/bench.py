@@ -14,14 +14,13 @@ from console.actions.bench import (
     RoundFinished,
     measure,
 )
-from console.actions.execute import Control
 from console.audit import Outcome
 from console.bench.candidate import Candidate, Load
 from console.bench.results import CandidateResult, log_bytes_per_message
 from console.bench.rounds import HEAD_START_SECONDS, RoundProgress
 from console.formats import numbered
+from console.plan import Control, OnProgress, Progress, Result
 from console.tui.open_connection import OpenConnection
-from console.verbs import verb as verbs
 from console.views.view import Column, or_unknown
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ class BenchRun:
     def work(self, conn: OpenConnection) -> "BenchWork":
         """The bench as an action run."""
 
-        def run(control: Control, on_progress: verbs.OnProgress) -> verbs.Result:
+        def run(control: Control, on_progress: OnProgress) -> Result:
             database = conn.database
             url = database.complete_url().render_as_string(hide_password=False)
             schema = database.product.default_schema
@@ -168,7 +167,7 @@ class BenchRun:
 
             def on_event(event: BenchEvent) -> None:
                 self.on_event(event)
-                on_progress(verbs.Progress(self.done, self.total or None, "bench"))
+                on_progress(Progress(self.done, self.total or None, "bench"))
 
             try:
                 self.complete = measure(task, control, on_event)
@@ -178,16 +177,14 @@ class BenchRun:
 
         return BenchWork(self, run)
 
-    def _result(self) -> verbs.Result:
+    def _result(self) -> Result:
         rounds = numbered(self.done, "round")
         if not self.complete:
-            return verbs.Result(
-                Outcome.STOPPED, (f"stopped after {rounds}; its queues are dropped",)
-            )
+            return Result(Outcome.STOPPED, (f"stopped after {rounds}; its queues are dropped",))
         bad = [result.label for result in self.results if not result.ok]
         if bad:
-            return verbs.Result(Outcome.FAILED, (f"NOT OK: {', '.join(bad)}",))
-        return verbs.Result(Outcome.DONE, (f"ok: {rounds}",))
+            return Result(Outcome.FAILED, (f"NOT OK: {', '.join(bad)}",))
+        return Result(Outcome.DONE, (f"ok: {rounds}",))
 
 
 @dataclass(frozen=True)
@@ -195,7 +192,7 @@ class BenchWork:
     """A bench as an action run."""
 
     bench_run: BenchRun
-    run: Callable[[Control, verbs.OnProgress], verbs.Result]
+    run: Callable[[Control, OnProgress], Result]
     verb: str = field(default="bench", init=False)
     count: int | None = field(default=None, init=False)
 

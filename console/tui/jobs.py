@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from textual.message import Message
 
 from console.errors import ConsoleError
+from console.plan import Control, OnProgress, Progress, Result
 from console.tui.findings import QueueKey
 from console.tui.text import plain
 
 if TYPE_CHECKING:
     from textual.app import App
     from textual.dom import DOMNode
-
-    from console.actions.execute import Control
-    from console.verbs.verb import OnProgress, Progress, Result
 
 T = TypeVar("T")
 
@@ -143,12 +141,6 @@ class Work(Protocol):
     def run(self) -> Callable[[Control, OnProgress], Result]: ...
 
 
-def _control() -> Control:
-    from console.actions.execute import Control  # noqa: PLC0415  # loaded when first needed
-
-    return Control()
-
-
 @dataclass
 class ActionRun:
     """One action. Its thread writes `progress`, `result` and `error`; screens only read them."""
@@ -160,7 +152,7 @@ class ActionRun:
     work: Work
     began_at: float
     """By the context's clock."""
-    control: Control = field(default_factory=_control)
+    control: Control = field(default_factory=Control)
     progress: Progress | None = None
     result: Result | None = None
     error: ConsoleError | None = None

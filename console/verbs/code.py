@@ -8,23 +8,12 @@ from console.actions import install as uninstalling
 from console.actions import maintain as maintaining
 from console.actions import maintain_plan, relay
 from console.actions import upgrade as upgrading
-from console.actions.execute import Control
 from console.audit import Ledger, Outcome
 from console.designs import design
 from console.formats import numbered
+from console.plan import Control, OnProgress, Plan, Progress, Result, queue_plan, single_step
 from console.verbs.parameters import Parameter, Placement, WholeNumber
-from console.verbs.verb import (
-    OnProgress,
-    Params,
-    Plan,
-    Progress,
-    Result,
-    Target,
-    Verb,
-    admin,
-    queue_plan,
-    single_step,
-)
+from console.verbs.verb import Params, Target, Verb, admin
 
 _SIZE = design("ring").option("size")
 
@@ -38,7 +27,8 @@ def _plan(verb: str, target: Target, values: Params) -> Plan:
         more = f"{found.too_many:,} more than {found.new_size:,} slots take"
         obstacles = (f"It holds {live}, {more}.",)
     return queue_plan(
-        target,
+        target.database,
+        target.queue,
         verb,
         found.lines(),
         partial(_relay, target, size),
@@ -107,7 +97,8 @@ def _plan_maintain(target: Target, values: Params) -> Plan:
     del values
     found = maintain_plan.plan(target.database, target.queue)
     return queue_plan(
-        target,
+        target.database,
+        target.queue,
         "maintain",
         found.lines(),
         partial(_maintain, target, found),
@@ -142,7 +133,8 @@ def _plan_upgrade(target: Target, values: Params) -> Plan:
     del values
     found = upgrading.plan(target.database, target.queue)
     return queue_plan(
-        target,
+        target.database,
+        target.queue,
         "upgrade",
         found.lines(),
         single_step(_upgrade, target),
@@ -167,7 +159,8 @@ def _plan_uninstall(target: Target, values: Params) -> Plan:
         lost = numbered(found.lost, "message")
         obstacles = (f"The queue still holds {lost}, which would be lost.",)
     return queue_plan(
-        target,
+        target.database,
+        target.queue,
         "uninstall",
         [*found.lines(), *(f"  REFUSED: {why} (--with-messages)" for why in obstacles)],
         single_step(_uninstall, target, keep_archive=keep, with_messages=with_messages),
@@ -202,7 +195,14 @@ def _plan_forget(target: Target, values: Params) -> Plan:
         f"forget {target.queue.label} (design {target.queue.design.name})",
         "  it leaves the catalog and this console; its table and messages stay unchanged",
     ]
-    return queue_plan(target, "forget", lines, single_step(_forget, target), stoppable=False)
+    return queue_plan(
+        target.database,
+        target.queue,
+        "forget",
+        lines,
+        single_step(_forget, target),
+        stoppable=False,
+    )
 
 
 def _forget(target: Target) -> Result:

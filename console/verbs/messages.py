@@ -7,13 +7,13 @@ from functools import partial
 from console import decisions
 from console.actions import archive, execute, requeue, reschedule, restore
 from console.actions import plan as planning
-from console.actions.execute import Control
 from console.actions.message_plan import Plan as MessagePlan
 from console.actions.plan import MessageAction
 from console.audit import Ledger, Outcome
 from console.catalog import Queue
 from console.errors import UsageError
 from console.formats import duration
+from console.plan import Control, OnProgress, Plan, Progress, Result
 from console.rights import Rights
 from console.verbs import sessions
 from console.verbs.parameters import (
@@ -31,16 +31,7 @@ from console.verbs.parameters import (
     Parameter,
     WholeNumber,
 )
-from console.verbs.verb import (
-    OnProgress,
-    Params,
-    Plan,
-    Progress,
-    Result,
-    Target,
-    Verb,
-    batching,
-)
+from console.verbs.verb import Params, Target, Verb, batching
 
 
 def _has_messages(queue: Queue) -> bool:

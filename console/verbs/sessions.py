@@ -4,30 +4,20 @@ from functools import partial
 
 from console.actions import broker
 from console.actions import end_session as ending
-from console.actions.execute import Control
 from console.audit import Outcome
 from console.errors import UsageError
 from console.formats import duration, numbered
+from console.plan import Control, OnProgress, Plan, Progress, Result, queue_plan, single_step
 from console.verbs.parameters import DURATION, Parameter, Placement
-from console.verbs.verb import (
-    OnProgress,
-    Params,
-    Plan,
-    Progress,
-    Result,
-    Target,
-    Verb,
-    batching,
-    queue_plan,
-    single_step,
-)
+from console.verbs.verb import Params, Target, Verb, batching
 
 
 def plan_switch(target: Target) -> Plan:
     """requeue of Service Broker: enable a queue that poison messages have disabled."""
     found = broker.plan_switch(target.database, target.queue)
     return queue_plan(
-        target,
+        target.database,
+        target.queue,
         "requeue",
         found.lines(),
         single_step(_switch_on, target),
@@ -50,7 +40,8 @@ def plan_end(target: Target, values: Params) -> Plan:
     """release of Service Broker: end finished conversations that hold nothing."""
     found = broker.plan_conversations(target.database, target.queue)
     return queue_plan(
-        target,
+        target.database,
+        target.queue,
         "release",
         found.lines(),
         partial(_end_conversation, target, found, batching(values).batch),
@@ -89,10 +80,18 @@ def _plan(target: Target, values: Params) -> Plan:
     if (found.session.transaction_seconds or 0.0) < (values["older"] or 0.0):
         lines.append(f"  its transaction is younger than {duration(values['older'])}: skipped")
         return queue_plan(
-            target, "end-session", lines, single_step(_skipped, found), needed=False, data=data
+            target.database,
+            target.queue,
+            "end-session",
+            lines,
+            single_step(_skipped, found),
+            needed=False,
+            data=data,
         )
     run = partial(_end, target, found)
-    return queue_plan(target, "end-session", lines, run, stoppable=False, data=data)
+    return queue_plan(
+        target.database, target.queue, "end-session", lines, run, stoppable=False, data=data
+    )
 
 
 def _skipped(found: ending.EndPlan) -> Result:

@@ -13,7 +13,7 @@ from console import sql
 from console.actions import execute, plan, rows
 from console.actions.adopt import adopt
 from console.actions.archive import Archive, Purge
-from console.actions.execute import Batching, Control, Progress
+from console.actions.execute import Batching, Progress
 from console.actions.plan import MessageAction
 from console.actions.requeue import Release, Requeue
 from console.actions.rows import QueueSelection, SelectionCriteria, Storage
@@ -25,6 +25,7 @@ from console.monitor.errors import error_groups
 from console.monitor.filters import Filters, parse
 from console.monitor.message import Message
 from console.monitor.scan_query import MessageSource
+from console.plan import Control
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import read_messages

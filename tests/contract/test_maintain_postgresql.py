@@ -7,7 +7,6 @@ import psycopg
 import pytest
 
 from console import audit
-from console.actions.execute import Control
 from console.actions.maintain import StepResult, maintain
 from console.actions.maintain_plan import (
     IndexMeasure,
@@ -18,6 +17,7 @@ from console.actions.maintain_plan import (
 from console.designs import DESIGNS
 from console.engines import open_database
 from console.engines.product import Timeouts
+from console.plan import Control
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.message_actions import entries

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from console.actions import MOST_BATCH
-from console.actions.execute import CANARY, Batching, Control
+from console.actions.execute import CANARY, Batching
 from console.actions.message_plan import Plan
 from console.actions.plan import _Count
 from console.audit import ImbalanceError, Ledger
@@ -17,6 +17,7 @@ from console.designs import design
 from console.errors import UsageError
 from console.monitor.filters import NOTHING, Filters
 from console.monitor.message import Message
+from console.plan import Control
 
 COUNTS = st.dictionaries(st.sampled_from("abc"), st.integers(1, 1000), max_size=3)
 

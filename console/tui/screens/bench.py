@@ -24,6 +24,7 @@ from console.bench.report import (
 )
 from console.bench.results import comparisons
 from console.errors import ConsoleError, RefusedError
+from console.plan import Confirmation
 from console.rights import Rights
 from console.tui.bench import (
     COLUMNS,
@@ -56,7 +57,7 @@ from console.tui.widgets.charts import RATES, Chart, ChartTime, Curve, Drawing
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.plan_pane import PlanPane
 from console.verbs.trials import BENCH, bench_request
-from console.verbs.verb import Confirmation, values_from_texts, words_from_texts
+from console.verbs.verb import values_from_texts, words_from_texts
 
 _LEAST_SPAN_SECONDS = 20.0
 _ROOM_FOR_ALL = 36

@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from console.errors import ConsoleError
+from console.plan import Confirmation
 from console.tui.context import Context
 from console.tui.dialogs.verbs import acting_lines, view_of
 from console.tui.findings import QueueKey
@@ -22,7 +23,6 @@ from console.tui.text import TextView, describe_error, plain
 from console.tui.widgets.field import Form
 from console.tui.widgets.plan_pane import PlanPane
 from console.verbs.parameters import Parameter
-from console.verbs.verb import Confirmation
 
 T = TypeVar("T")
 

@@ -14,6 +14,7 @@ from console.catalog import Queue, look_up
 from console.engines import Product
 from console.errors import ConsoleError, RefusedError
 from console.filters import line_of
+from console.plan import Plan
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog
 from console.tui.findings import QueueKey
@@ -23,7 +24,7 @@ from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import TextView, plain
 from console.tui.widgets.plan_pane import PlanPane, ProgressView
 from console.verbs import get_verb
-from console.verbs.verb import Plan, Target, Verb, equivalent_command, values_from_texts
+from console.verbs.verb import Target, Verb, equivalent_command, values_from_texts
 
 
 class PlannedScreen(FormScreen):
