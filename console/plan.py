@@ -66,9 +66,11 @@ class Result:
     done: int = 0
     """Messages, steps, conversations; 1 where the verb is about the queue or a session."""
     queue_removed: bool = False
+    problem: str = ""
+    """Why it failed, or ended early; empty: it did not."""
     stopped_by_canary: bool = False
     """The canary's messages failed, or had no result in time."""
-    data: Mapping[str, object] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
     """For --json."""
 
 
@@ -167,7 +169,7 @@ class Plan:
     """Whether the obstacle is only an option that is missing: reported after the confirmation."""
     next_step: str = ""
     """What removes the obstacles."""
-    data: Mapping[str, object] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
     """For --json."""
     about: tuple[str, str] = ("queue", "")
     """What it is about, and its name, which confirms it; without a name, the queue."""
@@ -231,3 +233,19 @@ def single_step(
 ) -> Callable[[Control, OnProgress], Result]:
     """The `run` of a plan with one step: no progress, and nothing can stop it."""
     return lambda _, __: do(*args, **kwargs)
+
+
+def waiting_step(
+    waits_for: str, do: Callable[P, Result], *args: P.args, **kwargs: P.kwargs
+) -> Callable[[Control, OnProgress], Result]:
+    """The same, which says first what it waits for."""
+
+    def run(_: Control, on_progress: OnProgress) -> Result:
+        on_progress(Progress(0, None, f"waiting {waits_for}"))
+        return do(*args, **kwargs)
+
+    return run
+
+
+FOR_CALLERS = "for open transactions of its callers"
+"""What a step waits for that needs a queue for itself."""

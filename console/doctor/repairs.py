@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from console import audit, sql
-from console.actions import maintain, maintain_plan
+from console.actions import maintain, maintenance
 from console.audit import Ledger, Outcome
 from console.catalog import Queue
 from console.doctor import row_scan
@@ -232,7 +232,7 @@ class CreateMissing(DoctorRepair):
     """Creates missing indexes, keys and constraints, online where the server can."""
 
     queue: Queue
-    steps: tuple[maintain_plan.MaintainStep, ...]
+    steps: tuple[maintenance.MaintainStep, ...]
     waits: str = ""
     """For how long callers have to wait, if known."""
 
@@ -257,15 +257,15 @@ class CreateMissing(DoctorRepair):
         if done.outcome is Outcome.FAILED:
             raise ConsoleError(
                 f"Could not {self.summary}.",
-                why="; ".join(line.strip() for line in done.lines()[1:]),
+                why="; ".join(line.strip() for line in done.lines[1:]),
                 next_step=f"What is left: {command(self.queue, 'doctor')}; who holds the table: "
                 f"{command(self.queue, 'waits')}",
             )
-        return done.lines()
+        return done.lines
 
-    def _planned(self, database: Database) -> maintain_plan.MaintainPlan:
-        measures = maintain_plan.measure(database, self.queue)
-        return maintain_plan.MaintainPlan(self.queue, measures, self.steps)
+    def _planned(self, database: Database) -> maintenance.Maintenance:
+        measures = maintenance.measure(database, self.queue)
+        return maintenance.Maintenance(self.queue, measures, self.steps)
 
 
 NO_PAYLOAD = "the payload is missing: its row in the table of payloads no longer exists"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from console import decisions
-from console.actions import archive, execute, requeue, reschedule, restore
+from console.actions import archive, broker, execute, requeue, reschedule, restore
 from console.actions import plan as planning
 from console.actions.message_plan import Plan as MessagePlan
 from console.actions.plan import MessageAction
@@ -15,7 +15,6 @@ from console.errors import UsageError
 from console.formats import duration
 from console.plan import Control, OnProgress, Plan, Progress, Result
 from console.rights import Rights
-from console.verbs import sessions
 from console.verbs.parameters import (
     BATCH,
     CANARY,
@@ -121,7 +120,7 @@ def _requeue(target: Target, values: Params) -> MessageAction:
 
 def _plan_requeue(target: Target, values: Params) -> Plan:
     if target.queue.design.waits_itself:
-        return sessions.plan_switch(target)
+        return broker.plan_enable(target.database, target.queue)
     return _message_plan(_requeue)(target, values)
 
 
@@ -137,7 +136,7 @@ def _release(target: Target, values: Params) -> MessageAction:
 
 def _plan_release(target: Target, values: Params) -> Plan:
     if target.queue.design.waits_itself:
-        return sessions.plan_end(target, values)
+        return broker.plan_end(target.database, target.queue, batching(values).batch)
     return _message_plan(_release)(target, values)
 
 

@@ -10,7 +10,7 @@ import click
 from console.actions import subscribe as subscribing
 from console.audit import Outcome
 from console.formats import numbered
-from console.plan import Control, OnProgress, Plan, Progress, Result, queue_plan
+from console.plan import FOR_CALLERS, Plan, Result, queue_plan, waiting_step
 from console.verbs.parameters import Parameter, Placement
 from console.verbs.verb import Params, Target, Verb, admin
 
@@ -108,10 +108,7 @@ def _planned(
     data: Mapping[str, object],
     **more: Any,
 ) -> Plan:
-    def run(_: Control, on_progress: OnProgress) -> Result:
-        on_progress(Progress(0, None, "waiting for open transactions of its callers"))
-        return do()
-
+    run = waiting_step(FOR_CALLERS, do)
     data = {"queue": target.queue.name, "schema": target.queue.schema, **data}
     return queue_plan(
         target.database,

@@ -22,7 +22,7 @@ from console.actions import (
     adopt,
     broker,
     execute,
-    maintain_plan,
+    maintenance,
     pause,
     plan,
     pop,
@@ -152,7 +152,7 @@ def use_everything(database: Database, variant: Variant, *, acts: bool) -> None:
             assert overdue(connection, queue).messages == 0
     if variant.design.flow is Flow.NUMBERS:
         relay.relay(database, queue, None)
-        relay.plan(database, queue, None)
+        relay.plan(database, queue)
     finish_some(client)
     taken: list[PoppedMessage] = []
     assert read_page(database, queue, payload_bytes=10).messages
@@ -168,7 +168,7 @@ def use_everything(database: Database, variant: Variant, *, acts: bool) -> None:
     assert probe(database, [queue]) is not None
     assert ConsumerWatch(database).sample([queue], {})
     assert not upgrade.plan(database, queue).needed
-    assert maintain_plan.plan(database, queue).measures.tables
+    assert maintenance.find(database, queue).measures.tables
     estimate_depths(client)
     if acts:
         act(client)
@@ -205,8 +205,8 @@ def act(client: Client) -> None:
         run(client, Release(source, stuck_after_seconds=0.0, force=True))
         uninstall(other.database, other.queue, keep_archive=False, with_messages=True)
     if queue.design.waits_itself:
-        assert not broker.enable_queue(client.database, queue).needed
-        broker.end_conversations(client.database, broker.plan_conversations(client.database, queue))
+        assert not broker.enable_queue(client.database, queue).done
+        broker.plan_end(client.database, queue).run_to_end()
     if "reschedule" in queue.verbs:
         client.push(client.payload(9))
         run(client, Reschedule(source, at=datetime(2020, 1, 1, tzinfo=UTC)))
@@ -304,7 +304,7 @@ def block_a_relay(database: Database, variant: Variant) -> None:
     client.push(client.payload(0))
     with database.transaction("pop") as connection:
         pop.pop_many(connection, queue, 1)
-        blockers = relay.plan(database, queue, None).blockers
+        blockers = relay.measure(database, queue)[1]
         if "sessions" not in database.capabilities.missing:
             (blocker,) = [found for found in blockers if found.state == "idle in transaction"]
             assert "in transaction for" in blocker.line

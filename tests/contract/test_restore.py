@@ -163,7 +163,7 @@ def test_an_id_that_is_taken_is_replaced(client: Client) -> None:
     client.push_many(client.payloads(*range(70, 75)))
     assert len(client.drain(2)) >= 5
     if "relay" in client.queue.verbs:
-        measure = relay.plan(client.database, client.queue, None).measure
+        measure, _ = relay.measure(client.database, client.queue)
         assert (measure.parked, measure.voids) == (0, 0)
 
 
