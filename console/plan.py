@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, Protocol
 
 from console import audit, catalog
 from console.audit import Ledger, Outcome, Subject
-from console.catalog import Queue
+from console.catalog import Queue, every_queue
 from console.engines import Database
 from console.errors import RefusedError
 from console.formats import plain
@@ -249,3 +249,29 @@ def waiting_step(
 
 FOR_CALLERS = "for open transactions of its callers"
 """What a step waits for that needs a queue for itself."""
+
+
+def job_plan(
+    subject: Subject,
+    lines: Sequence[str],
+    run: Callable[[], Result],
+    data: Mapping[str, Any],
+    *,
+    queue: Queue | None = None,
+    about: tuple[str, str] = ("queue", ""),
+    rows: int = 0,
+    production: bool = False,
+) -> Plan:
+    """The plan of a job of the pipeline: of a `queue`, or `about` something else.
+
+    Of many rows, or in production, the name has to be given."""
+    return Plan(
+        subject,
+        every_queue() if queue is None else queue,
+        tuple(lines),
+        requires_name=rows > MANY_MESSAGES or production,
+        run=single_step(run),
+        stoppable=False,
+        data=data,
+        about=about,
+    )

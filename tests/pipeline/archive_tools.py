@@ -56,7 +56,7 @@ def run(
     **how: Any,
 ) -> list[job.ArchiveResult]:
     """`how`: on_progress, connections (3: one session deletes)."""
-    offered = job.preview(client.database, client.queue, lake, request)
+    offered = job.find(client.database, client.queue, lake, request)
     sizes = job.Sizes(part=part_rows, batch=batch)
     return job.archive(client.database, offered, lake, tasks or LocalTasks(), sizes=sizes, **how)
 
