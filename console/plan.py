@@ -60,7 +60,8 @@ class Control:
 class Result:
     outcome: Outcome
     lines: tuple[str, ...]
-    ledger: Ledger | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+    """Of messages; empty where it moves none."""
     action_id: int | None = None
     """In the audit."""
     done: int = 0

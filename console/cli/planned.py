@@ -286,7 +286,7 @@ class _Lines:
         self._words = ""
 
     def show(self, now: Progress) -> None:
-        if now.round is not None and now.round.ledger is not None:
+        if now.round is not None:
             done = now.round.ledger.out
             self._call.answer({"result": now.round.data}, [f"{self._plan.verb}d {done:,}"])
         elif self._plan.rounds or (now.total is not None and now.ledger is None):

@@ -23,8 +23,8 @@ from console.actions import (
     broker,
     execute,
     maintenance,
+    message_action,
     pause,
-    plan,
     pop,
     push,
     relay,
@@ -34,12 +34,12 @@ from console.actions.adopt import forget
 from console.actions.archive import Purge
 from console.actions.canary import CanaryTracker
 from console.actions.install import install, missing_requirement, uninstall
-from console.actions.message_plan import SelectedError
-from console.actions.plan import MessageAction
+from console.actions.message_action import MessageAction
 from console.actions.pop import Finish, PoppedMessage
 from console.actions.requeue import Release, RequeueTo
 from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
+from console.actions.selected import SelectedError
 from console.designs import DESIGNS, LIBRARIES, Flow, Order, designs_on
 from console.engines import Database
 from console.errors import UsageError
@@ -194,7 +194,9 @@ def act(client: Client) -> None:
         )
         for message in client.pop_many(2)[:1]:
             client.fail(message, "no")
-        action_plan = plan.make(client.database, Release(source, stuck_after_seconds=0.0))
+        action_plan = message_action.select(
+            client.database, Release(source, stuck_after_seconds=0.0)
+        )
         assert any(line.startswith("alive: ") for line in action_plan.consequences)
         tracker = CanaryTracker(source)
         gone = str(UUID(int=0)) if source.id_type in {"uuid", "uniqueidentifier"} else "0"
@@ -232,7 +234,7 @@ def make_decisions(client: Client) -> None:
 
 
 def run(client: Client, action: MessageAction) -> None:
-    action_plan = plan.make(client.database, action)
+    action_plan = message_action.select(client.database, action)
     done = execute.execute(client.database, action, action_plan)
     assert done.ledger.out == action_plan.count > 0
 

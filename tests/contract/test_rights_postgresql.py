@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from console import catalog
-from console.actions import execute, maintain, maintenance, plan, relay
+from console.actions import execute, maintain, maintenance, message_action, relay
 from console.actions.adopt import adopt
 from console.actions.install import uninstall
 from console.actions.restore import Restore
@@ -262,7 +262,7 @@ def test_a_reader_can_plan_what_only_an_operator_can_execute(site: Site, name: s
     verbs = prepare(owners)
     for verb in verbs:
         action = action_for(client, verb)
-        planned = plan.make(client.database, action)
+        planned = message_action.select(client.database, action)
         assert planned.count > 0
         with pytest.raises(RefusedError):
             execute.execute(client.database, action, planned)
@@ -273,11 +273,11 @@ def test_a_reader_can_plan_what_only_an_operator_can_execute(site: Site, name: s
             action.apply(connection, planned.sample, 1)
     for verb in verbs:
         action = action_for(operator, verb)
-        planned = plan.make(operator.database, action, parse(["limit=1"]))
+        planned = message_action.select(operator.database, action, parse(["limit=1"]))
         done = execute.execute(operator.database, action, planned)
         assert (done.outcome, done.ledger.out) == (Outcome.DONE, 1), verb
     back = Restore(action_for(operator, "purge").source)
-    done = execute.execute(operator.database, back, plan.make(operator.database, back))
+    done = execute.execute(operator.database, back, message_action.select(operator.database, back))
     assert (done.outcome, done.ledger.out) == (Outcome.DONE, 1)
 
 

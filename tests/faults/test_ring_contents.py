@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.sql import SQL
 
-from console.actions import execute, plan
+from console.actions import execute, message_action
 from console.actions.install import contents, uninstall
 from console.actions.restore import Restore
 from console.catalog import installed_queue
@@ -205,7 +205,9 @@ def test_a_content_without_a_slot_is_moved_into_the_archive(make: Make) -> None:
     ring.relay()
     with ring.database.transaction("look", read_only=True) as reading:
         restoring = Restore(MessageSource.of(reading, ring.queue), reason=reason)
-    done = execute.execute(ring.database, restoring, plan.make(ring.database, restoring))
+    done = execute.execute(
+        ring.database, restoring, message_action.select(ring.database, restoring)
+    )
     assert (done.ledger.out, done.ledger.into) == (2, 2)
     assert payloads(ring.drain()) == ["one", "two"]
     assert findings_by_code(ring) == {}

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from console import sql
-from console.actions import plan
+from console.actions import message_action
 from console.actions.restore import RESERVED, Restore
 from console.engines import Timeouts, open_database
 from console.errors import BusyError, RefusedError
@@ -59,7 +59,7 @@ def test_restore_says_which_rows_are_on_their_way(filled: Client, lake: Lake) ->
     stop_at(filled, lake, "verify")
     with filled.database.transaction("read the queue", read_only=True) as connection:
         action = Restore(MessageSource.of(connection, filled.queue), popped=True)
-    planned = plan.make(filled.database, action, parse([]))
+    planned = message_action.select(filled.database, action, parse([]))
     assert planned.excluded == {RESERVED: 30}
     assert job.cancel(filled.database, filled.queue, lake) == 30
     assert restore_popped(filled) == 30
