@@ -54,7 +54,7 @@ class BenchRequest:
     """Above 0: only a ring with this many subscribers, compared with as many rings."""
 
 
-class BenchPlan:
+class BenchCandidates:
     """The candidates, and what provides the queue of each."""
 
     def __init__(
@@ -291,11 +291,11 @@ def main() -> int:
 def _measure(task: BenchTask, report: Callable[[BenchEvent], None]) -> None:
     database = open_database(task.url, timeouts=TIMEOUTS, label=task.label)
     try:
-        plan = BenchPlan(database, task.schema, task.load, report)
-        entrants = plan.entrants(task.wanted)
-        candidates = tuple(entrant.candidate for entrant in entrants)
-        report(BenchStarted(environment_of(database, embedded=False), candidates))
-        plan.run(
+        candidates = BenchCandidates(database, task.schema, task.load, report)
+        entrants = candidates.entrants(task.wanted)
+        names = tuple(entrant.candidate for entrant in entrants)
+        report(BenchStarted(environment_of(database, embedded=False), names))
+        candidates.run(
             entrants,
             lambda one, figures: report(RoundFinished(one.candidate, figures)),
             live=report,

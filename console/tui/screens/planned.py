@@ -57,8 +57,8 @@ class PlannedScreen(FormScreen):
             yield TextView(id="result-text")
 
     def show_first_stage(self) -> None:
-        if self.running is not None and isinstance(self.running.work, Plan):
-            self.planned = self.running.work
+        if self.running is not None and isinstance(self.running.plan, Plan):
+            self.planned = self.running.plan
         super().show_first_stage()
 
     def focus_stage(self) -> None:
@@ -165,7 +165,7 @@ def _on_finished(app: App[None], context: Context) -> Callable[[ActionRun], None
             if isinstance(screen, PlannedScreen):
                 screen.update_progress()
         context.sample_now()
-        if running.work.verb not in {"uninstall", "forget", "install", "adopt"}:
+        if running.plan.verb not in {"uninstall", "forget", "install", "adopt"}:
             context.navigator.examine(running.key)
 
     return on_finished

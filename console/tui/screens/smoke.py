@@ -114,8 +114,8 @@ class SmokeScreen(FormScreen):
         self._key = key
         self._conn = context.conn(key)
         self._trial: Trial | None = None
-        if running is not None and isinstance(running.work, SmokeWork):
-            self._trial = running.work.trial
+        if running is not None and isinstance(running.plan, SmokeWork):
+            self._trial = running.plan.trial
 
     def compose_fields(self) -> ComposeResult:
         yield Field("how", "test", choices=_HOW, value=self._how, help=_HELP[self._how])

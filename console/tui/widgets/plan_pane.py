@@ -150,7 +150,7 @@ class ProgressView(TextView):
     def draw(self, running: ActionRun, now: float) -> None:
         progress = running.progress
         done = 0 if progress is None else progress.done
-        total = running.work.count if progress is None else progress.total
+        total = running.plan.count if progress is None else progress.total
         text = Text()
         text.append(f"{running.name}{running.state}\n\n", style_of(self, "strong"))
         if total:
