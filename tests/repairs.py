@@ -5,8 +5,9 @@ from dataclasses import replace
 from console.doctor.finding import Repair
 from console.engines import Database
 from console.monitor.limits import DEFAULTS, Thresholds
+from console.plan import Plan
 from console.rights import Rights
-from console.verbs.verb import Plan, Target
+from console.verbs.verb import Target
 
 _IMPATIENT = replace(DEFAULTS, stuck_after_seconds=0.05)
 

@@ -43,7 +43,7 @@ class CandidateTable:
 
 
 @dataclass(frozen=True)
-class Preview:
+class CandidateQueue:
     """A table read as a queue, with nothing recorded."""
 
     queue: Queue
@@ -89,7 +89,7 @@ def candidate(table: CandidateTable, of: Design, roles: Mapping[str, str]) -> Qu
 
 def preview_of_library(
     database: Database, found: libraries.DiscoveredTable, name: str, part: str, masks: Masks = ()
-) -> Preview:
+) -> CandidateQueue:
     """The same for a library's table. Blocking; errors are in the preview."""
     of, table = found.of, found.table
     queue = libraries.queue_of(of, table, name, table.queue or part)
@@ -97,11 +97,11 @@ def preview_of_library(
         with database.transaction("read a library's table", read_only=True) as connection:
             queue = libraries.candidate(connection, of, table, name, part)
     except ConsoleError as error:
-        return Preview(queue, errors=(error,))
+        return CandidateQueue(queue, errors=(error,))
     return preview(database, queue, masks)
 
 
-def preview(database: Database, queue: Queue, masks: Masks = ()) -> Preview:
+def preview(database: Database, queue: Queue, masks: Masks = ()) -> CandidateQueue:
     """Read a table as the queue that it would be. Blocking; errors are in the preview."""
     errors: list[ConsoleError] = []
     messages: tuple[Message, ...] = ()
@@ -116,7 +116,7 @@ def preview(database: Database, queue: Queue, masks: Masks = ()) -> Preview:
         figures = snapshot(sample, database.label)
     except ConsoleError as error:
         errors.append(error)
-    return Preview(queue, messages, figures, tuple(errors))
+    return CandidateQueue(queue, messages, figures, tuple(errors))
 
 
 def guess(of: Design, found: Sequence[Column]) -> dict[str, str]:

@@ -7,21 +7,21 @@ Also here: the selection of archived messages, for restore, in the order of thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from console import audit, sql
-from console.actions import broker, execute, plan
+from console.actions import broker
 from console.actions.availability import require_archive, require_verb
-from console.actions.execute import Batching, Control, Result
-from console.actions.message_plan import Plan
-from console.actions.plan import MessageAction, RowAction
+from console.actions.execute import Batching, execute
+from console.actions.message_action import MessageAction, RowAction, select
 from console.actions.pop import require_subscriber
 from console.actions.rows import Selection, SelectionCriteria
-from console.audit import Ledger
-from console.catalog import Kind
+from console.actions.selected import SelectedMessages
+from console.audit import Ledger, Outcome
+from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.engines import Database, Session
 from console.errors import BusyError, ConnectionFailedError, RefusedError
@@ -33,6 +33,7 @@ from console.monitor.sample import take_sample
 from console.monitor.scan_query import MessageSource, scope_of, values_of, yes_no
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest
 from console.monitor.snapshot import snapshot
+from console.plan import Control, OnProgress, Progress, Result
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -90,7 +91,9 @@ class Purge(RowAction):
     def bound(self, action_id: int) -> dict[str, object]:
         return {} if self._permanently else {"reason": self._reason, "action_id": action_id}
 
-    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+    def consequences(
+        self, session: Session, selected: SelectedMessages
+    ) -> tuple[list[str], list[str]]:
         del session
         queue = self.source.queue
         if self._permanently:
@@ -105,9 +108,9 @@ class Purge(RowAction):
             )
         if queue.design.waits_itself:
             lines.append("each conversation waits for the duration of a batch")
-        if queue.design.flow is Flow.NUMBERS and plan.by_state.get("ready"):
+        if queue.design.flow is Flow.NUMBERS and selected.by_state.get("ready"):
             lines.append("their slots are free at once; pops step over their numbers")
-            if plan.count > _VOIDS_AT_ONCE:
+            if selected.count > _VOIDS_AT_ONCE:
                 lines.append(
                     f"a pop steps over at most {_VOIDS_AT_ONCE:,} numbers and then returns nothing "
                     "once; a relay afterwards avoids that"
@@ -116,57 +119,50 @@ class Purge(RowAction):
 
 
 # Archiving round the clock, as Zabir does: finished messages leave in small batches, for ever.
-# Each round makes a new plan with a new cut-off, and is skipped while the queue is busy.
-
-
-@dataclass(frozen=True)
-class ArchiveRound:
-    result: Result | None = None
-    skipped: str = ""
-    """Why it did nothing."""
+# Each round selects anew, with a new cut-off, and is skipped while the queue is busy.
 
 
 def rounds(
     database: Database,
     action: MessageAction,
     filters: Filters,
-    *,
     every_seconds: float,
     hot_above: int | None,
     batching: Batching,
     control: Control,
-    on_round: Callable[[ArchiveRound], None],
-) -> None:
+    on_progress: OnProgress,
+) -> Result:
     """Until `control` stops it. A lost connection or a held lock costs only one round.
 
     `hot_above`: a round is skipped while more messages are ready.
     """
+    total = Ledger()
     while not control.stopped:
+        done: Result | None = None
         try:
-            on_round(_round(database, action, filters, hot_above, batching, control))
+            if not (skipped := _why_skipped(database, action.source.queue, hot_above)):
+                selected = select(database, action, filters)
+                if selected.count:
+                    done = execute(database, action, selected, batching, control)
+                    total += done.ledger
+                else:
+                    skipped = "nothing to archive"
         except (BusyError, ConnectionFailedError) as error:
-            on_round(ArchiveRound(skipped=error.why or error.what))
+            skipped = error.why or error.what
+        on_progress(Progress(total.out, None, skipped or "archiving", total, done))
         control.wait(every_seconds)
+    return Result(Outcome.STOPPED, (f"archived {total.out:,} until it was stopped",), total)
 
 
-def _round(
-    database: Database,
-    action: MessageAction,
-    filters: Filters,
-    hot_above: int | None,
-    batching: Batching,
-    control: Control,
-) -> ArchiveRound:
-    queue = action.source.queue
-    if hot_above is not None:
-        (seen,) = take_sample(database, only=[queue]).queues
-        ready = snapshot(seen, database.label).ready
-        if ready is not None and ready > hot_above:
-            return ArchiveRound(skipped=f"{ready:,} messages are ready, more than {hot_above:,}")
-    made = plan.make(database, action, filters)
-    if not made.count:
-        return ArchiveRound(skipped="nothing to archive")
-    return ArchiveRound(execute.execute(database, action, made, batching=batching, control=control))
+def _why_skipped(database: Database, queue: Queue, hot_above: int | None) -> str:
+    """Why a round does nothing; empty: it does."""
+    if hot_above is None:
+        return ""
+    (seen,) = take_sample(database, only=[queue]).queues
+    ready = snapshot(seen, database.label).ready
+    if ready is not None and ready > hot_above:
+        return f"{ready:,} messages are ready, more than {hot_above:,}"
+    return ""
 
 
 class Archive(RowAction):
@@ -190,8 +186,10 @@ class Archive(RowAction):
     def bound(self, action_id: int) -> dict[str, object]:
         return {"reason": self._reason, "action_id": action_id}
 
-    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        del session, plan
+    def consequences(
+        self, session: Session, selected: SelectedMessages
+    ) -> tuple[list[str], list[str]]:
+        del session, selected
         return [f"they go into {self.source.queue.name}_archive; restore brings them back"], []
 
 

@@ -13,7 +13,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from console import object_names, processes
-from console.actions.execute import Control
 from console.actions.install import remove, require_server, scratch_queue
 from console.bench import peers as others
 from console.bench import queues
@@ -32,6 +31,7 @@ from console.bench.server import Environment, environment_of
 from console.designs import designs_on
 from console.engines import Database, Timeouts, open_database
 from console.errors import ConsoleError, UsageError
+from console.plan import Control
 
 TIMEOUTS = Timeouts(statement_seconds=120.0, lock_seconds=60.0)
 """Creating and dropping a ring of a million slots takes a while."""
@@ -54,7 +54,7 @@ class BenchRequest:
     """Above 0: only a ring with this many subscribers, compared with as many rings."""
 
 
-class BenchPlan:
+class BenchCandidates:
     """The candidates, and what provides the queue of each."""
 
     def __init__(
@@ -291,11 +291,11 @@ def main() -> int:
 def _measure(task: BenchTask, report: Callable[[BenchEvent], None]) -> None:
     database = open_database(task.url, timeouts=TIMEOUTS, label=task.label)
     try:
-        plan = BenchPlan(database, task.schema, task.load, report)
-        entrants = plan.entrants(task.wanted)
-        candidates = tuple(entrant.candidate for entrant in entrants)
-        report(BenchStarted(environment_of(database, embedded=False), candidates))
-        plan.run(
+        candidates = BenchCandidates(database, task.schema, task.load, report)
+        entrants = candidates.entrants(task.wanted)
+        names = tuple(entrant.candidate for entrant in entrants)
+        report(BenchStarted(environment_of(database, embedded=False), names))
+        candidates.run(
             entrants,
             lambda one, figures: report(RoundFinished(one.candidate, figures)),
             live=report,

@@ -8,25 +8,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from console import audit, catalog, sql
+from console import audit, sql
 from console.actions import BATCH
 from console.actions.availability import require_verb
-from console.actions.execute import Control
-from console.actions.message_plan import MANY_MESSAGES
 from console.actions.rows import CHANGED, Moved, Storage, scope
-from console.audit import Ledger
+from console.audit import Ledger, Outcome
 from console.catalog import Kind, Queue
 from console.engines import Database, retry_transient
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.figures import COUNTED
+from console.formats import numbered
 from console.monitor.filters import Filters
 from console.monitor.message import Message
 from console.monitor.rates import BrokerHealth, health
 from console.monitor.scan_query import MessageSource
+from console.plan import (
+    MANY_MESSAGES,
+    Control,
+    OnProgress,
+    Plan,
+    Progress,
+    Result,
+    is_production,
+    queue_plan,
+    single_step,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -61,131 +72,116 @@ def receive(
     return Ledger(len(chosen), moved.taken_out, moved.put_in, skipped=skipped)
 
 
-@dataclass(frozen=True)
-class SwitchPlan:
-    queue: Queue
-    health: BrokerHealth
-    requires_queue_name: bool
-
-    @property
-    def needed(self) -> bool:
-        return not (self.health.is_receive_enabled and self.health.is_enqueue_enabled)
-
-    def lines(self) -> list[str]:
-        if not self.needed:
-            return [f"requeue {self.queue.label}: the queue is enabled, there is nothing to do"]
-        return [
-            f"requeue {self.queue.label}: the queue is disabled and is enabled again",
-            "  ALTER QUEUE ... WITH STATUS = ON; no message is moved or changed",
-            "  messages waiting to be sent to it are then delivered",
-            "  if a poison message disabled it, that message is popped next: "
-            "five more rollbacks of its pop disable the queue again",
-        ]
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "verb": "requeue",
-            "queue": self.queue.name,
-            "schema": self.queue.schema,
-            "is_receive_enabled": self.health.is_receive_enabled,
-            "is_enqueue_enabled": self.health.is_enqueue_enabled,
-            "needed": self.needed,
-            "confirmation": "name" if self.requires_queue_name else "y",
-        }
+def plan_enable(database: Database, queue: Queue) -> Plan:
+    """requeue: enable a queue that poison messages have disabled."""
+    found = _health(database, queue)
+    lines = [
+        f"requeue {queue.label}: the queue is disabled and is enabled again",
+        "  ALTER QUEUE ... WITH STATUS = ON; no message is moved or changed",
+        "  messages waiting to be sent to it are then delivered",
+        "  if a poison message disabled it, that message is popped next: "
+        "five more rollbacks of its pop disable the queue again",
+    ]
+    if found.enabled:
+        lines = [f"requeue {queue.label}: the queue is enabled, there is nothing to do"]
+    return queue_plan(
+        database,
+        queue,
+        "requeue",
+        lines,
+        single_step(enable_queue, database, queue),
+        needed=not found.enabled,
+        stoppable=False,
+        data=_enabled_as_json(queue, found, production=is_production(database)),
+    )
 
 
-def plan_switch(database: Database, queue: Queue) -> SwitchPlan:
-    _require_broker(queue, "requeue")
-    with database.transaction(f"read the queue {queue.name!r}") as connection:
-        production = database.production or catalog.is_production(connection)
-        return SwitchPlan(queue, health(connection, queue), production)
-
-
-def enable_queue(database: Database, queue: Queue) -> SwitchPlan:
-    """Enable the queue if it is disabled; its health afterwards."""
-    planned = plan_switch(database, queue)
-    if not planned.needed:
-        return planned
+def enable_queue(database: Database, queue: Queue) -> Result:
+    """Enable the queue if it is disabled; its data are of its health afterwards."""
+    found, production = _health(database, queue), is_production(database)
+    if found.enabled:
+        data = _enabled_as_json(queue, found, production=production)
+        return Result(Outcome.DONE, (f"{queue.label} was already enabled",), data=data)
     subject = audit.Subject.of(database, queue, "requeue", detail="the queue is enabled")
     with audit.recorded(database, f"enable the queue {queue.name!r}", subject) as act:
         sql.run(act.connection, f"{queue.design.name}.enable", queue.scope(database.product))
         found = health(act.connection, queue)
-        if not (found.is_receive_enabled and found.is_enqueue_enabled):
+        if not found.enabled:
             raise RefusedError(
                 f"The queue {queue.name!r} is still disabled.", why=found.problem(None)
             )
-    return replace(planned, health=found)
+    data = _enabled_as_json(queue, found, production=production)
+    return Result(Outcome.DONE, (f"{queue.label} is enabled",), done=1, data=data)
 
 
-@dataclass(frozen=True)
-class ConversationsPlan:
-    queue: Queue
-    connection: str
-    conversations: int
-    """Counted to 10,001."""
-    production: bool
-
-    @property
-    def requires_queue_name(self) -> bool:
-        return self.production or self.conversations > MANY_MESSAGES
-
-    def lines(self) -> list[str]:
-        count = f"{self.conversations:,}"
-        if self.conversations > COUNTED:
-            count = f"more than {COUNTED:,}"
-        return [
-            f"release {self.queue.label}: {count} conversations were ended by the other side",
-            "  ended or broken, with nothing left to pop or send: they are ended here too",
-            "  one that a consumer holds is not included: see waits, and end-session",
-        ]
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "verb": "release",
-            "queue": self.queue.name,
-            "schema": self.queue.schema,
-            "count": self.conversations,
-            "confirmation": "name" if self.requires_queue_name else "y",
-        }
-
-    @property
-    def subject(self) -> audit.Subject:
-        queue, detail = self.queue, "conversations ended by the other side"
-        return audit.Subject(
-            "release",
-            queue.schema,
-            queue.name,
-            self.connection,
-            planned=self.conversations,
-            detail=detail,
-        )
+def _health(database: Database, queue: Queue) -> BrokerHealth:
+    _require_broker(queue, "requeue")
+    with database.transaction(f"read the queue {queue.name!r}") as connection:
+        return health(connection, queue)
 
 
-def plan_conversations(database: Database, queue: Queue) -> ConversationsPlan:
+def _enabled_as_json(
+    queue: Queue, found: BrokerHealth, *, production: bool
+) -> Mapping[str, object]:
+    return {
+        "verb": "requeue",
+        "queue": queue.name,
+        "schema": queue.schema,
+        "is_receive_enabled": found.is_receive_enabled,
+        "is_enqueue_enabled": found.is_enqueue_enabled,
+        "needed": not found.enabled,
+        "confirmation": "name" if production else "y",
+    }
+
+
+def plan_end(database: Database, queue: Queue, batch: int = BATCH) -> Plan:
+    """release: end conversations that the other side has ended and that hold nothing."""
     _require_broker(queue, "release")
     with database.transaction(f"read the queue {queue.name!r}") as connection:
-        production = database.production or catalog.is_production(connection)
-        conversations = sql.value(
+        count = sql.value(
             connection, int, f"{queue.design.name}.finished_conversations", queue.scope(connection)
         )
-    return ConversationsPlan(queue, database.label, conversations, production)
+    shown = f"{count:,}" if count <= COUNTED else f"more than {COUNTED:,}"
+    plan = queue_plan(
+        database,
+        queue,
+        "release",
+        [
+            f"release {queue.label}: {shown} conversations were ended by the other side",
+            "  ended or broken, with nothing left to pop or send: they are ended here too",
+            "  one that a consumer holds is not included: see waits, and end-session",
+        ],
+        partial(end_conversations, database, queue, count, batch),
+        requires_name=count > MANY_MESSAGES,
+        needed=count > 0,
+        count=count,
+    )
+    data = {
+        "verb": "release",
+        "queue": queue.name,
+        "schema": queue.schema,
+        "count": count,
+        "confirmation": "name" if plan.requires_name else "y",
+    }
+    return replace(plan, data=data)
 
 
 def end_conversations(
     database: Database,
-    planned: ConversationsPlan,
-    *,
-    batch: int = BATCH,
-    control: Control | None = None,
-    progress: Callable[[int], None] = lambda _: None,
-) -> Ledger:
+    queue: Queue,
+    planned: int,
+    batch: int,
+    control: Control,
+    on_progress: OnProgress,
+) -> Result:
     """End the finished conversations in batches, each one transaction; records the outcome."""
-    queue, control = planned.queue, control or Control()
     doing, statement = f"end conversations of {queue.name!r}", f"{queue.design.name}.end_finished"
-    ledger, outcome = Ledger(), audit.Outcome.STOPPED
+    subject = audit.Subject.of(database, queue, "release", "conversations ended by the other side")
+    subject = replace(subject, planned=planned)
+    ledger, outcome = Ledger(), Outcome.STOPPED
     with database.session(doing) as session:
         with session.transaction(doing) as connection:
-            record = audit.ActionRecord.begin(connection, planned.subject)
+            record = audit.ActionRecord.begin(connection, subject)
 
         def once() -> Ledger:
             with session.transaction(doing) as connection:
@@ -194,30 +190,31 @@ def end_conversations(
                 record.batch(connection, counted := Ledger(ended, ended, ended))
             return counted
 
-        def end(outcome: audit.Outcome, problem: str = "") -> None:
+        def end(outcome: Outcome, problem: str = "") -> None:
             with session.transaction(doing) as connection:
                 record.end(connection, outcome, problem)
             record.log_locally(outcome, ledger, problem)
 
         try:
-            while outcome is not audit.Outcome.DONE and not control.stopped:
+            while outcome is not Outcome.DONE and not control.stopped:
                 ended = retry_transient(once)
                 ledger += ended
-                progress(ledger.out)
+                on_progress(Progress(ledger.out, planned))
                 if ended.out < batch:
-                    outcome = audit.Outcome.DONE
+                    outcome = Outcome.DONE
                 else:
                     control.wait(0.0)
         except ConnectionFailedError as error:
-            record.log_locally(audit.Outcome.FAILED, ledger, str(error))
+            record.log_locally(Outcome.FAILED, ledger, str(error))
             raise
         except (ConsoleError, KeyboardInterrupt) as error:
             stopped = isinstance(error, KeyboardInterrupt)
             why = str(error) or "interrupted"
-            end(audit.Outcome.STOPPED if stopped else audit.Outcome.FAILED, why)
+            end(Outcome.STOPPED if stopped else Outcome.FAILED, why)
             raise
         end(outcome)
-    return ledger
+    line = f"{queue.label}: {numbered(ledger.out, 'conversation')} ended"
+    return Result(outcome, (line,), ledger, done=ledger.out, data={"ended": ledger.out})
 
 
 def _require_broker(queue: Queue, verb: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from console import audit, sql
 from console.actions.availability import require_verb
-from console.audit import Ledger
+from console.audit import Ledger, Outcome
 from console.catalog import Queue
 from console.designs import Flow
 from console.engines import Database
@@ -29,10 +29,12 @@ from console.monitor.activity import (
     sample_activity,
     writing,
 )
+from console.plan import Plan, Result, queue_plan, single_step, waiting_step
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+VERB = "end-session"
 WAIT_SECONDS = 10.0
 """How long to wait, by default, until the session has disconnected."""
 _POLL_SECONDS = 0.1
@@ -50,7 +52,9 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class EndPlan:
+class SessionAtQueue:
+    """A session that holds rows of a queue, or blocks one that works on it."""
+
     queue: Queue
     session: Session
     identity: Identity
@@ -66,6 +70,11 @@ class EndPlan:
     @property
     def label(self) -> str:
         return self.session.label
+
+    @property
+    def objects(self) -> str:
+        """In which it holds rows."""
+        return ", ".join(dict.fromkeys(lock.object for lock in self.holds))
 
     def lines(self) -> list[str]:
         session = self.session
@@ -84,7 +93,7 @@ class EndPlan:
         if session.query:
             lines.append(f"  last statement: {session.query}")
         if self.holds:
-            held = f"  holds rows in {_objects(self.holds)} for {session.held_for}"
+            held = f"  holds rows in {self.objects} for {session.held_for}"
             lines.append(f"{held}: a rollback brings them back")
         if self.holds and self.queue.design.flow is Flow.NUMBERS:
             lines.append(
@@ -102,36 +111,6 @@ class EndPlan:
             "holds": sorted({lock.object for lock in self.holds}),
             "blocks": list(self.blocks),
             **self.session.as_json(),
-        }
-
-
-@dataclass(frozen=True)
-class EndSessionResult:
-    plan: EndPlan
-    action_id: int | None
-    changed_meanwhile: bool = False
-    """Skipped: by then it was another session, or in another transaction."""
-    disconnected: bool = False
-    """False: terminated, but its rollback is still running."""
-
-    def lines(self) -> list[str]:
-        plan = self.plan
-        if self.changed_meanwhile:
-            return [f"{plan.label} has changed since the plan: skipped"]
-        if not self.disconnected:
-            return [f"{plan.label} was terminated; its rollback is still running"]
-        came_back = f"; what it held in {_objects(plan.holds)} is released" if plan.holds else ""
-        return [f"{plan.label} is terminated{came_back}"]
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "queue": self.plan.queue.name,
-            "schema": self.plan.queue.schema,
-            "session": self.plan.session.key,
-            "action_id": self.action_id,
-            "changed_meanwhile": self.changed_meanwhile,
-            "ended": self.disconnected,
-            "freed": sorted({lock.object for lock in self.plan.holds}) if self.disconnected else [],
         }
 
 
@@ -154,13 +133,13 @@ def describe_holder(session: Session, queue: Queue) -> str:
     return f"{session.label} ({session.who}) {held}"
 
 
-def plan(database: Database, queue: Queue, name: str) -> EndPlan:
+def find(database: Database, queue: Queue, name: str) -> SessionAtQueue:
     """`name`: a session id, or the name of a prepared transaction. Changes nothing.
 
     UsageError where there is none; RefusedError where it has nothing to do with the queue, or is
     the console's own.
     """
-    require_verb(queue, "end-session")
+    require_verb(queue, VERB)
     objects = find_objects(database, [queue])
     activity = sample_activity(database, objects)
     prepared = any(session.key == name for session in activity.sessions)
@@ -187,30 +166,47 @@ def plan(database: Database, queue: Queue, name: str) -> EndPlan:
             why="It holds no locks on it and blocks no session that works on it.",
             next_step="See which do: dbq-console waits",
         )
-    return EndPlan(queue, session, identity, holds, blocks)
+    return SessionAtQueue(queue, session, identity, holds, blocks)
 
 
-def end_session(database: Database, planned: EndPlan) -> EndSessionResult:
+def plan(database: Database, queue: Queue, name: str, least_seconds: float = 0.0) -> Plan:
+    """`least_seconds`: of its transaction; a younger one is another, and is skipped."""
+    held = find(database, queue, name)
+    lines, data = held.lines(), held.as_json()
+    if (held.session.transaction_seconds or 0.0) < least_seconds:
+        lines.append(f"  its transaction is younger than {duration(least_seconds)}: skipped")
+        words = f"{held.label} was skipped: its transaction is younger, so it is another one"
+        skip = single_step(Result, Outcome.DONE, (words,))
+        return queue_plan(database, queue, VERB, lines, skip, needed=False, data=data)
+    run = waiting_step("until it has ended", end_session, database, held)
+    return queue_plan(database, queue, VERB, lines, run, stoppable=False, data=data)
+
+
+def end_session(database: Database, held: SessionAtQueue) -> Result:
     """Terminate the session if its transaction is still the same; wait until it has disconnected.
 
-    RefusedError where this login may not.
+    Stopped: by then it was another session, or in another transaction. RefusedError where this
+    login may not.
     """
-    doing = f"end {planned.label}"
-    detail = f"{planned.label} of {planned.session.user or '?'}"
-    subject = audit.Subject.of(database, planned.queue, "end-session", detail)
+    doing = f"end {held.label}"
+    detail = f"{held.label} of {held.session.user or '?'}"
+    subject = audit.Subject.of(database, held.queue, VERB, detail)
     with database.transaction(doing) as connection:
         record = audit.ActionRecord.begin(connection, subject)
-    ended = EndSessionResult(planned, record.action_id)
-    outcome, problem = audit.Outcome.FAILED, "interrupted"
+    disconnected = False
+    outcome, problem = Outcome.FAILED, "interrupted"
     try:
-        if not _terminate(database, doing, planned, WAIT_SECONDS):
-            outcome, problem = audit.Outcome.STOPPED, "has changed since the plan: skipped"
-            ended = EndSessionResult(planned, record.action_id, changed_meanwhile=True)
+        if not _terminate(database, doing, held, WAIT_SECONDS):
+            outcome, problem = Outcome.STOPPED, "has changed since the plan: skipped"
+            line = f"{held.label} {problem}"
         else:
-            disconnected = _wait_until_disconnected(database, planned, WAIT_SECONDS)
-            outcome = audit.Outcome.DONE
-            problem = "" if disconnected else "its rollback is still running"
-            ended = EndSessionResult(planned, record.action_id, disconnected=disconnected)
+            disconnected = _wait_until_disconnected(database, held, WAIT_SECONDS)
+            outcome, problem = Outcome.DONE, ""
+            freed = f"; what it held in {held.objects} is released" if held.holds else ""
+            line = f"{held.label} is terminated{freed}"
+            if not disconnected:
+                problem = "its rollback is still running"
+                line = f"{held.label} was terminated; {problem}"
     except ConsoleError as error:
         problem = str(error)
         raise
@@ -219,7 +215,17 @@ def end_session(database: Database, planned: EndPlan) -> EndSessionResult:
         with database.transaction(doing) as connection:
             record.end(connection, outcome, detail)
         record.log_locally(outcome, Ledger(), detail)
-    return ended
+    changed = outcome is Outcome.STOPPED
+    data = {
+        "queue": held.queue.name,
+        "schema": held.queue.schema,
+        "session": held.session.key,
+        "action_id": record.action_id,
+        "changed_meanwhile": changed,
+        "ended": disconnected,
+        "freed": sorted({lock.object for lock in held.holds}) if disconnected else [],
+    }
+    return Result(outcome, (line,), action_id=record.action_id, done=int(not changed), data=data)
 
 
 def _identity(database: Database, name: str, *, prepared: bool) -> Identity | None:
@@ -265,13 +271,13 @@ def _waiting_for(activity: Activity, queue: Queue, key: Key) -> Iterator[Key]:
                 left += found.blocked_by if found else ()
 
 
-def _terminate(database: Database, doing: str, planned: EndPlan, wait_seconds: float) -> bool:
+def _terminate(database: Database, doing: str, held: SessionAtQueue, wait_seconds: float) -> bool:
     """False: its identity has changed."""
-    name = str(planned.session.key)
-    with database.autocommit(doing, needs_session=planned.prepared) as connection:
-        if planned.prepared:
+    name = str(held.session.key)
+    with database.autocommit(doing, needs_session=held.prepared) as connection:
+        if held.prepared:
             # Not atomic: no engine rolls one back on a condition.
-            if _identity_in(connection, name, prepared=True) != planned.identity:
+            if _identity_in(connection, name, prepared=True) != held.identity:
                 return False
             sql.run(connection, "sessions.end_prepared", sql.Scope({"session": name}))
             return True
@@ -280,28 +286,24 @@ def _terminate(database: Database, doing: str, planned: EndPlan, wait_seconds: f
             bool,
             "sessions.end_session",
             session=name,
-            started=planned.identity.started,
-            transaction_started=planned.identity.transaction_started,
+            started=held.identity.started,
+            transaction_started=held.identity.transaction_started,
             # The rest is for the locks; and a statement has its own time-out.
             seconds=min(wait_seconds, database.timeouts.statement_seconds) / 2,
         )
     return bool(terminated)
 
 
-def _wait_until_disconnected(database: Database, planned: EndPlan, wait_seconds: float) -> bool:
-    objects = find_objects(database, [planned.queue])
-    name, key = str(planned.session.key), planned.session.key
+def _wait_until_disconnected(database: Database, held: SessionAtQueue, wait_seconds: float) -> bool:
+    objects = find_objects(database, [held.queue])
+    name, key = str(held.session.key), held.session.key
     deadline = time.monotonic() + wait_seconds
     while True:
-        there = _identity(database, name, prepared=planned.prepared) == planned.identity
+        there = _identity(database, name, prepared=held.prepared) == held.identity
         if not there:
             session = sample_activity(database, objects).by_key.get(key)
-            if session is None or not writing(session, planned.queue, objects):
+            if session is None or not writing(session, held.queue, objects):
                 return True
         if time.monotonic() >= deadline:
             return False
         time.sleep(_POLL_SECONDS)
-
-
-def _objects(locks: tuple[Lock, ...]) -> str:
-    return ", ".join(dict.fromkeys(lock.object for lock in locks))

@@ -1,22 +1,21 @@
-"""Run a plan in batches: each is one transaction, checked, counted and audited.
+"""Run an action in batches: each is one transaction, checked, counted and audited.
 
 A run can be paused, stopped or cut off at any point: what was committed is in the audit, the rest
 is untouched, and running the same action again finishes it.
 """
 
 import random
-import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain, repeat
 
 from console.actions import BATCH, MOST_BATCH
 from console.actions.canary import CanaryResults, CanaryTracker, CanaryVerdict
-from console.actions.message_plan import Plan
-from console.actions.plan import MessageAction, require_possible
+from console.actions.message_action import MessageAction, require_possible
 from console.actions.rows import ErrorSelection, Selection, SelectionCriteria
-from console.audit import ActionRecord, Ledger, Outcome
+from console.actions.selected import SelectedMessages
+from console.audit import ActionRecord, Ledger, Outcome, Subject
 from console.engines import Database, Session, retry_transient, time_limit
 from console.errors import (
     BusyError,
@@ -27,6 +26,7 @@ from console.errors import (
 )
 from console.formats import duration, numbered
 from console.monitor.message import Message
+from console.plan import Control, OnProgress, Progress, Result
 
 CANARY = (1, 10)
 """Sizes of the first batches with a canary."""
@@ -66,97 +66,6 @@ class Batching:
         return size if self.rate is None else max(1, min(size, round(self.rate)))
 
 
-class Control:
-    """Pauses and stops a run, from any thread."""
-
-    def __init__(self) -> None:
-        self._stop = threading.Event()
-        self._go = threading.Event()
-        self._go.set()
-
-    def pause(self) -> None:
-        """After the current batch, until `resume`."""
-        self._go.clear()
-
-    def resume(self) -> None:
-        self._go.set()
-
-    def stop(self) -> None:
-        """After the current batch; also while paused."""
-        self._stop.set()
-        self._go.set()
-
-    @property
-    def stopped(self) -> bool:
-        return self._stop.is_set()
-
-    @property
-    def paused(self) -> bool:
-        return not self._go.is_set()
-
-    def wait(self, seconds: float) -> None:
-        """Wait, unless stopped; then for as long as it is paused."""
-        self._stop.wait(max(0.0, seconds))
-        self._go.wait()
-
-
-@dataclass(frozen=True)
-class Progress:
-    planned: int
-    ledger: Ledger
-    batches: int
-    waiting_for: str = ""
-    """Between two batches."""
-
-
-@dataclass(frozen=True)
-class Result:
-    plan: Plan
-    action_id: int | None
-    outcome: Outcome
-    ledger: Ledger
-    seconds: float
-    problem: str = ""
-    """Why it ended early."""
-    verdict: CanaryVerdict | None = None
-    """None: no canary, or nothing to wait for."""
-    canary_results: CanaryResults = field(default_factory=CanaryResults)
-
-    @property
-    def stopped_by_canary(self) -> bool:
-        return self.verdict in {CanaryVerdict.FAILED, CanaryVerdict.UNKNOWN}
-
-    def as_json(self) -> dict[str, object]:
-        canary = {"verdict": self.verdict, **self.canary_results.as_json()}
-        return {
-            "verb": self.plan.verb,
-            "queue": self.plan.queue.name,
-            "schema": self.plan.queue.schema,
-            "action_id": self.action_id,
-            "outcome": self.outcome.value,
-            "planned": self.plan.count,
-            "selected": self.ledger.selected,
-            "done": self.ledger.out,
-            "skipped": dict(self.ledger.skipped),
-            "failed": dict(self.ledger.failed),
-            "seconds": round(self.seconds, 3),
-            "problem": self.problem,
-            "canary": None if self.verdict is None else canary,
-        }
-
-    def lines(self) -> list[str]:
-        ledger = self.ledger
-        action = "" if self.action_id is None else f", action {self.action_id}"
-        lines = [
-            f"{self.plan.verb} {self.plan.queue.label}: {self.outcome.value}{action}",
-            f"  {ledger.out:,} of {self.plan.count:,} done, {ledger.skipped_count:,} skipped, "
-            f"{ledger.failed_count:,} failed",
-        ]
-        lines += [f"  skipped {n:,}: {why}" for why, n in ledger.skipped.items()]
-        lines += [f"  failed {n:,}: {why}" for why, n in ledger.failed.items()]
-        return lines + ([f"  {self.problem}"] if self.problem else [])
-
-
 _MOST_NAMED = 3
 
 
@@ -166,40 +75,37 @@ def _named(ids: Sequence[str]) -> str:
     return f"{noun} {', '.join(ids[:_MOST_NAMED])}{more}"
 
 
-def with_canary(plan: Plan, action: MessageAction, batching: Batching) -> Plan:
-    """The plan, which also says what its canary does."""
-    if not batching.canary:
-        return plan
-    steps = "1, then 10, then the rest"
-    if action.tracker is None:
-        return replace(
-            plan, canary=f"{steps}, without a verdict: {plan.verb} has no results to wait for"
-        )
-    share = batching.canary_share
-    some = f"more than {share:.0%} fail" if share else "one fails"
-    text = (
-        f"{steps}; after 1 and after 10 it waits up to {duration(batching.canary_wait)} for their "
-        f"results, and stops if {some}, or one is not known by then"
+def subject_of(database: Database, action: MessageAction, selected: SelectedMessages) -> Subject:
+    queue = action.source.queue
+    return Subject(
+        action.verb,
+        queue.schema,
+        queue.name,
+        database.label,
+        selected.filters.words,
+        selected.cutoff,
+        selected.count,
+        selected.detail,
     )
-    return replace(plan, canary=text)
 
 
 def execute(
     database: Database,
     action: MessageAction,
-    plan: Plan,
-    *,
+    selected: SelectedMessages,
     batching: Batching | None = None,
     control: Control | None = None,
-    progress: Callable[[Progress], None] = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> Result:
-    """Act on the messages of the plan, and on no others.
+    """Act on the selected messages, and on no others.
 
-    RefusedError where the plan has obstacles; ImbalanceError and errors of the database end it.
+    RefusedError where there are obstacles; ImbalanceError and errors of the database end it.
     """
-    require_possible(plan)
-    run = _Run(database, action, plan, batching or Batching(), control or Control(), progress)
-    return run.all() if plan.count else run.nothing()
+    require_possible(action, selected)
+    run = _Run(
+        database, action, selected, batching or Batching(), control or Control(), on_progress
+    )
+    return run.all() if selected.count else run.nothing()
 
 
 class _Run:
@@ -207,18 +113,19 @@ class _Run:
         self,
         database: Database,
         action: MessageAction,
-        plan: Plan,
+        selected: SelectedMessages,
         batching: Batching,
         control: Control,
-        progress: Callable[[Progress], None],
+        on_progress: OnProgress,
     ) -> None:
         self._database = database
         self._action = action
-        self._plan = plan
+        self._queue = action.source.queue
+        self._selected = selected
         self._batching = batching
         self._control = control
-        self._progress = progress
-        self._doing = f"{plan.verb} messages of {plan.queue.name!r}"
+        self._on_progress = on_progress
+        self._doing = f"{action.verb} messages of {self._queue.name!r}"
         self._ledger = Ledger()
         self._uncommitted = Ledger()
         """Of the batch whose commit is not confirmed."""
@@ -231,6 +138,10 @@ class _Run:
         self._canary_results = CanaryResults()
         self._started = time.monotonic()
 
+    @property
+    def _subject(self) -> Subject:
+        return subject_of(self._database, self._action, self._selected)
+
     def nothing(self) -> Result:
         return self._result(None, Outcome.DONE)
 
@@ -238,7 +149,7 @@ class _Run:
         """Run every batch, then record the outcome."""
         with self._database.session(self._doing) as session:
             with session.transaction(self._doing) as connection:
-                record = ActionRecord.begin(connection, self._plan.subject)
+                record = ActionRecord.begin(connection, self._subject)
             problem = ""
             try:
                 outcome = self._batches_of(session, record)
@@ -260,7 +171,7 @@ class _Run:
         record.log_locally(outcome, self._ledger, detail)
 
     def _detail(self, problem: str) -> str:
-        return "; ".join(text for text in (self._plan.detail, problem) if text)
+        return "; ".join(text for text in (self._selected.detail, problem) if text)
 
     def _cut_off(self, record: ActionRecord, error: ConnectionFailedError) -> ConnectionFailedError:
         """The same error, saying how far the run came, checked where the database is reachable."""
@@ -279,9 +190,9 @@ class _Run:
             )
         else:
             next_step = (
-                f"{self._ledger.out:,} of {self._plan.count:,} are done and in the audit (action "
-                f"{record.action_id}); the interrupted batch was rolled back. Run the same action "
-                "again once the database answers: it finishes the rest."
+                f"{self._ledger.out:,} of {self._selected.count:,} are done and in the audit "
+                f"(action {record.action_id}); the interrupted batch was rolled back. Run the same "
+                "action again once the database answers: it finishes the rest."
             )
         cut_off = error_type(error.what, why=error.why, next_step=next_step)
         record.log_locally(Outcome.FAILED, self._ledger, str(cut_off))
@@ -289,7 +200,7 @@ class _Run:
 
     def _checked_afterwards(self, record: ActionRecord, done: int) -> str:
         text = (
-            f"Checked afterwards: {done:,} of {self._plan.count:,} are done and in the audit "
+            f"Checked afterwards: {done:,} of {self._selected.count:,} are done and in the audit "
             f"(action {record.action_id}), the others are unchanged. Run the same action again to "
             "finish them."
         )
@@ -321,15 +232,40 @@ class _Run:
         return None
 
     def _result(self, action_id: int | None, outcome: Outcome) -> Result:
+        verb, ledger, planned = self._action.verb, self._ledger, self._selected.count
+        problem, verdict = self._why_ended(outcome), self._verdict
+        of = "" if action_id is None else f", action {action_id}"
+        lines = [
+            f"{verb} {self._queue.label}: {outcome.value}{of}",
+            f"  {ledger.out:,} of {planned:,} done, {ledger.skipped_count:,} skipped, "
+            f"{ledger.failed_count:,} failed",
+        ]
+        lines += [f"  skipped {n:,}: {why}" for why, n in ledger.skipped.items()]
+        lines += [f"  failed {n:,}: {why}" for why, n in ledger.failed.items()]
+        canary = {"verdict": verdict, **self._canary_results.as_json()}
         return Result(
-            self._plan,
-            action_id,
             outcome,
-            self._ledger,
-            time.monotonic() - self._started,
-            self._why_ended(outcome),
-            self._verdict,
-            self._canary_results,
+            tuple([*lines, f"  {problem}"] if problem else lines),
+            ledger,
+            action_id,
+            done=ledger.out,
+            problem=problem,
+            stopped_by_canary=verdict in {CanaryVerdict.FAILED, CanaryVerdict.UNKNOWN},
+            data={
+                "verb": verb,
+                "queue": self._queue.name,
+                "schema": self._queue.schema,
+                "action_id": action_id,
+                "outcome": outcome.value,
+                "planned": planned,
+                "selected": ledger.selected,
+                "done": ledger.out,
+                "skipped": dict(ledger.skipped),
+                "failed": dict(ledger.failed),
+                "seconds": round(time.monotonic() - self._started, 3),
+                "problem": problem,
+                "canary": None if verdict is None else canary,
+            },
         )
 
     def _why_ended(self, outcome: Outcome) -> str:
@@ -337,14 +273,14 @@ class _Run:
         return self._stopped or (cancelled if outcome is Outcome.STOPPED else "")
 
     def _batches_of(self, session: Session, record: ActionRecord) -> Outcome:
-        plan = self._plan
-        selection: Selection = ErrorSelection(plan.targets)
-        if not plan.targets:
+        selected = self._selected
+        selection: Selection = ErrorSelection(selected.targets)
+        if not selected.targets:
             criteria = SelectionCriteria(
-                self._database, session, plan.filters, plan.states, plan.cutoff
+                self._database, session, selected.filters, selected.states, selected.cutoff
             )
             selection = self._action.select(criteria)
-        left = plan.count
+        left = selected.count
         pending: list[Message] = []
         while left > 0 and not self._control.stopped and not self._stopped:
             size = min(self._batching.sizes(self._moving_batches), left)
@@ -358,13 +294,17 @@ class _Run:
             self._ledger += ledger
             self._batches += 1
             self._stopped = self._action.stop_reason(ledger)
-            self._progress(Progress(plan.count, self._ledger, self._batches))
+            self._report(f"{self._batches:,} batches")
             if ledger.out:
                 self._moving_batches += 1
                 self._judge(session)
             self._control.wait(self._rate_pause(ledger.selected, begun))
         early = self._stopped or (self._control.stopped and left > 0)
         return Outcome.STOPPED if early else Outcome.DONE
+
+    def _report(self, text: str) -> None:
+        done = self._ledger.selected
+        self._on_progress(Progress(done, self._selected.count, text, self._ledger))
 
     def _next(self, session: Session, selection: Selection, size: int) -> list[Message]:
         """The next messages that the action does not exclude; empty at the end."""
@@ -382,7 +322,7 @@ class _Run:
         try:
             return self._try_batch(session, record, chosen)
         except ConsoleError as error:
-            if not error.of_a_row or self._plan.count == 1:
+            if not error.of_a_row or self._selected.count == 1:
                 raise
             if len(chosen) == 1:
                 why = f"message {chosen[0].id or chosen[0].key}: {error.why}"
@@ -434,7 +374,7 @@ class _Run:
             if self._verdict is not None or left <= 0 or self._control.stopped:
                 break
             text = f"canary: waiting for the result of {numbered(len(results.waiting), 'message')}"
-            self._progress(Progress(self._plan.count, self._ledger, self._batches, text))
+            self._report(text)
             self._control.wait(min(left, next(pauses)))
         self._verdict = self._verdict or CanaryVerdict.UNKNOWN
         self._canary_results = results.after(self._canary_results)

@@ -82,7 +82,9 @@ class ExportRequest:
 
 
 @dataclass
-class Progress:
+class ExportState:
+    """How far an export is, as its file beside it has it."""
+
     of: dict[str, object]
     cutoff: str
     """In ISO 8601."""
@@ -99,7 +101,7 @@ class Progress:
 @dataclass(frozen=True)
 class Exported:
     path: Path
-    progress: Progress
+    progress: ExportState
     resumed: int
     """Messages that were in the file before."""
     only_locally: bool
@@ -134,7 +136,7 @@ def export(
             source = MessageSource.of(connection, queue)
             now = sql.value(connection, datetime, "actions.server_time")
         check_payload(source, request.filters)
-        progress = partial.begin(Progress(request.as_json(database.label), now.isoformat()))
+        progress = partial.begin(ExportState(request.as_json(database.label), now.isoformat()))
         before = progress.messages
         with _audited(database, request, progress) as only_locally:
             for count in _pages(database, session, source, request, partial, progress):
@@ -149,7 +151,7 @@ def _pages(
     source: MessageSource,
     request: ExportRequest,
     partial: _Partial,
-    progress: Progress,
+    progress: ExportState,
 ) -> Iterator[int]:
     parts = source.normalize(request.filters).each
     cutoff = datetime.fromisoformat(progress.cutoff)
@@ -185,7 +187,7 @@ def _pages(
 
 
 @contextmanager
-def _audited(database: Database, request: ExportRequest, progress: Progress) -> Iterator[bool]:
+def _audited(database: Database, request: ExportRequest, progress: ExportState) -> Iterator[bool]:
     """Audit an export of payloads before it begins and, with counts, after it; yields whether on
     this machine only."""
     if request.payload_bytes is None:
@@ -268,7 +270,7 @@ class _Partial:
                 next_step="Nothing was written: choose another name, or remove it.",
             )
 
-    def begin(self, new: Progress) -> Progress:
+    def begin(self, new: ExportState) -> ExportState:
         """The progress of an earlier call, to be resumed; else `new`."""
         found = new
         if self._state.exists() and os.fstat(self._descriptor).st_size:
@@ -278,9 +280,9 @@ class _Partial:
             os.lseek(self._descriptor, 0, os.SEEK_END)
         return found
 
-    def _earlier(self, new: Progress) -> Progress:
+    def _earlier(self, new: ExportState) -> ExportState:
         try:
-            found = Progress(**json.loads(self._state.read_text()))
+            found = ExportState(**json.loads(self._state.read_text()))
             same = found.of == new.of and os.fstat(self._descriptor).st_size >= found.bytes
         except (OSError, ValueError, TypeError, RecursionError):
             same = False
@@ -292,7 +294,7 @@ class _Partial:
             )
         return found
 
-    def write(self, found: Sequence[Message], progress: Progress, *, with_payload: bool) -> None:
+    def write(self, found: Sequence[Message], progress: ExportState, *, with_payload: bool) -> None:
         """Write a page, then the progress."""
         rows = [one.as_json(with_payload=with_payload) for one in found]
         if self.path.suffix == ".csv":

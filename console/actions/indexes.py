@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from console import relations, sql
 from console.actions import shipped
-from console.actions.maintain_plan import MaintainStep
+from console.actions.maintenance import MaintainStep
 from console.actions.shipped import unquoted
 from console.catalog import Kind, Queue
 from console.engines import Database, Product, product_of

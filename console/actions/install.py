@@ -7,86 +7,84 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from console import audit, catalog, object_names, relations, sql
 from console.actions import shipped
 from console.actions.push import signals_deferred
+from console.audit import Outcome
 from console.catalog import Kind, Queue
 from console.designs import Design
 from console.engines import Database, Product, product_of
 from console.errors import RefusedError, UsageError
 from console.formats import numbered
+from console.plan import Plan, Result, is_production, queue_plan, single_step
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
 @dataclass(frozen=True)
-class UninstallPlan:
-    """Counts are exact, at the moment of the plan."""
+class Contents:
+    """The messages of a queue. Counts are exact, at that moment."""
 
-    queue: Queue
     live: int
     claimed: int
     finished: int
     archived: int
-    keep_archive: bool
-    production: bool
 
-    @property
-    def lost(self) -> int:
-        kept = 0 if self.keep_archive else self.archived
+    def lost(self, *, keep_archive: bool) -> int:
+        """By an uninstall."""
+        kept = 0 if keep_archive else self.archived
         return self.live + self.claimed + self.finished + kept
 
-    @property
-    def detail(self) -> str:
-        """For the audit."""
-        kept = "kept" if self.keep_archive else "gone"
-        return (
-            f"design {self.queue.design.name}; {self.live} live, {self.claimed} claimed and "
-            f"{self.finished} finished messages gone, {self.archived} archived ones {kept}"
-        )
 
-    @property
-    def wants_with_messages(self) -> bool:
-        return self.lost > 0
-
-    def lines(self) -> list[str]:
-        lines = [
-            f"uninstall {self.queue.label} (design {self.queue.design.name}) with all its objects",
-            f"  {numbered(self.live, 'message')} not popped yet",
-        ]
-        if self.queue.finishes:
-            lines.append(
-                f"  {numbered(self.claimed, 'claimed message')}, {self.finished:,} finished or in "
-                "error"
-            )
-        where = "stay, listed as an archive" if self.keep_archive else "are dropped with it"
-        lines.append(f"  {numbered(self.archived, 'archived message')}: {where}")
-        if self.production:
-            lines.append("  PRODUCTION database")
-        return lines
-
-
-@dataclass(frozen=True)
-class _Contents:
-    live: int
-    claimed: int
-    finished: int
-    archived: int
-
-
-def plan(database: Database, queue: Queue, *, keep_archive: bool) -> UninstallPlan:
-    """Count what the queue holds. Changes nothing."""
+def plan(database: Database, queue: Queue, *, keep_archive: bool, with_messages: bool) -> Plan:
+    """What an uninstall removes. Changes nothing."""
     with database.transaction(f"read the queue {queue.name!r}") as connection:
-        return _plan(connection, database, queue, keep_archive=keep_archive)
+        found = contents(connection, queue)
+    lost = found.lost(keep_archive=keep_archive)
+    lines = [
+        f"uninstall {queue.label} (design {queue.design.name}) with all its objects",
+        f"  {numbered(found.live, 'message')} not popped yet",
+    ]
+    if queue.finishes:
+        lines.append(
+            f"  {numbered(found.claimed, 'claimed message')}, {found.finished:,} finished or in "
+            "error"
+        )
+    where = "stay, listed as an archive" if keep_archive else "are dropped with it"
+    lines.append(f"  {numbered(found.archived, 'archived message')}: {where}")
+    obstacles: tuple[str, ...] = ()
+    if lost and not with_messages:
+        why = f"The queue still holds {numbered(lost, 'message')}, which would be lost."
+        obstacles = (why,)
+        lines.append(f"  REFUSED: {why} (--with-messages)")
+    return queue_plan(
+        database,
+        queue,
+        "uninstall",
+        lines,
+        single_step(
+            uninstall, database, queue, keep_archive=keep_archive, with_messages=with_messages
+        ),
+        requires_name=True,
+        count=lost,
+        stoppable=False,
+        obstacles=obstacles,
+        needs_consent=True,
+        next_step=_CONSENT,
+        data=_removed(found, keep_archive=keep_archive, production=is_production(database)),
+    )
+
+
+_CONSENT = "Confirm that with --with-messages, or drain or archive them first."
 
 
 def uninstall(
     database: Database, queue: Queue, *, keep_archive: bool, with_messages: bool
-) -> UninstallPlan:
+) -> Result:
     """Remove the queue in one transaction, in which it is locked and counted again."""
     scope = queue.scope(database.product)
     subject = audit.Subject.of(database, queue, "uninstall")
@@ -94,12 +92,13 @@ def uninstall(
         connection = act.connection
         if queue.kind is Kind.INSTALLED:
             sql.run(connection, "common.lock_all", scope)
-        planned = _plan(connection, database, queue, keep_archive=keep_archive)
-        if planned.wants_with_messages and not with_messages:
+        found = contents(connection, queue)
+        production = database.production or catalog.is_production(connection)
+        lost = numbered(found.lost(keep_archive=keep_archive), "message")
+        if found.lost(keep_archive=keep_archive) and not with_messages:
             raise RefusedError(
-                f"The queue {queue.name!r} still holds {numbered(planned.lost, 'message')}, "
-                "which would be lost.",
-                next_step="Confirm that with --with-messages, or drain or archive them first.",
+                f"The queue {queue.name!r} still holds {lost}, which would be lost.",
+                next_step=_CONSENT,
             )
         if queue.kind is Kind.INSTALLED:
             sql.run(connection, f"{queue.design.name}.drop", scope)
@@ -110,28 +109,41 @@ def uninstall(
         else:
             sql.run(connection, "common.drop_archive", scope)
             sql.run(connection, "catalog.erase", scope)
-        act.detail = planned.detail
-    return planned
+        act.detail = (
+            f"design {queue.design.name}; {found.live} live, {found.claimed} claimed and "
+            f"{found.finished} finished messages gone, {found.archived} archived ones "
+            f"{'kept' if keep_archive else 'gone'}"
+        )
+    return Result(
+        Outcome.DONE,
+        (f"uninstalled {queue.label}; {lost} were lost with it",),
+        done=1,
+        queue_removed=not keep_archive,
+        data=_removed(found, keep_archive=keep_archive, production=production),
+    )
 
 
-def _plan(
-    connection: Connection, database: Database, queue: Queue, *, keep_archive: bool
-) -> UninstallPlan:
+def _removed(found: Contents, *, keep_archive: bool, production: bool) -> dict[str, object]:
+    return {
+        **asdict(found),
+        "keep_archive": keep_archive,
+        "production": production,
+        "lost": found.lost(keep_archive=keep_archive),
+    }
+
+
+def contents(connection: Connection, queue: Queue) -> Contents:
+    """UsageError for a queue that the console did not install."""
     if queue.kind is Kind.ADOPTED:
         raise UsageError(
             f"The queue {queue.name!r} was adopted, not installed.",
             why="The console did not create its table and does not drop it.",
             next_step=f"Take it out of the catalog: dbq-console forget {shlex.quote(queue.name)}",
         )
-    scope = queue.scope(database.product)
-    production = database.production or catalog.is_production(connection)
+    scope = queue.scope(connection)
     if queue.kind is Kind.ARCHIVE:
-        archived = sql.value(connection, int, "common.archived", scope)
-        return UninstallPlan(queue, 0, 0, 0, archived, keep_archive, production)
-    held = sql.row(connection, _Contents, f"{queue.design.name}.contents", scope)
-    return UninstallPlan(
-        queue, held.live, held.claimed, held.finished, held.archived, keep_archive, production
-    )
+        return Contents(0, 0, 0, sql.value(connection, int, "common.archived", scope))
+    return sql.row(connection, Contents, f"{queue.design.name}.contents", scope)
 
 
 def parts(product: Product, queue: Queue) -> list[str]:

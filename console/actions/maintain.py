@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from console import audit, sql
-from console.actions.execute import Control
-from console.actions.maintain_plan import MaintainPlan, MaintainStep, Measures, measure, size_text
-from console.audit import Ledger
+from console.actions import maintenance
+from console.actions.maintenance import MaintainStep, Maintenance, Measures, measure, size_text
+from console.audit import Ledger, Outcome
+from console.catalog import Queue
 from console.engines import Database, Timeouts, no_timeout
 from console.errors import ConsoleError
 from console.formats import numbered
+from console.plan import Control, OnProgress, Plan, Progress, Result, queue_plan
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -22,94 +25,108 @@ _HOURS_SECONDS = 6 * 3600.0
 """A statement time-out that no step reaches, and that every driver accepts."""
 
 
-@dataclass(frozen=True)
-class StepResult:
-    step: MaintainStep
-    problem: str = ""
-    """Why it failed; empty: it succeeded."""
-
-
-@dataclass(frozen=True)
-class Maintained:
-    plan: MaintainPlan
-    done: tuple[StepResult, ...]
-    after: Measures
-    action_id: int | None
-    outcome: audit.Outcome
-
-    def lines(self) -> list[str]:
-        lines = [f"maintain {self.plan.queue.label}: {self.outcome.value}"]
-        for one in self.done:
-            result = f"failed: {one.problem}" if one.problem else "done"
-            lines.append(f"  {one.step.what} {one.step.target}: {result}")
-        left = len(self.plan.steps) - len(self.done)
-        lines += [f"  {numbered(left, 'step')} not started"] if left else []
-        sizes = f"{size_text(self.plan.measures.pages)} before, {size_text(self.after.pages)} now"
-        before, now = self.plan.measures.dead_rows, self.after.dead_rows
-        return [*lines, f"  {sizes}; dead rows: ≈{before:,} before, ≈{now:,} now"]
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "queue": self.plan.queue.name,
-            "schema": self.plan.queue.schema,
-            "action_id": self.action_id,
-            "outcome": self.outcome.value,
-            "steps": [one.step.as_json() | {"problem": one.problem} for one in self.done],
-            "pages_before": self.plan.measures.pages,
-            "pages_after": self.after.pages,
-            "tables": [asdict(table) for table in self.after.tables],
-            "indexes": [asdict(index) for index in self.after.indexes],
-        }
+def plan(database: Database, queue: Queue) -> Plan:
+    """What is worth its work, by new measures."""
+    found = maintenance.find(database, queue)
+    return queue_plan(
+        database,
+        queue,
+        "maintain",
+        found.lines(),
+        partial(maintain, database, found),
+        needed=found.needed,
+        count=len(found.steps),
+        sql="\n\n".join(step.sql for step in found.steps),
+        data=found.as_json(),
+    )
 
 
 def maintain(
     database: Database,
-    planned: MaintainPlan,
-    *,
+    wanted: Maintenance,
     control: Control | None = None,
-    progress: Callable[[StepResult], None] = lambda _: None,
-) -> Maintained:
-    """Run the plan's steps, each on its own; a failed step does not end the others."""
-    queue = planned.queue
-    if not planned.steps:
-        return Maintained(planned, (), planned.measures, None, audit.Outcome.DONE)
-    control = control or Control()
+    on_progress: OnProgress = lambda _: None,
+) -> Result:
+    """Run the steps, each on its own; a failed step does not end the others."""
+    if not wanted.steps:
+        return _result(wanted, [], wanted.measures, None, Outcome.DONE)
+    queue, control = wanted.queue, control or Control()
     doing = f"maintain the queue {queue.name!r}"
     database.require_own_session(doing)
-    detail = ", ".join(f"{step.what} {step.target}" for step in planned.steps)
+    detail = ", ".join(step.name for step in wanted.steps)
     subject = audit.Subject.of(database, queue, "maintain", detail)
-    subject = replace(subject, planned=len(planned.steps))
+    subject = replace(subject, planned=len(wanted.steps))
     with database.transaction(doing) as connection:
         record = audit.ActionRecord.begin(connection, subject)
-    done: list[StepResult] = []
-    outcome, problem = audit.Outcome.FAILED, "interrupted"
+    problems: list[str] = []
+    """Of the steps so far; empty: it succeeded."""
+    outcome, problem = Outcome.FAILED, "interrupted"
     try:
-        for step in planned.steps:
+        for step in wanted.steps:
             control.wait(0)
             if control.stopped:
                 break
-            done.append(StepResult(step, _do(database, doing, step)))
-            progress(done[-1])
-        failed = [one for one in done if one.problem]
-        problem = "; ".join(f"{one.step.what} {one.step.target}: {one.problem}" for one in failed)
-        outcome = audit.Outcome.FAILED if failed else audit.Outcome.DONE
-        if len(done) < len(planned.steps):
-            outcome = audit.Outcome.STOPPED
+            problems.append(_do(database, doing, step))
+            on_progress(Progress(len(problems), len(wanted.steps), step.name))
+        problem = _problem(wanted, problems)
+        outcome = Outcome.FAILED if problem else Outcome.DONE
+        if len(problems) < len(wanted.steps):
+            outcome = Outcome.STOPPED
     finally:
-        ledger = _ledger(done)
+        ledger = _ledger(problems)
         with suppress(ConsoleError), database.transaction(doing) as connection:
             record.batch(connection, ledger)
             record.end(connection, outcome, "; ".join(text for text in (detail, problem) if text))
         record.log_locally(outcome, ledger, problem)
-    return Maintained(planned, tuple(done), measure(database, queue), record.action_id, outcome)
+    return _result(wanted, problems, measure(database, queue), record.action_id, outcome)
 
 
-def _ledger(done: Sequence[StepResult]) -> Ledger:
+def _problem(wanted: Maintenance, problems: Sequence[str]) -> str:
+    failed = zip(wanted.steps, problems, strict=False)
+    return "; ".join(f"{step.name}: {why}" for step, why in failed if why)
+
+
+def _result(
+    wanted: Maintenance,
+    problems: Sequence[str],
+    after: Measures,
+    action_id: int | None,
+    outcome: Outcome,
+) -> Result:
+    """`problems`: of each step that was begun."""
+    queue, before = wanted.queue, wanted.measures
+    begun = list(zip(wanted.steps, problems, strict=False))
+    lines = [f"maintain {queue.label}: {outcome.value}"]
+    lines += [f"  {step.name}: {f'failed: {why}' if why else 'done'}" for step, why in begun]
+    left = len(wanted.steps) - len(begun)
+    lines += [f"  {numbered(left, 'step')} not started"] if left else []
+    sizes = f"{size_text(before.pages)} before, {size_text(after.pages)} now"
+    dead = f"dead rows: ≈{before.dead_rows:,} before, ≈{after.dead_rows:,} now"
+    return Result(
+        outcome,
+        (*lines, f"  {sizes}; {dead}"),
+        action_id=action_id,
+        done=problems.count(""),
+        problem=_problem(wanted, problems),
+        data={
+            "queue": queue.name,
+            "schema": queue.schema,
+            "action_id": action_id,
+            "outcome": outcome.value,
+            "steps": [step.as_json() | {"problem": why} for step, why in begun],
+            "pages_before": before.pages,
+            "pages_after": after.pages,
+            "tables": [asdict(table) for table in after.tables],
+            "indexes": [asdict(index) for index in after.indexes],
+        },
+    )
+
+
+def _ledger(problems: Sequence[str]) -> Ledger:
     """Steps, not messages."""
-    failed = sum(1 for one in done if one.problem)
-    well = len(done) - failed
-    problems = {"steps that failed": failed} if failed else {}
-    return Ledger(selected=len(done), out=well, into=well, failed=problems)
+    done = problems.count("")
+    failed = {"steps that failed": len(problems) - done} if done < len(problems) else {}
+    return Ledger(selected=len(problems), out=done, into=done, failed=failed)
 
 
 def _do(database: Database, doing: str, step: MaintainStep) -> str:

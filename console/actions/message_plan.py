@@ -1,175 +1,75 @@
-"""What a verb would do to messages: how many, which, what follows from it; and its texts."""
+"""The plan of an action on messages, and its texts."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from typing import NamedTuple
-
-from console.audit import Subject
-from console.catalog import Queue
-from console.formats import UNKNOWN, count, duration
-from console.monitor.filters import Filters
+from console.actions.execute import Batching, execute, subject_of
+from console.actions.message_action import MessageAction, select
+from console.actions.selected import SelectedMessages
+from console.engines import Database
+from console.formats import duration
+from console.monitor.filters import NOTHING, Filters
 from console.monitor.message import Message
-
-MANY_MESSAGES = 1_000
-"""More than these require the queue's name as confirmation."""
+from console.plan import MANY_MESSAGES, Plan
 
 
-class SelectedError(NamedTuple):
-    """One error of an error group, as it was when its text was read; a batch checks it again."""
-
-    id: str | None
-    attempts: int | None
-    error_hash: str
-
-    @property
-    def message(self) -> Message:
-        """As a message to be locked and moved; its other fields are None."""
-        unknown = dict.fromkeys(Message.__dataclass_fields__)
-        known = {"key": "", "state": "error", "error_cut": False, "payload_cut": False}
-        return Message(**{**unknown, **known, **self._asdict()})
-
-
-@dataclass(frozen=True)
-class Total:
-    """How many messages are in a state; None: not known."""
-
-    count: int | None
-    estimated: bool = False
-
-    @property
-    def text(self) -> str:
-        return UNKNOWN if self.count is None else count(self.count, estimated=self.estimated)
-
-
-@dataclass(frozen=True)
-class Plan:
-    verb: str
-    queue: Queue
-    connection: str
-    production: bool
-    filters: Filters
-    states: tuple[str, ...]
-    cutoff: datetime
-    """By the server's clock."""
-    count: int
-    """Messages that it would act on."""
-    by_state: Mapping[str, int]
-    totals: Mapping[str, Total]
-    """All matching messages of each state. Empty: more than `limit`, and not counted."""
-    excluded: Mapping[str, int]
-    """Reason -> matching messages that would be skipped."""
-    oldest_seconds: float | None
-    """Since it came into its state."""
-    newest_seconds: float | None
-    payload_bytes: int | None
-    """None: not known without reading the payloads."""
-    sample: tuple[Message, ...]
-    sql: str
-    requires_name: bool
-    detail: str
-    age_label: str = "in that state"
-    consequences: tuple[str, ...] = ()
-    obstacles: tuple[str, ...] = ()
-    targets: tuple[SelectedError, ...] = ()
-    """The errors of an error group."""
-    complete: bool = True
-    """False: the search was cut short, and there may be more."""
-    canary: str = ""
-    """What the canary does, for the operator; empty: no canary."""
-
-    @property
-    def requires_queue_name(self) -> bool:
-        """Whether `y` is not enough."""
-        return self.requires_name or self.production or self.count > MANY_MESSAGES
-
-    @property
-    def subject(self) -> Subject:
-        return Subject(
-            self.verb,
-            self.queue.schema,
-            self.queue.name,
-            self.connection,
-            self.filters.words,
-            self.cutoff,
-            self.count,
-            self.detail,
-        )
-
-    def as_json(self) -> dict[str, object]:
-        """Keys as they are documented; the sample has keys and times, never a payload."""
-        return {
-            "verb": self.verb,
-            "queue": self.queue.name,
-            "schema": self.queue.schema,
-            "design": self.queue.design.name,
-            "connection": self.connection,
-            "production": self.production,
-            "filters": list(self.filters.words),
-            "states": list(self.states),
-            "cutoff": self.cutoff.isoformat(),
-            "count": self.count,
-            "by_state": dict(self.by_state),
-            "totals": {state: vars(total) for state, total in self.totals.items()},
-            "complete": self.complete,
-            "canary": self.canary or None,
-            "skipped": dict(self.excluded),
-            "oldest_seconds": self.oldest_seconds,
-            "newest_seconds": self.newest_seconds,
-            "payload_bytes": self.payload_bytes,
-            "sample": [_sampled(message) for message in self.sample],
-            "sql": self.sql,
-            "consequences": list(self.consequences),
-            "obstacles": list(self.obstacles),
-            "confirmation": "name" if self.requires_queue_name else "y",
-            "detail": self.detail,
-        }
-
-    def lines(self, *, sample: bool = True) -> list[str]:
-        """`sample`: with the names of the first messages."""
-        of = f"{self.queue.label} (design {self.queue.design.name}{self.queue.subscriber_suffix})"
-        where = f"{of} on {self.connection}"
-        production = ", PRODUCTION" if self.production else ""
-        noun = "message" if self.count == 1 else "messages"
-        found = [f"{self.verb} {where}{production}", f"  {self.count:,} {noun}{self._totals_text}"]
-        if self.filters.words:
-            found.append(f"  filters: {'  '.join(self.filters.words)}")
-        if self.filters.error_group is not None:
-            found.append("  each by its id, attempts and error: what has changed is skipped")
-        if not self.complete:
-            found.append("  the search was cut short: there may be more of this group")
-        if self.oldest_seconds is not None and self.newest_seconds is not None:
-            ages = " to ".join(
-                dict.fromkeys((duration(self.newest_seconds), duration(self.oldest_seconds)))
-            )
-            found.append(
-                f"  {self.age_label} for {ages}, at {self.cutoff:%H:%M:%S} UTC, the cut-off"
-            )
-        if self.payload_bytes is not None and self.count:
-            found.append(f"  payloads: {self.payload_bytes:,} bytes")
-        found += [f"  skipped: {n:,} {why}" for why, n in self.excluded.items()]
-        if self.filters.keep_newest:
-            found.append(f"  skipped: the newest {self.filters.keep_newest:,}")
-        found += [f"  {line}" for line in self.consequences]
-        if self.canary:
-            found.append(f"  canary: {self.canary}")
-        if self.sample and sample:
-            names = ", ".join(one.id or one.key or "?" for one in self.sample)
-            found.append(f"  the first: {names}")
-        return found + [f"  REFUSED: {line}" for line in self.obstacles]
-
-    @property
-    def _totals_text(self) -> str:
-        if self.count and not self.totals:
-            return ", the first that match; further matches were not counted"
-        shown = {state: total for state, total in self.totals.items() if total.count != 0}
-        totals = [f"{total.text} {state}" for state, total in shown.items()]
-        return f" (of {', '.join(totals)})" if totals else ""
+def plan(
+    database: Database,
+    action: MessageAction,
+    filters: Filters = NOTHING,
+    batching: Batching | None = None,
+    *,
+    on_count: Callable[[int], None] = lambda _: None,
+) -> Plan:
+    """Only reads the database. `on_count` gets the messages counted so far."""
+    batching = batching or Batching()
+    selected = select(database, action, filters, on_count=on_count)
+    requires_name = action.requires_name or selected.production or selected.count > MANY_MESSAGES
+    canary, sql = _canary(action, batching), action.script()
+    return Plan(
+        subject_of(database, action, selected),
+        action.source.queue,
+        tuple(_lines(database, action, selected, canary)),
+        requires_name,
+        partial(execute, database, action, selected, batching),
+        needed=selected.count > 0,
+        count=selected.count,
+        sql=sql,
+        sample=selected.sample,
+        lines_beside_sample=tuple(_lines(database, action, selected, canary, sample=False)),
+        obstacles=selected.obstacles,
+        data={
+            "verb": action.verb,
+            "queue": action.source.queue.name,
+            "schema": action.source.queue.schema,
+            "design": action.source.queue.design.name,
+            "connection": database.label,
+            "production": selected.production,
+            "filters": list(filters.words),
+            "states": list(selected.states),
+            "cutoff": selected.cutoff.isoformat(),
+            "count": selected.count,
+            "by_state": dict(selected.by_state),
+            "totals": {state: asdict(total) for state, total in selected.totals.items()},
+            "complete": selected.complete,
+            "canary": canary or None,
+            "skipped": dict(selected.excluded),
+            "oldest_seconds": selected.oldest_seconds,
+            "newest_seconds": selected.newest_seconds,
+            "payload_bytes": selected.payload_bytes,
+            "sample": [_sampled(message) for message in selected.sample],
+            "sql": sql,
+            "consequences": list(selected.consequences),
+            "obstacles": list(selected.obstacles),
+            "confirmation": "name" if requires_name else "y",
+            "detail": selected.detail,
+        },
+    )
 
 
 def _sampled(message: Message) -> dict[str, object]:
+    """Its key and times, never a payload."""
     return {
         "id": message.id,
         "state": message.state,
@@ -178,3 +78,70 @@ def _sampled(message: Message) -> dict[str, object]:
         "error": message.error,
         "claimed_by": message.claimed_by,
     }
+
+
+def _lines(
+    database: Database,
+    action: MessageAction,
+    selected: SelectedMessages,
+    canary: str,
+    *,
+    sample: bool = True,
+) -> list[str]:
+    """`sample`: with the names of the first messages."""
+    queue, filters, count = action.source.queue, selected.filters, selected.count
+    of = f"{queue.label} (design {queue.design.name}{queue.subscriber_suffix})"
+    production = ", PRODUCTION" if selected.production else ""
+    noun = "message" if count == 1 else "messages"
+    lines = [
+        f"{action.verb} {of} on {database.label}{production}",
+        f"  {count:,} {noun}{_totals(selected)}",
+    ]
+    if filters.words:
+        lines.append(f"  filters: {'  '.join(filters.words)}")
+    if filters.error_group is not None:
+        lines.append("  each by its id, attempts and error: what has changed is skipped")
+    if not selected.complete:
+        lines.append("  the search was cut short: there may be more of this group")
+    if selected.oldest_seconds is not None and selected.newest_seconds is not None:
+        ages = (duration(selected.newest_seconds), duration(selected.oldest_seconds))
+        where = "in that state" if action.in_queue else "in the archive"
+        lines.append(
+            f"  {where} for {' to '.join(dict.fromkeys(ages))}, at "
+            f"{selected.cutoff:%H:%M:%S} UTC, the cut-off"
+        )
+    if selected.payload_bytes is not None and count:
+        lines.append(f"  payloads: {selected.payload_bytes:,} bytes")
+    lines += [f"  skipped: {n:,} {why}" for why, n in selected.excluded.items()]
+    if filters.keep_newest:
+        lines.append(f"  skipped: the newest {filters.keep_newest:,}")
+    lines += [f"  {line}" for line in selected.consequences]
+    if canary:
+        lines.append(f"  canary: {canary}")
+    if selected.sample and sample:
+        names = ", ".join(one.id or one.key or "?" for one in selected.sample)
+        lines.append(f"  the first: {names}")
+    return lines + [f"  REFUSED: {line}" for line in selected.obstacles]
+
+
+def _totals(selected: SelectedMessages) -> str:
+    if selected.count and not selected.totals:
+        return ", the first that match; further matches were not counted"
+    shown = {state: total for state, total in selected.totals.items() if total.count != 0}
+    totals = [f"{total.text} {state}" for state, total in shown.items()]
+    return f" (of {', '.join(totals)})" if totals else ""
+
+
+def _canary(action: MessageAction, batching: Batching) -> str:
+    """What it does; empty: there is none."""
+    if not batching.canary:
+        return ""
+    steps = "1, then 10, then the rest"
+    if action.tracker is None:
+        return f"{steps}, without a verdict: {action.verb} has no results to wait for"
+    share = batching.canary_share
+    some = f"more than {share:.0%} fail" if share else "one fails"
+    return (
+        f"{steps}; after 1 and after 10 it waits up to {duration(batching.canary_wait)} for their "
+        f"results, and stops if {some}, or one is not known by then"
+    )

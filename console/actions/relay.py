@@ -1,16 +1,17 @@
 """Relay a ring: resize it and renumber its live messages. One transaction, nothing lost."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from console import audit, decisions, sql
-from console.audit import Ledger
+from console.audit import Ledger, Outcome
 from console.catalog import Kind, Queue
 from console.engines import Database
 from console.errors import BusyError, RefusedError, UsageError
 from console.formats import numbered
+from console.plan import FOR_CALLERS, Plan, Result, queue_plan, waiting_step
 
 Done = TypeVar("Done")
 
@@ -76,39 +77,9 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class RelayPlan:
-    queue: Queue
-    measure: Measure
-    new_size: int
-    blockers: tuple[Blocker, ...]
+class Relaid:
+    """A ring before and after."""
 
-    @property
-    def too_many(self) -> int:
-        """Messages that have to be drained before they fit the new size."""
-        return max(0, self.measure.live - self.new_size)
-
-    def lines(self) -> list[str]:
-        now = self.measure
-        start = max(now.next_push, now.next_pop)
-        lines = [
-            f"relay {self.queue.label}: {now.size:,} slots now, {self.new_size:,} afterwards",
-            f"  {numbered(now.live, 'live message')}, renumbered in order, from {start:,}"
-            if now.live
-            else f"  no live messages; the next push is {start:,}",
-            f"  next push {now.next_push:,}, next pop {now.next_pop:,}, gap {now.gap:,}",
-            f"  {numbered(now.parked, 'parked number')} and {now.voids:,} void dropped",
-            "  all callers wait while it runs; it is one transaction",
-        ]
-        if names := ", ".join(one.name for one in self.queue.subscribers):
-            lines.insert(3, f"  each subscriber keeps what it has not popped: {names}")
-        if self.too_many:
-            lines.append(f"  REFUSED: drain {numbered(self.too_many, 'message')} first")
-        lines += [f"  waits for {blocker.line}" for blocker in self.blockers]
-        return lines
-
-
-@dataclass(frozen=True)
-class RelayResult:
     size_before: int
     size_after: int
     live: int
@@ -124,31 +95,91 @@ class RelayResult:
         ]
 
 
-def plan(database: Database, queue: Queue, new_size: int | None) -> RelayPlan:
-    """Measure the ring and list who would block a relay. Changes nothing."""
+def measure(database: Database, queue: Queue) -> tuple[Measure, tuple[Blocker, ...]]:
+    """The ring, and who would block a relay. Changes nothing."""
     _require_ring(queue)
-    if new_size is not None and new_size < 1:
-        raise UsageError("A ring has at least one slot.", next_step="Name a size of 1 or more.")
     scope = queue.scope(database.product)
     with database.autocommit(f"read the ring {queue.name!r}", read_only=True) as connection:
-        measure = sql.row(connection, Measure, f"{queue.design.name}.measure", scope)
+        measured = sql.row(connection, Measure, f"{queue.design.name}.measure", scope)
         blockers = sql.rows(connection, Blocker, f"{queue.design.name}.blockers", scope)
-    return RelayPlan(queue, measure, new_size or measure.size, tuple(blockers))
+    return measured, tuple(blockers)
 
 
-def relay(database: Database, queue: Queue, new_size: int | None) -> RelayResult:
+def plan(database: Database, queue: Queue, new_size: int | None = None) -> Plan:
+    """A resize, if there is a `new_size`."""
+    now, blockers = measure(database, queue)
+    if new_size is not None and new_size < 1:
+        raise UsageError("A ring has at least one slot.", next_step="Name a size of 1 or more.")
+    after = new_size or now.size
+    too_many = max(0, now.live - after)
+    obstacles: tuple[str, ...] = ()
+    if too_many:
+        live = numbered(now.live, "live message")
+        obstacles = (f"It holds {live}, {too_many:,} more than {after:,} slots take.",)
+    return queue_plan(
+        database,
+        queue,
+        _verb(new_size),
+        describe(queue, now, blockers, after),
+        waiting_step(FOR_CALLERS, _run, database, queue, new_size),
+        requires_name=True,
+        count=now.live,
+        obstacles=obstacles,
+        next_step=f"Drain {numbered(too_many, 'message')} first, or choose {now.live:,} slots or "
+        "more.",
+        stoppable=False,
+        data={
+            "queue": queue.name,
+            "schema": queue.schema,
+            **asdict(now),
+            "new_size": after,
+            "drain_first": too_many,
+            "blockers": [asdict(blocker) for blocker in blockers],
+        },
+    )
+
+
+def describe(queue: Queue, now: Measure, blockers: Sequence[Blocker], slots: int) -> Sequence[str]:
+    """A relay to so many slots."""
+    start = max(now.next_push, now.next_pop)
+    lines = [
+        f"relay {queue.label}: {now.size:,} slots now, {slots:,} afterwards",
+        f"  {numbered(now.live, 'live message')}, renumbered in order, from {start:,}"
+        if now.live
+        else f"  no live messages; the next push is {start:,}",
+        f"  next push {now.next_push:,}, next pop {now.next_pop:,}, gap {now.gap:,}",
+        f"  {numbered(now.parked, 'parked number')} and {now.voids:,} void dropped",
+        "  all callers wait while it runs; it is one transaction",
+    ]
+    if names := ", ".join(one.name for one in queue.subscribers):
+        lines.insert(3, f"  each subscriber keeps what it has not popped: {names}")
+    if now.live > slots:
+        lines.append(f"  REFUSED: drain {numbered(now.live - slots, 'message')} first")
+    return [*lines, *(f"  waits for {blocker.line}" for blocker in blockers)]
+
+
+def _verb(new_size: int | None) -> str:
+    return "relay" if new_size is None else "resize"
+
+
+def _run(database: Database, queue: Queue, new_size: int | None) -> Result:
+    done = relay(database, queue, new_size)
+    ledger = Ledger(selected=done.live, out=done.live, into=done.live)
+    return Result(Outcome.DONE, tuple(done.lines(queue)), ledger, done=1, data=asdict(done))
+
+
+def relay(database: Database, queue: Queue, new_size: int | None) -> Relaid:
     """Relay the ring, to `new_size` slots where given. RefusedError when they are too few.
 
     Retried with growing pauses while other transactions hold the ring; then BusyError, naming them.
     An attempt holds no lock while it waits for any but `parked`.
     """
     _require_ring(queue)
-    verb = "relay" if new_size is None else "resize"
-    subject = audit.Subject.of(database, queue, verb)
+    subject = audit.Subject.of(database, queue, _verb(new_size))
     try:
         return retry_while_busy(lambda: _relay_once(database, queue, new_size, subject))
     except BusyError as error:
-        blockers = plan(database, queue, new_size).blockers
+        _, blockers = measure(database, queue)
         raise BusyError(
             error.what,
             why="; ".join(b.line for b in blockers) or error.why,
@@ -159,12 +190,12 @@ def relay(database: Database, queue: Queue, new_size: int | None) -> RelayResult
 
 def _relay_once(
     database: Database, queue: Queue, new_size: int | None, subject: audit.Subject
-) -> RelayResult:
+) -> Relaid:
     """Relay, count again and record, in one transaction."""
     scope = queue.scope(database.product)
     with audit.recorded(database, f"relay the ring {queue.name!r}", subject) as act:
         done = sql.row(
-            act.connection, RelayResult, f"{queue.design.name}.relay", scope, new_size=new_size
+            act.connection, Relaid, f"{queue.design.name}.relay", scope, new_size=new_size
         )
         if done.size_after < done.size_before:
             doing = f"fewer than its {done.size_before:,} slots"

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.actions.availability import require_verb
 from console.actions.canary import CanaryTracker
-from console.actions.message_plan import Plan
-from console.actions.plan import RowAction
+from console.actions.message_action import RowAction
 from console.actions.pop import require_subscriber
 from console.actions.push import require_interface
 from console.actions.rows import LockedRows, Moved, Storage, by_storage, run_others_code, scope
+from console.actions.selected import SelectedMessages
 from console.audit import Ledger
 from console.catalog import Kind
 from console.designs import Flow
@@ -183,7 +183,9 @@ class Release(_MakeReady):
             return "" if self._force and evidence is Evidence.UNKNOWN else YOUNG
         return "" if self._unknown or evidence is Evidence.GONE else UNKNOWN
 
-    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+    def consequences(
+        self, session: Session, selected: SelectedMessages
+    ) -> tuple[list[str], list[str]]:
         library = self.source.queue.design.library
         lines = [
             "they can be popped again; a consumer still working on one can no longer finish it"
@@ -198,9 +200,9 @@ class Release(_MakeReady):
         else:
             lines.append(f"a claim counts as stuck after {duration(self._stuck_after_seconds)}")
         lines += self._live_owners(session)
-        if plan.excluded.get(UNKNOWN) or plan.excluded.get(UNDATED):
+        if selected.excluded.get(UNKNOWN) or selected.excluded.get(UNDATED):
             lines.append("--unknown releases those whose owner is unknown")
-        if plan.excluded.get(ALIVE):
+        if selected.excluded.get(ALIVE):
             lines.append("--force releases those whose owner is alive: it may be working on them")
         return lines, rule_obstacles(session, self.source)
 
@@ -286,8 +288,10 @@ class Requeue(_MakeReady):
                 left[why[message.id]].append(message)
         return left
 
-    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        del plan
+    def consequences(
+        self, session: Session, selected: SelectedMessages
+    ) -> tuple[list[str], list[str]]:
+        del selected
         queue = self.source.queue
         if queue.design.library:
             lines = [f"they become ready again, {queue.design.requeued}"]
@@ -358,7 +362,9 @@ class RequeueTo(RowAction):
                         left[unfit[message.id]].append(message)
         return left
 
-    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+    def consequences(
+        self, session: Session, selected: SelectedMessages
+    ) -> tuple[list[str], list[str]]:
         target = self._to.queue
         with session.transaction("read the other queue") as connection:
             self._to.wait_for_relay(connection)
@@ -368,7 +374,7 @@ class RequeueTo(RowAction):
             "leave this queue",
             "there their attempts start at 0 and their errors are dropped",
         ]
-        needs, obstacles = now.needs(plan.count)
+        needs, obstacles = now.needs(selected.count)
         return lines + needs, [f"{target.name} {obstacle}" for obstacle in obstacles]
 
     def stop_reason(self, ledger: Ledger) -> str:

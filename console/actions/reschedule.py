@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 
 from console import sql
 from console.actions.availability import require_verb
-from console.actions.message_plan import Plan
-from console.actions.plan import RowAction
+from console.actions.message_action import RowAction
 from console.actions.rows import Selection, SelectionCriteria, Storage, scope
+from console.actions.selected import SelectedMessages
 from console.engines import Session
 from console.errors import UsageError
 from console.formats import duration, numbered
@@ -65,7 +65,9 @@ class Reschedule(RowAction):
                 self._earlier += 1
         return {THE_SAME: same} if same else {}
 
-    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+    def consequences(
+        self, session: Session, selected: SelectedMessages
+    ) -> tuple[list[str], list[str]]:
         doing = f"count what is due in {self.source.queue.name!r}"
         with session.transaction(doing) as connection:
             self.source.wait_for_relay(connection)
@@ -79,7 +81,7 @@ class Reschedule(RowAction):
         others = numbered(max(0, before - self._earlier), "other message")
         if before > _COUNTED:
             others = f"{_COUNTED:,} messages or more, of which some may be these"
-        late = 0.0 if self._due is None else (self._due - plan.cutoff).total_seconds()
+        late = 0.0 if self._due is None else (self._due - selected.cutoff).total_seconds()
         when = f"in {duration(late)}" if late > 0 else "which is in the past: due at once"
         return [
             f"they are due {self.detail.removeprefix('to ')}, {when}",

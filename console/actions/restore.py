@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 from console import decisions, sql
 from console.actions.archive import ArchiveSelection, Taken, last_purge
 from console.actions.availability import require_archive, require_verb
-from console.actions.message_plan import Plan
-from console.actions.plan import MessageAction
+from console.actions.message_action import MessageAction
 from console.actions.requeue import target_state
 from console.actions.rows import Moved, Selection, SelectionCriteria, Storage, scope
+from console.actions.selected import SelectedMessages
 from console.audit import Ledger
 from console.catalog import Kind
 from console.designs import Order
@@ -71,7 +71,7 @@ class Restore(MessageAction):
     states: tuple[str, ...] = ("ready", "scheduled", "claimed", "error", "done")
     """Their states when they came into the archive."""
     allowed = states
-    age_label = "in the archive"
+    in_queue = False
 
     def __init__(
         self,
@@ -147,8 +147,10 @@ class Restore(MessageAction):
     def _too_long(self) -> str:
         return f"over the queue's limit of {self._limit} bytes"
 
-    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        methods = Counter(self._methods[: plan.count])
+    def consequences(
+        self, session: Session, selected: SelectedMessages
+    ) -> tuple[list[str], list[str]]:
+        methods = Counter(self._methods[: selected.count])
         lines: list[str] = []
         obstacles: list[str] = []
         own, new, pushed = (
@@ -156,7 +158,7 @@ class Restore(MessageAction):
         )
         if own or new:
             lines.append(f"as they were: {own:,} with their id, {new:,} with a new one")
-        if plan.by_state.get("claimed"):
+        if selected.by_state.get("claimed"):
             lines.append("those that were claimed come back as errors")
         if pushed:
             with session.transaction("read the queue") as connection:

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from console import sql
-from console.actions.message_plan import SelectedError
+from console.actions.selected import SelectedError
 from console.catalog import Kind, Queue, in_hand
 from console.designs import Flow, Order
 from console.engines import Database, Session

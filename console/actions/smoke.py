@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from console.actions.execute import Control
 from console.actions.install import scratch_queue
 from console.actions.pop import PoppedMessage, complete, pop_many
 from console.actions.push import push, push_many
@@ -41,6 +40,7 @@ from console.designs.order import Pop
 from console.designs.order import judge as judge_pops
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError
+from console.plan import Control
 
 PREFIX = "dbq_smoke_"
 """By this name a scratch queue that a killed run left behind is recognized."""

@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from console import decisions
-from console.actions.execute import Control
 from console.actions.pop import PoppedMessage, complete, give_back, pop_many, ring_base
 from console.actions.push import push, require_interface, signals_deferred
 from console.actions.smoke_result import (
@@ -35,6 +34,7 @@ from console.engines import Database
 from console.errors import RefusedError
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import snapshot
+from console.plan import Control
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

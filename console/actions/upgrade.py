@@ -14,12 +14,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from console import audit, decisions, relations, sql
-from console.actions import indexes, maintain, maintain_plan, pause, shipped
+from console.actions import indexes, maintain, maintenance, pause, shipped
 from console.actions.relay import retry_while_busy
-from console.audit import ImbalanceError
+from console.audit import ImbalanceError, Outcome
 from console.catalog import INTERFACE_VERSION, Kind, Queue
 from console.engines import Database, Product, product_of
 from console.errors import BusyError, ConsoleError, RefusedError, UsageError
+from console.plan import Plan, Result, queue_plan, single_step
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -68,52 +69,10 @@ class Difference:
         return f"{self.kind} {self.name} {texts[self.how]}"
 
 
-@dataclass(frozen=True)
-class UpgradePlan:
-    queue: Queue
-    differences: tuple[Difference, ...]
-    triggers: tuple[str, ...] = ()
-    """Of others on its table, that will run under the search path of the new functions."""
-
-    @property
-    def needed(self) -> bool:
-        return bool(self.differences)
-
-    @property
-    def changed_by_hand(self) -> bool:
-        """Whether code differs although it is of this version by the catalog."""
-        same = self.queue.version == INTERFACE_VERSION
-        return same and any(d.how in {How.OTHER, How.OTHER_SIGNATURE} for d in self.differences)
-
-    def lines(self) -> list[str]:
-        if not self.differences:
-            return [
-                f"upgrade {self.queue.label}: nothing to do, it matches what this console installs"
-            ]
-        lines = [f"upgrade {self.queue.label} (design {self.queue.design.name}), one transaction:"]
-        lines += [f"  {difference.line}" for difference in self.differences]
-        if self.changed_by_hand:
-            lines.append("  its version is this console's: modified locally")
-        lines += [
-            f"  trigger {name} runs with search_path = pg_catalog, pg_temp: names in its function "
-            "need their schema, or the function a SET search_path"
-            for name in self.triggers
-        ]
-        if any(difference.kind in {"column", "sequence"} for difference in self.differences):
-            lines.append("  its tables are locked for a moment, once no one holds them")
-        return [*lines, "  messages are not touched; callers continue"]
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "queue": self.queue.name,
-            "schema": self.queue.schema,
-            "version": self.queue.version,
-            "shipped_version": INTERFACE_VERSION,
-            "needed": self.needed,
-            "changed_by_hand": self.changed_by_hand,
-            "differences": [difference.as_json() for difference in self.differences],
-            "triggers": list(self.triggers),
-        }
+def changed_by_hand(queue: Queue, found: Sequence[Difference]) -> bool:
+    """Whether code differs although it is of this version by the catalog."""
+    same = queue.version == INTERFACE_VERSION
+    return same and any(d.how in {How.OTHER, How.OTHER_SIGNATURE} for d in found)
 
 
 @dataclass(frozen=True)
@@ -122,14 +81,58 @@ class _Caller:
     role: str | None
 
 
-def plan(database: Database, queue: Queue) -> UpgradePlan:
+def plan(database: Database, queue: Queue) -> Plan:
     _require_ours(queue)
-    found = tuple(differences(database, queue))
-    if not found or queue.kind is not Kind.INSTALLED or not sql.has(database.product, _TRIGGERS):
-        return UpgradePlan(queue, found)
-    with database.transaction("read the table's triggers", read_only=True) as connection:
-        triggers = sql.values(connection, str, _TRIGGERS, queue.scope(connection))
-    return UpgradePlan(queue, found, tuple(triggers))
+    found = differences(database, queue)
+    triggers: list[str] = []
+    if found and queue.kind is Kind.INSTALLED and sql.has(database.product, _TRIGGERS):
+        with database.transaction("read the table's triggers", read_only=True) as connection:
+            triggers = sql.values(connection, str, _TRIGGERS, queue.scope(connection))
+    return queue_plan(
+        database,
+        queue,
+        "upgrade",
+        _lines(queue, found, triggers),
+        single_step(upgrade, database, queue),
+        needed=bool(found),
+        count=len(found),
+        stoppable=False,
+        data=_as_json(queue, found, triggers),
+    )
+
+
+def _lines(queue: Queue, found: Sequence[Difference], triggers: Sequence[str]) -> list[str]:
+    """`triggers`: of others on its table, that will run under the search path of the new
+    functions."""
+    if not found:
+        return [f"upgrade {queue.label}: nothing to do, it matches what this console installs"]
+    lines = [f"upgrade {queue.label} (design {queue.design.name}), one transaction:"]
+    lines += [f"  {difference.line}" for difference in found]
+    if changed_by_hand(queue, found):
+        lines.append("  its version is this console's: modified locally")
+    lines += [
+        f"  trigger {name} runs with search_path = pg_catalog, pg_temp: names in its function "
+        "need their schema, or the function a SET search_path"
+        for name in triggers
+    ]
+    if any(difference.kind in {"column", "sequence"} for difference in found):
+        lines.append("  its tables are locked for a moment, once no one holds them")
+    return [*lines, "  messages are not touched; callers continue"]
+
+
+def _as_json(
+    queue: Queue, found: Sequence[Difference], triggers: Sequence[str] = ()
+) -> dict[str, object]:
+    return {
+        "queue": queue.name,
+        "schema": queue.schema,
+        "version": queue.version,
+        "shipped_version": INTERFACE_VERSION,
+        "needed": bool(found),
+        "changed_by_hand": changed_by_hand(queue, found),
+        "differences": [difference.as_json() for difference in found],
+        "triggers": list(triggers),
+    }
 
 
 _TRIGGERS = "upgrade.bare_triggers"
@@ -142,14 +145,17 @@ def differences(database: Database, queue: Queue) -> list[Difference]:
         return _differences(connection, queue)
 
 
-def upgrade(database: Database, queue: Queue) -> UpgradePlan:
-    """Remove the differences; returns those of before. Nothing to do is no error.
+def upgrade(database: Database, queue: Queue) -> Result:
+    """Remove the differences; its data are those of before. Nothing to do is no error.
 
     BusyError where a table that lacks a column cannot be locked under traffic.
     """
     _require_ours(queue)
     subject = audit.Subject.of(database, queue, "upgrade")
-    return retry_while_busy(lambda: _upgrade_once(database, queue, subject))
+    before = retry_while_busy(lambda: _upgrade_once(database, queue, subject))
+    lines = [f"upgraded {queue.label}"] if before else _lines(queue, (), ())
+    data = _as_json(queue, before)
+    return Result(Outcome.DONE, tuple(lines), done=int(bool(before)), data=data)
 
 
 def _require_ours(queue: Queue) -> None:
@@ -324,14 +330,15 @@ def _missing(
     return found
 
 
-def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> UpgradePlan:
+def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> Sequence[Difference]:
+    """The differences of before."""
     product = database.product
     doing = f"upgrade the queue {queue.name!r}"
     with database.transaction(doing) as connection:
         before = _differences(connection, queue)
         if not before:
-            return UpgradePlan(queue, ())
-        _require_repairable(UpgradePlan(queue, tuple(before)))
+            return ()
+        _require_repairable(queue, before)
     if any(difference.kind in _LATER for difference in before):
         database.require_own_session(f"create the indexes of {queue.name!r}")
     if any(difference.kind == "catalog" for difference in before):
@@ -346,14 +353,14 @@ def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> U
     with audit.recorded(database, doing, subject) as act:
         connection = act.connection
         sql.run(connection, "catalog.lock")
-        planned = UpgradePlan(queue, tuple(_differences(connection, queue)))
-        _require_repairable(planned)
+        now = _differences(connection, queue)
+        _require_repairable(queue, now)
         paused = pause.suspend(connection, queue)
-        _lock(connection, queue, planned.differences)
-        _add_sequences(connection, queue, planned.differences)
-        _add_columns(connection, queue, planned.differences)
+        _lock(connection, queue, now)
+        _add_sequences(connection, queue, now)
+        _add_columns(connection, queue, now)
         if queue.kind is Kind.INSTALLED:
-            _replace_code(connection, queue, planned.differences)
+            _replace_code(connection, queue, now)
             sql.run(connection, "roles.queue", queue.scope(product))
         scope = queue.scope(product, version=str(INTERFACE_VERSION))
         sql.run(connection, "catalog.renew", scope)
@@ -362,7 +369,7 @@ def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> U
         _require_alike(connection, queue)
         act.detail = "; ".join(difference.line for difference in before)
     _create_indexes(database, queue)
-    return UpgradePlan(queue, tuple(before))
+    return before
 
 
 def _create_indexes(database: Database, queue: Queue) -> None:
@@ -374,12 +381,12 @@ def _create_indexes(database: Database, queue: Queue) -> None:
     if not missing:
         return
     steps = indexes.steps(database, queue, missing)
-    measures = maintain_plan.measure(database, queue)
-    done = maintain.maintain(database, maintain_plan.MaintainPlan(queue, measures, steps))
-    if problems := [one.problem for one in done.done if one.problem]:
+    measures = maintenance.measure(database, queue)
+    done = maintain.maintain(database, maintenance.Maintenance(queue, measures, steps))
+    if done.outcome is not Outcome.DONE:
         raise ConsoleError(
             f"The queue {queue.name!r} was upgraded, but not all of its indexes exist.",
-            why="; ".join(problems),
+            why=done.problem,
             next_step=f"See what the doctor says: dbq-console doctor {queue.name}",
         )
 
@@ -395,11 +402,11 @@ def _repair_catalog(connection: Connection, found: Sequence[Difference]) -> None
     audit.complete_catalog(connection)
 
 
-def _require_repairable(planned: UpgradePlan) -> None:
-    beyond = [difference for difference in planned.differences if not difference.repairable]
+def _require_repairable(queue: Queue, found: Sequence[Difference]) -> None:
+    beyond = [difference for difference in found if not difference.repairable]
     if beyond:
         raise RefusedError(
-            f"The queue {planned.queue.name!r} cannot be upgraded.",
+            f"The queue {queue.name!r} cannot be upgraded.",
             why="; ".join(difference.line for difference in beyond) + ".",
             next_step="Restore that column from a backup of the database."
             if any(difference.kind == "catalog" for difference in beyond)

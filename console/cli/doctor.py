@@ -33,9 +33,9 @@ from console.errors import UsageError
 from console.formats import moment, plain
 from console.notify.sending import NotSentError
 from console.notify.targets import Source, Target, example_events
+from console.plan import Plan
 from console.rights import Rights
 from console.verbs.parameters import DURATION
-from console.verbs.verb import Plan
 
 
 @click.command()
@@ -232,8 +232,8 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
     found = examine()
     repaired = 0
     if fix:
-        from console.actions.execute import Control  # noqa: PLC0415
         from console.doctor.verbs import plan_repairs  # noqa: PLC0415
+        from console.plan import Control  # noqa: PLC0415
 
         (before,) = found
         target = target_of(call, database, before.queue)

@@ -1,30 +1,26 @@
 """Care of a lake: compact, expire, erase, lake. Without Spark."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from console.actions.message_plan import MANY_MESSAGES
 from console.audit import Outcome
 from console.cli.context import (
     Call,
     aligned,
 )
-from console.cli.pipeline_progress import LaunchedJob, about, job, lake_job_plan, progress
+from console.cli.pipeline_progress import LaunchedJob, about, job, progress
 from console.cli.planned import carry_out
-from console.engines import Database
 from console.errors import UsageError
 from console.formats import bare_moment, megabytes, plain
+from console.plan import Result
 from console.rights import Rights
 from console.rollup_files import default_lake
-from console.verbs.verb import Plan, Result
 
 if TYPE_CHECKING:
     from console.pipeline.lake import Lake
     from console.pipeline.maintenance.contents import LakeContents
-    from console.pipeline.maintenance.erase import ErasePreview
-    from console.pipeline.maintenance.expire import ExpirePreview
     from console.pipeline.maintenance.removal import QueueFiles
     from console.pipeline.table import MessagesTable
 
@@ -119,20 +115,19 @@ def compact(call: Call, lake: str | None, keep: float, yes: str | None, *, dry_r
     from console.pipeline.maintenance import compact as job  # noqa: PLC0415  # slow to import
 
     opened = _opened(lake)
-    offered = job.preview(opened, keep)
+    small = job.find(opened, keep)
 
     def run() -> Result:
         with progress(call, "compact", "files") as on_progress:
             done = job.compact(
-                offered,
+                small,
                 lambda files, rows: on_progress(
-                    "merge", done=files, of=offered.files, rows=rows, size=0
+                    "merge", done=files, of=small.files, rows=rows, size=0
                 ),
             )
         return Result(Outcome.DONE, tuple(done.lines()), done=done.merged, data=done.as_json())
 
-    plan = lake_job_plan(job.VERB, offered, run, about=("lake", opened.location))
-    carry_out(call, plan, yes, dry_run=dry_run)
+    carry_out(call, job.plan(small, run), yes, dry_run=dry_run)
 
 
 @job("expire", _queues())
@@ -167,17 +162,15 @@ def expire(
     def age(one: "QueueFiles") -> float | None:
         return call.expires_after(one.queue) if older is None else older
 
-    offered = job.preview(table, found, age, database.label)
+    days = job.find(table, found, age, database.label)
     if older is None and not any(call.expires_after(one.queue) for one in found):
         raise UsageError(
             "Nothing says how long messages are kept.",
             next_step='Give --older T, or set expire = "2y" for a queue or its connection in the '
             "configuration.",
         )
-    plan = _removal_plan(
-        call, database, job.VERB, offered, [one.of for one in offered.queues], job.expire
-    )
-    carry_out(call, plan, yes, dry_run=dry_run or not offered.rows)
+    plan = job.plan(database, days, production=call.production(database))
+    carry_out(call, plan, yes, dry_run=dry_run or not days.rows)
 
 
 @job("erase", _queues(), private=("--filter",))
@@ -217,42 +210,16 @@ def erase(
     about(database=database)
     found = selected(table, source or database.label, call.schema, queues)
     with progress(call, "erase", "files") as on_progress:
-        offered = job.preview(
+        matching = job.find(
             table,
             filters,
             found,
             database.label,
             lambda done, of, rows: on_progress("search", done=done, of=of, rows=rows, size=0),
         )
-    if not offered.rows and not dry_run:
+    if not matching.rows and not dry_run:
         # What a run is about to bring is not in the table yet.
         with guarded(database, found):
             pass
-    having = [one for one in offered.queues if offered.of(one)]
-    plan = _removal_plan(call, database, job.VERB, offered, having, job.erase)
-    carry_out(call, plan, yes, dry_run=dry_run or not offered.rows)
-
-
-def _removal_plan(
-    call: Call,
-    database: Database,
-    verb: str,
-    offered: "ExpirePreview | ErasePreview",
-    queues: "Sequence[QueueFiles]",
-    take_out: Callable[[Database, Any], Sequence[str]],
-) -> Plan:
-    """Of many rows, or in production, the queue's name has to be given; of several queues that of
-    the connection."""
-
-    def run() -> Result:
-        return Result(Outcome.DONE, tuple(take_out(database, offered)), done=offered.rows)
-
-    one = len(queues) == 1
-    return lake_job_plan(
-        verb,
-        offered,
-        run,
-        about=("queue", queues[0].queue) if one else ("connection", database.label),
-        connection=database.label,
-        requires_name=offered.rows > MANY_MESSAGES or call.production(database),
-    )
+    plan = job.plan(database, matching, production=call.production(database))
+    carry_out(call, plan, yes, dry_run=dry_run or not matching.rows)

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, date
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +15,17 @@ from console.cli.context import (
 )
 from console.cli.lake import compact, erase, expire, show_lake
 from console.cli.lists import list_command
-from console.cli.pipeline_progress import about, job, progress, queue_job_plan
+from console.cli.pipeline_progress import about, job, progress
 from console.cli.planned import carry_out
 from console.designs import Order
 from console.errors import ConsoleError, UsageError
 from console.forecast_files import name_of, zone_named
 from console.monitor.recording.recorder import folder
+from console.plan import Result
 from console.rights import Rights
 from console.rollup_files import default_lake
-from console.verbs.verb import Result
 
 if TYPE_CHECKING:
-    from console.catalog import Queue
-    from console.engines import Database
-    from console.pipeline.lake import Lake
     from console.pipeline.rollup.job import Days
 
 
@@ -220,8 +216,7 @@ def replay(  # noqa: PLR0913  # a verb's options
     job.require_target(queue)
     with session(f"replay {name}", master) as spark:
         meant = selection.matching(selection.read_archive(spark, opened, of), filters)
-        offered = job.preview(queue, opened, of, words, meant)
-        offered = replace(offered, spark=security(master))
+        found = job.find(queue, opened, of, words, meant)
 
         def run() -> Result:
             rows = selection.in_archive_order(selection.with_message_key(meant)).toLocalIterator(
@@ -230,17 +225,18 @@ def replay(  # noqa: PLR0913  # a verb's options
             with progress(call, f"replay {name}", "messages") as on_progress:
                 done = job.replay(
                     database,
-                    offered,
+                    found,
                     rows,
                     on_progress=lambda n: on_progress(
-                        "push", done=n, of=offered.count, rows=n, size=0
+                        "push", done=n, of=found.count, rows=n, size=0
                     ),
                 )
             lines = tuple(done.lines())
             return Result(Outcome.DONE, lines, done=done.pushed, data=done.as_json())
 
-        plan = queue_job_plan(call, database, job.VERB, offered, run, messages=offered.count)
-        carry_out(call, plan, yes, dry_run=dry_run or not offered.count)
+        production = call.production(database)
+        plan = job.plan(database, found, run, security(master), production=production)
+        carry_out(call, plan, yes, dry_run=dry_run or not found.count)
 
 
 @click.group()
@@ -324,133 +320,32 @@ def archive(  # noqa: PLR0913  # a verb's options
         )
     if (prune and not copies) or (copies and (several or cancel)):
         raise UsageError("--prune goes with --copy, and --copy with the name of one queue.")
-    from console.pipeline.spark import (  # noqa: PLC0415
-        require_extra,
-        security,
-        tasks,
-        tasks_at_once,
-    )
+    from console.pipeline.lake import Lake  # noqa: PLC0415  # slow to import
+    from console.pipeline.spark import require_extra  # noqa: PLC0415
 
     require_extra()
-    from console.cli.archive_all import archive_all, total_of  # noqa: PLC0415  # slow to import
+    from console.cli import archiving  # noqa: PLC0415
     from console.pipeline.archive import job  # noqa: PLC0415
-    from console.pipeline.archive.plan import ArchiveRequest  # noqa: PLC0415
-    from console.pipeline.lake import Lake  # noqa: PLC0415
 
     opened = Lake(lake or default_lake())
+    how = archiving.Archiving(call, opened, master, connections, shared)
     if name is None:
         about(lake=opened.location)
-        archive_all(
-            call,
-            opened,
-            group=group,
-            fleet=fleet,
-            ages=ages,
-            master=master,
-            connections=connections,
-            shared=shared,
-            yes=yes,
-            dry_run=dry_run,
-        )
+        archiving.archive_all(how, ages, group=group, fleet=fleet, yes=yes, dry_run=dry_run)
         return
     database = call.database(Rights.OPERATOR, job.VERB)
     queue = call.find(database, name)
     about(database=database, lake=opened.location)
     if copies:
         older = (ages["older"] or 0.0) if prune else None
-        _copy(call, database, queue, opened, yes, older, master, shared=shared, dry_run=dry_run)
-        return
-    if cancel:
-        _cancel(call, database, queue, opened, yes, dry_run=dry_run)
-        return
-    if ages["older"] is None:
-        ages["older"] = call.archived_after(queue.name) or 0.0
-    offered = job.preview(database, queue, opened, ArchiveRequest(**ages))
-    offered = replace(offered, spark=security(master))
-    nothing = not offered.rows and offered.unfinished is None
-
-    def run() -> Result:
-        if shared:
-            opened.open_to_group()
-        with (
-            tasks(f"{job.VERB} {name}", master) as spreading,
-            progress(call, f"archive {name}", total=offered.rows) as on_progress,
-        ):
-            done = job.archive(
-                database,
-                offered,
-                opened,
-                spreading,
-                on_progress=on_progress,
-                connections=connections,
-                cores=tasks_at_once(master, connections),
-            )
-        result = total_of(done)
-        lines = tuple(line for one in done for line in one.lines())
-        return Result(Outcome.DONE, lines, done=result["exported"], data=result)
-
-    plan = queue_job_plan(call, database, job.VERB, offered, run, messages=offered.rows)
-    carry_out(call, plan, yes, dry_run=dry_run or nothing)
-
-
-def _copy(  # noqa: PLR0913  # a verb's options
-    call: Call,
-    database: "Database",
-    queue: "Queue",
-    lake: "Lake",
-    yes: str | None,
-    older: float | None,
-    master: str | None,
-    *,
-    shared: bool,
-    dry_run: bool,
-) -> None:
-    """Copy finished jobs; with `older` prune those that finished so many seconds ago."""
-    from console.pipeline.archive import copy, prune  # noqa: PLC0415  # slow to import
-    from console.pipeline.spark import security, tasks  # noqa: PLC0415
-
-    offered = copy.preview(database, queue, lake)
-    deletes = None if older is None else prune.preview(database, offered.source, older)
-    offered = replace(offered, prune=deletes, spark=security(master))
-
-    def run() -> Result:
-        if shared:
-            lake.open_to_group()
-        with (
-            tasks(f"{copy.VERB} {queue.name}", master) as spreading,
-            progress(call, f"copy {queue.name}") as on_progress,
-        ):
-            done = copy.copy(database, offered, lake, spreading, on_progress=on_progress)
-        return Result(Outcome.DONE, tuple(done.lines()), done=done.exported, data=done.as_json())
-
-    count = 0 if deletes is None else deletes.rows
-    plan = queue_job_plan(call, database, copy.VERB, offered, run, messages=count)
-    # Without --prune nothing is deleted, so nothing has to be confirmed.
-    confirm = dry_run or deletes is not None
-    carry_out(call, plan, yes, dry_run=dry_run, confirm=confirm)
-
-
-def _cancel(
-    call: Call,
-    database: "Database",
-    queue: "Queue",
-    lake: "Lake",
-    yes: str | None,
-    *,
-    dry_run: bool,
-) -> None:
-    """Give the rows of the unfinished plan back."""
-    from console.pipeline.archive import job  # noqa: PLC0415  # slow to import
-
-    offered = job.cancellation(database, queue)
-
-    def run() -> Result:
-        rows = job.cancel(database, queue, lake)
-        line = f"{rows:,} rows were given back: they stay in the archive"
-        return Result(Outcome.DONE, (line,), done=rows, data={"given_back": rows})
-
-    plan = queue_job_plan(call, database, job.VERB, offered, run, messages=offered.left)
-    carry_out(call, plan, yes, dry_run=dry_run)
+        archiving.copy_jobs(how, database, queue, older, yes, dry_run=dry_run)
+    elif cancel:
+        plan = job.plan_cancel(database, queue, opened, production=call.production(database))
+        carry_out(call, plan, yes, dry_run=dry_run)
+    else:
+        if ages["older"] is None:
+            ages["older"] = call.archived_after(queue.name) or 0.0
+        archiving.archive(how, database, queue, ages, yes, dry_run=dry_run)
 
 
 for command in (

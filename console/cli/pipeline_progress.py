@@ -6,13 +6,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
-from console import audit as auditing
-from console.actions.message_plan import MANY_MESSAGES
-from console.catalog import Queue, every_queue
 from console.cli.context import (
     ON_ONLY_PLANNED,
     ON_RESULT,
@@ -29,66 +26,6 @@ from console.formats import duration, plain
 from console.pipeline import PhaseProgress, launch, runs
 from console.pipeline.runs import RunFile
 from console.verbs.pipeline import BY_NAME
-from console.verbs.verb import Plan, Result, single_step
-
-
-class JobPreview(Protocol):
-    """What a job would do."""
-
-    def lines(self) -> list[str]: ...
-
-    def as_json(self) -> dict[str, Any]: ...
-
-
-class QueueJobPreview(JobPreview, Protocol):
-    """What a job would do to a queue."""
-
-    @property
-    def queue(self) -> Queue: ...
-
-
-def queue_job_plan(
-    call: Call,
-    database: Database,
-    verb: str,
-    offered: QueueJobPreview,
-    run: Callable[[], Result],
-    *,
-    messages: int,
-) -> Plan:
-    """`messages`: more than `MANY_MESSAGES` require the queue's name."""
-    return Plan(
-        auditing.Subject.of(database, offered.queue, verb),
-        offered.queue,
-        tuple(offered.lines()),
-        requires_name=messages > MANY_MESSAGES or call.production(database),
-        run=single_step(run),
-        stoppable=False,
-        data=offered.as_json(),
-    )
-
-
-def lake_job_plan(
-    verb: str,
-    offered: JobPreview,
-    run: Callable[[], Result],
-    *,
-    about: tuple[str, str],
-    connection: str = "",
-    requires_name: bool = False,
-) -> Plan:
-    """Of a job on a lake. `about`: as of `Plan`."""
-    return Plan(
-        auditing.Subject(verb, "", "", connection),
-        every_queue(),
-        tuple(offered.lines()),
-        requires_name=requires_name,
-        run=single_step(run),
-        stoppable=False,
-        data=offered.as_json(),
-        about=about,
-    )
-
 
 _RECORD = "console.cli.pipeline.run"
 _LOGIN = re.compile(r"(://[^:/@\s]*):[^\s]*@")

@@ -13,7 +13,6 @@ import click
 from console import audit as auditing
 from console import catalog
 from console.actions import end_session as ending
-from console.actions.execute import Control
 from console.audit import Outcome, Subject
 from console.catalog import Kind, Queue, every_queue
 from console.cli.context import (
@@ -29,7 +28,8 @@ from console.cli.streams import LINE_SECONDS, ThrottledLines, narrate, signals_h
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.formats import numbered, plain
-from console.verbs.verb import Confirmation, Plan, Progress, Result, Target, Verb, single_step
+from console.plan import Confirmation, Control, Plan, Progress, Result, single_step
+from console.verbs.verb import Target, Verb
 
 T = TypeVar("T")
 
@@ -286,7 +286,7 @@ class _Lines:
         self._words = ""
 
     def show(self, now: Progress) -> None:
-        if now.round is not None and now.round.ledger is not None:
+        if now.round is not None:
             done = now.round.ledger.out
             self._call.answer({"result": now.round.data}, [f"{self._plan.verb}d {done:,}"])
         elif self._plan.rounds or (now.total is not None and now.ledger is None):

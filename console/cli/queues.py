@@ -13,7 +13,6 @@ from console import sql
 from console.actions import install as installing
 from console.actions import libraries
 from console.actions.adopt import adopt_library
-from console.actions.execute import Control
 from console.audit import Outcome, Subject
 from console.catalog import Kind, Queue, every_queue
 from console.catalog import queues as queues_of
@@ -31,9 +30,9 @@ from console.designs import presets
 from console.engines import Database, Product
 from console.errors import UsageError
 from console.formats import plain
+from console.plan import Control, Plan, Result, single_step
 from console.rights import Rights
 from console.verbs.queues import ADOPT, INSTALL, adopted, install_plan, new_queue, queue_identity
-from console.verbs.verb import Plan, Result, single_step
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

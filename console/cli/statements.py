@@ -13,7 +13,7 @@ import click
 from console import sql
 from console.actions.archive import Archive, Purge
 from console.actions.availability import unavailable
-from console.actions.plan import RowAction
+from console.actions.message_action import RowAction
 from console.actions.requeue import Release, Requeue
 from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore

@@ -134,7 +134,7 @@ def _curves(load: Load, results: Sequence[CandidateResult]) -> list[str]:
 
 def _bench(call: Call, /, **given: Any) -> None:
 
-    from console.actions.bench import BenchPlan  # noqa: PLC0415
+    from console.actions.bench import BenchCandidates  # noqa: PLC0415
     from console.bench.server import environment_of  # noqa: PLC0415
 
     wanted, settings = requested(given)
@@ -142,14 +142,14 @@ def _bench(call: Call, /, **given: Any) -> None:
     if report is not None and report.suffix.lower() != ".svg":
         raise UsageError("The report is an SVG file.", next_step="Name it *.svg, like bench.svg.")
     with _database(call, settings) as (database, postmaster):
-        plan = BenchPlan(database, call.schema_for(database), settings, narrate)
-        entrants = plan.entrants(wanted)
+        candidates = BenchCandidates(database, call.schema_for(database), settings, narrate)
+        entrants = candidates.entrants(wanted)
         about = environment_of(database, embedded=postmaster is not None)
         if about.durable is False:
             narrate("This server does not write durably (fsync is off): real rates are lower.")
         if call.profile is not None and call.production(database):
             narrate("This is a PRODUCTION database: the bench uses all of the server's capacity.")
-        results = plan.run(
+        results = candidates.run(
             entrants,
             _narrate_round,
             postmaster=postmaster,

@@ -77,7 +77,7 @@ def check_state(queue: Queue, found: BrokerHealth) -> Iterator[Finding]:
             "database",
         )
         return
-    if found.is_receive_enabled and found.is_enqueue_enabled:
+    if found.enabled:
         return
     off = "takes no messages" if found.is_receive_enabled else "is disabled"
     yield Finding(

@@ -17,7 +17,8 @@ from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 
 if TYPE_CHECKING:
-    from console.verbs.verb import Plan, Target
+    from console.plan import Plan
+    from console.verbs.verb import Target
 
 SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.NOTE)
 """Of findings, in display order."""

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from console.actions import maintain_plan
+from console.actions import maintenance
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.doctor.context import (
@@ -294,9 +294,9 @@ def _check_archive(context: CheckContext) -> Iterator[Finding]:
 
 
 def _check_bloat(context: CheckContext) -> Iterator[Finding]:
-    measures = maintain_plan.measure(context.database, context.queue)
-    planned = maintain_plan.plan_for(
-        context.database, context.queue, measures, maintain_plan.MaintainLimits()
+    measures = maintenance.measure(context.database, context.queue)
+    planned = maintenance.needed(
+        context.database, context.queue, measures, maintenance.MaintainLimits()
     )
     # What normal use leaves behind is left to the server's own maintenance.
     steps = [step for step in planned.steps if not _daily(step)]
@@ -332,7 +332,7 @@ def _check_bloat(context: CheckContext) -> Iterator[Finding]:
             )
 
 
-def _daily(step: maintain_plan.MaintainStep) -> bool:
+def _daily(step: maintenance.MaintainStep) -> bool:
     """Too few dead rows or changes to be worth a note."""
     if step.what == "ANALYZE":
         return dict(step.figures).get("live_rows", 0.0) < MOST

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from console import sql
-from console.actions import maintain_plan
+from console.actions import maintenance
 from console.actions.indexes import (
     Index,
     ShippedIndex,
@@ -80,7 +80,7 @@ def with_existing_table(context: CheckContext, missing: Sequence[Part]) -> list[
     """Those whose table exists: a missing table is a finding of its own."""
     if not missing:
         return []
-    measures = maintain_plan.measure(context.database, context.queue)
+    measures = maintenance.measure(context.database, context.queue)
     there = {table.name for table in measures.tables}
     return [one for one in missing if one.table in there]
 
@@ -191,7 +191,7 @@ def _evidence(node: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _pages(context: CheckContext, table: str) -> int:
-    tables = maintain_plan.measure(context.database, context.queue).tables
+    tables = maintenance.measure(context.database, context.queue).tables
     return max((one.pages for one in tables if one.name == table), default=0)
 
 
@@ -353,11 +353,11 @@ def _check_constraints(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-def _check_step(product: Product, schema: str, one: ShippedCheck) -> maintain_plan.MaintainStep:
+def _check_step(product: Product, schema: str, one: ShippedCheck) -> maintenance.MaintainStep:
     """First for new rows, then for existing ones."""
     values = {"schema": schema, "relation": one.table, "constraint": f"{one.table}_{one.column}_ck"}
     scope = sql.Scope(values, {"check": one.column})
-    return maintain_plan.MaintainStep(
+    return maintenance.MaintainStep(
         "ADD CHECK",
         one.table,
         f"it is missing: {one.label}",

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from console import audit, sql
-from console.actions import maintain, maintain_plan
+from console.actions import maintain, maintenance
 from console.audit import Ledger, Outcome
 from console.catalog import Queue
 from console.doctor import row_scan
@@ -26,17 +26,10 @@ from console.filters import line_of
 from console.monitor.activity import Key
 from console.monitor.filters import Filters
 from console.monitor.owners import Evidence, owner_of, session_evidence
+from console.plan import Plan, Result, queue_plan, single_step
 from console.rights import Rights
 from console.verbs import get_verb
-from console.verbs.verb import (
-    Plan,
-    Result,
-    Target,
-    queue_plan,
-    single_step,
-    values_from_texts,
-    words_from_texts,
-)
+from console.verbs.verb import Target, values_from_texts, words_from_texts
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -225,7 +218,8 @@ class DoctorRepair(ABC):
             return Result(Outcome.DONE, tuple(self.run(target.database)), done=1)
 
         return queue_plan(
-            replace(target, queue=self.queue),
+            target.database,
+            self.queue,
             "doctor --fix",
             self.lines(target.database),
             single_step(run),
@@ -238,7 +232,7 @@ class CreateMissing(DoctorRepair):
     """Creates missing indexes, keys and constraints, online where the server can."""
 
     queue: Queue
-    steps: tuple[maintain_plan.MaintainStep, ...]
+    steps: tuple[maintenance.MaintainStep, ...]
     waits: str = ""
     """For how long callers have to wait, if known."""
 
@@ -263,15 +257,15 @@ class CreateMissing(DoctorRepair):
         if done.outcome is Outcome.FAILED:
             raise ConsoleError(
                 f"Could not {self.summary}.",
-                why="; ".join(line.strip() for line in done.lines()[1:]),
+                why="; ".join(line.strip() for line in done.lines[1:]),
                 next_step=f"What is left: {command(self.queue, 'doctor')}; who holds the table: "
                 f"{command(self.queue, 'waits')}",
             )
-        return done.lines()
+        return done.lines
 
-    def _planned(self, database: Database) -> maintain_plan.MaintainPlan:
-        measures = maintain_plan.measure(database, self.queue)
-        return maintain_plan.MaintainPlan(self.queue, measures, self.steps)
+    def _planned(self, database: Database) -> maintenance.Maintenance:
+        measures = maintenance.measure(database, self.queue)
+        return maintenance.Maintenance(self.queue, measures, self.steps)
 
 
 NO_PAYLOAD = "the payload is missing: its row in the table of payloads no longer exists"

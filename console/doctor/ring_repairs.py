@@ -270,11 +270,12 @@ class CorrectRing(DoctorRepair):
         return f"correct slots and sequences, then {relay(self.queue).summary}"
 
     def lines(self, database: Database) -> Sequence[str]:
+        now, blockers = relaying.measure(database, self.queue)
         return [
             "every slot with a payload becomes a message again, all others are freed",
             "missing slots get an empty row; both sequences get their own step and cache again",
             "the push sequence is set above every number and id in the ring",
-            *relaying.plan(database, self.queue, None).lines(),
+            *relaying.describe(self.queue, now, blockers, now.size),
         ]
 
     def run(self, database: Database) -> Sequence[str]:

@@ -55,11 +55,10 @@ def _check_code(context: CheckContext) -> Iterator[Finding]:
         for one in found
         if one not in hidden and one.how is not How.NOT_PAUSED and one.kind not in {"index", "key"}
     ]
-    plan = upgrade.UpgradePlan(queue, tuple(found))
     missing = [
         one for one in found if _breaks_callers(one, older=queue.version != INTERFACE_VERSION)
     ]
-    by_hand = plan.changed_by_hand
+    by_hand = upgrade.changed_by_hand(queue, found)
     changed = [one for one in found if one not in missing and by_hand and one.kind == "function"]
     older = [one for one in found if one not in missing and one not in changed]
     for code, differences, cause, consequence in (

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from console import sql
-from console.actions import end_session, maintain_plan
+from console.actions import end_session, maintenance
 from console.catalog import Kind, in_use
 from console.designs import Order
 from console.doctor.context import CheckContext, CheckGroup, shortened
@@ -196,7 +196,7 @@ def _check_dead_head(context: CheckContext) -> Iterator[Finding]:
     if not context.database.capabilities.counts_rows:
         context.unseen.append("dead rows at the head: this server does not count them")
         return
-    measures = maintain_plan.measure(context.database, context.queue)
+    measures = maintenance.measure(context.database, context.queue)
     tables = _dead_rows(context, measures)
     dead = max(tables.values(), default=0)
     slow = () if context.snapshot is None else context.snapshot.slow
@@ -232,7 +232,7 @@ class _Ghosts:
     dead_rows: int
 
 
-def _dead_rows(context: CheckContext, measures: maintain_plan.Measures) -> dict[str, int]:
+def _dead_rows(context: CheckContext, measures: maintenance.Measures) -> dict[str, int]:
     """By table. An engine that keeps no count has to count its ghost rows."""
     if sql.has(context.database.product, "doctor.ghosts"):
         return {row.name: row.dead_rows for row in context.query(_Ghosts, "ghosts")}

@@ -10,7 +10,6 @@ from datetime import datetime
 from functools import partial
 
 from console import audit, sql
-from console.actions.execute import Control
 from console.audit import Outcome, Subject
 from console.catalog import Queue
 from console.doctor.checks import CODES
@@ -20,17 +19,9 @@ from console.doctor.stopped_consumers import STOPPED, ConsumptionHistory
 from console.errors import ConnectionFailedError, ConsoleError, UsageError
 from console.formats import duration, numbered
 from console.monitor.limits import Severity
+from console.plan import Control, OnProgress, Plan, Progress, Result, single_step
 from console.verbs.parameters import DURATION, SUBSCRIBER, Parameter, Placement
-from console.verbs.verb import (
-    OnProgress,
-    Params,
-    Plan,
-    Progress,
-    Result,
-    Target,
-    Verb,
-    single_step,
-)
+from console.verbs.verb import Params, Target, Verb
 
 _BY_NAME = {code.name: code for code in CODES}
 Pair = tuple[str, str]

@@ -112,6 +112,10 @@ class BrokerHealth:
     transmission: int
     transmission_status: str | None
 
+    @property
+    def enabled(self) -> bool:
+        return self.is_receive_enabled and self.is_enqueue_enabled
+
     def problem(self, ready: int | None) -> str:
         if not self.broker_enabled:
             return (

@@ -20,6 +20,7 @@ from console.pipeline import leases
 from console.pipeline.lake import Lake
 from console.pipeline.spark import Security
 from console.pipeline.table import QueueArchive
+from console.plan import Plan, Result, job_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -32,54 +33,56 @@ BATCH = 1_000
 
 
 @dataclass(frozen=True)
-class ReplayPreview:
+class ArchivedMessages:
+    """The messages of an archive that match, and the queue that gets them."""
+
     queue: Queue
     lake: str
     source: QueueArchive
     filters: tuple[str, ...]
     count: int
-    """Messages that match, including those replayed before."""
+    """Including those replayed before."""
     oldest: str | None
     newest: str | None
-    spark: Security | None = None
 
-    def lines(self) -> list[str]:
-        source = f"{self.source.schema}.{self.source.queue} of {self.source.connection}"
-        lines = [
-            f"{VERB}: {numbered(self.count, 'message')} of {plain(source)} in {plain(self.lake)}, "
-            f"pushed into {plain(self.queue.label)}"
-        ]
-        if self.filters:
-            lines.append(f"  that match {plain(' '.join(self.filters))}")
-        if self.oldest:
-            lines.append(f"  archived {self.oldest} to {self.newest} UTC")
-        lines.append("  they get new ids; those replayed before are skipped")
-        if self.spark is not None:
-            lines.append(f"  {self.spark.line}")
-        return lines
 
-    def as_json(self) -> dict[str, Any]:
-        """The stable object of `--json`."""
-        return {
-            "verb": VERB,
-            "queue": self.queue.name,
-            "schema": self.queue.schema,
-            "lake": self.lake,
-            "source": {
-                "connection": self.source.connection,
-                "schema": self.source.schema,
-                "queue": self.source.queue,
-            },
-            "filters": list(self.filters),
-            "count": self.count,
-            "oldest": self.oldest,
-            "newest": self.newest,
-            "spark": None if self.spark is None else self.spark.as_json(),
-        }
+def plan(
+    database: Database,
+    found: ArchivedMessages,
+    run: Callable[[], Result],
+    spark: Security,
+    *,
+    production: bool,
+) -> Plan:
+    queue, of = found.queue, found.source
+    source = f"{of.schema}.{of.queue} of {of.connection}"
+    lines = [
+        f"{VERB}: {numbered(found.count, 'message')} of {plain(source)} in {plain(found.lake)}, "
+        f"pushed into {plain(queue.label)}"
+    ]
+    if found.filters:
+        lines.append(f"  that match {plain(' '.join(found.filters))}")
+    if found.oldest:
+        lines.append(f"  archived {found.oldest} to {found.newest} UTC")
+    lines += ["  they get new ids; those replayed before are skipped", f"  {spark.line}"]
+    data = {
+        "verb": VERB,
+        "queue": queue.name,
+        "schema": queue.schema,
+        "lake": found.lake,
+        "source": {"connection": of.connection, "schema": of.schema, "queue": of.queue},
+        "filters": list(found.filters),
+        "count": found.count,
+        "oldest": found.oldest,
+        "newest": found.newest,
+        "spark": spark.as_json(),
+    }
+    subject, count = Subject.of(database, queue, VERB), found.count
+    return job_plan(subject, lines, run, data, queue=queue, rows=count, production=production)
 
 
 @dataclass
-class ReplayResult:
+class Replayed:
     action_id: int
     pushed: int = 0
     before: int = 0
@@ -119,9 +122,9 @@ def _require_kinds(queue: Queue, kinds: Iterable[str]) -> None:
         )
 
 
-def preview(
+def find(
     queue: Queue, lake: Lake, source: QueueArchive, filters: Sequence[str], rows: DataFrame
-) -> ReplayPreview:
+) -> ArchivedMessages:
     """`rows`: the archived messages that match the filters."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  # the extra's
 
@@ -144,27 +147,27 @@ def preview(
             "columns are in the table messages of the lake (payload, more).",
         )
     _require_kinds(queue, row["kinds"])
-    return ReplayPreview(
+    return ArchivedMessages(
         queue, lake.location, source, tuple(filters), row["count"], row["oldest"], row["newest"]
     )
 
 
 def replay(
     database: Database,
-    offered: ReplayPreview,
+    found: ArchivedMessages,
     rows: Iterable[Row],
     *,
     on_progress: Callable[[int], object] = lambda _: None,
     batch: int = BATCH,
-) -> ReplayResult:
+) -> Replayed:
     """Push the rows that were not pushed before, in order.
 
     A batch is one transaction: the push, the list of replayed messages, and the audit. So an
     interrupted run has done whole batches. RefusedError where another replay is running.
     """
-    name = leases.lease_name("replay", offered.queue)
+    name = leases.lease_name("replay", found.queue)
     refusal = RefusedError(
-        f"Another replay into {offered.queue.name!r} is running.",
+        f"Another replay into {found.queue.name!r} is running.",
         next_step="Wait for its end: dbq-console audit --running",
     )
     with database.transaction("read the audit") as connection:
@@ -173,7 +176,7 @@ def replay(
         leases.held(database, name, refusal) as lease,
         database.session("replay out of the lake") as session,
     ):
-        run = _Replay(session, database, offered, lease)
+        run = _Replay(session, database, found, lease)
         run.require_list()
         with run.action() as result:
             rest = iter(rows)
@@ -190,16 +193,16 @@ class _Replay:
         self,
         session: Session,
         database: Database,
-        offered: ReplayPreview,
+        found: ArchivedMessages,
         lease: leases.Lease,
     ) -> None:
         self._session = session
         self._lease = lease
         self._database = database
         self._product: Product = database.product
-        self._offered = offered
-        self._queue = offered.queue
-        source = offered.source
+        self._found = found
+        self._queue = found.queue
+        source = found.source
         name = "\0".join((source.connection, source.schema, source.queue))
         digest = hashlib.sha256(name.encode()).hexdigest()[:40]
         self._key = {"lake": source.table_id, "source": digest}
@@ -213,17 +216,17 @@ class _Replay:
                 sql.run(connection, "replay.create_list")
 
     @contextmanager
-    def action(self) -> Iterator[ReplayResult]:
+    def action(self) -> Iterator[Replayed]:
         """The action in the audit; it ends as the body ends."""
-        offered = self._offered
-        source = f"{offered.source.schema}.{offered.source.queue} of {offered.source.connection}"
-        detail = f"{source} out of {offered.lake}"
+        found = self._found
+        source = f"{found.source.schema}.{found.source.queue} of {found.source.connection}"
+        detail = f"{source} out of {found.lake}"
         subject = Subject.of(self._database, self._queue, VERB, detail)
-        subject = replace(subject, filters=offered.filters, planned=offered.count)
+        subject = replace(subject, filters=found.filters, planned=found.count)
         with self._session.transaction("begin an action") as connection:
             number = audit.begin(connection, subject)
         outcome = "failed"
-        result = ReplayResult(number)
+        result = Replayed(number)
         try:
             yield result
             outcome = "stopped" if result.full else "done"
@@ -234,7 +237,7 @@ class _Replay:
             with suppress(ConsoleError), self._session.transaction("end an action") as connection:
                 audit.end(connection, number, outcome, detail)
 
-    def push_batch(self, selected: Sequence[Row], result: ReplayResult) -> None:
+    def push_batch(self, selected: Sequence[Row], result: Replayed) -> None:
         with self._session.transaction("replay a batch") as connection:
             self._lease.renew(connection)
             before = self._replayed(connection, [row["message"] for row in selected])

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from console.actions.execute import Control
 from console.actions.pop import PoppedMessage, pop_many
 from console.actions.push import push_many
 from console.actions.smoke import smoke_scratch
@@ -15,6 +14,7 @@ from console.engines import Database
 from console.errors import BusyError, ConnectionFailedError, ConsoleError
 from console.formats import numbered
 from console.monitor.rates import StatusRow
+from console.plan import Control
 from console.prove.trial import Claim, Trial, require
 
 _MESSAGES = 5

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from console import sql
-from console.actions import execute, plan
+from console.actions import message_plan
 from console.actions.archive import Purge
-from console.actions.plan import MessageAction
+from console.actions.message_action import MessageAction
 from console.actions.pop import PoppedMessage, pop_many
 from console.actions.push import push_many
 from console.actions.restore import Restore
@@ -40,9 +40,9 @@ def _purged(trial: Trial) -> str:
 
 def _moved(trial: Trial, action: MessageAction) -> int:
     """The number of messages; the ledger has to balance."""
-    planned = plan.make(trial.database, action)
+    planned = message_plan.plan(trial.database, action)
     require(planned.count == _MESSAGES, f"{action.verb} planned {planned.count} of {_MESSAGES}")
-    done = execute.execute(trial.database, action, planned)
+    done = planned.run_to_end()
     ledger = done.ledger
     require(
         done.outcome is Outcome.DONE and ledger.out == ledger.into == _MESSAGES,

@@ -208,9 +208,10 @@ class Trial:
         with self.dying(committed) as connection:
             session = self.session(connection)
             yield connection
-            planned = end_session.plan(self.database, self.queue, session)
-            ended = end_session.end_session(self.database, planned)
-            require(ended.disconnected, f"session {session} was told to end and is still there")
+            held = end_session.find(self.database, self.queue, session)
+            ended = end_session.end_session(self.database, held)
+            there = f"session {session} was told to end and is still there"
+            require(ended.data["ended"], there)
 
     @contextmanager
     def dying(

@@ -1,27 +1,26 @@
 """One bench: its preview, its progress, its table and its remaining time."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from console import catalog
 from console.actions.bench import (
+    BenchCandidates,
     BenchEvent,
-    BenchPlan,
     BenchRequest,
     BenchStarted,
     BenchTask,
     RoundFinished,
     measure,
 )
-from console.actions.execute import Control
-from console.audit import Outcome
+from console.audit import Outcome, Subject
 from console.bench.candidate import Candidate, Load
 from console.bench.results import CandidateResult, log_bytes_per_message
 from console.bench.rounds import HEAD_START_SECONDS, RoundProgress
-from console.formats import numbered
+from console.catalog import every_queue
+from console.formats import duration, numbered
+from console.plan import Control, OnProgress, Plan, Progress, Result, is_production
 from console.tui.open_connection import OpenConnection
-from console.verbs import verb as verbs
 from console.views.view import Column, or_unknown
 
 if TYPE_CHECKING:
@@ -29,35 +28,48 @@ if TYPE_CHECKING:
     from console.bench.server import Environment
 
 
+_MANY_NAMES = 12
 _BETWEEN_ROUNDS_SECONDS = 1.5
 """To make a queue, measure its messages and drop it, until a round has been measured."""
 
 
-@dataclass(frozen=True)
-class BenchPreview:
-    """What a bench would do, shown before it starts."""
-
-    labels: tuple[str, ...]
-    """The candidates."""
-    left_out: tuple[str, ...]
-    production: bool
-    seconds: float
-    """Its estimated duration."""
-
-
-def preview_bench(conn: OpenConnection, request: BenchRequest, load: Load) -> BenchPreview:
+def plan_bench(conn: OpenConnection, bench_run: "BenchRun") -> "BenchWork":
     """Ask the database which candidates can take part. Blocks; ConsoleError."""
-    database, left_out = conn.database, list[str]()
-    plan = BenchPlan(database, database.product.default_schema, load, left_out.append)
-    entrants = [entrant.candidate for entrant in plan.entrants(request)]
-    with database.transaction("read the catalog", read_only=True) as connection:
-        marked = catalog.is_production(connection)
-    return BenchPreview(
-        tuple(f"{c.name} x{c.batch}" if c.batch > 1 else c.name for c in entrants),
-        tuple(left_out),
-        production=marked or conn.production or database.production,
-        seconds=_estimated_round_seconds(load) * load.rounds * len(entrants),
-    )
+    database, load, left_out = conn.database, bench_run.load, list[str]()
+    candidates = BenchCandidates(database, database.product.default_schema, load, left_out.append)
+    names = [
+        f"{c.name} x{c.batch}" if c.batch > 1 else c.name
+        for c in (entrant.candidate for entrant in candidates.entrants(bench_run.request))
+    ]
+    production = conn.production or is_production(database)
+    lines = plan_lines(database.label, names, left_out, load, production=production)
+    return bench_run.work(conn, tuple(lines), production=production)
+
+
+def plan_lines(
+    connection: str,
+    candidates: Sequence[str],
+    left_out: Sequence[str],
+    load: Load,
+    *,
+    production: bool,
+) -> list[str]:
+    names = ", ".join(candidates[:_MANY_NAMES])
+    more = len(candidates) - _MANY_NAMES
+    seconds = _estimated_round_seconds(load) * load.rounds * len(candidates)
+    return [
+        *(["PRODUCTION database", ""] if production else []),
+        f"{load.producers} connections push and {load.consumers} pop as fast as {connection} can: "
+        "this uses all of the server's capacity. Everyone else working there will notice.",
+        "",
+        f"{numbered(load.rounds, 'round')} of each: {names}"
+        f"{f' and {more} more' if more > 0 else ''}.",
+        f"It takes about {duration(seconds)}.",
+        "Every round uses a scratch queue of its own (dbq_bench_...), dropped when it ends. No "
+        "other queue is touched.",
+        *(["One transaction stays open: the server cannot remove dead rows."] * load.held_xmin),
+        *(line for text in left_out for line in ["", *text.splitlines()]),
+    ]
 
 
 def _estimated_round_seconds(load: Load) -> float:
@@ -157,10 +169,12 @@ class BenchRun:
         )
         return max(0.0, round_seconds * (self.total - done) - (self._clock() - self._last_at))
 
-    def work(self, conn: OpenConnection) -> "BenchWork":
-        """The bench as an action run."""
+    def work(
+        self, conn: OpenConnection, lines: tuple[str, ...] = (), *, production: bool = False
+    ) -> "BenchWork":
+        """The bench as a plan."""
 
-        def run(control: Control, on_progress: verbs.OnProgress) -> verbs.Result:
+        def run(control: Control, on_progress: OnProgress) -> Result:
             database = conn.database
             url = database.complete_url().render_as_string(hide_password=False)
             schema = database.product.default_schema
@@ -168,7 +182,7 @@ class BenchRun:
 
             def on_event(event: BenchEvent) -> None:
                 self.on_event(event)
-                on_progress(verbs.Progress(self.done, self.total or None, "bench"))
+                on_progress(Progress(self.done, self.total or None, "bench"))
 
             try:
                 self.complete = measure(task, control, on_event)
@@ -176,28 +190,30 @@ class BenchRun:
                 self.live, self.ended_at = None, self._clock()
             return self._result()
 
-        return BenchWork(self, run)
+        label = conn.database.label
+        return BenchWork(
+            Subject("bench", "", "", label),
+            every_queue(),
+            lines,
+            requires_name=production,
+            run=run,
+            about=("connection", label),
+            bench_run=self,
+        )
 
-    def _result(self) -> verbs.Result:
+    def _result(self) -> Result:
         rounds = numbered(self.done, "round")
         if not self.complete:
-            return verbs.Result(
-                Outcome.STOPPED, (f"stopped after {rounds}; its queues are dropped",)
-            )
+            return Result(Outcome.STOPPED, (f"stopped after {rounds}; its queues are dropped",))
         bad = [result.label for result in self.results if not result.ok]
         if bad:
-            return verbs.Result(Outcome.FAILED, (f"NOT OK: {', '.join(bad)}",))
-        return verbs.Result(Outcome.DONE, (f"ok: {rounds}",))
+            return Result(Outcome.FAILED, (f"NOT OK: {', '.join(bad)}",))
+        return Result(Outcome.DONE, (f"ok: {rounds}",))
 
 
-@dataclass(frozen=True)
-class BenchWork:
-    """A bench as an action run."""
-
+@dataclass(frozen=True, kw_only=True)
+class BenchWork(Plan):
     bench_run: BenchRun
-    run: Callable[[Control, verbs.OnProgress], verbs.Result]
-    verb: str = field(default="bench", init=False)
-    count: int | None = field(default=None, init=False)
 
 
 _BAR_CELLS = 16

@@ -10,20 +10,18 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from textual.message import Message
 
 from console.errors import ConsoleError
+from console.plan import Control, Plan, Progress, Result
 from console.tui.findings import QueueKey
 from console.tui.text import plain
 
 if TYPE_CHECKING:
     from textual.app import App
     from textual.dom import DOMNode
-
-    from console.actions.execute import Control
-    from console.verbs.verb import OnProgress, Progress, Result
 
 T = TypeVar("T")
 
@@ -128,27 +126,6 @@ class LatestQuery(Generic[T]):
 # is complete, and the same action planned again finishes the rest.
 
 
-class Work(Protocol):
-    """What can be run: an action's plan, or a bench."""
-
-    @property
-    def verb(self) -> str: ...
-
-    @property
-    def count(self) -> int | None:
-        """Messages or steps; None: not counted."""
-        ...
-
-    @property
-    def run(self) -> Callable[[Control, OnProgress], Result]: ...
-
-
-def _control() -> Control:
-    from console.actions.execute import Control  # noqa: PLC0415  # loaded when first needed
-
-    return Control()
-
-
 @dataclass
 class ActionRun:
     """One action. Its thread writes `progress`, `result` and `error`; screens only read them."""
@@ -157,10 +134,10 @@ class ActionRun:
     key: QueueKey
     verb: str
     """The name of its form."""
-    work: Work
+    plan: Plan
     began_at: float
     """By the context's clock."""
-    control: Control = field(default_factory=_control)
+    control: Control = field(default_factory=Control)
     progress: Progress | None = None
     result: Result | None = None
     error: ConsoleError | None = None
@@ -175,12 +152,12 @@ class ActionRun:
     @property
     def name(self) -> str:
         """The verb and the queue; safe to show."""
-        return f"{self.work.verb} {plain(self.key[2])}"
+        return f"{self.plan.verb} {plain(self.key[2])}"
 
     @property
     def summary(self) -> str:
         progress = self.progress
-        total = self.work.count if progress is None else progress.total
+        total = self.plan.count if progress is None else progress.total
         done = 0 if progress is None else progress.done
         counts = f"{done:,} of {total:,}" if total else f"{done:,} so far"
         return f"{self.name}: {counts}{self.state}"
@@ -218,13 +195,13 @@ class ActionRuns:
         app: App[None],
         key: QueueKey,
         verb: str,
-        work: Work,
+        plan: Plan,
         now: float,
         on_finished: Callable[[ActionRun], None],
     ) -> ActionRun:
         """Carry out the plan; `on_finished` is called in the event loop."""
         self._number += 1
-        running = ActionRun(self._number, key, verb, work, now)
+        running = ActionRun(self._number, key, verb, plan, now)
         self._all = [*self.all, running]
 
         def on_progress(progress: Progress) -> None:
@@ -232,7 +209,7 @@ class ActionRuns:
 
         def run() -> None:
             try:
-                running.result = work.run(running.control, on_progress)
+                running.result = plan.run(running.control, on_progress)
             except Exception as error:  # noqa: BLE001  # or the thread would die silently
                 running.error = _as_console_error(error)
             finally:

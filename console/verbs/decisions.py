@@ -10,17 +10,9 @@ from console.catalog import Queue
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.formats import duration, moment, numbered
+from console.plan import Plan, Result, queue_plan, single_step
 from console.verbs.parameters import DURATION, Parameter, Placement
-from console.verbs.verb import (
-    Params,
-    Plan,
-    Result,
-    Target,
-    Verb,
-    admin,
-    queue_plan,
-    single_step,
-)
+from console.verbs.verb import Params, Target, Verb, admin
 
 
 def _is_ring(queue: Queue) -> bool:
@@ -36,7 +28,8 @@ def _plan_protect(target: Target, values: Params) -> Plan:
         "  by every console, until it is unprotected; callers and other verbs continue",
     ]
     return queue_plan(
-        target,
+        target.database,
+        target.queue,
         "protect",
         lines,
         single_step(_protect, target, values["reason"] or ""),
@@ -57,7 +50,9 @@ def _plan_unprotect(target: Target, values: Params) -> Plan:
         f"unprotect {target.queue.label}: it can be purged, archived, made smaller, uninstalled"
     ]
     run = single_step(_unprotect, target)
-    return queue_plan(target, "unprotect", lines, run, requires_name=True, stoppable=False)
+    return queue_plan(
+        target.database, target.queue, "unprotect", lines, run, requires_name=True, stoppable=False
+    )
 
 
 def _unprotect(target: Target) -> Result:
@@ -100,7 +95,9 @@ def _plan_pause(target: Target, values: Params) -> Plan:
             f"  a pause that lasts longer than {duration(seconds)} is a finding, and continues"
         )
     run = single_step(_pause, target, values)
-    return queue_plan(target, "pause", lines, run, requires_name=True, stoppable=False)
+    return queue_plan(
+        target.database, target.queue, "pause", lines, run, requires_name=True, stoppable=False
+    )
 
 
 def _own_rule(target: Target) -> list[str]:
@@ -150,7 +147,14 @@ def _plan_resume(target: Target, values: Params) -> Plan:
     library = target.queue.design.library_name
     how = f"as {library} does it" if library else "by the code it had before"
     lines = [f"resume {target.queue.label}: its pops return messages again, {how}"]
-    return queue_plan(target, "resume", lines, single_step(_resume, target), stoppable=False)
+    return queue_plan(
+        target.database,
+        target.queue,
+        "resume",
+        lines,
+        single_step(_resume, target),
+        stoppable=False,
+    )
 
 
 def _resume(target: Target) -> Result:
@@ -181,7 +185,7 @@ def _plan_note(target: Target, values: Params) -> Plan:
     of = "every queue of the database" if values["all"] else target.queue.label
     lines = [f"note {values['text']!r}: a mark on the charts of {of}"]
     run = single_step(_note, target, values)
-    return queue_plan(target, "note", lines, run, stoppable=False)
+    return queue_plan(target.database, target.queue, "note", lines, run, stoppable=False)
 
 
 def _note(target: Target, values: Params) -> Result:

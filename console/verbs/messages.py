@@ -5,17 +5,13 @@ from dataclasses import replace
 from functools import partial
 
 from console import decisions
-from console.actions import archive, execute, requeue, reschedule, restore
-from console.actions import plan as planning
-from console.actions.execute import Control
-from console.actions.message_plan import Plan as MessagePlan
-from console.actions.plan import MessageAction
-from console.audit import Ledger, Outcome
+from console.actions import archive, broker, message_plan, requeue, reschedule, restore
+from console.actions.message_action import MessageAction
 from console.catalog import Queue
 from console.errors import UsageError
 from console.formats import duration
+from console.plan import Plan
 from console.rights import Rights
-from console.verbs import sessions
 from console.verbs.parameters import (
     BATCH,
     CANARY,
@@ -31,16 +27,7 @@ from console.verbs.parameters import (
     Parameter,
     WholeNumber,
 )
-from console.verbs.verb import (
-    OnProgress,
-    Params,
-    Plan,
-    Progress,
-    Result,
-    Target,
-    Verb,
-    batching,
-)
+from console.verbs.verb import Params, Target, Verb, batching
 
 
 def _has_messages(queue: Queue) -> bool:
@@ -56,63 +43,9 @@ def _message_plan(
     def plan(target: Target, values: Params) -> Plan:
         action = make(target, values)
         filters, how = target.filters(values), batching(values)
-        counted = planning.make(target.database, action, filters, progress=target.on_count)
-        found = execute.with_canary(counted, action, how)
-        return _plan_of(found, partial(_move, target, action, found, values))
+        return message_plan.plan(target.database, action, filters, how, on_count=target.on_count)
 
     return plan
-
-
-def _move(
-    target: Target,
-    action: MessageAction,
-    found: MessagePlan,
-    values: Params,
-    control: Control,
-    on_progress: OnProgress,
-) -> Result:
-    def progress(now: execute.Progress) -> None:
-        words = now.waiting_for or f"{now.batches:,} batches"
-        on_progress(Progress(now.ledger.selected, now.planned, words, now.ledger))
-
-    done = execute.execute(
-        target.database,
-        action,
-        found,
-        batching=batching(values),
-        control=control,
-        progress=progress,
-    )
-    return _result_of(done)
-
-
-def _result_of(done: execute.Result) -> Result:
-    return Result(
-        done.outcome,
-        tuple(done.lines()),
-        done.ledger,
-        done.action_id,
-        done=done.ledger.out,
-        stopped_by_canary=done.stopped_by_canary,
-        data=done.as_json(),
-    )
-
-
-def _plan_of(found: MessagePlan, run: Callable[[Control, OnProgress], Result]) -> Plan:
-    return Plan(
-        found.subject,
-        found.queue,
-        tuple(found.lines()),
-        found.requires_queue_name,
-        run,
-        needed=found.count > 0,
-        count=found.count,
-        sql=found.sql,
-        sample=found.sample,
-        lines_beside_sample=tuple(found.lines(sample=False)),
-        obstacles=found.obstacles,
-        data=found.as_json(),
-    )
 
 
 def _requeue(target: Target, values: Params) -> MessageAction:
@@ -130,7 +63,7 @@ def _requeue(target: Target, values: Params) -> MessageAction:
 
 def _plan_requeue(target: Target, values: Params) -> Plan:
     if target.queue.design.waits_itself:
-        return sessions.plan_switch(target)
+        return broker.plan_enable(target.database, target.queue)
     return _message_plan(_requeue)(target, values)
 
 
@@ -146,7 +79,7 @@ def _release(target: Target, values: Params) -> MessageAction:
 
 def _plan_release(target: Target, values: Params) -> Plan:
     if target.queue.design.waits_itself:
-        return sessions.plan_end(target, values)
+        return broker.plan_end(target.database, target.queue, batching(values).batch)
     return _message_plan(_release)(target, values)
 
 
@@ -180,7 +113,15 @@ def _plan_archive(target: Target, values: Params) -> Plan:
     if every is None:
         return once
     again = f"  again every {duration(every)}, until it is stopped"
-    run = partial(_archive_rounds, target, values)
+    run = partial(
+        archive.rounds,
+        target.database,
+        _archive(target, values),
+        target.filters(values),
+        every,
+        values["hot_above"],
+        batching(values),
+    )
     return replace(
         once,
         lines=(*once.lines, again),
@@ -190,31 +131,6 @@ def _plan_archive(target: Target, values: Params) -> Plan:
         count=None,
         rounds=True,
     )
-
-
-def _archive_rounds(
-    target: Target, values: Params, control: Control, on_progress: OnProgress
-) -> Result:
-    total = Ledger()
-
-    def ended(one: archive.ArchiveRound) -> None:
-        nonlocal total
-        done = None if one.result is None else _result_of(one.result)
-        if done is not None and done.ledger is not None:
-            total += done.ledger
-        on_progress(Progress(total.out, None, one.skipped or "archiving", total, done))
-
-    archive.rounds(
-        target.database,
-        _archive(target, values),
-        target.filters(values),
-        every_seconds=values["every"],
-        hot_above=values["hot_above"],
-        batching=batching(values),
-        control=control,
-        on_round=ended,
-    )
-    return Result(Outcome.STOPPED, (f"archived {total.out:,} until it was stopped",), total)
 
 
 def _purge_right(values: Params) -> Rights:

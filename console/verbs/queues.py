@@ -11,15 +11,15 @@ from console.actions import adopt as adopting
 from console.actions import install as installing
 from console.actions import libraries
 from console.actions.adopt import CandidateTable
-from console.actions.execute import Control
 from console.audit import Outcome, Subject
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS, LIBRARIES, Flow, design
 from console.engines import Database, Product
 from console.errors import UsageError
 from console.formats import numbered
+from console.plan import Control, OnProgress, Plan, Result, single_step
 from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import OnProgress, Params, Plan, Result, Verb, admin, single_step
+from console.verbs.verb import Params, Verb, admin
 
 
 def complete_designs(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:

@@ -8,21 +8,11 @@ from typing import Any
 import click
 
 from console.actions import subscribe as subscribing
-from console.actions.execute import Control
 from console.audit import Outcome
 from console.formats import numbered
+from console.plan import FOR_CALLERS, Plan, Result, queue_plan, waiting_step
 from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import (
-    OnProgress,
-    Params,
-    Plan,
-    Progress,
-    Result,
-    Target,
-    Verb,
-    admin,
-    queue_plan,
-)
+from console.verbs.verb import Params, Target, Verb, admin
 
 _WAITS = "  its callers wait for a moment; it begins once none of them has an open transaction"
 
@@ -118,13 +108,18 @@ def _planned(
     data: Mapping[str, object],
     **more: Any,
 ) -> Plan:
-    def run(_: Control, on_progress: OnProgress) -> Result:
-        on_progress(Progress(0, None, "waiting for open transactions of its callers"))
-        return do()
-
+    run = waiting_step(FOR_CALLERS, do)
     data = {"queue": target.queue.name, "schema": target.queue.schema, **data}
     return queue_plan(
-        target, verb, lines, run, requires_name=True, stoppable=False, data=data, **more
+        target.database,
+        target.queue,
+        verb,
+        lines,
+        run,
+        requires_name=True,
+        stoppable=False,
+        data=data,
+        **more,
     )
 
 

@@ -11,21 +11,20 @@ from typing import Any, ParamSpec
 import click
 from click.core import ParameterSource
 
-from console import audit, catalog, decisions
+from console import catalog, decisions
 from console.actions import BATCH
 from console.actions.availability import unavailable
-from console.actions.execute import CANARY_WAIT_SECONDS, Batching, Control
-from console.audit import Ledger, Outcome, Subject
+from console.actions.execute import CANARY_WAIT_SECONDS, Batching
 from console.catalog import Queue
 from console.decisions import Decision
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.filters import Words, expand, line_of
-from console.formats import plain
 from console.monitor import filters as filtering
 from console.monitor.limits import ThresholdsOf, defaults_of
-from console.monitor.message import Masks, Message
+from console.monitor.message import Masks
 from console.monitor.scan_query import MessageSource
+from console.plan import Plan
 from console.rights import Rights
 from console.verbs.index import PROGRAM, VERBS
 from console.verbs.parameters import FILTER_TYPE, Parameter, Placement
@@ -82,14 +81,6 @@ class Target:
         with self.database.transaction("read the catalog", read_only=True) as connection:
             return decisions.find(connection, "protection", self.queue.schema, self.queue.name)
 
-    @property
-    def production(self) -> bool:
-        """Whether the connection or the database is marked so. Queries the database."""
-        if self.database.production:
-            return True
-        with self.database.transaction("read the catalog", read_only=True) as connection:
-            return catalog.is_production(connection)
-
 
 def batching(values: Params) -> Batching:
     """From `--batch`, `--rate` and the `--canary` options. UsageError."""
@@ -104,155 +95,6 @@ def batching(values: Params) -> Batching:
         CANARY_WAIT_SECONDS if wait is None else wait,
         share or 0.0,
     )
-
-
-@dataclass(frozen=True)
-class Result:
-    outcome: Outcome
-    lines: tuple[str, ...]
-    ledger: Ledger | None = None
-    action_id: int | None = None
-    """In the audit."""
-    done: int = 0
-    """Messages, steps, conversations; 1 where the verb is about the queue or a session."""
-    queue_removed: bool = False
-    stopped_by_canary: bool = False
-    """The canary's messages failed, or had no result in time."""
-    data: Mapping[str, object] = field(default_factory=dict)
-    """For --json."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    done: int
-    total: int | None = None
-    """None: not known."""
-    text: str = ""
-    ledger: Ledger | None = None
-    round: Result | None = None
-    """The round that has just ended, if it works in rounds."""
-
-
-OnProgress = Callable[[Progress], None]
-
-
-@dataclass(frozen=True)
-class Confirmation:
-    """What has to be typed before a plan runs."""
-
-    name: str
-    """Of the queue; or of what else the plan is about."""
-    requires_name: bool
-    """Whether `y`, or a bare `--yes`, is not enough."""
-    of: str = "queue"
-    """What has that name."""
-    blocked_reason: str = ""
-    """Why it cannot be confirmed; empty if it can."""
-
-    @property
-    def label(self) -> str:
-        return f"the {self.of}'s name"
-
-    def error_for(self, word: str) -> str:
-        """Why the word does not confirm the plan; empty if it does."""
-        short = word.strip()
-        if not short:
-            return "Nothing was typed."
-        if self.name in {word, short} or (not self.requires_name and short.lower() in {"y", "yes"}):
-            return ""
-        return f"{word!r} does not match."
-
-    @property
-    def prompt(self) -> str:
-        if self.blocked_reason:
-            return f"{self.blocked_reason} Escape: back; nothing is changed."
-        word = f"{self.label}, {plain(self.name)}," if self.requires_name else "y"
-        return f"To run it, type {word} and press Enter. Escape: back; nothing is changed."
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a verb would do, to be read and confirmed. Only `run` changes anything."""
-
-    subject: Subject
-    queue: Queue
-    lines: tuple[str, ...]
-    requires_name: bool
-    """Whether the queue's name is required as confirmation; else `y` will do."""
-    run: Callable[[Control, OnProgress], Result]
-    needed: bool = True
-    """False: there is nothing to do."""
-    count: int | None = None
-    """Messages or steps; None: not counted."""
-    rounds: bool = False
-    """Whether it repeats until it is stopped, which is then its normal end."""
-    stoppable: bool = True
-    """Whether it can be stopped between two steps; else only cut off."""
-    sql: str = ""
-    sample: tuple[Message, ...] = ()
-    lines_beside_sample: tuple[str, ...] = ()
-    """The lines where the sample is shown as a table; empty: the same."""
-    obstacles: tuple[str, ...] = ()
-    """Why it cannot run."""
-    needs_consent: bool = False
-    """Whether the obstacle is only an option that is missing: reported after the confirmation."""
-    next_step: str = ""
-    """What removes the obstacles."""
-    data: Mapping[str, object] = field(default_factory=dict)
-    """For --json."""
-    about: tuple[str, str] = ("queue", "")
-    """What it is about, and its name, which confirms it; without a name, the queue."""
-
-    @property
-    def verb(self) -> str:
-        return self.subject.verb
-
-    @property
-    def confirmation(self) -> Confirmation:
-        """With nothing to do, no name is required."""
-        of, name = self.about
-        return Confirmation(name or self.queue.name, self.requires_name and self.needed, of)
-
-    def as_json(self) -> dict[str, object]:
-        """With the queue, if it is about one."""
-        queue = self.queue
-        where = {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
-        return {**({} if self.about[1] else where), "plan": self.data}
-
-    def require_possible(self) -> None:
-        """RefusedError, which is kept in the local audit, where there are obstacles."""
-        if self.obstacles:
-            of = f"{self.verb} of {self.queue.name!r}"
-            what = f"Nothing was changed: {of} cannot be done as things stand."
-            audit.log_locally(self.subject, Outcome.REFUSED, detail=what)
-            raise RefusedError(what, why=" ".join(self.obstacles), next_step=self.next_step)
-
-    def run_to_end(self) -> Result:
-        """Run it without progress, and without a way to stop it. ConsoleError."""
-        return self.run(Control(), lambda _: None)
-
-
-def queue_plan(
-    target: Target,
-    verb: str,
-    lines: Sequence[str],
-    run: Callable[[Control, OnProgress], Result],
-    *,
-    requires_name: bool = False,
-    **more: Any,
-) -> Plan:
-    """The plan of a verb on a queue as a whole. PRODUCTION is shown, and requires the name."""
-    production = target.production
-    shown = (*lines, "  PRODUCTION database") if production else tuple(lines)
-    subject = Subject.of(target.database, target.queue, verb)
-    return Plan(subject, target.queue, shown, requires_name or production, run, **more)
-
-
-def single_step(
-    do: Callable[P, Result], *args: P.args, **kwargs: P.kwargs
-) -> Callable[[Control, OnProgress], Result]:
-    """The `run` of a plan with one step: no progress, and nothing can stop it."""
-    return lambda _, __: do(*args, **kwargs)
 
 
 def operator(_: Params) -> Rights:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from console.actions.export import Progress, _Partial
+from console.actions.export import ExportState, _Partial
 from console.errors import UsageError
 from tests.cli.calls import Answer, Console
 from tests.servers import connect
@@ -183,7 +183,7 @@ def test_whatever_the_state_of_an_export_has_it_is_refused(document: Any) -> Non
     folder = Path(tempfile.mkdtemp())
     data = folder / "x.ndjson"
     with _Partial(data) as file:
-        new = Progress({"a": 1}, "2026-01-01")
+        new = ExportState({"a": 1}, "2026-01-01")
         os.write(file._descriptor, b"x")
         file._state.write_text(json.dumps(document))
         with pytest.raises(UsageError):

@@ -9,13 +9,14 @@ from console import catalog
 from console.actions import execute
 from console.actions.execute import Batching
 from console.actions.install import install, missing_requirement
-from console.actions.message_plan import Plan
-from console.actions.plan import MessageAction
+from console.actions.message_action import MessageAction
+from console.actions.selected import SelectedMessages
 from console.audit import Ledger
 from console.catalog import Queue, installed_queue
 from console.designs import Design, designs_on
 from console.engines import Database
 from console.errors import ConsoleError
+from console.plan import Result
 from tests.contract.client import Client
 from tests.contract.variants import Variant
 
@@ -63,7 +64,7 @@ def run_concurrently(*calls: Callable[[], object]) -> list[object]:
 
 
 def execute_concurrently(
-    database: Database, actions: Sequence[MessageAction], plans: Sequence[Plan]
+    database: Database, actions: Sequence[MessageAction], plans: Sequence[SelectedMessages]
 ) -> list[Ledger]:
     """Execute all plans at once, each as a separate operator, in batches of four."""
     batching = Batching(batch=4)
@@ -71,6 +72,6 @@ def execute_concurrently(
         partial(execute.execute, database, action, plan, batching=batching)
         for action, plan in zip(actions, plans, strict=True)
     ]
-    results = [result for result in run_concurrently(*calls) if isinstance(result, execute.Result)]
+    results = [result for result in run_concurrently(*calls) if isinstance(result, Result)]
     assert len(results) == len(plans)
     return [result.ledger for result in results]

@@ -7,17 +7,18 @@ from typing import Any
 from sqlalchemy import Column, MetaData, Table, select
 
 from console import audit
-from console.actions import execute, plan
+from console.actions import execute, message_action, message_plan
 from console.actions.archive import Purge
-from console.actions.execute import Batching, Result
-from console.actions.message_plan import Plan
-from console.actions.plan import MessageAction
+from console.actions.execute import Batching
+from console.actions.message_action import MessageAction
 from console.actions.restore import Restore
 from console.actions.rows import SelectionCriteria
+from console.actions.selected import SelectedMessages
 from console.audit import Ledger
 from console.monitor.filters import parse
 from console.monitor.message import Message
 from console.monitor.scan_query import MessageSource
+from console.plan import Result
 from tests.contract.client import Client
 from tests.contract.filled import read_messages
 from tests.contract.variants import ALL, DEFAULTS
@@ -33,12 +34,16 @@ def source_of(client: Client) -> MessageSource:
         return MessageSource.of(connection, client.queue)
 
 
-def planned(client: Client, action: MessageAction, *words: str) -> Plan:
-    return plan.make(client.database, action, parse(words))
+def planned(client: Client, action: MessageAction, *words: str) -> SelectedMessages:
+    return message_action.select(client.database, action, parse(words))
+
+
+def plan_lines(client: Client, action: MessageAction, *words: str) -> str:
+    return "\n".join(message_plan.plan(client.database, action, parse(words)).lines)
 
 
 def run(client: Client, action: MessageAction, *words: str, batch: int = 3) -> Result:
-    """Plan and execute: as many are done as planned, unless a ring was full."""
+    """SelectedMessages and execute: as many are done as planned, unless a ring was full."""
     action_plan = planned(client, action, *words)
     done = execute.execute(client.database, action, action_plan, batching=Batching(batch=batch))
     assert done.ledger.balanced
@@ -146,5 +151,5 @@ def restore(client: Client, *words: str, **options: Any) -> Result:
     return run(client, Restore(source_of(client), **options), *words)
 
 
-def plan_restore(client: Client, *words: str, **options: Any) -> Plan:
+def plan_restore(client: Client, *words: str, **options: Any) -> SelectedMessages:
     return planned(client, Restore(source_of(client), **options), *words)

@@ -11,7 +11,7 @@ from console import audit
 from console.actions import execute
 from console.actions.archive import Archive, Purge
 from console.actions.execute import Batching
-from console.actions.plan import MessageAction
+from console.actions.message_action import MessageAction
 from console.actions.requeue import Release, Requeue
 from console.audit import Outcome
 from console.figures import COUNTED
@@ -21,7 +21,14 @@ from console.monitor.snapshot import snapshot
 from tests.contract.client import Client, in_utc
 from tests.contract.filled import fill, read_messages
 from tests.contract.installs import execute_concurrently
-from tests.contract.message_actions import all_messages, archived, entries, planned, source_of
+from tests.contract.message_actions import (
+    all_messages,
+    archived,
+    entries,
+    plan_lines,
+    planned,
+    source_of,
+)
 from tests.contract.messages import sender
 from tests.contract.traffic import Sender, Traffic
 from tests.contract.variants import BEHAVIOURS, BEHAVIOURS_AND_PAYLOADS, Variant
@@ -102,14 +109,16 @@ def test_a_plan_with_a_limit_describes_only_the_selected_messages(client: Client
     three = planned(client, action, "limit=3")
     assert (three.count, three.by_state) == (3, {"error": 3})
     assert (three.totals["error"].count, three.totals["error"].estimated) == (9, False)
-    assert "3 messages (of 9 error)" in "\n".join(three.lines())
+    assert "3 messages (of 9 error)" in plan_lines(client, action, "limit=3")
     assert three.oldest_seconds == pytest.approx((three.cutoff - failed_at[0]).total_seconds())
     assert three.newest_seconds == pytest.approx((three.cutoff - failed_at[2]).total_seconds())
     if every.payload_bytes is not None and three.payload_bytes is not None:
         assert 0 < three.payload_bytes < every.payload_bytes
     narrow = planned(client, action, "limit=3", "error~route")
     assert (narrow.count, narrow.totals) == (3, {})
-    assert "the first that match; further matches were not counted" in narrow.lines()[1]
+    assert "the first that match; further matches were not counted" in plan_lines(
+        client, action, "limit=3", "error~route"
+    )
     kept = planned(client, action, "keep-newest=7")
     assert (kept.count, kept.totals["error"].count) == (2, 9)
     assert kept.newest_seconds == pytest.approx((kept.cutoff - failed_at[1]).total_seconds())

@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import Connection, text
 
 from console import sql
-from console.actions import execute, plan, rows
+from console.actions import execute, message_action, rows
 from console.actions.adopt import adopt
 from console.actions.archive import Archive, Purge
-from console.actions.execute import Batching, Control, Progress
-from console.actions.plan import MessageAction
+from console.actions.execute import Batching
+from console.actions.message_action import MessageAction
 from console.actions.requeue import Release, Requeue
 from console.actions.rows import QueueSelection, SelectionCriteria, Storage
 from console.audit import ImbalanceError
@@ -25,6 +25,7 @@ from console.monitor.errors import error_groups
 from console.monitor.filters import Filters, parse
 from console.monitor.message import Message
 from console.monitor.scan_query import MessageSource
+from console.plan import Control, Progress
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import read_messages
@@ -56,7 +57,7 @@ TYPES = {
 
 
 def done(database: Database, action: MessageAction, *words: str) -> int:
-    action_plan = plan.make(database, action, parse(words))
+    action_plan = message_action.select(database, action, parse(words))
     result = execute.execute(database, action, action_plan)
     assert (result.ledger.out, result.ledger.skipped_count) == (action_plan.count, 0)
     return result.ledger.out
@@ -146,7 +147,7 @@ def test_an_imbalance_rolls_back_the_batch_and_stops_the_action(client: Client) 
         f"CREATE TRIGGER t BEFORE INSERT ON {archive} FOR EACH ROW EXECUTE FUNCTION swallow()",
     )
     action = action_for(client, "purge")
-    action_plan = plan.make(client.database, action)
+    action_plan = message_action.select(client.database, action)
     with pytest.raises(ImbalanceError, match="DOES NOT BALANCE"):
         execute.execute(client.database, action, action_plan, batching=Batching(batch=4))
     found = contents(client)
@@ -162,7 +163,7 @@ def test_an_action_on_a_locked_table_waits_until_it_is_stopped(client: Client) -
     impatient_database = open_database(url, timeouts=Timeouts(lock_seconds=0.05))
     impatient = Client(impatient_database, client.queue)
     action = action_for(impatient, "purge")
-    action_plan = plan.make(impatient_database, action)
+    action_plan = message_action.select(impatient_database, action)
     control = Control()
     with client.database.transaction("lock") as connection:
         connection.execute(text(f'LOCK TABLE public."{client.queue.name}" IN EXCLUSIVE MODE'))
@@ -170,7 +171,9 @@ def test_an_action_on_a_locked_table_waits_until_it_is_stopped(client: Client) -
         with pytest.raises(BusyError):
             execute.execute(impatient_database, action, action_plan, control=control)
     assert contents(client) == Counter(ready=MESSAGES)
-    again = execute.execute(impatient_database, action, plan.make(impatient_database, action))
+    again = execute.execute(
+        impatient_database, action, message_action.select(impatient_database, action)
+    )
     assert again.ledger.out == MESSAGES
     impatient_database.close()
 
@@ -196,7 +199,7 @@ def test_a_message_whose_error_text_changed_is_no_longer_in_the_error_group(clie
 
 def test_rows_locked_by_other_sessions_are_skipped(client: Client) -> None:
     action = action_for(client, "purge")
-    action_plan = plan.make(client.database, action)
+    action_plan = message_action.select(client.database, action)
     with client.database.transaction("hold") as connection:
         connection.execute(
             text(f'SELECT FROM public."{client.queue.name}" ORDER BY created_at LIMIT 7 FOR UPDATE')
@@ -211,36 +214,36 @@ def test_an_action_that_lost_its_connection_can_be_repeated_to_finish(client: Cl
         far = open_database(proxy.url)
         distant = Client(far, client.queue)
         action = action_for(distant, "purge")
-        action_plan = plan.make(far, action)
+        action_plan = message_action.select(far, action)
 
         def cut(now: Progress) -> None:
-            if now.batches == 3:
+            if now.text == "3 batches":
                 proxy.cut()
 
         with pytest.raises(ConnectionFailedError):
-            execute.execute(far, action, action_plan, batching=Batching(batch=5), progress=cut)
+            execute.execute(far, action, action_plan, batching=Batching(batch=5), on_progress=cut)
         far.close()
     found = contents(client)
     assert found["ready"] + found["archived"] == MESSAGES
     done = entries(client, "purge")[0].done
     assert done == found["archived"] >= 15
     action = action_for(client, "purge")
-    again = execute.execute(client.database, action, plan.make(client.database, action))
+    again = execute.execute(client.database, action, message_action.select(client.database, action))
     assert again.ledger.out == MESSAGES - done
     assert contents(client) == Counter(archived=MESSAGES)
 
 
 def test_an_action_that_is_ended_in_the_audit_table_stops(client: Client) -> None:
     action = action_for(client, "purge")
-    action_plan = plan.make(client.database, action)
+    action_plan = message_action.select(client.database, action)
 
     def end(now: Progress) -> None:
-        if now.batches == 2:
+        if now.text == "2 batches":
             run(client.database, "UPDATE dbq.action SET ended_at = now() WHERE ended_at IS NULL")
 
     with pytest.raises(RefusedError, match="no longer running"):
         execute.execute(
-            client.database, action, action_plan, batching=Batching(batch=5), progress=end
+            client.database, action, action_plan, batching=Batching(batch=5), on_progress=end
         )
     assert contents(client) == Counter(ready=MESSAGES - 10, archived=10)
 

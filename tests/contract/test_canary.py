@@ -7,15 +7,16 @@ from contextlib import AbstractContextManager
 import pytest
 from sqlalchemy import Connection
 
-from console.actions import execute
+from console.actions import execute, message_plan
 from console.actions.canary import CanaryTracker, CanaryVerdict
-from console.actions.execute import CANARY_WAIT_SECONDS, Batching, Progress, Result
+from console.actions.execute import CANARY_WAIT_SECONDS, Batching
 from console.actions.pop import PoppedMessage
 from console.audit import Outcome
 from console.monitor.message import Message
+from console.plan import Control, OnProgress, Progress, Result
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.message_actions import planned
+from tests.contract.message_actions import plan_lines, planned
 from tests.contract.test_actions import action_for, contents
 from tests.contract.traffic import at_work
 from tests.contract.variants import BEHAVIOURS, Variant
@@ -56,14 +57,23 @@ def requeued(
     client: Client,
     wait: float = ENDLESS,
     share: float = 0.0,
-    progress: Callable[[Progress], None] = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> Result:
-    action = action_for(client, "requeue")
     batching = Batching(canary=True, canary_wait=wait, canary_share=share)
-    action_plan = execute.with_canary(planned(client, action), action, batching)
-    return execute.execute(
-        client.database, action, action_plan, batching=batching, progress=progress
+    action_plan = message_plan.plan(
+        client.database, action_for(client, "requeue"), batching=batching
     )
+    return action_plan.run(Control(), on_progress)
+
+
+def verdict_of(done: Result) -> CanaryVerdict | None:
+    canary = done.data["canary"]
+    return None if canary is None else canary["verdict"]
+
+
+def ids(done: Result, what: str) -> list[str]:
+    """Of the canary's messages: done, failed or waiting."""
+    return list(done.data["canary"][what])
 
 
 @pytest.fixture
@@ -83,8 +93,8 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_successful_canary_lets_the_rest_follow(client: Client, followed: list[int]) -> None:
     with worker(client, client.complete):
         done = requeued(client)
-    assert (done.outcome, done.verdict) == (Outcome.DONE, CanaryVerdict.PASSED)
-    assert (done.ledger.out, len(done.canary_results.done)) == (MESSAGES, 11)
+    assert (done.outcome, verdict_of(done)) == (Outcome.DONE, CanaryVerdict.PASSED)
+    assert (done.ledger.out, len(ids(done, "done"))) == (MESSAGES, 11)
     assert followed == [1, 10]
     assert not done.stopped_by_canary
 
@@ -92,12 +102,11 @@ def test_a_successful_canary_lets_the_rest_follow(client: Client, followed: list
 def test_a_canary_that_fails_again_stops_the_requeue(client: Client, followed: list[int]) -> None:
     with worker(client, lambda taken: client.fail(taken, "still no route")):
         done = requeued(client)
-    assert (done.outcome, done.verdict) == (Outcome.STOPPED, CanaryVerdict.FAILED)
-    assert (done.ledger.out, len(done.canary_results.failed)) == (1, 1)
+    assert (done.outcome, verdict_of(done)) == (Outcome.STOPPED, CanaryVerdict.FAILED)
+    assert (done.ledger.out, len(ids(done, "failed"))) == (1, 1)
     assert done.stopped_by_canary
     assert (
-        f"message {done.canary_results.failed[0]} failed again; the others are untouched"
-        in done.problem
+        f"message {ids(done, 'failed')[0]} failed again; the others are untouched" in done.problem
     )
     assert contents(client) == Counter(error=MESSAGES)
     action = action_for(client, "requeue")
@@ -116,27 +125,27 @@ def test_a_given_share_of_canaries_may_fail(client: Client) -> None:
 
     with worker(client, third_fails):
         done = requeued(client, share=0.2)
-    assert (done.outcome, done.verdict) == (Outcome.DONE, CanaryVerdict.PASSED)
-    assert (len(done.canary_results.done), done.canary_results.failed) == (10, (popped_ids[2],))
+    assert (done.outcome, verdict_of(done)) == (Outcome.DONE, CanaryVerdict.PASSED)
+    assert (len(ids(done, "done")), ids(done, "failed")) == (10, [popped_ids[2]])
 
 
 def test_a_canary_without_a_result_is_unknown_and_stops_the_requeue(client: Client) -> None:
     done = requeued(client, wait=0)
-    assert (done.outcome, done.verdict) == (Outcome.STOPPED, CanaryVerdict.UNKNOWN)
-    assert (done.ledger.out, len(done.canary_results.waiting)) == (1, 1)
+    assert (done.outcome, verdict_of(done)) == (Outcome.STOPPED, CanaryVerdict.UNKNOWN)
+    assert (done.ledger.out, len(ids(done, "waiting"))) == (1, 1)
     for words in ("no result of message", "is not known", "longer --canary-wait", "untouched"):
         assert words in done.problem
     assert contents(client) == Counter(ready=1, error=MESSAGES - 1)
     for taken in client.pop_many(1):
         assert client.fail(taken, "no route")
     # A claim is no result either.
-    done = requeued(client, wait=0.001, progress=lambda now: _popped(client, now))
-    assert done.verdict is CanaryVerdict.UNKNOWN
+    done = requeued(client, wait=0.001, on_progress=lambda now: _popped(client, now))
+    assert verdict_of(done) is CanaryVerdict.UNKNOWN
     assert contents(client) == Counter(claimed=1, error=MESSAGES - 1)
 
 
 def _popped(client: Client, now: Progress) -> None:
-    if not now.waiting_for:
+    if not now.text.startswith("canary"):
         assert len(client.pop_many(1)) == 1
 
 
@@ -144,7 +153,7 @@ def test_a_failed_canary_that_was_archived_counts_as_failed(client: Client) -> N
     """A message that is gone counts as done, unless it was archived as an error."""
 
     def fail_and_archive(now: Progress) -> None:
-        if now.waiting_for:
+        if now.text.startswith("canary"):
             return
         (taken,) = client.pop_many(1)
         assert client.fail(taken, "still no route")
@@ -152,19 +161,19 @@ def test_a_failed_canary_that_was_archived_counts_as_failed(client: Client) -> N
         action_plan = planned(client, action, "state=error", f"id={taken.id}")
         assert execute.execute(client.database, action, action_plan).ledger.out == 1
 
-    done = requeued(client, progress=fail_and_archive)
-    assert (done.verdict, len(done.canary_results.failed)) == (CanaryVerdict.FAILED, 1)
+    done = requeued(client, on_progress=fail_and_archive)
+    assert (verdict_of(done), len(ids(done, "failed"))) == (CanaryVerdict.FAILED, 1)
 
 
 def test_the_result_of_a_purged_canary_is_unknown(client: Client) -> None:
     def purge_ready(now: Progress) -> None:
-        if not now.waiting_for:
+        if not now.text.startswith("canary"):
             action = action_for(client, "purge")
             done = execute.execute(client.database, action, planned(client, action, "state=ready"))
             assert done.ledger.out == 1
 
-    done = requeued(client, wait=0, progress=purge_ready)
-    assert (done.verdict, len(done.canary_results.waiting)) == (CanaryVerdict.UNKNOWN, 1)
+    done = requeued(client, wait=0, on_progress=purge_ready)
+    assert (verdict_of(done), len(ids(done, "waiting"))) == (CanaryVerdict.UNKNOWN, 1)
 
 
 def test_only_a_requeue_has_a_verdict_and_the_plan_says_so(client: Client) -> None:
@@ -174,9 +183,9 @@ def test_only_a_requeue_has_a_verdict_and_the_plan_says_so(client: Client) -> No
     }.items():
         action = action_for(client, verb)
         batching = Batching(canary=True, canary_wait=CANARY_WAIT_SECONDS)
-        action_plan = execute.with_canary(planned(client, action), action, batching)
-        assert any("canary: 1, then 10, then the rest" in line for line in action_plan.lines())
-        assert words in "\n".join(action_plan.lines())
-        assert execute.with_canary(action_plan, action, Batching()) is action_plan
-    done = execute.execute(client.database, action, action_plan, batching=batching)
-    assert (done.outcome, done.verdict, done.ledger.out) == (Outcome.DONE, None, MESSAGES)
+        action_plan = message_plan.plan(client.database, action, batching=batching)
+        assert any("canary: 1, then 10, then the rest" in line for line in action_plan.lines)
+        assert words in "\n".join(action_plan.lines)
+        assert "canary: " not in plan_lines(client, action)
+    done = action_plan.run_to_end()
+    assert (done.outcome, verdict_of(done), done.ledger.out) == (Outcome.DONE, None, MESSAGES)

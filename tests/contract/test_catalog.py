@@ -15,6 +15,7 @@ from console.catalog import Kind, Queue, installed_queue
 from console.designs import DESIGNS, Design, design
 from console.engines import PRODUCTS, Database, Timeouts, open_database
 from console.errors import BusyError, ConsoleError, RefusedError, UsageError
+from console.plan import Plan
 from tests.contract.client import Client
 from tests.contract.conftest import ENGINES_UNDER_TEST, Use
 from tests.contract.installs import all_designs, catalogued, default_of, run_concurrently
@@ -35,6 +36,13 @@ def test_the_contract_is_run_on_the_engine(engine: str) -> None:
 
 
 pytestmark = pytest.mark.thinned(3, payload=False)
+
+
+def planned(client: Client, *, keep_archive: bool = False, with_messages: bool = False) -> Plan:
+    return plan(
+        client.database, client.queue, keep_archive=keep_archive, with_messages=with_messages
+    )
+
 
 ARCHIVING = [v for v in BEHAVIOURS if v.options.get("archive_at_pop") == "on"]
 
@@ -64,14 +72,14 @@ def test_the_catalog_lists_an_installed_queue_and_uninstall_leaves_nothing(
     client.pop_many(5)
     assert objects_of(database) > before
 
-    done = uninstall(database, queue, keep_archive=False, with_messages=True)
+    counted = uninstall(database, queue, keep_archive=False, with_messages=True).data
 
     assert objects_of(database) == before
     assert catalogued(database, queue) is None
-    assert done.live == 15
-    assert done.claimed == (5 if variant.finishes else 0)
-    assert done.archived == (5 if variant.options.get("archive_at_pop") == "on" else 0)
-    assert done.lost == 15 + done.claimed + done.archived
+    assert counted["live"] == 15
+    assert counted["claimed"] == (5 if variant.finishes else 0)
+    assert counted["archived"] == (5 if variant.options.get("archive_at_pop") == "on" else 0)
+    assert counted["lost"] == 15 + counted["claimed"] + counted["archived"]
     install(database, queue)  # and the name is free again
     assert client.drain() == []
 
@@ -159,14 +167,14 @@ def test_only_one_of_several_concurrent_installs_of_a_name_succeeds(
 def test_uninstall_drops_messages_only_if_the_operator_says_so(client: Client) -> None:
     """Even a message pushed after the plan; and an open pop is not interrupted."""
     database, queue = client.database, client.queue
-    assert not plan(database, queue, keep_archive=False).wants_with_messages
+    assert not planned(client).obstacles
     client.push_many(client.payloads(1))
     before = objects_of(database)
     with pytest.raises(RefusedError, match="still holds 1 message,"):
         uninstall(database, queue, keep_archive=False, with_messages=False)
-    planned = plan(database, queue, keep_archive=False)
-    assert planned.wants_with_messages
-    assert (planned.live, planned.lost) == (1, 1)
+    assert planned(client).obstacles
+    assert not planned(client, with_messages=True).obstacles
+    assert (planned(client).data["live"], planned(client).count) == (1, 1)
     client.push(client.payload(2))
     impatient = open_database(client.url, timeouts=Timeouts(lock_seconds=0.1))
     with database.transaction("pop") as connection:
@@ -176,11 +184,10 @@ def test_uninstall_drops_messages_only_if_the_operator_says_so(client: Client) -
     impatient.close()
     assert objects_of(database) == before
     assert client.pop()
-    planned = plan(database, queue, keep_archive=False)
-    assert planned.archived == 0
-    assert queue.finishes or not planned.wants_with_messages
+    assert planned(client).data["archived"] == 0
+    assert queue.finishes or not planned(client).obstacles
     done = uninstall(database, queue, keep_archive=False, with_messages=True)
-    assert done.live + done.claimed == (2 if queue.finishes else 0)
+    assert done.data["lost"] == (2 if queue.finishes else 0)
     assert catalogued(database, queue) is None
 
 
@@ -189,14 +196,14 @@ def test_the_archive_can_be_kept(client: Client) -> None:
     database, queue = client.database, client.queue
     client.push_many(client.payloads(0, 1, 2))
     client.pop_many(2)
-    kept, lost = (plan(database, queue, keep_archive=keep).lines() for keep in (True, False))
+    kept, lost = (planned(client, keep_archive=keep).lines for keep in (True, False))
     assert "  1 message not popped yet" in kept
     assert "  2 archived messages: stay, listed as an archive" in kept
     assert "  2 archived messages: are dropped with it" in lost
 
-    done = uninstall(database, queue, keep_archive=True, with_messages=True)
+    counted = uninstall(database, queue, keep_archive=True, with_messages=True).data
 
-    assert (done.live, done.archived, done.lost) == (1, 2, 1)
+    assert (counted["live"], counted["archived"], counted["lost"]) == (1, 2, 1)
     left = catalogued(database, queue)
     assert left is not None
     assert left.kind is Kind.ARCHIVE
@@ -204,8 +211,8 @@ def test_the_archive_can_be_kept(client: Client) -> None:
         install(database, queue)
     assert "keep-archive" in caught.value.why
     refuses_everything(database, left)
-    planned = plan(database, left, keep_archive=False)
-    assert (planned.live, planned.archived, planned.lost) == (0, 2, 2)
+    counted = plan(database, left, keep_archive=False, with_messages=True).data
+    assert (counted["live"], counted["archived"], counted["lost"]) == (0, 2, 2)
     uninstall(database, left, keep_archive=False, with_messages=True)
     assert catalogued(database, queue) is None
     install(database, queue)
@@ -302,7 +309,8 @@ def test_an_uninstall_plan_says_that_the_database_is_production(new_database: Da
     install(new_database, queue)
     with new_database.transaction("mark") as connection:
         connection.execute(text("INSERT INTO dbq.setting VALUES ('production', 'on')"))
-    assert "  PRODUCTION database" in plan(new_database, queue, keep_archive=False).lines()
+    planned = plan(new_database, queue, keep_archive=False, with_messages=False)
+    assert planned.lines.count("  PRODUCTION database") == 1
 
 
 def test_a_database_without_a_catalog_has_no_queues(new_database: Database) -> None:

@@ -5,7 +5,7 @@ import random
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from console.actions import execute, plan
+from console.actions import execute, message_action
 from console.actions.reschedule import Reschedule
 from console.designs import LIBRARIES
 from console.monitor.filters import parse
@@ -84,7 +84,7 @@ def test_a_plan_contains_what_becomes_due_after_it(use_postgresql: Use) -> None:
     client = use_postgresql(default("pending"))
     insert(client, (60, -3600), (60, 30))
     later = Reschedule(source_of(client), in_seconds=7_200)
-    made = plan.make(client.database, later, parse([]))
+    made = message_action.select(client.database, later, parse([]))
     with connect(client.url) as connection:
         table = Identifier(client.queue.schema, client.queue.name)
         connection.execute(SQL("UPDATE {} SET due_time = clock_timestamp()").format(table))

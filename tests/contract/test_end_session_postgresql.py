@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from console import audit
-from console.actions.end_session import EndPlan, end_session, plan, sessions_holding
-from console.actions.maintain_plan import MaintainLimits
-from console.actions.maintain_plan import plan as maintenance
+from console.actions.end_session import SessionAtQueue, end_session, find, sessions_holding
+from console.actions.maintenance import MaintainLimits
+from console.actions.maintenance import find as maintenance
 from console.designs import DESIGNS
 from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis
@@ -55,8 +55,8 @@ def pid_of(connection: psycopg.Connection) -> int:
     return connection.info.backend_pid
 
 
-def planned(client: Client, name: object) -> EndPlan:
-    return plan(client.database, client.queue, str(name))
+def planned(client: Client, name: object) -> SessionAtQueue:
+    return find(client.database, client.queue, str(name))
 
 
 @pytest.mark.parametrize("variant", long_except([FIFO], DELETING), ids=str)
@@ -80,8 +80,8 @@ def test_ending_a_session_that_holds_rows_makes_them_available_again(
 
         done = end_session(client.database, action_plan)
 
-        assert (done.disconnected, done.changed_meanwhile) == (True, False)
-        assert client.queue.table in done.lines()[0]
+        assert (done.data["ended"], done.data["changed_meanwhile"]) == (True, False)
+        assert client.queue.table in done.lines[0]
         with pytest.raises(psycopg.OperationalError):
             holder.execute("SELECT 1")
     assert len(client.drain()) == 3
@@ -101,8 +101,8 @@ def test_a_session_whose_transaction_or_connection_ended_is_skipped(
         holder.execute("BEGIN")
         holder.execute("SELECT 1")
         done = end_session(client.database, action_plan)
-        assert (done.disconnected, done.changed_meanwhile) == (False, True)
-        assert "skipped" in done.lines()[0]
+        assert (done.data["ended"], done.data["changed_meanwhile"]) == (False, True)
+        assert "skipped" in done.lines[0]
         assert holder.execute("SELECT 1").fetchone() == (1,)
         holder.execute("ROLLBACK")
         assert holder.execute("SELECT 1").fetchone() == (1,)
@@ -111,7 +111,7 @@ def test_a_session_whose_transaction_or_connection_ended_is_skipped(
         pid = pid_of(holder)
         action_plan = planned(client, pid)
     wait_until(lambda: not sessions_holding(client.database, client.queue), "the session ended")
-    assert end_session(client.database, action_plan).changed_meanwhile
+    assert end_session(client.database, action_plan).data["changed_meanwhile"]
     with pytest.raises(UsageError, match=str(pid)):
         planned(client, pid)
     assert len(client.drain()) == 2
@@ -142,7 +142,7 @@ def test_a_session_that_blocks_a_session_of_the_queue_can_be_ended(use_postgresq
         blocker.execute('UPDATE "elsewhere" SET id = 2')
         waiter.execute("SET LOCAL lock_timeout = '60s'")
         waiter.pgconn.send_query(b'UPDATE "elsewhere" SET id = 3')
-        plans: list[EndPlan] = []
+        plans: list[SessionAtQueue] = []
 
         def waits() -> bool:
             try:
@@ -153,7 +153,7 @@ def test_a_session_that_blocks_a_session_of_the_queue_can_be_ended(use_postgresq
 
         wait_until(waits, "the waiter waits")
         assert (plans[-1].blocks, plans[-1].holds) == ((pid_of(waiter),), ())
-        assert end_session(client.database, plans[-1]).disconnected
+        assert end_session(client.database, plans[-1]).data["ended"]
 
 
 def test_ending_the_session_of_a_running_console_is_refused(use_postgresql: Use) -> None:
@@ -192,7 +192,7 @@ def test_a_prepared_transaction_is_rolled_back(use_postgresql: Use) -> None:
         connection.execute(f"ROLLBACK PREPARED {literal}".encode())
     with popping(client) as holder:
         holder.execute(f"PREPARE TRANSACTION {literal}".encode())
-    assert end_session(client.database, action_plan).changed_meanwhile
+    assert end_session(client.database, action_plan).data["changed_meanwhile"]
     assert len(client.drain()) == 2
 
     limits = MaintainLimits(held_seconds=0.0, dead_least=1, dead_share=0.0)
@@ -201,7 +201,7 @@ def test_a_prepared_transaction_is_rolled_back(use_postgresql: Use) -> None:
         "maintain names who keeps dead rows",
     )
     done = end_session(client.database, planned(client, gid))
-    assert done.disconnected
+    assert done.data["ended"]
     assert len(client.drain()) == 3
 
 
@@ -291,8 +291,8 @@ def test_only_the_root_blocker_is_reported_as_holding_rows(
         assert there.named_sessions() == [there.pid]
         assert "rows_held" in codes_on_screens(client.snapshot(), there.diagnosis())
         for other in there.others:
-            assert not plan(client.database, client.queue, str(other.info.backend_pid)).holds
-        assert plan(client.database, client.queue, str(there.pid)).holds
+            assert not find(client.database, client.queue, str(other.info.backend_pid)).holds
+        assert find(client.database, client.queue, str(there.pid)).holds
 
 
 def test_a_row_holder_that_waits_for_another_table_is_still_a_holder(use_postgresql: Use) -> None:

@@ -10,7 +10,7 @@ from console.actions.restore import Restore
 from console.monitor.errors import error_groups
 from tests.contract.client import Client
 from tests.contract.filled import all_pages, ids_of, read_messages
-from tests.contract.message_actions import planned
+from tests.contract.message_actions import plan_lines, planned
 from tests.contract.test_actions import action_for, contents
 from tests.contract.variants import BEHAVIOURS
 
@@ -73,7 +73,7 @@ def test_an_error_group_can_be_listed_requeued_archived_and_restored_alone(clien
         True,
         len(mine),
     )
-    assert "each by its id, attempts and error" in "\n".join(action_plan.lines())
+    assert "each by its id, attempts and error" in plan_lines(client, action, key)
     done = execute.execute(client.database, action, action_plan, batching=execute.Batching(batch=3))
     assert (done.ledger.out, done.ledger.selected) == (len(mine), len(mine))
     assert set(ids_of(read_messages(client, "state=error"))) == set(texts) - mine
@@ -113,8 +113,8 @@ def test_a_plan_says_if_the_search_for_an_error_group_is_incomplete(
     action_plan = planned(client, action, key)
     assert not action_plan.complete
     assert 0 < action_plan.count < len(REFUSED)
-    assert "the search was cut short: there may be more of this group" in "\n".join(
-        action_plan.lines()
+    assert "the search was cut short: there may be more of this group" in plan_lines(
+        client, action, key
     )
     assert execute.execute(client.database, action, action_plan).ledger.out == action_plan.count
     rest = planned(client, action, key, "limit=1")

@@ -21,9 +21,9 @@ from console.actions import (
     adopt,
     broker,
     execute,
-    maintain_plan,
+    maintenance,
+    message_action,
     pause,
-    plan,
     pop,
     push,
     relay,
@@ -33,12 +33,12 @@ from console.actions.adopt import forget
 from console.actions.archive import Purge
 from console.actions.canary import CanaryTracker
 from console.actions.install import install, missing_requirement, uninstall
-from console.actions.message_plan import SelectedError
-from console.actions.plan import MessageAction
+from console.actions.message_action import MessageAction
 from console.actions.pop import Finish, PoppedMessage
 from console.actions.requeue import Release, RequeueTo
 from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
+from console.actions.selected import SelectedError
 from console.designs import DESIGNS, LIBRARIES, Flow, Order, designs_on
 from console.engines import Database
 from console.errors import UsageError
@@ -156,7 +156,7 @@ def use_everything(database: Database, variant: Variant, *, acts: bool) -> None:
             assert overdue(connection, queue).messages == 0
     if variant.design.flow is Flow.NUMBERS:
         relay.relay(database, queue, None)
-        relay.plan(database, queue, None)
+        relay.plan(database, queue)
     finish_some(client)
     taken: list[PoppedMessage] = []
     assert read_page(database, queue, payload_bytes=10).messages
@@ -172,7 +172,7 @@ def use_everything(database: Database, variant: Variant, *, acts: bool) -> None:
     assert probe(database, [queue]) is not None
     assert ConsumerWatch(database).sample([queue], {})
     assert not upgrade.plan(database, queue).needed
-    assert maintain_plan.plan(database, queue).measures.tables
+    assert maintenance.find(database, queue).measures.tables
     estimate_depths(client)
     if acts:
         act(client)
@@ -198,7 +198,9 @@ def act(client: Client) -> None:
         )
         for message in client.pop_many(2)[:1]:
             client.fail(message, "no")
-        action_plan = plan.make(client.database, Release(source, stuck_after_seconds=0.0))
+        action_plan = message_action.select(
+            client.database, Release(source, stuck_after_seconds=0.0)
+        )
         assert any(line.startswith("alive: ") for line in action_plan.consequences)
         tracker = CanaryTracker(source)
         gone = str(UUID(int=0)) if source.id_type in {"uuid", "uniqueidentifier"} else "0"
@@ -209,8 +211,8 @@ def act(client: Client) -> None:
         run(client, Release(source, stuck_after_seconds=0.0, force=True))
         uninstall(other.database, other.queue, keep_archive=False, with_messages=True)
     if queue.design.waits_itself:
-        assert not broker.enable_queue(client.database, queue).needed
-        broker.end_conversations(client.database, broker.plan_conversations(client.database, queue))
+        assert not broker.enable_queue(client.database, queue).done
+        broker.plan_end(client.database, queue).run_to_end()
     if "reschedule" in queue.verbs:
         client.push(client.payload(9))
         run(client, Reschedule(source, at=datetime(2020, 1, 1, tzinfo=UTC)))
@@ -236,7 +238,7 @@ def make_decisions(client: Client) -> None:
 
 
 def run(client: Client, action: MessageAction) -> None:
-    action_plan = plan.make(client.database, action)
+    action_plan = message_action.select(client.database, action)
     done = execute.execute(client.database, action, action_plan)
     assert done.ledger.out == action_plan.count > 0
 
@@ -308,7 +310,7 @@ def block_a_relay(database: Database, variant: Variant) -> None:
     client.push(client.payload(0))
     with database.transaction("pop") as connection:
         pop.pop_many(connection, queue, 1)
-        blockers = relay.plan(database, queue, None).blockers
+        blockers = relay.measure(database, queue)[1]
         if "sessions" not in database.capabilities.missing:
             (blocker,) = [found for found in blockers if found.state == "idle in transaction"]
             assert "in transaction for" in blocker.line

@@ -7,17 +7,17 @@ import psycopg
 import pytest
 
 from console import audit
-from console.actions.execute import Control
-from console.actions.maintain import StepResult, maintain
-from console.actions.maintain_plan import (
+from console.actions.maintain import maintain
+from console.actions.maintenance import (
     IndexMeasure,
     MaintainLimits,
-    MaintainPlan,
-    plan,
+    Maintenance,
+    find,
 )
 from console.designs import DESIGNS
 from console.engines import open_database
 from console.engines.product import Timeouts
+from console.plan import Control, Progress
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.message_actions import entries
@@ -65,7 +65,7 @@ def wait_for_counters(client: Client, query: str) -> None:
     wait_until(is_true, query)
 
 
-def index_of(planned: MaintainPlan, client: Client) -> IndexMeasure:
+def index_of(planned: Maintenance, client: Client) -> IndexMeasure:
     (index,) = [i for i in planned.measures.indexes if i.table_name == client.queue.table]
     return index
 
@@ -86,14 +86,14 @@ def holding(url: str, *statements: str) -> Iterator[psycopg.Connection]:
 def test_all_tables_of_every_design_are_measured(use_postgresql: Use, variant: Variant) -> None:
     """And the plan says that nothing is needed."""
     client = use_postgresql(variant)
-    planned = plan(client.database, client.queue)
+    planned = find(client.database, client.queue)
     names = {table.name for table in planned.measures.tables}
     assert {client.queue.table, f"{client.queue.name}_archive"} <= names
     assert {index.table_name for index in planned.measures.indexes} <= names
     assert not planned.needed
     assert "nothing needed" in planned.lines()[0]
     done = maintain(client.database, planned)
-    assert (done.outcome, done.done, done.action_id) == (audit.Outcome.DONE, (), None)
+    assert (done.outcome, done.done, done.action_id) == (audit.Outcome.DONE, 0, None)
 
 
 def test_dead_rows_and_a_bloated_index_are_repaired(use_postgresql: Use) -> None:
@@ -101,7 +101,7 @@ def test_dead_rows_and_a_bloated_index_are_repaired(use_postgresql: Use) -> None
     filled(client, 20_000)
     deleted(client, 50)
 
-    planned = plan(client.database, client.queue, QUICK)
+    planned = find(client.database, client.queue, QUICK)
 
     index = index_of(planned, client)
     assert [(s.what, s.target) for s in planned.steps] == [
@@ -114,15 +114,16 @@ def test_dead_rows_and_a_bloated_index_are_repaired(use_postgresql: Use) -> None
     lines = "\n".join(planned.lines())
     assert all(step.reason in lines and step.sql in lines for step in planned.steps)
 
-    steps_done: list[StepResult] = []
-    done = maintain(client.database, planned, progress=steps_done.append)
+    steps_done: list[Progress] = []
+    done = maintain(client.database, planned, on_progress=steps_done.append)
 
-    assert [one.problem for one in done.done] == ["", "", ""]
-    assert tuple(steps_done) == done.done
-    (after,) = [i for i in done.after.indexes if i.name == index.name]
-    assert after.pages < index.pages / 10
-    assert done.after.dead_rows == 0
-    assert not plan(client.database, client.queue, QUICK).needed
+    assert (done.done, done.problem) == (3, "")
+    assert [(one.done, one.total) for one in steps_done] == [(1, 3), (2, 3), (3, 3)]
+    after = find(client.database, client.queue, QUICK)
+    assert index_of(after, client).pages < index.pages / 10
+    assert after.measures.dead_rows == 0
+    assert done.data["pages_after"] == after.measures.pages
+    assert not after.needed
     assert len(client.drain()) == 400
     (entry,) = entries(client, "maintain")
     assert (entry.planned, entry.done, entry.failed, entry.outcome) == (3, 3, 0, "done")
@@ -134,7 +135,7 @@ def test_the_estimated_size_of_an_index_is_near_that_of_a_rebuilt_one(use_postgr
     filled(client, 30_000)
     with connect(client.url) as connection:
         connection.execute(f'REINDEX TABLE "{client.queue.table}"')
-    index = index_of(plan(client.database, client.queue), client)
+    index = index_of(find(client.database, client.queue), client)
     needed = index.needed_pages(30_000)
     assert needed is not None
     assert index.pages * 0.8 <= needed <= index.pages * 1.3
@@ -146,18 +147,18 @@ def test_the_session_that_keeps_dead_rows_is_named(use_postgresql: Use) -> None:
     with holding(client.url) as holder:
         pid = holder.info.backend_pid
         deleted(client, 50)
-        first = plan(client.database, client.queue, SMALL)
+        first = find(client.database, client.queue, SMALL)
         assert [s.what for s in first.steps][:1] == ["VACUUM"]
         (note,) = first.notes
         assert f" {pid} of " in note
         # The possible steps are done, without effect.
         maintain(client.database, first)
-        again = plan(client.database, client.queue, SMALL)
+        again = find(client.database, client.queue, SMALL)
         assert "VACUUM" not in [step.what for step in again.steps]
         assert any(
             f"VACUUM {client.queue.table}" in why and str(pid) in why for why in again.left_out
         )
-    after = plan(client.database, client.queue, QUICK)
+    after = find(client.database, client.queue, QUICK)
     assert [step.what for step in after.steps] == ["VACUUM"]
 
 
@@ -168,30 +169,29 @@ def test_stopped_or_interrupted_maintenance_can_be_continued(use_postgresql: Use
     filled(client, 20_000)
     deleted(client, 50)
     control = Control()
-    planned = plan(client.database, client.queue, QUICK)
-    done = maintain(client.database, planned, control=control, progress=lambda _: control.stop())
+    planned = find(client.database, client.queue, QUICK)
+    done = maintain(client.database, planned, control=control, on_progress=lambda _: control.stop())
     assert done.outcome is audit.Outcome.STOPPED
-    assert [one.step.what for one in done.done] == ["VACUUM"]
-    assert "not started" in "\n".join(done.lines())
+    assert done.lines[1] == f"  {planned.steps[0].name}: done"
+    assert "not started" in done.lines[2]
 
     impatient = open_database(client.url, timeouts=Timeouts(lock_seconds=0.3))
-    planned = plan(impatient, client.queue, QUICK)
+    planned = find(impatient, client.queue, QUICK)
     assert planned.steps[0].what == "REINDEX"
     index = index_of(planned, client)
     with holding(client.url, f'SELECT 1 FROM "{client.queue.table}"'):
         done = maintain(impatient, planned)
-    failed = [one for one in done.done if one.problem]
-    assert [one.step.what for one in failed] == ["REINDEX"]
+    assert done.problem.startswith(f"REINDEX {index.name}: ")
     assert done.outcome is audit.Outcome.FAILED
     assert "lock" in entries(client, "maintain")[0].detail
 
-    planned = plan(impatient, client.queue, QUICK)
+    planned = find(impatient, client.queue, QUICK)
     assert planned.steps[0].what == "DROP INDEX"
     assert planned.steps[0].target.startswith(index.name)
     assert "interrupted" in planned.steps[0].reason
     done = maintain(impatient, planned)
-    assert [one.problem for one in done.done] == [""] * len(done.done)
-    assert index_of(plan(impatient, client.queue, QUICK), client).pages < index.pages / 10
+    assert (done.done, done.problem) == (len(planned.steps), "")
+    assert index_of(find(impatient, client.queue, QUICK), client).pages < index.pages / 10
     impatient.close()
 
 
@@ -201,7 +201,7 @@ def test_the_statement_timeout_is_off_only_during_maintenance(use_postgresql: Us
     filled(client, 2_000)
     deleted(client, 50)
     single = open_database(client.url, timeouts=Timeouts(statement_seconds=7.0))
-    maintain(single, plan(single, client.queue, QUICK))
+    maintain(single, find(single, client.queue, QUICK))
     with single.autocommit("look") as connection:
         assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "7s"
     single.close()

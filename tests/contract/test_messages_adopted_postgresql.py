@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from console.actions import execute, plan
+from console.actions import execute, message_action
 from console.actions.adopt import adopt
 from console.actions.requeue import Requeue
 from console.catalog import Queue
@@ -145,7 +145,7 @@ def test_messages_are_filtered_by_age_owner_and_error_group(
     assert ids(key) == ["9"]
     with new_database.transaction("read the queue", read_only=True) as connection:
         action = Requeue(MessageSource.of(connection, queue))
-    action_plan = plan.make(new_database, action, parse([key]))
+    action_plan = message_action.select(new_database, action, parse([key]))
     assert action_plan.count == 1
     assert execute.execute(new_database, action, action_plan).ledger.out == 1
     assert ids(key) == []

@@ -76,7 +76,7 @@ def use_every_verb(client: Client) -> None:
         assert client.fail(second, "no")
     if "relay" in queue.verbs:
         relay.relay(database, queue, 10)
-        assert relay.plan(database, queue, None).measure.size == 10
+        assert relay.measure(database, queue)[0].size == 10
     samples = {sample.queue.label: sample for sample in take_sample(database).queues}
     assert samples[queue.label].problem == ""
     nothing: list[pop.PoppedMessage] = []

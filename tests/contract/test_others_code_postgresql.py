@@ -10,7 +10,7 @@ from sqlalchemy import make_url
 
 from console.actions.adopt import adopt, forget
 from console.actions.archive import Purge
-from console.actions.plan import MessageAction
+from console.actions.message_action import MessageAction
 from console.actions.requeue import Release, Requeue, RequeueTo
 from console.actions.reschedule import Reschedule
 from console.catalog import look_up

@@ -11,8 +11,8 @@ import pytest
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import Connection
 
-from console.actions import execute, plan
-from console.actions.execute import Batching, Result
+from console.actions import execute, message_action
+from console.actions.execute import Batching
 from console.actions.push import PushExtras, push_many_with
 from console.actions.reschedule import THE_SAME, Reschedule
 from console.actions.rows import CHANGED
@@ -21,6 +21,7 @@ from console.designs import DESIGNS, Order
 from console.errors import UsageError
 from console.monitor.filters import parse
 from console.monitor.message import Message
+from console.plan import Result
 from tests.contract.client import Client, call
 from tests.contract.conftest import Use
 from tests.contract.filled import read_messages
@@ -115,7 +116,7 @@ PAST = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def rescheduled(client: Client, action: Reschedule, *words: str, batch: int = 3) -> Result:
-    action_plan = plan.make(client.database, action, parse(words))
+    action_plan = message_action.select(client.database, action, parse(words))
     return execute.execute(client.database, action, action_plan, batching=Batching(batch=batch))
 
 
@@ -137,7 +138,9 @@ def test_reschedule_changes_the_selected_messages_only(client: Client) -> None:
     push(client, *range(17, 20), due=LATER + timedelta(days=1))
     before = due_of(client)
     action = Reschedule(source_of(client), at=LATER)
-    action_plan = plan.make(client.database, action, parse(["state=scheduled", "limit=8"]))
+    action_plan = message_action.select(
+        client.database, action, parse(["state=scheduled", "limit=8"])
+    )
     assert (action_plan.count, action_plan.by_state) == (8, {"scheduled": 8})
     assert "they run after 10 other messages due before that" in "\n".join(action_plan.consequences)
     assert "due 2036-01-02 03:04:05 UTC, in " in action_plan.consequences[0]
@@ -146,11 +149,11 @@ def test_reschedule_changes_the_selected_messages_only(client: Client) -> None:
     done = execute.execute(client.database, action, action_plan, batching=Batching(batch=3))
 
     assert (done.outcome, done.ledger.out) == (Outcome.DONE, 8)
-    assert done.plan.detail == "to 2036-01-02 03:04:05 UTC"
+    assert action_plan.detail == "to 2036-01-02 03:04:05 UTC"
     assert due_of(client)[LATER] == 8
     rest = due_of(client) - Counter({LATER: 8})
     assert rest == before - Counter({LATER - timedelta(days=1): 7, LATER + timedelta(days=1): 1})
-    again = plan.make(client.database, action, parse(["state=scheduled"]))
+    again = message_action.select(client.database, action, parse(["state=scheduled"]))
     assert (again.count, again.excluded) == (2, {THE_SAME: 8})
     assert len(client.drain(100)) == 10
 
@@ -160,7 +163,7 @@ def test_messages_rescheduled_to_the_past_are_due_at_once(use: Use) -> None:
     push(client, 1, 2, due=LATER)
     push(client, 3)
     action = Reschedule(source_of(client), at=PAST)
-    action_plan = plan.make(client.database, action, parse(["state=scheduled"]))
+    action_plan = message_action.select(client.database, action, parse(["state=scheduled"]))
     assert "which is in the past: due at once" in action_plan.consequences[0]
     assert "after 0 other messages" in action_plan.consequences[1]
     execute.execute(client.database, action, action_plan)
@@ -171,11 +174,12 @@ def test_a_relative_due_time_starts_at_the_cut_off_and_is_a_whole_second(use: Us
     client = use(Variant(DESIGNS["pending"], {}))
     push(client, 1, 2)
     action = Reschedule(source_of(client), in_seconds=3600)
-    done = rescheduled(client, action)
+    action_plan = message_action.select(client.database, action)
+    execute.execute(client.database, action, action_plan)
     (due,) = due_of(client)
     assert due is not None
     assert due.microsecond == 0
-    assert timedelta(0) <= due - done.plan.cutoff - timedelta(hours=1) < timedelta(seconds=1)
+    assert timedelta(0) <= due - action_plan.cutoff - timedelta(hours=1) < timedelta(seconds=1)
     assert client.pop() is None
 
 

@@ -305,7 +305,7 @@ def test_the_server_refuses_the_replay_of_archived_messages(conn: Site, login: s
     with unchecked(), database_at(conn.logins[login].url) as database:
         with database.transaction("look", read_only=True) as connection:
             queue = catalog.find(connection, "letters")
-        offered = replaying.ReplayPreview(queue, str(conn.lake), source, (), 1, None, None)
+        offered = replaying.ArchivedMessages(queue, str(conn.lake), source, (), 1, None, None)
         with pytest.raises(RefusedError) as refused:
             replaying.replay(database, offered, [row])
     assert any(words in refused.value.why for words in SERVER_ERRORS)

@@ -8,13 +8,14 @@ import pytest
 
 from console import audit
 from console.actions import execute
-from console.actions.execute import Batching, Result
+from console.actions.execute import Batching
 from console.actions.push import Payload
 from console.actions.requeue import FULL, RequeueTo
 from console.actions.rows import CHANGED
 from console.audit import Ledger
 from console.catalog import Kind
 from console.errors import RefusedError, UsageError
+from console.plan import Result
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill
@@ -79,7 +80,7 @@ def test_errors_become_messages_of_the_other_queue(
 
     done = requeue(client, other)
 
-    assert (done.outcome, done.ledger.out, done.plan.detail) == (
+    assert (done.outcome, done.ledger.out, action_plan.detail) == (
         audit.Outcome.DONE,
         8,
         f"to {other.queue.label}",
@@ -99,7 +100,7 @@ def test_titles_are_kept_and_the_plan_shows_the_push(use: Use) -> None:
     fill(client)
     set_titles(client)
     errors = [message for message in all_messages(client) if message.state == "error"]
-    assert f"{other.queue.name}_push" in planned(client, to(client, other)).sql
+    assert f"{other.queue.name}_push" in to(client, other).script()
     requeue(client, other)
     assert {(m.title, m.payload) for m in all_messages(other)} == {
         (m.title, m.payload) for m in errors

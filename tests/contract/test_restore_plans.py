@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from console import catalog
-from console.actions import archive, execute
+from console.actions import archive, execute, message_plan
 from console.actions.archive import Archive, Purge
 from console.actions.install import uninstall
 from console.actions.restore import Restore
@@ -19,6 +19,7 @@ from tests.contract.filled import fill
 from tests.contract.message_actions import (
     alter_archived,
     archived,
+    plan_lines,
     plan_restore,
     planned,
     purge,
@@ -51,7 +52,8 @@ def test_a_plan_says_where_restored_messages_are_placed(use: Use, name: str, lin
     client.push_many(client.payloads(*range(10, 17)))
     action_plan = plan_restore(client, "limit=4")
     assert f"4 are pushed again and get a new id; {line}" in action_plan.consequences
-    assert any(text.startswith("  in the archive for ") for text in action_plan.lines())
+    lines = plan_lines(client, Restore(source_of(client)), "limit=4")
+    assert "\n  in the archive for " in lines
     if name == "ring":
         assert any(text.startswith("needs 4 slots, ") for text in action_plan.consequences)
 
@@ -110,7 +112,8 @@ def test_restore_selects_the_last_purge_by_default(
         9,
         f"of action {first.action_id}, the last purge",
     )
-    assert action_plan.as_json()["detail"] == action_plan.detail
+    made = message_plan.plan(client.database, Restore(source_of(client)))
+    assert made.data["detail"] == made.subject.detail == action_plan.detail
 
 
 def test_a_later_purge_is_not_in_the_plan(use: Use) -> None:

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, text
 
 from console import catalog, sql, verbs
 from console.actions import pop, push, smoke
-from console.actions.execute import Control
 from console.actions.pop import PoppedMessage
 from console.actions.rows import CHANGED
 from console.catalog import Queue
@@ -25,8 +24,9 @@ from console.monitor.message import Message
 from console.monitor.messages import read_page
 from console.monitor.sampler import Sampler
 from console.monitor.snapshot import QueueSnapshot
+from console.plan import Control, Plan
 from console.rights import Rights
-from console.verbs.verb import Plan, Target, values_from_texts
+from console.verbs.verb import Target, values_from_texts
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import read_messages

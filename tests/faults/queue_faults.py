@@ -8,7 +8,7 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg.sql import SQL, Composed, Identifier
 
-from console.actions import maintain_plan
+from console.actions import maintenance
 from console.catalog import Queue
 from console.designs import DESIGNS
 from console.doctor.diagnose import diagnose
@@ -182,7 +182,7 @@ def wait_for_dead_rows(client: Client, count: int) -> None:
     """Wait until the server has counted the dead rows, which it does with a delay."""
 
     def counted() -> bool:
-        return maintain_plan.measure(client.database, client.queue).dead_rows >= count
+        return maintenance.measure(client.database, client.queue).dead_rows >= count
 
     wait_until(counted, "the server has counted the dead rows")
 

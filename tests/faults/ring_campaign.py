@@ -17,7 +17,7 @@ from dataclasses import astuple, dataclass, field, fields
 
 import psycopg
 
-from console.actions import maintain, maintain_plan
+from console.actions import maintain, maintenance
 from console.actions import subscribe as subscribing
 from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, RefusedError
@@ -233,7 +233,7 @@ class _Campaign:
         """No message or content; each is in the archive once, as popped by all."""
         if self.repair is None:  # else there may be holes, at which a sweep stops
             self.ring.relay()
-        maintained = maintain_plan.plan(self.ring.database, self.now.queue)
+        maintained = maintenance.find(self.ring.database, self.now.queue)
         maintain.maintain(self.ring.database, maintained)
         after = self.now.measure()
         assert after.live == 0, after

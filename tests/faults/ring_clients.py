@@ -13,7 +13,7 @@ from pathlib import Path
 
 from psycopg.conninfo import make_conninfo
 
-from console.actions.relay import RelayResult
+from console.actions.relay import Relaid
 from console.errors import ConnectionFailedError, RefusedError, UsageError
 from tests.faults import queue_client
 from tests.faults.queue_client import Counts, Ledger
@@ -139,7 +139,7 @@ def wait_for_progress(workers: Clients, more_bytes: int) -> None:
         now = workers.progress()
 
 
-def try_relay(ring: Ring, chance: random.Random) -> RelayResult | None:
+def try_relay(ring: Ring, chance: random.Random) -> Relaid | None:
     """Relay to a random size; None if it was refused or interrupted."""
     with suppress(RefusedError, UsageError, ConnectionFailedError):
         return ring.relay(chance.randint(1, _LARGEST))

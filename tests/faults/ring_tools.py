@@ -11,7 +11,7 @@ from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 
 from console import sql
 from console.actions.install import install
-from console.actions.relay import Measure, RelayResult, relay
+from console.actions.relay import Measure, Relaid, relay
 from console.catalog import Queue, find, installed_queue
 from console.designs import DESIGNS
 from console.engines import Database, open_database
@@ -150,7 +150,7 @@ class Ring:
         draw = f"SELECT count(nextval({{{side}_name}})) FROM generate_series(1, %s)"
         connection.execute(self.sql(draw), [count])
 
-    def relay(self, new_size: int | None = None) -> RelayResult:
+    def relay(self, new_size: int | None = None) -> Relaid:
         return relay(self.database, self.queue, new_size)
 
     def measure(self) -> Measure:

@@ -7,7 +7,7 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from console.actions import execute, plan, pop
+from console.actions import execute, message_action, pop
 from console.actions.archive import Purge
 from console.actions.restore import Restore
 from console.catalog import Kind, installed_queue
@@ -153,7 +153,7 @@ def purge_and_restore(client: Client) -> None:
     with client.database.transaction("look", read_only=True) as connection:
         source = MessageSource.of(connection, client.queue)
     for action in (Purge(source), Restore(source)):
-        planned = plan.make(client.database, action)
+        planned = message_action.select(client.database, action)
         execute.execute(client.database, action, planned)
 
 
@@ -181,7 +181,7 @@ def test_restored_or_renumbered_messages_do_not_break_the_order(use: Use) -> Non
     with client.database.transaction("look", read_only=True) as connection:
         source = MessageSource.of(connection, client.queue)
     restore = Restore(source, popped=True)
-    planned = plan.make(client.database, restore)
+    planned = message_action.select(client.database, restore)
     assert execute.execute(client.database, restore, planned).ledger.out == 10
     assert len(client.drain(3)) == 20
     assert order_findings(client) == []

@@ -9,15 +9,16 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import OperationalError
 
 from console import audit, catalog
-from console.actions import execute, plan
+from console.actions import execute, message_action
 from console.actions.archive import Purge
-from console.actions.execute import Batching, Progress
-from console.actions.message_plan import Plan
+from console.actions.execute import Batching
 from console.actions.push import push_many
+from console.actions.selected import SelectedMessages
 from console.catalog import Queue
 from console.engines import Database, Timeouts, open_database, time_limit
 from console.errors import ConnectionFailedError, ConsoleError, InDoubtError
 from console.monitor.scan_query import MessageSource
+from console.plan import Progress
 from tests.contract.installs import run_concurrently
 from tests.faults.connection_faults import (
     FATES,
@@ -38,10 +39,10 @@ COUNTED = b"UPDATE dbq.action"
 """The last statement of a batch before its commit."""
 
 
-def purge(database: Database, queue: Queue) -> tuple[Purge, Plan]:
+def purge(database: Database, queue: Queue) -> tuple[Purge, SelectedMessages]:
     with database.transaction("read the queue", read_only=True) as connection:
         action = Purge(MessageSource.of(connection, queue))
-    return action, plan.make(database, action)
+    return action, message_action.select(database, action)
 
 
 READY_AND_ERRORS = 11
@@ -59,11 +60,11 @@ def purge_with_fate(
         assert planned.count == READY_AND_ERRORS
 
         def arm(now: Progress) -> None:
-            if now.batches == 2:
+            if now.text == "2 batches":
                 proxy.fate = AtCommit(COUNTED, fate, (lambda: None) if heals else proxy.shut)
 
         with pytest.raises(ConnectionFailedError) as caught:
-            execute.execute(proxied, action, planned, batching=Batching(batch=BATCH), progress=arm)
+            execute.execute(proxied, action, planned, Batching(batch=BATCH), on_progress=arm)
     with closing(open_database(url)) as direct, direct.transaction("look") as connection:
         (entry,) = audit.entries(connection, audit.EntryFilter(verb="purge"))
         size = connection.execute(text("SELECT count(*) FROM public.mail_archive")).scalar_one()
@@ -108,13 +109,13 @@ def test_a_batch_that_continues_after_the_loss_is_waited_for(queues_url: str) ->
         frozen = threading.Event()
 
         def arm(now: Progress) -> None:
-            if now.batches == 2:
+            if now.text == "2 batches":
                 proxy.fate = AtCommit(COUNTED, Fate.FROZEN, frozen.set)
 
         healing = threading.Thread(target=_thaw_later, args=(proxy, frozen))
         healing.start()
         with pytest.raises(ConnectionFailedError) as caught:
-            execute.execute(proxied, action, planned, batching=Batching(batch=BATCH), progress=arm)
+            execute.execute(proxied, action, planned, Batching(batch=BATCH), on_progress=arm)
         healing.join()
         with direct.transaction("look") as connection:
             (entry,) = audit.entries(connection, audit.EntryFilter(verb="purge"))

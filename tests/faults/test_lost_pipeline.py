@@ -30,7 +30,7 @@ MESSAGES = 40
 
 def archive(client: Client, lake: Lake) -> None:
     """Archive everything, in small ranges and batches."""
-    preview = job.preview(client.database, client.queue, lake, NO_RETENTION)
+    preview = job.find(client.database, client.queue, lake, NO_RETENTION)
     job.archive(client.database, preview, lake, LocalTasks(), sizes=job.Sizes(part=25, batch=7))
 
 

@@ -8,9 +8,8 @@ import psycopg
 import pytest
 from psycopg.sql import SQL
 
-from console.actions import execute, plan
-from console.actions.install import plan as uninstalling
-from console.actions.install import uninstall
+from console.actions import execute, message_action
+from console.actions.install import contents, uninstall
 from console.actions.restore import Restore
 from console.catalog import installed_queue
 from console.designs import DESIGNS
@@ -126,7 +125,8 @@ def test_an_uninstall_counts_contents_that_have_no_slot(make: Make) -> None:
     with ring.connect() as connection:
         ring.push_many(connection, ["one", "two"])
         connection.execute(ring.sql("DELETE FROM {ring} WHERE first_id = 2"))
-    assert uninstalling(ring.database, ring.queue, keep_archive=False).live == 2
+    with ring.database.transaction("count") as connection:
+        assert contents(connection, ring.queue).live == 2
     uninstall(ring.database, ring.queue, keep_archive=False, with_messages=True)
     with ring.connect() as connection:
         tables = "SELECT relname FROM pg_class WHERE relname ~ ('^' || %s || '(_|$)')"
@@ -205,7 +205,9 @@ def test_a_content_without_a_slot_is_moved_into_the_archive(make: Make) -> None:
     ring.relay()
     with ring.database.transaction("look", read_only=True) as reading:
         restoring = Restore(MessageSource.of(reading, ring.queue), reason=reason)
-    done = execute.execute(ring.database, restoring, plan.make(ring.database, restoring))
+    done = execute.execute(
+        ring.database, restoring, message_action.select(ring.database, restoring)
+    )
     assert (done.ledger.out, done.ledger.into) == (2, 2)
     assert payloads(ring.drain()) == ["one", "two"]
     assert findings_by_code(ring) == {}

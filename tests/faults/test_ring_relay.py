@@ -80,8 +80,8 @@ def test_an_open_transaction_blocks_a_relay_and_is_named(ring: Ring, call: str) 
         holder.execute("BEGIN")
         holder.execute(ring.sql(call))
         before = ring.measure()
-        plan = action.plan(ring.database, ring.queue, 60)
-        assert [blocker.pid for blocker in plan.blockers] == [holder.info.backend_pid]
+        _, blockers = action.measure(ring.database, ring.queue)
+        assert [blocker.pid for blocker in blockers] == [holder.info.backend_pid]
         with pytest.raises(BusyError) as busy:
             ring.relay(60)
         assert f"pid {holder.info.backend_pid} " in busy.value.why
@@ -105,7 +105,7 @@ def test_a_failed_attempt_releases_all_its_locks(ring: Ring) -> None:
             with pytest.raises(psycopg.errors.LockNotAvailable):
                 operator.execute(ring.sql("SELECT {relay}(60)"))
             assert ring.pop(caller)
-        assert action.plan(ring.database, ring.queue, 60).blockers
+        assert action.measure(ring.database, ring.queue)[1]
         holder.execute("COMMIT")
         operator.execute(ring.sql("SELECT {relay}(60)"))
 
@@ -143,7 +143,7 @@ def test_prepared_transactions_block_a_relay_and_are_named(
     own_server.restart()
     wait_for_server(ring.url)
     ring.close()
-    blockers = action.plan(ring.database, ring.queue, None).blockers
+    _, blockers = action.measure(ring.database, ring.queue)
     assert [blocker.prepared_transaction for blocker in blockers] == ["left behind"]
     with pytest.raises(BusyError, match="prepared transaction 'left behind'"):
         ring.relay(60)

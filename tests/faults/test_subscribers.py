@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from console import sql
-from console.actions import maintain, maintain_plan, pause
+from console.actions import maintain, maintenance, pause
 from console.actions import pop as popping
 from console.actions import subscribe as subscribing
 from console.audit import Outcome
@@ -180,11 +180,11 @@ def test_maintain_sweeps_messages_that_no_pop_has_swept(make: Make, content: str
         archived = ring.sql("SELECT payload FROM {archive} ORDER BY id")
         for name, taken in (("a", 20), ("b", 19)):
             assert len(ring.of(name).pop_many(connection, taken)) == taken
-        planned = maintain_plan.plan(ring.database, ring.queue)
+        planned = maintenance.find(ring.database, ring.queue)
         assert [(step.what, dict(step.figures)) for step in planned.steps] == [
             ("SWEEP", {"numbers": 19})
         ]
         assert maintain.maintain(ring.database, planned).outcome is Outcome.DONE
         assert [text for (text,) in connection.execute(archived)] == texts[:19]
-    assert not maintain_plan.plan(ring.database, ring.queue).needed
+    assert not maintenance.find(ring.database, ring.queue).needed
     assert ring.of("b").texts() == texts[19:]

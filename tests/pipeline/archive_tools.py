@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import text
 
 from console import sql
-from console.actions import execute, plan
-from console.actions.plan import MessageAction
+from console.actions import execute, message_action
+from console.actions.message_action import MessageAction
 from console.audit import EntryFilter as Entries
 from console.audit import entries
 from console.engines import Database
@@ -56,7 +56,7 @@ def run(
     **how: Any,
 ) -> list[job.ArchiveResult]:
     """`how`: on_progress, connections (3: one session deletes)."""
-    offered = job.preview(client.database, client.queue, lake, request)
+    offered = job.find(client.database, client.queue, lake, request)
     sizes = job.Sizes(part=part_rows, batch=batch)
     return job.archive(client.database, offered, lake, tasks or LocalTasks(), sizes=sizes, **how)
 
@@ -110,7 +110,7 @@ def act(client: Client, verb: Callable[[MessageSource], MessageAction], *words: 
     with client.database.transaction("read the queue", read_only=True) as connection:
         source = MessageSource.of(connection, client.queue)
     action = verb(source)
-    planned = plan.make(client.database, action, parse(words))
+    planned = message_action.select(client.database, action, parse(words))
     return execute.execute(client.database, action, planned).ledger.out
 
 

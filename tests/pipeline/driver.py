@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -108,17 +107,16 @@ def main() -> None:
     counter = StepCounter(COPY_PHASES if copies else PHASES, phase, int(steps))
     if copies:
         prune.ROUND_ROWS, prune.BATCH = 20, 3
-        plan = copy.preview(database, queue, lake)
-        plan = replace(plan, prune=prune.preview(database, plan.source, 0.0))
+        jobs = copy.find(database, queue, lake, older=0.0)
     else:
-        offered = job.preview(database, queue, lake, ArchiveRequest(retention=0.0))
+        offered = job.find(database, queue, lake, ArchiveRequest(retention=0.0))
 
     def run(tasks: Tasks) -> None:
         threading.setprofile(counter)
         sys.setprofile(counter)
         try:
             if copies:
-                copy.copy(database, plan, lake, tasks)
+                copy.copy(database, jobs, lake, tasks)
             else:
                 job.archive(database, offered, lake, tasks, sizes=SIZES)
         finally:

@@ -76,7 +76,7 @@ def main() -> None:
 
 def archive_only(database: Database, folder: Path, count: int, size: int, master: str) -> None:
     queue, lake = filled(database, count, size), Lake(folder / "lake")
-    offered = job.preview(database, queue, lake, ArchiveRequest(retention=0.0))
+    offered = job.find(database, queue, lake, ArchiveRequest(retention=0.0))
     where = master.partition(":")[0]
     with peak_memory() as peak:
         began = time.monotonic()
@@ -114,7 +114,7 @@ def measure(database: Database, folder: Path, count: int, size: int, master: str
         )
     with peak_memory() as peak:
         began = time.monotonic()
-        offered = job.preview(database, queue, Lake(folder / "lake"), ArchiveRequest(retention=0.0))
+        offered = job.find(database, queue, Lake(folder / "lake"), ArchiveRequest(retention=0.0))
         line("plan", count, time.monotonic() - began, peak)
         began = time.monotonic()
         with tasks("speed", master) as spark_tasks:
@@ -124,7 +124,7 @@ def measure(database: Database, folder: Path, count: int, size: int, master: str
     again = filled(database, min(count // 2, 200_000), size)
     with peak_memory() as peak:
         print("the same tasks without Spark, in one process", flush=True)
-        offered = job.preview(database, again, Lake(folder / "lake"), ArchiveRequest(retention=0.0))
+        offered = job.find(database, again, Lake(folder / "lake"), ArchiveRequest(retention=0.0))
         archive(database, offered, Lake(folder / "lake"), LocalTasks(), peak)
 
 
@@ -141,7 +141,7 @@ def warm(spark_tasks: Tasks, url: str) -> None:
 
 def archive(
     database: Database,
-    offered: job.ArchivePreview,
+    offered: job.RowsToArchive,
     lake: Lake,
     tasks: Tasks,
     peak: Callable[[], str],

@@ -34,7 +34,7 @@ def test_every_row_is_archived_once_and_a_preview_changes_nothing(
     filled: Client, lake: Lake
 ) -> None:
     before = archived_keys(filled)
-    offered = job.preview(filled.database, filled.queue, lake, NO_RETENTION)
+    offered = job.find(filled.database, filled.queue, lake, NO_RETENTION)
     assert (offered.rows, offered.left, offered.unfinished) == (30, 0, None)
     assert lake.files("") == []
     assert archived_keys(filled) == before
@@ -226,7 +226,7 @@ def test_rows_archived_at_a_time_that_no_file_can_hold_leave(
     if others:
         execute_sql(client, "ALTER TABLE <archive> ADD COLUMN tenant text DEFAULT 't'")
     execute_sql(client, TIMES_OF_NO_FILE)
-    offered = job.preview(client.database, client.queue, lake, NO_RETENTION)
+    offered = job.find(client.database, client.queue, lake, NO_RETENTION)
     assert "3 rows" in offered.lines()[0]
     (done,) = run(client, lake)
     assert (done.exported, done.deleted) == (3, 3)

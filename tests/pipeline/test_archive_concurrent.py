@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from console import sql
-from console.actions import plan
+from console.actions import message_action
 from console.actions.restore import RESERVED, Restore
 from console.engines import Timeouts, open_database
 from console.errors import BusyError, RefusedError
@@ -59,7 +59,7 @@ def test_restore_says_which_rows_are_on_their_way(filled: Client, lake: Lake) ->
     stop_at(filled, lake, "verify")
     with filled.database.transaction("read the queue", read_only=True) as connection:
         action = Restore(MessageSource.of(connection, filled.queue), popped=True)
-    planned = plan.make(filled.database, action, parse([]))
+    planned = message_action.select(filled.database, action, parse([]))
     assert planned.excluded == {RESERVED: 30}
     assert job.cancel(filled.database, filled.queue, lake) == 30
     assert restore_popped(filled) == 30
@@ -135,7 +135,7 @@ def test_a_run_by_another_connection_name_finishes_the_plan_of_the_first(
     sent = Counter(row[0] for row in execute_sql(filled, "SELECT payload FROM <archive>"))
     stop_at(filled, lake, phase)
     with closing(open_database(filled.url, label="the same by another name")) as other:
-        offered = job.preview(other, filled.queue, lake, NO_RETENTION)
+        offered = job.find(other, filled.queue, lake, NO_RETENTION)
         assert offered.unfinished is not None
         done = job.archive(other, offered, lake, LocalTasks())
     assert sum(one.deleted for one in done) in {23, 30}
@@ -195,7 +195,7 @@ def test_parts_are_as_many_as_there_are_tasks(
             counted.append(len(items))
             return super().run(work, items, *more, **how)
 
-    offered = job.preview(filled.database, filled.queue, lake, NO_RETENTION)
+    offered = job.find(filled.database, filled.queue, lake, NO_RETENTION)
     assert offered.rows == 20
     job.archive(filled.database, offered, lake, CountingTasks(), cores=3)
     assert counted[0] == 7
@@ -203,7 +203,7 @@ def test_parts_are_as_many_as_there_are_tasks(
 
 
 def test_a_plan_takes_so_many_rows_and_the_next_one_the_rest(filled: Client, lake: Lake) -> None:
-    offered = job.preview(filled.database, filled.queue, lake, NO_RETENTION)
+    offered = job.find(filled.database, filled.queue, lake, NO_RETENTION)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "STEP_ROWS", 4)
         sizes = job.Sizes(plan=12)

@@ -358,7 +358,7 @@ def test_a_lake_restored_to_before_a_plan_is_met_with_words(
             "INSERT INTO <archive> (id, payload, state, attempts, reason, archived_at) "
             "VALUES (1, 'first', 'done', 1, 'pop', '2020-01-01')",
         )
-        offered = job.preview(filled.database, filled.queue, lake, ArchiveRequest(older=9e6))
+        offered = job.find(filled.database, filled.queue, lake, ArchiveRequest(older=9e6))
         job.archive(filled.database, offered, lake, LocalTasks())
     else:
         stop_at(filled, lake, moment)
@@ -421,15 +421,16 @@ def test_two_copies_of_a_database_may_write_into_one_lake(filled: Client, lake: 
 
 def test_a_plan_is_only_cancelled_where_the_lake_has_none_of_it(filled: Client, lake: Lake) -> None:
     with pytest.raises(ConsoleError, match="no unfinished plan"):
-        job.cancellation(filled.database, filled.queue)
+        job.plan_cancel(filled.database, filled.queue, lake, production=False)
     stop_at(filled, lake, "delete")
     with pytest.raises(RefusedError, match="has 23 rows of it"):
         job.cancel(filled.database, filled.queue, lake)
     run(filled, lake)
     sent = payloads(lake) + Counter(push_and_pop(filled, 30))
     stop_at(filled, lake, "verify")
-    assert job.cancellation(filled.database, filled.queue).left == 30
-    assert job.cancel(filled.database, filled.queue, lake) == 30
+    planned = job.plan_cancel(filled.database, filled.queue, lake, production=False)
+    assert planned.data["rows"] == 30
+    assert planned.run_to_end().done == 30
     assert len(rows_in_lake(lake)) == 30
     (done,) = run(filled, lake)
     assert (done.exported, done.in_lake_before) == (30, 0)

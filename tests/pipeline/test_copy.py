@@ -55,11 +55,8 @@ class Copied:
     ) -> copy.CopyResult:
         with self.database.transaction("read the catalog", read_only=True) as connection:
             queue = catalog.find(connection, "jobs")
-        offered = copy.preview(self.database, queue, self.lake)
-        if older is not None:
-            deletes = prune.preview(self.database, offered.source, older)
-            offered = replace(offered, prune=deletes)
-        return copy.copy(self.database, offered, self.lake, tasks or LocalTasks())
+        jobs = copy.find(self.database, queue, self.lake, older)
+        return copy.copy(self.database, jobs, self.lake, tasks or LocalTasks())
 
     @property
     def in_lake(self) -> Counter[tuple[str, int | None, Any]]:
@@ -425,10 +422,10 @@ def test_copied_jobs_are_compacted_and_erased_like_messages(adopted: Adopted) ->
     assert table is not None
     (contents_of,) = contents(of.lake).queues
     assert (contents_of.last_plan, contents_of.to_compact) == (3, 3)
-    assert compact.compact(compact.preview(of.lake, 0.0)).rows == 3
+    assert compact.compact(compact.find(of.lake, 0.0)).rows == 3
     assert of.run().exported == 0
     assert table.refresh()
-    offered = erase.preview(
+    offered = erase.find(
         table, parse_filters(["id=2"]), removal.queues_of(table), of.database.label
     )
     erase.erase(of.database, offered)

@@ -57,8 +57,8 @@ def opened(lake: Lake) -> MessagesTable:
     return table
 
 
-def planned(lake: Lake, keep: float = compact.KEPT_SECONDS) -> compact.CompactPreview:
-    return compact.preview(lake, keep)
+def planned(lake: Lake, keep: float = compact.KEPT_SECONDS) -> compact.SmallFiles:
+    return compact.find(lake, keep)
 
 
 def rows(lake: Lake) -> list[dict[str, Any]]:
@@ -281,7 +281,7 @@ def test_erase_finds_what_came_after_its_plan(filled: Client, lake: Lake) -> Non
     several_runs(filled, lake)
     table = opened(lake)
     filters = parse_filters([f"payload~{filled.queue.name} 1"])
-    offered = erase.preview(table, filters, removal.queues_of(table), filled.database.label)
+    offered = erase.find(table, filters, removal.queues_of(table), filled.database.label)
     several_runs(filled, lake, 1)
     compact.compact(planned(lake))
     erase.erase(filled.database, offered)
@@ -382,14 +382,15 @@ def test_the_archive_of_another_connection_is_not_taken_for_ones_own(
     assert filled.database.label in unknown.err
 
     with closing(open_database(filled.url, label="other name")) as database:
-        other = erase.preview(
+        other = erase.find(
             opened(lake),
             parse_filters(["reason=pop"]),
             removal.queues_of(opened(lake)),
             "other name",
         )
-        assert "not known here" in "\n".join(other.lines())
-        erase.erase(database, other)
+        planned_erase = erase.plan(database, other, production=False)
+        assert "not known here" in "\n".join(planned_erase.lines)
+        planned_erase.run_to_end()
     with filled.database.transaction("read the audit", read_only=True) as connection:
         entry, *_ = entries(connection, EntryFilter(None, None, erase.VERB))
     assert (entry.schema, entry.queue, entry.connection) == ("", "", filled.database.label)

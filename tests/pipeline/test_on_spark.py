@@ -175,7 +175,7 @@ def test_the_archive_of_a_ring_with_subscribers_is_a_log_of_pops(
     client = new_queue("ring", archive_at_pop="on", subscribers="a,b,c", size="8")
     for _ in range(4):  # archived by pushes that reuse a slot, and by pops that find nothing
         push_and_pop_by_subscribers(client, 6)
-    offered = job.preview(client.database, client.queue, lake, NO_RETENTION)
+    offered = job.find(client.database, client.queue, lake, NO_RETENTION)
     job.archive(client.database, offered, lake, SparkTasks(spark.sparkContext))
     words = (client.queue.name, "--lake", str(lake.location), "--url", client.url)
     done = call("pipeline", "verify", *words, "--json")
@@ -326,7 +326,7 @@ def test_copies_of_a_librarys_jobs_are_not_replayed(
     columns = "kind string, payload string, archived_at timestamp, reason string"
     rows = spark.createDataFrame([["json", "{}", at(0), "copy"]], columns)
     with pytest.raises(RefusedError, match="copies of another library's jobs"):
-        replaying.preview(new_queue("fifo").queue, lake, source, (), rows)
+        replaying.find(new_queue("fifo").queue, lake, source, (), rows)
 
 
 def test_the_filters_of_a_replay_select_archived_messages(spark: "SparkSession") -> None:

@@ -69,7 +69,7 @@ def test_readers_find_rows_by_any_column(new_queue: NewQueue, lake: Lake, *, mer
     """If a commit says the least and greatest of some columns, Arrow finds nothing by others."""
     prepared(new_queue, lake)
     if merged:
-        compact.compact(compact.preview(lake, 0.0))
+        compact.compact(compact.find(lake, 0.0))
     path = lake.path("messages")
     (one, *_) = rows_in_lake(lake)
     messages = DeltaTable(path).to_pyarrow_dataset()

@@ -29,12 +29,12 @@ def rows(*numbers: int, **more: Any) -> list[Any]:
     ]
 
 
-def preview(queue: Queue, lake: Lake, count: int) -> job.ReplayPreview:
+def preview(queue: Queue, lake: Lake, count: int) -> job.ArchivedMessages:
     source = QueueArchive("elsewhere", "public", "old", lake.location, ("a.parquet",))
-    return job.ReplayPreview(queue, lake.location, source, ("error~x",), count, None, None)
+    return job.ArchivedMessages(queue, lake.location, source, ("error~x",), count, None, None)
 
 
-def replayed(client: Client, lake: Lake, given: Any, batch: int = 3) -> job.ReplayResult:
+def replayed(client: Client, lake: Lake, given: Any, batch: int = 3) -> job.Replayed:
     offered = preview(client.queue, lake, 7)
     return job.replay(client.database, offered, given, batch=batch)
 

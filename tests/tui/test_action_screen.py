@@ -9,12 +9,12 @@ import pytest
 from textual.widgets import Input
 
 from console import audit
-from console.actions.execute import Control
 from console.audit import Ledger, Outcome
 from console.catalog import Acting
 from console.engines import Database
 from console.errors import ConsoleError
 from console.monitor.activity import find_objects, sample_activity
+from console.plan import Control, OnProgress, Plan, Progress, Result
 from console.rights import Rights
 from console.tui.dialogs.dialog import CommandDialog, RunningDialog
 from console.tui.screens.form import Stage
@@ -22,7 +22,7 @@ from console.tui.screens.overview import OverviewScreen
 from console.tui.widgets.field import Field
 from console.tui.widgets.summary import BackgroundLine
 from console.verbs import get_verb
-from console.verbs.verb import OnProgress, Plan, Progress, Result, Target, values_from_texts
+from console.verbs.verb import Target, values_from_texts
 from tests.servers import PATIENCE_SECONDS, connect, wait_until
 from tests.tui.acting import CLAIMED, FAILED, READY, acting, make, states
 from tests.tui.feeds import queue as figures

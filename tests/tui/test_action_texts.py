@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from console.actions.adopt import adopt
 from console.actions.availability import unavailable
-from console.actions.execute import Control
 from console.actions.pop import pop_many
 from console.audit import Ledger, Outcome
 from console.catalog import Queue
@@ -23,6 +22,7 @@ from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.filters import line_of
 from console.monitor.filters import FORMS as FILTER_FORMS
+from console.plan import Control, Plan, Result
 from console.rights import Rights
 from console.verbs import all_verbs, get_verb
 from console.verbs.index import VERBS
@@ -37,8 +37,6 @@ from console.verbs.parameters import (
     WholeNumber,
 )
 from console.verbs.verb import (
-    Plan,
-    Result,
     Target,
     Verb,
     equivalent_command,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from console.actions.adopt import CandidateTable, Preview, candidate
+from console.actions.adopt import CandidateQueue, CandidateTable, candidate
 from console.catalog import find
 from console.designs import DESIGNS, own
 from console.engines import Database
@@ -63,7 +63,7 @@ async def test_the_mapping_shows_a_preview_missing_roles_and_missing_rights() ->
         assert "without it: no errors" in console.picture
         queue = candidate(JOBS, DESIGNS["claim"], screen.form.roles)
         error = TooSlowError("Could not look.", why="It took too long.")
-        screen.show_preview(Preview(queue, errors=(error,)))
+        screen.show_preview(CandidateQueue(queue, errors=(error,)))
         await console.pilot.pause()
         assert "It took too long." in console.picture
         assert "no requeue: it was adopted without a column for the role error" in console.picture

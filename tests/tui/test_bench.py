@@ -20,11 +20,11 @@ from console.bench.server import Environment
 from console.engines import open_database
 from console.errors import ConnectionFailedError
 from console.rights import Rights
-from console.tui.bench import BenchPreview, BenchRun
+from console.tui.bench import BenchRun, plan_lines
 from console.tui.dialogs.dialog import CommandDialog
 from console.tui.jobs import ActionRun
 from console.tui.open_connection import OpenConnection, url_options
-from console.tui.screens.bench import BenchScreen, preview_lines, report
+from console.tui.screens.bench import BenchScreen, report
 from console.tui.screens.form import Stage
 from console.tui.text import TextView
 from tests.servers import value
@@ -255,10 +255,8 @@ async def test_the_equivalent_command_of_a_bench_has_the_forms_values() -> None:
 
 
 def test_a_bench_says_what_it_will_do() -> None:
-    found = BenchPreview(
-        ("ring", "fifo"), ("stack is left out: why",), production=False, seconds=75.0
-    )
-    lines = preview_lines("prod", found, Load(held_xmin=True))
+    why = ["stack is left out: why"]
+    lines = plan_lines("prod", ["ring", "fifo"], why, Load(held_xmin=True), production=False)
     assert "3 rounds of each: ring, fifo." in lines
     assert "stack is left out: why" in lines
     assert any("stays open" in line for line in lines)

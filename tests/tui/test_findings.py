@@ -18,6 +18,7 @@ from console.monitor.limits import DEFAULTS, Severity
 from console.monitor.owners import Holder
 from console.monitor.sampler import Reading, Sampler
 from console.monitor.snapshot import QueueSnapshot
+from console.plan import Plan
 from console.rights import Rights
 from console.tui import ConsoleApp
 from console.tui.context import Setup
@@ -27,7 +28,7 @@ from console.tui.screens.form import Stage
 from console.tui.screens.planned import ActionScreen
 from console.tui.store import Store
 from console.tui.tabs.findings import FindingsTable
-from console.verbs.verb import Plan, Target
+from console.verbs.verb import Target
 from tests.tui.feeds import queue
 from tests.tui.opened import Opened, conn, opened, picture, threads_ended
 

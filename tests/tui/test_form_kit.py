@@ -2,10 +2,10 @@
 
 from textual.app import ComposeResult
 
+from console.plan import Confirmation
 from console.tui.dialogs.verbs import suggested
 from console.tui.widgets.field import Field, Form
 from console.verbs.parameters import BATCH, CANARY, FILTER
-from console.verbs.verb import Confirmation
 from tests.tui.opened import Plain
 
 CHOICES = [("a", "the first"), ("b", "the second")]

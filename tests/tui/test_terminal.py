@@ -16,7 +16,6 @@ import pexpect  # type: ignore[import-untyped]
 import pytest
 
 from console import audit, tui
-from console.actions.execute import Control
 from console.actions.install import install
 from console.actions.pop import fail, pop_many
 from console.actions.push import push_many
@@ -25,6 +24,7 @@ from console.designs import design
 from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
 from console.errors import UsageError
+from console.plan import Control
 from console.rights import Rights
 from console.verbs import get_verb
 from console.verbs.verb import Target, values_from_texts

@@ -2,21 +2,25 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from console.actions import MOST_BATCH
-from console.actions.execute import CANARY, Batching, Control
-from console.actions.message_plan import Plan
-from console.actions.plan import _Count
+from console.actions import MOST_BATCH, message_plan
+from console.actions.execute import CANARY, Batching
+from console.actions.message_action import _Count
+from console.actions.selected import SelectedMessages
 from console.audit import ImbalanceError, Ledger
 from console.catalog import installed_queue
 from console.designs import design
 from console.errors import UsageError
 from console.monitor.filters import NOTHING, Filters
 from console.monitor.message import Message
+from console.plan import Control, Plan
 
 COUNTS = st.dictionaries(st.sampled_from("abc"), st.integers(1, 1000), max_size=3)
 
@@ -52,11 +56,7 @@ def test_any_wrong_count_in_a_ledger_is_detected(
 def plan_of(count: int, *, production: bool = False) -> Plan:
     claim = design("claim")
     queue = installed_queue("public", "mail", claim, claim.complete_options({}))
-    return Plan(
-        verb="requeue",
-        queue=queue,
-        connection="here",
-        production=production,
+    selected = SelectedMessages(
         filters=NOTHING,
         states=("error",),
         cutoff=datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC),
@@ -68,10 +68,19 @@ def plan_of(count: int, *, production: bool = False) -> Plan:
         newest_seconds=None,
         payload_bytes=None,
         sample=(),
-        sql="",
-        requires_name=False,
         detail="",
+        production=production,
     )
+    action: Any = SimpleNamespace(
+        verb="requeue",
+        source=SimpleNamespace(queue=queue),
+        requires_name=False,
+        script=lambda: "",
+        in_queue=True,
+    )
+    database: Any = SimpleNamespace(label="here")
+    with mock.patch.object(message_plan, "select", return_value=selected):
+        return message_plan.plan(database, action)
 
 
 @given(count=st.integers(0, 10**6), production=st.booleans())
@@ -81,7 +90,8 @@ def test_plans_for_many_messages_or_in_production_require_the_queue_name(
     count: int, production: bool
 ) -> None:
     plan = plan_of(count, production=production)
-    assert plan.requires_queue_name == (production or count > 1_000)
+    assert plan.requires_name == (production or count > 1_000)
+    assert plan.data["confirmation"] == ("name" if plan.requires_name else "y")
     assert plan.subject.planned == count
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from console.actions.execute import Control
 from console.audit import Outcome, Subject
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
@@ -13,11 +12,12 @@ from console.doctor import repairs
 from console.doctor.repairs import VerbRepair
 from console.engines import open_database
 from console.monitor.limits import DEFAULTS
+from console.plan import Control, OnProgress, Plan, Result, single_step
 from console.rights import Rights
 from console.verbs import get_verb
 from console.verbs import verb as verb_module
 from console.verbs.index import VERBS
-from console.verbs.verb import OnProgress, Params, Plan, Result, Target, single_step
+from console.verbs.verb import Params, Target
 
 SECONDS = 120.0
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from console.actions.maintain_plan import (
+from console.actions.maintenance import (
     IndexMeasure,
     MaintainLimits,
-    MaintainPlan,
+    Maintenance,
     Measures,
     TableMeasure,
-    plan_for,
+    needed,
 )
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
@@ -32,14 +32,14 @@ def changed(measure: Any, **values: Any) -> Any:
     return type(measure)(**{**vars(measure), **values})
 
 
-def plan_of(*measures: Any, design: str = "fifo", online: bool = True) -> MaintainPlan:
+def plan_of(*measures: Any, design: str = "fifo", online: bool = True) -> Maintenance:
     missing = {} if online else {"online_rebuild": "Express"}
     database: Any = SimpleNamespace(
         product=PRODUCTS["mssql"], capabilities=SimpleNamespace(missing=missing)
     )
     tables = tuple(m for m in measures if isinstance(m, TableMeasure)) or (TABLE,)
     indexes = tuple(m for m in measures if isinstance(m, IndexMeasure))
-    return plan_for(database, queue_of(design), Measures(tables, indexes, ()), MaintainLimits())
+    return needed(database, queue_of(design), Measures(tables, indexes, ()), MaintainLimits())
 
 
 @pytest.mark.parametrize(

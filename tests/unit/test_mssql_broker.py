@@ -77,11 +77,36 @@ def test_an_enabled_queue_is_left_unchanged(
 ) -> None:
     monkeypatch.setattr(broker, "health", lambda *_: ON)
     monkeypatch.setattr(catalog, "is_production", lambda *_: False)
-    planned = broker.enable_queue(mssql, QUEUE)
+    planned = broker.plan_enable(mssql, QUEUE)
     assert not planned.needed
-    assert planned.lines() == ["requeue dbo.orders: the queue is enabled, there is nothing to do"]
-    assert planned.as_json()["needed"] is False
+    assert planned.lines == ("requeue dbo.orders: the queue is enabled, there is nothing to do",)
+    assert planned.data["needed"] is False
+    done = planned.run_to_end()
+    assert (done.done, done.lines) == (0, ("dbo.orders was already enabled",))
     assert not any("ALTER QUEUE" in batch for batch in odbc.sent)
+
+
+def test_a_queue_that_is_enabled_is_counted_as_done(
+    odbc: Odbc, mssql: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off = replace(ON, is_receive_enabled=False)
+    seen = [off, off, ON]
+    monkeypatch.setattr(broker, "health", lambda *_: seen.pop(0))
+    monkeypatch.setattr(catalog, "is_production", lambda *_: False)
+    monkeypatch.setattr(audit, "prepare", lambda *_: None)
+    monkeypatch.setattr(audit, "log_locally", lambda *_, **__: None)
+
+    def answer(batch: str) -> list[object]:
+        if "OUTPUT inserted.action_id, inserted.done" in batch:
+            return [(("action_id", "done"), (4, 0))]
+        return [(("action_id",), (4,))] if "dbq.[action]" in batch else [None]
+
+    odbc.answer = answer
+    planned = broker.plan_enable(mssql, QUEUE)
+    assert planned.needed
+    done = planned.run_to_end()
+    assert (done.done, done.lines) == (1, ("dbo.orders is enabled",))
+    assert done.data["is_receive_enabled"] is True
 
 
 def test_a_queue_that_stays_disabled_is_an_error(
@@ -93,7 +118,7 @@ def test_a_queue_that_stays_disabled_is_an_error(
     monkeypatch.setattr(audit, "prepare", lambda *_: None)
     monkeypatch.setattr(audit, "log_locally", lambda *_, **__: None)
     odbc.answer = lambda batch: [(("action_id",), (4,))] if "dbq.[action]" in batch else [None]
-    assert broker.plan_switch(mssql, QUEUE).requires_queue_name
+    assert broker.plan_enable(mssql, QUEUE).requires_name
     with pytest.raises(RefusedError, match="still disabled"):
         broker.enable_queue(mssql, QUEUE)
     assert any("ALTER QUEUE [dbo].[orders] WITH STATUS = ON" in batch for batch in odbc.sent)
@@ -119,10 +144,10 @@ def test_conversations_are_ended_in_batches_until_none_is_left(
         return [(("action_id",), (4,))] if "dbq.[action]" in batch else [None]
 
     odbc.answer = answer
-    planned = broker.plan_conversations(mssql, QUEUE)
-    assert "5 conversations" in planned.lines()[0]
-    assert planned.as_json()["count"] == 5
-    ended = broker.end_conversations(mssql, planned, batch=2)
+    planned = broker.plan_end(mssql, QUEUE, batch=2)
+    assert "5 conversations" in planned.lines[0]
+    assert planned.data["count"] == 5
+    ended = planned.run_to_end().ledger
     assert ended == Ledger(5, 5, 5)
     assert batches == []
     assert sum("action_batch" in batch for batch in odbc.sent) == 3
@@ -134,7 +159,7 @@ def test_only_installed_broker_queues_are_accepted() -> None:
     database: Any = None
     fifo = installed_queue("dbo", "q", DESIGNS["fifo"], {})
     theirs = Queue("dbo", "q", BROKER, {}, dict(BROKER.roles), kind=Kind.ADOPTED)
-    for call in (broker.plan_switch, broker.plan_conversations):
+    for call in (broker.plan_enable, broker.plan_end):
         with pytest.raises(UsageError):
             call(database, fifo)
         with pytest.raises(RefusedError, match="adopted"):

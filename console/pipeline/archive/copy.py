@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.dataset
 
 from console import sql
+from console.audit import Subject
 from console.catalog import Queue
 from console.errors import RefusedError
 from console.formats import duration, numbered, plain
@@ -36,9 +37,10 @@ from console.pipeline.archive.finished import (
     lake_batches,
     source_of,
 )
-from console.pipeline.archive.prune import PrunePreview
+from console.pipeline.archive.prune import PrunableJobs
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.table import MessagesTable, queue_value
+from console.plan import Plan, Result, job_plan
 
 if TYPE_CHECKING:
     from console.engines import Database
@@ -50,8 +52,8 @@ VERB = "pipeline archive --copy"
 
 
 @dataclass(frozen=True)
-class CopyPreview:
-    """What a run would read."""
+class FinishedJobs:
+    """What a run would read of a library's queue, and delete."""
 
     source: Source
     lake: str
@@ -59,43 +61,48 @@ class CopyPreview:
     rows: int
     detached: int = 0
     """Former partitions that are read as a whole."""
-    prune: PrunePreview | None = None
-    spark: Security | None = None
+    prune: PrunableJobs | None = None
+    """None: nothing is deleted."""
 
     @property
     def queue(self) -> Queue:
         return self.source.queue
 
-    def lines(self) -> list[str]:
-        queue, since = self.queue, self.since
-        table = plain(f"{queue.schema}.{queue.table}")
-        lines = [
-            f"{VERB} {plain(queue.label)}: {numbered(self.rows, 'finished job')} of {table} in "
-            f"{plain(self.source.label)} into {plain(self.lake)}"
-        ]
-        if since != ALWAYS:
-            lines.append(f"  finished since {since[:19]} UTC; those in the lake are left out")
-        if self.detached:
-            lines.append(f"  and {numbered(self.detached, 'detached partition')}, each as a whole")
-        lines += ["  nothing is deleted"] if self.prune is None else self.prune.lines()
-        if self.spark is not None:
-            lines.append(f"  {self.spark.line}")
-        return lines
 
-    def as_json(self) -> dict[str, Any]:
-        """The stable object of `--json`."""
-        return {
-            "verb": VERB,
-            "queue": self.queue.name,
-            "schema": self.queue.schema,
-            "table": self.queue.table,
-            "lake": self.lake,
-            "since": None if self.since == ALWAYS else self.since,
-            "rows": self.rows,
-            "detached": self.detached,
-            "prune": None if self.prune is None else self.prune.as_json(),
-            "spark": None if self.spark is None else self.spark.as_json(),
-        }
+def plan(
+    database: Database,
+    jobs: FinishedJobs,
+    run: Callable[[], Result],
+    spark: Security,
+    *,
+    production: bool,
+) -> Plan:
+    """Of what it deletes, many need the name."""
+    queue, since, pruned = jobs.queue, jobs.since, jobs.prune
+    table = plain(f"{queue.schema}.{queue.table}")
+    lines = [
+        f"{VERB} {plain(queue.label)}: {numbered(jobs.rows, 'finished job')} of {table} in "
+        f"{plain(jobs.source.label)} into {plain(jobs.lake)}"
+    ]
+    if since != ALWAYS:
+        lines.append(f"  finished since {since[:19]} UTC; those in the lake are left out")
+    if jobs.detached:
+        lines.append(f"  and {numbered(jobs.detached, 'detached partition')}, each as a whole")
+    lines += ["  nothing is deleted" if pruned is None else pruned.line, f"  {spark.line}"]
+    data = {
+        "verb": VERB,
+        "queue": queue.name,
+        "schema": queue.schema,
+        "table": queue.table,
+        "lake": jobs.lake,
+        "since": None if since == ALWAYS else since,
+        "rows": jobs.rows,
+        "detached": jobs.detached,
+        "prune": None if pruned is None else pruned.as_json(),
+        "spark": spark.as_json(),
+    }
+    subject, count = Subject.of(database, queue, VERB), 0 if pruned is None else pruned.rows
+    return job_plan(subject, lines, run, data, queue=queue, rows=count, production=production)
 
 
 @dataclass(frozen=True)
@@ -142,8 +149,9 @@ class CopyResult:
         return lines
 
 
-def preview(database: Database, queue: Queue, lake: Lake) -> CopyPreview:
-    """What a run would read. Nothing is written to the lake."""
+def find(database: Database, queue: Queue, lake: Lake, older: float | None = None) -> FinishedJobs:
+    """What a run would read, and with `older` delete: what finished so many seconds ago. Nothing is
+    written."""
     source = source_of(database, queue)
     table = MessagesTable.open(lake)
     since = source.since(table)
@@ -152,28 +160,29 @@ def preview(database: Database, queue: Queue, lake: Lake) -> CopyPreview:
     with export.reader(database.product.name, export.url_for_tasks(database)) as opened:
         found = [opened.one(text) for text in texts]
     rows = sum(int(one[0]) for one in found if one is not None)
-    return CopyPreview(source, lake.location, since, rows, len(counts) - 1)
+    pruned = None if older is None else prune.find(database, source, older)
+    return FinishedJobs(source, lake.location, since, rows, len(counts) - 1, pruned)
 
 
 def copy(
     database: Database,
-    offered: CopyPreview,
+    jobs: FinishedJobs,
     lake: Lake,
     tasks: Tasks,
     *,
     on_progress: PhaseProgress = no_progress,
 ) -> CopyResult:
-    """Then prune what was offered. RefusedError where another run is working on the queue."""
-    queue = offered.queue
+    """Then prune, if it is wanted. RefusedError where another run is working on the queue."""
+    queue = jobs.queue
     name = leases.lease_name("run", queue)
     with leases.held(database, name, leases.already_running(queue)) as lease:
-        result = _Copy(database, offered.source, lake, lease, on_progress).run(tasks)
-        if offered.prune is not None:
+        result = _Copy(database, jobs.source, lake, lease, on_progress).run(tasks)
+        if jobs.prune is not None:
             began = time.monotonic()
             result.deleted, result.kept = prune.prune(
                 database,
-                offered.source,
-                offered.prune,
+                jobs.source,
+                jobs.prune,
                 lake,
                 lease,
                 lambda rows: on_progress("delete", done=0, of=1, rows=rows, size=0),

@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from console import audit, decisions, sql
-from console.audit import Subject
+from console.audit import Outcome, Subject
 from console.catalog import Queue
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError
@@ -32,6 +32,7 @@ from console.pipeline.archive.plan import (
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.spark import Security, Tasks
 from console.pipeline.table import MessagesTable, application_of
+from console.plan import Plan, Result, job_plan
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -43,8 +44,8 @@ PHASES = ("compare", "export", "verify", "delete")
 
 
 @dataclass(frozen=True)
-class ArchivePreview:
-    """What a run would do."""
+class RowsToArchive:
+    """The rows of a queue's archive that may go into the lake."""
 
     queue: Queue
     lake: str
@@ -53,7 +54,6 @@ class ArchivePreview:
     """Rows that the unfinished plan has reserved."""
     found: Rows
     cutoffs: Cutoffs
-    spark: Security | None = None
 
     @property
     def rows(self) -> int:
@@ -77,13 +77,9 @@ class ArchivePreview:
                 f"  plan {first.serial} is finished first: {numbered(self.left, 'row')} "
                 f"{_STATES[first.state]}"
             )
-        lines.append("  restore brings none of it back; pipeline replay does")
-        if self.spark is not None:
-            lines.append(f"  {self.spark.line}")
-        return lines
+        return [*lines, "  restore brings none of it back; pipeline replay does"]
 
-    def as_json(self) -> dict[str, Any]:
-        """The stable object of `--json`."""
+    def as_json(self, spark: Security | None = None) -> dict[str, Any]:
         return {
             "verb": VERB,
             "queue": self.queue.name,
@@ -96,8 +92,28 @@ class ArchivePreview:
             "before": _utc(self.cutoffs.before),
             "unfinished": None if self.unfinished is None else self.unfinished.serial,
             "unfinished_rows": self.left,
-            "spark": None if self.spark is None else self.spark.as_json(),
+            "spark": None if spark is None else spark.as_json(),
         }
+
+
+def plan(
+    database: Database,
+    rows: RowsToArchive,
+    run: Callable[[], Result],
+    spark: Security,
+    *,
+    production: bool,
+) -> Plan:
+    subject, lines = Subject.of(database, rows.queue, VERB), [*rows.lines(), f"  {spark.line}"]
+    return job_plan(
+        subject,
+        lines,
+        run,
+        rows.as_json(spark),
+        queue=rows.queue,
+        rows=rows.rows,
+        production=production,
+    )
 
 
 _STATES = {
@@ -159,10 +175,8 @@ class ArchiveResult:
         return lines
 
 
-def preview(
-    database: Database, queue: Queue, lake: Lake, request: ArchiveRequest
-) -> ArchivePreview:
-    """What a run would do. Nothing is written."""
+def find(database: Database, queue: Queue, lake: Lake, request: ArchiveRequest) -> RowsToArchive:
+    """What a run would take. Nothing is written."""
     planning.require_archive(queue)
     with database.transaction("plan what goes into the lake", read_only=True) as connection:
         cutoffs = Cutoffs.of(connection, request)
@@ -172,7 +186,7 @@ def preview(
     if plan is not None and plan.state == RESERVED:
         # What is reserved is in the archive still.
         found = replace(found, rows=max(0, found.rows - left))
-    return ArchivePreview(queue, lake.location, plan, left, found, cutoffs)
+    return RowsToArchive(queue, lake.location, plan, left, found, cutoffs)
 
 
 def _unfinished(connection: "Connection", queue: Queue) -> LakePlan | None:
@@ -193,7 +207,7 @@ class Sizes:
 
 def archive(
     database: Database,
-    offered: ArchivePreview,
+    wanted: RowsToArchive,
     lake: Lake,
     tasks: Tasks,
     *,
@@ -202,15 +216,15 @@ def archive(
     connections: int | None = None,
     cores: int = 1,
 ) -> list[ArchiveResult]:
-    """Finish the unfinished plan, then take what the preview's cut-offs allow.
+    """Finish the unfinished plan, then take what the cut-offs allow.
 
     At most `connections` to the database are open at a time, OWN_CONNECTIONS among them. `cores`:
     how many tasks run at a time. RefusedError where another run is working on the queue.
     """
     at_once = None if connections is None else max(1, connections - OWN_CONNECTIONS)
     how = _How(tasks, on_progress, sizes, at_once, cores)
-    with _in_charge(database, offered.queue, lake) as run:
-        return list(run.all(offered.cutoffs, how))
+    with _in_charge(database, wanted.queue, lake) as run:
+        return list(run.all(wanted.cutoffs, how))
 
 
 @dataclass(frozen=True)
@@ -225,40 +239,34 @@ class _How:
     cores: int
 
 
-@dataclass(frozen=True)
-class Cancellation:
-    """What `cancel` would do."""
-
-    queue: Queue
-    plan: LakePlan
-    left: int
-
-    def lines(self) -> list[str]:
-        return [
-            f"{VERB} {plain(self.queue.label)} --cancel: the {numbered(self.left, 'row')} that "
-            f"plan {self.plan.serial} reserved for {plain(self.plan.lake)} stay in the archive",
-            "  refused if the lake has any of them",
-        ]
-
-    def as_json(self) -> dict[str, Any]:
-        """The stable object of `--json`."""
-        return {
-            "verb": VERB,
-            "queue": self.queue.name,
-            "schema": self.queue.schema,
-            "lake": self.plan.lake,
-            "cancelled": self.plan.serial,
-            "rows": self.left,
-        }
-
-
-def cancellation(database: Database, queue: Queue) -> Cancellation:
+def plan_cancel(database: Database, queue: Queue, lake: Lake, *, production: bool) -> Plan:
     """UsageError where the queue has no unfinished plan."""
     with database.transaction("read the plan of the archive", read_only=True) as connection:
-        plan = _unfinished(connection, queue)
-        if plan is None:
+        unfinished = _unfinished(connection, queue)
+        if unfinished is None:
             raise UsageError(f"The queue {queue.name!r} has no unfinished plan.")
-        return Cancellation(queue, plan, planning.reserved(connection, plan).rows)
+        left = planning.reserved(connection, unfinished).rows
+
+    def run() -> Result:
+        rows = cancel(database, queue, lake)
+        line = f"{rows:,} rows were given back: they stay in the archive"
+        return Result(Outcome.DONE, (line,), done=rows, data={"given_back": rows})
+
+    lines = [
+        f"{VERB} {plain(queue.label)} --cancel: the {numbered(left, 'row')} that plan "
+        f"{unfinished.serial} reserved for {plain(unfinished.lake)} stay in the archive",
+        "  refused if the lake has any of them",
+    ]
+    data = {
+        "verb": VERB,
+        "queue": queue.name,
+        "schema": queue.schema,
+        "lake": unfinished.lake,
+        "cancelled": unfinished.serial,
+        "rows": left,
+    }
+    subject = Subject.of(database, queue, VERB)
+    return job_plan(subject, lines, run, data, queue=queue, rows=left, production=production)
 
 
 def cancel(database: Database, queue: Queue, lake: Lake) -> int:

@@ -38,25 +38,26 @@ CHANGED = "changed or deleted by others meanwhile"
 
 
 @dataclass(frozen=True)
-class PrunePreview:
-    """What `--prune` would delete."""
+class PrunableJobs:
+    """The finished jobs that `--prune` may delete."""
 
     rule: str
     before: datetime
     rows: int
     """That the rule allows, whether the lake has them or not."""
 
-    def lines(self) -> list[str]:
-        return [
+    @property
+    def line(self) -> str:
+        return (
             f"  then deletes what {plain(self.rule)} would delete, of what the lake has: at most "
             f"{numbered(self.rows, 'job')}, finished up to {self.before:%Y-%m-%d %H:%M:%S} UTC"
-        ]
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {"rule": self.rule, "before": str(self.before), "rows": self.rows}
 
 
-def preview(database: Database, source: Source, older: float) -> PrunePreview:
+def find(database: Database, source: Source, older: float) -> PrunableJobs:
     """`older`: seconds since a job finished, besides what the rule says. RefusedError without a
     rule."""
     of = source.queue.design
@@ -76,28 +77,28 @@ def preview(database: Database, source: Source, older: float) -> PrunePreview:
     with export.reader(database.product.name, export.url_for_tasks(database)) as opened:
         found = opened.one(source.text(database, "finished_count", **values))
     rule = f"{of.library_name} by {of.prunes}"
-    return PrunePreview(rule, before, 0 if found is None else int(found[0]))
+    return PrunableJobs(rule, before, 0 if found is None else int(found[0]))
 
 
 def prune(
     database: Database,
     source: Source,
-    offered: PrunePreview,
+    jobs: PrunableJobs,
     lake: Lake,
     lease: leases.Lease,
     on_progress: Callable[[int], object],
 ) -> tuple[int, dict[str, int]]:
     """How many jobs were deleted, and why others stay."""
-    detail = f"what {offered.rule} deletes, and {lake.location} has"
+    detail = f"what {jobs.rule} deletes, and {lake.location} has"
     subject = Subject.of(database, source.queue, VERB, detail)
-    subject = replace(subject, planned=offered.rows, cutoff=offered.before)
+    subject = replace(subject, planned=jobs.rows, cutoff=jobs.before)
     with database.transaction("begin an action") as connection:
         decisions.require_unprotected(connection, subject.schema, subject.queue, "prune")
         action_id = audit.begin(connection, subject)
     outcome, deleted = "failed", 0
     try:
         while True:
-            one = _Round(database, source, lake, offered.before)
+            one = _Round(database, source, lake, jobs.before)
             deleted += one.delete(action_id, lease, lambda rows: on_progress(deleted + rows))  # noqa: B023
             if one.read < ROUND_ROWS or not one.held:
                 break

@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Any
 
 from console import audit
+from console.audit import Subject
 from console.formats import duration, megabytes, numbered, plain
 from console.pipeline.delta import LakeTable
 from console.pipeline.lake import Lake
 from console.pipeline.maintenance.rewrite import at_once, changed_meanwhile, none_dropped, rewrite
 from console.pipeline.rollup.table import ForecastTable, RollupTable
 from console.pipeline.table import LakeFile, MessagesTable, no_table
+from console.plan import Plan, Result, job_plan
 
 VERB = "pipeline compact"
 KEPT_SECONDS = 7 * 86_400.0
@@ -45,12 +46,12 @@ def _partition(file: LakeFile) -> tuple[str, str, str]:
     return file.connection, file.queue, file.date
 
 
-def preview(lake: Lake, kept_seconds: float) -> CompactPreview:
-    """What compact would do. DamagedError."""
+def find(lake: Lake, kept_seconds: float) -> SmallFiles:
+    """What compact would merge. DamagedError."""
     tables = tables_of(lake)
     messages = [one for one in tables if isinstance(one, MessagesTable)]
     found = groups(messages[0].all_files()) if messages else []
-    return CompactPreview(lake, tables, found, kept_seconds)
+    return SmallFiles(lake, tables, found, kept_seconds)
 
 
 def tables_of(lake: Lake) -> list[LakeTable]:
@@ -62,7 +63,9 @@ def tables_of(lake: Lake) -> list[LakeTable]:
 
 
 @dataclass(frozen=True)
-class CompactPreview:
+class SmallFiles:
+    """The files of a lake that are merged, and how long those stay that nobody reads."""
+
     lake: Lake
     tables: Sequence[LakeTable]
     """All of the lake."""
@@ -82,30 +85,29 @@ class CompactPreview:
     def size(self) -> int:
         return sum(file.size for group in self.groups for file in group)
 
-    def lines(self) -> list[str]:
-        lake = plain(self.lake.location)
-        before = datetime.now(UTC) - timedelta(seconds=self.kept_seconds)
-        return [
-            f"{VERB}: {numbered(self.files, 'small file')} of {lake} ({megabytes(self.size)}) "
-            f"into {len(self.groups):,}",
-            f"  files that no reader needs since {before:%Y-%m-%d %H:%M} UTC are removed: an "
-            f"older version of the table than {duration(self.kept_seconds)} can no longer be read",
-        ]
 
-    def as_json(self) -> dict[str, Any]:
-        """The stable object of `--json`."""
-        return {
-            "verb": VERB,
-            "lake": self.lake.location,
-            "files": self.files,
-            "into": len(self.groups),
-            "bytes": self.size,
-            "keep_seconds": self.kept_seconds,
-        }
+def plan(small: SmallFiles, run: Callable[[], Result]) -> Plan:
+    lake, kept = small.lake.location, small.kept_seconds
+    before = datetime.now(UTC) - timedelta(seconds=kept)
+    lines = [
+        f"{VERB}: {numbered(small.files, 'small file')} of {plain(lake)} ({megabytes(small.size)}) "
+        f"into {len(small.groups):,}",
+        f"  files that no reader needs since {before:%Y-%m-%d %H:%M} UTC are removed: an "
+        f"older version of the table than {duration(kept)} can no longer be read",
+    ]
+    data = {
+        "verb": VERB,
+        "lake": lake,
+        "files": small.files,
+        "into": len(small.groups),
+        "bytes": small.size,
+        "keep_seconds": kept,
+    }
+    return job_plan(Subject(VERB, "", "", ""), lines, run, data, about=("lake", lake))
 
 
 @dataclass(frozen=True)
-class CompactResult:
+class Compacted:
     merged: int
     into: int
     rows: int
@@ -123,28 +125,28 @@ class CompactResult:
 
 
 def compact(
-    offered: CompactPreview, on_progress: Callable[[int, int], object] = lambda *_: None
-) -> CompactResult:
+    small: SmallFiles, on_progress: Callable[[int, int], object] = lambda *_: None
+) -> Compacted:
     """RefusedError where somebody else takes these files out at the same time."""
-    lake, merged, into, rows = offered.lake, 0, 0, 0
+    lake, merged, into, rows = small.lake, 0, 0, 0
     by = {"verb": VERB, "operator": audit.operator()}
-    gone = _vacuum(offered)  # first, so that there is room for the others
+    gone = _vacuum(small)  # first, so that there is room for the others
     with at_once(lake) as threads:
-        for at in range(0, len(offered.groups), _GROUPS_A_COMMIT):
-            few = offered.groups[at : at + _GROUPS_A_COMMIT]
+        for at in range(0, len(small.groups), _GROUPS_A_COMMIT):
+            few = small.groups[at : at + _GROUPS_A_COMMIT]
             done = list(threads.map(lambda of: rewrite(lake, of, none_dropped), few))
             removed = [file.path for one in done for file in one.sources]
             added = [one.entry for one in done if one.entry is not None]
-            if not offered.messages.exchange(removed, added, by):
+            if not small.messages.exchange(removed, added, by):
                 raise changed_meanwhile(lake)
             merged, into = merged + len(removed), into + len(added)
             rows += sum(entry["rows"] for entry in added)
             on_progress(merged, rows)
-    gone += _vacuum(offered)
-    for table in offered.tables:
+    gone += _vacuum(small)
+    for table in small.tables:
         table.checkpoint()
-    return CompactResult(merged, into, rows, gone)
+    return Compacted(merged, into, rows, gone)
 
 
-def _vacuum(offered: CompactPreview) -> int:
-    return sum(table.vacuum(offered.kept_seconds) for table in offered.tables)
+def _vacuum(small: SmallFiles) -> int:
+    return sum(table.vacuum(small.kept_seconds) for table in small.tables)

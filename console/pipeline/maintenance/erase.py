@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
+from console.audit import Subject
 from console.engines import Database
 from console.formats import numbered, plain
 from console.pipeline.filters import ArchiveFilter, matches
@@ -16,11 +16,13 @@ from console.pipeline.maintenance.removal import (
     final_words,
     guarded,
     queues_of,
+    removal_plan,
     subject_of,
     take_out,
 )
 from console.pipeline.maintenance.rewrite import at_once, changed_meanwhile, read, rewrite
 from console.pipeline.table import LakeFile, MessagesTable
+from console.plan import Plan
 
 VERB = "pipeline erase"
 OnFile = Callable[[int, int, int], object]
@@ -28,7 +30,9 @@ OnFile = Callable[[int, int, int], object]
 
 
 @dataclass(frozen=True)
-class ErasePreview:
+class MatchingRows:
+    """The rows of a lake that match, by file."""
+
     table: MessagesTable
     filters: tuple[ArchiveFilter, ...]
     queues: Sequence[QueueFiles]
@@ -50,57 +54,58 @@ class ErasePreview:
         """Rows of this queue."""
         return sum(self.found.get(file.path, 0) for file in queue.files)
 
-    def lines(self) -> list[str]:
-        words = plain(" ".join(one.word for one in self.filters))
-        files = sum(len(queue.files) for queue in self.queues)
-        lines = [
-            f"{VERB}: {numbered(self.rows, 'row')} of {plain(self.table.lake.location)} that match "
-            f"{words}; {numbered(files, 'file')} searched, {len(self.found):,} are written again"
-        ]
+
+def plan(database: Database, matching: MatchingRows, *, production: bool) -> Plan:
+    words = plain(" ".join(one.word for one in matching.filters))
+    files = sum(len(queue.files) for queue in matching.queues)
+    having = [(queue, rows) for queue in matching.queues if (rows := matching.of(queue))]
+    lake = matching.table.lake.location
+    lines = [
+        f"{VERB}: {numbered(matching.rows, 'row')} of {plain(lake)} that match "
+        f"{words}; {numbered(files, 'file')} searched, {len(matching.found):,} are written again"
+    ]
+    lines += [
+        f"  {plain(queue.label)} of {plain(queue.connection)}: {numbered(rows, 'row')}"
+        for queue, rows in having
+    ]
+    if matching.rows:
         lines += [
-            f"  {plain(queue.label)} of {plain(queue.connection)}: {numbered(rows, 'row')}"
-            for queue in self.queues
-            if (rows := self.of(queue))
-        ]
-        if not self.rows:
-            return lines
-        return [
-            *lines,
-            *self.final,
+            *matching.final,
             "  what a database still has of them stays there (purge), and the copy of a library's "
             "queue brings it back",
         ]
+    data = {
+        "verb": VERB,
+        "lake": lake,
+        "filters": [one.word for one in matching.filters],
+        "rows": matching.rows,
+        "queues": [
+            {
+                "connection": queue.connection,
+                "schema": queue.schema,
+                "queue": queue.queue,
+                "rows": matching.of(queue),
+            }
+            for queue in matching.queues
+        ],
+    }
+    queues = [queue for queue, _ in having]
+    take = partial(erase, database, matching)
+    subject = Subject(VERB, "", "", database.label)
+    return removal_plan(subject, lines, take, data, matching.rows, queues, production=production)
 
-    def as_json(self) -> dict[str, Any]:
-        """The stable object of `--json`."""
-        return {
-            "verb": VERB,
-            "lake": self.table.lake.location,
-            "filters": [one.word for one in self.filters],
-            "rows": self.rows,
-            "queues": [
-                {
-                    "connection": queue.connection,
-                    "schema": queue.schema,
-                    "queue": queue.queue,
-                    "rows": self.of(queue),
-                }
-                for queue in self.queues
-            ],
-        }
 
-
-def preview(
+def find(
     table: MessagesTable,
     filters: Sequence[ArchiveFilter],
     queues: Sequence[QueueFiles],
     own: str,
     on_progress: OnFile = lambda *_: None,
-) -> ErasePreview:
+) -> MatchingRows:
     """Searches every file of the queues. DamagedError for one that cannot be read."""
     files = [file for queue in queues for file in queue.files]
     found = _search(table, filters, files, on_progress)
-    return ErasePreview(table, tuple(filters), queues, found, own)
+    return MatchingRows(table, tuple(filters), queues, found, own)
 
 
 def _search(
@@ -123,41 +128,41 @@ def _search(
     return found
 
 
-def erase(database: Database, offered: ErasePreview) -> list[str]:
+def erase(database: Database, matching: MatchingRows) -> list[str]:
     """Queue by queue, each a commit with its audit. What was done, in lines."""
     lines: list[str] = []
-    with guarded(database, offered.queues):
-        offered = _again(offered)
-        for queue in offered.queues:
-            if rows := offered.of(queue):
-                _erase_of(database, offered, queue, rows)
+    with guarded(database, matching.queues):
+        matching = _again(matching)
+        for queue in matching.queues:
+            if rows := matching.of(queue):
+                _erase_of(database, matching, queue, rows)
                 lines.append(f"{queue.label}: {numbered(rows, 'row')} erased")
-    return [*lines, *offered.final]
+    return [*lines, *matching.final]
 
 
-def _again(offered: ErasePreview) -> ErasePreview:
+def _again(matching: MatchingRows) -> MatchingRows:
     """With the files that came after the plan: of a last run, or of a compaction."""
-    table = MessagesTable.open(offered.table.lake)
+    table = MessagesTable.open(matching.table.lake)
     if table is None:
-        raise changed_meanwhile(offered.table.lake)
-    wanted = {(one.connection, one.label) for one in offered.queues}
+        raise changed_meanwhile(matching.table.lake)
+    wanted = {(one.connection, one.label) for one in matching.queues}
     queues = [one for one in queues_of(table) if (one.connection, one.label) in wanted]
-    searched = {file.path for queue in offered.queues for file in queue.files}
+    searched = {file.path for queue in matching.queues for file in queue.files}
     newer = [file for queue in queues for file in queue.files if file.path not in searched]
-    found = offered.found | _search(table, offered.filters, newer, lambda *_: None)
-    return replace(offered, table=table, queues=queues, found=found)
+    found = matching.found | _search(table, matching.filters, newer, lambda *_: None)
+    return replace(matching, table=table, queues=queues, found=found)
 
 
-def _erase_of(database: Database, offered: ErasePreview, queue: QueueFiles, rows: int) -> None:
-    table, dropped = offered.table, partial(matches, filters=offered.filters)
-    affected = [file for file in queue.files if file.path in offered.found]
+def _erase_of(database: Database, matching: MatchingRows, queue: QueueFiles, rows: int) -> None:
+    table, dropped = matching.table, partial(matches, filters=matching.filters)
+    affected = [file for file in queue.files if file.path in matching.found]
     with at_once(table.lake) as threads:
         done = list(threads.map(lambda file: rewrite(table.lake, [file], dropped), affected))
     removed = [file.path for one in done for file in one.sources]
     added = [one.entry for one in done if one.entry is not None]
     detail = f"rows out of {table.lake.location}"
     subject = subject_of(VERB, queue, database, rows, detail)
-    subject = replace(subject, filters=[_audited(one) for one in offered.filters])
+    subject = replace(subject, filters=[_audited(one) for one in matching.filters])
     take_out(database, table, subject, lambda by: table.exchange(removed, added, by))
 
 

@@ -6,18 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from typing import Any
 
+from console.audit import Subject
 from console.engines import Database
 from console.formats import duration, megabytes, numbered, plain
 from console.pipeline.maintenance.removal import (
     QueueFiles,
     final_words,
     guarded,
+    removal_plan,
     subject_of,
     take_out,
 )
 from console.pipeline.table import MessagesTable
+from console.plan import Plan
 
 VERB = "pipeline expire"
 
@@ -37,7 +39,9 @@ class Expiring:
 
 
 @dataclass(frozen=True)
-class ExpirePreview:
+class OldDays:
+    """The days of a lake that are over, by queue."""
+
     table: MessagesTable
     queues: Sequence[Expiring]
     own: str
@@ -51,49 +55,51 @@ class ExpirePreview:
     def rows(self) -> int:
         return sum(one.of.rows for one in self.queues)
 
-    def lines(self) -> list[str]:
-        lake = plain(self.table.lake.location)
-        lines = [f"{VERB}: takes {numbered(self.rows, 'row')} out of {lake}"]
-        lines += [
-            f"  {plain(one.of.label)} of {plain(one.of.connection)}: "
-            f"{numbered(one.of.rows, 'row')} of {numbered(len(_days(one)), 'day')} before "
-            f"{one.before} ({duration(one.older_seconds)}), {megabytes(one.size)}"
-            for one in self.queues
-        ]
-        return [*lines, *self.final] if self.queues else lines
 
-    def as_json(self) -> dict[str, Any]:
-        """The stable object of `--json`."""
-        return {
-            "verb": VERB,
-            "lake": self.table.lake.location,
-            "rows": self.rows,
-            "queues": [
-                {
-                    "connection": one.of.connection,
-                    "schema": one.of.schema,
-                    "queue": one.of.queue,
-                    "before": str(one.before),
-                    "rows": one.of.rows,
-                    "days": len(_days(one)),
-                    "files": len(one.of.files),
-                    "bytes": one.size,
-                }
-                for one in self.queues
-            ],
-        }
+def plan(database: Database, days: OldDays, *, production: bool) -> Plan:
+    lake = days.table.lake.location
+    lines = [f"{VERB}: takes {numbered(days.rows, 'row')} out of {plain(lake)}"]
+    lines += [
+        f"  {plain(one.of.label)} of {plain(one.of.connection)}: "
+        f"{numbered(one.of.rows, 'row')} of {numbered(len(_days(one)), 'day')} before "
+        f"{one.before} ({duration(one.older_seconds)}), {megabytes(one.size)}"
+        for one in days.queues
+    ]
+    data = {
+        "verb": VERB,
+        "lake": lake,
+        "rows": days.rows,
+        "queues": [
+            {
+                "connection": one.of.connection,
+                "schema": one.of.schema,
+                "queue": one.of.queue,
+                "before": str(one.before),
+                "rows": one.of.rows,
+                "days": len(_days(one)),
+                "files": len(one.of.files),
+                "bytes": one.size,
+            }
+            for one in days.queues
+        ],
+    }
+    lines += days.final if days.queues else []
+    queues = [one.of for one in days.queues]
+    take = partial(expire, database, days)
+    subject = Subject(VERB, "", "", database.label)
+    return removal_plan(subject, lines, take, data, days.rows, queues, production=production)
 
 
 def _days(one: Expiring) -> set[str]:
     return {file.date for file in one.of.files}
 
 
-def preview(
+def find(
     table: MessagesTable,
     queues: Sequence[QueueFiles],
     older: Callable[[QueueFiles], float | None],
     own: str,
-) -> ExpirePreview:
+) -> OldDays:
     """`older`: the age in seconds, None: the queue is left alone."""
     found: list[Expiring] = []
     for queue in queues:
@@ -103,7 +109,7 @@ def preview(
         files = tuple(file for file in queue.files if file.date < str(before))
         if files:
             found.append(Expiring(replace(queue, files=files), seconds, before))
-    return ExpirePreview(table, found, own)
+    return OldDays(table, found, own)
 
 
 def _day_before(seconds: float) -> date:
@@ -113,14 +119,14 @@ def _day_before(seconds: float) -> date:
         return date.min
 
 
-def expire(database: Database, offered: ExpirePreview) -> list[str]:
+def expire(database: Database, days: OldDays) -> list[str]:
     """Queue by queue, each a commit with its audit. What was done, in lines."""
-    table, lines = offered.table, []
-    with guarded(database, [one.of for one in offered.queues]):
-        for one in offered.queues:
+    table, lines = days.table, []
+    with guarded(database, [one.of for one in days.queues]):
+        for one in days.queues:
             detail = f"days before {one.before} out of {table.lake.location}"
             subject = subject_of(VERB, one.of, database, one.of.rows, detail)
             paths = [file.path for file in one.of.files]
             take_out(database, table, subject, partial(table.exchange, paths, []))
             lines.append(f"{one.of.label}: {numbered(one.of.rows, 'row')} taken out")
-    return [*lines, *offered.final]
+    return [*lines, *days.final]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from console import audit, catalog
 from console.audit import ActionRecord, Ledger, Outcome, Subject
@@ -18,6 +19,7 @@ from console.pipeline.archive import plan as planning
 from console.pipeline.maintenance.compact import KEPT_SECONDS
 from console.pipeline.maintenance.rewrite import changed_meanwhile
 from console.pipeline.table import LakeFile, MessagesTable, names_of
+from console.plan import Plan, Result, job_plan
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,28 @@ class QueueFiles:
     @property
     def label(self) -> str:
         return f"{self.schema}.{self.queue}"
+
+
+def removal_plan(
+    subject: Subject,
+    lines: Sequence[str],
+    take: Callable[[], Sequence[str]],
+    data: Mapping[str, Any],
+    rows: int,
+    queues: Sequence[QueueFiles],
+    *,
+    production: bool,
+) -> Plan:
+    """About the queue that loses rows; of several, about their connection. `take`: returns what
+    was done, in lines."""
+
+    def run() -> Result:
+        return Result(Outcome.DONE, tuple(take()), done=rows)
+
+    about = ("connection", subject.connection)
+    if len(queues) == 1:
+        about = ("queue", queues[0].queue)
+    return job_plan(subject, lines, run, data, about=about, rows=rows, production=production)
 
 
 def queues_of(table: MessagesTable, connection: str | None = None) -> list[QueueFiles]:

@@ -15,7 +15,7 @@ from textual.widgets import Input
 
 from console import formats
 from console.actions import adopt, libraries
-from console.actions.adopt import CandidateTable, Preview
+from console.actions.adopt import CandidateQueue, CandidateTable
 from console.actions.libraries import DiscoveredTable
 from console.catalog import Queue
 from console.designs import DESIGNS, Design, designs_on
@@ -97,10 +97,12 @@ class AdoptScreen(PlannedScreen):
         )
         self.table = KeyedTable(columns, ("state",), id="tables")
         self._table: CandidateTable | None = None
-        self._preview: Preview | None = None
+        self._preview: CandidateQueue | None = None
         self._previewed: object = None
         """The form's values that the preview is for."""
-        self._fetch: LatestQuery[Preview] = LatestQuery(self, self.show_preview, self.show_problem)
+        self._fetch: LatestQuery[CandidateQueue] = LatestQuery(
+            self, self.show_preview, self.show_problem
+        )
 
     def compose_form(self) -> ComposeResult:
         with Vertical(id="choosing"):
@@ -219,7 +221,7 @@ class AdoptScreen(PlannedScreen):
         library = (self._tables or Tables()).library_of(one)
         return "" if library is None else f"queues of {library.of.name}"
 
-    def show_preview(self, preview: Preview) -> None:
+    def show_preview(self, preview: CandidateQueue) -> None:
         self._preview = preview
         self._draw_preview()
 

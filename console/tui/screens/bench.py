@@ -13,7 +13,6 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input
 
 from console import formats
-from console.bench.candidate import Load
 from console.bench.report import (
     as_json,
     comparison_lines,
@@ -28,13 +27,12 @@ from console.rights import Rights
 from console.tui.bench import (
     COLUMNS,
     DROP_ORDER,
-    BenchPreview,
     BenchRun,
     BenchWork,
     label,
     lines_of,
     ms,
-    preview_bench,
+    plan_bench,
 )
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
@@ -56,12 +54,11 @@ from console.tui.widgets.charts import RATES, Chart, ChartTime, Curve, Drawing
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.plan_pane import PlanPane
 from console.verbs.trials import BENCH, bench_request
-from console.verbs.verb import Confirmation, values_from_texts, words_from_texts
+from console.verbs.verb import values_from_texts, words_from_texts
 
 _LEAST_SPAN_SECONDS = 20.0
 _ROOM_FOR_ALL = 36
 """Lines of a screen on which the chart stays beside the comparison."""
-_MANY_NAMES = 12
 
 
 class BenchScreen(FormScreen):
@@ -92,9 +89,9 @@ class BenchScreen(FormScreen):
         self._conn = context.connections.get(connection)
         self._texts: dict[str, str] = dict(options or {})
         self._bench_run: BenchRun | None = None
-        if running is not None and isinstance(running.work, BenchWork):
-            self._bench_run = running.work.bench_run
-        self._planned: BenchRun | None = None
+        if running is not None and isinstance(running.plan, BenchWork):
+            self._bench_run = running.plan.bench_run
+        self._planned: BenchWork | None = None
         self.table = KeyedTable(COLUMNS, DROP_ORDER, id="bench-table")
 
     def compose_progress(self) -> ComposeResult:
@@ -247,23 +244,23 @@ class BenchScreen(FormScreen):
             return
         bench_run = BenchRun(request, load, self.context.clock.monotonic)
         self.make_plan(
-            lambda: preview_bench(conn, request, load),
-            lambda preview: self._show_plan(preview, bench_run),
+            lambda: plan_bench(conn, bench_run),
+            self._show_plan,
             "Checking which designs can take part",
         )
 
-    def _show_plan(self, preview: BenchPreview, bench_run: BenchRun) -> None:
-        self._planned = bench_run
-        self.query_one(PlanPane).draw(preview_lines(self._connection, preview, bench_run.load))
-        self.ask_to_confirm(Confirmation(self._connection, preview.production, "connection"))
+    def _show_plan(self, planned: BenchWork) -> None:
+        self._planned = planned
+        self.query_one(PlanPane).draw(planned.lines)
+        self.ask_to_confirm(planned.confirmation)
 
     def begin(self) -> None:
-        bench_run, conn = self._planned, self._conn
-        if conn is None or bench_run is None or self.runs:
+        planned = self._planned
+        if planned is None or self.runs:
             return
-        self._bench_run = bench_run
+        self._bench_run = planned.bench_run
         key = (self._connection, "", self._connection)
-        self.run_in_console(key, "bench", bench_run.work(conn), lambda _: self.update_progress())
+        self.run_in_console(key, "bench", planned, lambda _: self.update_progress())
 
     # The end.
 
@@ -325,24 +322,6 @@ class BenchScreen(FormScreen):
 _WHILE_IT_RUNS = (
     "s or Escape stops it, and its queues are dropped. It goes on while you use other screens (:)."
 )
-
-
-def preview_lines(connection: str, preview: BenchPreview, load: Load) -> list[str]:
-    names = ", ".join(preview.labels[:_MANY_NAMES])
-    more = len(preview.labels) - _MANY_NAMES
-    rounds = formats.numbered(load.rounds, "round")
-    return [
-        *(["PRODUCTION database", ""] if preview.production else []),
-        f"{load.producers} connections push and {load.consumers} pop as fast as {connection} can: "
-        "this uses all of the server's capacity. Everyone else working there will notice.",
-        "",
-        f"{rounds} of each: {names}{f' and {more} more' if more > 0 else ''}.",
-        f"It takes about {formats.duration(preview.seconds)}.",
-        "Every round uses a scratch queue of its own (dbq_bench_...), dropped when it ends. No "
-        "other queue is touched.",
-        *(["One transaction stays open: the server cannot remove dead rows."] * load.held_xmin),
-        *(line for text in preview.left_out for line in ["", *text.splitlines()]),
-    ]
 
 
 def report(bench_run: BenchRun, suffix: str) -> str:

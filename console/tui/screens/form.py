@@ -13,16 +13,16 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from console.errors import ConsoleError
+from console.plan import Confirmation, Plan
 from console.tui.context import Context
 from console.tui.dialogs.verbs import acting_lines, view_of
 from console.tui.findings import QueueKey
-from console.tui.jobs import ActionRun, Work, start_job
+from console.tui.jobs import ActionRun, start_job
 from console.tui.screens.live import LiveScreen
 from console.tui.text import TextView, describe_error, plain
 from console.tui.widgets.field import Form
 from console.tui.widgets.plan_pane import PlanPane
 from console.verbs.parameters import Parameter
-from console.verbs.verb import Confirmation
 
 T = TypeVar("T")
 
@@ -279,10 +279,10 @@ class FormScreen(LiveScreen):
         """Start what was confirmed."""
 
     def run_in_console(
-        self, key: QueueKey, verb: str, work: Work, on_finished: Callable[[ActionRun], None]
+        self, key: QueueKey, verb: str, plan: Plan, on_finished: Callable[[ActionRun], None]
     ) -> None:
         now = self.context.clock.monotonic()
-        self.running = self.context.action_runs.start(self.app, key, verb, work, now, on_finished)
+        self.running = self.context.action_runs.start(self.app, key, verb, plan, now, on_finished)
         self.show_stage(Stage.RUNNING)
 
     def action_command(self) -> None:

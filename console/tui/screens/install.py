@@ -17,6 +17,7 @@ from console.designs import Design, Option, designs_on
 from console.engines import Product
 from console.errors import ConsoleError, UsageError
 from console.filters import line_of, words_of
+from console.plan import Confirmation
 from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
@@ -29,7 +30,7 @@ from console.tui.widgets.field import Field, Form
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.plan_pane import PlanPane
 from console.verbs.queues import INSTALL, install_plan
-from console.verbs.verb import Confirmation, words_from_texts
+from console.verbs.verb import words_from_texts
 from console.views.view import Column
 
 _COLUMNS: tuple[Column[Design], ...] = (

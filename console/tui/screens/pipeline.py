@@ -11,6 +11,7 @@ from pathlib import Path
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.pipeline import launch
 from console.pipeline.launch import DryRun, Job
+from console.plan import Confirmation
 from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog
@@ -22,7 +23,7 @@ from console.tui.text import TextView, sentence
 from console.tui.widgets.plan_pane import PlanPane
 from console.verbs.parameters import Parameter
 from console.verbs.pipeline import ABOUT_A_QUEUE, BY_NAME, QUEUE_AS_OPTION
-from console.verbs.verb import Confirmation, Verb
+from console.verbs.verb import Verb
 
 _LOGIN = re.compile(r"://[^/\s]*:[^\s]*@")
 

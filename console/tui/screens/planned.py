@@ -14,6 +14,7 @@ from console.catalog import Queue, look_up
 from console.engines import Product
 from console.errors import ConsoleError, RefusedError
 from console.filters import line_of
+from console.plan import Plan
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog
 from console.tui.findings import QueueKey
@@ -23,7 +24,7 @@ from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import TextView, plain
 from console.tui.widgets.plan_pane import PlanPane, ProgressView
 from console.verbs import get_verb
-from console.verbs.verb import Plan, Target, Verb, equivalent_command, values_from_texts
+from console.verbs.verb import Target, Verb, equivalent_command, values_from_texts
 
 
 class PlannedScreen(FormScreen):
@@ -56,8 +57,8 @@ class PlannedScreen(FormScreen):
             yield TextView(id="result-text")
 
     def show_first_stage(self) -> None:
-        if self.running is not None and isinstance(self.running.work, Plan):
-            self.planned = self.running.work
+        if self.running is not None and isinstance(self.running.plan, Plan):
+            self.planned = self.running.plan
         super().show_first_stage()
 
     def focus_stage(self) -> None:
@@ -164,7 +165,7 @@ def _on_finished(app: App[None], context: Context) -> Callable[[ActionRun], None
             if isinstance(screen, PlannedScreen):
                 screen.update_progress()
         context.sample_now()
-        if running.work.verb not in {"uninstall", "forget", "install", "adopt"}:
+        if running.plan.verb not in {"uninstall", "forget", "install", "adopt"}:
             context.navigator.examine(running.key)
 
     return on_finished

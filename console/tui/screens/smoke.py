@@ -12,12 +12,12 @@ from textual.containers import VerticalScroll
 
 from console import formats
 from console.actions import smoke
-from console.actions.execute import Control
 from console.actions.smoke_live import smoke_live
 from console.actions.smoke_result import SmokeProgress, SmokeResult, StoppedError
 from console.audit import Outcome, Subject
 from console.catalog import Queue
 from console.errors import RefusedError
+from console.plan import Control, OnProgress, Plan, Progress, Result
 from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
@@ -28,7 +28,7 @@ from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import Paragraph, TextView, describe_error, plain, sparkline, style_of
 from console.tui.widgets.field import Field
 from console.verbs.queues import SMOKE
-from console.verbs.verb import OnProgress, Plan, Progress, Result, words_from_texts
+from console.verbs.verb import words_from_texts
 
 _HOW = (("beside", "on a scratch queue"), ("live", "through the queue itself (--live)"))
 _HELP = {
@@ -114,8 +114,8 @@ class SmokeScreen(FormScreen):
         self._key = key
         self._conn = context.conn(key)
         self._trial: Trial | None = None
-        if running is not None and isinstance(running.work, SmokeWork):
-            self._trial = running.work.trial
+        if running is not None and isinstance(running.plan, SmokeWork):
+            self._trial = running.plan.trial
 
     def compose_fields(self) -> ComposeResult:
         yield Field("how", "test", choices=_HOW, value=self._how, help=_HELP[self._how])

@@ -8,7 +8,7 @@ from textual.message import Message as Event
 
 from console import formats
 from console.actions import adopt
-from console.actions.adopt import CandidateTable, Preview
+from console.actions.adopt import CandidateQueue, CandidateTable
 from console.actions.libraries import DiscoveredTable
 from console.designs import DESIGNS, Design, presets
 from console.designs.model import CONSUMERS
@@ -23,7 +23,7 @@ from console.tui.widgets.field import Field, Form
 class AdoptPreview(Paragraph):
     """Says what is still missing; then shows the table as a queue."""
 
-    def draw(self, missing: Sequence[str], preview: Preview | None) -> None:
+    def draw(self, missing: Sequence[str], preview: CandidateQueue | None) -> None:
         """`missing`: roles that the design requires; `preview`: None while it is being read."""
         text = Text()
         if missing:
@@ -34,7 +34,7 @@ class AdoptPreview(Paragraph):
             self._append(text, preview)
         self.set_text(text)
 
-    def _append(self, text: Text, preview: Preview) -> None:
+    def _append(self, text: Text, preview: CandidateQueue) -> None:
         for error in preview.errors:
             text.append(
                 f"✖ {' '.join(describe_error(error).splitlines())}\n", style_of(self, "critical")

@@ -16,10 +16,10 @@ from textual.widgets import Input, Static
 
 from console import formats
 from console.engines import Product
-from console.monitor.message import Masks, Message, masked
+from console.monitor.message import Masks, masked
+from console.plan import Confirmation, SampleMessage
 from console.tui.jobs import ActionRun
 from console.tui.text import TextView, first_line, plain, shorten, style_of
-from console.verbs.verb import Confirmation
 
 _TOKEN_STYLES = (
     (Comment, "quiet"),
@@ -74,7 +74,9 @@ class PlanView(Static):
     plain_text = ""
     """What is shown above the sample, without styles."""
 
-    def draw(self, lines: Sequence[str], sample: Sequence[Message], sql: str, masks: Masks) -> None:
+    def draw(
+        self, lines: Sequence[str], sample: Sequence[SampleMessage], sql: str, masks: Masks
+    ) -> None:
         text = Text()
         for at, line in enumerate(lines):
             text.append(f"{plain(line)}\n", style_of(self, self._line_style(line, first=at == 0)))
@@ -100,7 +102,7 @@ class PlanView(Static):
             return "warning"
         return "strong" if first else ""
 
-    def _sample(self, sample: Sequence[Message], masks: Masks) -> Table:
+    def _sample(self, sample: Sequence[SampleMessage], masks: Masks) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
         for title in ("id", "state", "age", "attempts", "error, owner"):
             table.add_column(Text(title, style_of(self, "quiet")), no_wrap=True)
@@ -125,7 +127,7 @@ _OTHERS = 11 + 12 + 10
 _LEAST_ERROR = 14
 
 
-def _name(one: Message) -> str:
+def _name(one: SampleMessage) -> str:
     return plain(one.id or one.key or formats.UNKNOWN)
 
 
@@ -148,7 +150,7 @@ class ProgressView(TextView):
     def draw(self, running: ActionRun, now: float) -> None:
         progress = running.progress
         done = 0 if progress is None else progress.done
-        total = running.work.count if progress is None else progress.total
+        total = running.plan.count if progress is None else progress.total
         text = Text()
         text.append(f"{running.name}{running.state}\n\n", style_of(self, "strong"))
         if total:
@@ -199,7 +201,7 @@ class PlanPane(Vertical):
     def draw(
         self,
         lines: Sequence[str],
-        sample: Sequence[Message] = (),
+        sample: Sequence[SampleMessage] = (),
         sql: str = "",
         masks: Masks = (),
         product: Product | None = None,

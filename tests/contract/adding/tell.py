@@ -2,16 +2,9 @@
 
 from console import audit
 from console.audit import Outcome
+from console.plan import Plan, Result, queue_plan, single_step
 from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import (
-    Params,
-    Plan,
-    Result,
-    Target,
-    Verb,
-    queue_plan,
-    single_step,
-)
+from console.verbs.verb import Params, Target, Verb
 
 
 def _plan(target: Target, values: Params) -> Plan:
@@ -21,7 +14,8 @@ def _plan(target: Target, values: Params) -> Plan:
         audit.log_locally(plan.subject, Outcome.DONE, detail=word)
         return Result(Outcome.DONE, (f"told {word}",), done=1, data={"word": word})
 
-    plan = queue_plan(target, "tell", [f"tell {word}"], single_step(run), data={"word": word})
+    lines, data = [f"tell {word}"], {"word": word}
+    plan = queue_plan(target.database, target.queue, "tell", lines, single_step(run), data=data)
     return plan
 
 

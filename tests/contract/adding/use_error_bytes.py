@@ -45,7 +45,7 @@ def archive(here: Console, database: Database, lake: Lake) -> None:
     here.done("archive", "orders", "--filter", "state=error", "--yes", "orders")
     with database.transaction("read", read_only=True) as connection:
         (queue,) = catalog.read(connection).queues
-    offered = job.preview(database, queue, lake, NO_RETENTION)
+    offered = job.find(database, queue, lake, NO_RETENTION)
     job.archive(database, offered, lake, LocalTasks())
     (file,) = Path(lake.location).rglob("*.parquet")
     assert pq.ParquetFile(file).read().column("error_bytes").to_pylist() == [BYTES]

@@ -1,4 +1,4 @@
-"""What maintenance a queue needs: its tables and indexes are measured, and steps are planned.
+"""What maintenance a queue needs: its tables and indexes are measured, and steps are chosen.
 
 No step moves a message or stops callers: VACUUM, REINDEX CONCURRENTLY and ANALYZE on PostgreSQL,
 REORGANIZE, REBUILD online and UPDATE STATISTICS on SQL Server. The exception, a Service Broker
@@ -118,6 +118,10 @@ class MaintainStep:
     figures: tuple[tuple[str, float], ...] = ()
 
     @property
+    def name(self) -> str:
+        return f"{self.what} {self.target}"
+
+    @property
     def sql(self) -> str:
         return "\n".join(text for text in (*self.statements, self.always) if text)
 
@@ -133,7 +137,9 @@ class MaintainStep:
 
 
 @dataclass(frozen=True)
-class MaintainPlan:
+class Maintenance:
+    """What a queue needs, by its measures."""
+
     queue: Queue
     measures: Measures
     steps: tuple[MaintainStep, ...]
@@ -150,7 +156,7 @@ class MaintainPlan:
         head = f"maintain {self.queue.label}: {size}, {size_text(self.measures.pages)}"
         lines = [head if self.steps else f"{head}; nothing needed"]
         for number, step in enumerate(self.steps, 1):
-            lines.append(f"  {number}. {step.what} {step.target}: {step.reason}")
+            lines.append(f"  {number}. {step.name}: {step.reason}")
             lines += [f"       {line}" for line in step.sql.splitlines()]
         lines += [f"  left out: {why}" for why in self.left_out]
         lines += [f"  note: {note}" for note in self.notes]
@@ -196,9 +202,9 @@ def measure(database: Database, queue: Queue) -> Measures:
     return Measures(tuple(tables), tuple(indexes), tuple(horizon))
 
 
-def plan(database: Database, queue: Queue, limits: MaintainLimits | None = None) -> MaintainPlan:
-    """Measure, and plan what is worth its work. Changes nothing."""
-    found = plan_for(database, queue, measure(database, queue), limits or MaintainLimits())
+def find(database: Database, queue: Queue, limits: MaintainLimits | None = None) -> Maintenance:
+    """Measure, and choose what is worth its work. Changes nothing."""
+    found = needed(database, queue, measure(database, queue), limits or MaintainLimits())
     return replace(found, steps=(*_sweep(database, queue), *found.steps))
 
 
@@ -216,10 +222,10 @@ def _sweep(database: Database, queue: Queue) -> Iterator[MaintainStep]:
         yield MaintainStep("SWEEP", queue.name, why, (text,), figures=figures)
 
 
-def plan_for(
+def needed(
     database: Database, queue: Queue, found: Measures, limits: MaintainLimits
-) -> MaintainPlan:
-    return _PLANNERS[database.product.cleaner](database, queue, found, limits).plan()
+) -> Maintenance:
+    return _PLANNERS[database.product.cleaner](database, queue, found, limits).all()
 
 
 class _Planner:
@@ -236,9 +242,9 @@ class _Planner:
         self.left_out: list[str] = []
         self.notes: list[str] = []
 
-    def plan(self) -> MaintainPlan:
+    def all(self) -> Maintenance:
         self._pick()
-        return MaintainPlan(
+        return Maintenance(
             self._queue, self._found, tuple(self.steps), tuple(self.left_out), tuple(self.notes)
         )
 

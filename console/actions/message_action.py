@@ -1,8 +1,8 @@
 """What a verb does to messages, a `MessageAction`; most are a `RowAction`, which runs one statement
-on all rows that it has locked. And its plan: nothing runs without one, and nothing beyond it.
+on all rows that it has locked. And which messages it selects: nothing runs beyond these.
 
-A plan is made at one moment, its cut-off: messages that come into their state later never belong
-to it.
+They are selected at one moment, the cut-off: messages that come into their state later never belong
+to them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from console import catalog, relations, sql
 from console.actions.canary import CanaryTracker
-from console.actions.message_plan import Plan, SelectedError, Total
 from console.actions.rows import (
     CHANGED,
     LockedRows,
@@ -28,6 +27,7 @@ from console.actions.rows import (
     run_others_code,
     scope,
 )
+from console.actions.selected import SelectedError, SelectedMessages, Total
 from console.audit import Ledger
 from console.catalog import Kind, Queue
 from console.designs import Flow
@@ -58,8 +58,8 @@ class MessageAction:
     """The states that a filter may name."""
     requires_name = False
     """Whether the queue's name is required as confirmation, however few the messages."""
-    age_label = "in that state"
-    """What the messages' ages are measured from, for the plan."""
+    in_queue = True
+    """Whether it takes them from the queue; False: from its archive."""
     tracker: CanaryTracker | None = None
     """None: its messages have no results to wait for."""
 
@@ -76,9 +76,11 @@ class MessageAction:
         del session, chosen
         return {}
 
-    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+    def consequences(
+        self, session: Session, selected: SelectedMessages
+    ) -> tuple[list[str], list[str]]:
         """What follows, in the design's own terms; and the obstacles."""
-        del session, plan
+        del session, selected
         return [], []
 
     def obstacles(self, session: Session) -> list[str]:
@@ -243,14 +245,14 @@ def states_for(action: MessageAction, queue: Queue, filters: Filters) -> tuple[s
     return (filters.state,)
 
 
-def make(
+def select(
     database: Database,
     action: MessageAction,
     filters: Filters = NOTHING,
     *,
-    progress: Callable[[int], None] = lambda _: None,
-) -> Plan:
-    """Count what the action would act on. Changes nothing. `progress` gets the count so far."""
+    on_count: Callable[[int], None] = lambda _: None,
+) -> SelectedMessages:
+    """Count what the action would act on. Changes nothing. `on_count` gets the count so far."""
     queue = action.source.queue
     states = states_for(action, queue, filters)
     doing = f"plan {action.verb} of {queue.name!r}"
@@ -262,12 +264,8 @@ def make(
         selection = action.select(SelectionCriteria(database, session, filters, states, moment))
         while (most := counted.examine_next) and (chosen := selection.next(most)):
             counted.add(chosen, action.excluded(session, chosen))
-            progress(counted.matching.total())
-        plan = Plan(
-            verb=action.verb,
-            queue=queue,
-            connection=database.label,
-            production=production,
+            on_count(counted.matching.total())
+        selected = SelectedMessages(
             filters=filters,
             states=states,
             cutoff=moment,
@@ -279,18 +277,16 @@ def make(
             newest_seconds=counted.newest,
             payload_bytes=counted.payload_bytes,
             sample=tuple(counted.sample),
-            sql=action.script(),
-            requires_name=action.requires_name,
             detail=action.detail,
-            age_label=action.age_label,
+            production=production,
             targets=tuple(counted.targets),
             complete=selection.complete,
         )
-        consequences, obstacles = action.consequences(session, plan)
+        consequences, obstacles = action.consequences(session, selected)
         unwritable = action.obstacles(session)
-        totals = _totals(session, database, action, plan, counted)
+        totals = _totals(session, database, action, selected, counted)
     return replace(
-        plan,
+        selected,
         totals=totals,
         consequences=tuple(consequences),
         obstacles=(*unwritable, *obstacles),
@@ -304,19 +300,23 @@ _COUNTS_ONLY = {"age_seconds_limit": "0", "stuck_limit": "0"}
 
 
 def _totals(
-    session: Session, database: Database, action: MessageAction, plan: Plan, counted: _Count
+    session: Session,
+    database: Database,
+    action: MessageAction,
+    selected: SelectedMessages,
+    counted: _Count,
 ) -> dict[str, Total]:
     """As counted; where the limit ended the count, a sample's, which has no filters."""
     if counted.examine_next:
-        return {state: Total(n, not plan.complete) for state, n in counted.matching.items()}
+        return {state: Total(n, not selected.complete) for state, n in counted.matching.items()}
     # The status of a ring counts the claims and errors of all its subscribers.
-    if plan.filters.narrowing or action.age_label != Plan.age_label or plan.queue.subscriber:
+    if selected.filters.narrowing or not action.in_queue or action.source.queue.subscriber:
         return {}
     try:
         figures = snapshot(_depths(session, database, action.source), database.label)
     except ConsoleError:
-        return {state: Total(None) for state in plan.states}
-    names = {state: _COUNTED_AS.get(state, state) for state in plan.states}
+        return {state: Total(None) for state in selected.states}
+    names = {state: _COUNTED_AS.get(state, state) for state in selected.states}
     return {
         state: Total(getattr(figures, name), name in figures.estimated)
         for state, name in names.items()
@@ -341,9 +341,9 @@ def _depths(session: Session, database: Database, source: MessageSource) -> Queu
     return QueueSample(queue, row, estimates=estimates, archived=archived)
 
 
-def require_possible(plan: Plan) -> None:
-    if plan.obstacles:
+def require_possible(action: MessageAction, selected: SelectedMessages) -> None:
+    if selected.obstacles:
         raise RefusedError(
-            f"{plan.verb} of {plan.queue.name!r} cannot be done as things stand.",
-            why=" ".join(plan.obstacles),
+            f"{action.verb} of {action.source.queue.name!r} cannot be done as things stand.",
+            why=" ".join(selected.obstacles),
         )

@@ -1,0 +1,69 @@
+"""The messages that an action selects at one moment, its cut-off: how many, which, what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from console.formats import UNKNOWN, count
+from console.monitor.filters import Filters
+from console.monitor.message import Message
+
+
+class SelectedError(NamedTuple):
+    """One error of an error group, as it was when its text was read; a batch checks it again."""
+
+    id: str | None
+    attempts: int | None
+    error_hash: str
+
+    @property
+    def message(self) -> Message:
+        """As a message to be locked and moved; its other fields are None."""
+        unknown = dict.fromkeys(Message.__dataclass_fields__)
+        known = {"key": "", "state": "error", "error_cut": False, "payload_cut": False}
+        return Message(**{**unknown, **known, **self._asdict()})
+
+
+@dataclass(frozen=True)
+class Total:
+    """How many messages are in a state; None: not known."""
+
+    count: int | None
+    estimated: bool = False
+
+    @property
+    def text(self) -> str:
+        return UNKNOWN if self.count is None else count(self.count, estimated=self.estimated)
+
+
+@dataclass(frozen=True)
+class SelectedMessages:
+    filters: Filters
+    states: tuple[str, ...]
+    cutoff: datetime
+    """By the server's clock."""
+    count: int
+    """Messages that it would act on."""
+    by_state: Mapping[str, int]
+    totals: Mapping[str, Total]
+    """All matching messages of each state. Empty: more than `limit`, and not counted."""
+    excluded: Mapping[str, int]
+    """Reason -> matching messages that would be skipped."""
+    oldest_seconds: float | None
+    """Since it came into its state."""
+    newest_seconds: float | None
+    payload_bytes: int | None
+    """None: not known without reading the payloads."""
+    sample: tuple[Message, ...]
+    detail: str
+    """For the audit."""
+    production: bool = False
+    consequences: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
+    targets: tuple[SelectedError, ...] = ()
+    """The errors of an error group."""
+    complete: bool = True
+    """False: the search was cut short, and there may be more."""
