@@ -23,7 +23,6 @@ from console.pipeline.archive import job
 from console.pipeline.archive.job import ArchivePreview, ArchiveResult
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
-from console.rights import Rights
 from console.verbs.verb import Plan, Result, single_step
 
 _NOTHING = (
@@ -89,7 +88,7 @@ def _connections(call: Call, group: str | None, fleet: str | None) -> list[Call]
 
 def _plan(call: Call, lake: Lake, ages: Mapping[str, Any], found: _Queues, *, alone: bool) -> None:
     try:
-        database = call.database(Rights.OPERATOR, job.VERB)
+        database = call.database(job.VERB)
         queues = call.queues(database)
     except ConsoleError as error:
         if alone:

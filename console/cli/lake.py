@@ -3,21 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from console.actions.message_plan import MANY_MESSAGES
 from console.audit import Outcome
-from console.cli.context import (
-    Call,
-    aligned,
-)
+from console.cli.context import Call, aligned
 from console.cli.pipeline_progress import LaunchedJob, about, job, lake_job_plan, progress
 from console.cli.planned import carry_out
 from console.engines import Database
 from console.errors import UsageError
 from console.formats import bare_moment, megabytes, plain
-from console.rights import Rights
 from console.rollup_files import default_lake
+from console.verbs.parameters import Parameter
 from console.verbs.verb import Plan, Result
 
 if TYPE_CHECKING:
@@ -29,10 +24,9 @@ if TYPE_CHECKING:
     from console.pipeline.table import MessagesTable
 
 
-def _queues() -> click.Option:
-    return click.Option(
-        ["--queue", "queues"], multiple=True, metavar="Q", help="Only this queue; repeatable."
-    )
+_QUEUES = Parameter(
+    "queue", "Only this queue; repeatable.", multiple=True, metavar="Q", dest="queues"
+)
 
 
 def _opened(lake: str | None) -> "Lake":
@@ -135,7 +129,7 @@ def compact(call: Call, lake: str | None, keep: float, yes: str | None, *, dry_r
     carry_out(call, plan, yes, dry_run=dry_run)
 
 
-@job("expire", _queues())
+@job("expire", _QUEUES)
 def expire(
     call: Call,
     *,
@@ -159,7 +153,7 @@ def expire(
     from console.pipeline.maintenance import expire as job  # noqa: PLC0415  # slow to import
     from console.pipeline.maintenance.removal import selected  # noqa: PLC0415
 
-    database = call.database(Rights.OPERATOR, job.VERB)
+    database = call.database(job.VERB)
     table = _table(lake)
     about(database=database)
     found = selected(table, source or database.label, call.schema, queues)
@@ -180,7 +174,7 @@ def expire(
     carry_out(call, plan, yes, dry_run=dry_run or not offered.rows)
 
 
-@job("erase", _queues(), private=("--filter",))
+@job("erase", _QUEUES, private=("--filter",))
 def erase(
     call: Call,
     *,
@@ -212,7 +206,7 @@ def erase(
         raise UsageError("erase needs --id or --filter.")
     if any(one.is_id for one in filters) and len(queues) != 1:
         raise UsageError("An id is of one queue.", next_step="Name it with --queue.")
-    database = call.database(Rights.OPERATOR, job.VERB)
+    database = call.database(job.VERB)
     table = _table(lake)
     about(database=database)
     found = selected(table, source or database.label, call.schema, queues)

@@ -227,8 +227,8 @@ def _done(target: Target, verb: str, values: Params, count: int) -> Result:
 
 SILENCE = Verb(
     "silence",
-    _plan_silence,
-    """Silence a finding for a time: it is still shown, with who silenced it and why.
+    make_plan=_plan_silence,
+    help="""Silence a finding for a time: it is still shown, with who silenced it and why.
 
     For one queue or, without NAME, for every one. The silence is stored in the database, for every
     console; doctor, check and metrics do not count the finding. A critical one requires a reason.
@@ -238,7 +238,7 @@ SILENCE = Verb(
       dbq-console silence consumer_stopped orders --for 4h --reason "consumers move"
       dbq-console silence bloat --for 12h
     """,
-    (
+    parameters=(
         _CODE,
         Parameter("for", "How long.", DURATION, default="4h", metavar="T"),
         _REASON,
@@ -249,8 +249,8 @@ SILENCE = Verb(
 
 ACK = Verb(
     "ack",
-    _plan_ack,
-    """Acknowledge a finding, until it ends or worsens, while you work on it.
+    make_plan=_plan_ack,
+    help="""Acknowledge a finding, until it ends or worsens, while you work on it.
 
     For one queue or, without NAME, for each that has it now. It ends as soon as a
     recorder or an operator's screens notice; unsilence ends it earlier.
@@ -260,21 +260,21 @@ ACK = Verb(
       dbq-console ack claims_alive orders --reason "a long import, until noon"
       dbq-console ack limit_reached:depth orders
     """,
-    (_CODE, _REASON),
+    parameters=(_CODE, _REASON),
     confirmed=False,
     any_design=True,
 )
 
 UNSILENCE = Verb(
     "unsilence",
-    _plan_unsilence,
-    """End what silences or acknowledges a finding: for one queue, or without NAME for all.
+    make_plan=_plan_unsilence,
+    help="""End what silences or acknowledges a finding: for one queue, or without NAME for all.
 
     \b
     Examples:
       dbq-console unsilence consumer_stopped orders
     """,
-    (_CODE,),
+    parameters=(_CODE,),
     confirmed=False,
     any_design=True,
 )
@@ -351,7 +351,7 @@ def _repair_and_examine(
 
 DOCTOR = Verb(
     "doctor",
-    _plan_doctor,
+    make_plan=_plan_doctor,
     parameters=(
         Parameter(
             "code",

@@ -20,6 +20,7 @@ from console.tui.navigation import Navigation
 from console.tui.text import plain
 from console.verbs import all_verbs
 from console.verbs import pipeline as jobs
+from console.verbs import verb as verbs
 from console.verbs.decisions import NOTE
 from console.verbs.queues import ADOPT, INSTALL, SMOKE
 from console.verbs.trials import BENCH
@@ -299,7 +300,9 @@ def _bench(ctx: CommandContext, words: list[str]) -> None:
     ctx.app.open_bench(name, **texts_from_words(BENCH, words[len(named) :]))
 
 
-def _for_new_queue(verb: Verb, method_of: Callable[[Navigation], Callable[..., None]]) -> Handler:
+def _for_new_queue(
+    verb: verbs.Command, method_of: Callable[[Navigation], Callable[..., None]]
+) -> Handler:
     """An optional connection, then the initial values of the form."""
 
     def do(ctx: CommandContext, words: list[str]) -> None:

@@ -69,15 +69,15 @@ def _relay(target: Target, size: int | None, control: Control, on_progress: OnPr
 
 RESIZE = Verb(
     "resize",
-    partial(_plan, "resize"),
-    """Give a ring SIZE slots. Live messages keep their order; callers wait while it runs.
+    make_plan=partial(_plan, "resize"),
+    help="""Give a ring SIZE slots. Live messages keep their order; callers wait while it runs.
 
     \b
     Examples:
       dbq-console resize orders 50000 --dry-run
       dbq-console resize orders 50000 --yes orders
     """,
-    (
+    parameters=(
         Parameter(
             "size",
             "Slots; live messages keep their order.",
@@ -86,13 +86,14 @@ RESIZE = Verb(
             required=True,
         ),
     ),
-    admin,
+    right=admin,
 )
 
 RELAY = Verb(
     "relay",
-    partial(_plan, "relay"),
-    """Renumber a ring's live messages, so that orphans, left behind by lost numbers, are popped.
+    make_plan=partial(_plan, "relay"),
+    help="""\
+    Renumber a ring's live messages, so that orphans, left behind by lost numbers, are popped.
 
     \b
     Examples:
@@ -213,8 +214,8 @@ def _forget(target: Target) -> Result:
 
 MAINTAIN = Verb(
     "maintain",
-    _plan_maintain,
-    """Vacuum, reindex or reorganize where bloat or fragmentation was measured, and say why.
+    make_plan=_plan_maintain,
+    help="""Vacuum, reindex or reorganize where bloat or fragmentation was measured, and say why.
 
     No message moves and callers continue, except for a REBUILD of a Service Broker queue: the plan
     says so. Steps run one at a time; Ctrl-C stops between two.
@@ -228,8 +229,8 @@ MAINTAIN = Verb(
 
 UPGRADE = Verb(
     "upgrade",
-    _plan_upgrade,
-    """Bring a queue's functions, columns, indexes and rights to this console's version.
+    make_plan=_plan_upgrade,
+    help="""Bring a queue's functions, columns, indexes and rights to this console's version.
 
     The plan names what differs, including code modified locally. One transaction, then missing
     indexes and keys one by one; messages are not touched and callers continue.
@@ -246,25 +247,25 @@ UPGRADE = Verb(
 
 UNINSTALL = Verb(
     "uninstall",
-    _plan_uninstall,
-    """Remove a queue with all its objects and the messages in them.
+    make_plan=_plan_uninstall,
+    help="""Remove a queue with all its objects and the messages in them.
 
     \b
     Examples:
       dbq-console uninstall orders --dry-run
       dbq-console uninstall orders --keep-archive --yes orders
     """,
-    (
+    parameters=(
         Parameter("with-messages", "Even if messages are lost with it.", is_flag=True),
         Parameter("keep-archive", "Leave the archive; it stays listed.", is_flag=True),
     ),
-    admin,
+    right=admin,
 )
 
 FORGET = Verb(
     "forget",
-    _plan_forget,
-    """Take an adopted table out of the catalog. The table itself is left as it is.
+    make_plan=_plan_forget,
+    help="""Take an adopted table out of the catalog. The table itself is left as it is.
 
     \b
     Examples:

@@ -191,8 +191,8 @@ def _note(target: Target, values: Params) -> Result:
 
 PAUSE = Verb(
     "pause",
-    _plan_pause,
-    """Pause a queue: its pops return nothing, without an error, until it is resumed.
+    make_plan=_plan_pause,
+    help="""Pause a queue: its pops return nothing, without an error, until it is resumed.
 
     Pushes continue. Calls in progress finish normally. Its functions are replaced in one
     transaction, and resume restores them byte for byte; upgrade keeps the pause.
@@ -203,7 +203,7 @@ PAUSE = Verb(
       dbq-console pause orders --reason "bad release" --yes orders
       dbq-console pause orders --for 2h --yes orders
     """,
-    (
+    parameters=(
         _REASON,
         Parameter("for", "A pause that lasts longer is a finding; it continues.", DURATION),
         Parameter(
@@ -213,13 +213,13 @@ PAUSE = Verb(
             applies=_is_ring,
         ),
     ),
-    admin,
+    right=admin,
 )
 
 RESUME = Verb(
     "resume",
-    _plan_resume,
-    """End the pause of a queue: its functions are restored as they were.
+    make_plan=_plan_resume,
+    help="""End the pause of a queue: its functions are restored as they were.
 
     \b
     Examples:
@@ -230,8 +230,8 @@ RESUME = Verb(
 
 PROTECT = Verb(
     "protect",
-    _plan_protect,
-    """Protect a queue: every console refuses purge, archive, uninstall and a smaller size.
+    make_plan=_plan_protect,
+    help="""Protect a queue: every console refuses purge, archive, uninstall and a smaller size.
 
     This is stored in the database, until the queue is unprotected. Callers continue.
 
@@ -239,13 +239,13 @@ PROTECT = Verb(
     Examples:
       dbq-console protect orders --reason "evidence of incident 4711" --yes
     """,
-    (_REASON,),
+    parameters=(_REASON,),
 )
 
 UNPROTECT = Verb(
     "unprotect",
-    _plan_unprotect,
-    """End the protection of a queue. Its name must be typed.
+    make_plan=_plan_unprotect,
+    help="""End the protection of a queue. Its name must be typed.
 
     \b
     Examples:
@@ -255,17 +255,8 @@ UNPROTECT = Verb(
 
 NOTE = Verb(
     "note",
-    _plan_note,
-    """Keep a note of what happened outside: a mark on charts, in history, report and --replay.
-
-    Without NAME it is a mark on every queue of the database. It changes nothing else.
-
-    \b
-    Examples:
-      dbq-console note "deployed 1.4"
-      dbq-console note "consumers moved to host b" orders
-    """,
-    (
+    make_plan=_plan_note,
+    parameters=(
         Parameter("text", "What happened.", placement=Placement.BEFORE, required=True),
         Parameter("all", "A mark on every queue of the database.", is_flag=True),
     ),

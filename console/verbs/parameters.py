@@ -130,7 +130,8 @@ class Parameter:
 
     name: str
     """On the command line, without the dashes."""
-    help: str
+    help: str = ""
+    """Of an argument only a form shows it."""
     type: click.ParamType[Any] = click.STRING
     placement: Placement = Placement.OPTION
     required: bool = False

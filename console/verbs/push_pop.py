@@ -199,7 +199,7 @@ def _push_takes(name: str, queue: Queue) -> bool:
 
 PUSH = Verb(
     "push",
-    _plan_push,
+    make_plan=_plan_push,
     parameters=(
         Parameter(
             "payload",
@@ -234,7 +234,7 @@ PUSH = Verb(
 
 POP = Verb(
     "pop",
-    _plan_pop,
+    make_plan=_plan_pop,
     parameters=(
         Parameter(
             "file",
@@ -282,14 +282,14 @@ _ATTEMPTS = Parameter(
 
 COMPLETE = Verb(
     "complete",
-    partial(_plan_finish, pop.Finish.COMPLETE),
+    make_plan=partial(_plan_finish, pop.Finish.COMPLETE),
     parameters=(_IDS, SUBSCRIBER, _ATTEMPTS),
     confirmed=False,
 )
 
 FAIL = Verb(
     "fail",
-    partial(_plan_finish, pop.Finish.FAIL),
+    make_plan=partial(_plan_finish, pop.Finish.FAIL),
     parameters=(
         _IDS,
         Parameter("error", "The error text.", metavar="TEXT", required=True),

@@ -19,7 +19,7 @@ from console.engines import Database, Product
 from console.errors import UsageError
 from console.formats import numbered
 from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import OnProgress, Params, Plan, Result, Verb, admin, single_step
+from console.verbs.verb import Command, OnProgress, Params, Plan, Result, admin, single_step
 
 
 def complete_designs(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -185,17 +185,9 @@ def queue_identity(queue: Queue) -> dict[str, object]:
     return {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
 
 
-INSTALL = Verb(
+INSTALL = Command(
     "install",
     own_summary="install a queue",
-    help="""Install a queue of DESIGN named NAME, in one transaction.
-
-    \b
-    Examples:
-      dbq-console install ring orders --option size=20000 --url URL
-      dbq-console install ring films --option content=apart --url URL
-      dbq-console install fifo mail --option order=strict --print --engine postgresql
-    """,
     parameters=(
         Parameter(
             "design",
@@ -221,31 +213,11 @@ INSTALL = Verb(
         Parameter("engine", "With --print: the engine to write for.", metavar="E"),
     ),
     right=admin,
-    confirmed=False,
 )
 
-ADOPT = Verb(
+ADOPT = Command(
     "adopt",
     own_summary="adopt an existing table",
-    help="""Record an existing table as a queue, for monitoring and for verbs.
-
-    With --design, the table NAME, whoever made it. Roles: id pushed_at due_at claimed_at claimed_by
-    status error attempts payload done_at; for a ring also slot reference_count push_sequence
-    pop_sequence size. Figures that need a missing role are shown as `?`.
-
-    With --preset, a library's table, under a NAME of your choice: all that is in it, or one --queue
-    of it (pgqueuer: an entrypoint; graphile-worker: a task; pgmq: a queue, by default NAME).
-    `discover` lists them; a preset of your own must be trusted (`preset trust`).
-
-    \b
-    Examples:
-      dbq-console adopt mails --design fifo --map id=mail_id --map payload=body
-      dbq-console adopt jobs --design claim --map id=job_id --map claimed_at=started \\
-        --map payload=body --map pushed_at=created
-      dbq-console adopt jobs --preset procrastinate
-      dbq-console adopt mails --preset pgqueuer --queue send_mail
-      dbq-console adopt orders --preset pgmq
-    """,
     parameters=(
         Parameter("name", "What it is called.", placement=Placement.ARGUMENT, required=True),
         Parameter(
@@ -275,24 +247,11 @@ ADOPT = Verb(
         ),
     ),
     right=admin,
-    confirmed=False,
 )
 
-SMOKE = Verb(
+SMOKE = Command(
     "smoke",
     own_summary="test its design",
-    help="""Test a queue's design on a scratch queue with its options, checking every message.
-
-    The queue itself is not touched. --live does use it, if it is drained: each message is pushed
-    and popped in one transaction, so that no consumer sees it. Exit 1: a guarantee of the design
-    is broken.
-
-    \b
-    Examples:
-      dbq-console smoke orders
-      dbq-console smoke orders --live
-      dbq-console smoke --design ring
-    """,
     parameters=(
         Parameter(
             "design",
@@ -303,5 +262,4 @@ SMOKE = Verb(
         Parameter("live", "On the queue itself, only if it is drained.", is_flag=True),
     ),
     right=admin,
-    confirmed=False,
 )

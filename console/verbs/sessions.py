@@ -128,8 +128,9 @@ def _end(
 
 END_SESSION = Verb(
     "end-session",
-    _plan,
-    """Terminate a SESSION that holds rows of a queue; roll back a prepared transaction by name.
+    make_plan=_plan,
+    help="""\
+    Terminate a SESSION that holds rows of a queue; roll back a prepared transaction by name.
 
     The plan says who it is, what it holds and who waits for it. Its transaction is rolled back,
     so its rows come back. It is skipped if it is in another transaction by then.
@@ -139,7 +140,7 @@ END_SESSION = Verb(
       dbq-console end-session mail 4711 --dry-run
       dbq-console end-session mail 4711 --yes
     """,
-    (
+    parameters=(
         Parameter(
             "session",
             "Its id, or a prepared transaction's name; empty: list who holds rows.",

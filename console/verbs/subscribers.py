@@ -132,8 +132,8 @@ _SUBSCRIBER = Parameter("subscriber", "Its name.", placement=Placement.ARGUMENT,
 
 SUBSCRIBE = Verb(
     "subscribe",
-    _plan_subscribe,
-    """Add a subscriber to a ring that has some: it gets every message once, as the others do.
+    make_plan=_plan_subscribe,
+    help="""Add a subscriber to a ring that has some: it gets every message once, as the others do.
 
     It begins at a number that is proven to be past every push in flight, or at the oldest message
     that the ring still holds.
@@ -143,7 +143,7 @@ SUBSCRIBE = Verb(
       dbq-console subscribe events audit --dry-run
       dbq-console subscribe events audit --from oldest --yes events
     """,
-    (
+    parameters=(
         _SUBSCRIBER,
         Parameter(
             "from",
@@ -152,13 +152,13 @@ SUBSCRIBE = Verb(
             default="now",
         ),
     ),
-    admin,
+    right=admin,
 )
 
 UNSUBSCRIBE = Verb(
     "unsubscribe",
-    _plan_unsubscribe,
-    """Remove a subscriber of a ring: nothing waits for it any more.
+    make_plan=_plan_unsubscribe,
+    help="""Remove a subscriber of a ring: nothing waits for it any more.
 
     What it has not popped is counted and dropped; to keep it in the archive, skip first.
 
@@ -167,14 +167,15 @@ UNSUBSCRIBE = Verb(
       dbq-console unsubscribe events audit --dry-run
       dbq-console unsubscribe events audit --yes events
     """,
-    (_SUBSCRIBER,),
-    admin,
+    parameters=(_SUBSCRIBER,),
+    right=admin,
 )
 
 SKIP = Verb(
     "skip",
-    _plan_skip,
-    """Skip what a subscriber of a ring has not popped: it is archived, and its slots become free.
+    make_plan=_plan_skip,
+    help="""\
+    Skip what a subscriber of a ring has not popped: it is archived, and its slots become free.
 
     For one that has lost its consumers and fills the ring. The others pop the same messages as
     before.
@@ -184,7 +185,7 @@ SKIP = Verb(
       dbq-console skip events audit --to older=1h --dry-run
       dbq-console skip events audit --to now --yes events
     """,
-    (
+    parameters=(
         _SUBSCRIBER,
         Parameter(
             "to",
@@ -193,5 +194,5 @@ SKIP = Verb(
             metavar="WHERE",
         ),
     ),
-    admin,
+    right=admin,
 )

@@ -17,7 +17,8 @@ from console.actions.execute import Control
 from console.actions.pop import pop_many
 from console.audit import Ledger, Outcome
 from console.catalog import Queue
-from console.cli.context import BARE_YES, Call
+from console.cli.command import BARE_YES
+from console.cli.context import Call
 from console.designs import DESIGNS, design
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError

@@ -22,7 +22,7 @@ from console.tui.text import TextView, sentence
 from console.tui.widgets.plan_pane import PlanPane
 from console.verbs.parameters import Parameter
 from console.verbs.pipeline import ABOUT_A_QUEUE, BY_NAME, QUEUE_AS_OPTION
-from console.verbs.verb import Confirmation, Verb
+from console.verbs.verb import Command, Confirmation
 
 _LOGIN = re.compile(r"://[^/\s]*:[^\s]*@")
 
@@ -109,7 +109,7 @@ def equivalent_command(
     return launch.command_line(words)
 
 
-def _options(verb: Verb, texts: Mapping[str, str]) -> list[str]:
+def _options(verb: Command, texts: Mapping[str, str]) -> list[str]:
     words = []
     for one in verb.parameters:
         text = texts.get(one.name, "").strip()

@@ -23,7 +23,14 @@ from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import TextView, plain
 from console.tui.widgets.plan_pane import PlanPane, ProgressView
 from console.verbs import get_verb
-from console.verbs.verb import Plan, Target, Verb, equivalent_command, values_from_texts
+from console.verbs.verb import (
+    Command,
+    Plan,
+    Target,
+    Verb,
+    equivalent_command,
+    values_from_texts,
+)
 
 
 class PlannedScreen(FormScreen):
@@ -47,7 +54,7 @@ class PlannedScreen(FormScreen):
         "copy": frozenset({Stage.RESULT}),
     }
     AGAIN_HINT: ClassVar[str] = "a: plan again, for what is left   "
-    verb: Verb
+    verb: Command
     planned: Plan | None = None
 
     def compose_progress(self) -> ComposeResult:
@@ -172,6 +179,8 @@ def _on_finished(app: App[None], context: Context) -> Callable[[ActionRun], None
 
 class ActionScreen(PlannedScreen):
     """A verb for one queue; its fields depend on the queue's design."""
+
+    verb: Verb
 
     def __init__(
         self,

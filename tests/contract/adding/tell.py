@@ -27,12 +27,12 @@ def _plan(target: Target, values: Params) -> Plan:
 
 TELL = Verb(
     "tell",
-    _plan,
-    """Leave a WORD about a queue.
+    make_plan=_plan,
+    help="""Leave a WORD about a queue.
 
     \b
     Examples:
       dbq-console tell orders moved --yes
     """,
-    (Parameter("word", "What to leave.", placement=Placement.ARGUMENT, required=True),),
+    parameters=(Parameter("word", "What to leave.", placement=Placement.ARGUMENT, required=True),),
 )
