@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,14 @@ class CallCommand(click.Command):
         self._of = of
         self._run = run
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table of its value."""
+        del ctx
+        if self._of.table is not None:
+            title, rows = self._of.table
+            with formatter.section(title):
+                formatter.write_dl(rows())
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Let the word of `--yes=WORD` begin with "-", which click would take for an option."""
         end = args.index("--") if "--" in args else len(args)
@@ -92,16 +100,9 @@ class CallCommand(click.Command):
         return ctx.invoke(self._run, _call(ctx, self._of), **ctx.params)
 
 
-def as_command(
-    of: Command,
-    *,
-    several: Sequence[str] | None = None,
-    kind: type[CallCommand] = CallCommand,
-    **more: Any,
-) -> CallCommand:
-    """With its parameters and those of every command. `several`: it also takes `--group` and
-    `--fleet`, which do not go with these of its flags."""
-    run = of.run
+def as_command(of: Command, *, kind: type[CallCommand] = CallCommand, **more: Any) -> CallCommand:
+    """With its parameters and those of every command."""
+    run, alone = of.run, of.alone
     assert run is not None  # noqa: S101  # or it has no command of its own
     own = [
         replace(one, complete=complete_filters) if one.type is FILTER_TYPE else one
@@ -112,12 +113,10 @@ def as_command(
         *(one.as_click() for one in own),
         *(_confirmation() if of.confirmed else ()),
         *(one.as_click() for one in _OF_EVERY_COMMAND),
-        *(one.as_click() for one in (() if several is None else (GROUP, FLEET))),
+        *(one.as_click() for one in (() if alone is None else (GROUP, FLEET))),
     ]
     of = replace(of, help=of.help or run.__doc__ or "")
-    return kind(
-        of, run if several is None else over_connections(run, several), params=params, **more
-    )
+    return kind(of, run if alone is None else over_connections(run, alone), params=params, **more)
 
 
 def _call(context: click.Context, of: Command) -> Call:

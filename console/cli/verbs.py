@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from console.cli import commands
-from console.cli.command import CONNECTION, FLEET, GROUP, RIGHTS
+from console.cli.command import CONNECTION, FLEET, GROUP, RIGHTS, as_command
 from console.cli.context import COMMAND_LINE, Call
 from console.cli.several import profiles_of
 from console.cli.streams import (
@@ -43,6 +43,7 @@ from console.views import summaries
 
 if TYPE_CHECKING:
     from console.config import CommandLineValues
+    from console.verbs.verb import Command
 
 _PRINTED_BY = {"runs": "pipeline", "stuck": "messages"}
 """List -> the verb that prints it, where that is not the list's own."""
@@ -87,8 +88,8 @@ def verbs() -> Iterator[DeferredVerb]:
 
 def _own(name: str) -> click.Command:
     module = import_module(f"{commands.__name__}.{name.replace('-', '_')}")
-    command: click.Command = module.COMMAND
-    return command
+    found: Command | click.Group = module.COMMAND
+    return found if isinstance(found, click.Group) else as_command(found)
 
 
 def _planned(name: str) -> click.Command:

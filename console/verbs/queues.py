@@ -251,7 +251,7 @@ ADOPT = Command(
 
 SMOKE = Command(
     "smoke",
-    own_summary="test its design",
+    own_summary="test its design on a scratch queue",
     parameters=(
         Parameter(
             "design",

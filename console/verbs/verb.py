@@ -284,6 +284,11 @@ class Command:
     right: Callable[[Params], Rights] = read_only
     confirmed: bool = False
     """Whether the command line has `--yes`."""
+    alone: tuple[str, ...] | None = None
+    """It also takes `--group` and `--fleet`, which do not go with these of its flags. None: it does
+    not."""
+    table: tuple[str, Callable[[], Sequence[tuple[str, str]]]] | None = None
+    """The title and the rows of a table at the end of its help."""
     own_summary: str = ""
     """One line, as `VERBS` has it, of what is not there."""
 

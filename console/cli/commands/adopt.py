@@ -21,7 +21,6 @@ Examples:
 from dataclasses import replace
 from typing import Any
 
-from console.cli.command import as_command
 from console.cli.context import Call
 from console.verbs.queues import ADOPT, adopted
 
@@ -31,4 +30,4 @@ def _run(call: Call, /, **given: Any) -> None:
     call.answer(done.data, done.lines)
 
 
-COMMAND = as_command(replace(ADOPT, run=_run, help=__doc__))
+COMMAND = replace(ADOPT, run=_run, help=__doc__)

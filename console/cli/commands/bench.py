@@ -40,7 +40,6 @@ from console.bench.results import (
     log_bytes_per_message,
     pages_per_message,
 )
-from console.cli.command import as_command
 from console.cli.context import Call, aligned
 from console.cli.streams import narrate
 from console.engines import Database
@@ -213,4 +212,4 @@ def _narrate_round(entrant: Entrant, one: RoundFigures) -> None:
 
 
 _PARAMETERS = (*BENCH.parameters, *MORE_OF_BENCH)
-COMMAND = as_command(replace(BENCH, run=_run, help=__doc__, parameters=_PARAMETERS))
+COMMAND = replace(BENCH, run=_run, help=__doc__, parameters=_PARAMETERS)

@@ -28,7 +28,7 @@ from typing import Any
 import click
 
 from console.catalog import Queue
-from console.cli.command import NAMES, as_command
+from console.cli.command import NAMES
 from console.cli.commands.status import chosen, stuck_after
 from console.cli.context import Call
 from console.decisions import Decision
@@ -390,19 +390,17 @@ _MAXIMUMS = tuple(
     for limit in LIMITS.values()
     if limit.maximum
 )
-COMMAND = as_command(
-    Command(
-        "check",
-        _run,
-        __doc__,
-        (
-            NAMES,
-            *_MAXIMUMS,
-            Parameter(
-                "max-lag", "A standby that is further behind is CRITICAL.", DURATION, metavar="T"
-            ),
-            Parameter("plugin", "Exit like a monitoring plugin: 0, 1, 2 or 3.", is_flag=True),
+COMMAND = Command(
+    "check",
+    _run,
+    __doc__,
+    (
+        NAMES,
+        *_MAXIMUMS,
+        Parameter(
+            "max-lag", "A standby that is further behind is CRITICAL.", DURATION, metavar="T"
         ),
+        Parameter("plugin", "Exit like a monitoring plugin: 0, 1, 2 or 3.", is_flag=True),
     ),
-    several=("plugin",),
+    alone=("plugin",),
 )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from console.actions import pop as popping
-from console.cli.command import NAME, as_command
+from console.cli.command import NAME
 from console.cli.context import Call
 from console.cli.streams import narrate
 from console.formats import numbered
@@ -63,4 +63,4 @@ def finish(
 
 
 _PARAMETERS = (NAME, *COMPLETE.parameters)
-COMMAND = as_command(replace(COMPLETE, run=_run, help=__doc__, parameters=_PARAMETERS))
+COMMAND = replace(COMPLETE, run=_run, help=__doc__, parameters=_PARAMETERS)

@@ -13,7 +13,6 @@ Examples:
 import click
 from click.shell_completion import get_completion_class
 
-from console.cli.command import as_command
 from console.cli.context import Call
 from console.verbs.index import PROGRAM
 from console.verbs.parameters import Parameter, Placement
@@ -32,4 +31,4 @@ def _run(call: Call, shell: str) -> None:
 
 
 _SHELL = Parameter("shell", type=click.Choice(SHELLS), placement=Placement.ARGUMENT, required=True)
-COMMAND = as_command(Command("completion", _run, __doc__, (_SHELL,)))
+COMMAND = Command("completion", _run, __doc__, (_SHELL,))

@@ -18,7 +18,6 @@ from typing import Any
 
 import click
 
-from console.cli.command import as_command
 from console.cli.context import Call
 from console.cli.streams import put
 from console.config import (
@@ -215,19 +214,17 @@ def _text(path: object) -> str | None:
     return None if path is None else str(path)
 
 
-COMMAND = as_command(
-    Command(
-        "config",
-        _run,
-        __doc__,
-        (
-            Parameter(
-                "action",
-                type=click.Choice(["show", "validate", "path"]),
-                placement=Placement.ARGUMENT,
-                required=True,
-            ),
-            Parameter("example", "With show: a commented file to start from.", is_flag=True),
+COMMAND = Command(
+    "config",
+    _run,
+    __doc__,
+    (
+        Parameter(
+            "action",
+            type=click.Choice(["show", "validate", "path"]),
+            placement=Placement.ARGUMENT,
+            required=True,
         ),
-    )
+        Parameter("example", "With show: a commented file to start from.", is_flag=True),
+    ),
 )

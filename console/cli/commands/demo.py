@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import click
 
 from console import engines
-from console.cli.command import as_command
 from console.cli.commands.status import table
 from console.cli.context import Call
 from console.cli.streams import narrate
@@ -62,19 +61,17 @@ def _appearance() -> Appearance:
     return Appearance()
 
 
-COMMAND = as_command(
-    Command(
-        "demo",
-        _run,
-        __doc__,
-        (
-            Parameter("headless", "No screens; print the status at the end.", is_flag=True),
-            Parameter(
-                "seconds",
-                "With --headless: how long, from the first traffic on.",
-                click.FloatRange(min=1),
-                default="20",
-            ),
+COMMAND = Command(
+    "demo",
+    _run,
+    __doc__,
+    (
+        Parameter("headless", "No screens; print the status at the end.", is_flag=True),
+        Parameter(
+            "seconds",
+            "With --headless: how long, from the first traffic on.",
+            click.FloatRange(min=1),
+            default="20",
         ),
-    )
+    ),
 )

@@ -13,7 +13,6 @@ Examples:
 
 import textwrap
 
-from console.cli.command import as_command
 from console.cli.context import Call
 from console.designs import DESIGNS, Design
 from console.designs import design as find_design
@@ -109,4 +108,4 @@ def _design(design: Design) -> dict[str, object]:
 
 
 _NAME = Parameter("name", placement=Placement.ARGUMENT, metavar="[NAME]", complete=complete_designs)
-COMMAND = as_command(Command("designs", _run, __doc__, (_NAME,)))
+COMMAND = Command("designs", _run, __doc__, (_NAME,))

@@ -22,7 +22,6 @@ from console.actions import libraries
 from console.actions.adopt import adopt_library
 from console.audit import Outcome, Subject
 from console.catalog import every_queue
-from console.cli.command import as_command
 from console.cli.context import Call
 from console.cli.planned import confirmed
 from console.cli.streams import narrate
@@ -33,7 +32,7 @@ from console.formats import plain
 from console.rights import Rights
 from console.verbs.parameters import Parameter
 from console.verbs.queues import queue_identity
-from console.verbs.verb import Command, Params, Plan, Result, single_step
+from console.verbs.verb import Command, Plan, Result, single_step
 
 
 def _run(call: Call, *, adopt: bool, dry_run: bool, yes: str | None) -> None:
@@ -123,9 +122,12 @@ def _description(found: libraries.DiscoveredTable) -> list[str]:
     return [plain(line) for line in lines]
 
 
-def _right(values: Params) -> Rights:
-    return Rights.ADMIN if values["adopt"] else Rights.READ_ONLY
-
-
 _ADOPT = Parameter("adopt", "Adopt each of these tables as one queue.", is_flag=True)
-COMMAND = as_command(Command("discover", _run, __doc__, (_ADOPT,), _right, confirmed=True))
+COMMAND = Command(
+    "discover",
+    _run,
+    __doc__,
+    (_ADOPT,),
+    lambda given: Rights.ADMIN if given["adopt"] else Rights.READ_ONLY,
+    confirmed=True,
+)

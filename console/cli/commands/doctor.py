@@ -26,34 +26,23 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import click
-
+from console.actions.execute import Control
 from console.catalog import Queue
-from console.cli.command import NAMES, CallCommand, as_command
+from console.cli.command import NAMES
 from console.cli.context import Call
 from console.cli.planned import confirmed, target_of
 from console.cli.streams import narrate
+from console.doctor.checks import CODES
+from console.doctor.context import with_connection_options
 from console.doctor.finding import Diagnosis, Finding, countdown
+from console.doctor.stopped_consumers import ConsumptionHistory
+from console.doctor.verbs import DOCTOR, plan_repairs
 from console.engines import THIS_MACHINE, TRANSPORT, Database
 from console.errors import UsageError
 from console.formats import moment, plain
 from console.rights import Rights
 from console.verbs.parameters import DURATION, Parameter
-from console.verbs.verb import Command, Params, Plan
-
-
-class _WithCodes(CallCommand):
-    """Adds all codes to --help."""
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """All codes, most severe first."""
-        del ctx
-        from console.doctor.checks import CODES  # noqa: PLC0415
-
-        with formatter.section("Findings"):
-            formatter.write_dl(
-                [(code.name, f"{code.severity.word}: {code.meaning}") for code in CODES]
-            )
+from console.verbs.verb import Command, Plan
 
 
 def _run(  # noqa: PLR0913  # the options of the command line, by name
@@ -81,9 +70,6 @@ def _run(  # noqa: PLR0913  # the options of the command line, by name
     found = examine()
     repaired = 0
     if fix:
-        from console.actions.execute import Control  # noqa: PLC0415
-        from console.doctor.verbs import plan_repairs  # noqa: PLC0415
-
         (before,) = found
         target = target_of(call, database, before.queue)
         plan = plan_repairs(target, before, {"code": code, "subscriber": subscriber})
@@ -124,8 +110,6 @@ def _require_together(
 
 
 def _describe_codes(call: Call) -> None:
-    from console.doctor.checks import CODES  # noqa: PLC0415
-
     call.answer(
         {"codes": [code.as_json() for code in CODES]},
         [line for code in CODES for line in code.lines],
@@ -136,10 +120,8 @@ def examination(
     call: Call, database: Database, queues: Sequence[Queue], idle_for_seconds: float
 ) -> Callable[[], list[Diagnosis]]:
     """A function that examines the queues, and remembers the pops seen by its earlier calls."""
-    from console.doctor.context import with_connection_options  # noqa: PLC0415
     from console.doctor.diagnose import diagnose  # noqa: PLC0415
     from console.doctor.silent_consumers import ConsumerHistory  # noqa: PLC0415
-    from console.doctor.stopped_consumers import ConsumptionHistory  # noqa: PLC0415
     from console.doctor.traffic import TrafficForecasts  # noqa: PLC0415
     from console.monitor.consumers import recorded  # noqa: PLC0415
     from console.monitor.recording.recorder import folder  # noqa: PLC0415
@@ -240,8 +222,8 @@ def _finding(call: Call, finding: Finding) -> list[str]:
     return [*lines, *(f"  {line}" for line in finding.judgement_text.splitlines())]
 
 
-def _right(values: Params) -> Rights:
-    return Rights.OPERATOR if values["fix"] else Rights.READ_ONLY
+def _codes() -> list[tuple[str, str]]:
+    return [(code.name, f"{code.severity.word}: {code.meaning}") for code in CODES]
 
 
 IDLE_FOR = Parameter(
@@ -252,36 +234,24 @@ IDLE_FOR = Parameter(
     default="30s",
     metavar="T",
 )
-COMMAND = as_command(
-    Command(
-        "doctor",
-        _run,
-        __doc__,
-        (
-            NAMES,
-            Parameter("fix", "Run the repairs that need no judgement. One NAME.", is_flag=True),
-            Parameter(
-                "code",
-                "With --fix: repair only these findings, even if they need your judgement.",
-                multiple=True,
-                metavar="CODE",
-            ),
-            Parameter(
-                "subscriber",
-                "With --fix: repair only the findings of this subscriber of a ring.",
-                metavar="NAME",
-            ),
-            Parameter(
-                "codes",
-                "Print every possible finding with its repair; needs no connection.",
-                is_flag=True,
-                dest="all_codes",
-            ),
-            IDLE_FOR,
+COMMAND = Command(
+    "doctor",
+    _run,
+    __doc__,
+    (
+        NAMES,
+        Parameter("fix", "Run the repairs that need no judgement. One NAME.", is_flag=True),
+        *DOCTOR.parameters,
+        Parameter(
+            "codes",
+            "Print every possible finding with its repair; needs no connection.",
+            is_flag=True,
+            dest="all_codes",
         ),
-        _right,
-        confirmed=True,
+        IDLE_FOR,
     ),
-    several=("fix", "all_codes"),
-    kind=_WithCodes,
+    lambda given: Rights.OPERATOR if given["fix"] else Rights.READ_ONLY,
+    confirmed=True,
+    alone=("fix", "all_codes"),
+    table=("Findings", _codes),
 )

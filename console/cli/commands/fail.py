@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from console.actions import pop as popping
-from console.cli.command import NAME, as_command
+from console.cli.command import NAME
 from console.cli.commands.complete import finish
 from console.cli.context import Call
 from console.verbs.push_pop import FAIL
@@ -30,4 +30,4 @@ def _run(
     finish(call, name, ids, subscriber, attempts, popping.Finish.FAIL, error)
 
 
-COMMAND = as_command(replace(FAIL, run=_run, help=__doc__, parameters=(NAME, *FAIL.parameters)))
+COMMAND = replace(FAIL, run=_run, help=__doc__, parameters=(NAME, *FAIL.parameters))

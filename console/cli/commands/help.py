@@ -14,7 +14,6 @@ import sys
 
 import click
 
-from console.cli.command import as_command
 from console.cli.context import Call
 from console.cli.streams import put
 from console.errors import UsageError
@@ -70,4 +69,4 @@ def rendered(text: str) -> str:
 
 
 _NAME = Parameter("name", placement=Placement.ARGUMENT, metavar="[TOPIC]", complete=complete_topics)
-COMMAND = as_command(Command("help", _run, __doc__, (_NAME,)))
+COMMAND = Command("help", _run, __doc__, (_NAME,))

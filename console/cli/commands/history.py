@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from console.cli.command import NAME, as_command
+from console.cli.command import NAME
 from console.cli.context import Call, aligned
 from console.cli.history_plot import expected_lines, plot_of
 from console.cli.streams import narrate, put
@@ -172,32 +172,28 @@ RECORDINGS = Parameter(
     FOLDER_TYPE,
     metavar="FOLDER",
 )
-COMMAND = as_command(
-    Command(
-        "history",
-        _run,
-        __doc__,
-        (
-            NAME,
-            Parameter(
-                "since", "How far back.", DURATION, default="24h", metavar="T", dest="seconds"
-            ),
-            Parameter("csv", "Every point as comma-separated values.", is_flag=True, dest="as_csv"),
-            Parameter("plot", "Charts of depth, rates, age, gap, latencies.", is_flag=True),
-            Parameter(
-                "forecast",
-                "Also the forecast of pushes and pops for the coming hours, up to a week.",
-                DURATION,
-                metavar="T",
-                dest="ahead",
-            ),
-            Parameter(
-                "lake",
-                "The lake with rollups of deleted recordings; default: this user's lake, if any.",
-                LOCATION,
-                metavar="PATH",
-            ),
-            RECORDINGS,
+COMMAND = Command(
+    "history",
+    _run,
+    __doc__,
+    (
+        NAME,
+        Parameter("since", "How far back.", DURATION, default="24h", metavar="T", dest="seconds"),
+        Parameter("csv", "Every point as comma-separated values.", is_flag=True, dest="as_csv"),
+        Parameter("plot", "Charts of depth, rates, age, gap, latencies.", is_flag=True),
+        Parameter(
+            "forecast",
+            "Also the forecast of pushes and pops for the coming hours, up to a week.",
+            DURATION,
+            metavar="T",
+            dest="ahead",
         ),
-    )
+        Parameter(
+            "lake",
+            "The lake with rollups of deleted recordings; default: this user's lake, if any.",
+            LOCATION,
+            metavar="PATH",
+        ),
+        RECORDINGS,
+    ),
 )

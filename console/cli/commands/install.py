@@ -13,7 +13,6 @@ from typing import Any
 
 from console.actions import install as installing
 from console.catalog import Queue
-from console.cli.command import as_command
 from console.cli.context import Call
 from console.cli.streams import put_script
 from console.engines import Database
@@ -58,4 +57,4 @@ def _refuse_qualified(database: Database, queue: Queue) -> None:
     )
 
 
-COMMAND = as_command(replace(INSTALL, run=_run, help=__doc__))
+COMMAND = replace(INSTALL, run=_run, help=__doc__)

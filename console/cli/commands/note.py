@@ -11,7 +11,7 @@ Examples:
 
 from dataclasses import replace
 
-from console.cli.command import OPTIONAL_NAME, as_command
+from console.cli.command import OPTIONAL_NAME
 from console.cli.context import Call
 from console.formats import moment, plain
 from console.verbs import decisions
@@ -31,4 +31,4 @@ def _run(call: Call, /, text: str, name: str | None, **given: bool) -> None:
 
 _TEXT, _ALL = decisions.NOTE.parameters
 _PARAMETERS = (_TEXT, OPTIONAL_NAME, _ALL)
-COMMAND = as_command(replace(decisions.NOTE, run=_run, help=__doc__, parameters=_PARAMETERS))
+COMMAND = replace(decisions.NOTE, run=_run, help=__doc__, parameters=_PARAMETERS)

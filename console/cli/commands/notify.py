@@ -15,7 +15,6 @@ from threading import Thread
 
 import click
 
-from console.cli.command import as_command
 from console.cli.context import Call
 from console.config import Profile
 from console.config.receivers import targets
@@ -114,18 +113,16 @@ def _no_receiver(profile: Profile | None) -> UsageError:
     )
 
 
-COMMAND = as_command(
-    Command(
-        "notify",
-        _run,
-        __doc__,
-        (
-            Parameter(
-                "action",
-                type=click.Choice(["test"]),
-                placement=Placement.ARGUMENT,
-                required=True,
-            ),
+COMMAND = Command(
+    "notify",
+    _run,
+    __doc__,
+    (
+        Parameter(
+            "action",
+            type=click.Choice(["test"]),
+            placement=Placement.ARGUMENT,
+            required=True,
         ),
-    )
+    ),
 )

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from console.actions import pop as popping
 from console.catalog import Queue
-from console.cli.command import NAME, as_command
+from console.cli.command import NAME
 from console.cli.context import Call
 from console.cli.streams import (
     OutputError,
@@ -177,4 +177,4 @@ def _message(message: popping.PoppedMessage) -> dict[str, object]:
     }
 
 
-COMMAND = as_command(replace(POP, run=_run, help=__doc__, parameters=(NAME, *POP.parameters)))
+COMMAND = replace(POP, run=_run, help=__doc__, parameters=(NAME, *POP.parameters))

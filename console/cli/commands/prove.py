@@ -18,7 +18,6 @@ from pathlib import Path
 
 import click
 
-from console.cli.command import as_command
 from console.cli.context import Call
 from console.cli.streams import narrate
 from console.verbs.parameters import Parameter
@@ -44,19 +43,17 @@ def _run(call: Call, /, designs: str, output: str | None) -> None:
         sys.exit(1)
 
 
-COMMAND = as_command(
-    Command(
-        "prove",
-        _run,
-        __doc__,
-        parameters=(
-            Parameter(
-                "designs", "All, or some: ring,fifo:order=strict.", default="all", metavar="all|D,D"
-            ),
-            Parameter(
-                "output", "Write the report to FILE.", click.Path(dir_okay=False), metavar="FILE"
-            ),
+COMMAND = Command(
+    "prove",
+    _run,
+    __doc__,
+    parameters=(
+        Parameter(
+            "designs", "All, or some: ring,fifo:order=strict.", default="all", metavar="all|D,D"
         ),
-        right=admin,
-    )
+        Parameter(
+            "output", "Write the report to FILE.", click.Path(dir_okay=False), metavar="FILE"
+        ),
+    ),
+    right=admin,
 )

@@ -19,7 +19,7 @@ from itertools import chain
 
 from console.actions import push as pushing
 from console.catalog import Queue
-from console.cli.command import NAME, as_command
+from console.cli.command import NAME
 from console.cli.context import Call
 from console.cli.streams import input_lines, input_message, narrate
 from console.errors import UsageError
@@ -120,4 +120,4 @@ _PARAMETERS = (
     Parameter("allow-empty", "With -: push an empty stdin as a message.", is_flag=True),
     *PUSH.parameters,
 )
-COMMAND = as_command(replace(PUSH, run=_run, help=__doc__, parameters=_PARAMETERS))
+COMMAND = replace(PUSH, run=_run, help=__doc__, parameters=_PARAMETERS)

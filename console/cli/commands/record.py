@@ -23,7 +23,7 @@ from pathlib import Path
 
 import click
 
-from console.cli.command import FLEET, GROUP, as_command
+from console.cli.command import FLEET, GROUP
 from console.cli.commands.history import RECORDINGS
 from console.cli.context import Call
 from console.cli.several import profiles_of
@@ -118,23 +118,21 @@ class _Narrator:
             narrate(f"{self._recorder.connection}: {problem or 'recording again'}")
 
 
-COMMAND = as_command(
-    Command(
-        "record",
-        _run,
-        __doc__,
-        (
-            RECORDINGS,
-            Parameter("keep", type=DURATION, default=_KEEP, metavar="T"),
-            Parameter(
-                "most-mib",
-                "Per connection, in MiB; the oldest is deleted first.",
-                click.IntRange(min=1),
-                default=str(MOST_BYTES // _MIB),
-                metavar="N",
-            ),
-            GROUP,
-            FLEET,
+COMMAND = Command(
+    "record",
+    _run,
+    __doc__,
+    (
+        RECORDINGS,
+        Parameter("keep", type=DURATION, default=_KEEP, metavar="T"),
+        Parameter(
+            "most-mib",
+            "Per connection, in MiB; the oldest is deleted first.",
+            click.IntRange(min=1),
+            default=str(MOST_BYTES // _MIB),
+            metavar="N",
         ),
-    )
+        GROUP,
+        FLEET,
+    ),
 )

@@ -7,7 +7,7 @@ Examples:
 """
 
 from console import audit, decisions
-from console.cli.command import NAME, as_command
+from console.cli.command import NAME
 from console.cli.commands.doctor import IDLE_FOR, examination
 from console.cli.context import Call
 from console.verbs.verb import Command
@@ -42,4 +42,4 @@ def _run(call: Call, name: str, idle_for: float) -> None:
     )
 
 
-COMMAND = as_command(Command("report", _run, __doc__, (NAME, IDLE_FOR)))
+COMMAND = Command("report", _run, __doc__, (NAME, IDLE_FOR))

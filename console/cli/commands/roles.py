@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.catalog import Kind, Queue
 from console.catalog import queues as queues_of
-from console.cli.command import as_command
 from console.cli.context import Call
 from console.cli.streams import put_script
 from console.engines import Product
@@ -95,4 +94,4 @@ def _run(call: Call, engine: str | None) -> None:
 
 
 _ENGINE = Parameter("engine", "The engine to write for, without a database.", metavar="E")
-COMMAND = as_command(Command("roles", _run, __doc__, (_ENGINE,)))
+COMMAND = Command("roles", _run, __doc__, (_ENGINE,))

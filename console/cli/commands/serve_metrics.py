@@ -22,7 +22,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from console.cli.command import FLEET, GROUP, as_command
+from console.cli.command import FLEET, GROUP
 from console.cli.context import Call
 from console.cli.several import profiles_of
 from console.cli.streams import narrate, stop_requested
@@ -119,21 +119,17 @@ def _print_alerts(
     call.answer({"alerts": "".join(f"{line}\n" for line in lines)}, lines)
 
 
-COMMAND = as_command(
-    Command(
-        "serve-metrics",
-        _run,
-        __doc__,
-        (
-            Parameter("listen", default=LISTEN, metavar="HOST:PORT"),
-            Parameter(
-                "anywhere", "Allow --listen on an address that is not loopback.", is_flag=True
-            ),
-            Parameter("interval", "Time between two samples.", DURATION, default="5s", metavar="T"),
-            Parameter("print-alerts", "Print alert rules for Prometheus and exit.", is_flag=True),
-            Parameter("print-dashboard", "Print a dashboard for Grafana and exit.", is_flag=True),
-            GROUP,
-            FLEET,
-        ),
-    )
+COMMAND = Command(
+    "serve-metrics",
+    _run,
+    __doc__,
+    (
+        Parameter("listen", default=LISTEN, metavar="HOST:PORT"),
+        Parameter("anywhere", "Allow --listen on an address that is not loopback.", is_flag=True),
+        Parameter("interval", "Time between two samples.", DURATION, default="5s", metavar="T"),
+        Parameter("print-alerts", "Print alert rules for Prometheus and exit.", is_flag=True),
+        Parameter("print-dashboard", "Print a dashboard for Grafana and exit.", is_flag=True),
+        GROUP,
+        FLEET,
+    ),
 )

@@ -14,7 +14,7 @@ Examples:
 import sys
 from dataclasses import replace
 
-from console.cli.command import OPTIONAL_NAME, as_command
+from console.cli.command import OPTIONAL_NAME
 from console.cli.context import Call
 from console.designs import design as find_design
 from console.errors import UsageError
@@ -58,4 +58,4 @@ def _run(call: Call, /, name: str | None, design: str | None, *, live: bool) -> 
 
 
 _PARAMETERS = (OPTIONAL_NAME, *SMOKE.parameters)
-COMMAND = as_command(replace(SMOKE, run=_run, help=__doc__, parameters=_PARAMETERS))
+COMMAND = replace(SMOKE, run=_run, help=__doc__, parameters=_PARAMETERS)

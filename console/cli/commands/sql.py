@@ -31,7 +31,7 @@ from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
 from console.actions.rows import Storage, scope
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
-from console.cli.command import NAME, as_command
+from console.cli.command import NAME
 from console.cli.context import Call
 from console.cli.streams import put
 from console.designs import Flow
@@ -320,21 +320,19 @@ def _run(call: Call, verb: str, name: str, subscriber: str | None) -> None:
         put("\n".join(line for one in found for line in one.lines).encode())
 
 
-COMMAND = as_command(
-    Command(
-        "sql",
-        _run,
-        __doc__,
-        (
-            Parameter(
-                "verb",
-                type=click.Choice(tuple(VERBS)),
-                placement=Placement.ARGUMENT,
-                required=True,
-                metavar="VERB",
-            ),
-            NAME,
-            Parameter("subscriber", "The subscriber, if the ring has any.", metavar="S"),
+COMMAND = Command(
+    "sql",
+    _run,
+    __doc__,
+    (
+        Parameter(
+            "verb",
+            type=click.Choice(tuple(VERBS)),
+            placement=Placement.ARGUMENT,
+            required=True,
+            metavar="VERB",
         ),
-    )
+        NAME,
+        Parameter("subscriber", "The subscriber, if the ring has any.", metavar="S"),
+    ),
 )

@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import NoReturn
 
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
-from console.cli.command import NAMES, as_command
+from console.cli.command import NAMES
 from console.cli.context import Call, aligned
 from console.cli.streams import narrate
 from console.engines import Database
@@ -187,12 +187,10 @@ def _name(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> str:
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in name)
 
 
-COMMAND = as_command(
-    Command(
-        "status",
-        _run,
-        __doc__,
-        (NAMES, Parameter("watch", "Sample every 2 s, with rates, until Ctrl-C.", is_flag=True)),
-    ),
-    several=("watch",),
+COMMAND = Command(
+    "status",
+    _run,
+    __doc__,
+    (NAMES, Parameter("watch", "Sample every 2 s, with rates, until Ctrl-C.", is_flag=True)),
+    alone=("watch",),
 )
