@@ -19,19 +19,17 @@ from console.cli.context import (
 from console.cli.several import over_connections
 from console.cli.streams import Answers
 from console.rights import Rights
-from console.verbs.parameters import FILTER_TYPE, Parameter, Placement
+from console.verbs.parameters import FILTER_TYPE, Parameter, Placement, argument
 
 if TYPE_CHECKING:
     from console.config import CommandLineValues
-    from console.verbs.verb import Command
+    from console.verbs.command import Command
 
 BARE_YES = "\0"
 """The value of `--yes` without a word; no queue can have this name."""
 _EXPLICIT = "\0="
 
-NAME = Parameter(
-    "name", "A queue.", placement=Placement.ARGUMENT, required=True, complete=complete_queues
-)
+NAME = argument("name", "A queue.", complete=complete_queues)
 OPTIONAL_NAME = replace(NAME, required=False)
 NAMES = replace(OPTIONAL_NAME, dest="names", multiple=True, metavar="[NAME]...")
 GROUP = Parameter("group", "All connections of this configured group.", metavar="G")
@@ -78,15 +76,15 @@ class CallCommand(click.Command):
     """A command from its value."""
 
     def __init__(self, of: Command, run: Callable[..., None], **more: Any) -> None:
-        super().__init__(of.name, help=of.help, **more)
-        self._of = of
+        super().__init__(of.name, help=of.help or run.__doc__, **more)
+        self.of = of
         self._run = run
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of its value."""
         del ctx
-        if self._of.table is not None:
-            title, rows = self._of.table
+        if self.of.table is not None:
+            title, rows = self.of.table
             with formatter.section(title):
                 formatter.write_dl(rows())
 
@@ -97,7 +95,7 @@ class CallCommand(click.Command):
         return super().parse_args(ctx, options + args[end:])
 
     def invoke(self, ctx: click.Context) -> Any:
-        return ctx.invoke(self._run, _call(ctx, self._of), **ctx.params)
+        return ctx.invoke(self._run, _call(ctx, self.of), **ctx.params)
 
 
 def as_command(of: Command, *, kind: type[CallCommand] = CallCommand, **more: Any) -> CallCommand:
@@ -115,7 +113,6 @@ def as_command(of: Command, *, kind: type[CallCommand] = CallCommand, **more: An
         *(one.as_click() for one in _OF_EVERY_COMMAND),
         *(one.as_click() for one in (() if alone is None else (GROUP, FLEET))),
     ]
-    of = replace(of, help=of.help or run.__doc__ or "")
     return kind(of, run if alone is None else over_connections(run, alone), params=params, **more)
 
 

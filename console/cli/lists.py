@@ -12,7 +12,7 @@ import click
 from console.cli.command import NAME, OPTIONAL_NAME, as_command
 from console.cli.context import Call
 from console.cli.streams import narrate, signals_handled
-from console.verbs.verb import Command
+from console.verbs.command import Command
 from console.views import get_view
 from console.views.view import Display, Source, Subject, View
 

@@ -43,7 +43,7 @@ from console.views import summaries
 
 if TYPE_CHECKING:
     from console.config import CommandLineValues
-    from console.verbs.verb import Command
+    from console.verbs.command import Command
 
 _PRINTED_BY = {"runs": "pipeline", "stuck": "messages"}
 """List -> the verb that prints it, where that is not the list's own."""

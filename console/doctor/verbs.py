@@ -20,17 +20,9 @@ from console.doctor.stopped_consumers import STOPPED, ConsumptionHistory
 from console.errors import ConnectionFailedError, ConsoleError, UsageError
 from console.formats import duration, numbered
 from console.monitor.limits import Severity
+from console.verbs.command import Params
 from console.verbs.parameters import DURATION, SUBSCRIBER, Parameter, Placement
-from console.verbs.verb import (
-    OnProgress,
-    Params,
-    Plan,
-    Progress,
-    Result,
-    Target,
-    Verb,
-    single_step,
-)
+from console.verbs.verb import OnProgress, Plan, Progress, Result, Target, Verb, single_step
 
 _BY_NAME = {code.name: code for code in CODES}
 Pair = tuple[str, str]

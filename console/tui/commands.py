@@ -19,8 +19,8 @@ from console.tui.findings import QueueKey
 from console.tui.navigation import Navigation
 from console.tui.text import plain
 from console.verbs import all_verbs
+from console.verbs import command as values
 from console.verbs import pipeline as jobs
-from console.verbs import verb as verbs
 from console.verbs.decisions import NOTE
 from console.verbs.queues import ADOPT, INSTALL, SMOKE
 from console.verbs.trials import BENCH
@@ -92,7 +92,7 @@ class Command:
     aliases: tuple[str, ...] = ()
     in_palette: bool = False
     """Whether it works without arguments, wherever the cursor is."""
-    form: verbs.Command | None = None
+    form: values.Command | None = None
     """What its form is of."""
 
 
@@ -303,7 +303,7 @@ def _bench(ctx: CommandContext, words: list[str]) -> None:
 
 
 def _for_new_queue(
-    verb: verbs.Command, method_of: Callable[[Navigation], Callable[..., None]]
+    verb: values.Command, method_of: Callable[[Navigation], Callable[..., None]]
 ) -> Handler:
     """An optional connection, then the initial values of the form."""
 
@@ -368,7 +368,7 @@ def _without_arguments(method_of: Callable[[Navigation], Callable[[], None]]) ->
 
 
 def _form(
-    of: verbs.Command,
+    of: values.Command,
     usage: str,
     do: Handler,
     completes: str = "",

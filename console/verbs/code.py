@@ -12,16 +12,15 @@ from console.actions.execute import Control
 from console.audit import Ledger, Outcome
 from console.designs import design
 from console.formats import numbered
-from console.verbs.parameters import Parameter, Placement, WholeNumber
+from console.verbs.command import Params, admin
+from console.verbs.parameters import Parameter, WholeNumber, argument
 from console.verbs.verb import (
     OnProgress,
-    Params,
     Plan,
     Progress,
     Result,
     Target,
     Verb,
-    admin,
     queue_plan,
     single_step,
 )
@@ -78,12 +77,10 @@ RESIZE = Verb(
       dbq-console resize orders 50000 --yes orders
     """,
     parameters=(
-        Parameter(
+        argument(
             "size",
             "Slots; live messages keep their order.",
             WholeNumber(_SIZE.minimum, _SIZE.maximum),
-            Placement.ARGUMENT,
-            required=True,
         ),
     ),
     right=admin,

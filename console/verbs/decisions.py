@@ -10,17 +10,9 @@ from console.catalog import Queue
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.formats import duration, moment, numbered
+from console.verbs.command import Params, admin
 from console.verbs.parameters import DURATION, Parameter, Placement
-from console.verbs.verb import (
-    Params,
-    Plan,
-    Result,
-    Target,
-    Verb,
-    admin,
-    queue_plan,
-    single_step,
-)
+from console.verbs.verb import Plan, Result, Target, Verb, queue_plan, single_step
 
 
 def _is_ring(queue: Queue) -> bool:

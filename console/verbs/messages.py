@@ -16,6 +16,7 @@ from console.errors import UsageError
 from console.formats import duration
 from console.rights import Rights
 from console.verbs import sessions
+from console.verbs.command import Params
 from console.verbs.parameters import (
     BATCH,
     CANARY,
@@ -31,16 +32,7 @@ from console.verbs.parameters import (
     Parameter,
     WholeNumber,
 )
-from console.verbs.verb import (
-    OnProgress,
-    Params,
-    Plan,
-    Progress,
-    Result,
-    Target,
-    Verb,
-    batching,
-)
+from console.verbs.verb import OnProgress, Plan, Progress, Result, Target, Verb, batching
 
 
 def _has_messages(queue: Queue) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -200,6 +201,9 @@ class Parameter:
         """The values in its field: several only if the parameter is `multiple`."""
         return words_of(text) if self.multiple else [text]
 
+
+argument = partial(Parameter, placement=Placement.ARGUMENT, required=True)
+"""One that must be given, after the queue's name."""
 
 FILTER = Parameter(
     "filter",

@@ -7,8 +7,8 @@ import click
 from console.designs import Order
 from console.errors import UsageError
 from console.filters import ARCHIVED
+from console.verbs.command import Command, operator
 from console.verbs.parameters import DURATION, Parameter, WholeNumber
-from console.verbs.verb import Command, operator
 
 
 class LocationType(click.ParamType[str]):

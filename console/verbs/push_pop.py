@@ -11,10 +11,10 @@ from console.audit import Ledger, Outcome
 from console.catalog import Queue
 from console.errors import ConsoleError, UsageError
 from console.formats import numbered
-from console.verbs.parameters import SUBSCRIBER, WAIT, Parameter, Placement, WholeNumber
+from console.verbs.command import Params
+from console.verbs.parameters import SUBSCRIBER, WAIT, Parameter, Placement, WholeNumber, argument
 from console.verbs.verb import (
     OnProgress,
-    Params,
     Plan,
     Progress,
     Result,
@@ -201,13 +201,7 @@ PUSH = Verb(
     "push",
     make_plan=_plan_push,
     parameters=(
-        Parameter(
-            "payload",
-            "The message.",
-            placement=Placement.ARGUMENT,
-            required=True,
-            metavar="(PAYLOAD | -)",
-        ),
+        argument("payload", "The message.", metavar="(PAYLOAD | -)"),
         WAIT,
         Parameter(
             "due",
@@ -264,15 +258,7 @@ POP = Verb(
     confirmed=False,
 )
 
-_IDS = Parameter(
-    "id",
-    "Of messages that are claimed.",
-    placement=Placement.ARGUMENT,
-    required=True,
-    multiple=True,
-    metavar="ID...",
-    dest="ids",
-)
+_IDS = argument("id", "Of messages that are claimed.", multiple=True, metavar="ID...", dest="ids")
 _ATTEMPTS = Parameter(
     "attempts",
     "Only the claim with this number, as returned by pop, not a later one.",

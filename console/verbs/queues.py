@@ -18,8 +18,9 @@ from console.designs import DESIGNS, LIBRARIES, Flow, design
 from console.engines import Database, Product
 from console.errors import UsageError
 from console.formats import numbered
-from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import Command, OnProgress, Params, Plan, Result, admin, single_step
+from console.verbs.command import Command, Params, admin
+from console.verbs.parameters import Parameter, argument
+from console.verbs.verb import OnProgress, Plan, Result, single_step
 
 
 def complete_designs(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -189,19 +190,8 @@ INSTALL = Command(
     "install",
     own_summary="install a queue",
     parameters=(
-        Parameter(
-            "design",
-            "How it stores its messages.",
-            placement=Placement.ARGUMENT,
-            required=True,
-            complete=complete_designs,
-        ),
-        Parameter(
-            "name",
-            "any name; taken whole, never split at dots",
-            placement=Placement.ARGUMENT,
-            required=True,
-        ),
+        argument("design", "How it stores its messages.", complete=complete_designs),
+        argument("name", "any name; taken whole, never split at dots"),
         Parameter(
             "option",
             "An option of the design.",
@@ -219,7 +209,7 @@ ADOPT = Command(
     "adopt",
     own_summary="adopt an existing table",
     parameters=(
-        Parameter("name", "What it is called.", placement=Placement.ARGUMENT, required=True),
+        argument("name", "What it is called."),
         Parameter(
             "design",
             "The design that the table NAME follows.",

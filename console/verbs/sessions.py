@@ -8,10 +8,10 @@ from console.actions.execute import Control
 from console.audit import Outcome
 from console.errors import UsageError
 from console.formats import duration, numbered
+from console.verbs.command import Params
 from console.verbs.parameters import DURATION, Parameter, Placement
 from console.verbs.verb import (
     OnProgress,
-    Params,
     Plan,
     Progress,
     Result,

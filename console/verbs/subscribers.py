@@ -11,18 +11,9 @@ from console.actions import subscribe as subscribing
 from console.actions.execute import Control
 from console.audit import Outcome
 from console.formats import numbered
-from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import (
-    OnProgress,
-    Params,
-    Plan,
-    Progress,
-    Result,
-    Target,
-    Verb,
-    admin,
-    queue_plan,
-)
+from console.verbs.command import Params, admin
+from console.verbs.parameters import Parameter, argument
+from console.verbs.verb import OnProgress, Plan, Progress, Result, Target, Verb, queue_plan
 
 _WAITS = "  its callers wait for a moment; it begins once none of them has an open transaction"
 
@@ -128,7 +119,7 @@ def _planned(
     )
 
 
-_SUBSCRIBER = Parameter("subscriber", "Its name.", placement=Placement.ARGUMENT, required=True)
+_SUBSCRIBER = argument("subscriber", "Its name.")
 
 SUBSCRIBE = Verb(
     "subscribe",

@@ -8,8 +8,8 @@ import click
 from console.bench.call_log import SMALLEST
 from console.bench.candidate import ROOM, Load
 from console.errors import UsageError
+from console.verbs.command import Command, Params, admin
 from console.verbs.parameters import Parameter, TextType, WholeNumber
-from console.verbs.verb import Command, Params, admin
 
 if TYPE_CHECKING:
     from console.actions.bench import BenchRequest

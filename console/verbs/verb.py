@@ -27,12 +27,11 @@ from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks, Message
 from console.monitor.scan_query import MessageSource
 from console.rights import Rights
-from console.verbs.index import PROGRAM, VERBS
+from console.verbs.command import Command, Params, operator
+from console.verbs.index import PROGRAM
 from console.verbs.parameters import FILTER_TYPE, Parameter, Placement
 
 P = ParamSpec("P")
-Params = Mapping[str, Any]
-"""Parameter name with `_` for `-` -> its converted value."""
 OnCount = Callable[[int], None]
 """Gets the messages counted so far, while a plan is made."""
 
@@ -253,49 +252,6 @@ def single_step(
 ) -> Callable[[Control, OnProgress], Result]:
     """The `run` of a plan with one step: no progress, and nothing can stop it."""
     return lambda _, __: do(*args, **kwargs)
-
-
-def read_only(_: Params) -> Rights:
-    """The right of what changes nothing."""
-    return Rights.READ_ONLY
-
-
-def operator(_: Params) -> Rights:
-    """The right that most verbs need."""
-    return Rights.OPERATOR
-
-
-def admin(_: Params) -> Rights:
-    """The right that verbs on tables and code need."""
-    return Rights.ADMIN
-
-
-@dataclass(frozen=True)
-class Command:
-    """One thing that the command line can do; where the screens can, their form has the same
-    parameters."""
-
-    name: str
-    run: Callable[..., None] | None = None
-    """Does it on the command line: its call, and the values by name. None: its plan does."""
-    help: str = ""
-    """What the summary does not say, and examples; by default the docstring of `run`."""
-    parameters: tuple[Parameter, ...] = ()
-    right: Callable[[Params], Rights] = read_only
-    confirmed: bool = False
-    """Whether the command line has `--yes`."""
-    alone: tuple[str, ...] | None = None
-    """It also takes `--group` and `--fleet`, which do not go with these of its flags. None: it does
-    not."""
-    table: tuple[str, Callable[[], Sequence[tuple[str, str]]]] | None = None
-    """The title and the rows of a table at the end of its help."""
-    own_summary: str = ""
-    """One line, as `VERBS` has it, of what is not there."""
-
-    @property
-    def summary(self) -> str:
-        """One line, without capital and full stop."""
-        return self.own_summary or VERBS[self.name][1]
 
 
 @dataclass(frozen=True)

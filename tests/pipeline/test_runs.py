@@ -282,7 +282,7 @@ from console.cli import main
 from console.cli.commands.pipeline import COMMAND as pipeline
 from console.cli.command import as_command
 from console.cli.pipeline_progress import RecordedJob
-from console.verbs.verb import Command
+from console.verbs.command import Command
 def wait(_): print("at it", flush=True) or signal.pause()
 pipeline.add_command(as_command(Command("wait", wait), kind=RecordedJob))
 sys.argv[1:] = ["pipeline", "wait"]

@@ -16,8 +16,9 @@ from console.monitor.limits import DEFAULTS
 from console.rights import Rights
 from console.verbs import get_verb
 from console.verbs import verb as verb_module
+from console.verbs.command import Params
 from console.verbs.index import VERBS
-from console.verbs.verb import OnProgress, Params, Plan, Result, Target, single_step
+from console.verbs.verb import OnProgress, Plan, Result, Target, single_step
 
 SECONDS = 120.0
 

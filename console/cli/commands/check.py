@@ -53,8 +53,8 @@ from console.monitor.overdue import has_due_times, overdue
 from console.monitor.sample import take_sample
 from console.monitor.sample_queries import limit_transaction
 from console.monitor.snapshot import QueueSnapshot, snapshot
+from console.verbs.command import Command
 from console.verbs.parameters import DURATION, Parameter
-from console.verbs.verb import Command
 
 Maximums = Mapping[str, float | None]
 """The `--max-NAME` of the command line; None: the configured limits apply. Without that of the lag
@@ -390,17 +390,10 @@ _MAXIMUMS = tuple(
     for limit in LIMITS.values()
     if limit.maximum
 )
-COMMAND = Command(
-    "check",
-    _run,
-    __doc__,
-    (
-        NAMES,
-        *_MAXIMUMS,
-        Parameter(
-            "max-lag", "A standby that is further behind is CRITICAL.", DURATION, metavar="T"
-        ),
-        Parameter("plugin", "Exit like a monitoring plugin: 0, 1, 2 or 3.", is_flag=True),
-    ),
-    alone=("plugin",),
+_PARAMETERS = (
+    NAMES,
+    *_MAXIMUMS,
+    Parameter("max-lag", "A standby that is further behind is CRITICAL.", DURATION, metavar="T"),
+    Parameter("plugin", "Exit like a monitoring plugin: 0, 1, 2 or 3.", is_flag=True),
 )
+COMMAND = Command("check", _run, __doc__, _PARAMETERS, alone=("plugin",))

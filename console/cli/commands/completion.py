@@ -14,9 +14,9 @@ import click
 from click.shell_completion import get_completion_class
 
 from console.cli.context import Call
+from console.verbs.command import Command
 from console.verbs.index import PROGRAM
-from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import Command
+from console.verbs.parameters import argument
 
 _VARIABLE = "_DBQ_CONSOLE_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
@@ -30,5 +30,5 @@ def _run(call: Call, shell: str) -> None:
     call.answer({"shell": shell, "script": script}, script.split("\n"))
 
 
-_SHELL = Parameter("shell", type=click.Choice(SHELLS), placement=Placement.ARGUMENT, required=True)
+_SHELL = argument("shell", type=click.Choice(SHELLS))
 COMMAND = Command("completion", _run, __doc__, (_SHELL,))

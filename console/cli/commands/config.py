@@ -36,8 +36,8 @@ from console.errors import ConsoleError, UsageError
 from console.filters import MARK
 from console.formats import numbered
 from console.notify.targets import Program, Webhook
-from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import Command
+from console.verbs.command import Command
+from console.verbs.parameters import Parameter, argument
 
 Shown = Mapping[str, Value]
 """Key -> its value in force."""
@@ -214,17 +214,8 @@ def _text(path: object) -> str | None:
     return None if path is None else str(path)
 
 
-COMMAND = Command(
-    "config",
-    _run,
-    __doc__,
-    (
-        Parameter(
-            "action",
-            type=click.Choice(["show", "validate", "path"]),
-            placement=Placement.ARGUMENT,
-            required=True,
-        ),
-        Parameter("example", "With show: a commented file to start from.", is_flag=True),
-    ),
+_PARAMETERS = (
+    argument("action", type=click.Choice(["show", "validate", "path"])),
+    Parameter("example", "With show: a commented file to start from.", is_flag=True),
 )
+COMMAND = Command("config", _run, __doc__, _PARAMETERS)

@@ -22,8 +22,8 @@ from console.cli.context import Call
 from console.cli.streams import narrate
 from console.config import THEME, load
 from console.errors import ConsoleError
+from console.verbs.command import Command
 from console.verbs.parameters import Parameter
-from console.verbs.verb import Command
 
 if TYPE_CHECKING:
     from console.tui import Appearance
@@ -61,17 +61,13 @@ def _appearance() -> Appearance:
     return Appearance()
 
 
-COMMAND = Command(
-    "demo",
-    _run,
-    __doc__,
-    (
-        Parameter("headless", "No screens; print the status at the end.", is_flag=True),
-        Parameter(
-            "seconds",
-            "With --headless: how long, from the first traffic on.",
-            click.FloatRange(min=1),
-            default="20",
-        ),
+_PARAMETERS = (
+    Parameter("headless", "No screens; print the status at the end.", is_flag=True),
+    Parameter(
+        "seconds",
+        "With --headless: how long, from the first traffic on.",
+        click.FloatRange(min=1),
+        default="20",
     ),
 )
+COMMAND = Command("demo", _run, __doc__, _PARAMETERS)

@@ -16,9 +16,9 @@ import textwrap
 from console.cli.context import Call
 from console.designs import DESIGNS, Design
 from console.designs import design as find_design
+from console.verbs.command import Command
 from console.verbs.parameters import Parameter, Placement
 from console.verbs.queues import complete_designs
-from console.verbs.verb import Command
 
 
 def _run(call: Call, name: str | None) -> None:

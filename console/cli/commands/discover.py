@@ -30,9 +30,10 @@ from console.engines import Database
 from console.errors import UsageError
 from console.formats import plain
 from console.rights import Rights
+from console.verbs.command import Command
 from console.verbs.parameters import Parameter
 from console.verbs.queues import queue_identity
-from console.verbs.verb import Command, Plan, Result, single_step
+from console.verbs.verb import Plan, Result, single_step
 
 
 def _run(call: Call, *, adopt: bool, dry_run: bool, yes: str | None) -> None:

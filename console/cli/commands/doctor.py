@@ -41,8 +41,9 @@ from console.engines import THIS_MACHINE, TRANSPORT, Database
 from console.errors import UsageError
 from console.formats import moment, plain
 from console.rights import Rights
+from console.verbs.command import Command
 from console.verbs.parameters import DURATION, Parameter
-from console.verbs.verb import Command, Plan
+from console.verbs.verb import Plan
 
 
 def _run(  # noqa: PLR0913  # the options of the command line, by name
@@ -234,22 +235,23 @@ IDLE_FOR = Parameter(
     default="30s",
     metavar="T",
 )
+_PARAMETERS = (
+    NAMES,
+    Parameter("fix", "Run the repairs that need no judgement. One NAME.", is_flag=True),
+    *DOCTOR.parameters,
+    Parameter(
+        "codes",
+        "Print every possible finding with its repair; needs no connection.",
+        is_flag=True,
+        dest="all_codes",
+    ),
+    IDLE_FOR,
+)
 COMMAND = Command(
     "doctor",
     _run,
     __doc__,
-    (
-        NAMES,
-        Parameter("fix", "Run the repairs that need no judgement. One NAME.", is_flag=True),
-        *DOCTOR.parameters,
-        Parameter(
-            "codes",
-            "Print every possible finding with its repair; needs no connection.",
-            is_flag=True,
-            dest="all_codes",
-        ),
-        IDLE_FOR,
-    ),
+    _PARAMETERS,
     lambda given: Rights.OPERATOR if given["fix"] else Rights.READ_ONLY,
     confirmed=True,
     alone=("fix", "all_codes"),

@@ -18,8 +18,8 @@ from console.cli.context import Call
 from console.cli.streams import put
 from console.errors import UsageError
 from console.help import topic, topics
+from console.verbs.command import Command
 from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import Command
 
 _WIDTH = 100
 """Longer lines are hard to read, however wide the terminal is."""

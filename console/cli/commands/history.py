@@ -45,9 +45,9 @@ from console.monitor.recording.reader import connections as rolled_up
 from console.monitor.recording.recorder import folder
 from console.monitor.recording.segments import connections
 from console.rollup_files import existing_default_lake
+from console.verbs.command import Command
 from console.verbs.parameters import DURATION, FOLDER_TYPE, Parameter
 from console.verbs.pipeline import LOCATION
-from console.verbs.verb import Command
 
 _TABLE_POINTS = 40
 _PLOT_POINTS = 100
@@ -172,28 +172,24 @@ RECORDINGS = Parameter(
     FOLDER_TYPE,
     metavar="FOLDER",
 )
-COMMAND = Command(
-    "history",
-    _run,
-    __doc__,
-    (
-        NAME,
-        Parameter("since", "How far back.", DURATION, default="24h", metavar="T", dest="seconds"),
-        Parameter("csv", "Every point as comma-separated values.", is_flag=True, dest="as_csv"),
-        Parameter("plot", "Charts of depth, rates, age, gap, latencies.", is_flag=True),
-        Parameter(
-            "forecast",
-            "Also the forecast of pushes and pops for the coming hours, up to a week.",
-            DURATION,
-            metavar="T",
-            dest="ahead",
-        ),
-        Parameter(
-            "lake",
-            "The lake with rollups of deleted recordings; default: this user's lake, if any.",
-            LOCATION,
-            metavar="PATH",
-        ),
-        RECORDINGS,
+_PARAMETERS = (
+    NAME,
+    Parameter("since", "How far back.", DURATION, default="24h", metavar="T", dest="seconds"),
+    Parameter("csv", "Every point as comma-separated values.", is_flag=True, dest="as_csv"),
+    Parameter("plot", "Charts of depth, rates, age, gap, latencies.", is_flag=True),
+    Parameter(
+        "forecast",
+        "Also the forecast of pushes and pops for the coming hours, up to a week.",
+        DURATION,
+        metavar="T",
+        dest="ahead",
     ),
+    Parameter(
+        "lake",
+        "The lake with rollups of deleted recordings; default: this user's lake, if any.",
+        LOCATION,
+        metavar="PATH",
+    ),
+    RECORDINGS,
 )
+COMMAND = Command("history", _run, __doc__, _PARAMETERS)

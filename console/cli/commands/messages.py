@@ -46,8 +46,8 @@ from console.formats import numbered, plain
 from console.monitor.filters import Filters, parse
 from console.monitor.messages import DEFAULT_LIMIT, MOST_MESSAGES, Page
 from console.rights import Rights
+from console.verbs.command import Command, Params
 from console.verbs.parameters import RATE_TYPE, Parameter
-from console.verbs.verb import Command, Params
 from console.views.messages import VIEW, read
 from console.views.view import Source
 
@@ -178,50 +178,45 @@ def _right(values: Params) -> Rights:
     return Rights.OPERATOR if audited else Rights.READ_ONLY
 
 
-COMMAND = Command(
-    "messages",
-    _run,
-    __doc__,
-    (
-        NAME,
-        Parameter("state", "Short for --filter state=S.", metavar="S"),
-        Parameter(
-            "filter",
-            "Only messages that match; several must all match. @NAME: a saved filter.",
-            multiple=True,
-            metavar="F",
-            complete=complete_filters,
-            dest="filters",
-        ),
-        Parameter("after", "Continue where a page ended.", metavar="KEY"),
-        Parameter(
-            "limit",
-            f"At most this many messages, up to {MOST_MESSAGES:,}.",
-            click.IntRange(1, MOST_MESSAGES),
-            default=str(DEFAULT_LIMIT),
-            metavar="N",
-        ),
-        Parameter("reverse", "Each state in reverse order.", is_flag=True),
-        Parameter("payload", "With payloads, up to --payload-bytes.", is_flag=True),
-        Parameter(
-            "payload-bytes",
-            f"Bytes of each payload; {_PAYLOAD_BYTES:,} by default.",
-            click.IntRange(1, _MOST_PAYLOAD_BYTES),
-            metavar="N",
-        ),
-        Parameter(
-            "reveal",
-            "Without masks; each message is recorded in the audit.",
-            is_flag=True,
-        ),
-        Parameter(
-            "export",
-            "Write all matching messages to FILE.jsonl or FILE.csv, instead of a page.",
-            click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE",
-            dest="file",
-        ),
-        Parameter("rate", "With --export: messages per second; 2000.", RATE_TYPE, metavar="N"),
+_PARAMETERS = (
+    NAME,
+    Parameter("state", "Short for --filter state=S.", metavar="S"),
+    Parameter(
+        "filter",
+        "Only messages that match; several must all match. @NAME: a saved filter.",
+        multiple=True,
+        metavar="F",
+        complete=complete_filters,
+        dest="filters",
     ),
-    _right,
+    Parameter("after", "Continue where a page ended.", metavar="KEY"),
+    Parameter(
+        "limit",
+        f"At most this many messages, up to {MOST_MESSAGES:,}.",
+        click.IntRange(1, MOST_MESSAGES),
+        default=str(DEFAULT_LIMIT),
+        metavar="N",
+    ),
+    Parameter("reverse", "Each state in reverse order.", is_flag=True),
+    Parameter("payload", "With payloads, up to --payload-bytes.", is_flag=True),
+    Parameter(
+        "payload-bytes",
+        f"Bytes of each payload; {_PAYLOAD_BYTES:,} by default.",
+        click.IntRange(1, _MOST_PAYLOAD_BYTES),
+        metavar="N",
+    ),
+    Parameter(
+        "reveal",
+        "Without masks; each message is recorded in the audit.",
+        is_flag=True,
+    ),
+    Parameter(
+        "export",
+        "Write all matching messages to FILE.jsonl or FILE.csv, instead of a page.",
+        click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        dest="file",
+    ),
+    Parameter("rate", "With --export: messages per second; 2000.", RATE_TYPE, metavar="N"),
 )
+COMMAND = Command("messages", _run, __doc__, _PARAMETERS, _right)

@@ -22,8 +22,8 @@ from console.errors import UsageError
 from console.notify.sending import NotSentError
 from console.notify.targets import Source, Target, example_events
 from console.rights import Rights
-from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import Command
+from console.verbs.command import Command
+from console.verbs.parameters import argument
 
 
 def _run(call: Call, action: str) -> None:
@@ -113,16 +113,5 @@ def _no_receiver(profile: Profile | None) -> UsageError:
     )
 
 
-COMMAND = Command(
-    "notify",
-    _run,
-    __doc__,
-    (
-        Parameter(
-            "action",
-            type=click.Choice(["test"]),
-            placement=Placement.ARGUMENT,
-            required=True,
-        ),
-    ),
-)
+_ACTION = argument("action", type=click.Choice(["test"]))
+COMMAND = Command("notify", _run, __doc__, (_ACTION,))

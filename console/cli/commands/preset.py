@@ -25,8 +25,8 @@ from console.designs.own_file import SETS
 from console.errors import UsageError
 from console.formats import numbered
 from console.sql import templates
-from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import Command
+from console.verbs.command import Command
+from console.verbs.parameters import Parameter, argument
 
 
 def _list(call: Call) -> None:
@@ -249,24 +249,12 @@ def _trust(call: Call, file: str, revoke: bool) -> None:
     call.answer(answer, lines)
 
 
-_FILE = Parameter("file", placement=Placement.ARGUMENT, required=True, metavar="FILE|NAME")
+_FILE = argument("file", metavar="FILE|NAME")
+_TABLE = Parameter("table", "The table, if several have its columns.", metavar="T")
 _PARTS = (
     Command("list", _list),
-    Command(
-        "show",
-        _show,
-        parameters=(
-            Parameter("name", placement=Placement.ARGUMENT, required=True, metavar="NAME|FILE"),
-        ),
-    ),
-    Command(
-        "check",
-        _check,
-        parameters=(
-            _FILE,
-            Parameter("table", "The table, if several have its columns.", metavar="T"),
-        ),
-    ),
+    Command("show", _show, parameters=(argument("name", metavar="NAME|FILE"),)),
+    Command("check", _check, parameters=(_FILE, _TABLE)),
     Command(
         "trust", _trust, parameters=(_FILE, Parameter("revoke", "Stop trusting it.", is_flag=True))
     ),

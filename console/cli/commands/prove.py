@@ -20,8 +20,8 @@ import click
 
 from console.cli.context import Call
 from console.cli.streams import narrate
+from console.verbs.command import Command, admin
 from console.verbs.parameters import Parameter
-from console.verbs.verb import Command, admin
 
 
 def _run(call: Call, /, designs: str, output: str | None) -> None:
@@ -43,17 +43,8 @@ def _run(call: Call, /, designs: str, output: str | None) -> None:
         sys.exit(1)
 
 
-COMMAND = Command(
-    "prove",
-    _run,
-    __doc__,
-    parameters=(
-        Parameter(
-            "designs", "All, or some: ring,fifo:order=strict.", default="all", metavar="all|D,D"
-        ),
-        Parameter(
-            "output", "Write the report to FILE.", click.Path(dir_okay=False), metavar="FILE"
-        ),
-    ),
-    right=admin,
+_PARAMETERS = (
+    Parameter("designs", "All, or some: ring,fifo:order=strict.", default="all", metavar="all|D,D"),
+    Parameter("output", "Write the report to FILE.", click.Path(dir_okay=False), metavar="FILE"),
 )
+COMMAND = Command("prove", _run, __doc__, _PARAMETERS, admin)

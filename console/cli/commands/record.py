@@ -37,8 +37,8 @@ from console.monitor.recording.recorder import (
     folder,
 )
 from console.monitor.sampler import Reading
+from console.verbs.command import Command
 from console.verbs.parameters import DURATION, Parameter
-from console.verbs.verb import Command
 
 _LOG = logging.getLogger(__name__)
 _STOP_SECONDS = 15.0
@@ -118,21 +118,17 @@ class _Narrator:
             narrate(f"{self._recorder.connection}: {problem or 'recording again'}")
 
 
-COMMAND = Command(
-    "record",
-    _run,
-    __doc__,
-    (
-        RECORDINGS,
-        Parameter("keep", type=DURATION, default=_KEEP, metavar="T"),
-        Parameter(
-            "most-mib",
-            "Per connection, in MiB; the oldest is deleted first.",
-            click.IntRange(min=1),
-            default=str(MOST_BYTES // _MIB),
-            metavar="N",
-        ),
-        GROUP,
-        FLEET,
+_PARAMETERS = (
+    RECORDINGS,
+    Parameter("keep", type=DURATION, default=_KEEP, metavar="T"),
+    Parameter(
+        "most-mib",
+        "Per connection, in MiB; the oldest is deleted first.",
+        click.IntRange(min=1),
+        default=str(MOST_BYTES // _MIB),
+        metavar="N",
     ),
+    GROUP,
+    FLEET,
 )
+COMMAND = Command("record", _run, __doc__, _PARAMETERS)

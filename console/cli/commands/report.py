@@ -10,7 +10,7 @@ from console import audit, decisions
 from console.cli.command import NAME
 from console.cli.commands.doctor import IDLE_FOR, examination
 from console.cli.context import Call
-from console.verbs.verb import Command
+from console.verbs.command import Command
 
 _ACTIONS = 10
 

@@ -23,8 +23,8 @@ from console.cli.context import Call
 from console.cli.streams import put_script
 from console.engines import Product
 from console.formats import plain
+from console.verbs.command import Command
 from console.verbs.parameters import Parameter
-from console.verbs.verb import Command
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -30,8 +30,8 @@ from console.config import CommandLineValues, Profile
 from console.errors import UsageError
 from console.monitor.limits import DEFAULTS
 from console.rights import Rights
+from console.verbs.command import Command
 from console.verbs.parameters import DURATION, Parameter
-from console.verbs.verb import Command
 
 if TYPE_CHECKING:
     from console.metrics.exporter import Watch
@@ -119,17 +119,13 @@ def _print_alerts(
     call.answer({"alerts": "".join(f"{line}\n" for line in lines)}, lines)
 
 
-COMMAND = Command(
-    "serve-metrics",
-    _run,
-    __doc__,
-    (
-        Parameter("listen", default=LISTEN, metavar="HOST:PORT"),
-        Parameter("anywhere", "Allow --listen on an address that is not loopback.", is_flag=True),
-        Parameter("interval", "Time between two samples.", DURATION, default="5s", metavar="T"),
-        Parameter("print-alerts", "Print alert rules for Prometheus and exit.", is_flag=True),
-        Parameter("print-dashboard", "Print a dashboard for Grafana and exit.", is_flag=True),
-        GROUP,
-        FLEET,
-    ),
+_PARAMETERS = (
+    Parameter("listen", default=LISTEN, metavar="HOST:PORT"),
+    Parameter("anywhere", "Allow --listen on an address that is not loopback.", is_flag=True),
+    Parameter("interval", "Time between two samples.", DURATION, default="5s", metavar="T"),
+    Parameter("print-alerts", "Print alert rules for Prometheus and exit.", is_flag=True),
+    Parameter("print-dashboard", "Print a dashboard for Grafana and exit.", is_flag=True),
+    GROUP,
+    FLEET,
 )
+COMMAND = Command("serve-metrics", _run, __doc__, _PARAMETERS)

@@ -42,8 +42,9 @@ from console.monitor.message import MessageQuery
 from console.monitor.scan_query import MessageSource, query, values_of
 from console.monitor.scans import Scan, ScanRequest, scans_of
 from console.monitor.wording import TEXT_LENGTH
-from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import Command, Target
+from console.verbs.command import Command
+from console.verbs.parameters import Parameter, argument
+from console.verbs.verb import Target
 
 _BIND = re.compile(r"(?<![:\w\\]):(?P<name>[a-z]\w*)")
 _CAST = r"CAST\(:{} AS (?P<type>(?:(?:\"[^\"]+\"\.)?\"[^\"]+\"|\w[\w ]*)(?:\(\w+\))?(?:\[\])?)\)"
@@ -320,19 +321,9 @@ def _run(call: Call, verb: str, name: str, subscriber: str | None) -> None:
         put("\n".join(line for one in found for line in one.lines).encode())
 
 
-COMMAND = Command(
-    "sql",
-    _run,
-    __doc__,
-    (
-        Parameter(
-            "verb",
-            type=click.Choice(tuple(VERBS)),
-            placement=Placement.ARGUMENT,
-            required=True,
-            metavar="VERB",
-        ),
-        NAME,
-        Parameter("subscriber", "The subscriber, if the ring has any.", metavar="S"),
-    ),
+_PARAMETERS = (
+    argument("verb", type=click.Choice(tuple(VERBS)), metavar="VERB"),
+    NAME,
+    Parameter("subscriber", "The subscriber, if the ring has any.", metavar="S"),
 )
+COMMAND = Command("sql", _run, __doc__, _PARAMETERS)

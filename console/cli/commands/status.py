@@ -35,8 +35,8 @@ from console.monitor.sampler import Reading, Sampler, probe
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.rights import ConnectionRights, Login
 from console.rollup_files import existing_default_lake
+from console.verbs.command import Command
 from console.verbs.parameters import Parameter
-from console.verbs.verb import Command
 
 
 def _run(call: Call, names: Sequence[str], watch: bool) -> None:
@@ -187,10 +187,5 @@ def _name(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> str:
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in name)
 
 
-COMMAND = Command(
-    "status",
-    _run,
-    __doc__,
-    (NAMES, Parameter("watch", "Sample every 2 s, with rates, until Ctrl-C.", is_flag=True)),
-    alone=("watch",),
-)
+_WATCH = Parameter("watch", "Sample every 2 s, with rates, until Ctrl-C.", is_flag=True)
+COMMAND = Command("status", _run, __doc__, (NAMES, _WATCH), alone=("watch",))

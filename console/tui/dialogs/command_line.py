@@ -34,7 +34,7 @@ from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import QueueKey
 from console.tui.text import Paragraph, describe_error, plain, style_of
 from console.verbs import all_verbs
-from console.verbs import verb as verbs
+from console.verbs import command as values
 from console.verbs.parameters import FILTER, Placement
 from console.verbs.pipeline import ABOUT_A_QUEUE
 from console.verbs.pipeline import BY_NAME as JOBS
@@ -119,7 +119,7 @@ def _of_the_queue(ctx: CommandContext) -> Iterator[Entry]:
         yield f"{other} {shown}", commands.BY_NAME[other].summary, f"{other} {name}"
 
 
-def _verbs(ctx: CommandContext) -> list[verbs.Command]:
+def _verbs(ctx: CommandContext) -> list[values.Command]:
     """Those of its design, with any option; the form says why one is not available."""
     now = ctx.context.clock.monotonic()
     view = None if ctx.key is None else ctx.context.store.queue(ctx.key, now)

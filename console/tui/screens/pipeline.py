@@ -20,9 +20,10 @@ from console.tui.open_connection import OpenConnection, why_not_allowed
 from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import TextView, sentence
 from console.tui.widgets.plan_pane import PlanPane
+from console.verbs.command import Command
 from console.verbs.parameters import Parameter
 from console.verbs.pipeline import ABOUT_A_QUEUE, BY_NAME, QUEUE_AS_OPTION
-from console.verbs.verb import Command, Confirmation
+from console.verbs.verb import Confirmation
 
 _LOGIN = re.compile(r"://[^/\s]*:[^\s]*@")
 

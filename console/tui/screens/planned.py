@@ -23,14 +23,8 @@ from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import TextView, plain
 from console.tui.widgets.plan_pane import PlanPane, ProgressView
 from console.verbs import get_verb
-from console.verbs.verb import (
-    Command,
-    Plan,
-    Target,
-    Verb,
-    equivalent_command,
-    values_from_texts,
-)
+from console.verbs.command import Command
+from console.verbs.verb import Plan, Target, Verb, equivalent_command, values_from_texts
 
 
 class PlannedScreen(FormScreen):

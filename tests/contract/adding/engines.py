@@ -8,8 +8,8 @@ Examples:
 
 from console import engines
 from console.cli.context import Call
+from console.verbs.command import Command
 from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import Command
 
 
 def _run(call: Call, engine: str | None, schemas: bool) -> None:

@@ -2,16 +2,9 @@
 
 from console import audit
 from console.audit import Outcome
-from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import (
-    Params,
-    Plan,
-    Result,
-    Target,
-    Verb,
-    queue_plan,
-    single_step,
-)
+from console.verbs.command import Params
+from console.verbs.parameters import argument
+from console.verbs.verb import Plan, Result, Target, Verb, queue_plan, single_step
 
 
 def _plan(target: Target, values: Params) -> Plan:
@@ -34,5 +27,5 @@ TELL = Verb(
     Examples:
       dbq-console tell orders moved --yes
     """,
-    parameters=(Parameter("word", "What to leave.", placement=Placement.ARGUMENT, required=True),),
+    parameters=(argument("word", "What to leave."),),
 )
