@@ -25,7 +25,6 @@ from console.pipeline.archive.job import ArchiveResult, RowsToArchive
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
 from console.plan import Plan, Result, job_plan
-from console.rights import Rights
 
 if TYPE_CHECKING:
     from console.pipeline.spark import Tasks
@@ -174,7 +173,7 @@ def _find_rows(
     call: Call, lake: Lake, ages: Mapping[str, Any], queues: _Queues, *, alone: bool
 ) -> None:
     try:
-        database = call.database(Rights.OPERATOR, job.VERB)
+        database = call.database(job.VERB)
         known = call.queues(database)
     except ConsoleError as error:
         if alone:

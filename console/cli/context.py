@@ -1,23 +1,21 @@
-"""What all verbs share: connection, schema, rights, output, confirmation."""
+"""One call of a verb: its connection, schema, rights and output; completions for the shell."""
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from console.cli.streams import Answers, put
-from console.errors import ConsoleError, RefusedError
+from console.errors import ConsoleError, RefusedError, UsageError
 from console.formats import plain
 from console.rights import Rights
-from console.verbs.parameters import FILTER_TYPE, Placement
 
 if TYPE_CHECKING:
     from console.catalog import Queue
@@ -27,13 +25,7 @@ if TYPE_CHECKING:
     from console.filters import Words
     from console.monitor.limits import Thresholds
     from console.monitor.message import Masks
-    from console.verbs import verb as verbs
 
-Verb = TypeVar("Verb", bound=Callable[..., Any])
-
-BARE_YES = "\0"
-"""The value of `--yes` without a word; no queue can have this name."""
-_EXPLICIT = "\0="
 COMMAND_LINE = "console.cli.command_line"
 """Key of a click context's meta: the options given before the verb."""
 ON_RESULT = "console.cli.on_result"
@@ -49,6 +41,9 @@ class Call:
     command_line: CommandLineValues
     schema: str | None
     json: bool
+    verb: str = ""
+    needs: Rights = Rights.READ_ONLY
+    """The right that the verb needs with these options."""
 
     @property
     def connection_words(self) -> tuple[str, ...]:
@@ -92,6 +87,19 @@ class Call:
         """The engine of the connection; None if none is given."""
         return None if self.profile is None else self.profile.product
 
+    def engine_named(self, name: str | None) -> Product:
+        """The engine of that name, else that of the connection."""
+        from console import engines  # noqa: PLC0415  # a verb imports what it uses
+
+        if name is not None:
+            return engines.product(name)
+        if self.product is None:
+            raise UsageError(
+                "No engine was named.",
+                next_step=f"Name one with --engine: {', '.join(sorted(engines.PRODUCTS))}.",
+            )
+        return self.product
+
     @property
     def rights(self) -> Rights:
         """What the connection may do."""
@@ -121,10 +129,12 @@ class Call:
         """As its profile's."""
         return None if self.profile is None else self.profile.expires_after(queue)
 
-    def database(self, needs: Rights, verb: str) -> Database:
-        """The database of the call. RefusedError if its rights are insufficient."""
+    def database(self, verb: str = "") -> Database:
+        """The database of the call. RefusedError if its rights are insufficient. `verb`: with the
+        option that needs the right."""
         from console.config import RIGHTS  # noqa: PLC0415  # a verb imports what it uses
 
+        verb, needs = verb or self.verb, self.needs
         if self.profile is None:
             raise self.configuration.no_database_error()
         rights, origin = self.profile.rights, self.profile.settings.value(RIGHTS).origin
@@ -243,7 +253,7 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 0, gap: str = "  ") -> li
     ]
 
 
-def _profile_names(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+def complete_profiles(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
     """For shell completion; mistakes in the file are left to the verbs to report."""
     from console import config  # noqa: PLC0415  # a verb imports what it uses
 
@@ -251,27 +261,6 @@ def _profile_names(_: click.Context, __: click.Parameter, begun: str) -> list[st
         return [name for name in config.load().names if name.startswith(begun)]
     except ConsoleError:
         return []
-
-
-def connection_options(verb: Verb) -> Verb:
-    """`--url` and `--profile`, which are accepted before and after the verb."""
-    for option in (
-        click.option(
-            "--profile",
-            metavar="NAME",
-            help="A configured connection.",
-            shell_complete=_profile_names,
-        ),
-        click.option("--url", metavar="URL", help=_URL_HELP),
-    ):
-        verb = option(verb)
-    return verb
-
-
-_URL_HELP = (
-    "The database; also from DBQ_URL. Other users of the machine can see a command line: put the "
-    "password into ~/.pgpass or a profile, or write '${env:NAME}' for it."
-)
 
 
 def complete_queues(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
@@ -312,111 +301,3 @@ def _typed(context: click.Context) -> CommandLineValues:
         return next((str(one[name]) for one in params if one.get(name)), None)
 
     return CommandLineValues(first("url"), first("profile"))
-
-
-def queue_argument(*, required: bool = True) -> click.Argument:
-    """The name of a queue."""
-    return click.Argument(["name"], required=required, shell_complete=complete_queues)
-
-
-queue_name = click.argument("name", shell_complete=complete_queues)
-queue_names = click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_queues)
-
-
-def rights_option(words: str) -> Callable[[Verb], Verb]:
-    """`--rights`; before the verb it applies to the screens."""
-    return click.option("--rights", type=click.Choice([one.word for one in Rights]), help=words)
-
-
-def call_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every verb, for `call_of`; the verb receives click's context first."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout."),
-        rights_option("What this call may do. Default: as in the profile; with a URL, admin."),
-        click.option("--schema", metavar="S", help="The schema; default: search all of them."),
-    ):
-        verb = option(verb)
-    return click.pass_context(connection_options(verb))
-
-
-def call_of(context: click.Context, given: dict[str, Any]) -> Call:
-    """Make the `Call`, and remove its options from `given`."""
-    from console.config import CommandLineValues  # noqa: PLC0415  # a verb imports what it uses
-
-    before: CommandLineValues = context.meta.get(COMMAND_LINE) or CommandLineValues()
-    as_json = given.pop("as_json")
-    if (answers := context.find_object(Answers)) is not None:
-        answers.json = as_json
-    command_line = CommandLineValues(
-        given.pop("url") or before.url,
-        given.pop("profile") or before.profile,
-        given.pop("rights") or before.rights,
-    )
-    return Call(command_line, given.pop("schema"), as_json)
-
-
-def verb_options(verb: Verb) -> Callable[..., Any]:
-    """The options of every verb, passed as one `Call`, its first argument."""
-
-    @call_options
-    @functools.wraps(verb)
-    def with_call(context: click.Context, /, *arguments: Any, **given: Any) -> Any:
-        return verb(call_of(context, given), *arguments, **given)
-
-    return with_call
-
-
-class ConfirmedVerb(click.Command):
-    """A verb with `--yes`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Let the word of `--yes=WORD` begin with "-", which click would take for an option."""
-        end = args.index("--") if "--" in args else len(args)
-        options = [re.sub("^--yes=", f"--yes={_EXPLICIT}", word) for word in args[:end]]
-        return super().parse_args(ctx, options + args[end:])
-
-
-def confirmation(verb: Verb) -> Verb:
-    """`--yes [NAME]` and `--dry-run`, for verbs that only plan without them."""
-    for option in (
-        click.option("--dry-run", is_flag=True, help="Show the plan and change nothing (exit 0)."),
-        click.option(
-            "--yes",
-            is_flag=False,
-            flag_value=BARE_YES,
-            default=None,
-            callback=lambda _, __, word: None if word is None else word.removeprefix(_EXPLICIT),
-            metavar="[NAME]",
-            help="Run the plan; with the queue's name if the plan requires it.",
-        ),
-    ):
-        verb = option(verb)
-    return verb
-
-
-def as_command(
-    verb: verbs.Verb,
-    run: Callable[..., Any],
-    *before: click.Parameter,
-    kind: type[ConfirmedVerb] = ConfirmedVerb,
-    **more: Any,
-) -> click.Command:
-    """The verb as a command: its parameters, and those of `run`. `before`: further ones first."""
-    of_verb = [
-        replace(one, complete=complete_filters) if one.type is FILTER_TYPE else one
-        for one in verb.parameters
-        if one.placement is not Placement.REDIRECTION
-    ]
-    first = [one.as_click() for one in of_verb if one.placement is Placement.BEFORE]
-    arguments = [one.as_click() for one in of_verb if one.placement is Placement.ARGUMENT]
-    options = [one.as_click() for one in of_verb if one.placement is Placement.OPTION]
-    command = kind(
-        verb.name,
-        params=[*first, *before, *arguments, *options],
-        callback=confirmation(run) if verb.confirmed else run,
-        help=verb.help or run.__doc__,
-        **more,
-    )
-    shared: list[click.Parameter] = getattr(command.callback, "__click_params__", [])
-    command.params += reversed(shared)
-    return command

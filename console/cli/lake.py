@@ -3,20 +3,15 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from console.audit import Outcome
-from console.cli.context import (
-    Call,
-    aligned,
-)
+from console.cli.context import Call, aligned
 from console.cli.pipeline_progress import LaunchedJob, about, job, progress
 from console.cli.planned import carry_out
 from console.errors import UsageError
 from console.formats import bare_moment, megabytes, plain
 from console.plan import Result
-from console.rights import Rights
 from console.rollup_files import default_lake
+from console.verbs.parameters import Parameter
 
 if TYPE_CHECKING:
     from console.pipeline.lake import Lake
@@ -25,10 +20,9 @@ if TYPE_CHECKING:
     from console.pipeline.table import MessagesTable
 
 
-def _queues() -> click.Option:
-    return click.Option(
-        ["--queue", "queues"], multiple=True, metavar="Q", help="Only this queue; repeatable."
-    )
+_QUEUES = Parameter(
+    "queue", "Only this queue; repeatable.", multiple=True, metavar="Q", dest="queues"
+)
 
 
 def _opened(lake: str | None) -> "Lake":
@@ -130,7 +124,7 @@ def compact(call: Call, lake: str | None, keep: float, yes: str | None, *, dry_r
     carry_out(call, job.plan(small, run), yes, dry_run=dry_run)
 
 
-@job("expire", _queues())
+@job("expire", _QUEUES)
 def expire(
     call: Call,
     *,
@@ -154,7 +148,7 @@ def expire(
     from console.pipeline.maintenance import expire as job  # noqa: PLC0415  # slow to import
     from console.pipeline.maintenance.removal import selected  # noqa: PLC0415
 
-    database = call.database(Rights.OPERATOR, job.VERB)
+    database = call.database(job.VERB)
     table = _table(lake)
     about(database=database)
     found = selected(table, source or database.label, call.schema, queues)
@@ -173,7 +167,7 @@ def expire(
     carry_out(call, plan, yes, dry_run=dry_run or not days.rows)
 
 
-@job("erase", _queues(), private=("--filter",))
+@job("erase", _QUEUES, private=("--filter",))
 def erase(
     call: Call,
     *,
@@ -205,7 +199,7 @@ def erase(
         raise UsageError("erase needs --id or --filter.")
     if any(one.is_id for one in filters) and len(queues) != 1:
         raise UsageError("An id is of one queue.", next_step="Name it with --queue.")
-    database = call.database(Rights.OPERATOR, job.VERB)
+    database = call.database(job.VERB)
     table = _table(lake)
     about(database=database)
     found = selected(table, source or database.label, call.schema, queues)

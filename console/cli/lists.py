@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
-from console.cli.context import Call, queue_argument, verb_options
+from console.cli.command import NAME, OPTIONAL_NAME, as_command
+from console.cli.context import Call
 from console.cli.streams import narrate, signals_handled
-from console.rights import Rights
+from console.verbs.command import Command
 from console.views import get_view
 from console.views.view import Display, Source, Subject, View
 
@@ -19,10 +20,9 @@ from console.views.view import Display, Source, Subject, View
 def list_command(name: str) -> click.Command:
     view = get_view(name)
 
-    @verb_options
     def run(call: Call, name: str | None = None, **values: Any) -> None:
         source = Source(
-            lambda: call.database(Rights.READ_ONLY, view.name),
+            call.database,
             call.schema,
             name,
             values,
@@ -36,14 +36,9 @@ def list_command(name: str) -> click.Command:
         if source.stop.is_set():
             raise KeyboardInterrupt
 
-    named = queue_argument(required=view.subject is Subject.QUEUE)
-    command = click.Command(view.name, callback=run, help=view.help)
-    command.params = [
-        *([] if view.subject is Subject.MACHINE else [named]),
-        *(one.as_click() for one in view.parameters),
-        *reversed(getattr(run, "__click_params__", [])),
-    ]
-    return command
+    names = {Subject.QUEUE: (NAME,), Subject.DATABASE: (OPTIONAL_NAME,), Subject.MACHINE: ()}
+    parameters = (*names[view.subject], *view.parameters)
+    return as_command(Command(view.name, run, view.help, parameters))
 
 
 def answer(call: Call, view: View[Any, Any], result: Any) -> None:

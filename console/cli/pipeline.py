@@ -3,18 +3,13 @@
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, date
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from console.audit import Outcome
-from console.cli.context import (
-    Call,
-    queue_argument,
-)
-from console.cli.lake import compact, erase, expire, show_lake
-from console.cli.lists import list_command
+from console.cli.command import FLEET, GROUP, NAME, OPTIONAL_NAME
+from console.cli.context import Call
 from console.cli.pipeline_progress import about, job, progress
 from console.cli.planned import carry_out
 from console.designs import Order
@@ -22,8 +17,8 @@ from console.errors import ConsoleError, UsageError
 from console.forecast_files import name_of, zone_named
 from console.monitor.recording.recorder import folder
 from console.plan import Result
-from console.rights import Rights
 from console.rollup_files import default_lake
+from console.verbs.parameters import Parameter
 
 if TYPE_CHECKING:
     from console.pipeline.rollup.job import Days
@@ -107,7 +102,7 @@ def _days(text: str) -> "Days":
     return found
 
 
-@job("verify", queue_argument(required=False))
+@job("verify", OPTIONAL_NAME)
 def verify(  # noqa: PLR0913  # a verb's options
     call: Call,
     *,
@@ -169,13 +164,13 @@ def _order(call: Call, name: str | None, order: str | None) -> Order:
             "The guaranteed order is not known.",
             next_step="Give it with --order, or name the queue and its database.",
         )
-    database = call.database(Rights.READ_ONLY, "pipeline verify")
+    database = call.database("pipeline verify")
     about(database=database)
     queue = call.find(database, name)
     return queue.design.order_with(queue.options)
 
 
-@job("replay", queue_argument(), private=("--filter",))
+@job("replay", NAME, private=("--filter",))
 def replay(  # noqa: PLR0913  # a verb's options
     call: Call,
     *,
@@ -208,7 +203,7 @@ def replay(  # noqa: PLR0913  # a verb's options
     from console.pipeline.table import find_archive  # noqa: PLC0415
 
     filters = parse_filters(words)
-    database = call.database(Rights.OPERATOR, job.VERB)
+    database = call.database(job.VERB)
     queue = call.find(database, to or name)
     opened = Lake(lake or default_lake())
     about(database=database, queue=queue.name, lake=opened.location)
@@ -239,42 +234,22 @@ def replay(  # noqa: PLR0913  # a verb's options
         carry_out(call, plan, yes, dry_run=dry_run or not found.count)
 
 
-@click.group()
-def pipeline() -> None:
-    """Spark jobs on archives and history.
-
-    They need the extra [pipeline] and Java. A lake is a folder, or a URI such as
-    s3://bucket/folder, of Delta Lake tables. Under spark-submit its master is used. The care
-    of a lake (compact, expire, erase, lake) needs no Java.
-
-    \b
-    Examples:
-      dbq-console pipeline archive jobs --lake /srv/lake --older 1d --dry-run
-      dbq-console pipeline rollup --lake /srv/lake
-      dbq-console pipeline lake --lake /srv/lake
-      dbq-console pipeline runs
-    """
-
-
 @job(
     "archive",
-    queue_argument(required=False),
-    click.Option(
-        ["--all", "all_queues"],
+    OPTIONAL_NAME,
+    Parameter(
+        "all",
+        "All queues of the connection, each by its `archive` in the configuration.",
         is_flag=True,
-        help="All queues of the connection, each by its `archive` in the configuration.",
+        dest="all_queues",
     ),
-    click.Option(["--group"], metavar="G", help="All queues of this group's connections."),
-    click.Option(["--fleet"], metavar="F", help="All queues of this fleet's connections."),
-    click.Option(
-        ["--copy", "copies"],
+    replace(GROUP, help="All queues of this group's connections."),
+    replace(FLEET, help="All queues of this fleet's connections."),
+    Parameter("copy", "Of a library's queue: copy its finished jobs.", is_flag=True, dest="copies"),
+    Parameter(
+        "prune",
+        "With --copy: then delete copied jobs that the library would delete itself.",
         is_flag=True,
-        help="Of a library's queue: copy its finished jobs.",
-    ),
-    click.Option(
-        ["--prune"],
-        is_flag=True,
-        help="With --copy: then delete copied jobs that the library would delete itself.",
     ),
 )
 def archive(  # noqa: PLR0913  # a verb's options
@@ -333,7 +308,7 @@ def archive(  # noqa: PLR0913  # a verb's options
         about(lake=opened.location)
         archiving.archive_all(how, ages, group=group, fleet=fleet, yes=yes, dry_run=dry_run)
         return
-    database = call.database(Rights.OPERATOR, job.VERB)
+    database = call.database(job.VERB)
     queue = call.find(database, name)
     about(database=database, lake=opened.location)
     if copies:
@@ -346,19 +321,3 @@ def archive(  # noqa: PLR0913  # a verb's options
         if ages["older"] is None:
             ages["older"] = call.archived_after(queue.name) or 0.0
         archiving.archive(how, database, queue, ages, yes, dry_run=dry_run)
-
-
-for command in (
-    archive,
-    rollup,
-    verify,
-    replay,
-    compact,
-    expire,
-    erase,
-    show_lake,
-    list_command("runs"),
-):
-    pipeline.add_command(command)
-
-COMMANDS = (pipeline,)

@@ -6,17 +6,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import click
 
+from console.cli.command import CallCommand, as_command
 from console.cli.context import (
     ON_ONLY_PLANNED,
     ON_RESULT,
     Call,
-    ConfirmedVerb,
-    as_command,
-    verb_options,
 )
 from console.cli.streams import LINE_SECONDS, narrate, status_of
 from console.config.urls import HIDDEN, ConnectionUrl
@@ -25,6 +24,7 @@ from console.errors import ConsoleError, interrupt_cause
 from console.formats import duration, plain
 from console.pipeline import PhaseProgress, launch, runs
 from console.pipeline.runs import RunFile
+from console.verbs.parameters import Parameter
 from console.verbs.pipeline import BY_NAME
 
 _RECORD = "console.cli.pipeline.run"
@@ -32,7 +32,7 @@ _LOGIN = re.compile(r"(://[^:/@\s]*):[^\s]*@")
 _SECRET = re.compile(r"([?&][^=&\s]*(?:secret|password|token|key)[^=&\s]*=)[^&\s]*", re.IGNORECASE)
 
 
-class RecordedJob(ConfirmedVerb):
+class RecordedJob(CallCommand):
     """A verb that keeps a run file, except for dry runs. `private`: options whose values are not
     kept in it."""
 
@@ -51,20 +51,24 @@ class LaunchedJob(RecordedJob):
     """Of a quick verb: only where the screens have started it as a run."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        return (
-            super().invoke(ctx) if launch.RUN_ID in os.environ else ConfirmedVerb.invoke(self, ctx)
-        )
+        return super().invoke(ctx) if launch.RUN_ID in os.environ else CallCommand.invoke(self, ctx)
 
 
 def job(
     name: str,
-    *before: click.Parameter,
-    kind: type[ConfirmedVerb] = RecordedJob,
+    *before: Parameter,
+    kind: type[CallCommand] = RecordedJob,
     **more: Any,
-) -> Callable[[Callable[..., Any]], click.Command]:
+) -> Callable[[Callable[..., None]], click.Command]:
     """The command of a job that the function runs: its options are those of the job's value;
     `before`: those that no form has."""
-    return lambda run: as_command(BY_NAME[name], verb_options(run), *before, kind=kind, **more)
+
+    def command(run: Callable[..., None]) -> click.Command:
+        of = BY_NAME[name]
+        parameters = (*before, *of.parameters)
+        return as_command(replace(of, run=run, parameters=parameters), kind=kind, **more)
+
+    return command
 
 
 @contextmanager

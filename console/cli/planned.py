@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,20 +16,14 @@ from console import catalog
 from console.actions import end_session as ending
 from console.audit import Outcome, Subject
 from console.catalog import Kind, Queue, every_queue
-from console.cli.context import (
-    BARE_YES,
-    ON_ONLY_PLANNED,
-    Call,
-    as_command,
-    call_of,
-    call_options,
-    queue_argument,
-)
+from console.cli.command import BARE_YES, NAME, OPTIONAL_NAME, as_command
+from console.cli.context import ON_ONLY_PLANNED, Call
 from console.cli.streams import LINE_SECONDS, ThrottledLines, narrate, signals_handled
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.formats import numbered, plain
 from console.plan import Confirmation, Control, Plan, Progress, Result, single_step
+from console.verbs.parameters import Parameter, Placement
 from console.verbs.verb import Target, Verb
 
 T = TypeVar("T")
@@ -37,17 +32,17 @@ T = TypeVar("T")
 def planned_command(verb: Verb) -> click.Command:
     """The command of a verb that needs nothing but its plan."""
 
-    @call_options
-    def run(context: click.Context, /, name: str | None, **given: Any) -> None:
-        _run(call_of(context, given), verb, name, given)
+    def run(call: Call, /, name: str | None, **given: Any) -> None:
+        _run(call, verb, name, given)
 
-    optional = verb.queue_last or verb.for_all
-    name = queue_argument(required=not optional)
-    command = as_command(verb, run, name)
-    if verb.for_all:
-        all_queues = click.Option(["--all", "all_queues"], is_flag=True, help="Every queue.")
-        command.params.insert(1, all_queues)
-    return command
+    before = [one for one in verb.parameters if one.placement is Placement.BEFORE]
+    after = [one for one in verb.parameters if one not in before]
+    name = OPTIONAL_NAME if verb.queue_last or verb.for_all else NAME
+    every = [_EVERY] if verb.for_all else []
+    return as_command(replace(verb, run=run, parameters=(*before, name, *every, *after)))
+
+
+_EVERY = Parameter("all", "Every queue.", is_flag=True, dest="all_queues")
 
 
 def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> None:
@@ -57,7 +52,7 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
         _run_on_all(call, verb, given)
         return
     yes, dry_run = given.pop("yes", BARE_YES), given.pop("dry_run", False)
-    database = call.database(verb.right(given), verb.name)
+    database = call.database()
     queue = (
         every_queue()
         if name is None
@@ -156,7 +151,7 @@ def target_of(call: Call, database: Database, queue: Queue, filters: Sequence[st
 
 def _run_on_all(call: Call, verb: Verb, given: dict[str, Any]) -> None:
     yes, dry_run = given.pop("yes"), given.pop("dry_run")
-    database = call.database(verb.right(given), verb.name)
+    database = call.database()
     every = _EveryQueue()
     for queue in call.queues(database):
         if queue.kind is not Kind.ADOPTED:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -19,16 +18,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = 64
 """Connections queried at the same time: enough that none waits for the time-out of another."""
-
-
-def several_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """`--group` and `--fleet`, for verbs that work on several connections."""
-    for option in (
-        click.option("--fleet", metavar="F", help="All connections of this configured fleet."),
-        click.option("--group", metavar="G", help="All connections of this configured group."),
-    ):
-        verb = option(verb)
-    return verb
 
 
 def profiles_of(
@@ -51,32 +40,24 @@ def profiles_of(
     return profiles
 
 
-def over_connections(
-    *alone: str,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add `--group` and `--fleet` to a verb with a single result: one result per connection.
+def over_connections(run: Callable[..., None], alone: Sequence[str]) -> Callable[..., None]:
+    """With `--group` and `--fleet` a verb with a single result has one result per connection.
 
     `alone`: its flags that require a single connection. Exit: 3 if a connection failed, else the
     highest of all.
     """
 
-    def decorated(verb: Callable[..., Any]) -> Callable[..., Any]:
-        @several_options
-        @functools.wraps(verb)
-        def with_several(
-            call: Call, *arguments: Any, group: str | None, fleet: str | None, **given: Any
-        ) -> Any:
-            if group is None and fleet is None:
-                return verb(call, *arguments, **given)
-            for flag in alone:
-                if given[flag]:
-                    words = flag.replace("_", "-")
-                    raise UsageError(f"--{words} does not go with --group or --fleet.")
-            return _over(call, group, fleet, lambda one: verb(one, *arguments, **given))
+    def run_on_each(call: Call, /, *, group: str | None, fleet: str | None, **given: Any) -> None:
+        if group is None and fleet is None:
+            run(call, **given)
+            return
+        for flag in alone:
+            if given[flag]:
+                words = flag.replace("_", "-")
+                raise UsageError(f"--{words} does not go with --group or --fleet.")
+        _over(call, group, fleet, lambda one: run(one, **given))
 
-        return with_several
-
-    return decorated
+    return run_on_each
 
 
 @dataclass(frozen=True)
@@ -101,7 +82,8 @@ def _over(call: Call, group: str | None, fleet: str | None, verb: Callable[[Call
     configuration = call.configuration
 
     def run(label: str, name: str) -> tuple[str, dict[str, Any], Sequence[str], int]:
-        one = _OneOfSeveral(replace(call.command_line, profile=name), call.schema, call.json)
+        command_line = replace(call.command_line, profile=name)
+        one = _OneOfSeveral(command_line, call.schema, call.json, call.verb, call.needs)
         one.__dict__["configuration"] = configuration  # read only once
         status = 0
         try:

@@ -1,7 +1,7 @@
 """All verbs, and the screens if none is given.
 
-The names of verbs and the first sentences of their help are listed, here or in `console.verbs`, so
-that the module of a verb is imported only when it is called."""
+Their names and the first sentences of their help are read without importing them: the module of a
+verb is imported only when it is called."""
 
 import errno
 import io
@@ -10,7 +10,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -18,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.cli.context import COMMAND_LINE, Call, connection_options, rights_option
-from console.cli.several import profiles_of, several_options
+from console.cli import commands
+from console.cli.command import CONNECTION, FLEET, GROUP, RIGHTS, as_command
+from console.cli.context import COMMAND_LINE, Call
+from console.cli.several import profiles_of
 from console.cli.streams import (
     Answers,
     Stopped,
@@ -34,71 +37,13 @@ from console.cli.streams import (
 from console.errors import ConsoleError, UsageError, interrupt_cause
 from console.rights import Rights
 from console.state import LOG_LEVELS
-from console.verbs.index import VERBS
+from console.verbs.index import VERBS, first_lines
+from console.verbs.parameters import Parameter
 from console.views import summaries
 
 if TYPE_CHECKING:
     from console.config import CommandLineValues
-
-_OF_MODULES = {
-    "config": {"config": "Show the configuration, validate it, or print its path."},
-    "doctor": {
-        "doctor": "Prove what is wrong with queues, most severe first, and show the repairs.",
-        "report": "Print a queue's figures, findings and last actions as Markdown, for a ticket.",
-        "notify": "Send each receiver of notifications a test, and show its response.",
-    },
-    "history": {
-        "record": "Record connections without screens, until Ctrl-C or SIGTERM.",
-        "history": "Show a queue over time from its recordings; no database is used.",
-        "note": "Keep a note of what happened: a mark on charts.",
-    },
-    "message_lists": {
-        "messages": "List the messages of a queue by state; payloads only with --payload.",
-    },
-    "messages": {
-        "push": "Push one or more messages.",
-        "pop": "Pop messages and print their payloads unchanged, one per line.",
-        "complete": "Complete claimed messages by id.",
-        "fail": "Turn claimed messages into errors by id, for an operator to requeue.",
-    },
-    "check": {
-        "check": "Check queues against their limits, one line each, for cron and monitoring."
-    },
-    "serve_metrics": {
-        "serve-metrics": "Serve figures and findings as OpenMetrics until Ctrl-C or SIGTERM."
-    },
-    "pipeline": {"pipeline": "Spark jobs on archives and history."},
-    "presets": {"preset": "Presets of libraries, and your own: list, show, check, trust."},
-    "queues": {
-        "install": "Install a queue of DESIGN named NAME, in one transaction.",
-        "discover": "Find queues of other libraries in this database, and how to adopt them.",
-        "adopt": "Record an existing table as a queue, for monitoring and for verbs.",
-        "roles": "Print the SQL of the roles dbq_reader, dbq_operator and dbq_admin.",
-    },
-    "statements": {
-        "sql": "Print the SQL that VERB runs for a queue, fully expanded, without running it."
-    },
-    "status": {
-        "designs": "List the designs with engines, options and verbs; or describe one.",
-        "status": "Sample the queues once: states, depth, age, gap.",
-    },
-    "topics": {
-        "help": "Print the page of a TOPIC, or list the topics.",
-        "completion": "Print the script for shell completion.",
-    },
-    "trials": {
-        "smoke": (
-            "Test a queue's design on a scratch queue with its options, checking every message."
-        ),
-        "prove": "Prove every claim about each design on this server; prints a Markdown report.",
-        "demo": "Start a server with queues, traffic and faults, and open the console on it.",
-        "bench": (
-            "Measure how fast each design is here, on scratch queues, checking every message."
-        ),
-    },
-}
-"""Module -> its verbs, each with the first sentence of its help. Other verbs are fully described by
-their value in `console.verbs`."""
+    from console.verbs.command import Command
 
 _PRINTED_BY = {"runs": "pipeline", "stuck": "messages"}
 """List -> the verb that prints it, where that is not the list's own."""
@@ -129,23 +74,22 @@ class DeferredVerb(click.Command):
 
 def verbs() -> Iterator[DeferredVerb]:
     """All of them."""
-    own = {name for lines in _OF_MODULES.values() for name in lines}
+    own = first_lines(commands.__name__, commands.__path__)
+    lines = {name.replace("_", "-"): line for name, line in own.items()}
+    for name, line in lines.items():
+        yield DeferredVerb(name, line, _own)
     for name, (_, summary) in VERBS.items():
-        if name not in own:
+        if name not in lines:
             yield DeferredVerb(name, f"{summary[:1].upper()}{summary[1:]}.", _planned)
-    for module, lines in _OF_MODULES.items():
-        for name, line in lines.items():
-            yield DeferredVerb(name, line, partial(_of_module, module))
-    others = {*_PRINTED_BY, *(name for lines in _OF_MODULES.values() for name in lines)}
     for name, line in summaries().items():
-        if name not in others:
+        if name not in {*lines, *_PRINTED_BY}:
             yield DeferredVerb(name, line, _list)
 
 
-def _list(name: str) -> click.Command:
-    from console.cli.lists import list_command  # noqa: PLC0415
-
-    return list_command(name)
+def _own(name: str) -> click.Command:
+    module = import_module(f"{commands.__name__}.{name.replace('-', '_')}")
+    found: Command | click.Group = module.COMMAND
+    return found if isinstance(found, click.Group) else as_command(found)
 
 
 def _planned(name: str) -> click.Command:
@@ -155,10 +99,10 @@ def _planned(name: str) -> click.Command:
     return planned_command(get_verb(name))
 
 
-def _of_module(module: str, name: str) -> click.Command:
-    commands = import_module(f"console.cli.{module}").COMMANDS
-    found: click.Command = next(one for one in commands if one.name == name)
-    return found
+def _list(name: str) -> click.Command:
+    from console.cli.lists import list_command  # noqa: PLC0415
+
+    return list_command(name)
 
 
 _LOG = logging.getLogger(__name__)
@@ -184,41 +128,53 @@ class _Verbs(click.Group):
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or context.resilient_parsing:
         return
-    from console.cli.topics import facts  # noqa: PLC0415  # 30 ms, for this option only
+    from console.cli.about import facts  # noqa: PLC0415  # 30 ms, for this option only
 
     put("".join(f"{what} {words}\n" for what, words in facts().items()))
     context.exit()
 
 
-@click.group(
-    cls=_Verbs,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+_RIGHTS_OF_SCREENS = (
+    "What may be done. Default: as in the profile; on screens opened by URL, read-only."
 )
-@connection_options
-@rights_option("What may be done. Default: as in the profile; on screens opened by URL, read-only.")
-@click.option(
-    "--version",
+_VERSION = click.Option(
+    ["--version"],
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_print_version,
     help="Show the versions of the console and its dependencies, and exit.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(LOG_LEVELS),
-    help="How much the log file contains. Default: as configured.",
+_OF_SCREENS = (
+    Parameter(
+        "log-level",
+        "How much the log file contains. Default: as configured.",
+        click.Choice(LOG_LEVELS),
+    ),
+    Parameter("no-record", "Do not record while the screens are open.", is_flag=True),
+    Parameter(
+        "replay",
+        "Replay a folder of recordings instead of connecting.",
+        click.Path(path_type=Path),
+        metavar="PATH",
+    ),
+    Parameter("at", "Where --replay starts: 03:00, or an ISO time.", metavar="T"),
+    GROUP,
+    FLEET,
 )
-@click.option("--no-record", is_flag=True, help="Do not record while the screens are open.")
-@click.option(
-    "--replay",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Replay a folder of recordings instead of connecting.",
+
+
+@click.group(
+    cls=_Verbs,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    params=[
+        *(one.as_click() for one in CONNECTION),
+        replace(RIGHTS, help=_RIGHTS_OF_SCREENS).as_click(),
+        _VERSION,
+        *(one.as_click() for one in _OF_SCREENS),
+    ],
 )
-@click.option("--at", metavar="T", help="Where --replay starts: 03:00, or an ISO time.")
-@several_options
 @click.pass_context
 def cli(
     context: click.Context,

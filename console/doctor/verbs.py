@@ -20,8 +20,9 @@ from console.errors import ConnectionFailedError, ConsoleError, UsageError
 from console.formats import duration, numbered
 from console.monitor.limits import Severity
 from console.plan import Control, OnProgress, Plan, Progress, Result, single_step
+from console.verbs.command import Params
 from console.verbs.parameters import DURATION, SUBSCRIBER, Parameter, Placement
-from console.verbs.verb import Params, Target, Verb
+from console.verbs.verb import Target, Verb
 
 _BY_NAME = {code.name: code for code in CODES}
 Pair = tuple[str, str]
@@ -218,8 +219,8 @@ def _done(target: Target, verb: str, values: Params, count: int) -> Result:
 
 SILENCE = Verb(
     "silence",
-    _plan_silence,
-    """Silence a finding for a time: it is still shown, with who silenced it and why.
+    make_plan=_plan_silence,
+    help="""Silence a finding for a time: it is still shown, with who silenced it and why.
 
     For one queue or, without NAME, for every one. The silence is stored in the database, for every
     console; doctor, check and metrics do not count the finding. A critical one requires a reason.
@@ -229,7 +230,7 @@ SILENCE = Verb(
       dbq-console silence consumer_stopped orders --for 4h --reason "consumers move"
       dbq-console silence bloat --for 12h
     """,
-    (
+    parameters=(
         _CODE,
         Parameter("for", "How long.", DURATION, default="4h", metavar="T"),
         _REASON,
@@ -240,8 +241,8 @@ SILENCE = Verb(
 
 ACK = Verb(
     "ack",
-    _plan_ack,
-    """Acknowledge a finding, until it ends or worsens, while you work on it.
+    make_plan=_plan_ack,
+    help="""Acknowledge a finding, until it ends or worsens, while you work on it.
 
     For one queue or, without NAME, for each that has it now. It ends as soon as a
     recorder or an operator's screens notice; unsilence ends it earlier.
@@ -251,21 +252,21 @@ ACK = Verb(
       dbq-console ack claims_alive orders --reason "a long import, until noon"
       dbq-console ack limit_reached:depth orders
     """,
-    (_CODE, _REASON),
+    parameters=(_CODE, _REASON),
     confirmed=False,
     any_design=True,
 )
 
 UNSILENCE = Verb(
     "unsilence",
-    _plan_unsilence,
-    """End what silences or acknowledges a finding: for one queue, or without NAME for all.
+    make_plan=_plan_unsilence,
+    help="""End what silences or acknowledges a finding: for one queue, or without NAME for all.
 
     \b
     Examples:
       dbq-console unsilence consumer_stopped orders
     """,
-    (_CODE,),
+    parameters=(_CODE,),
     confirmed=False,
     any_design=True,
 )
@@ -342,7 +343,7 @@ def _repair_and_examine(
 
 DOCTOR = Verb(
     "doctor",
-    _plan_doctor,
+    make_plan=_plan_doctor,
     parameters=(
         Parameter(
             "code",

@@ -19,6 +19,7 @@ from console.tui.findings import QueueKey
 from console.tui.navigation import Navigation
 from console.tui.text import plain
 from console.verbs import all_verbs
+from console.verbs import command as values
 from console.verbs import pipeline as jobs
 from console.verbs.decisions import NOTE
 from console.verbs.queues import ADOPT, INSTALL, SMOKE
@@ -91,6 +92,8 @@ class Command:
     aliases: tuple[str, ...] = ()
     in_palette: bool = False
     """Whether it works without arguments, wherever the cursor is."""
+    form: values.Command | None = None
+    """What its form is of."""
 
 
 def run(ctx: CommandContext, line: str) -> None:
@@ -299,7 +302,9 @@ def _bench(ctx: CommandContext, words: list[str]) -> None:
     ctx.app.open_bench(name, **texts_from_words(BENCH, words[len(named) :]))
 
 
-def _for_new_queue(verb: Verb, method_of: Callable[[Navigation], Callable[..., None]]) -> Handler:
+def _for_new_queue(
+    verb: values.Command, method_of: Callable[[Navigation], Callable[..., None]]
+) -> Handler:
     """An optional connection, then the initial values of the form."""
 
     def do(ctx: CommandContext, words: list[str]) -> None:
@@ -362,6 +367,18 @@ def _without_arguments(method_of: Callable[[Navigation], Callable[[], None]]) ->
     return do
 
 
+def _form(
+    of: values.Command,
+    usage: str,
+    do: Handler,
+    completes: str = "",
+    *,
+    in_palette: bool = False,
+) -> Command:
+    summary = f"the form: {of.summary}"
+    return Command(of.name, usage, summary, do, completes, in_palette=in_palette, form=of)
+
+
 _ELSEWHERE = {"messages", "errors", "waits", "runs", "audit", *TABS}
 """Lists with a screen or a tab of their own."""
 COMMANDS: tuple[Command, ...] = (
@@ -374,18 +391,17 @@ COMMANDS: tuple[Command, ...] = (
     Command("stuck", "[QUEUE]", "its stuck claims, and who holds them", _tab("stuck"), "queue"),
     Command("actions", "[QUEUE] [FILTER...]", "what can be done with it", _actions, "queue"),
     *(
-        Command(
-            verb.name,
+        _form(
+            verb,
             "CODE [QUEUE] ..." if verb.queue_last else "[QUEUE] ...",
-            f"the form: {verb.summary}",
             _verb(verb),
             "" if verb.queue_last else "queue",
         )
         for verb in all_verbs()
         if verb.name not in {"doctor", "note"}
     ),
-    Command("note", "TEXT [QUEUE]", f"the form: {NOTE.summary}", _note, "queue"),
-    Command("smoke", "[QUEUE] ...", SMOKE.summary, _smoke, "queue"),
+    _form(NOTE, "TEXT [QUEUE]", _note, "queue"),
+    _form(SMOKE, "[QUEUE] ...", _smoke, "queue"),
     Command("doctor", "[QUEUE]", "have the doctor examine it now", _doctor, "queue",
             in_palette=True),
     Command(
@@ -399,22 +415,19 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "pipeline", "JOB [QUEUE] ...", f"the form: {', '.join(jobs.BY_NAME)}", _pipeline, "job"
     ),
-    Command(
-        "bench", "[CONNECTION] ...", f"the form: {BENCH.summary}", _bench, "connection",
-        in_palette=True,
-    ),
+    _form(BENCH, "[CONNECTION] ...", _bench, "connection", in_palette=True),
     Command("audit", "[QUEUE | CONNECTION]", "who did what", _audit, "both", in_palette=True),
     *(
         Command(name, "[QUEUE | CONNECTION]", line[:1].lower() + line[1:-1], _list(name), "both")
         for name, line in summaries().items()
         if name not in _ELSEWHERE
     ),
-    Command(
-        "install", "[CONNECTION] [DESIGN NAME] ...", INSTALL.summary,
+    _form(
+        INSTALL, "[CONNECTION] [DESIGN NAME] ...",
         _for_new_queue(INSTALL, lambda app: app.open_install), "connection", in_palette=True,
     ),
-    Command(
-        "adopt", "[CONNECTION] [NAME] ...", ADOPT.summary,
+    _form(
+        ADOPT, "[CONNECTION] [NAME] ...",
         _for_new_queue(ADOPT, lambda app: app.open_adopt), "connection", in_palette=True,
     ),
     Command(

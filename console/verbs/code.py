@@ -4,38 +4,38 @@ from console.actions import adopt, install, maintain, relay, upgrade
 from console.audit import Outcome
 from console.designs import design
 from console.plan import Plan, Result, queue_plan, single_step
-from console.verbs.parameters import Parameter, Placement, WholeNumber
-from console.verbs.verb import Params, Target, Verb, admin
+from console.verbs.command import Params, admin
+from console.verbs.parameters import Parameter, WholeNumber, argument
+from console.verbs.verb import Target, Verb
 
 _SIZE = design("ring").option("size")
 
 
 RESIZE = Verb(
     "resize",
-    lambda target, values: relay.plan(target.database, target.queue, values["size"]),
-    """Give a ring SIZE slots. Live messages keep their order; callers wait while it runs.
+    make_plan=lambda target, values: relay.plan(target.database, target.queue, values["size"]),
+    help="""Give a ring SIZE slots. Live messages keep their order; callers wait while it runs.
 
     \b
     Examples:
       dbq-console resize orders 50000 --dry-run
       dbq-console resize orders 50000 --yes orders
     """,
-    (
-        Parameter(
+    parameters=(
+        argument(
             "size",
             "Slots; live messages keep their order.",
             WholeNumber(_SIZE.minimum, _SIZE.maximum),
-            Placement.ARGUMENT,
-            required=True,
         ),
     ),
-    admin,
+    right=admin,
 )
 
 RELAY = Verb(
     "relay",
-    lambda target, _: relay.plan(target.database, target.queue),
-    """Renumber a ring's live messages, so that orphans, left behind by lost numbers, are popped.
+    make_plan=lambda target, _: relay.plan(target.database, target.queue),
+    help="""\
+    Renumber a ring's live messages, so that orphans, left behind by lost numbers, are popped.
 
     \b
     Examples:
@@ -70,8 +70,8 @@ def _forget(target: Target) -> Result:
 
 MAINTAIN = Verb(
     "maintain",
-    lambda target, _: maintain.plan(target.database, target.queue),
-    """Vacuum, reindex or reorganize where bloat or fragmentation was measured, and say why.
+    make_plan=lambda target, _: maintain.plan(target.database, target.queue),
+    help="""Vacuum, reindex or reorganize where bloat or fragmentation was measured, and say why.
 
     No message moves and callers continue, except for a REBUILD of a Service Broker queue: the plan
     says so. Steps run one at a time; Ctrl-C stops between two.
@@ -85,8 +85,8 @@ MAINTAIN = Verb(
 
 UPGRADE = Verb(
     "upgrade",
-    lambda target, _: upgrade.plan(target.database, target.queue),
-    """Bring a queue's functions, columns, indexes and rights to this console's version.
+    make_plan=lambda target, _: upgrade.plan(target.database, target.queue),
+    help="""Bring a queue's functions, columns, indexes and rights to this console's version.
 
     The plan names what differs, including code modified locally. One transaction, then missing
     indexes and keys one by one; messages are not touched and callers continue.
@@ -103,30 +103,30 @@ UPGRADE = Verb(
 
 UNINSTALL = Verb(
     "uninstall",
-    lambda target, values: install.plan(
+    make_plan=lambda target, values: install.plan(
         target.database,
         target.queue,
         keep_archive=values["keep_archive"],
         with_messages=values["with_messages"],
     ),
-    """Remove a queue with all its objects and the messages in them.
+    help="""Remove a queue with all its objects and the messages in them.
 
     \b
     Examples:
       dbq-console uninstall orders --dry-run
       dbq-console uninstall orders --keep-archive --yes orders
     """,
-    (
+    parameters=(
         Parameter("with-messages", "Even if messages are lost with it.", is_flag=True),
         Parameter("keep-archive", "Leave the archive; it stays listed.", is_flag=True),
     ),
-    admin,
+    right=admin,
 )
 
 FORGET = Verb(
     "forget",
-    _plan_forget,
-    """Take an adopted table out of the catalog. The table itself is left as it is.
+    make_plan=_plan_forget,
+    help="""Take an adopted table out of the catalog. The table itself is left as it is.
 
     \b
     Examples:

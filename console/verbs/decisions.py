@@ -11,8 +11,9 @@ from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.formats import duration, moment, numbered
 from console.plan import Plan, Result, queue_plan, single_step
+from console.verbs.command import Params, admin
 from console.verbs.parameters import DURATION, Parameter, Placement
-from console.verbs.verb import Params, Target, Verb, admin
+from console.verbs.verb import Target, Verb
 
 
 def _is_ring(queue: Queue) -> bool:
@@ -195,8 +196,8 @@ def _note(target: Target, values: Params) -> Result:
 
 PAUSE = Verb(
     "pause",
-    _plan_pause,
-    """Pause a queue: its pops return nothing, without an error, until it is resumed.
+    make_plan=_plan_pause,
+    help="""Pause a queue: its pops return nothing, without an error, until it is resumed.
 
     Pushes continue. Calls in progress finish normally. Its functions are replaced in one
     transaction, and resume restores them byte for byte; upgrade keeps the pause.
@@ -207,7 +208,7 @@ PAUSE = Verb(
       dbq-console pause orders --reason "bad release" --yes orders
       dbq-console pause orders --for 2h --yes orders
     """,
-    (
+    parameters=(
         _REASON,
         Parameter("for", "A pause that lasts longer is a finding; it continues.", DURATION),
         Parameter(
@@ -217,13 +218,13 @@ PAUSE = Verb(
             applies=_is_ring,
         ),
     ),
-    admin,
+    right=admin,
 )
 
 RESUME = Verb(
     "resume",
-    _plan_resume,
-    """End the pause of a queue: its functions are restored as they were.
+    make_plan=_plan_resume,
+    help="""End the pause of a queue: its functions are restored as they were.
 
     \b
     Examples:
@@ -234,8 +235,8 @@ RESUME = Verb(
 
 PROTECT = Verb(
     "protect",
-    _plan_protect,
-    """Protect a queue: every console refuses purge, archive, uninstall and a smaller size.
+    make_plan=_plan_protect,
+    help="""Protect a queue: every console refuses purge, archive, uninstall and a smaller size.
 
     This is stored in the database, until the queue is unprotected. Callers continue.
 
@@ -243,13 +244,13 @@ PROTECT = Verb(
     Examples:
       dbq-console protect orders --reason "evidence of incident 4711" --yes
     """,
-    (_REASON,),
+    parameters=(_REASON,),
 )
 
 UNPROTECT = Verb(
     "unprotect",
-    _plan_unprotect,
-    """End the protection of a queue. Its name must be typed.
+    make_plan=_plan_unprotect,
+    help="""End the protection of a queue. Its name must be typed.
 
     \b
     Examples:
@@ -259,17 +260,8 @@ UNPROTECT = Verb(
 
 NOTE = Verb(
     "note",
-    _plan_note,
-    """Keep a note of what happened outside: a mark on charts, in history, report and --replay.
-
-    Without NAME it is a mark on every queue of the database. It changes nothing else.
-
-    \b
-    Examples:
-      dbq-console note "deployed 1.4"
-      dbq-console note "consumers moved to host b" orders
-    """,
-    (
+    make_plan=_plan_note,
+    parameters=(
         Parameter("text", "What happened.", placement=Placement.BEFORE, required=True),
         Parameter("all", "A mark on every queue of the database.", is_flag=True),
     ),

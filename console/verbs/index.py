@@ -1,5 +1,8 @@
 """Which verbs there are: they can be listed without importing them."""
 
+import pkgutil
+from collections.abc import Sequence
+
 PROGRAM = "dbq-console"
 
 VERBS = {
@@ -35,3 +38,11 @@ VERBS = {
 }
 """Verb -> its module in `console`, and one line on it, without capital and full stop; in the order
 in which operators see them."""
+
+
+def first_lines(package: str, path: Sequence[str]) -> dict[str, str]:
+    """Module -> the first line of its docstring; none is imported."""
+    names = [one.name for one in pkgutil.iter_modules(path)]
+    heads = (pkgutil.get_data(package, f"{name}.py") or b"" for name in names)
+    lines = (head.decode().partition("\n")[0].strip('"') for head in heads)
+    return dict(zip(names, lines, strict=True))

@@ -12,6 +12,7 @@ from console.errors import UsageError
 from console.formats import duration
 from console.plan import Plan
 from console.rights import Rights
+from console.verbs.command import Params
 from console.verbs.parameters import (
     BATCH,
     CANARY,
@@ -27,7 +28,7 @@ from console.verbs.parameters import (
     Parameter,
     WholeNumber,
 )
-from console.verbs.verb import Params, Target, Verb, batching
+from console.verbs.verb import Target, Verb, batching
 
 
 def _has_messages(queue: Queue) -> bool:
@@ -145,8 +146,9 @@ def _of_messages(*parameters: Parameter) -> tuple[Parameter, ...]:
 
 RELEASE = Verb(
     "release",
-    _plan_release,
-    """Return claims of disconnected consumers to the queue: stuck, or bound to an ended session.
+    make_plan=_plan_release,
+    help="""\
+    Return claims of disconnected consumers to the queue: stuck, or bound to an ended session.
 
     The plan says how many owners are alive, who they are and where. A consumer still working on a
     released claim can no longer finish it: complete and fail say so.
@@ -156,7 +158,7 @@ RELEASE = Verb(
       dbq-console release mail --yes
       dbq-console release mail --filter claimed_by=worker-7 --force --yes mail
     """,
-    _of_messages(
+    parameters=_of_messages(
         FILTER,
         SUBSCRIBER,
         Parameter("unknown", "Also claims whose owner is unknown.", is_flag=True),
@@ -169,8 +171,9 @@ RELEASE = Verb(
 
 REQUEUE = Verb(
     "requeue",
-    _plan_requeue,
-    """Return errors to the queue: all, unless a filter says which. Their attempts stay counted.
+    make_plan=_plan_requeue,
+    help="""\
+    Return errors to the queue: all, unless a filter says which. Their attempts stay counted.
 
     --canary requeues 1, waits until it is done or failed, then 10 more, then the rest. One that
     fails, or has no result in time, stops it: exit 4. With --to it does not wait.
@@ -182,7 +185,7 @@ REQUEUE = Verb(
       dbq-console requeue mail --rate 100 --canary --yes mail
       dbq-console requeue mail --to mail-slow --yes
     """,
-    _of_messages(
+    parameters=_of_messages(
         FILTER,
         SUBSCRIBER,
         Parameter("back", "Behind all ready messages, not to their old place.", is_flag=True),
@@ -197,8 +200,9 @@ REQUEUE = Verb(
 
 ARCHIVE = Verb(
     "archive",
-    _plan_archive,
-    """Move finished messages into the archive: done ones; errors in designs that keep no done ones.
+    make_plan=_plan_archive,
+    help="""\
+    Move finished messages into the archive: done ones; errors in designs that keep no done ones.
 
     Never a ready message, whatever its age. With --every it runs until it is stopped.
 
@@ -207,7 +211,7 @@ ARCHIVE = Verb(
       dbq-console archive jobs --older 1h --yes
       dbq-console archive jobs --older 1h --every 5s --hot-above 10000 --yes
     """,
-    (
+    parameters=(
         FILTER,
         SUBSCRIBER,
         Parameter("older", "Short for --filter older=T: 1h, 7d.", DURATION, metavar="T"),
@@ -227,8 +231,8 @@ ARCHIVE = Verb(
 
 PURGE = Verb(
     "purge",
-    _message_plan(_purge),
-    """Move messages of a queue into its archive: all ready or in error, or those that match.
+    make_plan=_message_plan(_purge),
+    help="""Move messages of a queue into its archive: all ready or in error, or those that match.
 
     Never a claimed one. What arrives while it runs stays. restore brings all of it back.
 
@@ -237,7 +241,7 @@ PURGE = Verb(
       dbq-console purge mail --filter older=1d --dry-run
       dbq-console purge mail --filter older=1d --reason 'ticket 4711' --yes mail
     """,
-    (
+    parameters=(
         FILTER,
         REASON,
         Parameter("permanently", "Delete them for good.", is_flag=True),
@@ -245,13 +249,13 @@ PURGE = Verb(
         RATE,
         CANARY,
     ),
-    _purge_right,
+    right=_purge_right,
 )
 
 RESTORE = Verb(
     "restore",
-    _message_plan(_restore),
-    """Bring archived messages back: all that the last purge took, or those that match.
+    make_plan=_message_plan(_restore),
+    help="""Bring archived messages back: all that the last purge took, or those that match.
 
     In the state they had; a claimed one as an error. They keep their ids where the design
     keeps ids and these are free. Designs that delete at pop get them as new pushes, at the end.
@@ -261,7 +265,7 @@ RESTORE = Verb(
       dbq-console restore mail --yes mail
       dbq-console restore mail --action 17 --filter 'error~time-out' --yes
     """,
-    (
+    parameters=(
         FILTER,
         Parameter(
             "action",
@@ -279,8 +283,8 @@ RESTORE = Verb(
 
 RESCHEDULE = Verb(
     "reschedule",
-    _message_plan(_reschedule),
-    """Give messages another due time: all, ready or scheduled, or those that match.
+    make_plan=_message_plan(_reschedule),
+    help="""Give messages another due time: all, ready or scheduled, or those that match.
 
     All of them the same, in whole seconds. What is popped meanwhile is skipped.
 
@@ -289,7 +293,7 @@ RESCHEDULE = Verb(
       dbq-console reschedule timers --filter 'payload.kind=mail' --in 10m --yes
       dbq-console reschedule timers --filter state=ready --at 2026-03-29T08:00Z --yes timers
     """,
-    (
+    parameters=(
         Parameter("at", "When they are due: 2026-03-29T08:00Z.", MOMENT, metavar="T"),
         Parameter("in", "This long from now: 10m, 1h30m.", DURATION, metavar="T"),
         *SELECTION,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -130,7 +131,8 @@ class Parameter:
 
     name: str
     """On the command line, without the dashes."""
-    help: str
+    help: str = ""
+    """Of an argument only a form shows it."""
     type: click.ParamType[Any] = click.STRING
     placement: Placement = Placement.OPTION
     required: bool = False
@@ -199,6 +201,9 @@ class Parameter:
         """The values in its field: several only if the parameter is `multiple`."""
         return words_of(text) if self.multiple else [text]
 
+
+argument = partial(Parameter, placement=Placement.ARGUMENT, required=True)
+"""One that must be given, after the queue's name."""
 
 FILTER = Parameter(
     "filter",

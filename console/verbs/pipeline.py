@@ -7,8 +7,8 @@ import click
 from console.designs import Order
 from console.errors import UsageError
 from console.filters import ARCHIVED
+from console.verbs.command import Command, operator
 from console.verbs.parameters import DURATION, Parameter, WholeNumber
-from console.verbs.verb import Verb
 
 
 class LocationType(click.ParamType[str]):
@@ -65,8 +65,8 @@ _FILTER = Parameter(
     dest="words",
 )
 
-JOBS: tuple[Verb, ...] = (
-    Verb(
+JOBS: tuple[Command, ...] = (
+    Command(
         "archive",
         own_summary="drain its archive into a Delta Lake table",
         parameters=(
@@ -96,8 +96,10 @@ JOBS: tuple[Verb, ...] = (
             _SHARED,
             _MASTER,
         ),
+        right=operator,
+        confirmed=True,
     ),
-    Verb(
+    Command(
         "replay",
         own_summary="push archived messages from a lake again, once each",
         parameters=(
@@ -107,8 +109,10 @@ JOBS: tuple[Verb, ...] = (
             _FILTER,
             _MASTER,
         ),
+        right=operator,
+        confirmed=True,
     ),
-    Verb(
+    Command(
         "verify",
         own_summary="compare logs of its pushes and pops: lost, duplicated, out of order",
         parameters=(
@@ -136,9 +140,8 @@ JOBS: tuple[Verb, ...] = (
             ),
             _MASTER,
         ),
-        confirmed=False,
     ),
-    Verb(
+    Command(
         "expire",
         own_summary="take its old days out of a lake",
         parameters=(
@@ -152,8 +155,10 @@ JOBS: tuple[Verb, ...] = (
                 metavar="T",
             ),
         ),
+        right=operator,
+        confirmed=True,
     ),
-    Verb(
+    Command(
         "erase",
         own_summary="take single messages of it out of a lake",
         parameters=(
@@ -162,8 +167,10 @@ JOBS: tuple[Verb, ...] = (
             Parameter("id", "A message's id; repeatable.", multiple=True, metavar="I", dest="ids"),
             _FILTER,
         ),
+        right=operator,
+        confirmed=True,
     ),
-    Verb(
+    Command(
         "rollup",
         own_summary="summarize recordings by minute, hour and day; forecast the week",
         parameters=(
@@ -189,9 +196,8 @@ JOBS: tuple[Verb, ...] = (
             _SHARED,
             _MASTER,
         ),
-        confirmed=False,
     ),
-    Verb(
+    Command(
         "compact",
         own_summary="merge a lake's small files, remove those that nobody reads",
         parameters=(
@@ -204,8 +210,9 @@ JOBS: tuple[Verb, ...] = (
                 metavar="T",
             ),
         ),
+        confirmed=True,
     ),
-    Verb("lake", own_summary="show what a lake has", parameters=(_LAKE,), confirmed=False),
+    Command("lake", own_summary="show what a lake has", parameters=(_LAKE,)),
 )
 BY_NAME = {job.name: job for job in JOBS}
 ABOUT_A_QUEUE = ("archive", "replay", "verify", "expire", "erase")

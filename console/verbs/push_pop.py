@@ -11,8 +11,9 @@ from console.catalog import Queue
 from console.errors import ConsoleError, UsageError
 from console.formats import numbered
 from console.plan import Control, OnProgress, Plan, Progress, Result, queue_plan, single_step
-from console.verbs.parameters import SUBSCRIBER, WAIT, Parameter, Placement, WholeNumber
-from console.verbs.verb import Params, Target, Verb
+from console.verbs.command import Params
+from console.verbs.parameters import SUBSCRIBER, WAIT, Parameter, Placement, WholeNumber, argument
+from console.verbs.verb import Target, Verb
 
 _SHOWN_IDS = 5
 
@@ -189,15 +190,9 @@ def _push_takes(name: str, queue: Queue) -> bool:
 
 PUSH = Verb(
     "push",
-    _plan_push,
+    make_plan=_plan_push,
     parameters=(
-        Parameter(
-            "payload",
-            "The message.",
-            placement=Placement.ARGUMENT,
-            required=True,
-            metavar="(PAYLOAD | -)",
-        ),
+        argument("payload", "The message.", metavar="(PAYLOAD | -)"),
         WAIT,
         Parameter(
             "due",
@@ -224,7 +219,7 @@ PUSH = Verb(
 
 POP = Verb(
     "pop",
-    _plan_pop,
+    make_plan=_plan_pop,
     parameters=(
         Parameter(
             "file",
@@ -254,15 +249,7 @@ POP = Verb(
     confirmed=False,
 )
 
-_IDS = Parameter(
-    "id",
-    "Of messages that are claimed.",
-    placement=Placement.ARGUMENT,
-    required=True,
-    multiple=True,
-    metavar="ID...",
-    dest="ids",
-)
+_IDS = argument("id", "Of messages that are claimed.", multiple=True, metavar="ID...", dest="ids")
 _ATTEMPTS = Parameter(
     "attempts",
     "Only the claim with this number, as returned by pop, not a later one.",
@@ -272,14 +259,14 @@ _ATTEMPTS = Parameter(
 
 COMPLETE = Verb(
     "complete",
-    partial(_plan_finish, pop.Finish.COMPLETE),
+    make_plan=partial(_plan_finish, pop.Finish.COMPLETE),
     parameters=(_IDS, SUBSCRIBER, _ATTEMPTS),
     confirmed=False,
 )
 
 FAIL = Verb(
     "fail",
-    partial(_plan_finish, pop.Finish.FAIL),
+    make_plan=partial(_plan_finish, pop.Finish.FAIL),
     parameters=(
         _IDS,
         Parameter("error", "The error text.", metavar="TEXT", required=True),

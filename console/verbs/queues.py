@@ -18,8 +18,8 @@ from console.engines import Database, Product
 from console.errors import UsageError
 from console.formats import numbered
 from console.plan import Control, OnProgress, Plan, Result, single_step
-from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import Params, Verb, admin
+from console.verbs.command import Command, Params, admin
+from console.verbs.parameters import Parameter, argument
 
 
 def complete_designs(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -185,31 +185,12 @@ def queue_identity(queue: Queue) -> dict[str, object]:
     return {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
 
 
-INSTALL = Verb(
+INSTALL = Command(
     "install",
     own_summary="install a queue",
-    help="""Install a queue of DESIGN named NAME, in one transaction.
-
-    \b
-    Examples:
-      dbq-console install ring orders --option size=20000 --url URL
-      dbq-console install ring films --option content=apart --url URL
-      dbq-console install fifo mail --option order=strict --print --engine postgresql
-    """,
     parameters=(
-        Parameter(
-            "design",
-            "How it stores its messages.",
-            placement=Placement.ARGUMENT,
-            required=True,
-            complete=complete_designs,
-        ),
-        Parameter(
-            "name",
-            "any name; taken whole, never split at dots",
-            placement=Placement.ARGUMENT,
-            required=True,
-        ),
+        argument("design", "How it stores its messages.", complete=complete_designs),
+        argument("name", "any name; taken whole, never split at dots"),
         Parameter(
             "option",
             "An option of the design.",
@@ -221,33 +202,13 @@ INSTALL = Verb(
         Parameter("engine", "With --print: the engine to write for.", metavar="E"),
     ),
     right=admin,
-    confirmed=False,
 )
 
-ADOPT = Verb(
+ADOPT = Command(
     "adopt",
     own_summary="adopt an existing table",
-    help="""Record an existing table as a queue, for monitoring and for verbs.
-
-    With --design, the table NAME, whoever made it. Roles: id pushed_at due_at claimed_at claimed_by
-    status error attempts payload done_at; for a ring also slot reference_count push_sequence
-    pop_sequence size. Figures that need a missing role are shown as `?`.
-
-    With --preset, a library's table, under a NAME of your choice: all that is in it, or one --queue
-    of it (pgqueuer: an entrypoint; graphile-worker: a task; pgmq: a queue, by default NAME).
-    `discover` lists them; a preset of your own must be trusted (`preset trust`).
-
-    \b
-    Examples:
-      dbq-console adopt mails --design fifo --map id=mail_id --map payload=body
-      dbq-console adopt jobs --design claim --map id=job_id --map claimed_at=started \\
-        --map payload=body --map pushed_at=created
-      dbq-console adopt jobs --preset procrastinate
-      dbq-console adopt mails --preset pgqueuer --queue send_mail
-      dbq-console adopt orders --preset pgmq
-    """,
     parameters=(
-        Parameter("name", "What it is called.", placement=Placement.ARGUMENT, required=True),
+        argument("name", "What it is called."),
         Parameter(
             "design",
             "The design that the table NAME follows.",
@@ -275,24 +236,11 @@ ADOPT = Verb(
         ),
     ),
     right=admin,
-    confirmed=False,
 )
 
-SMOKE = Verb(
+SMOKE = Command(
     "smoke",
-    own_summary="test its design",
-    help="""Test a queue's design on a scratch queue with its options, checking every message.
-
-    The queue itself is not touched. --live does use it, if it is drained: each message is pushed
-    and popped in one transaction, so that no consumer sees it. Exit 1: a guarantee of the design
-    is broken.
-
-    \b
-    Examples:
-      dbq-console smoke orders
-      dbq-console smoke orders --live
-      dbq-console smoke --design ring
-    """,
+    own_summary="test its design on a scratch queue",
     parameters=(
         Parameter(
             "design",
@@ -303,5 +251,4 @@ SMOKE = Verb(
         Parameter("live", "On the queue itself, only if it is drained.", is_flag=True),
     ),
     right=admin,
-    confirmed=False,
 )

@@ -3,8 +3,9 @@
 from console.actions import end_session as ending
 from console.errors import UsageError
 from console.plan import Plan
+from console.verbs.command import Params
 from console.verbs.parameters import DURATION, Parameter, Placement
-from console.verbs.verb import Params, Target, Verb
+from console.verbs.verb import Target, Verb
 
 
 def _plan(target: Target, values: Params) -> Plan:
@@ -26,8 +27,9 @@ def _no_session(target: Target) -> UsageError:
 
 END_SESSION = Verb(
     "end-session",
-    _plan,
-    """Terminate a SESSION that holds rows of a queue; roll back a prepared transaction by name.
+    make_plan=_plan,
+    help="""\
+    Terminate a SESSION that holds rows of a queue; roll back a prepared transaction by name.
 
     The plan says who it is, what it holds and who waits for it. Its transaction is rolled back,
     so its rows come back. It is skipped if it is in another transaction by then.
@@ -37,7 +39,7 @@ END_SESSION = Verb(
       dbq-console end-session mail 4711 --dry-run
       dbq-console end-session mail 4711 --yes
     """,
-    (
+    parameters=(
         Parameter(
             "session",
             "Its id, or a prepared transaction's name; empty: list who holds rows.",

@@ -11,8 +11,9 @@ from console.actions import subscribe as subscribing
 from console.audit import Outcome
 from console.formats import numbered
 from console.plan import FOR_CALLERS, Plan, Result, queue_plan, waiting_step
-from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import Params, Target, Verb, admin
+from console.verbs.command import Params, admin
+from console.verbs.parameters import Parameter, argument
+from console.verbs.verb import Target, Verb
 
 _WAITS = "  its callers wait for a moment; it begins once none of them has an open transaction"
 
@@ -123,12 +124,12 @@ def _planned(
     )
 
 
-_SUBSCRIBER = Parameter("subscriber", "Its name.", placement=Placement.ARGUMENT, required=True)
+_SUBSCRIBER = argument("subscriber", "Its name.")
 
 SUBSCRIBE = Verb(
     "subscribe",
-    _plan_subscribe,
-    """Add a subscriber to a ring that has some: it gets every message once, as the others do.
+    make_plan=_plan_subscribe,
+    help="""Add a subscriber to a ring that has some: it gets every message once, as the others do.
 
     It begins at a number that is proven to be past every push in flight, or at the oldest message
     that the ring still holds.
@@ -138,7 +139,7 @@ SUBSCRIBE = Verb(
       dbq-console subscribe events audit --dry-run
       dbq-console subscribe events audit --from oldest --yes events
     """,
-    (
+    parameters=(
         _SUBSCRIBER,
         Parameter(
             "from",
@@ -147,13 +148,13 @@ SUBSCRIBE = Verb(
             default="now",
         ),
     ),
-    admin,
+    right=admin,
 )
 
 UNSUBSCRIBE = Verb(
     "unsubscribe",
-    _plan_unsubscribe,
-    """Remove a subscriber of a ring: nothing waits for it any more.
+    make_plan=_plan_unsubscribe,
+    help="""Remove a subscriber of a ring: nothing waits for it any more.
 
     What it has not popped is counted and dropped; to keep it in the archive, skip first.
 
@@ -162,14 +163,15 @@ UNSUBSCRIBE = Verb(
       dbq-console unsubscribe events audit --dry-run
       dbq-console unsubscribe events audit --yes events
     """,
-    (_SUBSCRIBER,),
-    admin,
+    parameters=(_SUBSCRIBER,),
+    right=admin,
 )
 
 SKIP = Verb(
     "skip",
-    _plan_skip,
-    """Skip what a subscriber of a ring has not popped: it is archived, and its slots become free.
+    make_plan=_plan_skip,
+    help="""\
+    Skip what a subscriber of a ring has not popped: it is archived, and its slots become free.
 
     For one that has lost its consumers and fills the ring. The others pop the same messages as
     before.
@@ -179,7 +181,7 @@ SKIP = Verb(
       dbq-console skip events audit --to older=1h --dry-run
       dbq-console skip events audit --to now --yes events
     """,
-    (
+    parameters=(
         _SUBSCRIBER,
         Parameter(
             "to",
@@ -188,5 +190,5 @@ SKIP = Verb(
             metavar="WHERE",
         ),
     ),
-    admin,
+    right=admin,
 )

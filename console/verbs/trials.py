@@ -1,7 +1,6 @@
-"""The verbs bench and prove, which use scratch queues of their own."""
+"""Bench, which uses scratch queues of its own."""
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,8 +8,8 @@ import click
 from console.bench.call_log import SMALLEST
 from console.bench.candidate import ROOM, Load
 from console.errors import UsageError
+from console.verbs.command import Command, Params, admin
 from console.verbs.parameters import Parameter, TextType, WholeNumber
-from console.verbs.verb import Params, Verb, admin
 
 if TYPE_CHECKING:
     from console.actions.bench import BenchRequest
@@ -45,22 +44,9 @@ class Seconds(click.FloatRange):
 
 _CLIENTS = WholeNumber(1, 1000)
 
-BENCH = Verb(
+BENCH = Command(
     "bench",
     own_summary="how fast each design is here, every message checked",
-    help="""\
-    Measure how fast each design is here, on scratch queues, checking every message.
-
-    Without a connection it starts an embedded server (extra [demo]) with durable commits. Designs
-    take turns, round by round; figures are medians. Peers are other queues in tables (extra
-    [bench]). Exit 1: a message was lost, doubled or damaged.
-
-    \b
-    Examples:
-      dbq-console bench
-      dbq-console bench --designs ring,fifo --batch 1,10,100 --json
-      dbq-console bench --designs all --url postgresql+psycopg://me@host/database
-    """,
     parameters=(
         Parameter(
             "designs",
@@ -93,31 +79,25 @@ BENCH = Verb(
         ),
     ),
     right=admin,
-    confirmed=False,
 )
 
-COMMAND = replace(
-    BENCH,
-    parameters=(
-        *BENCH.parameters,
-        Parameter(
-            "room",
-            "Producers wait while this many messages are in the queue; 0: only where a ring is "
-            "full.",
-            WholeNumber(0),
-            default=str(Load.room),
-        ),
-        Parameter(
-            "with-console", "Each round also with the console sampling it at 1 Hz.", is_flag=True
-        ),
-        Parameter("floor", "Also single-row updates by key.", is_flag=True),
-        Parameter(
-            "against-pgbench", "The floor also with pgbench, by the same statement.", is_flag=True
-        ),
-        Parameter("report", "Write a chart: FILE.svg.", click.Path(dir_okay=False), metavar="FILE"),
+MORE_OF_BENCH = (
+    Parameter(
+        "room",
+        "Producers wait while this many messages are in the queue; 0: only where a ring is full.",
+        WholeNumber(0),
+        default=str(Load.room),
     ),
+    Parameter(
+        "with-console", "Each round also with the console sampling it at 1 Hz.", is_flag=True
+    ),
+    Parameter("floor", "Also single-row updates by key.", is_flag=True),
+    Parameter(
+        "against-pgbench", "The floor also with pgbench, by the same statement.", is_flag=True
+    ),
+    Parameter("report", "Write a chart: FILE.svg.", click.Path(dir_okay=False), metavar="FILE"),
 )
-"""Bench on the command line, which has more options."""
+"""Options that only its command line has."""
 
 
 def bench_request(values: Params) -> tuple["BenchRequest", Load]:
@@ -140,34 +120,3 @@ def bench_request(values: Params) -> tuple["BenchRequest", Load]:
     subscribers = values["subscribers"] or 0
     designs, peers = values["designs"], values["peers"]
     return BenchRequest(designs, peers, batches, sizes, floor, subscribers), load
-
-
-PROVE = Verb(
-    "prove",
-    own_summary="what the console claims of each design, proven on this server",
-    help="""\
-    Prove every claim about each design on this server; prints a Markdown report.
-
-    It uses its own scratch queues, dropped at the end: installation, order, rollback, killed
-    sessions, isolation, full and empty, purge and restore, the doctor's findings and repairs, the
-    rights of the three roles, and what an engine's manual leaves open. It takes 5 minutes at most;
-    the next run drops what a killed one left. Each line is proven, failed, or not applicable (and
-    why). Exit 1: something failed or was not reached in time.
-
-    \b
-    Examples:
-      dbq-console prove --url mssql+pyodbc://me@host/database --output proof.md
-      dbq-console prove --profile test --designs ring,fifo:order=strict
-      dbq-console prove --url postgresql+psycopg://me@host/database --json
-    """,
-    parameters=(
-        Parameter(
-            "designs", "All, or some: ring,fifo:order=strict.", default="all", metavar="all|D,D"
-        ),
-        Parameter(
-            "output", "Write the report to FILE.", click.Path(dir_okay=False), metavar="FILE"
-        ),
-    ),
-    right=admin,
-    confirmed=False,
-)

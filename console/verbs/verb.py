@@ -26,12 +26,11 @@ from console.monitor.message import Masks
 from console.monitor.scan_query import MessageSource
 from console.plan import Plan
 from console.rights import Rights
-from console.verbs.index import PROGRAM, VERBS
+from console.verbs.command import Command, Params, operator
+from console.verbs.index import PROGRAM
 from console.verbs.parameters import FILTER_TYPE, Parameter, Placement
 
 P = ParamSpec("P")
-Params = Mapping[str, Any]
-"""Parameter name with `_` for `-` -> its converted value."""
 OnCount = Callable[[int], None]
 """Gets the messages counted so far, while a plan is made."""
 
@@ -97,42 +96,20 @@ def batching(values: Params) -> Batching:
     )
 
 
-def operator(_: Params) -> Rights:
-    """The right that most verbs need."""
-    return Rights.OPERATOR
-
-
-def admin(_: Params) -> Rights:
-    """The right that verbs on tables and code need."""
-    return Rights.ADMIN
-
-
 @dataclass(frozen=True)
-class Verb:
-    """One thing that an operator can do with a queue."""
+class Verb(Command):
+    """One thing that an operator can do with a queue, once it is planned."""
 
-    name: str
-    make_plan: Callable[[Target, Params], Plan] | None = None
-    """Only reads the database. None: it runs in a screen or a process of its own."""
-    help: str = ""
-    """What the summary does not say, and examples."""
-    parameters: tuple[Parameter, ...] = ()
+    make_plan: Callable[[Target, Params], Plan] = field(kw_only=True)
+    """Only reads the database."""
     right: Callable[[Params], Rights] = operator
     confirmed: bool = True
-    """Whether the command line requires `--yes`."""
     fixed: tuple[str, ...] = ()
     """Options that it always has on the command line."""
     for_all: bool = False
     """Whether the command line has `--all`, for every queue that is not adopted."""
     any_design: bool = False
     """Whether it is also for a queue whose design this console does not know."""
-    own_summary: str = ""
-    """One line, as `VERBS` has it, of a verb that is not there."""
-
-    @property
-    def summary(self) -> str:
-        """One line, without capital and full stop."""
-        return self.own_summary or VERBS[self.name][1]
 
     @property
     def queue_last(self) -> bool:
@@ -144,8 +121,6 @@ class Verb:
 
     def plan(self, target: Target, values: Params) -> Plan:
         """What it would do. Only reads the database. ConsoleError where it is not allowed."""
-        if self.make_plan is None:
-            raise UsageError(f"{self.name} cannot be planned here.")
         right = self.right(values)
         if target.rights < right:
             raise RefusedError(
@@ -174,7 +149,7 @@ class Verb:
 FILTERS = "filter"
 
 
-def values_from_texts(verb: Verb, texts: Mapping[str, str]) -> dict[str, Any]:
+def values_from_texts(verb: Command, texts: Mapping[str, str]) -> dict[str, Any]:
     """UsageError."""
     command = _command(verb, required=None)
     try:
@@ -185,7 +160,7 @@ def values_from_texts(verb: Verb, texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def texts_from_words(
-    verb: Verb, words: Sequence[str], saved: Words | None = None
+    verb: Command, words: Sequence[str], saved: Words | None = None
 ) -> dict[str, str]:
     """The parameters in a `:` line, checked; a filter needs no `--filter` there. UsageError.
 
@@ -210,7 +185,7 @@ def texts_from_words(
     return {one.name: _text(one, raw[one.key]) for one in given}
 
 
-def _with_filter_options(verb: Verb, words: Sequence[str]) -> list[str]:
+def _with_filter_options(verb: Command, words: Sequence[str]) -> list[str]:
     """The words with `--filter` before each bare filter that is not an option's value."""
     types = [one.type for one in verb.parameters if one.name == FILTERS]
     valued_options = {f"--{one.name}" for one in verb.parameters if not one.is_flag}
@@ -243,7 +218,7 @@ def _text(parameter: Parameter, raw: Any) -> str:
     return line_of(raw) if parameter.multiple else str(raw)
 
 
-def _command(verb: Verb, *, required: bool | None) -> click.Command:
+def _command(verb: Command, *, required: bool | None) -> click.Command:
     parameters = [one.as_click(required=required) for one in verb.parameters]
     return click.Command(verb.name, params=parameters, add_help_option=False)
 
@@ -262,7 +237,7 @@ def _words_of(parameters: Sequence[Parameter], texts: Mapping[str, str]) -> list
     return [*options, "--", *arguments]
 
 
-def words_from_texts(verb: Verb, texts: Mapping[str, str]) -> list[str]:
+def words_from_texts(verb: Command, texts: Mapping[str, str]) -> list[str]:
     """The verb's arguments and options on the command line."""
     found = _words_of(verb.parameters, texts)
     end = found.index("--")

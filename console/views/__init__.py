@@ -4,9 +4,10 @@ Its first line is the first sentence of the list's help, so that the list of ver
 none of them.
 """
 
-import pkgutil
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from console.verbs.index import first_lines
 
 if TYPE_CHECKING:
     from console.views.view import View
@@ -14,10 +15,8 @@ if TYPE_CHECKING:
 
 def summaries() -> dict[str, str]:
     """List -> the first sentence of its help."""
-    names = [one.name for one in pkgutil.iter_modules(__path__) if one.name != "view"]
-    heads = (pkgutil.get_data(__name__, f"{name}.py") or b"" for name in names)
-    lines = (head.decode().partition("\n")[0].strip('"') for head in heads)
-    return {name.replace("_", "-"): line for name, line in zip(names, lines, strict=True)}
+    lines = first_lines(__name__, __path__)
+    return {name.replace("_", "-"): line for name, line in lines.items() if name != "view"}
 
 
 def get_view(name: str) -> "View[Any, Any]":

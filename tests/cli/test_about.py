@@ -19,8 +19,10 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 from sqlalchemy import make_url
 
+from console.cli.about import _commit
+from console.cli.commands.completion import SHELLS
+from console.cli.commands.help import complete_topics, rendered
 from console.cli.logs import LogFile, error_text, logging_to_file
-from console.cli.topics import SHELLS, _commit, complete_topics, rendered
 from console.cli.verbs import cli
 from console.designs import DESIGNS
 from console.doctor.checks import CODES

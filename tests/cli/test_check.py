@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import make_url
 
-from console.cli.check import Checked, CheckedFigure
+from console.cli.commands.check import Checked, CheckedFigure
 from console.doctor.checks import CODES
 from console.figures import LIMITS as CONFIGURED
 from console.monitor.limits import Limits, Severity

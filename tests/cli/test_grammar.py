@@ -10,6 +10,7 @@ import click
 import pytest
 from sqlalchemy import make_url
 
+from console.cli.command import CallCommand
 from console.cli.verbs import cli
 from console.designs import DESIGNS
 from tests.cli.calls import Console, call, command
@@ -18,7 +19,9 @@ from tests.cli.verbs import (
     FAIL_UNLESS_READ_ONLY,
     OF_A_QUEUE,
     PASSWORD,
+    READING,
     UNREACHABLE,
+    WRITING,
     of_queue,
     refused,
     verbs,
@@ -39,6 +42,33 @@ def test_every_verb_takes_the_common_options() -> None:
     assert {"--url", "--profile", "--rights"} | screens | {"--log-level"} == {
         option for parameter in cli.params for option in parameter.opts
     }
+
+
+def test_every_default_is_a_value_of_its_type() -> None:
+    for _, verb in verbs():
+        context = click.Context(verb)
+        for parameter in verb.params:
+            if isinstance(parameter.default, str):
+                parameter.type_cast_value(context, parameter.default)
+
+
+def test_the_value_of_a_command_has_its_right() -> None:
+    of_options = {
+        "messages q --reveal --filter id=1": "operator",
+        "messages q --payload": "read-only",
+        "messages q --export f.csv": "read-only",
+        "messages q --export f.csv --payload-bytes 9": "operator",
+        "discover --adopt": "admin",
+        "pipeline verify q": "read-only",
+    }
+    commands = dict(verbs())
+    for words, right in {**dict.fromkeys(READING, "read-only"), **WRITING, **of_options}.items():
+        first, second = (*words.split(), "")[:2]
+        name = f"{first} {second}" if f"{first} {second}" in commands else first
+        command = commands[name]
+        assert isinstance(command, CallCommand)
+        with command.make_context(name, words.removeprefix(name).split()) as context:
+            assert (words, command.of.right(context.params).word) == (words, right)
 
 
 def test_only_verbs_that_ask_for_confirmation_take_yes() -> None:

@@ -123,6 +123,7 @@ def test_history_without_recordings_imports_no_driver_and_no_arrow(
 def test_the_list_of_verbs_has_the_summary_of_each_verb() -> None:
     for name, listed in cli.commands.items():
         line = listed.get_short_help_str(limit=1_000)
+        assert command(name).name == name
         verb = get_verb(name) if name in VERBS else None
         if command(name).help != getattr(verb, "help", None):
             assert line == command(name).get_short_help_str(limit=1_000)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.engine import Engine
 
 from console import sql
-from console.cli.statements import VERBS
+from console.cli.commands.sql import VERBS
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
 from tests.servers import connect

@@ -94,6 +94,12 @@ def test_a_verb_can_be_added(copy: Copy, database_url: str) -> None:
     ]
 
 
+def test_a_command_about_no_queue_can_be_added(copy: Copy) -> None:
+    copy.add(OWN / "engines.py", "console/cli/commands/engines.py")
+    copy.use("use_engines")
+    assert copy.touched == ["console/cli/commands/engines.py"]
+
+
 def test_a_list_can_be_added(copy: Copy, database_url: str) -> None:
     copy.add(OWN / "sizes.py", "console/views/sizes.py")
     copy.add(OWN / "sizes.sql", f"{QUERIES}/sizes.sql")

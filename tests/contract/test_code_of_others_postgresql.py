@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from console.cli.queues import role_script
+from console.cli.commands.roles import role_script
 from console.engines import PRODUCTS
 from console.engines.embedded import EmbeddedServer
 from tests.cli.calls import Answer, Console

@@ -13,7 +13,7 @@ from console import audit, object_names, sql
 from console.actions.adopt import adopt
 from console.actions.upgrade import differences, upgrade
 from console.catalog import look_up, queues
-from console.cli.queues import role_script
+from console.cli.commands.roles import role_script
 from console.designs import DESIGNS
 from console.engines import PRODUCTS, Database, open_database
 from console.engines.embedded import EmbeddedServer

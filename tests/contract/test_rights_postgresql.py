@@ -14,7 +14,7 @@ from console.actions.install import uninstall
 from console.actions.restore import Restore
 from console.audit import Outcome
 from console.catalog import Queue
-from console.cli.queues import role_script
+from console.cli.commands.roles import role_script
 from console.clock import utc
 from console.designs import design
 from console.engines import PRODUCTS, Database, open_database

@@ -279,10 +279,12 @@ def test_a_command_line_that_cannot_be_parsed_is_recorded_by_its_launcher(root: 
 _WAITING = """
 import signal, sys
 from console.cli import main
-from console.cli.pipeline import pipeline
+from console.cli.commands.pipeline import COMMAND as pipeline
+from console.cli.command import as_command
 from console.cli.pipeline_progress import RecordedJob
-def wait(): print("at it", flush=True) or signal.pause()
-pipeline.add_command(RecordedJob("wait", callback=wait))
+from console.verbs.command import Command
+def wait(_): print("at it", flush=True) or signal.pause()
+pipeline.add_command(as_command(Command("wait", wait), kind=RecordedJob))
 sys.argv[1:] = ["pipeline", "wait"]
 main()
 """

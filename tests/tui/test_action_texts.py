@@ -16,7 +16,8 @@ from console.actions.availability import unavailable
 from console.actions.pop import pop_many
 from console.audit import Ledger, Outcome
 from console.catalog import Queue
-from console.cli.context import BARE_YES, Call
+from console.cli.command import BARE_YES
+from console.cli.context import Call
 from console.designs import DESIGNS, design
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError

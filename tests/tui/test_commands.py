@@ -179,6 +179,9 @@ def test_a_command_line_is_completed() -> None:
         "pipeline archive ma": ["pipeline archive mail"],
         "release mail --unk": ["release mail --unknown"],
         "q mail state=e": ["q mail state=error"],
+        "pipeline archive mail --ol": ["pipeline archive mail --older"],
+        "complete mail state": [],
+        "doctor mail --": [],
         "waits ": ["waits prod"],
         "nothing ": [],
     }

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.cli import doctor as command_line
+from console.cli.commands import doctor as command_line
 from console.doctor.checks import CODES
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.doctor.recording import findings as recorded

@@ -16,8 +16,9 @@ from console.plan import Control, OnProgress, Plan, Result, single_step
 from console.rights import Rights
 from console.verbs import get_verb
 from console.verbs import verb as verb_module
+from console.verbs.command import Params
 from console.verbs.index import VERBS
-from console.verbs.verb import Params, Target
+from console.verbs.verb import Target
 
 SECONDS = 120.0
 

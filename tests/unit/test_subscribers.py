@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from console.cli.check import check
+from console.cli.commands.check import check
 from console.metrics.exporter import ConnectionState, families
 from console.monitor.limits import DEFAULTS, judge
 from console.monitor.recording import segments

@@ -33,13 +33,12 @@ from console.tui.context import Closable
 from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import QueueKey
 from console.tui.text import Paragraph, describe_error, plain, style_of
-from console.verbs import get_verb
-from console.verbs.index import VERBS
-from console.verbs.parameters import Placement
+from console.verbs import all_verbs
+from console.verbs import command as values
+from console.verbs.parameters import FILTER, Placement
 from console.verbs.pipeline import ABOUT_A_QUEUE
 from console.verbs.pipeline import BY_NAME as JOBS
-from console.verbs.queues import ADOPT, INSTALL, SMOKE
-from console.verbs.trials import BENCH
+from console.verbs.queues import SMOKE
 
 Entry = tuple[str, str, str]
 """Name, help, command line."""
@@ -113,15 +112,14 @@ def _of_the_queue(ctx: CommandContext) -> Iterator[Entry]:
     name = commands.quoted(f"{key[0]}/{key[1]}.{key[2]}")
     shown = plain(key[2])
     for verb in _verbs(ctx):
-        summary = get_verb(verb).summary if verb in VERBS else commands.BY_NAME[verb].summary
-        yield f"{verb} {shown}", summary, f"{verb} {name}"
-    for verb in ABOUT_A_QUEUE:
-        yield f"pipeline {verb} {shown}", JOBS[verb].summary, f"pipeline {verb} {name}"
+        yield f"{verb.name} {shown}", verb.summary, f"{verb.name} {name}"
+    for job in ABOUT_A_QUEUE:
+        yield f"pipeline {job} {shown}", JOBS[job].summary, f"pipeline {job} {name}"
     for other in ("messages", "errors", "audit"):
         yield f"{other} {shown}", commands.BY_NAME[other].summary, f"{other} {name}"
 
 
-def _verbs(ctx: CommandContext) -> list[str]:
+def _verbs(ctx: CommandContext) -> list[values.Command]:
     """Those of its design, with any option; the form says why one is not available."""
     now = ctx.context.clock.monotonic()
     view = None if ctx.key is None else ctx.context.store.queue(ctx.key, now)
@@ -133,11 +131,7 @@ def _verbs(ctx: CommandContext) -> list[str]:
         *(v for verbs in design.option_verbs.values() for v in verbs),
         *ANY_QUEUE_VERBS,
     }
-    return [verb for verb in (*VERBS, "smoke") if verb in known]
-
-
-_OTHERS = {verb.name: verb for verb in (BENCH, INSTALL, ADOPT, SMOKE)}
-"""Verbs with screens of their own."""
+    return [verb for verb in (*all_verbs(), SMOKE) if verb.name in known]
 
 
 def completions(ctx: CommandContext, line: str) -> list[str]:
@@ -163,17 +157,15 @@ def _next_words(ctx: CommandContext, command: Command, before: Sequence[str]) ->
         yield from TABS
     if command.completes == "job" and len(before) == 2 and before[1] in ABOUT_A_QUEUE:
         yield from _unambiguous(ctx.keys)
-    verb = _OTHERS.get(command.name) or (get_verb(command.name) if command.name in VERBS else None)
-    takes_filters = command.name in {"messages", "actions"} or (
-        command.name in VERBS and any(one.multiple for one in get_verb(command.name).parameters)
-    )
+    form = JOBS.get(before[1]) if command.completes == "job" and before[1:] else command.form
+    parameters = () if form is None else form.parameters
+    takes_filters = command.name in {"messages", "actions"} or FILTER in parameters
     if takes_filters and before:
         yield from ("state=ready", "state=claimed", "state=error", "state=done")
         yield from (re.split("(?<=[=~.])", one)[0] for one in filtering.FORMS)
         yield from (f"{MARK}{name}" for name in ctx.filters)
-    if verb is not None:
-        options = (one for one in verb.parameters if one.placement is Placement.OPTION)
-        yield from (f"--{one.name}" for one in options)
+    options = (one for one in parameters if one.placement is Placement.OPTION)
+    yield from (f"--{one.name}" for one in options)
 
 
 def _arguments(ctx: CommandContext, what: str) -> Iterator[str]:

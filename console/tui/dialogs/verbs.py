@@ -16,7 +16,6 @@ from console.actions.availability import unavailable
 from console.catalog import Queue, look_up
 from console.errors import ConsoleError
 from console.monitor import filters
-from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import Dialog, Menu
 from console.tui.findings import QueueKey
@@ -26,6 +25,7 @@ from console.tui.text import TextView, describe_error, plain
 from console.tui.views import QueueView
 from console.verbs import all_verbs
 from console.verbs import pipeline as jobs
+from console.verbs.queues import SMOKE
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,6 @@ class VerbChoice:
     summary: str
     why_not: str = ""
 
-
-_SMOKE = ("smoke", "test its design on a scratch queue")
-"""A verb with a screen of its own."""
 
 ON_THE_LAKE = {"to lake": "archive", "from lake": "replay", "verify log": "verify"}
 """Name in this list -> pipeline job."""
@@ -57,13 +54,11 @@ def choices(queue: Queue, conn: OpenConnection, stale: str = "") -> tuple[VerbCh
 
 def _every(queue: Queue, conn: OpenConnection, stale: str) -> Iterator[VerbChoice]:
     # Silences belong to a finding: its dialog has keys for them.
-    of_queue = all_verbs()
-    named = [(verb.name, verb.summary, verb.right({})) for verb in of_queue]
-    for verb, summary, wanted in (*named, (*_SMOKE, Rights.ADMIN)):
-        why = unavailable(queue, verb) or why_not_allowed(conn, wanted)
-        yield VerbChoice(verb, summary, why or stale)
-    for name, verb in ON_THE_LAKE.items():
-        why = why_not_allowed(conn, Rights.OPERATOR) if jobs.BY_NAME[verb].confirmed else ""
+    for verb in (*all_verbs(), SMOKE):
+        why = unavailable(queue, verb.name) or why_not_allowed(conn, verb.right({}))
+        yield VerbChoice(verb.name, verb.summary, why or stale)
+    for name, job in ON_THE_LAKE.items():
+        why = why_not_allowed(conn, jobs.BY_NAME[job].right({}))
         yield VerbChoice(name, _LAKE_SUMMARIES[name], why or stale)
 
 
@@ -167,7 +162,7 @@ class VerbsDialog(Dialog[None]):
         if not self.close():
             return
         verb = event.option.id or ""
-        if verb == "smoke":
+        if verb == SMOKE.name:
             self._app_context.navigator.open_smoke(self._key)
         elif verb in ON_THE_LAKE:
             self._app_context.navigator.open_pipeline(ON_THE_LAKE[verb], self._key)

@@ -21,9 +21,9 @@ from console.tui.open_connection import OpenConnection, why_not_allowed
 from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import TextView, sentence
 from console.tui.widgets.plan_pane import PlanPane
+from console.verbs.command import Command
 from console.verbs.parameters import Parameter
 from console.verbs.pipeline import ABOUT_A_QUEUE, BY_NAME, QUEUE_AS_OPTION
-from console.verbs.verb import Verb
 
 _LOGIN = re.compile(r"://[^/\s]*:[^\s]*@")
 
@@ -110,7 +110,7 @@ def equivalent_command(
     return launch.command_line(words)
 
 
-def _options(verb: Verb, texts: Mapping[str, str]) -> list[str]:
+def _options(verb: Command, texts: Mapping[str, str]) -> list[str]:
     words = []
     for one in verb.parameters:
         text = texts.get(one.name, "").strip()

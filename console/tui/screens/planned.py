@@ -24,6 +24,7 @@ from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import TextView, plain
 from console.tui.widgets.plan_pane import PlanPane, ProgressView
 from console.verbs import get_verb
+from console.verbs.command import Command
 from console.verbs.verb import Target, Verb, equivalent_command, values_from_texts
 
 
@@ -48,7 +49,7 @@ class PlannedScreen(FormScreen):
         "copy": frozenset({Stage.RESULT}),
     }
     AGAIN_HINT: ClassVar[str] = "a: plan again, for what is left   "
-    verb: Verb
+    verb: Command
     planned: Plan | None = None
 
     def compose_progress(self) -> ComposeResult:
@@ -173,6 +174,8 @@ def _on_finished(app: App[None], context: Context) -> Callable[[ActionRun], None
 
 class ActionScreen(PlannedScreen):
     """A verb for one queue; its fields depend on the queue's design."""
+
+    verb: Verb
 
     def __init__(
         self,

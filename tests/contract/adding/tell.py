@@ -3,8 +3,9 @@
 from console import audit
 from console.audit import Outcome
 from console.plan import Plan, Result, queue_plan, single_step
-from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import Params, Target, Verb
+from console.verbs.command import Params
+from console.verbs.parameters import argument
+from console.verbs.verb import Target, Verb
 
 
 def _plan(target: Target, values: Params) -> Plan:
@@ -21,12 +22,12 @@ def _plan(target: Target, values: Params) -> Plan:
 
 TELL = Verb(
     "tell",
-    _plan,
-    """Leave a WORD about a queue.
+    make_plan=_plan,
+    help="""Leave a WORD about a queue.
 
     \b
     Examples:
       dbq-console tell orders moved --yes
     """,
-    (Parameter("word", "What to leave.", placement=Placement.ARGUMENT, required=True),),
+    parameters=(argument("word", "What to leave."),),
 )

@@ -1,15 +1,25 @@
-"""Verbs that run something: smoke, prove, demo, bench."""
+"""Measure how fast each design is here, on scratch queues, checking every message.
+
+Without a connection it starts an embedded server (extra [demo]) with durable commits. Designs
+take turns, round by round; figures are medians. Peers are other queues in tables (extra
+[bench]). Exit 1: a message was lost, doubled or damaged.
+
+\b
+Examples:
+  dbq-console bench
+  dbq-console bench --designs ring,fifo --batch 1,10,100 --json
+  dbq-console bench --designs all --url postgresql+psycopg://me@host/database
+"""
 
 from __future__ import annotations
 
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from console import engines
 from console.bench.candidate import Load
@@ -30,24 +40,17 @@ from console.bench.results import (
     log_bytes_per_message,
     pages_per_message,
 )
-from console.cli.context import Call, aligned, as_command, queue_argument, verb_options
-from console.cli.status import table
+from console.cli.context import Call, aligned
 from console.cli.streams import narrate
-from console.config import THEME, load
-from console.designs import design as find_design
 from console.engines import Database
-from console.errors import ConsoleError, UsageError
-from console.formats import NOT_APPLICABLE, UNKNOWN, numbered
-from console.rights import Rights
-from console.verbs.queues import SMOKE
-from console.verbs.trials import COMMAND, PROVE
-from console.verbs.trials import bench_request as requested
+from console.errors import UsageError
+from console.formats import NOT_APPLICABLE, UNKNOWN
+from console.verbs.trials import BENCH, MORE_OF_BENCH, bench_request
 
 if TYPE_CHECKING:
     from console.bench.round_figures import RoundFigures
     from console.bench.rounds import Entrant
     from console.bench.server import Environment
-    from console.tui import Appearance
 
 _HEADS = (
     *("", "messages/s", "min", "max", "push ms", "p95", "p99", "pop ms", "p95", "p99"),
@@ -132,12 +135,11 @@ def _curves(load: Load, results: Sequence[CandidateResult]) -> list[str]:
     return [*shown, ""]
 
 
-def _bench(call: Call, /, **given: Any) -> None:
-
+def _run(call: Call, /, **given: Any) -> None:
     from console.actions.bench import BenchCandidates  # noqa: PLC0415
     from console.bench.server import environment_of  # noqa: PLC0415
 
-    wanted, settings = requested(given)
+    wanted, settings = bench_request(given)
     report = None if given["report"] is None else Path(given["report"])
     if report is not None and report.suffix.lower() != ".svg":
         raise UsageError("The report is an SVG file.", next_step="Name it *.svg, like bench.svg.")
@@ -169,7 +171,7 @@ def _database(call: Call, load: Load) -> Iterator[tuple[Database, int | None]]:
     from console.actions.bench import TIMEOUTS  # noqa: PLC0415
 
     if call.profile is not None:
-        database = call.database(Rights.ADMIN, "bench")
+        database = call.database()
         database.timeouts = TIMEOUTS  # before its first connection
         yield database, None
         return
@@ -209,117 +211,5 @@ def _narrate_round(entrant: Entrant, one: RoundFigures) -> None:
     narrate(f"round {one.number}{console}: {words}: {one.messages_per_second:,.0f}/s")
 
 
-def _smoke(call: Call, /, name: str | None, design: str | None, *, live: bool) -> None:
-    from console.actions import smoke as smoking  # noqa: PLC0415  # a verb imports what it uses
-    from console.actions.smoke_live import smoke_live  # noqa: PLC0415
-
-    if (name is None) == (design is None):
-        raise UsageError("smoke needs the name of a queue, or --design D.")
-    if live and name is None:
-        raise UsageError("--live goes with the name of a queue.")
-    database = call.database(Rights.ADMIN, "smoke")
-    if design is not None:
-        of = find_design(design, database.product.name)
-        result = smoking.smoke_design(database, call.schema_for(database), of)
-    else:
-        queue = call.find(database, name or "")
-        test = smoke_live if live else smoking.smoke_queue
-        result = test(database, queue)
-    push, pop = result.push_ms, result.pop_ms
-    each = f", each to {', '.join(result.subscribers)}" if result.subscribers else ""
-    lines = [
-        f"{'ok' if result.ok else 'NOT OK'}: {result.design}, "
-        f"{numbered(result.messages, 'message')}{each}, "
-        f"order {result.order}",
-        f"  lost {result.lost}, duplicated {result.doubled}, damaged {result.damaged}, "
-        f"out of order {result.out_of_order}, claims lost {result.unfinished}",
-        f"  push ms  p50 {push.p50:.2f}  p95 {push.p95:.2f}  p99 {push.p99:.2f}",
-        f"  pop  ms  p50 {pop.p50:.2f}  p95 {pop.p95:.2f}  p99 {pop.p99:.2f}",
-        *(f"  error: {error}" for error in result.errors),
-    ]
-    found = {name: value for name, value in vars(result).items() if not name.endswith("_ms")}
-    took = {"push_seconds": push.seconds, "pop_seconds": pop.seconds}
-    call.answer({**found, **took, "ok": result.ok}, lines)
-    if not result.ok:
-        sys.exit(1)
-
-
-def _prove(call: Call, /, designs: str, output: str | None) -> None:
-    from console.prove.run import prove_designs  # noqa: PLC0415  # a verb imports what it uses
-
-    database = call.database(Rights.ADMIN, "prove")
-    if call.production(database):
-        narrate("This is a PRODUCTION database: the proof kills only its own sessions.")
-    report = prove_designs(database, call.schema_for(database), designs, narrate)
-    lines = report.markdown
-    if output is not None:
-        try:
-            Path(output).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-            lines = [report.summary, f"The report is in {output}."]
-        except OSError as error:
-            narrate(f"The report could not be written: {error}")
-    call.answer({**report.as_json(), "markdown": "\n".join(report.markdown)}, lines)
-    if not report.ok:
-        sys.exit(1)
-
-
-@click.command()
-@click.option("--headless", is_flag=True, help="No screens; print the status at the end.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=1),
-    default=20.0,
-    help="With --headless: how long, from the first traffic on.",
-)
-@verb_options
-def demo(call: Call, headless: bool, seconds: float) -> None:
-    """Start a server with queues, traffic and faults, and open the console on it.
-
-    The server is a real PostgreSQL with a queue of each design. Needs the extra [demo]. Everything
-    is deleted at the end, however it ends.
-
-    \b
-    Examples:
-      dbq-console demo
-      dbq-console demo --headless --seconds 20 --json
-    """
-    from console.demo import Demo, run_headless  # noqa: PLC0415  # slow to import
-
-    if headless:
-        queues = run_headless(seconds)
-        call.answer({"queues": [queue.as_json() for queue in queues]}, table(queues))
-        return
-    from console import tui  # noqa: PLC0415
-
-    tui.require_terminal()
-    narrate("Starting a PostgreSQL server and the traffic of the demo...")
-    with Demo() as running:
-        database = engines.open_database(running.url, label="demo")
-        stuck_after = running.stuck_after_seconds
-        tui.run(
-            [database],
-            stuck_after_seconds=stuck_after,
-            banner="its own PostgreSQL: everything is deleted when you quit",
-            recordings=running.recordings,
-            appearance=_appearance(),
-        )
-
-
-def _appearance() -> Appearance:
-    """The theme of the configuration, whose mistakes are ignored."""
-    from console.tui import Appearance  # noqa: PLC0415
-
-    with suppress(ConsoleError):
-        return Appearance(load().defaults[THEME])
-    return Appearance()
-
-
-_NAME = queue_argument(required=False)
-
-
-COMMANDS = (
-    as_command(SMOKE, verb_options(_smoke), _NAME),
-    as_command(PROVE, verb_options(_prove)),
-    demo,
-    as_command(COMMAND, verb_options(_bench)),
-)
+_PARAMETERS = (*BENCH.parameters, *MORE_OF_BENCH)
+COMMAND = replace(BENCH, run=_run, help=__doc__, parameters=_PARAMETERS)

@@ -1,7 +1,19 @@
-"""The verb `sql`: the rendered statements that another verb sends for one queue, and their binds.
+"""Print the SQL that VERB runs for a queue, fully expanded, without running it.
 
-Statements that every verb sends (catalog, time-outs, audit) are left out. Messages are searched as
-without filters."""
+Each statement is shown with its name, which a DBA sees in its leading comment, what it
+returns, and its bound parameters: name, type, and the value if it is constant. Messages are
+searched as without filters. Statements that every verb sends, such as for the audit, are not
+shown. For maintain, upgrade and end-session use their --dry-run.
+
+\b
+VERB: status messages errors push pop complete fail requeue release purge archive restore
+      reschedule relay resize uninstall forget protect unprotect note
+
+\b
+Examples:
+  dbq-console sql purge orders
+  dbq-console sql status mail --json
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +31,8 @@ from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
 from console.actions.rows import Storage, scope
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
-from console.cli.context import Call, queue_name, verb_options
+from console.cli.command import NAME
+from console.cli.context import Call
 from console.cli.streams import put
 from console.designs import Flow
 from console.errors import UsageError
@@ -29,7 +42,8 @@ from console.monitor.message import MessageQuery
 from console.monitor.scan_query import MessageSource, query, values_of
 from console.monitor.scans import Scan, ScanRequest, scans_of
 from console.monitor.wording import TEXT_LENGTH
-from console.rights import Rights
+from console.verbs.command import Command
+from console.verbs.parameters import Parameter, argument
 from console.verbs.verb import Target
 
 _BIND = re.compile(r"(?<![:\w\\]):(?P<name>[a-z]\w*)")
@@ -291,29 +305,8 @@ VERBS: Mapping[str, Callable[[MessageSource], Iterator[Shown]]] = {
 `--dry-run` of these prints them."""
 
 
-@click.command("sql")
-@click.argument("verb", type=click.Choice(tuple(VERBS)), metavar="VERB")
-@queue_name
-@click.option("--subscriber", metavar="S", help="The subscriber, if the ring has any.")
-@verb_options
-def show(call: Call, verb: str, name: str, subscriber: str | None) -> None:
-    """Print the SQL that VERB runs for a queue, fully expanded, without running it.
-
-    Each statement is shown with its name, which a DBA sees in its leading comment, what it
-    returns, and its bound parameters: name, type, and the value if it is constant. Messages are
-    searched as without filters. Statements that every verb sends, such as for the audit, are not
-    shown. For maintain, upgrade and end-session use their --dry-run.
-
-    \b
-    VERB: status messages errors push pop complete fail requeue release purge archive restore
-          reschedule relay resize uninstall forget protect unprotect note
-
-    \b
-    Examples:
-      dbq-console sql purge orders
-      dbq-console sql status mail --json
-    """
-    database = call.database(Rights.READ_ONLY, "sql")
+def _run(call: Call, verb: str, name: str, subscriber: str | None) -> None:
+    database = call.database()
     queue = call.find(database, name)
     if subscriber is not None:
         queue = queue.of(subscriber)
@@ -328,4 +321,9 @@ def show(call: Call, verb: str, name: str, subscriber: str | None) -> None:
         put("\n".join(line for one in found for line in one.lines).encode())
 
 
-COMMANDS = (show,)
+_PARAMETERS = (
+    argument("verb", type=click.Choice(tuple(VERBS)), metavar="VERB"),
+    NAME,
+    Parameter("subscriber", "The subscriber, if the ring has any.", metavar="S"),
+)
+COMMAND = Command("sql", _run, __doc__, _PARAMETERS)

@@ -1,20 +1,36 @@
-"""`check`: whether queues are within their limits, for cron and monitoring plugins.
+"""Check queues against their limits, one line each, for cron and monitoring.
 
-A figure that has a limit but is unknown is UNKNOWN, never zero."""
+Without an option a figure has its configured limits; one stuck claim is a WARNING, as is a
+message that was not taken within 5 minutes of its due time. A figure
+that has a limit but is unknown is UNKNOWN, as is a queue that cannot be read, and a call that
+matches no queue. On a standby figures are of the moment that it has replayed; without
+--max-lag they are UNKNOWN if its replay is paused, receives nothing or is over 60 s behind.
+What an operator has silenced is OK, with the operator's name. The first line
+is the summary with performance data.
+
+Exit 0: all OK; 1: anything else; 3: cannot connect. With --plugin: 0 OK, 1 WARNING, 2 CRITICAL,
+3 UNKNOWN, including a failed connection, which is then reported on stdout.
+
+\b
+Examples:
+  dbq-console check --profile orders
+  dbq-console check --fleet shops
+  dbq-console check mail --max-depth 10000 --max-age 10m --max-errors 0 --plugin
+"""
 
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from console.catalog import Queue
-from console.cli.context import Call, queue_names, verb_options
-from console.cli.several import over_connections
-from console.cli.status import chosen, stuck_after
+from console.cli.command import NAMES
+from console.cli.commands.status import chosen, stuck_after
+from console.cli.context import Call
 from console.decisions import Decision
 from console.engines import Database
 from console.engines.standby import Standby
@@ -37,10 +53,9 @@ from console.monitor.overdue import has_due_times, overdue
 from console.monitor.sample import take_sample
 from console.monitor.sample_queries import limit_transaction
 from console.monitor.snapshot import QueueSnapshot, snapshot
-from console.rights import Rights
-from console.verbs.parameters import DURATION
+from console.verbs.command import Command
+from console.verbs.parameters import DURATION, Parameter
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Maximums = Mapping[str, float | None]
 """The `--max-NAME` of the command line; None: the configured limits apply. Without that of the lag
 a standby has to be current."""
@@ -272,54 +287,11 @@ def _limits(limit: Limit, most: Maximums, configured: Limits) -> Limits:
     return configured if given is None else Limits(critical=given + more)
 
 
-_COUNT = click.IntRange(min=0)
 _PLUGIN_STATUS = {Severity.OK: 0, Severity.WARNING: 1, Severity.CRITICAL: 2, Severity.UNKNOWN: 3}
 """Exit statuses of monitoring plugins."""
 
 
-def _maximum_options(command: Command) -> Command:
-    for limit in reversed(LIMITS.values()):
-        if limit.maximum:
-            of, sign = (_COUNT, "N") if limit.unit is MESSAGES else (DURATION, "T")
-            option = click.option(f"--max-{limit.name}", type=of, metavar=sign, help=limit.maximum)
-            command = option(command)
-    return command
-
-
-@click.command(name="check")
-@queue_names
-@_maximum_options
-@click.option(
-    "--max-lag", type=DURATION, metavar="T", help="A standby that is further behind is CRITICAL."
-)
-@click.option("--plugin", is_flag=True, help="Exit like a monitoring plugin: 0, 1, 2 or 3.")
-@verb_options
-@over_connections("plugin")
-def check_queues(
-    call: Call,
-    names: Sequence[str],
-    plugin: bool,
-    **given: Any,
-) -> None:
-    """Check queues against their limits, one line each, for cron and monitoring.
-
-    Without an option a figure has its configured limits; one stuck claim is a WARNING, as is a
-    message that was not taken within 5 minutes of its due time. A figure
-    that has a limit but is unknown is UNKNOWN, as is a queue that cannot be read, and a call that
-    matches no queue. On a standby figures are of the moment that it has replayed; without
-    --max-lag they are UNKNOWN if its replay is paused, receives nothing or is over 60 s behind.
-    What an operator has silenced is OK, with the operator's name. The first line
-    is the summary with performance data.
-
-    Exit 0: all OK; 1: anything else; 3: cannot connect. With --plugin: 0 OK, 1 WARNING, 2 CRITICAL,
-    3 UNKNOWN, including a failed connection, which is then reported on stdout.
-
-    \b
-    Examples:
-      dbq-console check --profile orders
-      dbq-console check --fleet shops
-      dbq-console check mail --max-depth 10000 --max-age 10m --max-errors 0 --plugin
-    """
+def _run(call: Call, names: Sequence[str], plugin: bool, **given: Any) -> None:
     try:
         most = {name.removeprefix("max_"): value for name, value in given.items()}
         found = _checked(call, names, most)
@@ -339,7 +311,7 @@ def check_queues(
 
 
 def _checked(call: Call, names: Sequence[str], most: Maximums) -> list[Checked]:
-    database = call.database(Rights.READ_ONLY, "check")
+    database = call.database()
     only = chosen(call, database, names)
     sample = take_sample(database, only=only, stuck_after_seconds=stuck_after(call))
     return [
@@ -408,4 +380,20 @@ def _label(name: str) -> str:
     return plain(name).replace("'", "''").replace("=", "_").replace("|", "¦")
 
 
-COMMANDS = (check_queues,)
+_MAXIMUMS = tuple(
+    Parameter(
+        f"max-{limit.name}",
+        limit.maximum,
+        click.IntRange(min=0) if limit.unit is MESSAGES else DURATION,
+        metavar="N" if limit.unit is MESSAGES else "T",
+    )
+    for limit in LIMITS.values()
+    if limit.maximum
+)
+_PARAMETERS = (
+    NAMES,
+    *_MAXIMUMS,
+    Parameter("max-lag", "A standby that is further behind is CRITICAL.", DURATION, metavar="T"),
+    Parameter("plugin", "Exit like a monitoring plugin: 0, 1, 2 or 3.", is_flag=True),
+)
+COMMAND = Command("check", _run, __doc__, _PARAMETERS, alone=("plugin",))

@@ -1,4 +1,15 @@
-"""The verbs of `preset`: list, show, check, trust."""
+"""Presets of libraries, and your own: list, show, check, trust.
+
+A preset says how a library keeps its queues: which table, what its columns mean, which rows are
+ready. Twelve are built in; your own are files (dbq-console help presets).
+
+\b
+Examples:
+  dbq-console preset list
+  dbq-console preset show river
+  dbq-console preset check ~/.config/dbq-console/presets/parcel.sql --url URL
+  dbq-console preset trust ~/.config/dbq-console/presets/parcel.sql
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -6,35 +17,19 @@ from pathlib import Path
 import click
 
 from console.actions.own_presets import Check, check
-from console.cli.context import Call, verb_options
+from console.cli.command import as_command
+from console.cli.context import Call
 from console.designs import LIBRARIES, Design, own, presets
 from console.designs.own import OwnPreset
 from console.designs.own_file import SETS
 from console.errors import UsageError
 from console.formats import numbered
-from console.rights import Rights
 from console.sql import templates
+from console.verbs.command import Command
+from console.verbs.parameters import Parameter, argument
 
 
-@click.group()
-def preset() -> None:
-    """Presets of libraries, and your own: list, show, check, trust.
-
-    A preset says how a library keeps its queues: which table, what its columns mean, which rows are
-    ready. Twelve are built in; your own are files (dbq-console help presets).
-
-    \b
-    Examples:
-      dbq-console preset list
-      dbq-console preset show river
-      dbq-console preset check ~/.config/dbq-console/presets/parcel.sql --url URL
-      dbq-console preset trust ~/.config/dbq-console/presets/parcel.sql
-    """
-
-
-@preset.command("list")
-@verb_options
-def list_(call: Call) -> None:
+def _list(call: Call) -> None:
     """List the built-in presets and your own files, trusted or not.
 
     \b
@@ -53,13 +48,13 @@ def list_(call: Call) -> None:
     lines += ["", *(f"your own, in {one}{exists[one.is_dir()]}:" for one in own.folders())]
     for one in own.every():
         library = "?" if one.design is None else one.design.library
-        lines += [f"{one.name:<18}{library}  {one.path}", f"{'':<18}{_trust(one)}"]
+        lines += [f"{one.name:<18}{library}  {one.path}", f"{'':<18}{_standing(one)}"]
     if not own.every():
         lines.append("none. To write one: dbq-console help presets")
     call.answer({"shipped": shipped, "own": mine, "folders": where}, lines)
 
 
-def _trust(one: OwnPreset) -> str:
+def _standing(one: OwnPreset) -> str:
     if one.problem:
         return f"cannot be used: {one.problem}"
     if one.untrusted:
@@ -80,10 +75,7 @@ def _own_json(one: OwnPreset) -> dict[str, object]:
     }
 
 
-@preset.command()
-@click.argument("name", metavar="NAME|FILE")
-@verb_options
-def show(call: Call, name: str) -> None:
+def _show(call: Call, name: str) -> None:
     """Show a preset: how its tables are recognised, roles, states, verbs and refusals.
 
     \b
@@ -124,7 +116,7 @@ def _shown(of: Design, mine: OwnPreset | None, written: Mapping[str, str]) -> It
     if mine is not None:
         yield f"file: {mine.path}"
         yield f"SHA-256: {mine.sha256}"
-        yield _trust(mine)
+        yield _standing(mine)
     found = of.found_by
     yield f"table: {found['table']}" + (f" in {found['schema']}" if found["schema"] else "")
     yield f"columns: {_words(found['columns'])}"
@@ -166,11 +158,7 @@ def _no_preset(name: str) -> UsageError:
     )
 
 
-@preset.command("check")
-@click.argument("file", metavar="FILE|NAME")
-@click.option("--table", metavar="T", help="The table, if several have its columns.")
-@verb_options
-def check_(call: Call, file: str, table: str | None) -> None:
+def _check(call: Call, file: str, table: str | None) -> None:
     """Check your own preset against the existing table. It changes nothing.
 
     The server's own parser checks each expression: its columns, its type, that it does not write.
@@ -186,7 +174,7 @@ def check_(call: Call, file: str, table: str | None) -> None:
     """
     mine = _require_own_preset(file)
     mine.require()
-    database = call.database(Rights.READ_ONLY, "preset check")
+    database = call.database("preset check")
     found = check(database, mine, schema=call.schema, table=table)
     answer = {**_own_json(mine), "connection": database.label, **found.as_json}
     call.answer(answer, list(_checked(mine, found)))
@@ -198,7 +186,7 @@ def _checked(mine: OwnPreset, found: Check) -> Iterator[str]:
     rows = "?" if found.size.rows is None else f"≈{found.size.rows:,}"
     pages = "? pages" if found.size.pages is None else numbered(found.size.pages, "page")
     yield f"{mine.name} on {found.queue.schema}.{found.queue.table}: {rows} rows, {pages}"
-    yield _trust(mine)
+    yield _standing(mine)
     for one in found.fragments:
         yield f"  {'WRONG' if one.problem else 'ok':<6}{one.name}: {one.problem or one.type}"
     if found.states is not None:
@@ -224,11 +212,7 @@ def _checked(mine: OwnPreset, found: Check) -> Iterator[str]:
     )
 
 
-@preset.command()
-@click.argument("file", metavar="FILE|NAME")
-@click.option("--revoke", is_flag=True, help="Stop trusting it.")
-@verb_options
-def trust(call: Call, file: str, revoke: bool) -> None:
+def _trust(call: Call, file: str, revoke: bool) -> None:
     """Trust a preset file in its present form: its path and SHA-256 are stored for your user.
 
     Only then can it adopt, requeue and release. After any change it is no longer trusted. Read it
@@ -265,4 +249,14 @@ def trust(call: Call, file: str, revoke: bool) -> None:
     call.answer(answer, lines)
 
 
-COMMANDS = (preset,)
+_FILE = argument("file", metavar="FILE|NAME")
+_TABLE = Parameter("table", "The table, if several have its columns.", metavar="T")
+_PARTS = (
+    Command("list", _list),
+    Command("show", _show, parameters=(argument("name", metavar="NAME|FILE"),)),
+    Command("check", _check, parameters=(_FILE, _TABLE)),
+    Command(
+        "trust", _trust, parameters=(_FILE, Parameter("revoke", "Stop trusting it.", is_flag=True))
+    ),
+)
+COMMAND = click.Group("preset", [as_command(one) for one in _PARTS], help=__doc__)

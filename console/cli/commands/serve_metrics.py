@@ -1,19 +1,37 @@
-"""`serve-metrics`: figures and findings as OpenMetrics; alerts and a dashboard for them."""
+"""Serve figures and findings as OpenMetrics until Ctrl-C or SIGTERM.
+
+For the connection given, those of --group or --fleet, else all configured ones; always
+read-only. Scrapes do not query the database: a sampler does, at its interval (up to 5 times
+less often while nothing changes), and the doctor once a minute;
+dbq_last_sample_timestamp_seconds says when. Unknown figures have no series, and a queue that
+cannot be read has dbq_queue_up 0.
+
+There is no encryption and no password: addresses that are not loopback require --anywhere.
+--print-alerts needs no connection and uses the configured limits. The dashboard of
+--print-dashboard can be imported into Grafana as it is; connections and queues are selected
+there.
+
+\b
+Examples:
+  dbq-console serve-metrics --profile orders --listen 127.0.0.1:9464
+  dbq-console serve-metrics --print-alerts > dbq-alerts.yml
+  dbq-console serve-metrics --print-dashboard > dbq-dashboard.json
+"""
 
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import click
-
-from console.cli.context import Call, verb_options
-from console.cli.several import profiles_of, several_options
+from console.cli.command import FLEET, GROUP
+from console.cli.context import Call
+from console.cli.several import profiles_of
 from console.cli.streams import narrate, stop_requested
 from console.config import CommandLineValues, Profile
 from console.errors import UsageError
 from console.monitor.limits import DEFAULTS
 from console.rights import Rights
-from console.verbs.parameters import DURATION
+from console.verbs.command import Command
+from console.verbs.parameters import DURATION, Parameter
 
 if TYPE_CHECKING:
     from console.metrics.exporter import Watch
@@ -22,21 +40,7 @@ LISTEN = "127.0.0.1:9464"
 _LEAST_SECONDS = 0.1
 
 
-@click.command(name="serve-metrics")
-@click.option("--listen", default=LISTEN, show_default=True, metavar="HOST:PORT")
-@click.option("--anywhere", is_flag=True, help="Allow --listen on an address that is not loopback.")
-@click.option(
-    "--interval",
-    type=DURATION,
-    default=5.0,
-    metavar="T",
-    help="Time between two samples.  [default: 5s]",
-)
-@click.option("--print-alerts", is_flag=True, help="Print alert rules for Prometheus and exit.")
-@click.option("--print-dashboard", is_flag=True, help="Print a dashboard for Grafana and exit.")
-@several_options
-@verb_options
-def serve_metrics(
+def _run(
     call: Call,
     listen: str,
     anywhere: bool,
@@ -46,25 +50,6 @@ def serve_metrics(
     group: str | None,
     fleet: str | None,
 ) -> None:
-    """Serve figures and findings as OpenMetrics until Ctrl-C or SIGTERM.
-
-    For the connection given, those of --group or --fleet, else all configured ones; always
-    read-only. Scrapes do not query the database: a sampler does, at its interval (up to 5 times
-    less often while nothing changes), and the doctor once a minute;
-    dbq_last_sample_timestamp_seconds says when. Unknown figures have no series, and a queue that
-    cannot be read has dbq_queue_up 0.
-
-    There is no encryption and no password: addresses that are not loopback require --anywhere.
-    --print-alerts needs no connection and uses the configured limits. The dashboard of
-    --print-dashboard can be imported into Grafana as it is; connections and queues are selected
-    there.
-
-    \b
-    Examples:
-      dbq-console serve-metrics --profile orders --listen 127.0.0.1:9464
-      dbq-console serve-metrics --print-alerts > dbq-alerts.yml
-      dbq-console serve-metrics --print-dashboard > dbq-dashboard.json
-    """
     if call.schema is not None:
         raise UsageError("serve-metrics serves all schemas: it does not accept --schema.")
     if call.command_line.rights not in (None, Rights.READ_ONLY.word):
@@ -134,4 +119,13 @@ def _print_alerts(
     call.answer({"alerts": "".join(f"{line}\n" for line in lines)}, lines)
 
 
-COMMANDS = (serve_metrics,)
+_PARAMETERS = (
+    Parameter("listen", default=LISTEN, metavar="HOST:PORT"),
+    Parameter("anywhere", "Allow --listen on an address that is not loopback.", is_flag=True),
+    Parameter("interval", "Time between two samples.", DURATION, default="5s", metavar="T"),
+    Parameter("print-alerts", "Print alert rules for Prometheus and exit.", is_flag=True),
+    Parameter("print-dashboard", "Print a dashboard for Grafana and exit.", is_flag=True),
+    GROUP,
+    FLEET,
+)
+COMMAND = Command("serve-metrics", _run, __doc__, _PARAMETERS)

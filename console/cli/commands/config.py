@@ -1,4 +1,15 @@
-"""The verb `config`."""
+"""Show the configuration, validate it, or print its path.
+
+show: every value and its origin, secrets as ***; with --profile or --url, the values for that
+connection. validate: exit 0, or 2 with every mistake. path: where the file belongs.
+
+\b
+Examples:
+  dbq-console config show --example
+  dbq-console config show --profile orders
+  dbq-console config validate
+  dbq-console config path
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -7,7 +18,7 @@ from typing import Any
 
 import click
 
-from console.cli.context import Call, verb_options
+from console.cli.context import Call
 from console.cli.streams import put
 from console.config import (
     KEYS,
@@ -25,28 +36,14 @@ from console.errors import ConsoleError, UsageError
 from console.filters import MARK
 from console.formats import numbered
 from console.notify.targets import Program, Webhook
+from console.verbs.command import Command
+from console.verbs.parameters import Parameter, argument
 
 Shown = Mapping[str, Value]
 """Key -> its value in force."""
 
 
-@click.command()
-@click.argument("action", type=click.Choice(["show", "validate", "path"]))
-@click.option("--example", is_flag=True, help="With show: a commented file to start from.")
-@verb_options
-def config(call: Call, action: str, example: bool) -> None:
-    """Show the configuration, validate it, or print its path.
-
-    show: every value and its origin, secrets as ***; with --profile or --url, the values for that
-    connection. validate: exit 0, or 2 with every mistake. path: where the file belongs.
-
-    \b
-    Examples:
-      dbq-console config show --example
-      dbq-console config show --profile orders
-      dbq-console config validate
-      dbq-console config path
-    """
+def _run(call: Call, action: str, example: bool) -> None:
     if example and action != "show":
         raise UsageError("--example goes with show.")
     if example:
@@ -217,4 +214,8 @@ def _text(path: object) -> str | None:
     return None if path is None else str(path)
 
 
-COMMANDS = (config,)
+_PARAMETERS = (
+    argument("action", type=click.Choice(["show", "validate", "path"])),
+    Parameter("example", "With show: a commented file to start from.", is_flag=True),
+)
+COMMAND = Command("config", _run, __doc__, _PARAMETERS)

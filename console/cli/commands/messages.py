@@ -1,4 +1,31 @@
-"""The verb messages: a list, or an export."""
+"""List the messages of a queue by state; payloads only with --payload.
+
+Ready messages are in pop order, claims oldest first, errors and done newest first.
+
+\b
+Filters: state=error older=10m newer=1h error~text error-group=KEY id=17 claimed_by=worker-1
+         payload.customer.id=42 payload.items[0].sku=A1
+
+older and newer are about the time that a message has been in its state. One call searches about
+50,000 messages, for at most 5 s, and prints where to continue: pass it to --after ("next"
+in --json). Times are in the profile's display_zone, in --json UTC.
+
+Text that matches the profile's masks is *** in payloads, titles and errors, also in --json.
+--reveal shows messages named by --filter id= without masks; it needs the right operator
+and is audited. The verb pop masks nothing, since it hands the message over.
+
+--export writes all matching messages as of its start: one that is popped, fails, becomes due or
+is requeued meanwhile may be missing, but none is written twice. If it is interrupted, the same
+command continues. With --payload (1,000,000 bytes of each unless --payload-bytes says more) it
+needs the right operator and is audited. In CSV a cell that begins with = + - or @ gets
+a leading ', so that no spreadsheet runs it; JSON Lines has every value unchanged.
+
+\b
+Examples:
+  dbq-console messages mail --state error --filter newer=1h
+  dbq-console messages orders --filter id=17 --payload --json
+  dbq-console messages mail --state error --export errors.csv
+"""
 
 import shlex
 from collections.abc import Sequence
@@ -9,19 +36,18 @@ import click
 from click.core import ParameterSource
 
 from console.actions.export import reveal as unmask
-from console.cli.context import Call, complete_filters, queue_name, verb_options
+from console.cli.command import NAME
+from console.cli.context import Call, complete_filters
 from console.cli.lists import answer
 from console.cli.streams import ThrottledLines, narrate
 from console.engines import Database
 from console.errors import ConnectionFailedError, UsageError
-from console.formats import (
-    numbered,
-    plain,
-)
+from console.formats import numbered, plain
 from console.monitor.filters import Filters, parse
 from console.monitor.messages import DEFAULT_LIMIT, MOST_MESSAGES, Page
 from console.rights import Rights
-from console.verbs.parameters import RATE_TYPE
+from console.verbs.command import Command, Params
+from console.verbs.parameters import RATE_TYPE, Parameter
 from console.views.messages import VIEW, read
 from console.views.view import Source
 
@@ -33,52 +59,10 @@ _STOPPED = "The search stopped at its limit, and there may be more"
 _ONLY_LOCALLY = "Recorded only in this machine's audit: the database's could not be written."
 
 
-@click.command()
-@queue_name
-@click.option("--state", metavar="S", help="Short for --filter state=S.")
-@click.option(
-    "--filter",
-    "filters",
-    multiple=True,
-    metavar="F",
-    shell_complete=complete_filters,
-    help="Only messages that match; several must all match. @NAME: a saved filter.",
-)
-@click.option("--after", metavar="KEY", help="Continue where a page ended.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, MOST_MESSAGES),
-    default=DEFAULT_LIMIT,
-    show_default=True,
-    metavar="N",
-    help=f"At most this many messages, up to {MOST_MESSAGES:,}.",
-)
-@click.option("--reverse", is_flag=True, help="Each state in reverse order.")
-@click.option("--payload", is_flag=True, help="With payloads, up to --payload-bytes.")
-@click.option(
-    "--payload-bytes",
-    type=click.IntRange(1, _MOST_PAYLOAD_BYTES),
-    metavar="N",
-    help=f"Bytes of each payload; {_PAYLOAD_BYTES:,} by default.",
-)
-@click.option(
-    "--reveal", is_flag=True, help="Without masks; each message is recorded in the audit."
-)
-@click.option(
-    "--export",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write all matching messages to FILE.jsonl or FILE.csv, instead of a page.",
-)
-@click.option(
-    "--rate", type=RATE_TYPE, metavar="N", help="With --export: messages per second; 2000."
-)
-@verb_options
-def messages(  # noqa: PLR0913  # the options of the command line, by name
+def _run(  # noqa: PLR0913  # the options of the command line, by name
     call: Call,
-    name: str,
     *,
+    name: str,
     state: str | None,
     filters: Sequence[str],
     after: str | None,
@@ -90,34 +74,6 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
     file: Path | None,
     rate: float | None,
 ) -> None:
-    """List the messages of a queue by state; payloads only with --payload.
-
-    Ready messages are in pop order, claims oldest first, errors and done newest first.
-
-    \b
-    Filters: state=error older=10m newer=1h error~text error-group=KEY id=17 claimed_by=worker-1
-             payload.customer.id=42 payload.items[0].sku=A1
-
-    older and newer are about the time that a message has been in its state. One call searches about
-    50,000 messages, for at most 5 s, and prints where to continue: pass it to --after ("next"
-    in --json). Times are in the profile's display_zone, in --json UTC.
-
-    Text that matches the profile's masks is *** in payloads, titles and errors, also in --json.
-    --reveal shows messages named by --filter id= without masks; it needs the right operator
-    and is audited. The verb pop masks nothing, since it hands the message over.
-
-    --export writes all matching messages as of its start: one that is popped, fails, becomes due or
-    is requeued meanwhile may be missing, but none is written twice. If it is interrupted, the same
-    command continues. With --payload (1,000,000 bytes of each unless --payload-bytes says more) it
-    needs the right operator and is audited. In CSV a cell that begins with = + - or @ gets
-    a leading ', so that no spreadsheet runs it; JSON Lines has every value unchanged.
-
-    \b
-    Examples:
-      dbq-console messages mail --state error --filter newer=1h
-      dbq-console messages orders --filter id=17 --payload --json
-      dbq-console messages mail --state error --export errors.csv
-    """
     words = [*call.filter_words(filters), *([] if state is None else [f"state={state}"])]
     wanted = parse(words)
     if file is not None:
@@ -138,8 +94,7 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
         raise UsageError(
             "--reveal needs the ids of the messages.", next_step="Name them: --filter id=17"
         )
-    rights = Rights.OPERATOR if reveal else Rights.READ_ONLY
-    database = call.database(rights, "messages --reveal" if reveal else "messages")
+    database = call.database("messages --reveal" if reveal else "messages")
     values = {
         "filters": wanted,
         "limit": limit,
@@ -173,8 +128,7 @@ def _export(
     from console.actions import export as exporting  # noqa: PLC0415  # for this option only
 
     size = payload_bytes or (exporting.PAYLOAD_BYTES if payload else None)
-    rights = Rights.READ_ONLY if size is None else Rights.OPERATOR
-    database = call.database(rights, "messages --export" + (" --payload" if size else ""))
+    database = call.database("messages --export" + (" --payload" if size else ""))
     queue = call.find(database, name)
     request = exporting.ExportRequest(
         queue, wanted, file.absolute(), size, call.masks, rate or exporting.RATE
@@ -218,4 +172,51 @@ def _narrate_rest(page: Page) -> None:
         narrate("There is more, but this queue has no order to continue in: use filters.")
 
 
-COMMANDS = (messages,)
+def _right(values: Params) -> Rights:
+    payloads = values["payload"] or values["payload_bytes"]
+    audited = values["reveal"] or (values["file"] is not None and payloads)
+    return Rights.OPERATOR if audited else Rights.READ_ONLY
+
+
+_PARAMETERS = (
+    NAME,
+    Parameter("state", "Short for --filter state=S.", metavar="S"),
+    Parameter(
+        "filter",
+        "Only messages that match; several must all match. @NAME: a saved filter.",
+        multiple=True,
+        metavar="F",
+        complete=complete_filters,
+        dest="filters",
+    ),
+    Parameter("after", "Continue where a page ended.", metavar="KEY"),
+    Parameter(
+        "limit",
+        f"At most this many messages, up to {MOST_MESSAGES:,}.",
+        click.IntRange(1, MOST_MESSAGES),
+        default=str(DEFAULT_LIMIT),
+        metavar="N",
+    ),
+    Parameter("reverse", "Each state in reverse order.", is_flag=True),
+    Parameter("payload", "With payloads, up to --payload-bytes.", is_flag=True),
+    Parameter(
+        "payload-bytes",
+        f"Bytes of each payload; {_PAYLOAD_BYTES:,} by default.",
+        click.IntRange(1, _MOST_PAYLOAD_BYTES),
+        metavar="N",
+    ),
+    Parameter(
+        "reveal",
+        "Without masks; each message is recorded in the audit.",
+        is_flag=True,
+    ),
+    Parameter(
+        "export",
+        "Write all matching messages to FILE.jsonl or FILE.csv, instead of a page.",
+        click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        dest="file",
+    ),
+    Parameter("rate", "With --export: messages per second; 2000.", RATE_TYPE, metavar="N"),
+)
+COMMAND = Command("messages", _run, __doc__, _PARAMETERS, _right)

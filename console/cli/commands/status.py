@@ -1,20 +1,29 @@
-"""Read-only verbs: designs, status."""
+"""Sample the queues once: states, depth, age, gap.
 
-import textwrap
+`≈` is an estimate, `?` unknown, `·` does not apply. One sample has no rates; --watch shows
+them, and with --json writes one object per sample. Below the table are figures that reached a
+limit of the profile ("limits" in --json), and the slowest subscriber of a ring; for queues
+given by name also each subscriber ("subscribers"), and how long messages waited and were
+processed in the last 5 minutes ("latency"); and whether the login could do more than this
+connection may ("enforced": whether the server itself refuses what read-only forbids).
+
+\b
+Examples:
+  dbq-console status
+  dbq-console status orders mail --json
+  dbq-console status --watch
+  dbq-console status --fleet shops
+"""
+
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from queue import SimpleQueue
 from typing import NoReturn
 
-import click
-
-from console import engines
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
-from console.cli.context import Call, aligned, queue_names, verb_options
-from console.cli.several import over_connections
+from console.cli.command import NAMES
+from console.cli.context import Call, aligned
 from console.cli.streams import narrate
-from console.designs import DESIGNS, Design
-from console.designs import design as find_design
 from console.engines import Database
 from console.errors import UsageError
 from console.figures import COLUMNS
@@ -24,135 +33,14 @@ from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler, probe
 from console.monitor.snapshot import QueueSnapshot, snapshot
-from console.rights import ConnectionRights, Login, Rights
+from console.rights import ConnectionRights, Login
 from console.rollup_files import existing_default_lake
-from console.verbs.queues import complete_designs
+from console.verbs.command import Command
+from console.verbs.parameters import Parameter
 
 
-@click.command()
-@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_designs)
-@verb_options
-def designs(call: Call, name: str | None) -> None:
-    """List the designs with engines, options and verbs; or describe one.
-
-    The page of a design has its guarantees, its cost and when to choose it, how it works, what can
-    go wrong, and its states, order, verbs and options. `dbq-console help designs` compares
-    them.
-
-    \b
-    Examples:
-      dbq-console designs
-      dbq-console designs ring
-      dbq-console designs --json
-    """
-    found = list(DESIGNS.values()) if name is None else [find_design(name)]
-    lines: list[str] = []
-    for design in found:
-        lines += [*_head(design), *([] if name is None else _workings(design)), *_uses(design), ""]
-    call.answer({"designs": [_design(design) for design in found]}, lines[:-1])
-
-
-def _head(design: Design) -> list[str]:
-    return [
-        f"{design.name}: {design.title} ({design.source}), on {', '.join(design.engines)}",
-        *_wrapped(design.summary),
-        *_wrapped(design.advice),
-    ]
-
-
-def _workings(design: Design) -> list[str]:
-    """The part that only the page of one design has."""
-    orders = {f" with {o}={v}": order for (o, v), order in design.option_orders.items()}
-    states = {f" with {o}={v}": more for (o, v), more in design.option_states.items()}
-    return [
-        "",
-        *_wrapped(design.details),
-        "",
-        *(
-            line
-            for which, order in {"": design.order, **orders}.items()
-            for line in _wrapped(f"order{which}: {order.promise}")
-        ),
-        *(
-            f"  states{which}: {' '.join(names)}"
-            for which, names in {"": design.states, **states}.items()
-        ),
-    ]
-
-
-def _uses(design: Design) -> list[str]:
-    return [
-        *(
-            f"  --option {option.name}={option.default}  {option.summary} ({option.range})"
-            + (f", on {', '.join(option.engines)} only" if option.engines else "")
-            for option in design.options
-        ),
-        f"  verbs: {' '.join(design.verbs)}",
-        *(
-            f"  with {option}={value}: {' '.join(verbs)}"
-            for (option, value), verbs in design.option_verbs.items()
-        ),
-    ]
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent="  ")
-
-
-def _design(design: Design) -> dict[str, object]:
-    return {
-        "design": design.name,
-        "title": design.title,
-        "source": design.source,
-        "summary": design.summary,
-        "advice": design.advice,
-        "details": design.details,
-        "order": design.order.value,
-        "engines": list(design.engines),
-        "options": {
-            engine: [
-                {
-                    "option": option.name,
-                    "default": option.default,
-                    "values": option.range,
-                    "summary": option.summary,
-                }
-                for option in design.options_on(engine)
-            ]
-            for engine in design.engines
-        },
-        "states": list(design.states),
-        "verbs": {engine: list(design.verbs) for engine in design.engines},
-        "verbs_with": [
-            {"option": option, "value": value, "verbs": list(verbs)}
-            for (option, value), verbs in design.option_verbs.items()
-        ],
-    }
-
-
-@click.command()
-@queue_names
-@click.option("--watch", is_flag=True, help="Sample every 2 s, with rates, until Ctrl-C.")
-@verb_options
-@over_connections("watch")
-def status(call: Call, names: Sequence[str], watch: bool) -> None:
-    """Sample the queues once: states, depth, age, gap.
-
-    `≈` is an estimate, `?` unknown, `·` does not apply. One sample has no rates; --watch shows
-    them, and with --json writes one object per sample. Below the table are figures that reached a
-    limit of the profile ("limits" in --json), and the slowest subscriber of a ring; for queues
-    given by name also each subscriber ("subscribers"), and how long messages waited and were
-    processed in the last 5 minutes ("latency"); and whether the login could do more than this
-    connection may ("enforced": whether the server itself refuses what read-only forbids).
-
-    \b
-    Examples:
-      dbq-console status
-      dbq-console status orders mail --json
-      dbq-console status --watch
-      dbq-console status --fleet shops
-    """
-    database = call.database(Rights.READ_ONLY, "status")
+def _run(call: Call, names: Sequence[str], watch: bool) -> None:
+    database = call.database()
     only = chosen(call, database, names)
     if watch:
         _watch(call, database, only)
@@ -299,16 +187,5 @@ def _name(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> str:
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in name)
 
 
-def engine_named(call: Call, name: str | None) -> engines.Product:
-    """The engine of `--engine`, else that of the connection."""
-    if name is not None:
-        return engines.product(name)
-    if call.product is None:
-        raise UsageError(
-            "No engine was named.",
-            next_step=f"Name one with --engine: {', '.join(sorted(engines.PRODUCTS))}.",
-        )
-    return call.product
-
-
-COMMANDS = (designs, status)
+_WATCH = Parameter("watch", "Sample every 2 s, with rates, until Ctrl-C.", is_flag=True)
+COMMAND = Command("status", _run, __doc__, (NAMES, _WATCH), alone=("watch",))

@@ -1,0 +1,134 @@
+"""Find queues of other libraries in this database, and how to adopt them.
+
+They are recognised by their tables and columns, in every schema and with every prefix:
+pgqueuer, procrastinate, pgmq, graphile-worker, pg-boss, Oban, River, Solid Queue, Hangfire,
+Delayed::Job, Laravel, Symfony Messenger (PostgreSQL only), and your own presets (help
+presets). For other tables: adopt --design, --map.
+
+--adopt with --yes adopts each table that is not adopted yet as one queue, with everything that
+its library keeps in it; without --yes it only lists them.
+
+\b
+Examples:
+  dbq-console discover --url URL
+  dbq-console discover --json
+  dbq-console discover --adopt --yes
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from console.actions import libraries
+from console.actions.adopt import adopt_library
+from console.audit import Outcome, Subject
+from console.catalog import every_queue
+from console.cli.context import Call
+from console.cli.planned import confirmed
+from console.cli.streams import narrate
+from console.designs import presets
+from console.engines import Database
+from console.errors import UsageError
+from console.formats import plain
+from console.plan import Plan, Result, single_step
+from console.rights import Rights
+from console.verbs.command import Command
+from console.verbs.parameters import Parameter
+from console.verbs.queues import queue_identity
+
+
+def _run(call: Call, *, adopt: bool, dry_run: bool, yes: str | None) -> None:
+    if (dry_run or yes is not None) and not adopt:
+        raise UsageError("--yes and --dry-run go with --adopt.")
+    database = call.database()
+    found = [one for one in libraries.discover(database) if call.schema in (None, one.table.schema)]
+    lines = [line for one in found for line in _description(one)]
+    if not presets(database.product.name):
+        narrate("All libraries with presets keep their queues in PostgreSQL.")
+    elif not found:
+        lines = ["Found no queue of a library with a preset that this login may read."]
+    data = {"found": [one.as_json() for one in found], "connection": database.label}
+    if adopt:
+        _adopt_all(call, database, found, data, dry_run=dry_run, yes=yes)
+    else:
+        call.answer(data, lines)
+
+
+def _adopt_all(
+    call: Call,
+    database: Database,
+    found: Sequence[libraries.DiscoveredTable],
+    data: Mapping[str, object],
+    *,
+    dry_run: bool,
+    yes: str | None,
+) -> None:
+    left = [one for one in found if not one.adopted]
+    wanted = [one for one in left if one.of.trusted]
+    plan = [f"{one.of.library}: adopt {one.key[0]}.{one.key[1]} as {one.name}" for one in wanted]
+    plan += [f"{one.of.library}: {_NOT_TRUSTED} {one.of.file}" for one in left if one not in wanted]
+    plan = [plain(line) for line in plan] or ["Every table found is already adopted."]
+    production = call.production(database)
+
+    def run() -> Result:
+        done = [
+            adopt_library(
+                database,
+                one.of,
+                one.name,
+                schema=one.key[0],
+                table=one.key[1],
+                part=one.table.queue or "",
+            )
+            for one in wanted
+        ]
+        lines = [plain(f"adopted {queue.label} as a {queue.design.title}") for queue in done]
+        data = {"adopted": [queue_identity(queue) for queue in done], "done": len(done)}
+        return Result(Outcome.DONE, tuple(lines), done=len(done), data=data)
+
+    every = Plan(
+        Subject.of(database, every_queue(), "adopt"),
+        every_queue(),
+        (*plan, "PRODUCTION database") if production else tuple(plan),
+        requires_name=production,
+        about=("connection", database.label),
+        run=single_step(run),
+        needed=bool(wanted),
+    )
+    value = {**data, "adopts": [one.name for one in wanted]}
+    if not confirmed(call, every, yes, dry_run=dry_run or not wanted, value=value):
+        return
+    result = every.run_to_end()
+    call.answer({**data, **result.data}, result.lines)
+
+
+_NOT_TRUSTED = "not adopted because its preset is not trusted:"
+
+
+def _description(found: libraries.DiscoveredTable) -> list[str]:
+    """One table of a library, with its queues and commands."""
+    several = found.table.queue is None
+    where = f"{found.table.schema}.{found.table.table}"
+    version = "" if found.version is None else f", table version {found.version}"
+    lines = [f"{found.of.library}: {where}{version}"]
+    if several:
+        lines.append(f"  queues: {', '.join(found.queues) or 'none with messages'}")
+    lines += [
+        f"  adopted as {queue.label}" + (f", only {queue.part}" if queue.part and several else "")
+        for queue in found.adopted
+    ]
+    lines += [f"  {command}" for command in found.commands]
+    if not found.of.trusted:
+        file = shlex.quote(found.of.file)
+        lines.append(f"  its preset is not trusted yet: dbq-console preset trust {file}")
+    return [plain(line) for line in lines]
+
+
+_ADOPT = Parameter("adopt", "Adopt each of these tables as one queue.", is_flag=True)
+COMMAND = Command(
+    "discover",
+    _run,
+    __doc__,
+    (_ADOPT,),
+    lambda given: Rights.ADMIN if given["adopt"] else Rights.READ_ONLY,
+    confirmed=True,
+)

@@ -1,0 +1,134 @@
+"""Record connections without screens, until Ctrl-C or SIGTERM.
+
+The connection given, those of --group or --fleet, else all configured ones. It samples at the
+connection's interval, and waits, findings and actions less often. No payloads. A
+connection has one recorder: a console opened meanwhile leaves the recording to it.
+
+With the right operator it also removes proven holes of rings (holes_pile_up): parked numbers of
+lost pushes, older than an hour or more than there are slots. See the audit. It notifies the
+configured receivers of new findings and of their end; of several recorders of a database one
+does: dbq-console help notifications.
+
+\b
+Examples:
+  dbq-console record
+  dbq-console record --profile orders --keep 14d --most-mib 500
+  dbq-console record --group production
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import click
+
+from console.cli.command import FLEET, GROUP
+from console.cli.commands.history import RECORDINGS
+from console.cli.context import Call
+from console.cli.several import profiles_of
+from console.cli.streams import narrate, stop_requested
+from console.config import Profile
+from console.monitor.recording.recorder import (
+    KEEP_SECONDS,
+    MOST_BYTES,
+    Bounds,
+    Recorder,
+    folder,
+)
+from console.monitor.sampler import Reading
+from console.verbs.command import Command
+from console.verbs.parameters import DURATION, Parameter
+
+_LOG = logging.getLogger(__name__)
+_STOP_SECONDS = 15.0
+_MIB = 2**20
+_KEEP = f"{KEEP_SECONDS / 86_400:.0f}d"
+
+
+def _run(
+    call: Call,
+    recordings: Path | None,
+    keep: float,
+    most_mib: int,
+    group: str | None,
+    fleet: str | None,
+) -> None:
+    profiles = profiles_of(call, group, fleet)
+    bounds = Bounds(keep_seconds=keep, most_bytes=most_mib * _MIB)
+    with ExitStack() as stack, stop_requested() as stop:
+        labels = [
+            stack.enter_context(_recording(call, profile, recordings or folder(), bounds))
+            for profile in profiles
+        ]
+        narrate(f"Recording {', '.join(labels)} to {recordings or folder()}.")
+        stop.wait()
+        narrate("Stopping.")
+
+
+@contextmanager
+def _recording(call: Call, profile: Profile, root: Path, bounds: Bounds) -> Iterator[str]:
+    """Record a connection meanwhile; yields its label."""
+    from console.config.receivers import targets  # noqa: PLC0415  # slow to import
+    from console.doctor.recording import Recording  # noqa: PLC0415
+    from console.notify.notifier import Notifier  # noqa: PLC0415
+    from console.notify.targets import Source  # noqa: PLC0415
+
+    database = profile.open()
+    recorder = Recorder(root, database.label, bounds)
+    state = _Narrator(recorder)
+    source = Source(database.label, profile.group, production=profile.production)
+    notifier = Notifier(database, targets(call.configuration, profile), source, narrate)
+    recording = Recording(
+        database,
+        recorder,
+        interval_seconds=profile.interval_seconds,
+        stuck_after_seconds=profile.stuck_after_seconds,
+        thresholds_of=profile.thresholds,
+        masks=profile.masks,
+        rights=profile.rights,
+        on_reading=state.on_reading,
+    )
+    recording.on_update = notifier.examined
+    recording.start()
+    notifier.start()
+    try:
+        yield database.label
+    finally:
+        recording.stop(_STOP_SECONDS)
+        notifier.stop(_STOP_SECONDS)
+        recorder.close()
+        database.close()
+
+
+class _Narrator:
+    """Reports when a connection is lost or back, and when nothing can be written."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._problem = ""
+
+    def on_reading(self, reading: Reading) -> None:
+        error = reading.error
+        problem = self._recorder.problem or ("" if error is None else str(error).replace("\n", " "))
+        if problem != self._problem:
+            self._problem = problem
+            state = "not recorded completely" if problem else "recorded again"
+            _LOG.warning("%s: %s", self._recorder.connection, state)
+            narrate(f"{self._recorder.connection}: {problem or 'recording again'}")
+
+
+_PARAMETERS = (
+    RECORDINGS,
+    Parameter("keep", type=DURATION, default=_KEEP, metavar="T"),
+    Parameter(
+        "most-mib",
+        "Per connection, in MiB; the oldest is deleted first.",
+        click.IntRange(min=1),
+        default=str(MOST_BYTES // _MIB),
+        metavar="N",
+    ),
+    GROUP,
+    FLEET,
+)
+COMMAND = Command("record", _run, __doc__, _PARAMETERS)
