@@ -312,3 +312,13 @@ async def test_a_filter_waits_for_the_first_figures_of_its_queue() -> None:
         console.app.open_messages(("prod-orders", "public", "mail"), ["state=claimed"])
         tab = console.app.screen.query_one(MessagesTab)
         await console.until(lambda: tab.first_filters == Filters(state="claimed"))
+
+
+async def test_the_order_is_reversed_by_the_key_of_all_lists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with one_tab(MessagesTab) as shown:
+        give(shown.tab, *ABC)
+        requests = requests_of(shown.tab, monkeypatch)
+        await shown.press("s", "S")
+        assert [request.reverse for request in requests] == [True, True]

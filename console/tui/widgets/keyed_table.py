@@ -464,7 +464,7 @@ class MarkedTable(KeyedTable[Row]):
         shown = {key: row for key, row in rows.items() if key in held or self._contains_words(row)}
         column = next((one for one in self.columns if one.name == self.sort_column), None)
         if column is None:
-            return shown
+            return dict(reversed(shown.items())) if self.descending else shown
         key_of = column.key
         return dict(
             sort_rows([*shown.items()], lambda it: key_of(it[1]), descending=self.descending)
