@@ -10,16 +10,13 @@ import click
 
 from console import engines
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
-from console.cli.context import Call, aligned, queue_names, verb_options
+from console.cli.context import Call, queue_names, verb_options
 from console.cli.several import over_connections
 from console.cli.streams import narrate
 from console.designs import DESIGNS, Design
 from console.designs import design as find_design
 from console.engines import Database
 from console.errors import UsageError
-from console.figures import COLUMNS
-from console.formats import plain
-from console.monitor.limits import ThresholdsOf, defaults_of, judge
 from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler, probe
@@ -27,6 +24,8 @@ from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.rights import ConnectionRights, Login, Rights
 from console.rollup_files import existing_default_lake
 from console.verbs.queues import complete_designs
+from console.views.status import VIEW, SampledQueues
+from console.views.view import Display
 
 
 @click.command()
@@ -220,23 +219,16 @@ def _show(
     named: bool,
 ) -> None:
     """`login`: what the connection's login could do, if known; `named`: queues given by name."""
-    thresholds_of = call.thresholds
     standing = ConnectionRights(
         call.rights, login, transactions=bool(database.product.read_only_options)
     )
     seen = [queue for queue in queues if call.schema in (None, queue.schema)]
     where = "this database" if call.schema is None else f"schema {call.schema!r}"
-    lines = [f"No queues are installed or adopted in {where}."]
-    if seen:
-        lines = table(seen, thresholds_of)
-        lines += [line for queue in seen if named for line in _of_named(queue, seen)]
+    shown = SampledQueues(seen, call.thresholds, named, where)
+    lines = [*VIEW.lines(shown, Display(call.zone, datetime.now(UTC)))]
     if standing.words != call.rights.word:
         lines.append(f"This connection: {standing.words}{_could(standing)}.")
-    answer = {
-        "queues": [queue.as_json(thresholds_of(queue.queue)) for queue in seen],
-        "connection": standing.as_json(database.label),
-    }
-    call.answer(answer, lines)
+    call.answer({**VIEW.as_json(shown), "connection": standing.as_json(database.label)}, lines)
 
 
 def _could(standing: ConnectionRights) -> str:
@@ -249,54 +241,6 @@ def _could(standing: ConnectionRights) -> str:
 
 
 _WATCH_SECONDS = 2.0
-_WIDTH = 80
-"""Wider tables get a smaller gap between columns."""
-
-
-def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = defaults_of) -> list[str]:
-    """The queues' figures in columns for a plain terminal, with their problems below."""
-    rows = [("queue", "design", *(figure.heading or figure.title for figure in COLUMNS))]
-    rows += [
-        (_name(queue, queues), queue.design, *(queue.text_of(figure.name) for figure in COLUMNS))
-        for queue in queues
-    ]
-    lines = aligned(rows, left=2)
-    if max(map(len, lines)) > _WIDTH:
-        lines = aligned(rows, left=2, gap=" ")
-    for queue in queues:
-        name = _name(queue, queues)
-        lines += [f"{name}: {plain(queue.problem)}"] if queue.problem else []
-        lines += [f"{name}: {_slow(queue)}"] if queue.slow else []
-        if queue.slowest is not None:
-            lines.append(f"{name}: slowest is {queue.slowest.text}")
-        elif "subscribers" in queue.unknown and not queue.problem:
-            lines.append(f"{name}: the figures of its subscribers are unknown")
-        lines += [f"{name}: {plain(one.shown)}" for one in queue.decisions]
-        lines += [f"{name}: {plain(one.words)}" for one in queue.acting]
-        found = judge(queue, thresholds_of(queue.queue))
-        lines += [f"{name}: {one.text} ({one.level.word} from {one.limit_text})" for one in found]
-    return lines
-
-
-def _of_named(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> list[str]:
-    name = _name(queue, among)
-    lines = [f"{name}: {one.text}" for one in queue.subscribers or ()]
-    figures = () if queue.latency is None else queue.latency.labels_and_texts
-    if queue.filling is not None:
-        figures = (("full in", queue.filling.text), *figures)
-    return lines + [f"{name}: {kind} {words}" for kind, words in figures]
-
-
-def _slow(queue: QueueSnapshot) -> str:
-    figures = ", ".join(name.removesuffix("_seconds") for name in queue.slow)
-    return f"{figures}: too slow to read; perhaps because of dead rows at the head"
-
-
-def _name(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> str:
-    """The name on one line, with its schema if it is not unique."""
-    alone = sum(other.queue == queue.queue for other in among) == 1
-    name = queue.queue if alone else f"{queue.schema}.{queue.queue}"
-    return "".join(sign if sign.isprintable() else "\ufffd" for sign in name)
 
 
 def engine_named(call: Call, name: str | None) -> engines.Product:

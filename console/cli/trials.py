@@ -31,7 +31,7 @@ from console.bench.results import (
     pages_per_message,
 )
 from console.cli.context import Call, aligned, as_command, queue_argument, verb_options
-from console.cli.status import table
+from console.cli.lists import answer
 from console.cli.streams import narrate
 from console.config import THEME, load
 from console.designs import design as find_design
@@ -42,6 +42,7 @@ from console.rights import Rights
 from console.verbs.queues import SMOKE
 from console.verbs.trials import COMMAND, PROVE
 from console.verbs.trials import bench_request as requested
+from console.views.status import VIEW, SampledQueues
 
 if TYPE_CHECKING:
     from console.bench.round_figures import RoundFigures
@@ -287,7 +288,7 @@ def demo(call: Call, headless: bool, seconds: float) -> None:
 
     if headless:
         queues = run_headless(seconds)
-        call.answer({"queues": [queue.as_json() for queue in queues]}, table(queues))
+        answer(call, VIEW, SampledQueues(queues))
         return
     from console import tui  # noqa: PLC0415
 

@@ -100,7 +100,7 @@ _OF_MODULES = {
 """Module -> its verbs, each with the first sentence of its help. Other verbs are fully described by
 their value in `console.verbs`."""
 
-_PRINTED_BY = {"runs": "pipeline", "stuck": "messages"}
+_PRINTED_BY = {"runs": "pipeline"}
 """List -> the verb that prints it, where that is not the list's own."""
 
 

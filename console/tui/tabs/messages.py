@@ -391,7 +391,7 @@ class MessagesTab(QueueTab, Exporting):
         # Not the table's own columns: their titles have an offset, and times in files are in UTC.
         shown = {column.name for column in self.table.columns}
         columns = [one for one in VIEW.columns(self.context.display) if one.name in shown]
-        self.export(VIEW.name, self.table, columns, rest)
+        self.export(VIEW.name, self.table.marked_or_all, columns, rest)
 
     def _notify_plain(self, text: str) -> None:
         self.notify(text, markup=False)

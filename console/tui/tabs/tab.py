@@ -33,7 +33,7 @@ from console.tui.text import (
     whole_seconds,
 )
 from console.tui.views import QueueView
-from console.tui.widgets.browser import COPY_KEYS, SORT_KEYS, Browser, filter_keys
+from console.tui.widgets.browser import LIST_KEYS, Browser
 from console.views.view import Line, Source, Subject, View, no_database
 
 T = TypeVar("T")
@@ -304,12 +304,7 @@ class ListTab(ReadingTab[T], Browser):
     """A list between a summary and, on a screen that has room, details of the row under the cursor.
     Nothing is read while the screen is paused."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *filter_keys(Browser.FORMS, show=False),
-        Binding("q", "clear_filter", "clear the marks and the filter", show=False),
-        *SORT_KEYS,
-        *COPY_KEYS,
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*LIST_KEYS]
     KEEPS_ROWS: ClassVar[bool] = False
     """Whether the row under the cursor stays when it is no longer in the list."""
     VALUES: ClassVar[Mapping[str, Any]] = {}
@@ -369,8 +364,7 @@ class ListTab(ReadingTab[T], Browser):
         first, *others = self.VIEW.summary_lines(result, self.context.display)
         line = assembled(head, first)
         self.append_filter(line, head)
-        if marks := self.table.marks:
-            line.append(f"   {len(marks)} marked", style_of(head, "sorted"))
+        self.append_marks(line, head)
         self.append_time(line)
         return [line, *(assembled(head, one) for one in others)]
 

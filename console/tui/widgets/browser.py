@@ -77,15 +77,14 @@ COPY_KEYS: tuple[BindingType, ...] = (
 
 
 class Exporting(Widget):
-    """What writes the rows of its tables to files."""
+    """What writes rows to files."""
 
     context: Context
 
     def export(
-        self, name: str, table: MarkedTable[Any], columns: Sequence[Column[Any]], rest: str = ""
+        self, name: str, rows: Sequence[Any], columns: Sequence[Column[Any]], rest: str = ""
     ) -> None:
-        """The marked rows, or all that are shown, to a new file; `rest`: what is not in it."""
-        rows: Sequence[Any] = table.selected_rows if table.marks else [*table.rows.values()]
+        """To a new file; `rest`: what is not in it."""
         titled = [column for column in columns if column.title]
         cells: list[dict[str, object]] = [
             {column.title: column.exported(row) for column in titled} for row in rows
@@ -162,6 +161,10 @@ class Browser(Filtered, Exporting):
             )
             line.append(f": {numbered(len(self.table.keys), 'row')}")
 
+    def append_marks(self, line: Text, widget: Widget) -> None:
+        if marks := self.table.marks:
+            line.append(f"   {len(marks)} marked", style_of(widget, "sorted"))
+
     def on_keyed_table_title_clicked(self, event: KeyedTable.TitleClicked) -> None:
         event.stop()
         self.listed.sort_by(event.column)
@@ -182,4 +185,13 @@ class Browser(Filtered, Exporting):
             self.notify(self.COPIED, markup=False)
 
     def action_export(self) -> None:
-        self.export(self.VIEW.name, self.listed, self.listed.columns)
+        self.export(self.VIEW.name, self.listed.marked_or_all, self.listed.columns)
+
+
+LIST_KEYS: tuple[BindingType, ...] = (
+    *filter_keys(Browser.FORMS, show=False),
+    Binding("q", "clear_filter", "clear the marks and the filter", show=False),
+    *SORT_KEYS,
+    *COPY_KEYS,
+)
+"""Of a list in a tab."""

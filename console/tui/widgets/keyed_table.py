@@ -450,6 +450,11 @@ class MarkedTable(KeyedTable[Row]):
         return [self.rows[key] for key in self.selected_keys]
 
     @property
+    def marked_or_all(self) -> list[Row]:
+        """What is exported."""
+        return self.selected_rows if self._marks else [*self.rows.values()]
+
+    @property
     def pinned_keys(self) -> set[str | None]:
         return {*super().pinned_keys, *self.marks}
 
