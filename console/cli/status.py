@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from queue import SimpleQueue
 from typing import NoReturn
@@ -17,15 +18,15 @@ from console.designs import DESIGNS, Design
 from console.designs import design as find_design
 from console.engines import Database
 from console.errors import UsageError
-from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
+from console.monitor.sample import SAMPLING_TIMEOUTS
 from console.monitor.sample_queries import StuckAfter
-from console.monitor.sampler import Reading, Sampler, probe
-from console.monitor.snapshot import QueueSnapshot, snapshot
-from console.rights import ConnectionRights, Login, Rights
+from console.monitor.sampler import Reading, Sampler
+from console.monitor.snapshot import QueueSnapshot
+from console.rights import ConnectionRights, Rights
 from console.rollup_files import existing_default_lake
 from console.verbs.queues import complete_designs
 from console.views.status import VIEW, SampledQueues
-from console.views.view import Display
+from console.views.view import Display, Source
 
 
 @click.command()
@@ -155,12 +156,11 @@ def status(call: Call, names: Sequence[str], watch: bool) -> None:
     only = chosen(call, database, names)
     if watch:
         _watch(call, database, only)
-    sample = take_sample(database, only=only, stuck_after_seconds=stuck_after(call))
-    login = probe(database, [seen.queue for seen in sample.queues])
-    shown = [snapshot(seen, sample.connection) for seen in sample.queues]
+    values = {"only": only, "stuck_after_seconds": stuck_after(call)}
+    seen = VIEW.read(Source(lambda: database, values=values, thresholds_of=call.thresholds))
     if names:
-        shown = _expecting(shown, database)
-    _show(call, database, shown, login, named=bool(names))
+        seen = replace(seen, queues=_expecting(seen.queues, database), named=True)
+    _show(call, database, seen)
 
 
 def _expecting(shown: Sequence[QueueSnapshot], database: Database) -> list[QueueSnapshot]:
@@ -200,7 +200,9 @@ def _watch(call: Call, database: Database, only: Sequence[Queue] | None) -> NoRe
                 continue
             if reading.promoted_at == reading.taken_at:
                 narrate("It was a standby and is a primary now.")
-            _show(call, database, reading.queues, reading.login, named=only is not None)
+            named = only is not None
+            seen = SampledQueues(reading.queues, reading.login, call.thresholds, named)
+            _show(call, database, seen)
     finally:
         sampler.stop(SAMPLING_TIMEOUTS.statement_seconds)
 
@@ -210,25 +212,17 @@ def stuck_after(call: Call) -> StuckAfter:
     return STUCK_AFTER_SECONDS if call.profile is None else call.profile.stuck_after_seconds
 
 
-def _show(
-    call: Call,
-    database: Database,
-    queues: Sequence[QueueSnapshot],
-    login: Login | None,
-    *,
-    named: bool,
-) -> None:
-    """`login`: what the connection's login could do, if known; `named`: queues given by name."""
+def _show(call: Call, database: Database, seen: SampledQueues) -> None:
     standing = ConnectionRights(
-        call.rights, login, transactions=bool(database.product.read_only_options)
+        call.rights, seen.login, transactions=bool(database.product.read_only_options)
     )
-    seen = [queue for queue in queues if call.schema in (None, queue.schema)]
-    where = "this database" if call.schema is None else f"schema {call.schema!r}"
-    shown = SampledQueues(seen, call.thresholds, named, where)
-    lines = [*VIEW.lines(shown, Display(call.zone, datetime.now(UTC)))]
+    if call.schema is not None:
+        of_schema = [one for one in seen.queues if one.schema == call.schema]
+        seen = replace(seen, queues=of_schema, where=f"schema {call.schema!r}")
+    lines = [*VIEW.lines(seen, Display(call.zone, datetime.now(UTC)))]
     if standing.words != call.rights.word:
         lines.append(f"This connection: {standing.words}{_could(standing)}.")
-    call.answer({**VIEW.as_json(shown), "connection": standing.as_json(database.label)}, lines)
+    call.answer({**VIEW.as_json(seen), "connection": standing.as_json(database.label)}, lines)
 
 
 def _could(standing: ConnectionRights) -> str:

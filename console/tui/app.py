@@ -25,7 +25,7 @@ from console.monitor.limits import Severity
 from console.monitor.sampler import Reading, WorkLimiter
 from console.tui.context import FEW_CONNECTIONS, Context, Feed, NewDiagnoses, NewReading, Setup
 from console.tui.dialogs.dialog import PasswordDialog
-from console.tui.findings import FindingKey, QueueKey
+from console.tui.findings import QueueKey
 from console.tui.jobs import JobFinished
 from console.tui.navigator import Navigator
 from console.tui.open_connection import (
@@ -39,6 +39,7 @@ from console.tui.screens.overview import OverviewScreen
 from console.tui.store import Store, Traits
 from console.tui.terminal import THEMES, ControlCharFilter, TerminalDriver
 from console.tui.text import STYLE_NAMES, plain
+from console.views.doctor import FindingKey
 
 if TYPE_CHECKING:
     from textual.actions import ActionParseResult

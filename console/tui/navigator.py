@@ -11,8 +11,9 @@ from textual.screen import Screen
 from console.catalog import Queue
 from console.tui.context import Context
 from console.tui.dialogs.dialog import RunningDialog
-from console.tui.findings import FindingView, QueueKey
+from console.tui.findings import QueueKey
 from console.tui.jobs import ActionRun
+from console.views.doctor import FindingView
 
 
 class Navigator(App[None]):

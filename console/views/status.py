@@ -7,7 +7,9 @@ from console.figures import COLUMNS, Figure
 from console.formats import plain
 from console.monitor.limits import ThresholdsOf, defaults_of, judge
 from console.monitor.sample import take_sample
+from console.monitor.sampler import probe
 from console.monitor.snapshot import QueueSnapshot, snapshot
+from console.rights import Login
 from console.views.view import WIDTH, Column, Display, Source, Subject, View, aligned
 
 _NOT_PRINTED = {"connection", "schema", "problem"}
@@ -17,6 +19,8 @@ _NOT_PRINTED = {"connection", "schema", "problem"}
 @dataclass(frozen=True)
 class SampledQueues:
     queues: Sequence[QueueSnapshot]
+    login: Login | None = None
+    """What the connection's login could do, if known."""
     thresholds_of: ThresholdsOf = defaults_of
     named: bool = False
     """Whether they were given by name: then more is said about each."""
@@ -53,11 +57,13 @@ def _by_key(result: SampledQueues) -> dict[str, QueueSnapshot]:
 
 
 def read(source: Source) -> SampledQueues:
-    """A single sample: it has no rates."""
-    only = None if source.name is None else [source.queue]
-    sample = take_sample(source.database, only=only)
-    queues = [snapshot(one, sample.connection) for one in sample.queues]
-    return SampledQueues(queues, source.thresholds_of, only is not None)
+    """A single sample: it has no rates. `source.values`: those of `take_sample`."""
+    sample = take_sample(source.database, **source.values)
+    return SampledQueues(
+        [snapshot(one, sample.connection) for one in sample.queues],
+        probe(source.database, [one.queue for one in sample.queues]),
+        source.thresholds_of,
+    )
 
 
 def _text(result: SampledQueues, display: Display) -> Iterator[str]:

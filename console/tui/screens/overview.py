@@ -16,7 +16,7 @@ from console.filters import MARK
 from console.monitor.limits import Severity
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
-from console.tui.findings import FindingView, QueueKey
+from console.tui.findings import QueueKey
 from console.tui.screens.live import OUT, LiveScreen
 from console.tui.tabs.findings import FindingsTable
 from console.tui.tabs.tab import PacedQuery
@@ -28,6 +28,7 @@ from console.tui.widgets.queue_detail import QueueDetail
 from console.tui.widgets.queue_table import QueueTable
 from console.tui.widgets.slot_map import SlotStrip
 from console.tui.widgets.summary import Summary, SummaryFacts
+from console.views.doctor import FindingView
 from console.views.status import VIEW
 
 _HINT_SECONDS = 3.0
