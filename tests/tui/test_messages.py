@@ -30,24 +30,7 @@ from tests.tui.opened import opened
 
 CLAIM = design("claim", "postgresql")
 QUEUE = installed_queue("public", "mail", CLAIM, CLAIM.complete_options({}))
-EMPTY = Message(
-    key="",
-    id=None,
-    state="ready",
-    pushed_at=None,
-    age_seconds=1.0,
-    due_at=None,
-    attempts=0,
-    claimed_at=None,
-    claimed_by=None,
-    done_at=None,
-    error=None,
-    error_cut=False,
-    title=None,
-    slot=None,
-    number=None,
-    payload_bytes=9,
-)
+EMPTY = Message("", None, "ready", age_seconds=1.0, attempts=0, payload_bytes=9)
 
 
 def message(name: str, state: str = "ready", **more: Any) -> Message:
