@@ -127,6 +127,7 @@ class ConsoleApp(Navigator):
             setup.zone,
             setup.config_path,
             recordings=None if root is None else Recordings(root, slower=slower),
+            lacks=setup.lacks,
             saved=setup.appearance.saved,
         )
         self._overview = OverviewScreen(self.context, setup.banner, by_group=setup.by_group)
@@ -184,6 +185,8 @@ class ConsoleApp(Navigator):
 
     def add_connection(self, opening: PendingConnection) -> None:
         """Add a connection and start sampling it."""
+        if not self.can("verbs"):
+            return
         context, conn, feed = self.context, opening.conn, opening.feed
         first = not context.feeds
         context.connections = {**context.connections, conn.name: conn}
@@ -386,6 +389,8 @@ class ConsoleApp(Navigator):
 
     def examine(self, key: QueueKey | None = None) -> None:
         """Have the doctor examine one queue, or all, now."""
+        if not self.can("doctor"):
+            return
         for name, watcher in self._watchers.items():
             if key is None:
                 watcher.request_diagnosis()

@@ -445,19 +445,6 @@ class ListScreen(LiveScreen, Generic[Tab]):
         self.tab.poll()
 
 
-NOT_RECORDED = {
-    "messages": "A recording has no messages: payloads are never recorded.",
-    "errors": "A recording has no error texts: only how many errors there were.",
-    "stuck": "A recording has no claims: only how many there were, and how many were stuck.",
-    "waits": "A recording has no sessions.",
-    "consumers": "A recording has no sessions: consumers --recordings PATH lists who was seen.",
-    "slots": "A recording has no slots: only the gap of a ring.",
-    "sql": "A recording has no code of the queue.",
-    "audit": "A recording has no audit: History shows the actions that were recorded.",
-}
-"""By the tab's name; the other tabs need no database."""
-
-
 class UnavailableTab(QueueTab):
     """Takes another tab's position and title, so that each digit always means the same tab."""
 
