@@ -1,13 +1,15 @@
 """The table of figures: what each is, and how it is sampled, shown, added up, limited and stored.
 
-All that shows, records or limits figures is made from this table. A figure is added by a line in
-FIGURES, its place in SHOWN, and by its field and its value in `monitor/snapshot.py`.
+All that samples, shows, records or limits figures is made from this table. A figure is added by its
+value here, its field in SampledFigures (a column of the `status` statements) or in QueueFigures
+(one that follows from others), and its place in SHOWN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from console.formats import count, duration, rate
 
@@ -80,11 +82,18 @@ class Figure:
     """Of several queues; None: it is not added up."""
     may_be_negative: bool = False
     """Then a sum says nothing if it is unknown for some queues."""
+    of: Callable[[Any], float | None] | None = None
+    """How it follows from a row of a `status` statement; None: it is a column, or of no row."""
     in_history: bool = True
     gauge: str = ""
     """Of `serve-metrics`, after `dbq_queue_`; empty: there is none."""
     help: str = ""
     """Of the gauge."""
+
+    @property
+    def declared(self) -> Mapping[str, Figure]:
+        """The metadata of its field."""
+        return {"figure": self}
 
     @property
     def key(self) -> str:
@@ -130,11 +139,12 @@ PUSH = Figure("push_per_second", "push/s", PER_SECOND, width=8, narrow=False, ad
 POP = Figure("pop_per_second", "pop/s", PER_SECOND, width=8, narrow=False, add_up=sum)
 GAP = Figure(
     "gap", "gap", MESSAGES, needs=RING, words="push/pop sequence gap", width=7, add_up=sum,
-    may_be_negative=True,
+    of=lambda row: row.gap, may_be_negative=True,
     gauge="gap_messages", help="Next push number minus next pop number of a ring.",
 )  # fmt: skip
 CAPACITY = Figure(
     "capacity", "capacity", MESSAGES, needs=RING, heading="", words="slots", in_history=False,
+    of=lambda row: row.capacity,
     gauge="capacity_messages", help="Slots of a ring.",
 )  # fmt: skip
 HOLDERS = Figure(
@@ -143,10 +153,45 @@ HOLDERS = Figure(
 )  # fmt: skip
 HELD = Figure("held_seconds", "held for", SECONDS, optional=True, in_history=False)
 
-FIGURES = (
-    *(READY, SCHEDULED, CLAIMED, STUCK, ERRORS, DONE),
-    *(AGE, PUSH, POP, GAP, CAPACITY, HOLDERS, HELD),
-)
+
+@dataclass(frozen=True)
+class SampledFigures:
+    """Of one queue, as every `status` statement returns them; None: not of this design, or not
+    known."""
+
+    schema: str
+    queue: str
+    ready: int | None = field(metadata=READY.declared)
+    scheduled: int | None = field(metadata=SCHEDULED.declared)
+    claimed: int | None = field(metadata=CLAIMED.declared)
+    stuck: int | None = field(metadata=STUCK.declared)
+    errors: int | None = field(metadata=ERRORS.declared)
+    done: int | None = field(metadata=DONE.declared)
+    age_seconds: float | None = field(metadata=AGE.declared)
+
+
+@dataclass(frozen=True)
+class QueueFigures(SampledFigures):
+    """All of one queue. Ages are in seconds of the database's clock, rates in messages a second of
+    ours."""
+
+    push_per_second: float | None = field(default=None, kw_only=True, metadata=PUSH.declared)
+    pop_per_second: float | None = field(default=None, kw_only=True, metadata=POP.declared)
+    gap: int | None = field(default=None, kw_only=True, metadata=GAP.declared)
+    capacity: int | None = field(default=None, kw_only=True, metadata=CAPACITY.declared)
+    holders: int | None = field(default=None, kw_only=True, metadata=HOLDERS.declared)
+    """Open transactions that hold rows of the queue; not those that wait for another. Where a pop
+    deletes, a message in work is held by one of them."""
+    held_seconds: float | None = field(default=None, kw_only=True, metadata=HELD.declared)
+    """The longest time one of them has held rows; None: there is none, or not known."""
+
+
+def _declared(of: type[SampledFigures]) -> tuple[Figure, ...]:
+    return tuple(one.metadata["figure"] for one in fields(of) if "figure" in one.metadata)
+
+
+SAMPLED = _declared(SampledFigures)
+FIGURES = _declared(QueueFigures)
 COUNTS = tuple(figure for figure in FIGURES if figure.rows_read and figure.unit is MESSAGES)
 """Those that a sample counts, by state."""
 BY_NAME = {figure.name: figure for figure in FIGURES}

@@ -117,7 +117,7 @@ def columns() -> pa.Schema:
     import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
 
     time, text, count, figure = pa.timestamp("us", tz="UTC"), pa.string(), pa.int64(), pa.float64()
-    fields = [("begin", time), *((name, text) for name in (*QUEUE, "design")), ("looks", count)]
+    fields = [("begin", time), *((name, text) for name in (*QUEUE, "design")), ("samples", count)]
     fields += [("sources", pa.int32()), ("problems", count), ("estimates", count)]
     for name, unit in MEANS.items():
         fields += [(f"{name}_max", count if unit is MESSAGES else figure), (f"{name}_avg", figure)]
@@ -125,7 +125,7 @@ def columns() -> pa.Schema:
     fields += [(name, figure) for name in _PERCENTILES]
     fields += [("latency_sketch", pa.map_(pa.int32(), count))]
     fields += [(name, text) for name in ("code", "severity", "summary", "wait_kind", "wait")]
-    fields += [("looked", count), ("first_at", time), ("last_at", time)]
+    fields += [("examinations", count), ("first_at", time), ("last_at", time)]
     fields += [("sessions_total", count), ("sessions_max", count)]
     fields += [("segment_kind", text), ("segment", text), ("damaged", pa.bool_())]
     error = {"relative_error": f"{RELATIVE_ERROR}", "gamma": f"{GAMMA}", "comment": ERROR_COMMENT}

@@ -229,7 +229,7 @@ class _ArchivedRow:
         fields = {name: value for name, value in vars(self).items() if name not in _OWN_FIELDS}
         error = None if self.error is None else self.error[:ERROR_LENGTH]
         fields |= {"key": str(self.archive_id), "error": error, "error_cut": error != self.error}
-        return Message(**fields, slot=None, number=None)
+        return Message(**fields)
 
 
 _OWN_FIELDS = {"position", "matches", "archive_id"}

@@ -21,10 +21,8 @@ class SelectedError(NamedTuple):
 
     @property
     def message(self) -> Message:
-        """As a message to be locked and moved; its other fields are None."""
-        unknown = dict.fromkeys(Message.__dataclass_fields__)
-        known = {"key": "", "state": "error", "error_cut": False, "payload_cut": False}
-        return Message(**{**unknown, **known, **self._asdict()})
+        """As a message to be locked and moved, of which nothing else is known."""
+        return Message("", self.id, "error", attempts=self.attempts, error_hash=self.error_hash)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from console.config import CommandLineValues
     from console.verbs.command import Command
 
-_PRINTED_BY = {"runs": "pipeline", "stuck": "messages"}
+_PRINTED_BY = {"runs": "pipeline"}
 """List -> the verb that prints it, where that is not the list's own."""
 
 

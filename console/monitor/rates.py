@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.catalog import Queue
 from console.designs import Flow
-from console.figures import AGE, COUNTED, COUNTS, READY, STUCK
+from console.figures import AGE, COUNTED, COUNTS, READY, STUCK, SampledFigures
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -55,18 +55,9 @@ def key_of(queue: Queue) -> Key:
 
 
 @dataclass(frozen=True)
-class StatusRow:
-    """What every `status` statement returns. None: not of this design, or not known."""
+class StatusRow(SampledFigures):
+    """What every `status` statement returns: the figures, and what others follow from."""
 
-    schema: str
-    queue: str
-    ready: int | None
-    scheduled: int | None
-    claimed: int | None
-    stuck: int | None
-    errors: int | None
-    done: int | None
-    age_seconds: float | None
     rows_estimated: int | None
     inserted: int | None
     updated: int | None

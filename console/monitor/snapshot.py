@@ -2,14 +2,28 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 
 from console.catalog import Acting, Queue
 from console.decisions import Decision
 from console.designs import Flow
-from console.figures import AGE, BY_NAME, COUNTED, COUNTS, FIGURES, HELD, HOLDERS, RING
+from console.figures import (
+    AGE,
+    BY_NAME,
+    COUNTED,
+    COUNTS,
+    FIGURES,
+    GAP,
+    HELD,
+    HOLDERS,
+    POP,
+    PUSH,
+    RING,
+    SAMPLED,
+    QueueFigures,
+)
 from console.formats import NOT_APPLICABLE, UNKNOWN
 from console.monitor.latency import Latency
 from console.monitor.limits import DEFAULTS, Thresholds, judge
@@ -43,27 +57,13 @@ class Filling:
 
 
 @dataclass(frozen=True)
-class QueueSnapshot:
+class QueueSnapshot(QueueFigures):
     """One queue at one moment: its figures, as `console/figures.py` lists them, and more.
 
-    None: not of this design or, if named in `unknown`, not known. Ages are in seconds of the
-    database's clock, rates in messages a second of ours.
+    None: not of this design or, if named in `unknown`, not known.
     """
 
-    queue: str
     design: str
-    ready: int | None
-    claimed: int | None
-    stuck: int | None
-    errors: int | None
-    done: int | None
-    scheduled: int | None
-    age_seconds: float | None
-    push_per_second: float | None
-    pop_per_second: float | None
-    gap: int | None
-    capacity: int | None
-    schema: str
     connection: str
     estimated: tuple[str, ...]
     unknown: tuple[str, ...]
@@ -73,11 +73,6 @@ class QueueSnapshot:
     """Unknown because they took too long to read, mostly for dead rows at the queue's head."""
     claims: tuple[Claim, ...] | None = None
     """The oldest, with their owners."""
-    holders: int | None = None
-    """Open transactions that hold rows of the queue; not those that wait for another. Where a pop
-    deletes, a message in work is held by one of them."""
-    held_seconds: float | None = None
-    """The longest time one of them has held rows; None: there is none, or not known."""
     held_by: tuple[Holder, ...] = ()
     acting: tuple[Acting, ...] = ()
     decisions: tuple[Decision, ...] = ()
@@ -149,19 +144,19 @@ class QueueSnapshot:
         return full_in(self.gap, self.capacity if capacity is None else capacity, per_second)
 
     def as_json(self, thresholds: Thresholds = DEFAULTS) -> dict[str, object]:
-        shown: dict[str, object] = {
-            one.name: getattr(self, one.name) for one in fields(self) if one.default is MISSING
-        }
         soonest, latest = self.full_in_range_seconds
         doubled = None if self.capacity is None else self.resize_buys_seconds(2 * self.capacity)
-        return shown | {
+        return {
+            "queue": self.queue,
+            "design": self.design,
+            **{name: getattr(self, name) for name in BY_NAME},
+            "schema": self.schema,
+            "connection": self.connection,
             "estimated": list(self.estimated),
             "unknown": list(self.unknown),
             "problem": self.problem,
             "slow": list(self.slow),
             "claims": None if self.claims is None else [asdict(claim) for claim in self.claims],
-            "holders": self.holders,
-            "held_seconds": self.held_seconds,
             "held_by": [asdict(holder) for holder in self.held_by],
             "full_in_seconds": self.full_in_seconds,
             "full_in_soonest_seconds": soonest,
@@ -175,7 +170,6 @@ class QueueSnapshot:
             if self.subscribers is None
             else [one.as_json() for one in self.subscribers],
             "full_in_expected": None if self.filling is None else self.filling.as_json(),
-            **{name: getattr(self, name) for name in BY_NAME},
         }
 
 
@@ -199,15 +193,17 @@ def snapshot(
     by_subscriber = subscribers(sample.subscribers, row.capacity, subscriber_rates)
     behind = slowest(by_subscriber)
     values |= {
+        **{one.name: getattr(row, one.name) for one in SAMPLED},
+        **{one.name: one.of(row) for one in FIGURES if one.of is not None},
         **counts,
-        "age_seconds": known_age(row.age_seconds),
-        "push_per_second": rates.push,
-        "pop_per_second": rates.pop,
-        "capacity": row.capacity,
-        "gap": row.gap if behind is None else behind.gap,
+        AGE.name: known_age(row.age_seconds),
+        PUSH.name: rates.push,
+        POP.name: rates.pop,
         "subscribers": by_subscriber,
         "claims": sample.claims,
     }
+    if behind is not None:
+        values[GAP.name] = behind.gap
     if row.age_seconds is None and counts.get("ready") == 0:
         applicable.remove(AGE.name)  # no message, no age
     return _snapshot(sample, connection, values, estimated, applicable, rates)

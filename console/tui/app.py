@@ -25,7 +25,7 @@ from console.monitor.limits import Severity
 from console.monitor.sampler import Reading, WorkLimiter
 from console.tui.context import FEW_CONNECTIONS, Context, Feed, NewDiagnoses, NewReading, Setup
 from console.tui.dialogs.dialog import PasswordDialog
-from console.tui.findings import FindingKey, QueueKey
+from console.tui.findings import QueueKey
 from console.tui.jobs import JobFinished
 from console.tui.navigator import Navigator
 from console.tui.open_connection import (
@@ -39,6 +39,7 @@ from console.tui.screens.overview import OverviewScreen
 from console.tui.store import Store, Traits
 from console.tui.terminal import THEMES, ControlCharFilter, TerminalDriver
 from console.tui.text import STYLE_NAMES, plain
+from console.views.doctor import FindingKey
 
 if TYPE_CHECKING:
     from textual.actions import ActionParseResult
@@ -126,6 +127,7 @@ class ConsoleApp(Navigator):
             setup.zone,
             setup.config_path,
             recordings=None if root is None else Recordings(root, slower=slower),
+            lacks=setup.lacks,
             saved=setup.appearance.saved,
         )
         self._overview = OverviewScreen(self.context, setup.banner, by_group=setup.by_group)
@@ -183,6 +185,8 @@ class ConsoleApp(Navigator):
 
     def add_connection(self, opening: PendingConnection) -> None:
         """Add a connection and start sampling it."""
+        if not self.can("verbs"):
+            return
         context, conn, feed = self.context, opening.conn, opening.feed
         first = not context.feeds
         context.connections = {**context.connections, conn.name: conn}
@@ -385,6 +389,8 @@ class ConsoleApp(Navigator):
 
     def examine(self, key: QueueKey | None = None) -> None:
         """Have the doctor examine one queue, or all, now."""
+        if not self.can("doctor"):
+            return
         for name, watcher in self._watchers.items():
             if key is None:
                 watcher.request_diagnosis()

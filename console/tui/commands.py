@@ -28,7 +28,10 @@ from console.verbs.verb import Verb, is_filter, texts_from_words
 from console.views import get_view, summaries
 from console.views.view import Subject
 
-TABS = ("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "audit", "consumers")
+TABS = (
+    *("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "audit", "history"),
+    "consumers",
+)
 
 
 @dataclass(frozen=True)
@@ -379,7 +382,7 @@ def _form(
     return Command(of.name, usage, summary, do, completes, in_palette=in_palette, form=of)
 
 
-_ELSEWHERE = {"messages", "errors", "waits", "runs", "audit", *TABS}
+_ELSEWHERE = {"messages", "errors", "waits", "runs", "audit", "doctor", "status", *TABS}
 """Lists with a screen or a tab of their own."""
 COMMANDS: tuple[Command, ...] = (
     Command(
@@ -389,6 +392,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("queue", "[QUEUE] [TAB]", "its screen, on a tab", _queue, "queue"),
     Command("errors", "[QUEUE]", "its errors, in groups", _tab("errors"), "queue"),
     Command("stuck", "[QUEUE]", "its stuck claims, and who holds them", _tab("stuck"), "queue"),
+    Command("history", "[QUEUE]", "its recorded past, and what happened", _tab("history"), "queue"),
     Command("actions", "[QUEUE] [FILTER...]", "what can be done with it", _actions, "queue"),
     *(
         _form(

@@ -97,6 +97,8 @@ class Setup:
     appearance: Appearance = DEFAULT_APPEARANCE
     groups: Mapping[str, str] = field(default_factory=dict)
     """For connections that are not in `connections`, as those of a recording."""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """What the source of the readings cannot do -> why: a tab's name, `verbs`, `runs`, `doctor`."""
     by_group: bool = False
     """Whether it starts with one line per connection, all folded."""
 
@@ -137,6 +139,8 @@ class Context:
     """None: nothing is recorded."""
     replay: Replay | None = None
     """Set in a console that plays a recording."""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """As in the setup."""
     saved: Saved = field(default_factory=Saved)
     """The saved filters."""
     _other_zone: tzinfo | None = field(default=None, init=False)

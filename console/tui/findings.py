@@ -4,7 +4,7 @@ The doctor's are some seconds old. One that is about a figure is shown with the 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from console import formats
 from console.decisions import Decision
@@ -12,13 +12,13 @@ from console.doctor.finding import Diagnosis, Finding
 from console.monitor.limits import (
     Exceeded,
     Severity,
-    limit_code,
     limit_silence,
     silence_for,
     stuck_silence,
 )
 from console.monitor.snapshot import QueueSnapshot
-from console.tui.text import SEVERITY_STYLES, first_line, plain, whole_seconds
+from console.tui.text import first_line
+from console.views.doctor import LIMIT, FindingKey, FindingView
 
 
 def stuck_text(snapshot: QueueSnapshot) -> str:
@@ -44,13 +44,6 @@ def full_soon(seconds: float | None) -> str:
 
 
 QueueKey = tuple[str, str, str]
-FindingKey = tuple[str, str, str, str, str]
-"""Connection, schema, queue name (empty: the connection itself), code, and what distinguishes
-several findings of that code."""
-
-CONNECTION = "connection"
-LIMIT = "limit_reached"
-"""Also a code of the doctor: its finding on a figure and the figure's own are shown as one."""
 PROBLEM = "problem"
 STUCK = "stuck"
 
@@ -62,97 +55,9 @@ _BURST = "error_burst"
 _STOPPED = "consumer_stopped"
 _LOCKED = "table_locked"
 _OF_A_PAUSE = {"pause_overdue", "pause_undone"}
-_OLD_SECONDS = 2.0
-"""An older figure is shown with its age."""
 _ERRORS = (LIMIT, "errors")
 _DISTINGUISHING = ("figure", "session")
 """The evidence that distinguishes several findings of one code."""
-
-
-@dataclass(frozen=True)
-class FindingView:
-    """One finding at one moment."""
-
-    key: FindingKey
-    level: Severity
-    summary: str
-    """One line; safe to show."""
-    since_seconds: float | None = None
-    """How long it has existed, as far as known."""
-    at_least: bool = False
-    """It may be older: it was there at this console's first sample."""
-    finding: Finding | None = None
-    """The doctor's finding; None: it comes from figures, or from a connection."""
-    label: str = ""
-    """The queue's or the connection's name; safe to show."""
-    connection_label: str = ""
-    """The queue's connection, if there are several; safe to show."""
-    stale_seconds: float | None = None
-    """Its age, if its connection does not answer."""
-    live: bool = False
-    """The doctor found it, but its text has the newest figures."""
-    silenced: Decision | None = None
-    """The silence or acknowledgement: it is shown in grey, after the others."""
-    diagnosed_seconds_ago: float | None = None
-    """How old the doctor's statement is; None: its text has the newest figures."""
-
-    @property
-    def text(self) -> str:
-        """The summary, with its age if its figures are old, and with who silenced it."""
-        if self.silenced is None:
-            return self._summary
-        return f"{self.silenced.state} by {plain(self.silenced.operator)}: {self._summary}"
-
-    @property
-    def _summary(self) -> str:
-        old = self.diagnosed_seconds_ago is not None and self.diagnosed_seconds_ago >= _OLD_SECONDS
-        if not old or not any(sign.isdigit() for sign in self.summary):
-            return self.summary
-        return f"{self.summary} ({whole_seconds(self.diagnosed_seconds_ago or 0.0)} ago)"
-
-    @property
-    def connection(self) -> str:
-        return self.key[0]
-
-    @property
-    def queue_key(self) -> QueueKey | None:
-        """None: it is about the connection itself."""
-        return None if self.key[3] == CONNECTION else self.key[:3]
-
-    @property
-    def code(self) -> str:
-        """The doctor's code, or one of those above."""
-        return self.key[3]
-
-    @property
-    def is_problem(self) -> bool:
-        """Whether it is more than a note, and not silenced."""
-        return self.level > Severity.NOTE and self.silenced is None
-
-    @property
-    def style(self) -> str:
-        """The style of its text: grey if it is silenced."""
-        return "quiet" if self.silenced else SEVERITY_STYLES.get(self.level, "quiet")
-
-    @property
-    def silence_code(self) -> str:
-        """As `silence` and `ack` take it: for a limit with its figure."""
-        if self.code == LIMIT:
-            return f"{limit_code(self.level)}:{self.key[4]}"
-        return self.code
-
-    @property
-    def mark(self) -> str:
-        """One character per level, which needs no colour."""
-        return self.level.mark
-
-    @property
-    def repair_text(self) -> str:
-        """Its repair; if it is silenced, until when and why. Safe to show."""
-        if self.silenced is not None:
-            return first_line(self.silenced.lasting)
-        repair = None if self.finding is None else self.finding.repair
-        return "" if repair is None else first_line(repair.summary)
 
 
 def queue_findings(

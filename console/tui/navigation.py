@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from console.catalog import Queue
-    from console.tui.findings import FindingView, QueueKey
+    from console.tui.findings import QueueKey
     from console.tui.open_connection import PendingConnection
+    from console.views.doctor import FindingView
 
 
 class Navigation(Protocol):

@@ -11,14 +11,24 @@ from textual.screen import Screen
 from console.catalog import Queue
 from console.tui.context import Context
 from console.tui.dialogs.dialog import RunningDialog
-from console.tui.findings import FindingView, QueueKey
+from console.tui.findings import QueueKey
 from console.tui.jobs import ActionRun
+from console.tui.text import plain
+from console.views.doctor import FindingView
 
 
 class Navigator(App[None]):
     """The part of the application that opens screens."""
 
     context: Context
+
+    def can(self, what: str, doing: str = "") -> bool:
+        """Whether the source of the readings can; if not, the operator is told why."""
+        if not (why := self.context.lacks.get(what, "")):
+            return True
+        text = f"{doing}: {why[0].lower()}{why[1:]}" if doing else why
+        self.notify(plain(text), severity="warning", markup=False, timeout=4)
+        return False
 
     def open_messages(self, key: QueueKey, words: Sequence[str] = ()) -> None:
         """A queue's messages, with a filter."""
@@ -47,12 +57,16 @@ class Navigator(App[None]):
 
     def open_message(self, key: QueueKey, message: str) -> None:
         """One message, by its key on a page of messages."""
+        if not self.can("messages"):
+            return
         from console.tui.screens.message import MessageScreen  # noqa: PLC0415
 
         self.push_screen(MessageScreen(self.context, key, message))
 
     def open_waits(self, connection: str) -> None:
         """What a server's sessions wait for."""
+        if not self.can("waits"):
+            return
         from console.tui.tabs.tab import ListScreen  # noqa: PLC0415
         from console.tui.tabs.waits import WaitsTab  # noqa: PLC0415
 
@@ -60,6 +74,8 @@ class Navigator(App[None]):
 
     def open_list(self, name: str, key: QueueKey) -> None:
         """A list that has no screen of its own. `key`: with empty names where there is none."""
+        if not self.can(name):
+            return
         from console.tui.tabs.tab import ListScreen, tab_of  # noqa: PLC0415
         from console.views import get_view  # noqa: PLC0415
 
@@ -68,6 +84,8 @@ class Navigator(App[None]):
     def open_actions(self, key: QueueKey, words: Sequence[str] = (), state: str = "") -> None:
         """The verbs of a queue. `words`: filters for the form; `state`: the state of all messages
         that are meant, if known."""
+        if not self.can("verbs"):
+            return
         from console.tui.dialogs.verbs import VerbsDialog  # noqa: PLC0415
 
         self.push_screen(VerbsDialog(self.context, key, words, state))
@@ -83,12 +101,16 @@ class Navigator(App[None]):
     ) -> None:
         """One verb's form. `options`: its other fields, by the command line's names; `queue`: its
         catalog entry, if it was just looked up."""
+        if not self.can("verbs", verb):
+            return
         from console.tui.screens.planned import ActionScreen  # noqa: PLC0415
 
         self.push_screen(ActionScreen(self.context, key, verb, words, options, queue=queue))
 
     def open_planned(self, key: QueueKey, verb: str, texts: Mapping[str, str]) -> None:
         """One verb's plan, with these values of its form."""
+        if not self.can("verbs", verb):
+            return
         from console.tui.screens.planned import ActionScreen  # noqa: PLC0415
 
         self.push_screen(ActionScreen(self.context, key, verb, options=texts, at_once=True))
@@ -126,30 +148,40 @@ class Navigator(App[None]):
 
     def open_audit(self, connection: str = "", key: QueueKey | None = None) -> None:
         """Who did what: everywhere, on a connection, to a queue."""
+        if not self.can("audit"):
+            return
         from console.tui.screens.audit import AuditScreen  # noqa: PLC0415
 
         self.push_screen(AuditScreen(self.context, connection, key))
 
     def open_install(self, connection: str, **options: str) -> None:
         """A new queue. `options`: the form's fields, by the command line's names."""
+        if not self.can("verbs"):
+            return
         from console.tui.screens.install import InstallScreen  # noqa: PLC0415
 
         self.push_screen(InstallScreen(self.context, connection, options))
 
     def open_adopt(self, connection: str, **options: str) -> None:
         """Adopt an existing table."""
+        if not self.can("verbs"):
+            return
         from console.tui.screens.adopt import AdoptScreen  # noqa: PLC0415
 
         self.push_screen(AdoptScreen(self.context, connection, options))
 
     def open_smoke(self, key: QueueKey, **options: str) -> None:
         """A trial of the queue's design."""
+        if not self.can("verbs"):
+            return
         from console.tui.screens.smoke import SmokeScreen  # noqa: PLC0415
 
         self.push_screen(SmokeScreen(self.context, key, options))
 
     def open_runs(self, id_: str = "") -> None:
         """The pipeline runs on this machine; `id_`: where the cursor starts."""
+        if not self.can("runs"):
+            return
         from console.tui.screens.runs import RunsScreen  # noqa: PLC0415
 
         if isinstance(self.screen, RunsScreen):
@@ -159,12 +191,16 @@ class Navigator(App[None]):
 
     def open_pipeline(self, verb: str, key: QueueKey | None = None, **options: str) -> None:
         """The form of a pipeline job."""
+        if not self.can("verbs", f"pipeline {verb}"):
+            return
         from console.tui.screens.pipeline import PipelineScreen  # noqa: PLC0415
 
         self.push_screen(PipelineScreen(self.context, verb, key, options))
 
     def open_bench(self, connection: str, **options: str) -> None:
         """A bench on a connection, or the one that is running."""
+        if not self.can("verbs"):
+            return
         from console.tui.screens.bench import BenchScreen  # noqa: PLC0415
 
         if isinstance(self.screen, BenchScreen):

@@ -9,21 +9,31 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from console.catalog import Queue
 from console.monitor.limits import ThresholdsOf
 from console.monitor.sampler import Reading
 from console.tui.app import ConsoleApp
 from console.tui.context import FEW_CONNECTIONS, Clock, Setup
 from console.tui.dialogs.dialog import SeekDialog
-from console.tui.findings import QueueKey
 from console.tui.player import Player, Replay, moment_of
 from console.tui.replay_thread import Position, ReplayStep, ReplayThread, apply_frame
 from console.tui.store import Store
 from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
-from console.tui.text import plain
 
 _RIGHTS = "a recording"
-_NOT_POSSIBLE = "A recording: nothing can be done from here."
+NOT_RECORDED = {
+    "verbs": "A recording: nothing can be done from here.",
+    "messages": "A recording has no messages: payloads are never recorded.",
+    "errors": "A recording has no error texts: only how many errors there were.",
+    "stuck": "A recording has no claims: only how many there were, and how many were stuck.",
+    "waits": "A recording has no sessions.",
+    "consumers": "A recording has no sessions: consumers --recordings PATH lists who was seen.",
+    "slots": "A recording has no slots: only the gap of a ring.",
+    "sql": "A recording has no code of the queue.",
+    "audit": "A recording has no audit: History shows the actions that were recorded.",
+    "runs": "A recording has no runs; dbq-console pipeline runs lists this machine's.",
+    "doctor": "A recording: it shows the findings of that time; the doctor cannot run again.",
+}
+"""What a console on it cannot do; the other tabs need no database."""
 
 
 def _clock_of(player: Player) -> Clock:
@@ -94,6 +104,7 @@ class ReplayApp(ConsoleApp):
             zone=zone,
             appearance=appearance,
             groups=_fleets(replay.connections) | dict(groups or {}),
+            lacks=NOT_RECORDED,
             by_group=len(replay.connections) > FEW_CONNECTIONS,
         )
         super().__init__([_NoFeed(name) for name in replay.connections], setup)
@@ -150,50 +161,3 @@ class ReplayApp(ConsoleApp):
     def _seek(self, moment: datetime | None) -> None:
         if moment is not None:
             self._replay.player.seek(moment)
-
-    # What is not available in a recording.
-
-    def _refuse(self, text: str) -> None:
-        self.notify(plain(text), severity="warning", markup=False, timeout=4)
-
-    def _refuse_all(self, *_: object, **__: object) -> None:
-        self._refuse(_NOT_POSSIBLE)
-
-    add_connection = open_actions = open_install = open_adopt = _refuse_all
-    open_smoke = open_bench = _refuse_all
-
-    def open_message(self, *_: object, **__: object) -> None:
-        self._refuse("A recording has no messages: payloads are never recorded.")
-
-    def open_messages(self, key: QueueKey, words: Sequence[str] = ()) -> None:  # noqa: ARG002
-        """The tab says that there are none."""
-        self.open_queue(key, "messages")
-
-    def open_waits(self, *_: object, **__: object) -> None:
-        self._refuse("A recording has no sessions.")
-
-    def open_action(
-        self,
-        key: QueueKey,  # noqa: ARG002
-        verb: str,
-        words: Sequence[str] = (),  # noqa: ARG002
-        queue: Queue | None = None,  # noqa: ARG002
-        /,
-        **options: str,  # noqa: ARG002
-    ) -> None:
-        self._refuse(f"{verb}: {_NOT_POSSIBLE[0].lower()}{_NOT_POSSIBLE[1:]}")
-
-    def open_audit(self, *_: object, **__: object) -> None:
-        """Actions are marks in a queue's history."""
-        self._refuse("A recording has no audit; a queue's History shows its actions.")
-
-    def open_runs(self, *_: object, **__: object) -> None:
-        self._refuse("A recording has no runs; dbq-console pipeline runs lists this machine's.")
-
-    def open_pipeline(self, verb: str, *_: object, **__: object) -> None:
-        self._refuse(f"pipeline {verb}: {_NOT_POSSIBLE[0].lower()}{_NOT_POSSIBLE[1:]}")
-
-    def examine(self, key: QueueKey | None = None) -> None:  # noqa: ARG002
-        self._refuse(
-            "A recording: it shows the findings of that time; the doctor cannot run again."
-        )

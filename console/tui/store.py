@@ -16,8 +16,6 @@ from console.monitor.snapshot import QueueSnapshot
 from console.rights import Login
 from console.tui.findings import (
     PROBLEM,
-    FindingKey,
-    FindingView,
     QueueKey,
     full_in_seconds,
     full_soon,
@@ -35,6 +33,7 @@ from console.tui.views import (
     Trend,
     connection_finding,
 )
+from console.views.doctor import FindingKey, FindingView
 
 SILENT_AFTER_SECONDS = 5.0
 """A connection that is this much later than its interval counts as silent."""

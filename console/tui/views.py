@@ -16,8 +16,9 @@ from console.filters import MARK, line_of, term_of, words_of
 from console.formats import parse_duration
 from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot
-from console.tui.findings import CONNECTION, FindingView, QueueKey
+from console.tui.findings import QueueKey
 from console.tui.text import whole_seconds
+from console.views.doctor import CONNECTION, FindingView
 
 BUCKET_SECONDS = 5.0
 """One cell of a trend: the highest number of ready messages in that time."""

@@ -1,7 +1,7 @@
 """Show what holds a queue's messages: claims, and sessions that hold rows."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from math import inf
 
 from console.actions.end_session import sessions_holding
@@ -28,6 +28,8 @@ class QueueHolders:
     library: str = ""
     """Whose workers own the claims; empty: they are sessions of the server."""
     stuck_after_seconds: float = DEFAULTS.stuck_after_seconds
+    queue: str = ""
+    design: str = ""
 
     @property
     def limit(self) -> float:
@@ -43,7 +45,9 @@ def read(source: Source) -> QueueHolders:
     held = not queue.finishes and queue.kind is not Kind.ARCHIVE
     holders = tuple(sessions_holding(database, queue)) if held else None
     of = queue.design
-    return QueueHolders(claimed, holders, of.claims_expire, of.library_name, limit)
+    return QueueHolders(
+        claimed, holders, of.claims_expire, of.library_name, limit, queue.name, of.name
+    )
 
 
 @dataclass(frozen=True)
@@ -194,14 +198,44 @@ def _claims(result: QueueHolders, claims: Claims) -> list[Part]:
     return [first, (f"   {len(stuck)} stuck over {since}: owner {owners}", "warning")]
 
 
+def _json(result: QueueHolders) -> Mapping[str, object]:
+    """None: the design has no claims; no session can hold its rows for long."""
+    claims, holders = result.claims, result.holders
+    return {
+        "queue": result.queue,
+        "design": result.design,
+        "stuck_after_seconds": None if result.expires else result.stuck_after_seconds,
+        "claims": None
+        if claims is None
+        else [
+            {**asdict(one), "stuck": (one.claimed_seconds or 0.0) >= result.limit}
+            for one in claims.claims
+        ],
+        "more": claims is not None and claims.more,
+        "sessions": None if holders is None else [one.as_json() for one in holders],
+    }
+
+
 VIEW = View(
     "stuck",
-    "Show what holds a queue's messages: claims, and sessions that hold rows.",
+    """Show what holds a queue's messages: claims, and sessions that hold rows.
+
+    The oldest claims first, with the evidence about their owners: gone, alive, unknown ("more" in
+    --json: there are younger ones). Where a pop deletes its message, the sessions whose open
+    transactions hold rows. A claim is stuck from stuck_after of the profile on, 5 minutes unless
+    set; one that ends by itself never is.
+
+    \b
+    Examples:
+      dbq-console stuck mail
+      dbq-console stuck mail --json
+    """,
     read,
     _rows,
     _columns,
     summary=_summary,
     detail=_detail,
+    json=_json,
     drop_order=("tries", "where", "does"),
     removed_column="owner",
 )

@@ -247,6 +247,7 @@ def aligned(
     zone: tzinfo | None,
     below: Callable[[Row], Iterable[str]] = lambda _: (),
     width: int | None = None,
+    gap: str = "  ",
 ) -> Iterator[str]:
     """A table as text. The offset of times is in the title where it is the same for all of them.
 
@@ -254,11 +255,11 @@ def aligned(
     """
     texts = [_texts(column, rows, zone) for column in columns]
     widths = [max(map(cell_len, column)) for column in texts]
-    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+    while width is not None and sum(widths) + len(gap) * (len(widths) - 1) > width:
         del widths[-1]
     for at, row in enumerate(zip(*texts, strict=True)):
         cells = zip(row, widths, columns, strict=False)
-        yield "  ".join(_padded(cell, room, column) for cell, room, column in cells).rstrip()
+        yield gap.join(_padded(cell, room, column) for cell, room, column in cells).rstrip()
         if at:
             yield from below(rows[at - 1])
 

@@ -51,7 +51,7 @@ from tests.unit.test_snapshot import NOTHING
 from tests.warm import Forked
 
 _POINT = [
-    *("at", "looks", "ready", "scheduled", "claimed", "stuck", "errors", "done", "age_seconds"),
+    *("at", "samples", "ready", "scheduled", "claimed", "stuck", "errors", "done", "age_seconds"),
     *("gap", "push_per_second", "pop_per_second", "latency_seconds", "pause_seconds"),
     *LATENCIES,
     "subscribers",

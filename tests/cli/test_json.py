@@ -134,7 +134,7 @@ def test_every_verb_that_plans_has_the_same_json_shape(
 
 READING_CALLS = (
     *("status", "messages mail", "errors mail", "waits --seconds 0", "doctor mail --idle-for 0s"),
-    *("report mail", "check --max-age 1d", "audit", "smoke mail"),
+    *("report mail", "check --max-age 1d", "audit", "smoke mail", "stuck mail"),
 )
 
 

@@ -20,6 +20,7 @@ from console.monitor.recording.recorder import Recorder
 from console.monitor.recording.segments import CONSUMERS
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
+from tests.cli.test_status import claimed_an_hour_ago
 from tests.servers import PATIENCE_SECONDS, connect, wait_until
 
 FIELDS = [
@@ -292,3 +293,32 @@ def test_consumers_that_are_gone_come_from_the_recording(
     assert "mail␛: pops, last seen" in text
     assert "10.0.0.4, p, user ann" in text
     assert "No session was seen popping or pushing." in text
+
+
+def test_stuck_lists_claims_with_their_owners_and_sessions_that_hold_rows(
+    console: Console, install: Install
+) -> None:
+    name = install("claim")
+    console.done("push", name, "-", "--lines", stdin=b"a\nb\n")
+    assert console.done("stuck", name).text == "No claims.\n"
+    console.done("pop", name, "--count", "2")
+    answer = console.done("stuck", name, "--json").json
+    assert [*answer] == [
+        *("queue", "design", "stuck_after_seconds", "claims", "more", "sessions", "standby"),
+    ]
+    assert (answer["queue"], answer["design"], answer["sessions"]) == (name, "claim", None)
+    assert (answer["stuck_after_seconds"], answer["more"]) == (300.0, False)
+    assert [(one["owner"], one["stuck"]) for one in answer["claims"]] == [("unknown", False)] * 2
+    claimed_an_hour_ago(console, name)
+    head, titles, line, _ = console.done("stuck", name).text.splitlines()
+    assert head == "2 claims   2 stuck over 5 min: owner 2 unknown"
+    assert titles.split() == ["message", "for", "owner", "attempts", "who", "where", "does"]
+    assert line.split()[1:4] == ["1", "h", "unknown"]
+    holding = install("fifo")
+    console.done("push", holding, "x")
+    assert console.done("stuck", holding).text == "No session holds rows.\n"
+    with sessions(console, "etl") as (session,):
+        pop(session, holding)
+        answer = console.done("stuck", holding, "--json").json
+        assert (answer["claims"], answer["stuck_after_seconds"]) == (None, 300.0)
+        assert [one["application"] for one in answer["sessions"]] == ["etl"]

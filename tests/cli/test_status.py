@@ -17,10 +17,10 @@ from tests.cli.conftest import Install
 from tests.servers import PATIENCE_SECONDS, connect
 
 FIELDS = [
-    *("queue", "design", "ready", "claimed", "stuck", "errors", "done", "scheduled"),
+    *("queue", "design", "ready", "scheduled", "claimed", "stuck", "errors", "done"),
     *("age_seconds", "push_per_second", "pop_per_second", "gap", "capacity"),
-    *("schema", "connection", "estimated", "unknown"),
-    *("problem", "slow", "claims", "holders", "held_seconds", "held_by"),
+    *("holders", "held_seconds", "schema", "connection", "estimated", "unknown"),
+    *("problem", "slow", "claims", "held_by"),
     *("full_in_seconds", "full_in_soonest_seconds", "full_in_latest_seconds"),
     *("doubling_buys_seconds", "limits", "acting", "decisions", "latency", "subscribers"),
     "full_in_expected",

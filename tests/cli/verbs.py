@@ -71,7 +71,7 @@ WRITING = {
 """Every verb that writes, and the right that it needs."""
 READING = (
     *("status q", "messages q", "errors q", "waits q", "consumers q", "doctor q", "report q"),
-    *("check q", "discover", "audit"),
+    *("stuck q", "check q", "discover", "audit"),
 )
 OF_A_QUEUE = [
     words

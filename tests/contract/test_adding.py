@@ -150,10 +150,18 @@ def test_a_preset_can_be_added(copy: Copy, database_url: str) -> None:
 WORKING = """
 WORKING = Figure(
     "working", "working", MESSAGES, needs="claimed", width=7, narrow=False, add_up=sum,
+    of=lambda row: None if None in (row.claimed, row.stuck) else row.claimed - row.stuck,
     gauge="working_messages", help="Claims at work.",
 )  # fmt: skip
 
-FIGURES = ("""
+
+@dataclass(frozen=True)
+class SampledFigures:
+"""
+FIELD = """    working: int | None = field(default=None, kw_only=True, metadata=WORKING.declared)
+
+
+def _declared("""
 LIMIT = """
     Limit(
         "working", MESSAGES, "{} working", WORKING,
@@ -161,17 +169,14 @@ LIMIT = """
     ),
 )  # fmt: skip
 LIMITS ="""
-VALUE = """        "claims": sample.claims,
-        "working": None if None in (row.claimed, row.stuck) else row.claimed - row.stuck,
-"""
 
 
 def test_a_figure_can_be_added(copy: Copy, database_url: str, tmp_path: Path) -> None:
     """One that follows from others; a statement's column would be added to each engine's SQL."""
     copy.edit(
         "console/figures.py",
-        ("\nFIGURES = (", WORKING),
-        ("CAPACITY, HOLDERS, HELD),", "CAPACITY, HOLDERS, HELD),\n    WORKING,"),
+        ("\n\n@dataclass(frozen=True)\nclass SampledFigures:\n", WORKING),
+        ("\n\ndef _declared(", FIELD),
         ('DONE, SCHEDULED)\n"', 'DONE, SCHEDULED, WORKING)\n"'),
         (
             '    "push/pop sequence gap": (GAP,),\n',
@@ -179,15 +184,10 @@ def test_a_figure_can_be_added(copy: Copy, database_url: str, tmp_path: Path) ->
         ),
         ("\n)  # fmt: skip\nLIMITS =", LIMIT),
     )
-    copy.edit(
-        "console/monitor/snapshot.py",
-        ('    problem: str = ""\n', '    problem: str = ""\n    working: int | None = None\n'),
-        ('        "claims": sample.claims,\n', VALUE),
-    )
     own = tmp_path / "own"
     own.mkdir()
     copy.use("use_working", database_url, str(own))
-    assert copy.touched == ["console/figures.py", "console/monitor/snapshot.py"]
+    assert copy.touched == ["console/figures.py"]
 
 
 COLUMN = """        _number(

@@ -303,7 +303,7 @@ def test_a_rollup_becomes_visible_all_at_once(lake: Lake, tmp_path: Path) -> Non
     assert not roll_up(lake, folder).selection.due
     span = TimeRange(BEGIN, BEGIN + timedelta(days=1))
     found = history(tmp_path / "none", "prod", "orders", span, lake=lake.location)
-    assert [(point.looks, point["ready"]) for point in found.points] == [
+    assert [(point.samples, point["ready"]) for point in found.points] == [
         (6, 50),
         (6, 110),
         (6, 170),

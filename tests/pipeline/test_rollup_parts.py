@@ -183,7 +183,7 @@ def row(minute: int, samples: int, ready: int, rate: float) -> dict[str, Any]:
         "schema": "public",
         "queue": "orders",
         "design": "ring",
-        "looks": samples,
+        "samples": samples,
         "ready_max": ready,
         "push_per_second_avg": rate,
     }
@@ -206,7 +206,7 @@ def test_a_day_that_only_the_lake_has_is_shown_from_its_minutes(tmp_path: Path) 
     result = history(tmp_path / "none", "prod", "orders", span, lake=str(tmp_path))
     assert result.step_seconds == 60
     assert result.tables == ("minute",)
-    assert [(p.looks, p["ready"], p["push_per_second"]) for p in result.points] == [
+    assert [(p.samples, p["ready"], p["push_per_second"]) for p in result.points] == [
         (6, 5, 1),
         (2, 9, 5),
     ]
@@ -215,7 +215,7 @@ def test_a_day_that_only_the_lake_has_is_shown_from_its_minutes(tmp_path: Path) 
     (point,) = wide.points
     assert (
         wide.step_seconds,
-        point.looks,
+        point.samples,
         point["ready"],
         point["push_per_second"],
     ) == (

@@ -71,7 +71,7 @@ def test_samples_are_rolled_up_into_minutes_hours_and_days() -> None:
     minute = minutes_of("samples", rows)
     by_begin = {row["begin"]: row for row in collected(minute)}
     first = by_begin[BEGIN]
-    assert (first["looks"], first["sources"], first["problems"]) == (6, 2, 1)
+    assert (first["samples"], first["sources"], first["problems"]) == (6, 2, 1)
     assert (first["ready_weight"], first["ready_total"], first["ready_max"]) == (5, 10, 4)
     assert (first["push_per_second_weight"], first["push_per_second_avg"]) == (50_000_000, 2.0)
     assert first["gap_max"] is None
@@ -91,7 +91,7 @@ def test_samples_are_rolled_up_into_minutes_hours_and_days() -> None:
 def _check_wide(row: Row, samples: Sequence[Row]) -> None:
     """Compares a row with the samples; `alone` are minutes that only the other console sampled."""
     minutes = {one["at"].replace(second=0) for one in samples}
-    alone = row["looks"] - len(samples)
+    alone = row["samples"] - len(samples)
     assert 0 <= alone <= 4, (alone, len(minutes))
     ready = [one["ready"] for one in samples if one["ready"] is not None]
     assert row["ready_total"] == sum(ready) + alone
@@ -164,14 +164,17 @@ def test_findings_and_waits_are_counted_once() -> None:
             waits.append({"at": at, "source": source, "kind": "IO", "wait": "read", "sessions": 2})
     minute = minutes_of("findings", found)
     hour = collected(tables.wider("findings", minute, "hour"))
-    assert [(r["code"], r["looks"], r["looked"]) for r in hour] == [("", 2, 4), ("hole", 2, 4)]
+    assert [(r["code"], r["samples"], r["examinations"]) for r in hour] == [
+        ("", 2, 4),
+        ("hole", 2, 4),
+    ]
     hole = hour[1]
     times = (BEGIN + timedelta(seconds=at) for at in (60, 121))
     assert (hole["first_at"], hole["last_at"]) == tuple(times)
     assert hole["summary"] == "2"
     table = tables.wider("waits", minutes_of("waits", waits), "day")
     by_wait = {
-        r["wait"]: (r["queue"], r["looks"], r["sessions_total"], r["sessions_max"])
+        r["wait"]: (r["queue"], r["samples"], r["sessions_total"], r["sessions_max"])
         for r in collected(table)
     }
     assert by_wait == {"tuple": ("orders", 4, 6, 3), "read": ("", 4, 8, 2)}
@@ -234,7 +237,7 @@ def check_late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
     after = all_rows(lake)
     hour = (connection, "2026-03-29", "samples", "hour")
     (was,), (now,) = before.pop(hour), after.pop(hour)
-    assert (was["looks"], now["looks"], now["ready_max"]) == (9, 12, 11)
+    assert (was["samples"], now["samples"], now["ready_max"]) == (9, 12, 11)
     assert {k: v for k, v in after.items() if "2026-03-28" in k} == {
         k: v for k, v in before.items() if "2026-03-28" in k
     }
@@ -246,7 +249,7 @@ def check_late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
     span = TimeRange(BEGIN, BEGIN + timedelta(days=2))
     shown = history(tmp_path / "gone", connection, "orders", span, lake=str(tmp_path / "the lake"))
     assert shown.tables == ("minute",)
-    assert [point.looks for point in shown.points] == [3, 3, 3, 3, 3, 3, 3]
+    assert [point.samples for point in shown.points] == [3, 3, 3, 3, 3, 3, 3]
     assert shown.points[0]["latency_seconds"] == 0.01
 
 
@@ -327,7 +330,7 @@ def test_of_two_rollups_at_once_one_commits(tmp_path: Path) -> None:
             roll_up(lake, folder, Between(lambda: roll_up(lake, folder)))
         assert "Run it again" in error.value.next_step
         minutes = all_rows(lake)["prod", str(BEGIN.date()), "samples", "minute"]
-        assert [row["looks"] for row in minutes] == [1] * (at // 60 + 1)
+        assert [row["samples"] for row in minutes] == [1] * (at // 60 + 1)
         assert not roll_up(lake, folder).selection.due
 
 

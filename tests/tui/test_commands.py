@@ -82,6 +82,8 @@ def test_each_command_opens_its_screen() -> None:
         ),
         ('note "deployed 1.4" orders', ("open_action", ORDERS, "note", {"text": "deployed 1.4"})),
         ("note mail", ("open_action", KEY, "note")),
+        ("history mail", ("open_queue", KEY, "history")),
+        ("queue mail history", ("open_queue", KEY, "history")),
         ("waits prod", ("open_waits", "prod")),
         ("audit", ("open_audit",)),
         ("audit mail", ("open_audit", {"key": KEY})),

@@ -4,6 +4,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
 
 from console.actions.install import install
 from console.actions.pop import pop_many
@@ -26,11 +29,13 @@ from console.tui.dialogs.finding import FindingDialog
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.form import Stage
 from console.tui.screens.planned import ActionScreen
+from console.tui.screens.queue import QueueScreen
 from console.tui.store import Store
-from console.tui.tabs.findings import FindingsTable
+from console.tui.tabs.findings import FindingsTab, FindingsTable
 from console.verbs.verb import Target
 from tests.tui.feeds import queue
 from tests.tui.opened import Opened, conn, opened, picture, threads_ended
+from tests.tui.test_lists import exported
 
 CRITICAL = Code("orphan", Severity.CRITICAL, "")
 WARNING = Code("claims_gone", Severity.WARNING, "")
@@ -409,3 +414,38 @@ async def test_a_few_keys_release_the_claims_whose_owner_is_gone(
     threads_ended()
     with database.transaction("pop") as connection:
         assert len(pop_many(connection, mail, 9)) == 4
+
+
+async def test_the_findings_of_a_queue_are_sorted_filtered_copied_and_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with opened(size=(160, 48), connections=[conn("prod-orders")]) as console:
+        await console.give(queue("mail"))
+        found = (
+            finding(CRITICAL, "21 orphans", repair=FakeRepair(a_queue("mail"))),
+            finding(WARNING, "stuck", minutes=3),
+            finding(NOTE, "bloated"),
+        )
+        await show_diagnoses(console, diagnosis("mail", *found))
+        console.app.open_queue(("prod-orders", "public", "mail"), "findings")
+        await console.until(lambda: console.is_at(QueueScreen))
+        tab = console.on_top(QueueScreen).tab
+        assert isinstance(tab, FindingsTab)
+        await console.until(lambda: len(tab.table.keys) == 3)
+        for column, first in (("level", "bloated"), ("summary", "21 orphans")):
+            await console.press("s")
+            assert tab.table.sort_column == column
+            assert tab.finding is not None
+            assert tab.table.rows[tab.table.keys[0]].summary == first
+        await console.press("slash", *"orphans", "enter", "y", "E")
+        assert console.app.clipboard.startswith("critical: 21 orphans [")
+        assert "release [bold] of them" in console.app.clipboard
+        notes = console.app._notifications
+        await console.until(lambda: any("1 row in" in one.message for one in notes))
+        (row,) = exported(tmp_path)
+        assert (row["level"], row["finding"]) == ("critical", "21 orphans")
+        await console.press("escape", "x")
+        assert "1 marked" in console.picture
+        await console.press("enter")
+        assert console.is_at(FindingDialog)

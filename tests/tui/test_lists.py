@@ -10,6 +10,7 @@ from textual.widgets import Input
 from console.monitor.errors import ErrorGroup, ErrorGroups
 from console.monitor.owners import Claims, Evidence
 from console.tui.tabs.errors import ErrorsTab
+from console.tui.tabs.messages import MessagesTab
 from console.tui.tabs.stuck import StuckTab
 from console.tui.tabs.waits import WaitsTab
 from console.tui.widgets.keyed_table import LEFT, KeyedTable
@@ -17,7 +18,7 @@ from console.views.stuck import QueueHolders
 from tests.tui.one_tab import KEY, Shown, one_tab
 from tests.tui.opened import conn
 from tests.tui.test_audit import AT
-from tests.tui.test_messages import QUEUE
+from tests.tui.test_messages import ABC, QUEUE, give
 from tests.tui.test_tabs import ALIVE, BOUND, GONE, YOUNG
 from tests.tui.test_waits import FULL
 
@@ -60,6 +61,8 @@ async def test_a_list_is_sorted_by_values_and_the_cursor_stays_on_its_row() -> N
         while shown.tab.table.sort_column:
             await shown.press("s")
         assert order(shown) == ["b", "c", "a"], "as they were read"
+        await shown.press("S")
+        assert order(shown) == ["a", "c", "b"], "and that reversed"
 
 
 async def test_a_list_is_filtered_by_words_in_its_cells_and_details() -> None:
@@ -147,3 +150,25 @@ async def test_each_list_of_a_tab_is_sorted_and_copied_by_itself() -> None:
         assert shown.app.clipboard.startswith("session ")
         await shown.press("shift+tab", "y")
         assert shown.app.clipboard.startswith("Lock/relation")
+
+
+async def test_a_list_of_messages_is_exported_and_says_that_there_are_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with one_tab(MessagesTab, size=(160, 30)) as shown:
+        pane, notes = shown.tab, shown.app._notifications
+        await shown.press("E")
+        assert not notes, "nothing has been read yet"
+        give(pane, *(replace(one, pushed_at=AT) for one in ABC), more=True)
+        await shown.press("E")
+        await shown.until(lambda: notes)
+        assert "messages --export FILE writes all" in next(iter(notes)).message
+        rows = exported(tmp_path)
+        assert [row["id"] for row in rows] == [*"abcdef"]
+        assert {row["pushed"] for row in rows} == {AT.isoformat()}, "UTC, under a title without one"
+        await shown.press("x", "x")
+        shown.tab.context.clock = replace(shown.tab.context.clock, utc=lambda: AT)
+        await shown.press("E")
+        await shown.until(lambda: any(one.message.startswith("2 rows") for one in notes))
+        assert not any("2 rows" in one.message and "more" in one.message for one in notes)

@@ -30,24 +30,7 @@ from tests.tui.opened import opened
 
 CLAIM = design("claim", "postgresql")
 QUEUE = installed_queue("public", "mail", CLAIM, CLAIM.complete_options({}))
-EMPTY = Message(
-    key="",
-    id=None,
-    state="ready",
-    pushed_at=None,
-    age_seconds=1.0,
-    due_at=None,
-    attempts=0,
-    claimed_at=None,
-    claimed_by=None,
-    done_at=None,
-    error=None,
-    error_cut=False,
-    title=None,
-    slot=None,
-    number=None,
-    payload_bytes=9,
-)
+EMPTY = Message("", None, "ready", age_seconds=1.0, attempts=0, payload_bytes=9)
 
 
 def message(name: str, state: str = "ready", **more: Any) -> Message:
@@ -312,3 +295,13 @@ async def test_a_filter_waits_for_the_first_figures_of_its_queue() -> None:
         console.app.open_messages(("prod-orders", "public", "mail"), ["state=claimed"])
         tab = console.app.screen.query_one(MessagesTab)
         await console.until(lambda: tab.first_filters == Filters(state="claimed"))
+
+
+async def test_the_order_is_reversed_by_the_key_of_all_lists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with one_tab(MessagesTab) as shown:
+        give(shown.tab, *ABC)
+        requests = requests_of(shown.tab, monkeypatch)
+        await shown.press("s", "S")
+        assert [request.reverse for request in requests] == [True, True]

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -22,6 +23,7 @@ from console.tui.widgets.summary import KeyFooter
 from tests.tui.feeds import BEHIND, broken, nine_queues, queue
 from tests.tui.opened import opened
 from tests.tui.test_findings import diagnosis, show_diagnoses
+from tests.tui.test_lists import exported
 
 
 async def test_the_overview_says_that_it_is_connecting_until_the_first_sample() -> None:
@@ -488,3 +490,19 @@ async def test_a_queue_that_is_full_soon_is_not_all_clear() -> None:
         await console.until(lambda: "Nothing found" in console.picture)
         assert "all clear" not in console.picture.lower()
         assert "But it is full in ≈4.9 s" in console.picture
+
+
+async def test_the_queues_that_match_are_exported_and_a_name_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with opened("a") as console:
+        console.feed.give(*(replace(one, connection="a") for one in nine_queues()))
+        await console.pilot.pause()
+        await console.press("slash", *"mail", "enter", "y", "E")
+        assert console.app.clipboard == "public.mail"
+        notes = console.app._notifications
+        await console.until(lambda: any("1 row in" in one.message for one in notes))
+        (row,) = exported(tmp_path)
+        assert (row["connection"], row["queue"], row["design"]) == ("a", "mail", "claim")
+        assert (row["ready"], row["stuck"], row["gap"]) == ("≈12 k", "14", "·")

@@ -32,6 +32,7 @@ from tests.servers import wait_until
 from tests.tui.feeds import BEGIN, RecordedConnection, queue
 from tests.tui.one_tab import Shown, one_tab
 from tests.tui.opened import alone, conn
+from tests.tui.test_lists import exported
 from tests.tui.test_terminal import install_queue, on_terminal
 
 READING = Reading("prod", (queue("mail", ready=3),), next_seconds=1.0)
@@ -283,3 +284,33 @@ async def test_an_empty_history_says_how_to_record(tmp_path: Path, *, kept: bool
         await shown.until(lambda: words in shown.picture)
         assert "dbq-console record" in shown.picture
         assert "record = false" in shown.picture
+
+
+async def test_what_happened_is_filtered_sorted_marked_copied_and_exported_as_any_list(
+    recorded: Recordings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with one_tab(HistoryTab, size=(160, 48)) as shown:
+        shown.app.context.recordings = recorded
+        shown.tab.poll()
+        await shown.until(lambda: shown.tab.result)
+        table, notes = shown.tab.table, shown.app._notifications
+        newest = [*table.keys]
+        shown.app.screen.set_focus(table)
+        await shown.press("s", "S")
+        assert table.sort_column == "at"
+        assert [*table.keys] == newest
+        await shown.press("S")
+        assert [*table.keys] == newest[::-1]
+        await shown.press("slash", *"purge", "enter")
+        assert [table.cells(key)["name"].text for key in table.keys] == ["▶ purge"]
+        assert "filter purge: 1 row" in shown.picture
+        await shown.press("y")
+        assert "ok, 3 of 3, ann" in shown.app.clipboard
+        await shown.press("E")
+        await shown.until(lambda: any("1 row in" in one.message for one in notes))
+        (row,) = exported(tmp_path)
+        assert row["when"].startswith("2026-03-29T01:")
+        await shown.press("escape", "x")
+        assert len(table.keys) == 3
+        assert "1 marked" in shown.picture

@@ -232,6 +232,8 @@ async def test_a_replay_allows_no_action_and_names_what_was_not_recorded(recordi
             lambda: app.open_pipeline("archive", MAIL),
             lambda: app.open_pipeline("rollup"),
             lambda: app.open_message(MAIL, "1"),
+            lambda: app.open_planned(MAIL, "release", {}),
+            lambda: app.open_list("consumers", MAIL),
             lambda: app.examine(MAIL),
         )
         for open_it in openers:
@@ -240,6 +242,7 @@ async def test_a_replay_allows_no_action_and_names_what_was_not_recorded(recordi
             await console.pilot.pause()
             assert isinstance(app.screen, OverviewScreen)
             assert len(app._notifications) == before + 1
+            assert "recording" in [*app._notifications][-1].message
         app.open_queue(MAIL, "messages")
         await console.until(lambda: "A recording has no messages" in console.picture)
         screen = app.screen

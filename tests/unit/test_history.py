@@ -63,7 +63,7 @@ def test_each_step_keeps_its_highest_value_and_gaps_stay_gaps(
         for at, ready in sorted(sampled, key=lambda s: s[0])
     ]
     found = points(rows, step)
-    assert sum(point.looks for point in found) == len(rows)
+    assert sum(point.samples for point in found) == len(rows)
     begins = [point.at.timestamp() for point in found]
     assert begins == sorted(set(begins))
     for point in found:

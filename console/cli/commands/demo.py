@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 import click
 
 from console import engines
-from console.cli.commands.status import table
 from console.cli.context import Call
+from console.cli.lists import answer
 from console.cli.streams import narrate
 from console.config import THEME, load
 from console.errors import ConsoleError
 from console.verbs.command import Command
 from console.verbs.parameters import Parameter
+from console.views.status import VIEW, SampledQueues
 
 if TYPE_CHECKING:
     from console.tui import Appearance
@@ -34,7 +35,7 @@ def _run(call: Call, headless: bool, seconds: float) -> None:
 
     if headless:
         queues = run_headless(seconds)
-        call.answer({"queues": [queue.as_json() for queue in queues]}, table(queues))
+        answer(call, VIEW, SampledQueues(queues))
         return
     from console import tui  # noqa: PLC0415
 

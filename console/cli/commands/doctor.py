@@ -33,16 +33,18 @@ from console.cli.planned import confirmed, target_of
 from console.cli.streams import narrate
 from console.doctor.checks import CODES
 from console.doctor.context import with_connection_options
-from console.doctor.finding import Diagnosis, Finding, countdown
+from console.doctor.finding import Diagnosis, countdown
 from console.doctor.stopped_consumers import ConsumptionHistory
 from console.doctor.verbs import DOCTOR, plan_repairs
 from console.engines import THIS_MACHINE, TRANSPORT, Database
 from console.errors import UsageError
-from console.formats import moment, plain
+from console.formats import plain
 from console.plan import Control, Plan
 from console.rights import Rights
 from console.verbs.command import Command
 from console.verbs.parameters import DURATION, Parameter
+from console.views.doctor import VIEW
+from console.views.view import Display, Source
 
 
 def _run(  # noqa: PLR0913  # the options of the command line, by name
@@ -83,7 +85,7 @@ def _run(  # noqa: PLR0913  # the options of the command line, by name
             narrate(line)
         if plan.needed:
             found = examine()
-    answer: dict[str, object] = {"queues": [one.as_json() for one in found]}
+    answer = {**VIEW.as_json(found)}
     answer |= {"done": repaired} if fix else {}
     answer["transport"] = protection = database.capabilities.facts.get(TRANSPORT, THIS_MACHINE)
     call.answer(answer, [*_lines(call, found), *_protection_lines(protection)])
@@ -118,9 +120,8 @@ def _describe_codes(call: Call) -> None:
 
 def examination(
     call: Call, database: Database, queues: Sequence[Queue], idle_for_seconds: float
-) -> Callable[[], list[Diagnosis]]:
+) -> Callable[[], Sequence[Diagnosis]]:
     """A function that examines the queues, and remembers the pops seen by its earlier calls."""
-    from console.doctor.diagnose import diagnose  # noqa: PLC0415
     from console.doctor.silent_consumers import ConsumerHistory  # noqa: PLC0415
     from console.doctor.traffic import TrafficForecasts  # noqa: PLC0415
     from console.monitor.consumers import recorded  # noqa: PLC0415
@@ -132,21 +133,21 @@ def examination(
 
     profile = call.command_line.profile
     options = call.connection_words or (("--profile", profile) if profile else ())
-    consumption = ConsumptionHistory(idle_for_seconds or 30.0, waits=idle_for_seconds > 0)
-    memory, usual = ConsumerHistory(database, recall), TrafficForecasts(database.label)
+    remembered = {
+        "queues": queues,
+        "consumption": ConsumptionHistory(idle_for_seconds or 30.0, waits=idle_for_seconds > 0),
+        "consumers": ConsumerHistory(database, recall),
+        "forecasts": TrafficForecasts(database.label),
+    }
 
-    def examine() -> list[Diagnosis]:
+    def examine() -> Sequence[Diagnosis]:
         with with_connection_options(*options), ExitStack() as shown:
-            return diagnose(
-                database,
-                queues,
-                thresholds_of=call.thresholds,
-                masks=call.masks,
-                consumption=consumption,
-                consumers=memory,
-                forecasts=usual,
-                on_known=None if call.json else partial(_show_known, call, shown),
+            on_known = None if call.json else partial(_show_known, call, shown)
+            values = {**remembered, "on_known": on_known}
+            source = Source(
+                lambda: database, values=values, masks=call.masks, thresholds_of=call.thresholds
             )
+            return VIEW.read(source)
 
     return examine
 
@@ -201,25 +202,7 @@ def _end(found: Sequence[Diagnosis]) -> None:
 
 
 def _lines(call: Call, found: Sequence[Diagnosis]) -> list[str]:
-    lines: list[str] = []
-    for one in found:
-        lines.append(plain(f"{one.queue.label} ({one.queue.design.name}): {one.verdict}"))
-        for finding in one.findings:
-            lines += [f"  {plain(line)}" for line in _finding(call, finding)]
-        lines += [f"  not examined: {plain(why)}" for why in one.unseen]
-    return lines or ["No queues are installed or adopted here."]
-
-
-def _finding(call: Call, finding: Finding) -> list[str]:
-    since = "" if finding.since is None else f", since {moment(finding.since, call.zone)}"
-    lines = [f"{finding.severity_text}: {finding.summary} [{finding.code.name}]{since}"]
-    lines += [] if finding.silenced is None else [f"  {finding.silenced.words}"]
-    parts = (("cause", finding.cause), ("consequence", finding.consequence))
-    lines += [f"  {head}: {words}" for head, words in parts if words]
-    lines += [f"  {line}" for line in finding.evidence_lines]
-    if finding.repair is not None:
-        lines += [f"  repair: {finding.repair.summary}", f"    {finding.command}"]
-    return [*lines, *(f"  {line}" for line in finding.judgement_text.splitlines())]
+    return [*VIEW.lines(found, Display(call.zone, datetime.now(UTC)))]
 
 
 def _codes() -> list[tuple[str, str]]:

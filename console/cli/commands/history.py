@@ -16,31 +16,17 @@ Examples:
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from console.cli.command import NAME
-from console.cli.context import Call, aligned
+from console.cli.context import Call
 from console.cli.history_plot import expected_lines, plot_of
 from console.cli.streams import narrate, put
 from console.errors import UsageError
-from console.figures import CHARTS, GAP, LATENCY, LATENCY_KINDS, SHOWN, Unit
-from console.formats import (
-    NOT_APPLICABLE,
-    bare_moment,
-    duration,
-    moment,
-    plain,
-)
 from console.monitor.recording.forecast import read as read_forecast
-from console.monitor.recording.history import (
-    History,
-    NothingRecordedError,
-    Point,
-    history,
-    since,
-)
+from console.monitor.recording.history import NothingRecordedError, Point, since
 from console.monitor.recording.reader import connections as rolled_up
 from console.monitor.recording.recorder import folder
 from console.monitor.recording.segments import connections
@@ -48,6 +34,8 @@ from console.rollup_files import existing_default_lake
 from console.verbs.command import Command
 from console.verbs.parameters import DURATION, FOLDER_TYPE, Parameter
 from console.verbs.pipeline import LOCATION
+from console.views.history import VIEW, marks
+from console.views.view import Display, Source, no_database
 
 _TABLE_POINTS = 40
 _PLOT_POINTS = 100
@@ -74,21 +62,25 @@ def _run(
         most = {"most_points": _PLOT_POINTS}
     span = since(datetime.now(UTC), seconds)
     end = span.end + _ahead(ahead, as_csv=as_csv)
-    found = history(root, connection, name, span, schema=call.schema, lake=lake, **most)
+    of = {"root": root, "connection": connection, "span": span, "lake": lake, **most}
+    found = VIEW.read(Source(no_database, call.schema, name, of))
+    display = Display(call.zone, datetime.now(UTC))
     known = None if ahead is None else read_forecast(lake, connection, found.schema, name)
     if found.skipped:
         narrate(found.skipped)
     if as_csv:
         put(_csv(found.points))
     elif plot:
-        lines = [plot_of(found, call.zone, known, end), *map(plain, _marks(call, found))]
+        lines = [plot_of(found, call.zone, known, end), *marks(found, display)]
         put("".join(f"{line}\n" for line in lines))
         if known is not None and known.why:
             narrate(known.why)
     else:
         forecast = None if known is None else known.as_json(span.begin, end)
         more = [] if known is None else ["", *expected_lines(known, call.zone, span.end, end)]
-        call.answer({**found.as_json(), "forecast": forecast}, [*_table(call, found), *more])
+        call.answer(
+            {**VIEW.as_json(found), "forecast": forecast}, [*VIEW.lines(found, display), *more]
+        )
 
 
 def _ahead(seconds: float | None, *, as_csv: bool) -> timedelta:
@@ -118,40 +110,6 @@ def _connection(call: Call, root: Path, lake: str | None) -> str:
         why=f"Searched in {root}.",
         next_step="The console records while its screens are open, dbq-console record permanently.",
     )
-
-
-_DRAWN = {figure for drawn in CHARTS.values() for figure in drawn}
-
-
-def _table(call: Call, found: History) -> list[str]:
-    columns = {"since": [bare_moment(point.at, call.zone) for point in found.points]}
-    for figure in SHOWN:
-        if figure in _DRAWN:
-            columns[figure.title] = _cells(found, figure.name, figure.unit)
-        if figure is GAP and any(point.slowest for point in found.points):
-            columns["slowest"] = [plain(point.slowest or NOT_APPLICABLE) for point in found.points]
-    for kind in LATENCY_KINDS:
-        cells = _cells(found, f"{kind}_p95_seconds", LATENCY)
-        if {*cells} != {NOT_APPLICABLE}:
-            columns[kind] = cells
-    lines = aligned([tuple(columns), *zip(*columns.values(), strict=True)])
-    step = duration(found.step_seconds)
-    latencies = not columns.keys().isdisjoint(LATENCY_KINDS)
-    p95 = "; the highest p95 of waiting and processing" if latencies else ""
-    lines.append(f"each line covers {step}: the highest count, age and gap, the mean rate{p95}")
-    return [*lines, *(plain(line) for line in _marks(call, found))]
-
-
-def _cells(found: History, name: str, unit: Unit) -> list[str]:
-    values = (point[name] for point in found.points)
-    return [NOT_APPLICABLE if value is None else unit.text(value) for value in values]
-
-
-def _marks(call: Call, found: History) -> Iterator[str]:
-    for mark in found.marks:
-        lasted = mark.until is not None and mark.until != mark.at
-        until = f" to {moment(mark.until, call.zone)}" if mark.until and lasted else ""
-        yield f"{mark.kind} {mark.name}: {moment(mark.at, call.zone)}{until}: {mark.words}"
 
 
 def _csv(points: Sequence[Point]) -> str:

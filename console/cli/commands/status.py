@@ -16,27 +16,27 @@ Examples:
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from queue import SimpleQueue
 from typing import NoReturn
 
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
 from console.cli.command import NAMES
-from console.cli.context import Call, aligned
+from console.cli.context import Call
 from console.cli.streams import narrate
 from console.engines import Database
 from console.errors import UsageError
-from console.figures import COLUMNS
-from console.formats import plain
-from console.monitor.limits import ThresholdsOf, defaults_of, judge
-from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
+from console.monitor.sample import SAMPLING_TIMEOUTS
 from console.monitor.sample_queries import StuckAfter
-from console.monitor.sampler import Reading, Sampler, probe
-from console.monitor.snapshot import QueueSnapshot, snapshot
-from console.rights import ConnectionRights, Login
+from console.monitor.sampler import Reading, Sampler
+from console.monitor.snapshot import QueueSnapshot
+from console.rights import ConnectionRights
 from console.rollup_files import existing_default_lake
 from console.verbs.command import Command
 from console.verbs.parameters import Parameter
+from console.views.status import VIEW, SampledQueues
+from console.views.view import Display, Source
 
 
 def _run(call: Call, names: Sequence[str], watch: bool) -> None:
@@ -44,12 +44,11 @@ def _run(call: Call, names: Sequence[str], watch: bool) -> None:
     only = chosen(call, database, names)
     if watch:
         _watch(call, database, only)
-    sample = take_sample(database, only=only, stuck_after_seconds=stuck_after(call))
-    login = probe(database, [seen.queue for seen in sample.queues])
-    shown = [snapshot(seen, sample.connection) for seen in sample.queues]
+    values = {"only": only, "stuck_after_seconds": stuck_after(call)}
+    seen = VIEW.read(Source(lambda: database, values=values, thresholds_of=call.thresholds))
     if names:
-        shown = _expecting(shown, database)
-    _show(call, database, shown, login, named=bool(names))
+        seen = replace(seen, queues=_expecting(seen.queues, database), named=True)
+    _show(call, database, seen)
 
 
 def _expecting(shown: Sequence[QueueSnapshot], database: Database) -> list[QueueSnapshot]:
@@ -89,7 +88,9 @@ def _watch(call: Call, database: Database, only: Sequence[Queue] | None) -> NoRe
                 continue
             if reading.promoted_at == reading.taken_at:
                 narrate("It was a standby and is a primary now.")
-            _show(call, database, reading.queues, reading.login, named=only is not None)
+            named = only is not None
+            seen = SampledQueues(reading.queues, reading.login, call.thresholds, named)
+            _show(call, database, seen)
     finally:
         sampler.stop(SAMPLING_TIMEOUTS.statement_seconds)
 
@@ -99,32 +100,17 @@ def stuck_after(call: Call) -> StuckAfter:
     return STUCK_AFTER_SECONDS if call.profile is None else call.profile.stuck_after_seconds
 
 
-def _show(
-    call: Call,
-    database: Database,
-    queues: Sequence[QueueSnapshot],
-    login: Login | None,
-    *,
-    named: bool,
-) -> None:
-    """`login`: what the connection's login could do, if known; `named`: queues given by name."""
-    thresholds_of = call.thresholds
+def _show(call: Call, database: Database, seen: SampledQueues) -> None:
     standing = ConnectionRights(
-        call.rights, login, transactions=bool(database.product.read_only_options)
+        call.rights, seen.login, transactions=bool(database.product.read_only_options)
     )
-    seen = [queue for queue in queues if call.schema in (None, queue.schema)]
-    where = "this database" if call.schema is None else f"schema {call.schema!r}"
-    lines = [f"No queues are installed or adopted in {where}."]
-    if seen:
-        lines = table(seen, thresholds_of)
-        lines += [line for queue in seen if named for line in _of_named(queue, seen)]
+    if call.schema is not None:
+        of_schema = [one for one in seen.queues if one.schema == call.schema]
+        seen = replace(seen, queues=of_schema, where=f"schema {call.schema!r}")
+    lines = [*VIEW.lines(seen, Display(call.zone, datetime.now(UTC)))]
     if standing.words != call.rights.word:
         lines.append(f"This connection: {standing.words}{_could(standing)}.")
-    answer = {
-        "queues": [queue.as_json(thresholds_of(queue.queue)) for queue in seen],
-        "connection": standing.as_json(database.label),
-    }
-    call.answer(answer, lines)
+    call.answer({**VIEW.as_json(seen), "connection": standing.as_json(database.label)}, lines)
 
 
 def _could(standing: ConnectionRights) -> str:
@@ -137,54 +123,6 @@ def _could(standing: ConnectionRights) -> str:
 
 
 _WATCH_SECONDS = 2.0
-_WIDTH = 80
-"""Wider tables get a smaller gap between columns."""
-
-
-def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = defaults_of) -> list[str]:
-    """The queues' figures in columns for a plain terminal, with their problems below."""
-    rows = [("queue", "design", *(figure.heading or figure.title for figure in COLUMNS))]
-    rows += [
-        (_name(queue, queues), queue.design, *(queue.text_of(figure.name) for figure in COLUMNS))
-        for queue in queues
-    ]
-    lines = aligned(rows, left=2)
-    if max(map(len, lines)) > _WIDTH:
-        lines = aligned(rows, left=2, gap=" ")
-    for queue in queues:
-        name = _name(queue, queues)
-        lines += [f"{name}: {plain(queue.problem)}"] if queue.problem else []
-        lines += [f"{name}: {_slow(queue)}"] if queue.slow else []
-        if queue.slowest is not None:
-            lines.append(f"{name}: slowest is {queue.slowest.text}")
-        elif "subscribers" in queue.unknown and not queue.problem:
-            lines.append(f"{name}: the figures of its subscribers are unknown")
-        lines += [f"{name}: {plain(one.shown)}" for one in queue.decisions]
-        lines += [f"{name}: {plain(one.words)}" for one in queue.acting]
-        found = judge(queue, thresholds_of(queue.queue))
-        lines += [f"{name}: {one.text} ({one.level.word} from {one.limit_text})" for one in found]
-    return lines
-
-
-def _of_named(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> list[str]:
-    name = _name(queue, among)
-    lines = [f"{name}: {one.text}" for one in queue.subscribers or ()]
-    figures = () if queue.latency is None else queue.latency.labels_and_texts
-    if queue.filling is not None:
-        figures = (("full in", queue.filling.text), *figures)
-    return lines + [f"{name}: {kind} {words}" for kind, words in figures]
-
-
-def _slow(queue: QueueSnapshot) -> str:
-    figures = ", ".join(name.removesuffix("_seconds") for name in queue.slow)
-    return f"{figures}: too slow to read; perhaps because of dead rows at the head"
-
-
-def _name(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> str:
-    """The name on one line, with its schema if it is not unique."""
-    alone = sum(other.queue == queue.queue for other in among) == 1
-    name = queue.queue if alone else f"{queue.schema}.{queue.queue}"
-    return "".join(sign if sign.isprintable() else "\ufffd" for sign in name)
 
 
 _WATCH = Parameter("watch", "Sample every 2 s, with rates, until Ctrl-C.", is_flag=True)

@@ -54,7 +54,7 @@ class Point:
     """One period. Counts, ages, gap, latencies: the highest; rates: the mean."""
 
     at: datetime
-    looks: int
+    samples: int
     figures: Mapping[str, float | None]
     """By name; None: not of this design, or not known in any sample."""
     pause_seconds: float | None = None
@@ -72,7 +72,7 @@ class Point:
     def as_json(self) -> dict[str, object]:
         return {
             "at": self.at.isoformat(),
-            "looks": self.looks,
+            "samples": self.samples,
             **{name: value for name, value in self.figures.items() if name not in LATENCIES},
             "pause_seconds": self.pause_seconds,
             **{name: self.figures[name] for name in LATENCIES},
@@ -265,7 +265,7 @@ def thinned(samples: "pa.Table", step_seconds: int) -> list[dict[str, Any]]:
     grouped = samples.group_by(["schema", "queue", *keys], use_threads=False)
     merged = grouped.aggregate([*highest, *means, *others])
     names = {f"{name}_{of}": name for name, of in (*highest, *means, *others)}
-    names["at_count"] = "looks"
+    names["at_count"] = "samples"
     merged = merged.rename_columns([names.get(name, name) for name in merged.column_names])
     rows: list[dict[str, Any]] = merged.to_pylist()
     for row in rows:
@@ -310,7 +310,7 @@ def _gaps(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, int]:
 
 def _weight(row: Mapping[str, Any]) -> int:
     """The number of samples in a row."""
-    return max(1, int(row.get("looks") or 1))
+    return max(1, int(row.get("samples") or 1))
 
 
 def _mean(values: Sequence[tuple[float, int]]) -> float:

@@ -403,7 +403,7 @@ def rollup_samples(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]
                 name: row.get(f"{name}_avg" if unit.mean else f"{name}_max")
                 for name, unit in rollup_files.MEANS.items()
             },
-            **{name: row.get(name) for name in ("schema", "queue", "design", "looks")},
+            **{name: row.get(name) for name in ("schema", "queue", "design", "samples")},
             "at": row["begin"],
         }
 

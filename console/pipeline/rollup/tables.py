@@ -5,7 +5,8 @@ minute are aggregated first. Then the source with the most samples represents th
 nothing counts twice; only maxima are taken over all sources.
 
 All sums are of integers, so the order of rows makes no difference. Texts are sorted and grouped by
-rank. The stored columns `looks` and `looked` count samples and examinations.
+rank. The stored columns `samples` and `examinations` are counts: for a finding, of those that found
+it, and of all of its queue.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ _OF_KIND = {
 """The columns that identify a row within a period."""
 _TIME = pa.timestamp("us", tz="UTC")
 _SUMS = tuple(f"{name}_{of}" for name in MEANS for of in ("weight", "total"))
-_ADDED = ("looks", "problems", "estimates", *_SUMS)
+_ADDED = ("samples", "problems", "estimates", *_SUMS)
 _HIGHEST = tuple(f"{name}_max" for name in MEANS)
 _LAST = pc.ScalarAggregateOptions(skip_nulls=False, min_count=0)
 
@@ -137,7 +138,7 @@ def _sample_minutes(samples: pa.Table, microseconds: Numbers | None) -> pa.Table
         "name": pa.array(name),
         "source": samples.column("source"),
         "design": samples.column("design"),
-        "looks": pa.array(np.ones(count, np.int64)),
+        "samples": pa.array(np.ones(count, np.int64)),
         "problems": _has_text(samples.column("problem")),
         "estimates": _has_text(samples.column("estimated")),
     }
@@ -154,7 +155,7 @@ def _sample_minutes(samples: pa.Table, microseconds: Numbers | None) -> pa.Table
     rows = pa.table(columns)
     bucket = _bucket(_plausible(samples.column("latency_seconds"), "latency_seconds"))
     by_source = ("begin", "name", "source")
-    buckets = _with(rows.select(by_source), bucket=bucket, number=columns["looks"])
+    buckets = _with(rows.select(by_source), bucket=bucket, number=columns["samples"])
     return _sample_columns(*_one_source(*_summed(rows, buckets, by_source)), names)
 
 
@@ -211,7 +212,7 @@ def _one_source(by_source: pa.Table, sketches: pa.MapArray) -> tuple[pa.Table, p
     )
     highest = [(name, "max") for name in _HIGHEST]
     grouped = _grouped(
-        _sorted(rows, "begin", "name", "-looks", "source"),
+        _sorted(rows, "begin", "name", "-samples", "source"),
         ("begin", "name"),
         ("first", "first"),
         ("sources", "count_distinct"),
@@ -253,7 +254,7 @@ def _sample_columns(rows: pa.Table, sketches: pa.MapArray, names: pa.Table) -> p
     for percent in PERCENTILES:
         columns[f"latency_seconds_p{percent}"] = _at_rank(sketches, percent)
     columns["latency_sketch"] = sketches
-    table = _select(rows, names, "design", "looks", "sources", "problems", "estimates")
+    table = _select(rows, names, "design", "samples", "sources", "problems", "estimates")
     return _with(table, **columns)
 
 
@@ -284,26 +285,28 @@ def _finding_minutes(findings: pa.Table) -> pa.Table:
         begin=pa.array(_floor(at, WIDTHS["minute"])),
         name=pa.array(name),
         queue=pa.array(ranks(findings, QUEUE)[0]),
-        looks=at,
+        samples=at,
         first_at=at,
         last_at=at,
     )
     examinations = _grouped(
-        _with(rows, looked=at), ("begin", "queue", "source"), ("looked", "count_distinct")
+        _with(rows, examinations=at),
+        ("begin", "queue", "source"),
+        ("examinations", "count_distinct"),
     )
     by_source = _grouped(
         _sorted(rows, "last_at", "summary"),
         ("begin", "name", "source"),
         ("queue", "first"),
-        ("looks", "count_distinct"),
+        ("samples", "count_distinct"),
         *_latest(),
     )
     both = by_source.join(examinations, ["begin", "queue", "source"])
     chosen = _grouped(
-        _sorted(both, "looked", "looks", "-source"),
+        _sorted(both, "examinations", "samples", "-source"),
         ("begin", "name"),
-        ("looks", "last"),
-        ("looked", "last"),
+        ("samples", "last"),
+        ("examinations", "last"),
     )
     latest = _grouped(_sorted(both, "last_at", "summary"), ("begin", "name"), *_latest())
     return _finding_columns(_with(chosen, **{n: latest.column(n) for n in _FOUND}), names)
@@ -314,16 +317,16 @@ def _wider_findings(table: pa.Table, seconds: int) -> pa.Table:
     queue = pa.array(ranks(table, QUEUE)[0])
     rows = _with(table, name=pa.array(name), of=queue)
     # In every period, even where the finding was absent.
-    examinations = _grouped(rows, ("begin", "of"), ("looked", "max"))
+    examinations = _grouped(rows, ("begin", "of"), ("examinations", "max"))
     begins = [pa.array(_floor(one.column("begin"), seconds)) for one in (rows, examinations)]
     examinations = _grouped(
-        _with(examinations, begin=begins[1]), ("begin", "of"), ("looked", "sum")
+        _with(examinations, begin=begins[1]), ("begin", "of"), ("examinations", "sum")
     )
     found = _grouped(
         _sorted(_with(rows, begin=begins[0]), "last_at", "summary"),
         ("begin", "name"),
         ("of", "first"),
-        ("looks", "sum"),
+        ("samples", "sum"),
         *_latest(),
     )
     return _finding_columns(
@@ -337,7 +340,7 @@ def _latest() -> list[tuple[Any, ...]]:
 
 
 def _finding_columns(rows: pa.Table, names: pa.Table) -> pa.Table:
-    return _select(rows, names, "looks", "looked", *_FOUND)
+    return _select(rows, names, "samples", "examinations", *_FOUND)
 
 
 # -- waits
@@ -352,7 +355,7 @@ def _wait_minutes(waits: pa.Table) -> pa.Table:
             "begin": pa.array(_floor(waits.column("at"), WIDTHS["minute"])),
             "name": pa.array(name),
             "source": waits.column("source"),
-            "looks": waits.column("at"),
+            "samples": waits.column("at"),
             "sessions_total": sessions,
             "sessions_max": sessions,
         }
@@ -360,14 +363,14 @@ def _wait_minutes(waits: pa.Table) -> pa.Table:
     by_source = _grouped(
         rows,
         ("begin", "name", "source"),
-        ("looks", "count_distinct"),
+        ("samples", "count_distinct"),
         ("sessions_total", "sum"),
         ("sessions_max", "max"),
     )
     chosen = _grouped(
-        _sorted(by_source, "looks", "-source"),
+        _sorted(by_source, "samples", "-source"),
         ("begin", "name"),
-        ("looks", "last"),
+        ("samples", "last"),
         ("sessions_total", "last"),
         ("sessions_max", "max"),
     )
@@ -377,9 +380,9 @@ def _wait_minutes(waits: pa.Table) -> pa.Table:
 def _wider_waits(table: pa.Table, seconds: int) -> pa.Table:
     name, names = ranks(table, _OF_KIND["waits"])
     rows = _with(table, begin=pa.array(_floor(table.column("begin"), seconds)), name=pa.array(name))
-    added = [("looks", "sum"), ("sessions_total", "sum"), ("sessions_max", "max")]
+    added = [("samples", "sum"), ("sessions_total", "sum"), ("sessions_max", "max")]
     return _wait_columns(_grouped(rows, ("begin", "name"), *added), names)
 
 
 def _wait_columns(rows: pa.Table, names: pa.Table) -> pa.Table:
-    return _select(rows, names, "looks", "sessions_total", "sessions_max")
+    return _select(rows, names, "samples", "sessions_total", "sessions_max")

@@ -15,11 +15,11 @@ from textual.containers import Vertical, VerticalScroll
 from console.doctor.finding import Repair
 from console.tui.context import Context
 from console.tui.dialogs.dialog import Dialog
-from console.tui.findings import FindingView
 from console.tui.open_connection import OpenConnection, why_not_allowed
 from console.tui.tabs.findings import FindingLines
 from console.tui.text import TextView, plain, sentence, style_of
 from console.tui.views import ConnectionView, Link, QueueView
+from console.views.doctor import FindingView
 
 _TABS = {
     "error_burst": "errors",

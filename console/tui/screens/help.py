@@ -12,6 +12,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
+from console.figures import ERRORS, SHOWN
 from console.help import topics
 from console.tui.context import Closable
 
@@ -128,7 +129,7 @@ _TOPIC_SUBTITLE = "← → topics · Escape: the keys"
 _QUEUE_FILTERS = (
     ("/ mail", "mail in the name, design, schema or connection"),
     ("/ design=ring", "also queue~x schema= connection= state=warning"),
-    ("/ errors>0", "also ready age push/s pop/s gap claimed stuck done"),
+    ("/ errors>0", f"also {' '.join(of.title for of in SHOWN if of is not ERRORS)}"),
 )
 _MESSAGE_FILTERS = (
     ("/ state=error", "the messages of one state"),

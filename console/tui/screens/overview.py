@@ -16,18 +16,20 @@ from console.filters import MARK
 from console.monitor.limits import Severity
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
-from console.tui.findings import FindingView, QueueKey
+from console.tui.findings import QueueKey
 from console.tui.screens.live import OUT, LiveScreen
 from console.tui.tabs.findings import FindingsTable
 from console.tui.tabs.tab import PacedQuery
 from console.tui.text import TextView, first_line, plain, style_of
 from console.tui.views import QueueView, expand_saved, parse
-from console.tui.widgets.browser import Filtered, filter_keys
+from console.tui.widgets.browser import Exporting, Filtered, filter_keys
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.queue_detail import QueueDetail
 from console.tui.widgets.queue_table import QueueTable
 from console.tui.widgets.slot_map import SlotStrip
 from console.tui.widgets.summary import Summary, SummaryFacts
+from console.views.doctor import FindingView
+from console.views.status import VIEW
 
 _HINT_SECONDS = 3.0
 _FEW_LINES = 30
@@ -118,7 +120,7 @@ class RingSlots(SlotStrip):
         self.draw(now.ranges, now.capacity, width, *heads, label=label)
 
 
-class OverviewScreen(LiveScreen, Filtered):
+class OverviewScreen(LiveScreen, Filtered, Exporting):
     """Shows what the store knows."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -131,6 +133,8 @@ class OverviewScreen(LiveScreen, Filtered):
         Binding("w", "waits", "what the server's sessions wait for", show=False),
         Binding("s", "sort", "sort by the next column", show=False),
         Binding("S", "reverse", "reverse sort", show=False),
+        Binding("y", "copy", "copy the queue's name", show=False),
+        Binding("E", "export", "write the queues that match to a CSV file", show=False),
         Binding("v", "group", "group queues by connection", show=False),
         Binding("z", "fold", "fold all groups and connections, or open them", show=False),
         Binding("A", "audit", "who did what on the connection", show=False),
@@ -391,6 +395,16 @@ class OverviewScreen(LiveScreen, Filtered):
     def action_reverse(self) -> None:
         self.listed.reverse()
         self._draw_texts(self.context.clock.monotonic())
+
+    def action_copy(self) -> None:
+        if (key := self.queue_key) is not None:
+            self.app.copy_to_clipboard(f"{key[1]}.{key[2]}")
+            self.hint(f"copied {plain(key[2])}")
+
+    def action_export(self) -> None:
+        """Also those that are folded."""
+        rows = [view.snapshot for view in self.listed.matching]
+        self.export(VIEW.name, rows, VIEW.columns(self.context.display))
 
     def action_group(self) -> None:
         self.listed.toggle_grouping()

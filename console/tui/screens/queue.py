@@ -28,7 +28,7 @@ from console.tui.tabs.messages import MessagesTab
 from console.tui.tabs.slots import SlotsTab
 from console.tui.tabs.sql import SqlTab
 from console.tui.tabs.stuck import StuckTab
-from console.tui.tabs.tab import NOT_RECORDED, QueueTab, TabBar, UnavailableTab
+from console.tui.tabs.tab import QueueTab, TabBar, UnavailableTab
 from console.tui.tabs.waits import WaitsTab
 from console.tui.text import whole_seconds
 from console.tui.views import QueueView
@@ -211,9 +211,7 @@ class QueueScreen(LiveScreen):
         return next((one for one in self._tabs if self._first_tab == one.NAME), self._tabs[0])
 
     def _make_tab(self, kind: type[QueueTab], view: QueueView) -> QueueTab:
-        why = kind.unavailable(view)
-        if self.context.replay is not None:
-            why = why or NOT_RECORDED.get(kind.NAME, "")
+        why = kind.unavailable(view) or self.context.lacks.get(kind.NAME, "")
         if why:
             return UnavailableTab(self.context, self.key, kind, why)
         if kind is MessagesTab:

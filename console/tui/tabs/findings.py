@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.table import Table
 from rich.text import Text
@@ -12,20 +12,22 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from console.doctor.finding import countdown
-from console.monitor.limits import Severity
 from console.tui.context import Context
-from console.tui.findings import FindingView, QueueKey, full_soon
+from console.tui.findings import QueueKey, full_soon
 from console.tui.tabs.tab import QueueTab
 from console.tui.text import (
     TextView,
     first_line,
     plain,
+    show_lines,
     style_of,
     whole_seconds,
 )
 from console.tui.views import QueueView
+from console.tui.widgets.browser import LIST_KEYS, Browser
 from console.tui.widgets.keyed_table import PADDING, ColumnLayout, KeyedTable
-from console.views.view import Column
+from console.views.doctor import VIEW, FindingView, by_key, lasted, summary_style
+from console.views.view import Column, View
 
 
 class FindingLines(Static):
@@ -104,24 +106,10 @@ def _queue(view: FindingView) -> str:
     return f"{view.connection_label}{_INSIDE}{view.label}" if is_of_queue else view.label
 
 
-def _since(view: FindingView) -> str:
-    if view.since_seconds is None:
-        return ""
-    return ("> " if view.at_least else "") + whole_seconds(view.since_seconds)
-
-
-def _style(view: FindingView) -> str:
-    if view.stale_seconds is not None and view.queue_key is not None:
-        return "stale"
-    if view.silenced is not None:
-        return "quiet"
-    return "critical" if view.level is Severity.CRITICAL else ""
-
-
 _MARK = Column[FindingView]("mark", "", lambda v: v.mark, lambda v: v.style)
 _QUEUE = Column[FindingView]("queue", "", _queue)
-_SUMMARY = Column[FindingView]("summary", "", lambda v: v.text, _style)
-_SINCE = Column[FindingView]("since", "", _since, "quiet", align_right=True)
+_SUMMARY = Column[FindingView]("summary", "", lambda v: v.text, summary_style)
+_SINCE = Column[FindingView]("since", "", lasted, "quiet", align_right=True)
 _REPAIR = Column[FindingView]("repair", "", lambda v: v.repair_text, "quiet")
 
 
@@ -130,10 +118,8 @@ class FindingsTable(KeyedTable[FindingView]):
 
     HEADER_LINES = 0
 
-    def __init__(self, *, id: str, queues: bool = True) -> None:  # noqa: A002  # Textual's own name
-        """`queues`: whether each row names its queue."""
+    def __init__(self, *, id: str) -> None:  # noqa: A002  # Textual's own name
         super().__init__((_QUEUE, _SUMMARY, _SINCE, _REPAIR), id=id)
-        self._queues = queues
         self.stays_on_top = False
         """While it has no focus: the most severe finding is in sight, and the first for Tab."""
 
@@ -149,10 +135,8 @@ class FindingsTable(KeyedTable[FindingView]):
     def lay_out(self, room: int) -> Sequence[ColumnLayout[FindingView]]:
         """The repair is dropped first; the summary always stays."""
         width, widest = max(room, _LEAST_ROOM), self.widest()
-        widths = {_MARK: 1}
-        if self._queues:
-            widths[_QUEUE] = min(widest["queue"], _LONGEST_LABEL, max(8, width // 5))
-        widths |= {_SUMMARY: 0, _SINCE: widest["since"]}
+        queue = min(widest["queue"], _LONGEST_LABEL, max(8, width // 5))
+        widths = {_MARK: 1, _QUEUE: queue, _SUMMARY: 0, _SINCE: widest["since"]}
         left = width - sum(one + PADDING for one in widths.values())
         repair_width = 0
         if widest["repair"]:
@@ -168,53 +152,59 @@ class FindingsTable(KeyedTable[FindingView]):
         return [ColumnLayout(column, width, "") for column, width in widths.items()]
 
 
-class FindingsTab(QueueTab):
+class FindingsTab(QueueTab, Browser):
     """Shows the findings in the store; queries nothing itself."""
 
+    VIEW: ClassVar[View[Any, Any]] = VIEW
     NAME: ClassVar[str] = "findings"
     TITLE: ClassVar[str] = "Findings"
     SHORT_TITLE: ClassVar[str] = "Find"
     COMMAND: ClassVar[Sequence[str]] = ("doctor",)
     BINDINGS: ClassVar[list[BindingType]] = [
+        *LIST_KEYS,
         Binding("enter", "open", "open", tooltip="the finding: its evidence, and what repairs it"),
     ]
 
     def __init__(self, context: Context, key: QueueKey) -> None:
         super().__init__(context, key)
-        self._views: tuple[FindingView, ...] = ()
+        self.table = self.new_table()
+        self._view: QueueView | None = None
 
     def compose(self) -> ComposeResult:
         yield TextView(id="finding-head")
-        yield FindingsTable(id="finding-list", queues=False)
+        yield self.table
         with VerticalScroll(id="finding-scroll"):
             yield FindingLines(id="finding-lines")
+        yield self.hidden_filter()
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
         """The findings stay while the screen is paused, and when the queue no longer exists."""
         if view is None or paused or not self.is_composed:
             return
-        self._views = view.findings
-        table = self.query_one(FindingsTable)
-        table.display = bool(self._views)
-        table.styles.height = min(len(self._views), max(2, self.size.height // 3))
-        table.show_findings(self._views)
-        self.query_one("#finding-head", TextView).set_text(self._head(view))
-        self._draw_lines()
+        self._view, table = view, self.table
+        table.columns = self.columns
+        table.show(by_key(view.findings))
+        table.display = bool(view.findings)
+        lines = len(view.findings) + table.HEADER_LINES
+        table.styles.height = min(lines, max(3, self.size.height // 3))
+        self.draw_texts()
 
     @property
     def finding(self) -> FindingView | None:
-        return self.query_one(FindingsTable).row
+        return self.table.row
 
-    def _draw_lines(self) -> None:
-        finding = self.finding
+    def draw_texts(self) -> None:
+        finding, view = self.finding, self._view
         self.query_one("#finding-scroll").display = finding is not None
         if finding is not None:
             self.query_one(FindingLines).draw(finding, self.context)
-
-    def _head(self, view: QueueView) -> Text:
-        head = self.query_one("#finding-head")
-        lines = (Text(words, style_of(head, style)) for words, style in self._summary(view))
-        return Text("\n").join(lines)
+        if view is None:
+            return
+        head = self.query_one("#finding-head", TextView)
+        first, *others = (Text(text, style_of(head, name)) for text, name in self._summary(view))
+        self.append_filter(first, head)
+        self.append_marks(first, head)
+        show_lines(head, [first, *others])
 
     def _summary(self, view: QueueView) -> Iterator[tuple[str, str]]:
         diagnosis = view.diagnosis
@@ -244,7 +234,11 @@ class FindingsTab(QueueTab):
 
     def on_keyed_table_cursor_moved(self, event: KeyedTable.CursorMoved) -> None:
         event.stop()
-        self._draw_lines()
+        self.draw_texts()
+
+    def on_marked_table_marks_changed(self) -> None:
+        self.draw_texts()
+        self.refresh_bindings()
 
     def action_open(self) -> None:
         finding = self.finding

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual import events
@@ -17,15 +17,16 @@ from console.errors import ConsoleError
 from console.figures import AGE, CHARTS, ERRORS, FORECASTS, LATENCY_KINDS, PERCENTILES, READY
 from console.monitor.recording.forecast import SHADES, Forecast
 from console.monitor.recording.forecast import read as read_forecast
-from console.monitor.recording.history import History, Mark, Point, history, since
+from console.monitor.recording.history import History, Mark, Point, since
 from console.rollup_files import existing_default_lake
 from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.jobs import LatestQuery
 from console.tui.series import ChartSpan, Run
 from console.tui.tabs.tab import QueueTab
-from console.tui.text import Paragraph, describe_error, first_line, plain, style_of
+from console.tui.text import Paragraph, describe_error, first_line, plain, show_parts, style_of
 from console.tui.views import QueueView
+from console.tui.widgets.browser import LIST_KEYS, Browser
 from console.tui.widgets.charts import (
     AXES,
     HIGH,
@@ -40,7 +41,8 @@ from console.tui.widgets.charts import (
     Drawing,
 )
 from console.tui.widgets.keyed_table import KeyedTable
-from console.views.view import Column
+from console.views.history import VIEW
+from console.views.view import Source, View, no_database
 
 SPANS = (
     ChartSpan("1 h", 3600.0, 10.0),
@@ -88,7 +90,7 @@ _HOW_TO_RECORD = (
 )
 
 
-class HistoryTab(QueueTab):
+class HistoryTab(QueueTab, Browser):
     """Charts of what was recorded, and below them what happened: findings, actions."""
 
     NAME: ClassVar[str] = "history"
@@ -96,7 +98,9 @@ class HistoryTab(QueueTab):
     SHORT_TITLE: ClassVar[str] = "Hist"
     EVERY_SECONDS: ClassVar[float] = 30.0
     HAS_CHARTS: ClassVar[bool] = True
+    VIEW: ClassVar[View[Any, Any]] = VIEW
     BINDINGS: ClassVar[list[BindingType]] = [
+        *LIST_KEYS,
         Binding("z", "zoom(1)", "span", tooltip="the last 1 h, 24 h, 7 d, 30 d"),
         Binding("Z", "zoom(-1)", "the previous span", show=False),
         Binding(
@@ -118,13 +122,7 @@ class HistoryTab(QueueTab):
         self._error: ConsoleError | None = None
         self._chart = 0
         self._read_at: float | None = None
-        columns: tuple[Column[Mark], ...] = (
-            Column("at", "when", lambda m: formats.bare_moment(m.at, context.zone), "", 14, 19),
-            Column("lasted", "for", _lasted, "quiet", 5, 12),
-            Column("name", "what", _mark_name, _mark_style, 8, 26),
-            Column("words", "", lambda m: first_line(m.words), "", 10, 200),
-        )
-        self.table = KeyedTable(columns, ("lasted",), id="history-marks")
+        self.table = self.new_table()
         self._fetch: LatestQuery[_Recorded] = LatestQuery(self, self.show_result, self.show_error)
 
     @property
@@ -144,6 +142,7 @@ class HistoryTab(QueueTab):
                 yield Chart(index / _MOST_CHARTS)
         yield self.table
         yield Paragraph(id="history-detail")
+        yield self.hidden_filter()
 
     def on_mount(self) -> None:
         self._show()
@@ -157,12 +156,11 @@ class HistoryTab(QueueTab):
         self._read_at = now
         span = since(self.context.clock.utc(), self.span.seconds)
         lake = None if self.context.replay is not None else existing_default_lake()
+        of = {"root": root, "connection": connection, "span": span, "lake": lake}
+        source = Source(no_database, schema, name, {**of, "most_points": _POINTS})
 
         def work() -> _Recorded:
-            result = history(
-                root, connection, name, span, schema=schema, most_points=_POINTS, lake=lake
-            )
-            return result, read_forecast(lake, connection, schema, name)
+            return self.VIEW.read(source), read_forecast(lake, connection, schema, name)
 
         self._fetch.submit(work)
 
@@ -187,9 +185,9 @@ class HistoryTab(QueueTab):
             return
         self._draw_marks()
         self._draw_charts()
-        self._draw_texts()
+        self.draw_texts()
 
-    def _draw_texts(self) -> None:
+    def draw_texts(self) -> None:
         head = self.query_one("#history-head", Paragraph)
         line = Text()
         for span in SPANS:
@@ -207,6 +205,8 @@ class HistoryTab(QueueTab):
                 line.append(f"  {' '.join(SHADES)} {self._forecast_text}", style_of(head, "quiet"))
             elif self.forecast.days:
                 line.append(f"  {self.forecast.why}", style_of(head, "quiet"))
+            self.append_filter(line, head)
+            self.append_marks(line, head)
             if result.skipped:
                 line.append(f"  {plain(result.skipped)}", style_of(head, "warning"))
         elif self.context.recordings_root is None:
@@ -226,14 +226,8 @@ class HistoryTab(QueueTab):
     def _draw_detail(self) -> None:
         detail, mark = self.query_one("#history-detail", Paragraph), self.mark
         detail.display = mark is not None
-        if mark is None:
-            return
-        lasted = mark.until not in {None, mark.at}
-        until = f" to {self.context.moment(mark.until)}" if mark.until and lasted else ""
-        text = Text(f"{mark.kind} ", style_of(detail, "quiet"))
-        text.append(plain(mark.name), style_of(detail, "strong"))
-        text.append(f"  {self.context.moment(mark.at)}{until}\n{first_line(mark.words)}")
-        detail.set_text(text)
+        if mark is not None:
+            show_parts(detail, self.VIEW.details(mark, self.context.display))
 
     @property
     def mark(self) -> Mark | None:
@@ -242,8 +236,8 @@ class HistoryTab(QueueTab):
     def _draw_marks(self) -> None:
         marks = () if self.result is None else self.result.marks
         self.table.display = bool(marks) and self.size.height > 8
-        # The newest first, each with a key that stays the same when others come.
-        self.table.show({repr((m.at, m.kind, m.name, m.words)): m for m in reversed(marks)})
+        self.table.columns = self.columns
+        self.table.show({} if self.result is None else self.VIEW.rows(self.result))
 
     def _draw_charts(self) -> None:
         charts = self.query_one("#history-charts")
@@ -296,30 +290,19 @@ class HistoryTab(QueueTab):
         self._draw_charts()
         self._draw_detail()
 
+    def on_marked_table_marks_changed(self) -> None:
+        self.draw_texts()
+        self.refresh_bindings()
+
     def action_zoom(self, step: int) -> None:
         self.span = SPANS[(SPANS.index(self.span) + step) % len(SPANS)]
         self._read_at = None
-        self._draw_texts()
+        self.draw_texts()
         self.poll()
 
     def action_chart(self, step: int) -> None:
         self._chart += step
         self._draw_charts()
-
-
-def _lasted(mark: Mark) -> str:
-    if mark.until is None or mark.kind == "note":
-        return "-"
-    return formats.duration(max(0.0, (mark.until - mark.at).total_seconds()))
-
-
-def _mark_name(mark: Mark) -> str:
-    signs = {"finding": "!", "note": "◆", "standby": "◇"}
-    return f"{signs.get(mark.kind, '▶')} {plain(mark.name)}"
-
-
-def _mark_style(mark: Mark) -> str:
-    return "warning" if mark.kind == "finding" else "strong"
 
 
 def _is_known(points: Sequence[Point], name: str) -> bool:

@@ -22,6 +22,7 @@ from console.tui.findings import QueueKey
 from console.tui.tabs.tab import PacedQuery, QueueTab, take_focus
 from console.tui.text import TextView, error_text, open_input, plain, show_lines, style_of
 from console.tui.views import QueueView
+from console.tui.widgets.browser import Exporting
 from console.tui.widgets.keyed_table import MarkedTable
 from console.views.messages import VIEW, by_key, columns_of, read
 from console.views.view import Source
@@ -52,7 +53,7 @@ class LoadedPage:
     page: Page
 
 
-class MessagesTab(QueueTab):
+class MessagesTab(QueueTab, Exporting):
     """A list of messages under two lines that say what is in it; also part of the tab Errors."""
 
     NAME: ClassVar[str] = "messages"
@@ -69,8 +70,10 @@ class MessagesTab(QueueTab):
         Binding("a", "act", "actions", tooltip="act on the marked ones, or on this one"),
         Binding("t", "state(1)", "messages of the next state only", show=False),
         Binding("T", "state(-1)", "of the previous state", show=False),
-        Binding("s", "reverse", "reverse sort: newest or oldest first", show=False),
+        # The server sorts: of a list that is read page by page only its order can be reversed.
+        Binding("s,S", "reverse", "reverse sort: newest or oldest first", show=False),
         Binding("y", "copy", "copy the ids of the marked ones", show=False),
+        Binding("E", "export", "write the list, or the marked rows, to a CSV file", show=False),
     ]
 
     def __init__(self, context: Context, key: QueueKey, words: Iterable[str] = ()) -> None:
@@ -377,6 +380,18 @@ class MessagesTab(QueueTab):
             self._notify_plain(
                 f"copied {plain(ids[0])}" if len(ids) == 1 else f"copied {len(ids):,} ids"
             )
+
+    def action_export(self) -> None:
+        """Those that are loaded: the verb writes all that match."""
+        page = self.page
+        if page is None:
+            return
+        more = not self.table.marks and (page.next is not None or not page.complete)
+        rest = "; there are more: messages --export FILE writes all" if more else ""
+        # Not the table's own columns: their titles have an offset, and times in files are in UTC.
+        shown = {column.name for column in self.table.columns}
+        columns = [one for one in VIEW.columns(self.context.display) if one.name in shown]
+        self.export(VIEW.name, self.table.marked_or_all, columns, rest)
 
     def _notify_plain(self, text: str) -> None:
         self.notify(text, markup=False)

@@ -18,6 +18,7 @@ class StuckTab(ListTab[QueueHolders]):
     NAME: ClassVar[str] = "stuck"
     TITLE: ClassVar[str] = "Stuck"
     PACE_SECONDS: ClassVar[float] = 2.0
+    COMMAND: ClassVar[Sequence[str]] = ("stuck",)
     COPIED: ClassVar[str] = "copied who holds it"
     KEEPS_ROWS: ClassVar[bool] = True
     TABLE: ClassVar[type[MarkedTable[Any]]] = MarkedTable
@@ -27,11 +28,6 @@ class StuckTab(ListTab[QueueHolders]):
             "f", "free", "release gone", tooltip="release all claims whose consumer disconnected"
         ),
     ]
-
-    @property
-    def command(self) -> Sequence[str]:
-        shows_claims = self.result is not None and self.result.claims is not None
-        return ("messages", "--state", "claimed") if shows_claims else ("waits",)
 
     def check_action(self, action: str, parameters: object) -> bool | None:
         if action == "free" and self.result is not None and self.result.claims is None:

@@ -33,7 +33,7 @@ from console.tui.text import (
     whole_seconds,
 )
 from console.tui.views import QueueView
-from console.tui.widgets.browser import COPY_KEYS, SORT_KEYS, Browser, filter_keys
+from console.tui.widgets.browser import LIST_KEYS, Browser
 from console.views.view import Line, Source, Subject, View, no_database
 
 T = TypeVar("T")
@@ -304,12 +304,7 @@ class ListTab(ReadingTab[T], Browser):
     """A list between a summary and, on a screen that has room, details of the row under the cursor.
     Nothing is read while the screen is paused."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *filter_keys(Browser.FORMS, show=False),
-        Binding("q", "clear_filter", "clear the marks and the filter", show=False),
-        *SORT_KEYS,
-        *COPY_KEYS,
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*LIST_KEYS]
     KEEPS_ROWS: ClassVar[bool] = False
     """Whether the row under the cursor stays when it is no longer in the list."""
     VALUES: ClassVar[Mapping[str, Any]] = {}
@@ -369,8 +364,7 @@ class ListTab(ReadingTab[T], Browser):
         first, *others = self.VIEW.summary_lines(result, self.context.display)
         line = assembled(head, first)
         self.append_filter(line, head)
-        if marks := self.table.marks:
-            line.append(f"   {len(marks)} marked", style_of(head, "sorted"))
+        self.append_marks(line, head)
         self.append_time(line)
         return [line, *(assembled(head, one) for one in others)]
 
@@ -449,19 +443,6 @@ class ListScreen(LiveScreen, Generic[Tab]):
         title.set_text(text)
         self.tab.draw(None, paused=paused)
         self.tab.poll()
-
-
-NOT_RECORDED = {
-    "messages": "A recording has no messages: payloads are never recorded.",
-    "errors": "A recording has no error texts: only how many errors there were.",
-    "stuck": "A recording has no claims: only how many there were, and how many were stuck.",
-    "waits": "A recording has no sessions.",
-    "consumers": "A recording has no sessions: consumers --recordings PATH lists who was seen.",
-    "slots": "A recording has no slots: only the gap of a ring.",
-    "sql": "A recording has no code of the queue.",
-    "audit": "A recording has no audit: History shows the actions that were recorded.",
-}
-"""By the tab's name; the other tabs need no database."""
 
 
 class UnavailableTab(QueueTab):

@@ -76,7 +76,30 @@ COPY_KEYS: tuple[BindingType, ...] = (
 )
 
 
-class Browser(Filtered):
+class Exporting(Widget):
+    """What writes rows to files."""
+
+    context: Context
+
+    def export(
+        self, name: str, rows: Sequence[Any], columns: Sequence[Column[Any]], rest: str = ""
+    ) -> None:
+        """To a new file; `rest`: what is not in it."""
+        titled = [column for column in columns if column.title]
+        cells: list[dict[str, object]] = [
+            {column.title: column.exported(row) for column in titled} for row in rows
+        ]
+        file = f"{name}-{self.context.clock.utc():%Y%m%dT%H%M%SZ}.csv"
+        many = numbered(len(rows), "row")
+        start_job(
+            self,
+            lambda: write_csv(file, cells),
+            lambda path: self.notify(f"{many} in {plain(str(path))}{rest}", markup=False),
+            lambda error: self.notify(first_line(str(error)), severity="error", markup=False),
+        )
+
+
+class Browser(Filtered, Exporting):
     """A list of the screens: the table of a `View`."""
 
     VIEW: ClassVar[View[Any, Any]]
@@ -85,7 +108,6 @@ class Browser(Filtered):
     """What can be typed after `/`."""
     COPIED: ClassVar[str] = "copied"
     """The notification after copying."""
-    context: Context
     table: MarkedTable[Any]
 
     @property
@@ -139,6 +161,10 @@ class Browser(Filtered):
             )
             line.append(f": {numbered(len(self.table.keys), 'row')}")
 
+    def append_marks(self, line: Text, widget: Widget) -> None:
+        if marks := self.table.marks:
+            line.append(f"   {len(marks)} marked", style_of(widget, "sorted"))
+
     def on_keyed_table_title_clicked(self, event: KeyedTable.TitleClicked) -> None:
         event.stop()
         self.listed.sort_by(event.column)
@@ -147,8 +173,7 @@ class Browser(Filtered):
         self.listed.sort_next()
 
     def action_reverse(self) -> None:
-        if self.listed.sort_column:
-            self.listed.sort_by(self.listed.sort_column)
+        self.listed.sort_by(self.listed.sort_column)
 
     def text_of(self, row: Any) -> str:
         """What is copied of a row, and searched."""
@@ -160,18 +185,13 @@ class Browser(Filtered):
             self.notify(self.COPIED, markup=False)
 
     def action_export(self) -> None:
-        """The marked rows, or all that are shown."""
-        table = self.listed
-        rows: Sequence[Any] = table.selected_rows if table.marks else [*table.rows.values()]
-        columns = [column for column in table.columns if column.title]
-        cells: list[dict[str, object]] = [
-            {column.title: column.exported(row) for column in columns} for row in rows
-        ]
-        name = f"{self.VIEW.name}-{self.context.clock.utc():%Y%m%dT%H%M%SZ}.csv"
-        many = numbered(len(rows), "row")
-        start_job(
-            self,
-            lambda: write_csv(name, cells),
-            lambda path: self.notify(f"{many} in {plain(str(path))}", markup=False),
-            lambda error: self.notify(first_line(str(error)), severity="error", markup=False),
-        )
+        self.export(self.VIEW.name, self.listed.marked_or_all, self.listed.columns)
+
+
+LIST_KEYS: tuple[BindingType, ...] = (
+    *filter_keys(Browser.FORMS, show=False),
+    Binding("q", "clear_filter", "clear the marks and the filter", show=False),
+    *SORT_KEYS,
+    *COPY_KEYS,
+)
+"""Of a list in a tab."""

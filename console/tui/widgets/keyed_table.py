@@ -450,6 +450,11 @@ class MarkedTable(KeyedTable[Row]):
         return [self.rows[key] for key in self.selected_keys]
 
     @property
+    def marked_or_all(self) -> list[Row]:
+        """What is exported."""
+        return self.selected_rows if self._marks else [*self.rows.values()]
+
+    @property
     def pinned_keys(self) -> set[str | None]:
         return {*super().pinned_keys, *self.marks}
 
@@ -464,7 +469,7 @@ class MarkedTable(KeyedTable[Row]):
         shown = {key: row for key, row in rows.items() if key in held or self._contains_words(row)}
         column = next((one for one in self.columns if one.name == self.sort_column), None)
         if column is None:
-            return shown
+            return dict(reversed(shown.items())) if self.descending else shown
         key_of = column.key
         return dict(
             sort_rows([*shown.items()], lambda it: key_of(it[1]), descending=self.descending)

@@ -32,7 +32,7 @@ from console.monitor.limits import (
     slowest_subscriber,
 )
 from console.monitor.snapshot import QueueSnapshot
-from console.tui.findings import FindingView, full_soon
+from console.tui.findings import full_soon
 from console.tui.text import (
     SEVERITY_STYLES,
     TextView,
@@ -45,6 +45,7 @@ from console.tui.text import (
 from console.tui.views import QueueView
 from console.tui.widgets.queue_columns import LONGEST_SUBSCRIBER, slowest_first
 from console.tui.widgets.queue_groups import Group
+from console.views.doctor import FindingView
 
 _INDENT = "  "
 _STEP = 16

@@ -48,7 +48,7 @@ class QueueTable(KeyedTable[QueueView | Group]):
     @property
     def shown(self) -> list[QueueView]:
         """The queues that match the filter and are not folded, in the table's order."""
-        return [one for one in self._lines(self._filtered()).values() if isinstance(one, QueueView)]
+        return [one for one in self._lines(self.matching).values() if isinstance(one, QueueView)]
 
     @property
     def queue_key(self) -> QueueKey | None:
@@ -79,11 +79,13 @@ class QueueTable(KeyedTable[QueueView | Group]):
         if connections is not None:
             self.connections = connections
         self._folding.filtered = bool(self.filter)
-        matching = self._filtered()
+        matching = self.matching
         self.count = len(matching)
         self.show(self._lines(matching))
 
-    def _filtered(self) -> Sequence[QueueView]:
+    @property
+    def matching(self) -> Sequence[QueueView]:
+        """Those that match the filter, folded or not, unsorted."""
         if not self.filter:
             return self.views
         return [view for view in self.views if self.filter.matches(view)]

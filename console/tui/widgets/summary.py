@@ -16,7 +16,6 @@ from textual.widget import Widget
 
 from console import formats
 from console.monitor.limits import Severity
-from console.tui.findings import FindingView
 from console.tui.jobs import ActionRun
 from console.tui.text import (
     MARK,
@@ -30,6 +29,7 @@ from console.tui.text import (
 )
 from console.tui.views import AllClear, ConnectionView, Link, link_text
 from console.tui.widgets.queue_table import QueueTable
+from console.views.doctor import FindingView
 
 if TYPE_CHECKING:
     from textual.binding import Binding

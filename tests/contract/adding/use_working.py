@@ -40,7 +40,6 @@ def ask(here: Console, configuration: Path) -> None:
     here.done("pop", "orders", "--count", "2")
     claim, plain = here.done("status", "--json").json["queues"]
     assert (claim["working"], plain["working"]) == (2, None)
-    assert [*claim][-1] == "working"
     assert "working" not in plain["unknown"]
     head, *rows = here.done("status").text.splitlines()
     end = head.index("working") + len("working")

@@ -1,0 +1,115 @@
+"""Each key that a tab shows does something in it, and lists share their keys."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from console.monitor.consumers import Consumers
+from console.monitor.owners import Claims
+from console.monitor.wording import RULES
+from console.tui.screens.audit import AuditTab
+from console.tui.screens.help import keys_of
+from console.tui.screens.queue import TABS, QueueScreen
+from console.tui.tabs.consumers import ConsumersTab
+from console.tui.tabs.errors import ErrorsTab
+from console.tui.tabs.messages import MessagesTab, PageRequest
+from console.tui.tabs.slots import SlotsTab
+from console.tui.tabs.stuck import StuckTab
+from console.tui.tabs.tab import QueueTab
+from console.tui.tabs.waits import WaitsTab
+from console.views.audit import AuditRow
+from console.views.consumers import SampledConsumers
+from console.views.stuck import QueueHolders
+from tests.tui.feeds import nine_queues
+from tests.tui.one_tab import Shown, one_tab
+from tests.tui.opened import conn, opened
+from tests.tui.test_audit import ENTRY, INSTALL, RUNNING
+from tests.tui.test_lists import FEW, MANY, SOME, groups
+from tests.tui.test_messages import ABC, QUEUE, give, requests_of
+from tests.tui.test_tabs import ALIVE, BOUND, DEPARTED, GONE, NIGHT, PUSHER, SEEN_AT
+from tests.tui.test_waits import FULL
+
+RESULTS: dict[type[QueueTab], Any] = {
+    ErrorsTab: groups(*(replace(one, key=f"{RULES}-{one.key * 16}") for one in (MANY, SOME, FEW))),
+    StuckTab: QueueHolders(Claims((GONE, BOUND, ALIVE), more=False), None),
+    WaitsTab: FULL,
+    AuditTab: [AuditRow(RUNNING), AuditRow(ENTRY), AuditRow(INSTALL)],
+    ConsumersTab: SampledConsumers(Consumers(QUEUE, SEEN_AT, (NIGHT, PUSHER)), (DEPARTED,)),
+}
+LIST_KEYS = {"/", "s", "S", "y", "E", "x", "*"}
+MARKS = {"mark", "mark_all"}
+
+
+async def fill(shown: Shown[Any], monkeypatch: pytest.MonkeyPatch) -> Sequence[PageRequest]:
+    """Three rows, the cursor on the second; the requests of a list of messages."""
+    requests: Sequence[PageRequest] = ()
+    if isinstance(shown.tab, MessagesTab):
+        give(shown.tab, *ABC[:3])
+        requests = requests_of(shown.tab, monkeypatch)
+    else:
+        await shown.show(RESULTS[type(shown.tab)])
+    shown.tab.table.move_cursor(1)
+    await shown.pilot.pause()
+    return requests
+
+
+def keys_shown(shown: Shown[Any]) -> list[str]:
+    """Those of the tab and of marks; tables move by their own, tested there."""
+    return [
+        binding.key
+        for node, binding, enabled, _ in shown.app.screen.active_bindings.values()
+        if enabled and (node is shown.tab or binding.action in MARKS)
+    ]
+
+
+@pytest.mark.parametrize("kind", [*RESULTS, MessagesTab])
+async def test_each_key_of_a_list_does_something(
+    kind: type[QueueTab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    connections = [] if kind is WaitsTab else [conn()]
+    async with one_tab(kind, connections=connections, size=(160, 48)) as shown:
+        await fill(shown, monkeypatch)
+        keys = keys_shown(shown)
+        names = {
+            name
+            for names, _ in keys_of(shown.app.screen.active_bindings.values())
+            for name in names.split()
+        }
+        assert names >= LIST_KEYS
+    for key in keys:
+        async with one_tab(kind, connections=connections, size=(160, 48)) as shown:
+            requests = await fill(shown, monkeypatch)
+
+            def seen(shown: Shown[Any] = shown, requests: Sequence[Any] = requests) -> list[object]:
+                return [
+                    shown.picture, shown.app.clipboard, len(shown.app._notifications),
+                    shown.app.screen.focused, shown.tab.table.cursor_key, [*requests],
+                    [*shown.navigator.calls], [*shown.app.screen_stack],
+                ]  # fmt: skip
+
+            before = seen()
+            await shown.press(key)
+            await shown.until(lambda before=before, seen=seen: seen() != before)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", TABS)
+async def test_each_key_of_a_tab_has_its_action(kind: type[QueueTab]) -> None:
+    """Textual ignores a key whose action does not exist."""
+    async with opened(connections=[conn("prod-orders")], size=(160, 48)) as console:
+        console.feed.give(*nine_queues())
+        await console.pilot.pause()
+        name = "orders" if kind is SlotsTab else "mail"
+        console.app.open_queue(("prod-orders", "public", name), kind.NAME)
+        await console.until(lambda: console.is_at(QueueScreen))
+        screen = console.on_top(QueueScreen)
+        await console.until(lambda: isinstance(screen.tab, kind) and screen.tab.is_composed)
+        for node, binding, _, _ in screen.active_bindings.values():
+            namespace, _, action = binding.action.rpartition(".")
+            name = action.partition("(")[0]
+            of = {"app": console.app, "screen": screen}.get(namespace, node)
+            targets = (of, screen, console.app)
+            assert any(hasattr(one, f"action_{name}") for one in targets), (binding.key, name)
