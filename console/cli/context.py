@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from console.cli.streams import Answers, put
+from console.cli.streams import Answers, put, put_script
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.formats import plain
 from console.rights import Rights
@@ -180,11 +180,20 @@ class Call:
             return result, lines
         return result, [standby.sentence(self.zone), *lines]
 
-    def find(self, database: Database, name: str, *, any_design: bool = False) -> Queue:
-        """The queue of that name, in --schema or in any. `any_design`: as `catalog.find`."""
+    def find(
+        self,
+        database: Database,
+        name: str,
+        *,
+        any_design: bool = False,
+        subscriber: str | None = None,
+    ) -> Queue:
+        """The queue of that name, in --schema or in any; or what its subscriber has of it.
+        `any_design`: as `catalog.find`."""
         from console import catalog  # noqa: PLC0415  # a verb imports what it uses
 
-        return catalog.look_up(database, name, self.schema, any_design=any_design)
+        queue = catalog.look_up(database, name, self.schema, any_design=any_design)
+        return queue if subscriber is None else queue.of(subscriber)
 
     def queues(self, database: Database) -> list[Queue]:
         """All queues in use, in --schema or in any."""
@@ -236,6 +245,13 @@ class Call:
             self.answers.give(value)
         else:
             _print(lines)
+
+    def answer_script(self, value: object, script: str) -> None:
+        """Print the script on stdout as it is, for a file or an editor; the value with --json."""
+        if self.json:
+            self.answer(value, [])
+        else:
+            put_script(script)
 
 
 def _print(lines: Sequence[str]) -> None:

@@ -39,9 +39,7 @@ def finish(
     error: str = "",
 ) -> None:
     database = call.database()
-    queue = call.find(database, name)
-    if subscriber is not None:
-        queue = queue.of(subscriber)
+    queue = call.find(database, name, subscriber=subscriber)
     claims = popping.claims(database, queue, ids, attempts)
     acted = popping.finish_claims(database, queue, claims, how, error)
     left = [claim.id for claim, was in zip(claims, acted, strict=True) if not was]

@@ -19,7 +19,6 @@ from typing import Any
 import click
 
 from console.cli.context import Call
-from console.cli.streams import put
 from console.config import (
     KEYS,
     KeyLevel,
@@ -48,10 +47,7 @@ def _run(call: Call, action: str, example: bool) -> None:
         raise UsageError("--example goes with show.")
     if example:
         text = resources.files("console.config").joinpath("example.toml").read_text("utf-8")
-        if call.json:
-            call.answer({"example": text}, [])
-        else:
-            put(text)
+        call.answer_script({"example": text}, text)
     else:
         {"show": _show, "validate": _validate, "path": _path}[action](call)
 

@@ -14,7 +14,6 @@ from typing import Any
 from console.actions import install as installing
 from console.catalog import Queue
 from console.cli.context import Call
-from console.cli.streams import put_script
 from console.engines import Database
 from console.errors import UsageError
 from console.verbs.queues import INSTALL, install_plan, new_queue, queue_identity
@@ -25,10 +24,7 @@ def _run(call: Call, /, **given: Any) -> None:
         product = call.engine_named(given["engine"])
         queue = new_queue(given, product, call.schema)
         script = installing.script(product, queue)
-        if call.json:
-            call.answer({**queue_identity(queue), "sql": script}, [])
-        else:
-            put_script(script)
+        call.answer_script({**queue_identity(queue), "sql": script}, script)
         return
     if given["engine"] is not None:
         raise UsageError("--engine goes with --print.")

@@ -58,9 +58,7 @@ def _run(
     elif failure is not None:
         finish = popping.Finish.FAIL
     database = call.database()
-    queue = call.find(database, name)
-    if subscriber is not None:
-        queue = queue.of(subscriber)
+    queue = call.find(database, name, subscriber=subscriber)
     writer = _JsonWriter(call) if call.json else _PlainWriter()
     try:
         popped = popping.pop(

@@ -20,7 +20,6 @@ from console import sql
 from console.catalog import Kind, Queue
 from console.catalog import queues as queues_of
 from console.cli.context import Call
-from console.cli.streams import put_script
 from console.engines import Product
 from console.formats import plain
 from console.verbs.command import Command
@@ -87,10 +86,7 @@ def _run(call: Call, engine: str | None) -> None:
         product, schema = database.product, call.schema_for(database)
         with database.transaction("read the catalog", read_only=True) as connection:
             script = role_script(product, schema, queues_of(connection), connection)
-    if call.json:
-        call.answer({"sql": script}, [])
-    else:
-        put_script(script)
+    call.answer_script({"sql": script}, script)
 
 
 _ENGINE = Parameter("engine", "The engine to write for, without a database.", metavar="E")

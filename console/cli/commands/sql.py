@@ -33,7 +33,6 @@ from console.actions.rows import Storage, scope
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
 from console.cli.command import NAME
 from console.cli.context import Call
-from console.cli.streams import put
 from console.designs import Flow
 from console.errors import UsageError
 from console.monitor import latency
@@ -43,7 +42,7 @@ from console.monitor.scan_query import MessageSource, query, values_of
 from console.monitor.scans import Scan, ScanRequest, scans_of
 from console.monitor.wording import TEXT_LENGTH
 from console.verbs.command import Command
-from console.verbs.parameters import Parameter, argument
+from console.verbs.parameters import SUBSCRIBER, argument
 from console.verbs.verb import Target
 
 _BIND = re.compile(r"(?<![:\w\\]):(?P<name>[a-z]\w*)")
@@ -307,23 +306,18 @@ VERBS: Mapping[str, Callable[[MessageSource], Iterator[Shown]]] = {
 
 def _run(call: Call, verb: str, name: str, subscriber: str | None) -> None:
     database = call.database()
-    queue = call.find(database, name)
-    if subscriber is not None:
-        queue = queue.of(subscriber)
+    queue = call.find(database, name, subscriber=subscriber)
     if queue.not_known:
         raise UsageError(f"{queue.name!r} has another version.", why=f"{queue.not_known}.")
     found = of_verb(Target(database, queue).source(), verb)
-    if call.json:
-        of = {"queue": queue.name, "schema": queue.schema, "connection": database.label}
-        call.answer({**of, "verb": verb, "statements": [one.as_json() for one in found]}, [])
-    else:
-        # Unchanged, for a file or an editor.
-        put("\n".join(line for one in found for line in one.lines).encode())
+    of = {"queue": queue.name, "schema": queue.schema, "connection": database.label}
+    value = {**of, "verb": verb, "statements": [one.as_json() for one in found]}
+    call.answer_script(value, "\n".join(line for one in found for line in one.lines))
 
 
 _PARAMETERS = (
     argument("verb", type=click.Choice(tuple(VERBS)), metavar="VERB"),
     NAME,
-    Parameter("subscriber", "The subscriber, if the ring has any.", metavar="S"),
+    SUBSCRIBER,
 )
 COMMAND = Command("sql", _run, __doc__, _PARAMETERS)
