@@ -1,7 +1,6 @@
 """The lists that the command line prints and the screens show: each module has one, as `VIEW`.
 
-Its first line is the first sentence of the list's help, so that the list of verbs needs to import
-none of them.
+Its docstring is the list's help, whose first line the list of verbs shows without importing it.
 """
 
 from importlib import import_module

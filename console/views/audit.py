@@ -1,4 +1,12 @@
-"""List operators' actions, newest first: who, when, what, how many."""
+"""List operators' actions, newest first: who, when, what, how many. No payloads.
+
+A running action whose session is closed was interrupted; its counts are what it had done.
+
+\b
+Examples:
+  dbq-console audit orders --since 1d
+  dbq-console audit --verb purge --json
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -156,15 +164,7 @@ def _json(rows: Sequence[AuditRow]) -> Mapping[str, object]:
 
 VIEW = View(
     "audit",
-    """List operators' actions, newest first: who, when, what, how many. No payloads.
-
-    A running action whose session is closed was interrupted; its counts are what it had done.
-
-    \b
-    Examples:
-      dbq-console audit orders --since 1d
-      dbq-console audit --verb purge --json
-    """,
+    __doc__,
     read,
     lambda rows: {row.key: row for row in rows},
     _columns,

@@ -1,4 +1,15 @@
-"""Show a queue's consumers and producers, now and in the last day."""
+"""Show a queue's consumers and producers, now and in the last day.
+
+They are read from the server's view of its sessions and locks, and from the owners named in
+claims. A session is recognised by a lock, its last statement or a claim; one that calls briefly
+and commits may be missed. Without claims that name a consumer, its last pop and rate are ?,
+with the reason. Disconnected ones come from the recordings.
+
+\b
+Examples:
+  dbq-console consumers orders
+  dbq-console consumers orders --seconds 30 --json
+"""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -208,18 +219,7 @@ def _json(result: SampledConsumers) -> Mapping[str, object]:
 
 VIEW = View(
     "consumers",
-    """Show a queue's consumers and producers, now and in the last day.
-
-    They are read from the server's view of its sessions and locks, and from the owners named in
-    claims. A session is recognised by a lock, its last statement or a claim; one that calls briefly
-    and commits may be missed. Without claims that name a consumer, its last pop and rate are ?,
-    with the reason. Disconnected ones come from the recordings.
-
-    \b
-    Examples:
-      dbq-console consumers orders
-      dbq-console consumers orders --seconds 30 --json
-    """,
+    __doc__,
     read,
     _rows,
     _columns,

@@ -200,7 +200,7 @@ def _json(result: Sequence[Diagnosis]) -> Mapping[str, object]:
 
 VIEW = View(
     "doctor",
-    "Prove what is wrong with queues, most severe first, and show the repairs.",
+    __doc__,
     read,
     _rows,
     _columns,

@@ -1,4 +1,16 @@
-"""Count a queue's errors in groups of similar texts."""
+"""Count a queue's errors in groups of similar texts.
+
+Texts that differ only in numbers, ids, times, addresses and quoted text form one group; codes
+(HTTP 503, SQLSTATE 40001) and types are distinguished. Below each group is its filter,
+error-group=KEY, for `messages`, `requeue`, `purge` and `archive`. The newest
+1,000,000 errors are counted, for at most a minute; ≈ means that there are older ones.
+Text that matches the profile's masks is ***, also in --json.
+
+\b
+Examples:
+  dbq-console errors mail
+  dbq-console errors mail --json
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -97,19 +109,7 @@ def _json(result: ErrorGroups) -> Mapping[str, object]:
 
 VIEW = View(
     "errors",
-    """Count a queue's errors in groups of similar texts.
-
-    Texts that differ only in numbers, ids, times, addresses and quoted text form one group; codes
-    (HTTP 503, SQLSTATE 40001) and types are distinguished. Below each group is its filter,
-    error-group=KEY, for `messages`, `requeue`, `purge` and `archive`. The newest
-    1,000,000 errors are counted, for at most a minute; ≈ means that there are older ones.
-    Text that matches the profile's masks is ***, also in --json.
-
-    \b
-    Examples:
-      dbq-console errors mail
-      dbq-console errors mail --json
-    """,
+    __doc__,
     read,
     lambda result: {group.key: group for group in result.groups},
     _columns,

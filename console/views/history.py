@@ -93,7 +93,7 @@ def marks(result: History, display: Display) -> Iterator[str]:
 
 VIEW = View(
     "history",
-    "Show a queue over time from its recordings; no database is used.",
+    __doc__,
     read,
     _by_key,
     _columns,

@@ -196,7 +196,7 @@ def _json(shown: ShownPage) -> Mapping[str, object]:
 
 VIEW = View(
     "messages",
-    "List the messages of a queue by state; payloads only with --payload.",
+    __doc__,
     read,
     lambda shown: by_key(shown.page.messages),
     _columns,

@@ -1,4 +1,13 @@
-"""List the runs of pipeline jobs on this machine, newest first."""
+"""List the runs of pipeline jobs on this machine, newest first.
+
+Runs of the command line and of the screens; --json has each result. A run without an exit
+status was killed: the same command continues it.
+
+\b
+Examples:
+  dbq-console pipeline runs
+  dbq-console pipeline runs --limit 5 --json
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -135,16 +144,7 @@ def _json(result: RunList) -> Mapping[str, object]:
 
 VIEW = View(
     "runs",
-    """List the runs of pipeline jobs on this machine, newest first.
-
-    Runs of the command line and of the screens; --json has each result. A run without an exit
-    status was killed: the same command continues it.
-
-    \b
-    Examples:
-      dbq-console pipeline runs
-      dbq-console pipeline runs --limit 5 --json
-    """,
+    __doc__,
     read,
     lambda result: {run.id: run for run in result.runs},
     _columns,

@@ -127,7 +127,7 @@ def _json(result: SampledQueues) -> Mapping[str, object]:
 
 VIEW = View(
     "status",
-    "Sample the queues once: states, depth, age, gap.",
+    __doc__,
     read,
     _by_key,
     _columns,

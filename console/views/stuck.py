@@ -1,4 +1,15 @@
-"""Show what holds a queue's messages: claims, and sessions that hold rows."""
+"""Show what holds a queue's messages: claims, and sessions that hold rows.
+
+The oldest claims first, with the evidence about their owners: gone, alive, unknown ("more" in
+--json: there are younger ones). Where a pop deletes its message, the sessions whose open
+transactions hold rows. A claim is stuck from stuck_after of the profile on, 5 minutes unless
+set; one that ends by itself never is.
+
+\b
+Examples:
+  dbq-console stuck mail
+  dbq-console stuck mail --json
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -218,18 +229,7 @@ def _json(result: QueueHolders) -> Mapping[str, object]:
 
 VIEW = View(
     "stuck",
-    """Show what holds a queue's messages: claims, and sessions that hold rows.
-
-    The oldest claims first, with the evidence about their owners: gone, alive, unknown ("more" in
-    --json: there are younger ones). Where a pop deletes its message, the sessions whose open
-    transactions hold rows. A claim is stuck from stuck_after of the profile on, 5 minutes unless
-    set; one that ends by itself never is.
-
-    \b
-    Examples:
-      dbq-console stuck mail
-      dbq-console stuck mail --json
-    """,
+    __doc__,
     read,
     _rows,
     _columns,

@@ -1,4 +1,16 @@
-"""Show which sessions wait for which, and for what: sessions, locks, waits."""
+"""Show which sessions wait for which, and for what: sessions, locks, waits.
+
+It samples the server's own views several times a second, never a queue, and shows the sessions
+that hold locks on the queue and those connected to them by waiting. Between two
+transactions a session holds no lock and is not visible. Sessions of the console that only read
+are left out. Values in statements are shown as `?`.
+Ctrl-C ends it early and shows the result so far.
+
+\b
+Examples:
+  dbq-console waits
+  dbq-console waits orders --seconds 30 --json
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -333,19 +345,7 @@ def _fitting(words: Iterable[str], width: int) -> Iterator[str]:
 
 VIEW = View(
     "waits",
-    """Show which sessions wait for which, and for what: sessions, locks, waits.
-
-    It samples the server's own views several times a second, never a queue, and shows the sessions
-    that hold locks on the queue and those connected to them by waiting. Between two
-    transactions a session holds no lock and is not visible. Sessions of the console that only read
-    are left out. Values in statements are shown as `?`.
-    Ctrl-C ends it early and shows the result so far.
-
-    \b
-    Examples:
-      dbq-console waits
-      dbq-console waits orders --seconds 30 --json
-    """,
+    __doc__,
     read,
     lambda report: {f"{wait.queue and wait.queue.label} {wait_key(wait)}": wait
                     for wait in report.waits},

@@ -1,4 +1,10 @@
-"""List the tables of a database with their sizes."""
+"""List the tables of a database with their sizes.
+
+\b
+Examples:
+  dbq-console sizes orders
+  dbq-console sizes --least 8192 --json
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,13 +45,7 @@ def _columns(_: Display) -> Sequence[Column[Table]]:
 
 VIEW = View(
     "sizes",
-    """List the tables of a database with their sizes.
-
-    \b
-    Examples:
-      dbq-console sizes orders
-      dbq-console sizes --least 8192 --json
-    """,
+    __doc__,
     read,
     lambda tables: {repr((table.schema, table.name)): table for table in tables},
     _columns,
