@@ -39,11 +39,6 @@ class VerbChoice:
 
 ON_THE_LAKE = {"to lake": "archive", "from lake": "replay", "verify log": "verify"}
 """Name in this list -> pipeline job."""
-_LAKE_SUMMARIES = {
-    "to lake": "its archive into Parquet files, as a separate process",
-    "from lake": "archived messages from Parquet files back into it, once each",
-    "verify log": "what was pushed and popped: lost, duplicated, out of order",
-}
 
 
 def choices(queue: Queue, conn: OpenConnection, stale: str = "") -> tuple[VerbChoice, ...]:
@@ -57,9 +52,8 @@ def _every(queue: Queue, conn: OpenConnection, stale: str) -> Iterator[VerbChoic
     for verb in (*all_verbs(), SMOKE):
         why = unavailable(queue, verb.name) or why_not_allowed(conn, verb.right({}))
         yield VerbChoice(verb.name, verb.summary, why or stale)
-    for name, job in ON_THE_LAKE.items():
-        why = why_not_allowed(conn, jobs.BY_NAME[job].right({}))
-        yield VerbChoice(name, _LAKE_SUMMARIES[name], why or stale)
+    for name, job in ((name, jobs.BY_NAME[job]) for name, job in ON_THE_LAKE.items()):
+        yield VerbChoice(name, job.summary, why_not_allowed(conn, job.right({})) or stale)
 
 
 _BY_STATE = {"error": "requeue", "claimed": "release", "done": "archive", "ready": ""}

@@ -21,7 +21,6 @@ from console.catalog import Queue
 from console.designs import DESIGNS, Design, designs_on
 from console.errors import RefusedError, UsageError
 from console.relations import Column
-from console.rights import Rights
 from console.tui import jobs
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
@@ -308,8 +307,9 @@ class AdoptScreen(PlannedScreen):
 
     def plan(self) -> None:
         conn, table, form = self._conn, self._table, self.form
-        if conn is None or table is None or conn.rights < Rights.ADMIN:
-            self.show_problem(RefusedError("Adopting needs the right admin."))
+        right = ADOPT.right({})
+        if conn is None or table is None or conn.rights < right:
+            self.show_problem(RefusedError(f"Adopting needs the right {right.word}."))
             return
         try:
             adopt.require_trusted(form.design)

@@ -23,7 +23,6 @@ from console.bench.report import (
 )
 from console.bench.results import comparisons
 from console.errors import ConsoleError, RefusedError
-from console.rights import Rights
 from console.tui.bench import (
     COLUMNS,
     DROP_ORDER,
@@ -106,7 +105,7 @@ class BenchScreen(FormScreen):
         self.query_one("#bench-file").display = False
 
     def show_form(self) -> None:
-        if why := why_not_allowed(self._conn, Rights.ADMIN):
+        if why := why_not_allowed(self._conn, BENCH.right({})):
             error = RefusedError("No bench can be started here.", why=sentence(why))
             self.close_form("Nothing was started.", error)
         else:

@@ -18,7 +18,6 @@ from console.engines import Product
 from console.errors import ConsoleError, UsageError
 from console.filters import line_of, words_of
 from console.plan import Confirmation
-from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.jobs import ActionRun
@@ -73,11 +72,11 @@ class InstallRequest:
         """Why it cannot be run here; empty: it can."""
         if self.conn is None:
             return f"For {self.product.title}'s own client; it is one transaction."
-        if self.conn.rights >= Rights.ADMIN:
+        if self.conn.rights >= (right := INSTALL.right({})):
             return ""
         return (
-            f"{plain(self.conn.name)} is {self.conn.rights.word}: installing needs admin. Copy the "
-            "SQL for somebody who has that right."
+            f"{plain(self.conn.name)} is {self.conn.rights.word}: installing needs {right.word}. "
+            "Copy the SQL for somebody who has that right."
         )
 
     @property
@@ -420,7 +419,7 @@ def connection_text(
     line = Text(f" on {plain(conn.name)}", style_of(head, "quiet"))
     if is_production(context, conn, now):
         line.append("  ").append(" PRODUCTION ", style_of(head, "production"))
-    if conn.rights < Rights.ADMIN:
+    if conn.rights < INSTALL.right({}):
         line.append(f"   {conn.rights.word}: {without}", style_of(head, "warning"))
     return line
 

@@ -12,7 +12,6 @@ from console.errors import ConsoleError, RefusedError, UsageError
 from console.pipeline import launch
 from console.pipeline.launch import DryRun, Job
 from console.plan import Confirmation
-from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog
 from console.tui.findings import QueueKey
@@ -40,8 +39,7 @@ def why_no_job(verb: str, conn: OpenConnection | None) -> str:
     """Why the job cannot be started here, whatever its form says; empty: it can."""
     if verb not in ABOUT_A_QUEUE:
         return ""
-    wanted = Rights.OPERATOR if BY_NAME[verb].confirmed else Rights.READ_ONLY
-    if why := why_not_allowed(conn, wanted):
+    if why := why_not_allowed(conn, BY_NAME[verb].right({})):
         return why
     if conn is not None and conn.credentials is not None and conn.credentials.is_typed:
         return "its password is typed in, and a separate process cannot ask for it"

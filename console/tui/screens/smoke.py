@@ -18,7 +18,6 @@ from console.audit import Outcome, Subject
 from console.catalog import Queue
 from console.errors import RefusedError
 from console.plan import Control, OnProgress, Plan, Progress, Result
-from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import QueueKey
@@ -145,7 +144,7 @@ class SmokeScreen(FormScreen):
 
     @property
     def _why_not(self) -> str:
-        return why_not_allowed(self._conn, Rights.ADMIN)
+        return why_not_allowed(self._conn, SMOKE.right({}))
 
     def _draw_report(self) -> None:
         view = self.query_one("#smoke-report", Paragraph)
