@@ -245,7 +245,7 @@ def _warm_up() -> None:
     gc.freeze()
 
 
-_PACKAGES = ("cli", "verbs", "prove", "doctor", "actions", "monitor", "designs", "engines")
+_PACKAGES = ("cli", "verbs", "doctor", "actions", "monitor", "designs", "engines")
 _WARM = tuple(f"console.{package}" for package in _PACKAGES)
 _COLD = ("console.cli.__main__", "console.engines.mssql", "console.engines.embedded")
 

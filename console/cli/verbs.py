@@ -8,10 +8,10 @@ import io
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from console import features
 from console.cli import commands
 from console.cli.command import CONNECTION, FLEET, GROUP, RIGHTS, as_command
 from console.cli.context import COMMAND_LINE, Call
@@ -74,10 +75,15 @@ class DeferredVerb(click.Command):
 
 def verbs() -> Iterator[DeferredVerb]:
     """All of them."""
-    own = first_lines(commands.__name__, commands.__path__)
-    lines = {name.replace("_", "-"): line for name, line in own.items()}
-    for name, line in lines.items():
-        yield DeferredVerb(name, line, _own)
+    lines: dict[str, str] = {}
+    packages = (("", commands.__name__, commands.__path__), *features.packages("commands"))
+    for feature, package, path in packages:
+        missing = features.missing(feature) if feature else ()
+        for module, line in first_lines(package, path).items():
+            name = module.replace("_", "-")
+            lines[name] = line
+            of = partial(_off, feature, missing) if missing else partial(_own, package)
+            yield DeferredVerb(name, line, of)
     for name, (_, summary) in VERBS.items():
         if name not in lines:
             yield DeferredVerb(name, f"{summary[:1].upper()}{summary[1:]}.", _planned)
@@ -86,10 +92,24 @@ def verbs() -> Iterator[DeferredVerb]:
             yield DeferredVerb(name, line, _list)
 
 
-def _own(name: str) -> click.Command:
-    module = import_module(f"{commands.__name__}.{name.replace('-', '_')}")
+def _own(package: str, name: str) -> click.Command:
+    module = import_module(f"{package}.{name.replace('-', '_')}")
     found: Command | click.Group = module.COMMAND
     return found if isinstance(found, click.Group) else as_command(found)
+
+
+def _off(feature: str, missing: Sequence[str], name: str) -> click.Command:
+    """A command of a feature whose needs are not installed: it says so, whatever its words are."""
+
+    def refuse(**_: Any) -> None:
+        raise UsageError(
+            f"{name} is off.",
+            why=f"It belongs to the feature {feature}, which needs {' and '.join(missing)}.",
+            next_step="Install a dbq-console that has them all.",
+        )
+
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return click.Command(name, context_settings=settings, callback=refuse, help=f"Off: {name}.")
 
 
 def _planned(name: str) -> click.Command:

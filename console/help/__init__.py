@@ -1,10 +1,11 @@
-"""The topics of `dbq-console help`: a page of Markdown each, in this folder."""
+"""The topics of `dbq-console help`: a page of Markdown each, in this folder or a feature's."""
 
 import difflib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from console import features
 from console.errors import UsageError
 
 
@@ -23,7 +24,8 @@ class Topic:
 @cache
 def topics() -> dict[str, Topic]:
     """All pages by name, in the order of the alphabet."""
-    pages = [one for one in resources.files(__name__).iterdir() if one.name.endswith(".md")]
+    files = (*resources.files(__name__).iterdir(), *features.files("help"))
+    pages = [file for file in files if file.name.endswith(".md")]
     return {
         name: Topic(name, page.read_text(encoding="utf-8"))
         for name, page in sorted((page.name.removesuffix(".md"), page) for page in pages)

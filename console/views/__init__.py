@@ -3,9 +3,11 @@
 Its docstring is the list's help, whose first line the list of verbs shows without importing it.
 """
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from console import features
 from console.verbs.index import first_lines
 
 if TYPE_CHECKING:
@@ -14,11 +16,23 @@ if TYPE_CHECKING:
 
 def summaries() -> dict[str, str]:
     """List -> the first sentence of its help."""
-    lines = first_lines(__name__, __path__)
-    return {name.replace("_", "-"): line for name, line in lines.items() if name != "view"}
+    return {name: line for name, (_, line) in _lists().items()}
 
 
 def get_view(name: str) -> "View[Any, Any]":
     """Imports only that list's module."""
-    view: View[Any, Any] = import_module(f"console.views.{name.replace('-', '_')}").VIEW
+    package, _ = _lists()[name]
+    view: View[Any, Any] = import_module(f"{package}.{name.replace('-', '_')}").VIEW
     return view
+
+
+@cache
+def _lists() -> dict[str, tuple[str, str]]:
+    """List -> its package, and the first sentence of its help."""
+    of_features = ((package, path) for name, package, path in features.packages("views"))
+    return {
+        name.replace("_", "-"): (package, line)
+        for package, path in ((__name__, __path__), *of_features)
+        for name, line in first_lines(package, path).items()
+        if name != "view"
+    }

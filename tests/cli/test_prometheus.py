@@ -19,7 +19,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from console.metrics.exporter import families
+from console.features.metrics.exporter import families
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
 from tests.cli.test_metrics import is_up, rules, serving, until

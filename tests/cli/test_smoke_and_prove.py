@@ -15,9 +15,9 @@ from console.bench import worker_round
 from console.bench.worker_round import WorkerRound
 from console.designs import DESIGNS
 from console.engines import open_database
-from console.prove import run
-from console.prove.run import NOT_TRIED
-from console.prove.trial import Line, Outcome
+from console.features.prove import run
+from console.features.prove.run import NOT_TRIED
+from console.features.prove.trial import Line, Outcome
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
 from tests.servers import PATIENCE_SECONDS, connect, value, wait_until

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
+from console.features import NAMES
 from tests.contract import pgmq_library
 from tests.contract.adding.copied import OWN, Copy
 
@@ -107,7 +108,7 @@ def test_a_list_can_be_added(copy: Copy, database_url: str) -> None:
     assert copy.touched == ["console/views/sizes.py", f"{QUERIES}/sizes.sql"]
 
 
-NAMES = """
+SCREEN = """
 def _names(site: CommandContext, words: list[str]) -> None:
     from console.tui.screens.names import NamesScreen
 
@@ -121,7 +122,7 @@ def test_a_screen_can_be_added(copy: Copy) -> None:
     copy.add(OWN / "names.py", "console/tui/screens/names.py")
     copy.edit(
         "console/tui/commands.py",
-        ("\nCOMMANDS: tuple", NAMES),
+        ("\nCOMMANDS: tuple", SCREEN),
         (
             '    Command(\n        "quit"',
             '    Command("names", "", "all names", _names, in_palette=True),\n'
@@ -228,3 +229,31 @@ def test_a_column_of_messages_can_be_added(copy: Copy, database_url: str, tmp_pa
     )
     copy.use("use_error_bytes", database_url, str(tmp_path / "lake"))
     assert len(copy.touched) == 5
+
+
+FEATURES = "console/features/__init__.py"
+COMMANDS = {"demo": "demo", "metrics": "serve-metrics", "prove": "prove"}
+"""Feature -> commands that go with it."""
+
+
+@pytest.mark.parametrize("feature", NAMES)
+def test_a_feature_can_be_taken_away(copy: Copy, feature: str, database_url: str) -> None:
+    """Its folder and its line."""
+    shutil.rmtree(copy.folder / "console" / "features" / feature)
+    copy.edit(FEATURES, (f'    "{feature}",\n', ""))
+    copy.use("use_without", feature, COMMANDS[feature], database_url)
+    assert copy.touched == [FEATURES]
+
+
+def test_a_feature_can_be_added(copy: Copy) -> None:
+    """A folder and a line: here a command, a page of help and a value."""
+    folder = "console/features/greeting"
+    (copy.folder / folder / "commands").mkdir(parents=True)
+    (copy.folder / folder / "help").mkdir()
+    copy.add(OWN / "greeting" / "__init__.py", f"{folder}/__init__.py")
+    for name in ("commands/__init__.py", "commands/greet.py", "help/greetings.md"):
+        copy.add(OWN / "greeting" / name, f"{folder}/{name}")
+    copy.edit(FEATURES, ('    "demo",\n', '    "demo",\n    "greeting",\n'))
+    copy.use("use_greeting")
+    assert copy.touched[-1] == FEATURES
+    assert all(path.startswith(folder) for path in copy.touched[:-1])

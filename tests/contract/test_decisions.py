@@ -17,7 +17,7 @@ from console.doctor.recording import action
 from console.doctor.watcher import Doctor
 from console.engines import Database, open_database
 from console.errors import RefusedError
-from console.metrics.exporter import ConnectionState, families
+from console.features.metrics.exporter import ConnectionState, families
 from console.monitor.limits import DEFAULTS, Limits, Thresholds
 from console.monitor.recording.history import History, history, since
 from console.monitor.recording.recorder import Recorder

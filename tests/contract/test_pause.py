@@ -22,7 +22,7 @@ from console.doctor.finding import Diagnosis
 from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines import Database
 from console.errors import RefusedError, UsageError
-from console.metrics.exporter import ConnectionState, families
+from console.features.metrics.exporter import ConnectionState, families
 from console.monitor.limits import DEFAULTS, Limits
 from console.monitor.sample import take_sample
 from console.monitor.sampler import Reading

@@ -24,10 +24,17 @@ from console.doctor.finding import Diagnosis
 from console.doctor.repairs import RepairResult
 from console.engines import Database, open_database
 from console.errors import ConsoleError, UsageError
-from console.prove import run, trial
-from console.prove.run import INSTALLS, LEAVES_NOTHING, NOT_TRIED, Proof, claims_of, prove_claim
-from console.prove.server import QUESTIONS
-from console.prove.trial import Claim, Line, Outcome, Trial
+from console.features.prove import run, trial
+from console.features.prove.run import (
+    INSTALLS,
+    LEAVES_NOTHING,
+    NOT_TRIED,
+    Proof,
+    claims_of,
+    prove_claim,
+)
+from console.features.prove.server import QUESTIONS
+from console.features.prove.trial import Claim, Line, Outcome, Trial
 from tests.cli.calls import Console
 from tests.contract.client import Client
 from tests.contract.conftest import Use

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from console.demo import Demo
 from console.engines import open_database
+from console.features.demo.running import Demo
 from console.monitor.limits import DEFAULTS
 from console.monitor.sampler import Sampler
 from console.rights import Rights

@@ -259,7 +259,7 @@ def _timed(console: "pexpect.spawn[str]") -> Iterator[list[KeyLatency]]:
 
 def beside(program: str, seconds: float) -> None:
     """Measure this console and pg_activity on one busy server."""
-    from console.demo import Demo  # noqa: PLC0415  # needs more than the console does
+    from console.features.demo.running import Demo  # noqa: PLC0415  # needs more than the console does
 
     with Demo() as demo:
         # The password is that of a server that ends with this.

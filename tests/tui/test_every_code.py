@@ -16,7 +16,7 @@ from console.doctor.checks import CODES
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.doctor.recording import findings as recorded
 from console.doctor.report import markdown
-from console.metrics.exporter import ConnectionState, families
+from console.features.metrics.exporter import ConnectionState, families
 from console.monitor.limits import DEFAULTS, Limits, Severity, judge
 from console.monitor.owners import SHOWN, Holder
 from console.monitor.sample import QueueSample

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from console.demo import child, plan
-from console.demo.traffic import error_text, payload
 from console.designs import designs_on
 from console.engines import product
+from console.features.demo import child, plan
+from console.features.demo.traffic import error_text, payload
 
 
 def test_the_demo_has_one_queue_of_every_design() -> None:

@@ -12,6 +12,7 @@ README = ROOT / "README.md"
 DOCUMENTS = (
     README,
     *sorted((ROOT / "console" / "help").glob("*.md")),
+    *sorted((ROOT / "console" / "features").glob("*/help/*.md")),
     ROOT / "console" / "README.md",
     ROOT / "queries" / "README.md",
     ROOT / "tests" / "README.md",

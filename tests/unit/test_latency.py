@@ -8,7 +8,7 @@ import pytest
 
 from console.catalog import Kind, Queue
 from console.designs import DESIGNS, LIBRARIES
-from console.metrics.exporter import ConnectionState, families
+from console.features.metrics.exporter import ConnectionState, families
 from console.monitor.latency import (
     EVERY_SECONDS,
     FEWEST,

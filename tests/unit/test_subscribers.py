@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from console.cli.commands.check import check
-from console.metrics.exporter import ConnectionState, families
+from console.features.metrics.exporter import ConnectionState, families
 from console.monitor.limits import DEFAULTS, judge
 from console.monitor.recording import segments
 from console.monitor.recording.history import history, points, since, thinned

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
 from console.engines import open_database
-from console.metrics.exporter import ConnectionState, families
+from console.features.metrics.exporter import ConnectionState, families
 from console.monitor.recording.segments import SAMPLES, samples
 from console.monitor.sample import take_sample
 from console.monitor.sampler import Reading

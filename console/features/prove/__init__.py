@@ -2,3 +2,7 @@
 
 On scratch queues only, whose names have a prefix of their own, and which are removed again.
 """
+
+from console.features import Feature
+
+FEATURE = Feature("every claim about each design, tested on a server")

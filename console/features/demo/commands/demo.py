@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def _run(call: Call, headless: bool, seconds: float) -> None:
-    from console.demo import Demo, run_headless  # noqa: PLC0415  # slow to import
+    from console.features.demo.running import Demo, run_headless  # noqa: PLC0415  # slow to import
 
     if headless:
         queues = run_headless(seconds)

@@ -17,11 +17,11 @@ from typing import Self
 from sqlalchemy import URL, make_url
 
 from console.actions.install import install
-from console.demo import plan
-from console.demo.child import Child, signals_deferred, signals_noted
 from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
 from console.errors import ConsoleError
+from console.features.demo import plan
+from console.features.demo.child import Child, signals_deferred, signals_noted
 from console.monitor.rates import Rates, RateWindow
 from console.monitor.sample import SAMPLING_TIMEOUTS, DatabaseSample, take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot

@@ -16,10 +16,10 @@ from console.audit import Outcome
 from console.catalog import Queue
 from console.designs import Flow
 from console.doctor import claims, messages
+from console.features.prove.trial import Claim, Trial, require
 from console.formats import numbered
 from console.monitor.limits import DEFAULTS, Severity
 from console.monitor.scan_query import MessageSource
-from console.prove.trial import Claim, Trial, require
 
 _MESSAGES = 6
 _AT_ONCE = replace(DEFAULTS, stuck_after_seconds=0.0)

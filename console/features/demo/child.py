@@ -64,11 +64,11 @@ _LEAVE_SECONDS = 6.0
 
 
 class Child:
-    """One worker process. `role` is a key of `console.demo.worker.ROLES`."""
+    """One worker process. `role` is a key of `console.features.demo.worker.ROLES`."""
 
     def __init__(self, role: str, settings: dict[str, object], log: IO[bytes] | None) -> None:
         """Start it. Its log goes to `log`, or else to our own standard error."""
-        self._process = processes.start("console.demo.worker", role, stderr=log)
+        self._process = processes.start("console.features.demo.worker", role, stderr=log)
         processes.send_line(self._process, json.dumps(settings))
 
     def wait_for_line(self, seconds: float, give_up: Event) -> bool:

@@ -25,7 +25,7 @@ from console.verbs.parameters import Parameter
 
 
 def _run(call: Call, /, designs: str, output: str | None) -> None:
-    from console.prove.run import prove_designs  # noqa: PLC0415  # a verb imports what it uses
+    from console.features.prove.run import prove_designs  # noqa: PLC0415  # a verb imports what it uses
 
     database = call.database()
     if call.production(database):

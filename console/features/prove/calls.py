@@ -12,10 +12,10 @@ from console.catalog import Queue
 from console.designs import Order
 from console.engines import Database
 from console.errors import BusyError, ConnectionFailedError, ConsoleError
+from console.features.prove.trial import Claim, Trial, require
 from console.formats import numbered
 from console.monitor.rates import StatusRow
 from console.plan import Control
-from console.prove.trial import Claim, Trial, require
 
 _MESSAGES = 5
 _MESSAGES_PER_LEVEL = 20

@@ -21,7 +21,7 @@ from console.catalog import Queue
 from console.designs import Order
 from console.engines import Product, Session
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, RefusedError
-from console.prove.trial import Claim, DisprovedError, NotApplicableError, Trial, require
+from console.features.prove.trial import Claim, DisprovedError, NotApplicableError, Trial, require
 
 _ROLES = ("reader", "operator", "admin")
 """Each may do what those before it may."""

@@ -16,9 +16,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from console.actions.pop import PoppedMessage, complete, pop_many
 from console.actions.push import PushExtras, push_many, push_many_with
-from console.demo.plan import DEMO_QUEUES, DemoQueue
 from console.engines import Database, Timeouts, open_database
 from console.errors import ConsoleError
+from console.features.demo.plan import DEMO_QUEUES, DemoQueue
 
 _PEOPLE = ("ana", "björn", "chidi", "dilara", "eve", "farid", "grace", "hiroshi", "İpek", "jürgen")
 _GOODS = ("kettle", "desk lamp", "garden hose", "notebook", "headphones", "tent", "bicycle pump")

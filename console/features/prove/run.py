@@ -28,9 +28,8 @@ from console.designs import DESIGNS, Design, designs_on
 from console.designs.model import ARCHIVE_AT_POP, NOTIFY, PAYLOAD
 from console.engines import Database, Product, Timeouts
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, interrupt_cause
-from console.formats import plain
-from console.prove import calls, repairs, server
-from console.prove.trial import (
+from console.features.prove import calls, repairs, server
+from console.features.prove.trial import (
     Claim,
     DisprovedError,
     Line,
@@ -39,6 +38,7 @@ from console.prove.trial import (
     Trial,
     require,
 )
+from console.formats import plain
 
 ALL = "all"
 MOST_SECONDS = 270.0

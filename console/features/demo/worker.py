@@ -1,5 +1,5 @@
-"""The demo's worker processes, `python -m console.demo.worker ROLE`, with the faults that need
-sessions of their own: failures, a forgotten transaction, a kill.
+"""The demo's worker processes, `python -m console.features.demo.worker ROLE`, with the faults that
+need sessions of their own: failures, a forgotten transaction, a kill.
 
 The first line of the input is the settings as JSON; a worker ends at the end of its input.
 """
@@ -21,10 +21,10 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from console.actions.pop import fail, pop_many
-from console.demo import plan, traffic
-from console.demo.child import Child
-from console.demo.traffic import Worker, error_text, open_for, run_workers, send_line
 from console.errors import ConsoleError
+from console.features.demo import plan, traffic
+from console.features.demo.child import Child
+from console.features.demo.traffic import Worker, error_text, open_for, run_workers, send_line
 
 _NEVER = 3600.0
 _HOLDS_WITHIN_SECONDS = 30.0

@@ -34,7 +34,7 @@ from console.verbs.command import Command
 from console.verbs.parameters import DURATION, Parameter
 
 if TYPE_CHECKING:
-    from console.metrics.exporter import Watch
+    from console.features.metrics.exporter import Watch
 
 LISTEN = "127.0.0.1:9464"
 _LEAST_SECONDS = 0.1
@@ -59,7 +59,7 @@ def _run(
     if print_alerts and print_dashboard:
         raise UsageError("--print-alerts and --print-dashboard exclude each other.")
     if print_dashboard:
-        from console.metrics.ready_made import dashboard  # noqa: PLC0415
+        from console.features.metrics.ready_made import dashboard  # noqa: PLC0415
 
         model = dashboard()
         call.answer({"dashboard": model}, json.dumps(model, indent=2).splitlines())
@@ -69,7 +69,7 @@ def _run(
         _print_alerts(call, group, fleet, command_line, interval)
         return
     profiles = profiles_of(call, group, fleet, command_line)
-    from console.metrics.exporter import Exporter, address, is_loopback  # noqa: PLC0415
+    from console.features.metrics.exporter import Exporter, address, is_loopback  # noqa: PLC0415
 
     host, port = address(listen, anywhere=anywhere)
     with stop_requested() as stop:
@@ -90,7 +90,7 @@ def _run(
 
 
 def _watch(profile: Profile, interval_seconds: float) -> "Watch":
-    from console.metrics.exporter import Watch  # noqa: PLC0415
+    from console.features.metrics.exporter import Watch  # noqa: PLC0415
 
     return Watch(
         profile.open(),
@@ -107,7 +107,7 @@ def _print_alerts(
     command_line: CommandLineValues,
     interval_seconds: float,
 ) -> None:
-    from console.metrics.ready_made import Limited, alerts  # noqa: PLC0415
+    from console.features.metrics.ready_made import Limited, alerts  # noqa: PLC0415
 
     configured = bool(call.configuration.names or call.profile)
     profiles = profiles_of(call, group, fleet, command_line) if configured or group or fleet else []

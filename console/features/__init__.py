@@ -1,0 +1,70 @@
+"""What can be taken away: a folder each, with all that is its own, and its line in NAMES.
+
+A folder has, where the feature needs them, packages and pages that are found by their place, and
+listed without importing them:
+
+- `commands/`: commands, as in `console/cli/commands`
+- `views/`: lists, as in `console/views`
+- `help/`: pages, as in `console/help`
+
+and in its `__init__.py` the value FEATURE, which imports nothing but this. The core imports no
+feature; a feature imports the core, and those features that its value names. One whose needs are
+not here is off: its commands say so.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module, resources
+from importlib.resources.abc import Traversable
+
+NAMES = (
+    "demo",
+    "metrics",
+    "prove",
+)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What is to be known of a feature before it is used."""
+
+    summary: str
+    needs: tuple[str, ...] = ()
+    """Other features that it imports."""
+
+
+@cache
+def features() -> dict[str, Feature]:
+    """All that are here, by name."""
+    values = {name: import_module(f"{__name__}.{name}").FEATURE for name in NAMES}
+    return dict(sorted(values.items()))
+
+
+def missing(name: str) -> tuple[str, ...]:
+    """The features that it needs, itself or by way of others, and that are not here."""
+    here = features()
+    if name not in here:
+        return (name,)
+    absent = (of for need in here[name].needs for of in missing(need))
+    return tuple(dict.fromkeys(absent))
+
+
+def packages(kind: str) -> Iterator[tuple[str, str, list[str]]]:
+    """The feature's name, its package of this kind, and where that is; of all that have one."""
+    for name in features():
+        folder = _folder(name) / kind
+        if folder.is_dir():
+            yield name, f"{__name__}.{name}.{kind}", [str(folder)]
+
+
+def files(kind: str) -> Iterator[Traversable]:
+    """The files in the folders of this kind, of all that are not off."""
+    for name in features():
+        folder = _folder(name) / kind
+        if folder.is_dir() and not missing(name):
+            yield from folder.iterdir()
+
+
+def _folder(name: str) -> Traversable:
+    return resources.files(__name__) / name

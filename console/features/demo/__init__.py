@@ -1,0 +1,5 @@
+"""The demo: a real server, one queue of every design, live traffic with faults."""
+
+from console.features import Feature
+
+FEATURE = Feature("a real server with queues, traffic and faults to try the console on")

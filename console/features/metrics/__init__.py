@@ -1,0 +1,5 @@
+"""What the queues are doing now, for Prometheus: figures, findings, ready-made alerts."""
+
+from console.features import Feature
+
+FEATURE = Feature("figures and findings as OpenMetrics, with alerts and a dashboard")

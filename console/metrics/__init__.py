@@ -1,1 +1,0 @@
-"""What the queues are doing now, for Prometheus: figures, findings, ready-made alerts."""
