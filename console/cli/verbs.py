@@ -74,15 +74,14 @@ class DeferredVerb(click.Command):
 
 def verbs() -> Iterator[DeferredVerb]:
     """All of them."""
-    own = first_lines(commands.__name__, commands.__path__)
-    lines = {name.replace("_", "-"): line for name, line in own.items()}
-    for name, line in lines.items():
+    own = first_lines(commands.__path__)
+    for name, line in own.items():
         yield DeferredVerb(name, line, _own)
     for name, (_, summary) in VERBS.items():
-        if name not in lines:
+        if name not in own:
             yield DeferredVerb(name, f"{summary[:1].upper()}{summary[1:]}.", _planned)
     for name, line in summaries().items():
-        if name not in {*lines, *_PRINTED_BY}:
+        if name not in {*own, *_PRINTED_BY}:
             yield DeferredVerb(name, line, _list)
 
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 def summaries() -> dict[str, str]:
     """List -> the first sentence of its help."""
-    lines = first_lines(__name__, __path__)
-    return {name.replace("_", "-"): line for name, line in lines.items() if name != "view"}
+    return {name: line for name, line in first_lines(__path__).items() if name != "view"}
 
 
 def get_view(name: str) -> "View[Any, Any]":
