@@ -79,16 +79,15 @@ def verbs() -> Iterator[DeferredVerb]:
     packages = (("", commands.__name__, commands.__path__), *features.packages("commands"))
     for feature, package, path in packages:
         missing = features.missing(feature) if feature else ()
-        for module, line in first_lines(package, path).items():
-            name = module.replace("_", "-")
+        for name, line in first_lines(path).items():
             lines[name] = line
             of = partial(_off, feature, missing) if missing else partial(_own, package)
             yield DeferredVerb(name, line, of)
     for name, (_, summary) in VERBS.items():
-        if name not in lines:
+        if name not in own:
             yield DeferredVerb(name, f"{summary[:1].upper()}{summary[1:]}.", _planned)
     for name, line in summaries().items():
-        if name not in {*lines, *_PRINTED_BY}:
+        if name not in {*own, *_PRINTED_BY}:
             yield DeferredVerb(name, line, _list)
 
 

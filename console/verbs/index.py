@@ -1,7 +1,7 @@
 """Which verbs there are: they can be listed without importing them."""
 
-import pkgutil
 from collections.abc import Sequence
+from pathlib import Path
 
 PROGRAM = "dbq-console"
 
@@ -40,9 +40,10 @@ VERBS = {
 in which operators see them."""
 
 
-def first_lines(package: str, path: Sequence[str]) -> dict[str, str]:
-    """Module -> the first line of its docstring; none is imported."""
-    names = [one.name for one in pkgutil.iter_modules(path)]
-    heads = (pkgutil.get_data(package, f"{name}.py") or b"" for name in names)
-    lines = (head.decode().partition("\n")[0].strip('"') for head in heads)
-    return dict(zip(names, lines, strict=True))
+def first_lines(folders: Sequence[str]) -> dict[str, str]:
+    """Module of a package -> the first line of its docstring; none is imported."""
+    lines = {}
+    for file in sorted(file for folder in folders for file in Path(folder).glob("[!_]*.py")):
+        with file.open(encoding="utf-8") as text:
+            lines[file.stem.replace("_", "-")] = text.readline().strip().strip('"')
+    return lines

@@ -31,8 +31,8 @@ def _lists() -> dict[str, tuple[str, str]]:
     """List -> its package, and the first sentence of its help."""
     of_features = ((package, path) for name, package, path in features.packages("views"))
     return {
-        name.replace("_", "-"): (package, line)
+        name: (package, line)
         for package, path in ((__name__, __path__), *of_features)
-        for name, line in first_lines(package, path).items()
+        for name, line in first_lines(path).items()
         if name != "view"
     }
