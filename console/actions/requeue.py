@@ -130,6 +130,7 @@ class Release(_MakeReady):
     verb = "release"
     states = ("claimed",)
     allowed = ("claimed",)
+    also_reads = ("live_sessions",)
 
     def __init__(
         self,

@@ -364,6 +364,14 @@ def _without_arguments(method_of: Callable[[Navigation], Callable[[], None]]) ->
 
 _ELSEWHERE = {"messages", "errors", "waits", "runs", "audit", *TABS}
 """Lists with a screen or a tab of their own."""
+_OF_VERBS = (
+    Command("note", "TEXT [QUEUE]", f"the form: {NOTE.summary}", _note, "queue"),
+    Command("smoke", "[QUEUE] ...", SMOKE.summary, _smoke, "queue"),
+    Command(
+        "doctor", "[QUEUE]", "have the doctor examine it now", _doctor, "queue", in_palette=True
+    ),
+)
+"""Those of verbs that are more than their form."""
 COMMANDS: tuple[Command, ...] = (
     Command(
         "messages", "[QUEUE] [FILTER...]", "its messages: q orders state=error", _messages,
@@ -382,12 +390,9 @@ COMMANDS: tuple[Command, ...] = (
             "" if verb.queue_last else "queue",
         )
         for verb in all_verbs()
-        if verb.name not in {"doctor", "note"}
+        if verb.name not in {command.name for command in _OF_VERBS}
     ),
-    Command("note", "TEXT [QUEUE]", f"the form: {NOTE.summary}", _note, "queue"),
-    Command("smoke", "[QUEUE] ...", SMOKE.summary, _smoke, "queue"),
-    Command("doctor", "[QUEUE]", "have the doctor examine it now", _doctor, "queue",
-            in_palette=True),
+    *_OF_VERBS,
     Command(
         "waits", "[CONNECTION]", "what the sessions wait for",
         _on_connection(lambda app: app.open_waits), "connection", in_palette=True,

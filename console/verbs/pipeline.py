@@ -137,6 +137,7 @@ JOBS: tuple[Verb, ...] = (
             _MASTER,
         ),
         confirmed=False,
+        continues=False,
     ),
     Verb(
         "expire",

@@ -222,6 +222,7 @@ INSTALL = Verb(
     ),
     right=admin,
     confirmed=False,
+    examined_after=False,
 )
 
 ADOPT = Verb(
@@ -276,6 +277,7 @@ ADOPT = Verb(
     ),
     right=admin,
     confirmed=False,
+    examined_after=False,
 )
 
 SMOKE = Verb(

@@ -108,6 +108,17 @@ def admin(_: Params) -> Rights:
 
 
 @dataclass(frozen=True)
+class Instead:
+    """What an operator needs of a queue that has nothing for a verb."""
+
+    lines: tuple[str, ...]
+    data: Mapping[str, object]
+    """For --json."""
+    refusal: RefusedError | None = None
+    """What to do."""
+
+
+@dataclass(frozen=True)
 class Verb:
     """One thing that an operator can do with a queue."""
 
@@ -128,6 +139,12 @@ class Verb:
     """Whether it is also for a queue whose design this console does not know."""
     own_summary: str = ""
     """One line, as `VERBS` has it, of a verb that is not there."""
+    examined_after: bool = True
+    """Whether the doctor examines its queue again afterwards."""
+    continues: bool = True
+    """Whether the same command continues where an interrupted one stopped."""
+    instead: Callable[[Database, Queue], "Instead | None"] = lambda *_: None
+    """What the command line shows of a queue that has nothing for the verb; None: it has."""
 
     @property
     def summary(self) -> str:
