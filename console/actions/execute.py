@@ -29,7 +29,17 @@ from console.errors import (
 from console.formats import duration, numbered
 from console.monitor.filters import NOTHING, Filters
 from console.monitor.message import Message
-from console.plan import MANY_MESSAGES, Control, OnProgress, Plan, Progress, Result
+from console.plan import (
+    MANY_MESSAGES,
+    Control,
+    OnProgress,
+    Plan,
+    Progress,
+    Result,
+    indented,
+    refused,
+    warning,
+)
 
 CANARY = (1, 10)
 """Sizes of the first batches with a canary."""
@@ -176,16 +186,16 @@ def _plan_lines(
         )
     if selected.payload_bytes is not None and count:
         lines.append(f"  payloads: {selected.payload_bytes:,} bytes")
-    lines += [f"  skipped: {n:,} {why}" for why, n in selected.excluded.items()]
+    lines += [warning(f"  skipped: {n:,} {why}") for why, n in selected.excluded.items()]
     if filters.keep_newest:
-        lines.append(f"  skipped: the newest {filters.keep_newest:,}")
-    lines += [f"  {line}" for line in selected.consequences]
+        lines.append(warning(f"  skipped: the newest {filters.keep_newest:,}"))
+    lines += [indented(line) for line in selected.consequences]
     if canary:
         lines.append(f"  canary: {canary}")
     if selected.sample and sample:
         names = ", ".join(one.id or one.key or "?" for one in selected.sample)
         lines.append(f"  the first: {names}")
-    return lines + [f"  REFUSED: {line}" for line in selected.obstacles]
+    return lines + [refused(line) for line in selected.obstacles]
 
 
 def _totals(selected: SelectedMessages) -> str:

@@ -21,10 +21,9 @@ class SelectedError(NamedTuple):
 
     @property
     def message(self) -> Message:
-        """As a message to be locked and moved; its other fields are None."""
-        unknown = dict.fromkeys(Message.__dataclass_fields__)
-        known = {"key": "", "state": "error", "error_cut": False, "payload_cut": False}
-        return Message(**{**unknown, **known, **self._asdict()})
+        """As a message to be locked and moved: nothing else of it is known."""
+        id_, attempts, error_hash = self
+        return Message("", id_, "error", attempts=attempts, error_hash=error_hash)
 
 
 @dataclass(frozen=True)

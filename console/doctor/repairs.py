@@ -235,8 +235,7 @@ class CreateMissing(DoctorRepair):
     @property
     def unattended(self) -> bool:
         """Not if the table has to be locked for it, however briefly."""
-        texts = [text for step in self.steps for text in step.statements]
-        return all("CONCURRENTLY" in text or "ONLINE = ON" in text for text in texts)
+        return all(step.online for step in self.steps)
 
     @property
     def summary(self) -> str:

@@ -19,7 +19,7 @@ from console.doctor.stopped_consumers import STOPPED, ConsumptionHistory
 from console.errors import ConnectionFailedError, ConsoleError, UsageError
 from console.formats import duration, numbered
 from console.monitor.limits import Severity
-from console.plan import Control, OnProgress, Plan, Progress, Result, single_step
+from console.plan import Control, OnProgress, Plan, Progress, Result, indented, single_step
 from console.verbs.parameters import DURATION, SUBSCRIBER, Parameter, Placement
 from console.verbs.verb import Params, Target, Verb
 
@@ -333,7 +333,7 @@ def _plan_doctor(target: Target, values: Params) -> Plan:
     lines = [f"doctor {target.queue.label}: {diagnosis.verdict}"]
     lines += [f"  {one.severity_text}: {one.summary}" for one in diagnosis.findings]
     lines += [f"  not examined: {why}" for why in diagnosis.unseen]
-    lines += [f"  {line}" for line in plan.lines]
+    lines += map(indented, plan.lines)
     return replace(plan, lines=tuple(lines), run=partial(_repair_and_examine, target, plan))
 
 

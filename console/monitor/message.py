@@ -160,20 +160,20 @@ class Message:
     """Its position in the list; empty if the list has no order."""
     id: str | None
     state: str
-    pushed_at: datetime | None
-    age_seconds: float | None
+    pushed_at: datetime | None = None
+    age_seconds: float | None = None
     """Since it entered its state, by the database's clock."""
-    due_at: datetime | None
-    attempts: int | None
-    claimed_at: datetime | None
-    claimed_by: str | None
-    done_at: datetime | None
-    error: str | None
-    error_cut: bool
-    title: str | None
-    slot: int | None
-    number: int | None
-    payload_bytes: int | None
+    due_at: datetime | None = None
+    attempts: int | None = None
+    claimed_at: datetime | None = None
+    claimed_by: str | None = None
+    done_at: datetime | None = None
+    error: str | None = None
+    error_cut: bool = False
+    title: str | None = None
+    slot: int | None = None
+    number: int | None = None
+    payload_bytes: int | None = None
     """The size of the whole payload, as the database stores its characters."""
     payload: str | bytes | None = None
     payload_cut: bool = False
