@@ -35,6 +35,11 @@ class UsageError(ConsoleError):
 
     exit_status = 2
 
+    def __init__(self, what: str, *, why: str = "", next_step: str = "", about: str = "") -> None:
+        """`about`: the field of a form that is wrong, if it is known."""
+        super().__init__(what, why=why, next_step=next_step)
+        self.about = about
+
 
 class ConnectionFailedError(ConsoleError):
     """The database cannot be reached, or the connection was lost. Exit 3."""

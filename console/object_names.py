@@ -62,20 +62,25 @@ _OF_SUBSCRIBERS = {"_subscribers", "_popped", "_swept", "_sweep"}
 
 
 def check(product: Product, queue: Queue) -> None:
-    for what, name in (("queue", queue.name), ("schema", queue.schema)):
+    for what, about, name in (
+        ("queue", "name", queue.name),
+        ("schema", "schema", queue.schema),
+    ):
         if not name:
-            raise UsageError(f"The name of a {what} cannot be empty.")
+            raise UsageError(f"The name of a {what} cannot be empty.", about=about)
         if "\0" in name:
-            raise UsageError(f"The name of a {what} cannot contain the character NUL.")
+            raise UsageError(f"The name of a {what} cannot contain the character NUL.", about=about)
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise UsageError(f"The name of the {what} is not valid Unicode.") from None
+            why = f"The name of the {what} is not valid Unicode."
+            raise UsageError(why, about=about) from None
     if (length := product.name_length(queue.schema)) > product.name_limit:
         raise UsageError(
             f"The schema's name is too long: {length} {product.name_unit}, "
             f"at most {product.name_limit}.",
             next_step="Check the schema's name.",
+            about="schema",
         )
     most, suffix = limit(
         product, queue.design.name, queue.schema, queue.partitions, _highest_subscriber(queue)
@@ -89,6 +94,7 @@ def check(product: Product, queue: Queue) -> None:
                 f"and the longest object of the queue is <queue>{suffix}."
             ),
             next_step="Choose a shorter name.",
+            about="name",
         )
 
 

@@ -7,6 +7,7 @@ the doctor's repairs.
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, ParamSpec, Protocol
 
 from console import audit, catalog
@@ -123,6 +124,48 @@ class Confirmation:
         return f"To run it, type {word} and press Enter. Escape: back; nothing is changed."
 
 
+class Tone(StrEnum):
+    """How a line of a plan is shown; also the name of its style."""
+
+    PLAIN = ""
+    WARNING = "warning"
+    OBSTACLE = "critical"
+    PRODUCTION = "production"
+
+
+class Line(str):
+    """A line of a plan that is not shown as the others are."""
+
+    __slots__ = ("tone",)
+    tone: Tone
+
+    def __new__(cls, text: str, tone: Tone) -> "Line":
+        line = super().__new__(cls, text)
+        line.tone = tone
+        return line
+
+
+def tone_of(line: str) -> Tone:
+    return line.tone if isinstance(line, Line) else Tone.PLAIN
+
+
+def indented(line: str) -> str:
+    """In the same tone."""
+    return Line(f"  {line}", tone_of(line))
+
+
+def warning(text: str) -> str:
+    return Line(text, Tone.WARNING)
+
+
+def refused(why: str) -> str:
+    """An obstacle."""
+    return Line(f"  REFUSED: {why}", Tone.OBSTACLE)
+
+
+PRODUCTION = Line("PRODUCTION database", Tone.PRODUCTION)
+
+
 class SampleMessage(Protocol):
     """What is shown of one of the first messages; None: not known."""
 
@@ -224,7 +267,7 @@ def queue_plan(
 ) -> Plan:
     """The plan of a verb on a queue as a whole. PRODUCTION is shown, and requires the name."""
     production = is_production(database)
-    shown = (*lines, "  PRODUCTION database") if production else tuple(lines)
+    shown = (*lines, indented(PRODUCTION)) if production else tuple(lines)
     subject = Subject.of(database, queue, verb)
     return Plan(subject, queue, shown, requires_name or production, run, **more)
 

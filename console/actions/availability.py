@@ -30,7 +30,7 @@ def _not_of_design(queue: Queue, verb: str) -> str:
         for (name, value), verbs in queue.design.option_verbs.items()
         if verb in verbs
     ]
-    if verb in SUBSCRIBER_VERBS and queue.design.name == "ring":
+    if verb in SUBSCRIBER_VERBS and any(o.name == "subscribers" for o in queue.design.options):
         return "it has no subscribers: they are an option of its installation, subscribers=A,B"
     only = f" without {with_option[0]}" if with_option else ""
     return f"the design {queue.design.name} has no {verb}{only}"

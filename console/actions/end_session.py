@@ -29,7 +29,7 @@ from console.monitor.activity import (
     sample_activity,
     writing,
 )
-from console.plan import Plan, Result, queue_plan, single_step, waiting_step
+from console.plan import Plan, Result, queue_plan, single_step, waiting_step, warning
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -87,7 +87,7 @@ class SessionAtQueue:
             state += f", in its transaction for {duration(session.transaction_seconds)}"
         lines.append(f"  {state}")
         if session.waits_for:
-            lines.append(f"  waits for {session.waits_for}")
+            lines.append(warning(f"  waits for {session.waits_for}"))
         elif session.wait and session.wait != session.state:
             lines.append(f"  waits: {session.wait}")
         if session.query:

@@ -148,14 +148,17 @@ def steps(
 
 
 def _step(product: Product, schema: str, one: ShippedIndex, *, online: bool) -> MaintainStep:
-    """By either engine's syntax; `online`: whether this edition of SQL Server can."""
+    """`online`: whether this server can."""
     if one.is_key:
         return _key_step(product, schema, one)
-    statement = one.statement.replace("CREATE INDEX ON", "CREATE INDEX CONCURRENTLY ON", 1)
-    if online:
-        options = "WITH (ALLOW_PAGE_LOCKS"
-        statement = statement.replace(options, options.replace("(", "(ONLINE = ON, "), 1)
-    return MaintainStep("CREATE INDEX", one.table, f"it is missing: {one.label}", (statement,))
+    statement = one.statement.replace(*product.online_index, 1) if online else one.statement
+    return MaintainStep(
+        "CREATE INDEX",
+        one.table,
+        f"it is missing: {one.label}",
+        (statement,),
+        online=statement != one.statement,
+    )
 
 
 def _key_step(product: Product, schema: str, one: ShippedIndex) -> MaintainStep:

@@ -19,7 +19,7 @@ from console.designs import Design
 from console.engines import Database, Product, product_of
 from console.errors import RefusedError, UsageError
 from console.formats import numbered
-from console.plan import Plan, Result, is_production, queue_plan, single_step
+from console.plan import Plan, Result, is_production, queue_plan, refused, single_step
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -60,7 +60,7 @@ def plan(database: Database, queue: Queue, *, keep_archive: bool, with_messages:
     if lost and not with_messages:
         why = f"The queue still holds {numbered(lost, 'message')}, which would be lost."
         obstacles = (why,)
-        lines.append(f"  REFUSED: {why} (--with-messages)")
+        lines.append(refused(f"{why} (--with-messages)"))
     return queue_plan(
         database,
         queue,
@@ -239,6 +239,7 @@ def refuse_taken_names(connection: Connection, queue: Queue) -> None:
                 f"There is already a queue named {queue.name!r} in schema {queue.schema!r}.",
                 why=_why_taken(known),
                 next_step="Choose another name, or uninstall that one first.",
+                about="name",
             )
     names = object_names.of(product_of(connection), queue)
     taken = relations.named(connection, queue.schema, names)
@@ -248,6 +249,7 @@ def refuse_taken_names(connection: Connection, queue: Queue) -> None:
             f"The name {queue.name!r} is taken in schema {queue.schema!r}.",
             why=f"There is already {things}.",
             next_step="Choose another name; a queue made by another program can be adopted.",
+            about="name",
         )
 
 
@@ -260,6 +262,7 @@ def require_schema(connection: Connection, schema: str) -> None:
         raise UsageError(
             f"There is no schema {schema!r} in this database.",
             next_step="Create it first, or name another with --schema.",
+            about="schema",
         )
 
 

@@ -14,8 +14,10 @@ from dataclasses import asdict, dataclass, replace
 from console import object_names, sql
 from console.catalog import Kind, Queue
 from console.engines import Database
+from console.engines.product import Cleaner
 from console.formats import duration, numbered
 from console.monitor.waits import HorizonRow
+from console.plan import warning
 
 _PAGE = 8192
 _PAGE_HEADS = 40
@@ -115,6 +117,8 @@ class MaintainStep:
     """Sent at the end, also after an error."""
     stops_callers: bool = False
     """No push or pop until it is done."""
+    online: bool = False
+    """Whether it locks the table at no moment."""
     figures: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -158,7 +162,7 @@ class Maintenance:
         for number, step in enumerate(self.steps, 1):
             lines.append(f"  {number}. {step.name}: {step.reason}")
             lines += [f"       {line}" for line in step.sql.splitlines()]
-        lines += [f"  left out: {why}" for why in self.left_out]
+        lines += [warning(f"  left out: {why}") for why in self.left_out]
         lines += [f"  note: {note}" for note in self.notes]
         if self.steps:
             stopping = [step.target for step in self.steps if step.stops_callers]
@@ -269,7 +273,7 @@ class _Planner:
     ) -> None:
         pairs = tuple(figures.items())
         self.steps.append(
-            MaintainStep(what, target, reason, statements, always, stops_callers, pairs)
+            MaintainStep(what, target, reason, statements, always, stops_callers, figures=pairs)
         )
 
     def _statistics(self, table: TableMeasure, what: str) -> None:
@@ -285,7 +289,7 @@ class _Planner:
         self._step(what, table.name, why, text, figures=figures)
 
 
-class _PostgreSQL(_Planner):
+class _Vacuum(_Planner):
     def _pick(self) -> None:
         live = {table.name: table.live_rows for table in self._found.tables}
         for index in self._found.indexes:
@@ -362,7 +366,7 @@ class _PostgreSQL(_Planner):
         self._step("REINDEX", index.name, reason, text, figures=figures)
 
 
-class _SQLServer(_Planner):
+class _GhostCleanup(_Planner):
     @property
     def _online(self) -> bool:
         return "online_rebuild" not in self._database.capabilities.missing
@@ -440,7 +444,10 @@ class _SQLServer(_Planner):
         self._step("REBUILD", table.name, reason, text, figures=figures)
 
 
-_PLANNERS: dict[str, type[_Planner]] = {"vacuum": _PostgreSQL, "ghost cleanup": _SQLServer}
+_PLANNERS: dict[Cleaner, type[_Planner]] = {
+    Cleaner.VACUUM: _Vacuum,
+    Cleaner.GHOST_CLEANUP: _GhostCleanup,
+}
 
 
 def _holder(row: HorizonRow) -> str:

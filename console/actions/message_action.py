@@ -110,6 +110,8 @@ class RowAction(MessageAction):
     """The roles whose columns it gives another value."""
     clears: tuple[str, ...] = ()
     """Those that it sets to NULL."""
+    also_reads: tuple[str, ...] = ()
+    """Further statements, by which it chooses the rows."""
 
     def __init__(self, source: MessageSource, *, detail: str = "", **conditions: str) -> None:
         """`conditions`: values for the statement's `-- when` lines."""

@@ -11,7 +11,7 @@ from console.catalog import Kind, Queue
 from console.engines import Database
 from console.errors import BusyError, RefusedError, UsageError
 from console.formats import numbered
-from console.plan import FOR_CALLERS, Plan, Result, queue_plan, waiting_step
+from console.plan import FOR_CALLERS, Plan, Result, queue_plan, refused, waiting_step, warning
 
 Done = TypeVar("Done")
 
@@ -154,8 +154,8 @@ def describe(queue: Queue, now: Measure, blockers: Sequence[Blocker], slots: int
     if names := ", ".join(one.name for one in queue.subscribers):
         lines.insert(3, f"  each subscriber keeps what it has not popped: {names}")
     if now.live > slots:
-        lines.append(f"  REFUSED: drain {numbered(now.live - slots, 'message')} first")
-    return [*lines, *(f"  waits for {blocker.line}" for blocker in blockers)]
+        lines.append(refused(f"drain {numbered(now.live - slots, 'message')} first"))
+    return [*lines, *(warning(f"  waits for {blocker.line}") for blocker in blockers)]
 
 
 def _verb(new_size: int | None) -> str:

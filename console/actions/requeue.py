@@ -29,6 +29,7 @@ from console.formats import duration
 from console.monitor.message import Message
 from console.monitor.owners import Evidence, claimant_evidence, owner_of
 from console.monitor.scan_query import MessageSource
+from console.plan import warning
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -130,6 +131,7 @@ class Release(_MakeReady):
     verb = "release"
     states = ("claimed",)
     allowed = ("claimed",)
+    also_reads = ("live_sessions",)
 
     def __init__(
         self,
@@ -211,7 +213,7 @@ class Release(_MakeReady):
             return []
         with session.transaction("read the owners of claims") as connection:
             rows = live_sessions(connection, self._alive)
-        return [f"alive: {row.line}" for row in rows]
+        return [warning(f"alive: {row.line}") for row in rows]
 
 
 FULL = "the other queue is full"

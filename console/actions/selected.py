@@ -21,8 +21,9 @@ class SelectedError(NamedTuple):
 
     @property
     def message(self) -> Message:
-        """As a message to be locked and moved, of which nothing else is known."""
-        return Message("", self.id, "error", attempts=self.attempts, error_hash=self.error_hash)
+        """As a message to be locked and moved: nothing else of it is known."""
+        id_, attempts, error_hash = self
+        return Message("", id_, "error", attempts=attempts, error_hash=error_hash)
 
 
 @dataclass(frozen=True)

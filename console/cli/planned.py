@@ -13,7 +13,6 @@ import click
 
 from console import audit as auditing
 from console import catalog
-from console.actions import end_session as ending
 from console.audit import Outcome, Subject
 from console.catalog import Kind, Queue, every_queue
 from console.cli.command import BARE_YES, NAME, OPTIONAL_NAME, as_command
@@ -58,8 +57,10 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
         if name is None
         else catalog.look_up(database, name, call.schema, any_design=verb.any_design)
     )
-    if verb.name == "release" and not ("claimed" in queue.states or queue.design.waits_itself):
-        _show_holders(call, database, queue)
+    if (instead := verb.instead(database, queue)) is not None:
+        call.planned(instead.data, [plain(line) for line in instead.lines])
+        if instead.refusal is not None:
+            raise instead.refusal
         return
     plan = verb.plan(target_of(call, database, queue, given.get("filter", ())), given)
     carry_out(call, plan, yes, dry_run=dry_run, confirm=verb.confirmed)
@@ -218,23 +219,6 @@ class _EveryQueue:
             self.problems.append(f"{queue.label}: {error}")
             self._lines.append(self.problems[-1])
             return None
-
-
-def _show_holders(call: Call, database: Database, queue: Queue) -> None:
-    """The sessions that hold rows of a queue without claims. RefusedError if there are any."""
-    found = ending.sessions_holding(database, queue)
-    lines = [ending.describe_holder(session, queue) for session in found]
-    call.planned(
-        {"queue": queue.name, "schema": queue.schema, "holders": [one.as_json() for one in found]},
-        [plain(line) for line in lines] or [f"No session holds rows of {queue.label}."],
-    )
-    if found:
-        name = shlex.quote(queue.name)
-        raise RefusedError(
-            f"The queue {queue.name!r} has no claims: sessions hold the rows they popped.",
-            next_step=f"Terminate one to get its rows back: dbq-console end-session {name} "
-            f"{shlex.quote(str(found[0].key))}",
-        )
 
 
 @contextmanager

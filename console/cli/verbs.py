@@ -84,10 +84,10 @@ def verbs() -> Iterator[DeferredVerb]:
             of = partial(_off, feature, missing) if missing else partial(_own, package)
             yield DeferredVerb(name, line, of)
     for name, (_, summary) in VERBS.items():
-        if name not in own:
+        if name not in lines:
             yield DeferredVerb(name, f"{summary[:1].upper()}{summary[1:]}.", _planned)
     for name, line in summaries().items():
-        if name not in {*own, *_PRINTED_BY}:
+        if name not in {*lines, *_PRINTED_BY}:
             yield DeferredVerb(name, line, _list)
 
 

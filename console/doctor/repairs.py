@@ -50,25 +50,19 @@ def allowed_repairs(
     return [repair for repair in repairs if repair.rights <= rights]
 
 
-@dataclass(frozen=True)
-class RepairResult:
-    lines: tuple[str, ...]
-    failed: bool = False
-
-
-def try_repair(repair: Repair, target: Target) -> RepairResult:
-    """Plan it again and run it. A failure is a result, so that others can follow. Raises
+def try_repair(repair: Repair, target: Target, plan: Plan | None = None) -> Result:
+    """Run its plan; None: plan it now. A failure is a result, so that others can follow. Raises
     ConnectionFailedError."""
     try:
-        plan = repair.plan(target)
+        plan = repair.plan(target) if plan is None else plan
         plan.require_possible()
-        result = plan.run_to_end()
-        return RepairResult(result.lines, failed=result.outcome is Outcome.FAILED)
+        return plan.run_to_end()
     except ConnectionFailedError:
         raise
     except ConsoleError as error:
         why = " ".join(part for part in (error.what, error.why, error.next_step) if part)
-        return RepairResult((f"not done: {repair.summary}: {why}",), failed=True)
+        line = f"not done: {repair.summary}: {why}"
+        return Result(Outcome.FAILED, (line,), problem=why)
 
 
 _ARCHIVED_AFTER_SECONDS = 86_400.0
@@ -241,8 +235,7 @@ class CreateMissing(DoctorRepair):
     @property
     def unattended(self) -> bool:
         """Not if the table has to be locked for it, however briefly."""
-        texts = [text for step in self.steps for text in step.statements]
-        return all("CONCURRENTLY" in text or "ONLINE = ON" in text for text in texts)
+        return all(step.online for step in self.steps)
 
     @property
     def summary(self) -> str:

@@ -19,7 +19,7 @@ from console.doctor.stopped_consumers import STOPPED, ConsumptionHistory
 from console.errors import ConnectionFailedError, ConsoleError, UsageError
 from console.formats import duration, numbered
 from console.monitor.limits import Severity
-from console.plan import Control, OnProgress, Plan, Progress, Result, single_step
+from console.plan import Control, OnProgress, Plan, Progress, Result, indented, single_step
 from console.verbs.command import Params
 from console.verbs.parameters import DURATION, SUBSCRIBER, Parameter, Placement
 from console.verbs.verb import Target, Verb
@@ -281,45 +281,50 @@ def plan_repairs(target: Target, diagnosis: Diagnosis, values: Params) -> Plan:
     for code in values["code"]:
         _known_code(code)
     repairs = allowed_repairs(diagnosis, target.rights, values["code"], name or "")
-    plans = [(repair, _lines_of(repair, target)) for repair in repairs]
-    lines = [line for _, of in plans for line in of]
+    plans = [(repair, *_tried(repair, target)) for repair in repairs]
+    lines = [line for _, _, of in plans for line in of]
     return Plan(
         Subject.of(target.database, target.queue, "doctor --fix"),
         target.queue,
         tuple(lines or ["Nothing here can be repaired without your judgement."]),
         requires_name=True,
-        run=partial(_repair, target, repairs),
+        run=partial(_repair, target, [(repair, plan) for repair, plan, _ in plans]),
         needed=bool(repairs),
         count=len(repairs),
-        data={"repairs": [{"summary": one.summary, "lines": list(of)} for one, of in plans]},
+        data={"repairs": [{"summary": one.summary, "lines": list(of)} for one, _, of in plans]},
     )
 
 
-def _lines_of(repair: Repair, target: Target) -> Sequence[str]:
+def _tried(repair: Repair, target: Target) -> tuple[Plan | None, Sequence[str]]:
+    """Its plan and its lines. None: it could not be planned; an earlier repair may change that."""
     try:
-        return repair.plan(target).lines
+        plan = repair.plan(target)
     except ConnectionFailedError:
         raise
     except ConsoleError as error:
-        return [f"not planned: {repair.summary}: {error.what} {error.why}".rstrip()]
+        return None, [f"not planned: {repair.summary}: {error.what} {error.why}".rstrip()]
+    return plan, plan.lines
 
 
 def _repair(
-    target: Target, repairs: Sequence[Repair], control: Control, on_progress: OnProgress
+    target: Target,
+    plans: Sequence[tuple[Repair, Plan | None]],
+    control: Control,
+    on_progress: OnProgress,
 ) -> Result:
-    """Each is proven again first; a running one is not cut off."""
+    """Each checks what it changes; a running one is not cut off."""
     lines: list[str] = []
     failed = done = 0
-    for repair in repairs:
+    for repair, plan in plans:
         control.wait(0.0)
         if control.stopped:
-            lines.append(f"{numbered(len(repairs) - done - failed, 'repair')} not started")
+            lines.append(f"{numbered(len(plans) - done - failed, 'repair')} not started")
             return Result(Outcome.STOPPED, tuple(lines), done=done)
-        on_progress(Progress(done + failed, len(repairs), repair.summary))
-        result = try_repair(repair, target)
+        on_progress(Progress(done + failed, len(plans), repair.summary))
+        result = try_repair(repair, target, plan)
         lines += result.lines
-        failed += result.failed
-        done += not result.failed
+        failed += result.outcome is Outcome.FAILED
+        done += result.outcome is not Outcome.FAILED
     return Result(Outcome.FAILED if failed else Outcome.DONE, tuple(lines), done=done)
 
 
@@ -329,7 +334,7 @@ def _plan_doctor(target: Target, values: Params) -> Plan:
     lines = [f"doctor {target.queue.label}: {diagnosis.verdict}"]
     lines += [f"  {one.severity_text}: {one.summary}" for one in diagnosis.findings]
     lines += [f"  not examined: {why}" for why in diagnosis.unseen]
-    lines += [f"  {line}" for line in plan.lines]
+    lines += map(indented, plan.lines)
     return replace(plan, lines=tuple(lines), run=partial(_repair_and_examine, target, plan))
 
 

@@ -19,6 +19,7 @@ from console.engines.product import (
     TRANSPORT,
     UNREACHABLE,
     Capabilities,
+    Cleaner,
     ServerProbe,
     Timeouts,
     behind_sequence,
@@ -113,7 +114,8 @@ class PostgreSQL:
     )
     unsorted_types: Sequence[str] = ()
     protocol = "libpq"
-    cleaner = "vacuum"
+    cleaner = Cleaner.VACUUM
+    online_index = ("CREATE INDEX ON", "CREATE INDEX CONCURRENTLY ON")
     keeps_definitions = False
     key_by_hand = ""
     sql_lexer = "postgresql"

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from console.errors import ConsoleError
@@ -69,6 +70,13 @@ class Capabilities(ServerProbe):
     """Further properties of the server (edition, isolation...)."""
 
 
+class Cleaner(StrEnum):
+    """What removes dead rows, which decides the maintenance."""
+
+    VACUUM = "vacuum"
+    GHOST_CLEANUP = "ghost cleanup"
+
+
 class Product(Protocol):
     name: str
     title: str
@@ -89,8 +97,9 @@ class Product(Protocol):
     """Types by which rows cannot be sorted, where the server's catalog does not tell."""
     protocol: str
     """How bulk data is read and pushed: `libpq` or `odbc`."""
-    cleaner: str
-    """What removes dead rows, which decides the maintenance: `vacuum` or `ghost cleanup`."""
+    cleaner: Cleaner
+    online_index: tuple[str, str]
+    """What of a statement that creates an index is replaced by what, so that callers continue."""
     keeps_definitions: bool
     """The server stores a function's whole definition as sent, not only its body."""
     key_by_hand: str

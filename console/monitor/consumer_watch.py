@@ -53,10 +53,10 @@ class ClientRow:
     user_name: str | None
     application_name: str | None
     host: str | None
-    connected_seconds: float | None
-    statement_seconds: float | None
-    query: str | None
-    relations: Any
+    connected_seconds: float | None = None
+    statement_seconds: float | None = None
+    query: str | None = None
+    relations: Any = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class ConsumerWatch:
         sessions = self._known[key_of(queue)].sessions
         for one in recorded:
             for identity in one.identities:
-                row = ClientRow(0, identity, one.user, one.program, one.host, *[None] * 4)
+                row = ClientRow(0, identity, one.user, one.program, one.host)
                 names = {one.name} - {one.program}
                 sessions[identity] = _Session(row, one.since, names, set(one.does), one.last_call)
 

@@ -19,7 +19,7 @@ from console.bench.results import CandidateResult, log_bytes_per_message
 from console.bench.rounds import HEAD_START_SECONDS, RoundProgress
 from console.catalog import every_queue
 from console.formats import duration, numbered
-from console.plan import Control, OnProgress, Plan, Progress, Result, is_production
+from console.plan import PRODUCTION, Control, OnProgress, Plan, Progress, Result, is_production
 from console.tui.open_connection import OpenConnection
 from console.views.view import Column, or_unknown
 
@@ -58,7 +58,7 @@ def plan_lines(
     more = len(candidates) - _MANY_NAMES
     seconds = _estimated_round_seconds(load) * load.rounds * len(candidates)
     return [
-        *(["PRODUCTION database", ""] if production else []),
+        *([PRODUCTION, ""] if production else []),
         f"{load.producers} connections push and {load.consumers} pop as fast as {connection} can: "
         "this uses all of the server's capacity. Everyone else working there will notice.",
         "",

@@ -384,6 +384,14 @@ def _form(
 
 _ELSEWHERE = {"messages", "errors", "waits", "runs", "audit", "doctor", "status", *TABS}
 """Lists with a screen or a tab of their own."""
+_OF_VERBS = (
+    _form(NOTE, "TEXT [QUEUE]", _note, "queue"),
+    _form(SMOKE, "[QUEUE] ...", _smoke, "queue"),
+    Command(
+        "doctor", "[QUEUE]", "have the doctor examine it now", _doctor, "queue", in_palette=True
+    ),
+)
+"""Those of verbs that are more than their form."""
 COMMANDS: tuple[Command, ...] = (
     Command(
         "messages", "[QUEUE] [FILTER...]", "its messages: q orders state=error", _messages,
@@ -402,12 +410,9 @@ COMMANDS: tuple[Command, ...] = (
             "" if verb.queue_last else "queue",
         )
         for verb in all_verbs()
-        if verb.name not in {"doctor", "note"}
+        if verb.name not in {command.name for command in _OF_VERBS}
     ),
-    _form(NOTE, "TEXT [QUEUE]", _note, "queue"),
-    _form(SMOKE, "[QUEUE] ...", _smoke, "queue"),
-    Command("doctor", "[QUEUE]", "have the doctor examine it now", _doctor, "queue",
-            in_palette=True),
+    *_OF_VERBS,
     Command(
         "waits", "[CONNECTION]", "what the sessions wait for",
         _on_connection(lambda app: app.open_waits), "connection", in_palette=True,

@@ -121,6 +121,7 @@ UNINSTALL = Verb(
         Parameter("keep-archive", "Leave the archive; it stays listed.", is_flag=True),
     ),
     right=admin,
+    examined_after=False,
 )
 
 FORGET = Verb(
@@ -136,4 +137,5 @@ FORGET = Verb(
     right=admin,
     confirmed=False,
     any_design=True,
+    examined_after=False,
 )

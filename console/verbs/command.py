@@ -49,6 +49,11 @@ class Command:
     own_summary: str = ""
     """One line, as `VERBS` has it, of what is not there."""
 
+    examined_after: bool = True
+    """Of what is about a queue: whether the doctor examines it again afterwards."""
+    continues: bool = True
+    """Whether the same command continues where an interrupted one stopped."""
+
     @property
     def summary(self) -> str:
         """One line, without capital and full stop."""

@@ -7,6 +7,7 @@ from console.actions import pause
 from console.actions.availability import require_verb
 from console.audit import Outcome, Subject
 from console.catalog import Queue
+from console.designs import Flow
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.formats import duration, moment, numbered
@@ -16,8 +17,9 @@ from console.verbs.parameters import DURATION, Parameter, Placement
 from console.verbs.verb import Target, Verb
 
 
-def _is_ring(queue: Queue) -> bool:
-    return queue.design.name == "ring"
+def _may_be_full(queue: Queue) -> bool:
+    """Whether its push may return null."""
+    return queue.design.flow is Flow.NUMBERS
 
 
 _REASON = Parameter("reason", "Why; shown wherever the queue is.")
@@ -83,7 +85,7 @@ def _done(line: str) -> Result:
 
 def _plan_pause(target: Target, values: Params) -> Plan:
     push, seconds = values["push"], values["for"]
-    if push and not _is_ring(target.queue):
+    if push and not _may_be_full(target.queue):
         raise UsageError(
             f"Pushes of {target.queue.name!r} cannot be paused.",
             why="Only a ring's push may return null, when it is full: with another design a "
@@ -215,7 +217,7 @@ PAUSE = Verb(
             "push",
             "Pause its pushes too: they return null, as when it is full.",
             is_flag=True,
-            applies=_is_ring,
+            applies=_may_be_full,
         ),
     ),
     right=admin,

@@ -1,14 +1,16 @@
 """Verbs that move chosen messages: release, requeue, archive, purge, restore, reschedule."""
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from console import decisions
-from console.actions import archive, broker, message_plan, requeue, reschedule, restore
+from console.actions import archive, broker, end_session, execute, requeue, reschedule, restore
 from console.actions.message_action import MessageAction
 from console.catalog import Queue
-from console.errors import UsageError
+from console.engines import Database
+from console.errors import RefusedError, UsageError
 from console.formats import duration
 from console.plan import Plan
 from console.rights import Rights
@@ -28,7 +30,7 @@ from console.verbs.parameters import (
     Parameter,
     WholeNumber,
 )
-from console.verbs.verb import Target, Verb, batching
+from console.verbs.verb import Instead, Target, Verb, batching
 
 
 def _has_messages(queue: Queue) -> bool:
@@ -44,7 +46,7 @@ def _message_plan(
     def plan(target: Target, values: Params) -> Plan:
         action = make(target, values)
         filters, how = target.filters(values), batching(values)
-        return message_plan.plan(target.database, action, filters, how, on_count=target.on_count)
+        return execute.plan(target.database, action, filters, how, on_count=target.on_count)
 
     return plan
 
@@ -76,6 +78,28 @@ def _release(target: Target, values: Params) -> MessageAction:
         force=values["force"],
         unknown=values["unknown"],
     )
+
+
+def _holders(database: Database, queue: Queue) -> Instead | None:
+    """The sessions that hold rows of a queue without claims."""
+    if "claimed" in queue.states or queue.design.waits_itself:
+        return None
+    holders = end_session.sessions_holding(database, queue)
+    data = {
+        "queue": queue.name,
+        "schema": queue.schema,
+        "holders": [session.as_json() for session in holders],
+    }
+    if not holders:
+        return Instead((f"No session holds rows of {queue.label}.",), data)
+    name = shlex.quote(queue.name)
+    refusal = RefusedError(
+        f"The queue {queue.name!r} has no claims: sessions hold the rows they popped.",
+        next_step=f"Terminate one to get its rows back: dbq-console end-session {name} "
+        f"{shlex.quote(str(holders[0].key))}",
+    )
+    lines = tuple(end_session.describe_holder(session, queue) for session in holders)
+    return Instead(lines, data, refusal)
 
 
 def _plan_release(target: Target, values: Params) -> Plan:
@@ -167,6 +191,7 @@ RELEASE = Verb(
         RATE,
         CANARY,
     ),
+    instead=_holders,
 )
 
 REQUEUE = Verb(

@@ -140,6 +140,7 @@ JOBS: tuple[Command, ...] = (
             ),
             _MASTER,
         ),
+        continues=False,
     ),
     Command(
         "expire",

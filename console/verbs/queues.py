@@ -202,6 +202,7 @@ INSTALL = Command(
         Parameter("engine", "With --print: the engine to write for.", metavar="E"),
     ),
     right=admin,
+    examined_after=False,
 )
 
 ADOPT = Command(
@@ -236,6 +237,7 @@ ADOPT = Command(
         ),
     ),
     right=admin,
+    examined_after=False,
 )
 
 SMOKE = Command(

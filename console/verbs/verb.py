@@ -97,6 +97,17 @@ def batching(values: Params) -> Batching:
 
 
 @dataclass(frozen=True)
+class Instead:
+    """What an operator needs of a queue that has nothing for a verb."""
+
+    lines: tuple[str, ...]
+    data: Mapping[str, object]
+    """For --json."""
+    refusal: RefusedError | None = None
+    """What to do."""
+
+
+@dataclass(frozen=True)
 class Verb(Command):
     """One thing that an operator can do with a queue, once it is planned."""
 
@@ -110,6 +121,8 @@ class Verb(Command):
     """Whether the command line has `--all`, for every queue that is not adopted."""
     any_design: bool = False
     """Whether it is also for a queue whose design this console does not know."""
+    instead: Callable[[Database, Queue], "Instead | None"] = lambda *_: None
+    """What the command line shows of a queue that has nothing for the verb; None: it has."""
 
     @property
     def queue_last(self) -> bool:

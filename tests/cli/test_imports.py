@@ -20,7 +20,12 @@ HEAVY = {
     *("asyncio", "psycopg", "pyodbc", "sqlalchemy", "sqlalchemy.dialects.postgresql"),
     *("sqlalchemy.dialects.mssql", "numpy", "pandas", "pyarrow", "pyspark"),
     *("plotext", "prometheus_client", "rich.console", "textual"),
-    *("console.tui", "console.features.demo.running", "console.pipeline.spark", "console.doctor.diagnose"),
+    *(
+        "console.tui",
+        "console.features.demo.running",
+        "console.pipeline.spark",
+        "console.doctor.diagnose",
+    ),
 }
 POSTGRESQL = {"asyncio", "psycopg", "sqlalchemy", "sqlalchemy.dialects.postgresql"}
 """Imported with a connection; asyncio by psycopg."""

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Column, MetaData, Table, select
 
 from console import audit
-from console.actions import execute, message_action, message_plan
+from console.actions import execute, message_action
 from console.actions.archive import Purge
 from console.actions.execute import Batching
 from console.actions.message_action import MessageAction
@@ -39,7 +39,7 @@ def planned(client: Client, action: MessageAction, *words: str) -> SelectedMessa
 
 
 def plan_lines(client: Client, action: MessageAction, *words: str) -> str:
-    return "\n".join(message_plan.plan(client.database, action, parse(words)).lines)
+    return "\n".join(execute.plan(client.database, action, parse(words)).lines)
 
 
 def run(client: Client, action: MessageAction, *words: str, batch: int = 3) -> Result:

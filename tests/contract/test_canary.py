@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import pytest
 from sqlalchemy import Connection
 
-from console.actions import execute, message_plan
+from console.actions import execute
 from console.actions.canary import CanaryTracker, CanaryVerdict
 from console.actions.execute import CANARY_WAIT_SECONDS, Batching
 from console.actions.pop import PoppedMessage
@@ -60,9 +60,7 @@ def requeued(
     on_progress: OnProgress = lambda _: None,
 ) -> Result:
     batching = Batching(canary=True, canary_wait=wait, canary_share=share)
-    action_plan = message_plan.plan(
-        client.database, action_for(client, "requeue"), batching=batching
-    )
+    action_plan = execute.plan(client.database, action_for(client, "requeue"), batching=batching)
     return action_plan.run(Control(), on_progress)
 
 
@@ -183,7 +181,7 @@ def test_only_a_requeue_has_a_verdict_and_the_plan_says_so(client: Client) -> No
     }.items():
         action = action_for(client, verb)
         batching = Batching(canary=True, canary_wait=CANARY_WAIT_SECONDS)
-        action_plan = message_plan.plan(client.database, action, batching=batching)
+        action_plan = execute.plan(client.database, action, batching=batching)
         assert any("canary: 1, then 10, then the rest" in line for line in action_plan.lines)
         assert words in "\n".join(action_plan.lines)
         assert "canary: " not in plan_lines(client, action)

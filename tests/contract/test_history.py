@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from console.actions import message_plan, upgrade
+from console.actions import execute, upgrade
 from console.actions.requeue import Release, Requeue
 from console.designs import DESIGNS
 from console.errors import UsageError
@@ -29,12 +29,12 @@ WITH_HISTORY = [
 
 def requeued(client: Client) -> None:
     action = Requeue(source_of(client))
-    assert message_plan.plan(client.database, action).run_to_end().done
+    assert execute.plan(client.database, action).run_to_end().done
 
 
 def released(client: Client) -> None:
     action = Release(source_of(client), stuck_after_seconds=0.0, force=True)
-    assert message_plan.plan(client.database, action).run_to_end().done
+    assert execute.plan(client.database, action).run_to_end().done
 
 
 def failed(client: Client, error: str) -> Message:

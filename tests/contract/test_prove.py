@@ -15,13 +15,12 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import text
 
-from console import catalog, sql
+from console import audit, catalog, sql
 from console.actions.install import install, remove, scratch_queue
 from console.bench.candidate import PROOF_PREFIX
 from console.catalog import Queue
 from console.designs import DESIGNS
 from console.doctor.finding import Diagnosis
-from console.doctor.repairs import RepairResult
 from console.engines import Database, open_database
 from console.errors import ConsoleError, UsageError
 from console.features.prove import run, trial
@@ -35,6 +34,7 @@ from console.features.prove.run import (
 )
 from console.features.prove.server import QUESTIONS
 from console.features.prove.trial import Claim, Line, Outcome, Trial
+from console.plan import Result
 from tests.cli.calls import Console
 from tests.contract.client import Client
 from tests.contract.conftest import Use
@@ -268,7 +268,7 @@ def test_a_failing_doctor_disproves_its_claims(
         nothing = [Diagnosis(on_trial.queue, ())]
         monkeypatch.setattr(trial, "diagnose", lambda *_, **__: nothing)
     else:
-        monkeypatch.setattr(trial, "try_repair", lambda *_: RepairResult(()))
+        monkeypatch.setattr(trial, "try_repair", lambda *_: Result(audit.Outcome.DONE, ()))
     line = prove_claim("", claim_of(on_trial, f"the doctor finds {code}"), on_trial)
     assert line.outcome is Outcome.FAILED
     assert code in line.evidence

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from console import catalog
-from console.actions import archive, execute, message_plan
+from console.actions import archive, execute
 from console.actions.archive import Archive, Purge
 from console.actions.install import uninstall
 from console.actions.restore import Restore
@@ -112,7 +112,7 @@ def test_restore_selects_the_last_purge_by_default(
         9,
         f"of action {first.action_id}, the last purge",
     )
-    made = message_plan.plan(client.database, Restore(source_of(client)))
+    made = execute.plan(client.database, Restore(source_of(client)))
     assert made.data["detail"] == made.subject.detail == action_plan.detail
 
 

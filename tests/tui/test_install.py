@@ -130,6 +130,10 @@ async def test_an_install_on_production_requires_the_queues_name() -> None:
         await console.pilot.pause()
         for part in ("Taken.", "By a table.", "Another name."):
             assert part in console.picture
+        for field in ("schema", "name"):  # whatever words its name has in it
+            screen.plan_failed(UsageError(f"No {field}: 'queue name'.", about=field))
+            await console.pilot.pause()
+            assert f"No {field}: 'queue name'." in screen.form[field]._error_text
 
 
 async def test_without_a_connection_the_install_screen_shows_only_an_engines_sql() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from console.actions import MOST_BATCH, message_plan
+from console.actions import MOST_BATCH, execute
 from console.actions.execute import CANARY, Batching
 from console.actions.message_action import _Count
 from console.actions.selected import SelectedMessages
@@ -79,8 +79,8 @@ def plan_of(count: int, *, production: bool = False) -> Plan:
         in_queue=True,
     )
     database: Any = SimpleNamespace(label="here")
-    with mock.patch.object(message_plan, "select", return_value=selected):
-        return message_plan.plan(database, action)
+    with mock.patch.object(execute, "select", return_value=selected):
+        return execute.plan(database, action)
 
 
 @given(count=st.integers(0, 10**6), production=st.booleans())

@@ -1,7 +1,9 @@
 """Repairs that are verbs: each is a verb with arguments, and runs as the verb does."""
 
 import shlex
+from collections import Counter
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -9,8 +11,12 @@ from console.audit import Outcome, Subject
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
 from console.doctor import repairs
+from console.doctor.checks import CODES
+from console.doctor.finding import Diagnosis, Finding
 from console.doctor.repairs import VerbRepair
+from console.doctor.verbs import plan_repairs
 from console.engines import open_database
+from console.errors import UsageError
 from console.monitor.limits import DEFAULTS
 from console.plan import Control, OnProgress, Plan, Result, single_step
 from console.rights import Rights
@@ -121,7 +127,37 @@ def test_a_repair_with_an_obstacle_is_not_run_and_one_that_fails_counts_as_faile
     database = open_database("postgresql://nobody@127.0.0.1:1/nothing")
     target = Target(database, CLAIM, Rights.ADMIN)
     refused = repairs.try_repair(Refused(CLAIM, "archive", summary="archive"), target)
-    assert (refused.failed, "protected by ann" in refused.lines[0]) == (True, True)
+    assert (refused.outcome, "protected by ann" in refused.problem) == (Outcome.FAILED, True)
     failed = repairs.try_repair(Failing(CLAIM, "maintain", summary="vacuum"), target)
-    assert failed == repairs.RepairResult(("a lock",), failed=True)
+    assert (failed.outcome, failed.lines) == (Outcome.FAILED, ("a lock",))
+    database.close()
+
+
+class Counting(VerbRepair):
+    """Counts its plans, the first of which fails if it has no parameters."""
+
+    planned: ClassVar[Counter[str]] = Counter()
+
+    def plan(self, target: Target) -> Plan:
+        self.planned[self.verb] += 1
+        if not self.texts and self.planned[self.verb] == 1:
+            raise UsageError("Not as things stand.")
+        subject = Subject.of(target.database, self.queue, self.verb)
+        run = single_step(lambda: Result(Outcome.DONE, (self.verb,)))
+        return Plan(subject, self.queue, (f"plan of {self.verb}",), requires_name=False, run=run)
+
+
+def test_each_repair_is_planned_once_and_again_only_where_it_could_not_be() -> None:
+    database = open_database("postgresql://nobody@127.0.0.1:1/nothing")
+    target = Target(database, CLAIM, Rights.ADMIN)
+    both = (
+        Counting(CLAIM, "release", {"force": "yes"}, "release", unattended=True),
+        Counting(CLAIM, "maintain", summary="vacuum", unattended=True),
+    )
+    code = CODES[0]
+    found = tuple(Finding(code, "wrong", evidence={}, repair=one) for one in both)
+    plan = plan_repairs(target, Diagnosis(CLAIM, found), {"code": (), "subscriber": None})
+    assert plan.lines == ("plan of release", "not planned: vacuum: Not as things stand.")
+    assert plan.run_to_end().lines == ("release", "maintain")
+    assert Counting.planned == Counter(release=1, maintain=2)
     database.close()

@@ -224,8 +224,8 @@ def _moved(
         # The cut-off is bound, so it does not appear in the text.
         wanted = MessageQuery(NOTHING, 1, oldest_first=True, moment=datetime.now(UTC))
         yield from _all_scanned(source, scans, "matching", wanted.scan_request)
-        if action.verb == "release":
-            yield from _one(source, "live_sessions")
+        for name in action.also_reads:
+            yield from _one(source, name)
         for storage in _storages(source.queue, action.states):
             hold = scope(source, storage, lock="yes", hashed="no")
             yield from _one(source, "lock_rows", hold)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from console.engines.database import ConnectLock, time_left
 from console.engines.mssql.odbc import Driver, choose, connection_string, label, load_pyodbc, target
-from console.engines.product import Capabilities, Timeouts
+from console.engines.product import Capabilities, Cleaner, Timeouts
 from console.errors import ConsoleError, UsageError
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ class SQLServer:
     )
     unsorted_types: Sequence[str] = ("xml", "text", "ntext", "image", "geography", "geometry")
     protocol = "odbc"
-    cleaner = "ghost cleanup"
+    cleaner = Cleaner.GHOST_CLEANUP
+    online_index = ("WITH (ALLOW_PAGE_LOCKS", "WITH (ONLINE = ON, ALLOW_PAGE_LOCKS")
     keeps_definitions = True
     key_by_hand = (
         "Recreate it as in the design's script (dbq-console install ... --print "

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from console import sql
-from console.actions import message_plan
+from console.actions import execute
 from console.actions.archive import Purge
 from console.actions.message_action import MessageAction
 from console.actions.pop import PoppedMessage, pop_many
@@ -40,7 +40,7 @@ def _purged(trial: Trial) -> str:
 
 def _moved(trial: Trial, action: MessageAction) -> int:
     """The number of messages; the ledger has to balance."""
-    planned = message_plan.plan(trial.database, action)
+    planned = execute.plan(trial.database, action)
     require(planned.count == _MESSAGES, f"{action.verb} planned {planned.count} of {_MESSAGES}")
     done = planned.run_to_end()
     ledger = done.ledger

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection
 
-from console import sql
+from console import audit, sql
 from console.actions import end_session
 from console.actions.pop import PoppedMessage, complete, pop_many
 from console.actions.push import Payload, push, push_many
@@ -192,7 +192,8 @@ class Trial:
         target = Target(self.database, self.installed, Rights.ADMIN, lambda _: thresholds)
         results = [try_repair(repair, target) for repair in repairs]
         lines = "; ".join(line for one in results for line in one.lines)
-        require(not any(one.failed for one in results), f"{code} was not repaired: {lines}")
+        failed = [one for one in results if one.outcome is audit.Outcome.FAILED]
+        require(not failed, f"{code} was not repaired: {lines}")
         left = [one.code.name for one in self.diagnosis(thresholds).findings]
         require(code not in left, f"{code} is still there after its repair: {lines}")
         return summary, lines

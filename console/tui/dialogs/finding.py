@@ -43,7 +43,7 @@ class FindingDialog(Dialog[None]):
         Binding("a", "actions", "actions", tooltip="what can be done with the queue"),
         Binding("s", "silence('silence')", "silence", tooltip="for a time, without notifications"),
         Binding("c", "silence('ack')", "ack", tooltip="acknowledge it, until it ends or worsens"),
-        Binding("x", "silence('unsilence')", "unsilence", tooltip="end its silence"),
+        Binding("x", "unsilence", "unsilence", tooltip="end its silence"),
         Binding("d", "examine", "doctor", tooltip="let the doctor examine the queue now"),
         Binding("down,j", "scroll(1)", "down", show=False),
         Binding("up,k", "scroll(-1)", "up", show=False),
@@ -211,12 +211,14 @@ class FindingDialog(Dialog[None]):
     def action_silence(self, verb: str) -> None:
         key = self.finding.queue_key
         if key is not None and self.close():
-            self.context.navigator.open_action(key, verb, code=self._silence_code(verb))
+            self.context.navigator.open_action(key, verb, code=self.finding.silence_code)
 
-    def _silence_code(self, verb: str) -> str:
+    def action_unsilence(self) -> None:
         """Its current silence may cover more than this finding."""
-        by = self.finding.silenced
-        return by.code if by is not None and verb == "unsilence" else self.finding.silence_code
+        key, by = self.finding.queue_key, self.finding.silenced
+        if key is not None and self.close():
+            code = self.finding.silence_code if by is None else by.code
+            self.context.navigator.open_action(key, "unsilence", code=code)
 
     def action_examine(self) -> None:
         self.context.navigator.examine(self.finding.queue_key)

@@ -347,10 +347,10 @@ class InstallScreen(PlannedScreen):
     def plan_failed(self, error: ConsoleError) -> None:
         """Show the error at the field that it is about."""
         self.back_to_form()
-        about = {word for word in ("schema", "queue", "name") if word in error.what}
-        if about == {"schema"}:
+        about = error.about if isinstance(error, UsageError) else ""
+        if about == "schema":
             self.form["schema"].show_error(" ".join(str(error).splitlines()))
-        elif isinstance(error, UsageError) and "name" in about:
+        elif about == "name":
             self.form["name"].show_error(f"{error.what} {error.why}".strip())
             self.form["name"].focus_control()
         else:

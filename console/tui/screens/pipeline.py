@@ -154,7 +154,7 @@ class PipelineScreen(FormScreen):
         self._verb = BY_NAME[verb]
         self._initial = dict(options or {})
         recorded = context.recordings
-        if verb == "rollup" and recorded is not None:
+        if recorded is not None and any(one.name == "recordings" for one in self._verb.parameters):
             self._initial.setdefault("recordings", str(recorded.root))
         self._plan: DryRun | None = None
         self._job: Job | None = None

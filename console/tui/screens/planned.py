@@ -58,7 +58,7 @@ class PlannedScreen(FormScreen):
             yield TextView(id="result-text")
 
     def show_first_stage(self) -> None:
-        if self.running is not None and isinstance(self.running.plan, Plan):
+        if self.running is not None:
             self.planned = self.running.plan
         super().show_first_stage()
 
@@ -98,7 +98,7 @@ class PlannedScreen(FormScreen):
 
     def begin(self) -> None:
         if self.planned is not None and self.key is not None:
-            on_finished = _on_finished(self.app, self.context)
+            on_finished = _on_finished(self.app, self.context, self.verb)
             self.run_in_console(self.key, self.verb.name, self.planned, on_finished)
 
     def action_pause_run(self) -> None:
@@ -158,7 +158,7 @@ class PlannedScreen(FormScreen):
         return super().check_action(action, parameters)
 
 
-def _on_finished(app: App[None], context: Context) -> Callable[[ActionRun], None]:
+def _on_finished(app: App[None], context: Context, verb: Command) -> Callable[[ActionRun], None]:
     """After an action the sampler and the doctor read again, whatever screen is open."""
 
     def on_finished(running: ActionRun) -> None:
@@ -166,7 +166,7 @@ def _on_finished(app: App[None], context: Context) -> Callable[[ActionRun], None
             if isinstance(screen, PlannedScreen):
                 screen.update_progress()
         context.sample_now()
-        if running.plan.verb not in {"uninstall", "forget", "install", "adopt"}:
+        if verb.examined_after:
             context.navigator.examine(running.key)
 
     return on_finished

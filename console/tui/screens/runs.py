@@ -17,13 +17,14 @@ from console.tui.jobs import LatestQuery, start_job
 from console.tui.screens.live import OUT, PolledScreen, ScreenHead
 from console.tui.text import Paragraph, describe_error, first_line, plain, show_parts, style_of
 from console.tui.widgets.browser import COPY_KEYS, SORT, Browser, filter_keys
+from console.verbs.pipeline import BY_NAME
 from console.views.runs import VIEW, read, size
 from console.views.view import Source, View, no_database
 
-_CONTINUE_HINTS = {
-    RunOutcome.SILENT: "It or its machine was killed. The same command continues where it stopped.",
-    RunOutcome.STOPPED: "It was asked to end, and did. The same command continues where it "
-    "stopped.",
+_CAN_BE_REPEATED = {RunOutcome.SILENT, RunOutcome.STOPPED}
+_HINTS = {
+    RunOutcome.SILENT: "It or its machine was killed.",
+    RunOutcome.STOPPED: "It was asked to end, and did.",
     RunOutcome.ELSEWHERE: "It began on another machine: only that one knows whether it is running.",
 }
 _STDERR_LINES = 20
@@ -43,9 +44,13 @@ def parts_of(run: Run, stderr: str) -> list[str]:
     """Its messages, why it ended, its result; safe to show."""
     last = [] if run.lines or not stderr else stderr.splitlines()[-_STDERR_LINES:]
     result = "" if run.result is None else json.dumps(run.result, indent=2, ensure_ascii=False)
-    hint = _CONTINUE_HINTS.get(run.outcome, "")
-    if run.verb == "verify":  # it has no intermediate state
-        hint = hint.replace("continues where it stopped", "starts it again")
+    hint = _HINTS.get(run.outcome, "")
+    if run.outcome in _CAN_BE_REPEATED:
+        job = BY_NAME.get(run.verb)
+        again = "continues where it stopped"
+        if job is not None and not job.continues:
+            again = "starts it again"
+        hint = f"{hint} The same command {again}."
     parts = ["\n".join(run.lines), "\n".join(last), hint, result]
     return ["\n".join(map(plain, part.splitlines())) for part in parts if part]
 

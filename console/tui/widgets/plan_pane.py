@@ -17,7 +17,7 @@ from textual.widgets import Input, Static
 from console import formats
 from console.engines import Product
 from console.monitor.message import Masks, masked
-from console.plan import Confirmation, SampleMessage
+from console.plan import Confirmation, SampleMessage, tone_of
 from console.tui.jobs import ActionRun
 from console.tui.text import TextView, first_line, plain, shorten, style_of
 
@@ -79,7 +79,8 @@ class PlanView(Static):
     ) -> None:
         text = Text()
         for at, line in enumerate(lines):
-            text.append(f"{plain(line)}\n", style_of(self, self._line_style(line, first=at == 0)))
+            style = tone_of(line).value or ("" if at else "strong")
+            text.append(f"{plain(line)}\n", style_of(self, style))
         self.plain_text = text.plain
         parts: list[RenderableType] = [text]
         if sample:
@@ -90,17 +91,6 @@ class PlanView(Static):
                 Text(_shown(sql)),
             ]
         self.update(Group(*parts))
-
-    @staticmethod
-    def _line_style(line: str, *, first: bool) -> str:
-        text = line.strip()
-        if text.startswith("REFUSED"):
-            return "critical"
-        if text.startswith("PRODUCTION"):
-            return "production"
-        if text.startswith(("skipped", "alive:", "waits for", "left out")):
-            return "warning"
-        return "strong" if first else ""
 
     def _sample(self, sample: Sequence[SampleMessage], masks: Masks) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
