@@ -45,6 +45,8 @@ class FindingView:
     """The doctor found it, but its text has the newest figures."""
     silenced: Decision | None = None
     """The silence or acknowledgement: it is shown in grey, after the others."""
+    explanation: str = ""
+    """Of a connection: the whole error, on several lines; safe to show."""
     diagnosed_seconds_ago: float | None = None
     """How old the doctor's statement is; None: its text has the newest figures."""
 

@@ -59,6 +59,8 @@ class FindingLines(Static):
         if view.silenced is not None:
             yield view.silenced.state, Text(plain(view.silenced.words))
         yield "since", Text(since_text(view, moment))
+        if view.explanation:
+            yield "error", Text(view.explanation)
         finding = view.finding
         if finding is None:
             return
