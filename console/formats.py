@@ -115,6 +115,11 @@ def rate(per_second: float) -> str:
     return f"{per_second:,.1f}"
 
 
+def row_rate(per_second: float) -> str:
+    """Rows a second: whole numbers from 10 on; never zero for a positive rate."""
+    return f"{per_second:,.0f}" if per_second >= 10 or not per_second else rate(per_second)
+
+
 def offset(at: datetime, zone: tzinfo | None) -> str:
     """A zone's offset from UTC at a moment: `UTC`, `+01:00`. None is the machine's own zone."""
     if zone is UTC or isinstance(at, FarTime):

@@ -26,6 +26,7 @@ _KEYS = {
     "left claims",
     "takes due",
     "overdue",
+    "errors",
     "requeued",
     "paused",
     "stays",
@@ -128,6 +129,7 @@ def design_of(
         left_claims=head.get("left claims", ""),
         takes_due=head.get("takes due", ""),
         overdue=head.get("overdue", ""),
+        errors_elsewhere=head.get("errors", ""),
         archives=archives,
         finished="is_finished" in defined
         or ("is_done" in defined and ("done_at" in defined or "done_at=" in head["roles"])),

@@ -207,6 +207,8 @@ class Design:
     """What of a library takes, or makes ready, a message that is due."""
     overdue: str = ""
     """What to do if it does not."""
+    errors_elsewhere: str = ""
+    """Where a library keeps its errors, if not in this table: their number is unknown."""
     archives: bool = False
     """Done messages are in a separate table, read by `archived` and `archived_messages`."""
     finished: bool = False

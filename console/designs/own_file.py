@@ -31,7 +31,7 @@ _KINDS = {
 _NEEDED = {"preset", "roles"}
 _KEYS = {
     *(*_NEEDED, "engine", "summary", "advice", "table", "schema", "columns", "beside", "queue"),
-    *("claims", "left claims", "requeued", "stays", "takes due", "overdue"),
+    *("claims", "left claims", "requeued", "stays", "takes due", "overdue", "errors"),
 }
 _NEEDED_ROLES = ("id", "status", "payload")
 _NEEDED_BY = {

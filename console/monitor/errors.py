@@ -88,11 +88,10 @@ def error_groups(database: Database, queue: Queue, *, masks: Masks = ()) -> Erro
 
 def _require_texts(queue: Queue) -> None:
     if "error" not in queue.states:
-        raise UsageError(
-            f"The queue {queue.name!r} keeps no errors.",
-            why=f"A pop of the design {queue.design.name} deletes its message: none can fail "
-            "later.",
-        )
+        of = queue.design
+        deleted = f"A pop of the design {of.name} deletes its message: none can fail later."
+        why = f"{of.errors_elsewhere}." if of.errors_elsewhere else deleted
+        raise UsageError(f"The queue {queue.name!r} keeps no errors.", why=why)
     check(queue, Filters(state="error"))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -42,24 +42,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EstimateRow:
-    """About how many rows of each state there are; None: no such state, or not known."""
-
+class RowOfQueue:
     schema: str
     queue: str
-    ready: float | None
-    scheduled: float | None
-    claimed: float | None
-    errors: float | None
-    done: float | None
+
+
+EstimateRow: type[RowOfQueue] = make_dataclass(
+    "EstimateRow", [(state, "float | None") for state in STATES], bases=(RowOfQueue,), frozen=True
+)
+"""About how many rows of each state there are; None: no such state, or not known."""
 
 
 @dataclass(frozen=True)
-class ArchivedRow:
+class ArchivedRow(RowOfQueue):
     """About how many done messages a table of their own has."""
 
-    schema: str
-    queue: str
     done: int | None
 
 

@@ -14,6 +14,7 @@ from console.figures import (
     BY_NAME,
     COUNTED,
     COUNTS,
+    ERRORS,
     FIGURES,
     GAP,
     HELD,
@@ -89,6 +90,9 @@ class QueueSnapshot(QueueFigures):
     subscribers: tuple[SubscriberSnapshot, ...] | None = None
     """Of a ring that has some; the queue's own gap is that of the slowest."""
 
+    elsewhere: tuple[str, ...] = ()
+    """Figures of which a library keeps the messages in another table, where nothing counts them."""
+
     filling: Filling | None = field(default=None, compare=False)
     """When the ring is full by its usual rates, if that says more than the present ones."""
 
@@ -131,7 +135,8 @@ class QueueSnapshot(QueueFigures):
         """A figure as text: `·` not applicable, `?` unknown, `≈` estimated."""
         value = getattr(self, name)
         if value is None:
-            return UNKNOWN if name in self.unknown else NOT_APPLICABLE
+            unknown = name in self.unknown or name in self.elsewhere
+            return UNKNOWN if unknown else NOT_APPLICABLE
         return BY_NAME[name].unit.text(value, estimated=name in self.estimated)
 
     @property
@@ -285,5 +290,6 @@ def _snapshot(
         pushed=None if rates is None else rates.pushed,
         popped=None if rates is None else rates.popped,
         latency=sample.latency,
+        elsewhere=(ERRORS.name,) if queue.design.errors_elsewhere else (),
         **shown,
     )

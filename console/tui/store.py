@@ -24,7 +24,7 @@ from console.tui.findings import (
     sort_key,
 )
 from console.tui.series import Series
-from console.tui.text import first_line, plain, whole_seconds
+from console.tui.text import describe_error, first_line, plain, whole_seconds
 from console.tui.views import (
     AllClear,
     ConnectionView,
@@ -283,6 +283,7 @@ class Store:
             production=one.traits.production or (reading is not None and reading.production),
             rights=rights if isinstance(rights, str) else rights(login),
             why=first_line(one.error.why or one.error.what) if one.error is not None else "",
+            explanation="" if one.error is None else describe_error(one.error),
             color=one.traits.color,
             group=one.traits.group,
             standby=None if reading is None else reading.standby,

@@ -52,6 +52,8 @@ class ConnectionView:
     rights: str = ""
     """What may be done on it, and who enforces that, as a text."""
     why: str = ""
+    explanation: str = ""
+    """Why it cannot be sampled, and what to do about it, on several lines; safe to show."""
     color: str = ""
     """Of the mark beside its name; empty: none."""
     group: str = ""
@@ -93,7 +95,14 @@ def connection_finding(name: str, view: ConnectionView) -> FindingView:
         words += f", again {_retry(view)}"
     summary = f"{words}: {view.why}" if view.why else words
     key = (name, "", "", CONNECTION, "")
-    return FindingView(key, view.level, summary, view.since_seconds, label=view.name)
+    return FindingView(
+        key,
+        view.level,
+        summary,
+        view.since_seconds,
+        label=view.name,
+        explanation=view.explanation,
+    )
 
 
 def _failing(view: ConnectionView) -> str:

@@ -55,6 +55,12 @@ class SampledConsumers:
     def connected(self) -> list[Consumer]:
         return [one for one in self.now.consumers if one.sessions != 0]
 
+    @property
+    def gone_with_claims(self) -> list[Consumer]:
+        """Those of the present list that have only claims left, and are not among the gone."""
+        names = {one.name for one in self.gone or ()}
+        return [one for one in self.now.consumers if one.sessions == 0 and one.name not in names]
+
 
 @dataclass(frozen=True)
 class Row:
@@ -163,8 +169,10 @@ def _summary(result: SampledConsumers, display: Display) -> list[Line]:  # noqa:
         text += f", {unknown} by locks only"
     if not connected:
         text = "No session seen yet (short calls: by chance)"
-    known = result.gone is not None
-    gone = f"{len(result.gone or ())} gone in the last day" if known else "gone: ? (not recorded)"
+    holding = len(result.gone_with_claims)
+    gone = f"{len(result.gone or ()) + holding} gone in the last day"
+    if result.gone is None:
+        gone = f"gone: {f'{holding} and ' if holding else ''}? (not recorded)"
     missing = result.now.missing.values()
     return [
         [(text, "strong"), (f"   {gone}", "quiet")],
@@ -196,10 +204,13 @@ def _text(result: SampledConsumers, display: Display) -> Iterator[str]:
         yield "No session was seen popping or pushing."
     yield from (f"? {why}" for why in labels.unknown_reasons(now.consumers))
     yield from (f"Not visible: {what}: {why}" for what, why in now.missing.items())
+    holding = len(result.gone_with_claims)
+    above = f"{holding} above, whose claims are left" if holding else ""
     if result.gone is None:
-        yield f"Gone: ? ({NOT_RECORDED})"
+        yield f"Gone: {above}{', and ' if above else ''}? ({NOT_RECORDED})"
         return
-    yield f"Gone in the last day: {len(result.gone)}"
+    total = len(result.gone) + holding
+    yield f"Gone in the last day: {total}{f', {above}' if above else ''}"
     for one in result.gone:
         seen = "" if one.last_seen is None else display.moment(one.last_seen)
         what = f"{labels.actions(one)}, last seen {seen}; {labels.client(one)}"

@@ -45,6 +45,8 @@ class FindingView:
     """The doctor found it, but its text has the newest figures."""
     silenced: Decision | None = None
     """The silence or acknowledgement: it is shown in grey, after the others."""
+    explanation: str = ""
+    """Of a connection: the whole error, on several lines; safe to show."""
     diagnosed_seconds_ago: float | None = None
     """How old the doctor's statement is; None: its text has the newest figures."""
 
@@ -123,7 +125,7 @@ def summary_style(view: FindingView) -> str:
     return "critical" if view.level is Severity.CRITICAL else ""
 
 
-def lasted(view: FindingView) -> str:
+def lasted_text(view: FindingView) -> str:
     if view.since_seconds is None:
         return ""
     return ("> " if view.at_least else "") + whole_seconds(view.since_seconds)
@@ -134,11 +136,11 @@ def _columns(_: Display) -> Sequence[Column[FindingView]]:
         Column("mark", "", lambda v: v.mark, lambda v: v.style, max_width=1),
         Column("level", "level", lambda v: v.level.word, lambda v: v.style, 7, 8,
                sort_key=lambda v: v.level),
-        Column("summary", "finding", lambda v: v.text, summary_style, 30, 1000),
-        Column("since", "for", lasted, "quiet", 5, 14, align_right=True,
+        Column("summary", "finding", lambda v: v.text, summary_style, 44, 1000),
+        Column("since", "for", lasted_text, "quiet", 5, 14, align_right=True,
                sort_key=lambda v: v.since_seconds),
         Column("code", "code", lambda v: v.code, "quiet", 8, 24),
-        Column("repair", "repair", lambda v: v.repair_text, "quiet", 12, 60),
+        Column("repair", "repair", lambda v: v.repair_text, "quiet", 24, 60),
     )  # fmt: skip
 
 
@@ -207,6 +209,6 @@ VIEW = View(
     detail=_detail,
     text=_text,
     json=_json,
-    drop_order=("level", "code", "repair"),
+    drop_order=("level", "code", "repair", "since"),
 )
 """The verb also repairs them."""

@@ -12,7 +12,7 @@ Examples:
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from console.formats import duration, numbered, plain
+from console.formats import duration, numbered, plain, row_rate
 from console.pipeline import launch
 from console.pipeline import runs as pipeline_runs
 from console.pipeline.runs import Run, RunList, RunOutcome
@@ -84,7 +84,7 @@ def _columns(display: Display) -> Sequence[Column[Run]]:
             sort_key=lambda run: run.bytes,
         ),
         Column(
-            "rate", "rows/s", lambda run: or_unknown(rate(run), "{:,.0f}".format, ""), "quiet",
+            "rate", "rows/s", lambda run: or_unknown(rate(run), row_rate, ""), "quiet",
             6, 10, align_right=True, sort_key=rate,
         ),
         Column(

@@ -15,6 +15,7 @@
 -- left claims: Laravel's workers take them retry_after (90 seconds unless set) after they were reserved
 -- requeued: as Laravel's own deleteAndRelease does it: available now under a new id, their attempts stay counted
 -- takes due: Laravel's workers pop available jobs of their queues
+-- errors: Laravel keeps what failed in failed_jobs, a table of its own, of which nothing is counted here
 -- overdue: start a worker for the queue (php artisan queue:work), or see what it logs
 -- stays: it was not reserved any more
 --

@@ -12,6 +12,7 @@
 -- left claims, requeued, paused, stays: what the library does with a dead worker's claims, what becomes of a message that is
 --   made ready, what a pause does, and why a chosen one may stay
 -- prunes: what of the library deletes finished jobs, and when: the definition prunable says which
+-- errors: where the library keeps its errors, if not in this table: then their number is unknown
 -- takes due, overdue: what of the library takes, or makes ready, a message that is due; what to do if it does not
 --
 -- Definitions: is_ready, is_scheduled, is_claimed, is_error, is_done (as far as they exist), other_state of a row in none;

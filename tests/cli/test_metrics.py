@@ -210,6 +210,19 @@ def test_consumers_are_counted_only_if_all_of_them_are_visible() -> None:
     assert {does for _, does in counted["between"]} == {"push"}, words
 
 
+def test_counted_messages_are_whole_numbers() -> None:
+    """Pops are half of the updates and deletes that the server counts."""
+    mail = snapshot_of({"schema": "public", "queue": "mail", "ready": 7}, "here")
+    reading = Reading("here", (replace(mail, pushed=12.0, popped=4.5),))
+    values = {
+        one.name: one.value
+        for family in families([ConnectionState(reading, 1.0)])
+        for one in family.samples
+        if one.name.endswith("_messages_total")
+    }
+    assert values == {"dbq_queue_pushed_messages_total": 12, "dbq_queue_popped_messages_total": 4}
+
+
 def test_a_lost_database_or_queue_keeps_none_of_its_last_figures() -> None:
     snapshot = snapshot_of({"schema": "public", "queue": "mail", "ready": 7}, "here")
     exported = []

@@ -191,6 +191,58 @@ def test_a_figure_can_be_added(copy: Copy, database_url: str, tmp_path: Path) ->
     assert copy.touched == ["console/figures.py"]
 
 
+NO_GOOD = """
+NO_GOOD = Code("errors_no_good", Severity.WARNING, "errors whose text says that they are no good")
+
+
+@dataclass(frozen=True)
+class _NoGood:
+    errors: int
+
+
+def _check_no_good(context: CheckContext) -> Iterator[Finding]:
+    if not context.can_query("errors that are no good", "no_good"):
+        return
+    (row,) = context.query(_NoGood, "no_good")
+    if row.errors:
+        texts = {"filter": "state=error"}
+        repair = VerbRepair(context.queue, "requeue", texts, "requeue them", unattended=True)
+        summary = f"{counted(row.errors, 'error')} are no good"
+        yield Finding(NO_GOOD, summary, evidence={"errors": row.errors}, repair=repair)
+
+
+ATTEMPT_CHECKS ="""
+NO_GOOD_SQL = """
+-- name: no_good
+-- one row: how many errors say that they are no good, up to 10,001
+SELECT count(*) AS errors FROM (
+    SELECT FROM "{schema}"."{table}" AS m
+    WHERE {is_error} AND m."{error}" LIKE '%good%' LIMIT 10001
+) AS bounded;
+
+-- name: far_times
+"""
+
+
+def test_a_finding_with_its_repair_can_be_added(copy: Copy, database_url: str) -> None:
+    """Among those of its subject. A new subject is a module and its line in `checks.py`, where the
+    order of the checks is decided: of what is equally severe, and who meets a lock first."""
+    copy.edit(
+        "console/doctor/messages.py",
+        ("\nATTEMPT_CHECKS =", NO_GOOD),
+        ("    (POISON,),\n", "    (POISON, NO_GOOD),\n"),
+        (
+            "    {_TOO_OFTEN: lambda context: context.for_each_view(_check_poison)},\n",
+            "    {\n        _TOO_OFTEN: lambda context: context.for_each_view(_check_poison),\n"
+            '        "errors that are no good": _check_no_good,\n    },\n',
+        ),
+        ("MarkAsErrors, incomplete_messages", "MarkAsErrors, VerbRepair, incomplete_messages"),
+    )
+    copy.edit(f"{QUERIES}/doctor.sql", ("\n-- name: far_times\n", NO_GOOD_SQL))
+    copy.use("use_no_good", database_url)
+    assert copy.touched == ["console/doctor/messages.py", f"{QUERIES}/doctor.sql"]
+
+
 COLUMN = """        _number(
             "error bytes", "quiet", 7, lambda m: or_unknown(m.error_bytes, count, NOT_APPLICABLE)
         ),

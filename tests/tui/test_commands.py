@@ -205,6 +205,9 @@ async def test_the_command_line_completes_shows_errors_and_has_a_history() -> No
         await console.pilot.pause()
         assert "Did you mean: mail" in console.picture
         line = console.app.screen.query_one(Input)
+        assert (line.value, line.cursor_position) == ("release mial", 12), "to be corrected"
+        await console.press("x")
+        assert "Did you mean: mail" not in console.picture
         line.value = "waits prod"
         await console.press("enter")
         assert opened_waits == ["prod"]

@@ -449,3 +449,21 @@ async def test_the_findings_of_a_queue_are_sorted_filtered_copied_and_exported(
         assert "1 marked" in console.picture
         await console.press("enter")
         assert console.is_at(FindingDialog)
+
+
+async def test_the_finding_of_a_refused_catalog_is_shown_in_full_with_what_to_do() -> None:
+    """Its line on the overview is cut at the screen's edge."""
+    error = RefusedError(
+        "The catalog of this database is newer than this console, and cannot be read by it.",
+        why="it was changed by version 4711.0 of the console, while this is version 1.0 of it",
+        next_step="Install that version: pipx upgrade dbq-console",
+    )
+    async with opened(size=(80, 24)) as console:
+        console.feed.fail(error)
+        await console.pilot.pause()
+        assert "this is version 1.0 of it" not in console.picture
+        await console.press("tab", "enter")
+        dialog(console)
+        shown = " ".join(line.strip(" │┃▏▕") for line in console.picture.splitlines())
+        for part in (error.what, error.why, error.next_step):
+            assert part in " ".join(shown.split()), part

@@ -20,6 +20,7 @@ from console.tui.tabs.slots import SlotsTab
 from console.tui.tabs.stuck import StuckTab
 from console.tui.tabs.tab import QueueTab
 from console.tui.tabs.waits import WaitsTab
+from console.tui.widgets.browser import Browser
 from console.views.audit import AuditRow
 from console.views.consumers import SampledConsumers
 from console.views.stuck import QueueHolders
@@ -107,6 +108,8 @@ async def test_each_key_of_a_tab_has_its_action(kind: type[QueueTab]) -> None:
         await console.until(lambda: console.is_at(QueueScreen))
         screen = console.on_top(QueueScreen)
         await console.until(lambda: isinstance(screen.tab, kind) and screen.tab.is_composed)
+        if issubclass(kind, Browser):
+            assert screen.active_bindings.keys() >= {"slash", "s", "S", "y", "E", "x", "asterisk"}
         for node, binding, _, _ in screen.active_bindings.values():
             namespace, _, action = binding.action.rpartition(".")
             name = action.partition("(")[0]

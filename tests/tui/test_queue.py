@@ -153,11 +153,16 @@ ABSENT = {
         "6": "The design fifo has no slots: only rings do.",
     },
     "claim": {"6": "The design claim has no slots: only rings do."},
+    "laravel": {
+        "3": "Laravel keeps what failed in failed_jobs, a table of its own",
+        "6": "The design laravel has no slots: only rings do.",
+    },
     "ring": {"3": "The design ring keeps no errors: that is up to its consumers."},
 }
 
 
 TITLES = {
+    "laravel": "3 Errs 4 Stuck 5 Waits 6 Slots 7 SQL 8 Audit 9 Hist 0 Cons",
     "fifo": "3 Errs 4 Stuck 5 Waits 6 Slots 7 SQL 8 Audit 9 Hist 0 Cons",
     "claim": "3 Errs 4 Stuck 5 Waits 6 Slots 7 SQL 8 Audit 9 Hist 0 Cons",
     "ring": "3 Errs 4 Stuck 5 Waits 6 Slots 7 SQL 8 Audit 9 Hist 0 Cons",

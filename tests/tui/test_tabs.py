@@ -202,6 +202,16 @@ async def test_consumers_are_listed_whether_present_or_gone_and_an_empty_list_sa
         await shown.show(SampledConsumers(Consumers(QUEUE, SEEN_AT, (NIGHT,)), ()))
         for words in ("night␛ shift", "last pop", "msg/s", "claims"):
             assert words in shown.picture
+        # Only its claims are left: the list shows it as gone, and so it counts.
+        left = replace(NIGHT, sessions=0)
+        for gone, words in (
+            ((), "1 gone in the last day"),
+            ((DEPARTED,), "2 gone in the last day"),
+            ((replace(NIGHT, program="worker"),), "1 gone in the last day"),
+            (None, "gone: 1 and ? (not recorded)"),
+        ):
+            await shown.show(SampledConsumers(Consumers(QUEUE, SEEN_AT, (left,)), gone))
+            assert words in shown.text_of("#consumers-head")
 
 
 async def test_stuck_errors_and_consumers_are_shown_on_a_server(

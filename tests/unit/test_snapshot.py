@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.catalog import Queue, installed_queue
-from console.designs import DESIGNS, Flow
+from console.designs import DESIGNS, LIBRARIES, Flow
 from console.figures import COUNTED
 from console.monitor.owners import Claim, Evidence, Holder
 from console.monitor.rates import Rates, RateWindow, StatusRow, _Total
@@ -40,6 +40,20 @@ RING = replace(NOTHING, next_push=1, next_pop=1, base=1, capacity=100)
 def queue(design: str, **options: str) -> Queue:
     definition = DESIGNS[design]
     return installed_queue("public", "q", definition, definition.complete_options(options))
+
+
+def test_errors_that_a_library_keeps_in_another_table_are_not_said_to_be_impossible() -> None:
+    jobs = installed_queue("public", "jobs", LIBRARIES["laravel"], {})
+    of = {
+        one.design.name: snapshot(QueueSample(one, NOTHING), "here")
+        for one in (queue("fifo"), jobs)
+    }
+    assert {name: seen.text_of("errors") for name, seen in of.items()} == {
+        "fifo": "·",
+        "laravel": "?",
+    }
+    assert {name: seen.text_of("done") for name, seen in of.items()} == dict.fromkeys(of, "·")
+    assert all("errors" not in seen.unknown for seen in of.values()), "check has no limit of it"
 
 
 def test_a_field_that_the_design_lacks_is_null_but_not_unknown() -> None:

@@ -1,17 +1,20 @@
 """Lists as values: their tables as text, what is typed to filter them, their values and JSON."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from console.errors import UsageError
+from console.monitor.consumers import Consumer, Consumers
 from console.pipeline.runs import Run, RunList
-from console.views import audit, get_view, runs, summaries
+from console.views import audit, consumers, get_view, runs, summaries
 from console.views.view import Column, Display, View, aligned, parse
 from tests.tui.test_audit import RUNNING
+from tests.tui.test_messages import QUEUE
+from tests.tui.test_tabs import NIGHT
 
 PRAGUE = ZoneInfo("Europe/Prague")
 WINTER = datetime(2026, 1, 15, 12, 0, tzinfo=UTC)
@@ -121,3 +124,20 @@ def test_a_time_in_a_file_has_its_year_and_zone() -> None:
     column = Display(UTC, SUMMER).time_column("at", "at", lambda at: at)
     assert column.exported(SUMMER) == SUMMER.isoformat()
     assert column.exported(None) == "?"
+
+
+@pytest.mark.parametrize(
+    ("gone", "last"),
+    [
+        ((), "Gone in the last day: 1, 1 above, whose claims are left"),
+        (None, "Gone: 1 above, whose claims are left, and ? (nothing was recorded of it"),
+    ],
+)
+def test_a_consumer_of_which_only_claims_are_left_counts_as_gone(
+    gone: tuple[Consumer, ...] | None, last: str
+) -> None:
+    seen = Consumers(QUEUE, SUMMER, (replace(NIGHT, sessions=0),))
+    sampled = consumers.SampledConsumers(seen, gone)
+    lines = [*consumers.VIEW.lines(sampled, Display(UTC, SUMMER))]
+    assert any("gone" in line and "shift" in line for line in lines)
+    assert lines[-1].startswith(last)

@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -81,7 +82,7 @@ def families(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
         counter = CounterMetricFamily(f"dbq_queue_{name}", help_text, labels=QUEUE, unit="messages")
         for queue in readable:
             if (value := getattr(queue, field)) is not None:
-                counter.add_metric(_labels(queue), value)
+                counter.add_metric(_labels(queue), math.floor(value))
         yield counter
     for kind, help_text in LATENCIES.items():
         yield _gauge(
@@ -127,7 +128,7 @@ def _of_subscribers(queues: Sequence[QueueSnapshot]) -> Iterator[Metric]:
     )
     for named, one in of:
         if one.popped is not None:
-            counter.add_metric(named, one.popped)
+            counter.add_metric(named, math.floor(one.popped))
     yield counter
 
 

@@ -14,7 +14,7 @@ from console.audit import Outcome, Subject
 from console.catalog import Queue
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError
-from console.formats import duration, numbered, plain
+from console.formats import duration, numbered, plain, row_rate
 from console.pipeline import PhaseProgress, delta, leases, no_progress
 from console.pipeline.archive import compare, delete, export, files
 from console.pipeline.archive import plan as planning
@@ -148,20 +148,25 @@ class ArchiveResult:
     """By phase, what this run moved; not what earlier runs had done."""
 
     @property
-    def rows_per_second(self) -> dict[str, float]:
+    def _speeds(self) -> dict[str, float]:
+        """Rows a second of each phase."""
         return {
-            phase: round(self.rows.get(phase, 0) / seconds, 1) if seconds else 0.0
+            phase: self.rows.get(phase, 0) / seconds if seconds else 0.0
             for phase, seconds in self.seconds.items()
         }
+
+    @property
+    def rows_per_second(self) -> dict[str, float]:
+        return {phase: round(speed, 1) for phase, speed in self._speeds.items()}
 
     def as_json(self) -> dict[str, Any]:
         seconds = {phase: round(value, 3) for phase, value in self.seconds.items()}
         return {**vars(self), "seconds": seconds, "rows_per_second": self.rows_per_second}
 
     def lines(self) -> list[str]:
-        speed = self.rows_per_second
+        speeds = self._speeds
         phases = ", ".join(
-            f"{phase} {duration(self.seconds[phase])} ({speed[phase]:,.0f} rows/s)"
+            f"{phase} {duration(self.seconds[phase])} ({row_rate(speeds[phase])} rows/s)"
             for phase in PHASES
             if phase in self.seconds
         )

@@ -7,7 +7,7 @@ from textual.binding import Binding, BindingType
 
 from console import formats
 from console.errors import ConsoleError
-from console.formats import numbered
+from console.formats import numbered, row_rate
 from console.pipeline import launch
 from console.pipeline import runs as pipeline_runs
 from console.pipeline.runs import Run, RunList, RunOutcome
@@ -75,7 +75,7 @@ def facts(context: Context, run: Run) -> dict[str, str]:
         "took": "" if seconds is None else formats.duration(seconds),
         "rows": run.moved,
         "size": size(run.bytes),
-        "rows/s": "" if speed is None else f"{speed:,.0f}",
+        "rows/s": "" if speed is None else row_rate(speed),
         "last message": last,
         "by": f"{run.user}@{run.host}, process {run.pid}",
         "command": launch.command_line(run.words),

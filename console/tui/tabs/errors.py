@@ -8,6 +8,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from console.designs import recorded
 from console.errors import ConsoleError
 from console.formats import ESTIMATE, count
 from console.monitor.errors import ErrorGroup, ErrorGroups, filters_of
@@ -63,6 +64,8 @@ class ErrorsTab(ListTab[ErrorGroups]):
         snapshot = view.snapshot
         if snapshot.problem or snapshot.errors is not None or "errors" in snapshot.unknown:
             return ""
+        if why := recorded(snapshot.design).errors_elsewhere:
+            return f"{why}."
         return f"The design {snapshot.design} keeps no errors: that is up to its consumers."
 
     def compose(self) -> ComposeResult:

@@ -26,7 +26,7 @@ from console.tui.text import (
 from console.tui.views import QueueView
 from console.tui.widgets.browser import LIST_KEYS, Browser
 from console.tui.widgets.keyed_table import PADDING, ColumnLayout, KeyedTable
-from console.views.doctor import VIEW, FindingView, by_key, lasted, summary_style
+from console.views.doctor import VIEW, FindingView, by_key, lasted_text, summary_style
 from console.views.view import Column, View
 
 
@@ -59,6 +59,8 @@ class FindingLines(Static):
         if view.silenced is not None:
             yield view.silenced.state, Text(plain(view.silenced.words))
         yield "since", Text(since_text(view, moment))
+        if view.explanation:
+            yield "error", Text(view.explanation)
         finding = view.finding
         if finding is None:
             return
@@ -109,7 +111,7 @@ def _queue(view: FindingView) -> str:
 _MARK = Column[FindingView]("mark", "", lambda v: v.mark, lambda v: v.style)
 _QUEUE = Column[FindingView]("queue", "", _queue)
 _SUMMARY = Column[FindingView]("summary", "", lambda v: v.text, summary_style)
-_SINCE = Column[FindingView]("since", "", lasted, "quiet", align_right=True)
+_SINCE = Column[FindingView]("since", "", lasted_text, "quiet", align_right=True)
 _REPAIR = Column[FindingView]("repair", "", lambda v: v.repair_text, "quiet")
 
 
