@@ -224,6 +224,7 @@ def test_the_palette_has_every_verb_of_the_queue_under_the_cursor() -> None:
     context, navigator = command_context(KEY)
     names = [name for name, _, _ in entries(context)]
     assert {"release mail", "requeue mail", "smoke mail", "queue prod/public.mail"} <= {*names}
+    assert {f"pipeline {one}" for one in ("rollup", "compact", "lake")} <= {*names}
     assert "resize mail" not in names
     assert len(names) == len(set(names))
     for _, _, line in entries(context):

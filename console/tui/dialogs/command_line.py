@@ -97,7 +97,9 @@ def entries(ctx: CommandContext) -> Iterator[Entry]:
     for command in COMMANDS:
         if command.in_palette:
             yield command.name, command.summary, command.name
-    yield "pipeline rollup", JOBS["rollup"].summary, "pipeline rollup"
+    for name, job in JOBS.items():
+        if name not in ABOUT_A_QUEUE:
+            yield f"pipeline {name}", job.summary, f"pipeline {name}"
     for key in ctx.keys:
         name = f"{key[0]}/{key[1]}.{key[2]}"
         yield f"queue {plain(name)}", "its screen", f"queue {commands.quoted(name)}"
