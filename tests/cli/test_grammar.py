@@ -158,7 +158,8 @@ def commands_of(document: Path) -> list[str]:
 
 
 def test_every_command_in_the_documents_can_be_called() -> None:
-    documents = [*ROOT.glob("*.md"), *ROOT.glob("[cqt]*/**/*.md")]
+    every = [*ROOT.glob("*.md"), *ROOT.glob("[cqt]*/**/*.md")]
+    documents = [one for one in every if "adding" not in one.parts]  # of what a copy has more
     assert len(documents) > 12
     found = [words for one in documents for line in commands_of(one) for words in calls_of(line)]
     assert len(found) > 80
