@@ -16,7 +16,7 @@ from console import sql
 from console.catalog import Queue
 from console.clock import utc
 from console.doctor.finding import Code, Finding
-from console.engines import Database, Session, lock_limit
+from console.engines import PRODUCTS, Database, Session, lock_limit
 from console.errors import BusyError, ConnectionFailedError, ConsoleError
 from console.monitor.limits import DEFAULTS, Thresholds
 from console.monitor.message import Masks
@@ -233,6 +233,7 @@ def first_few(texts: Sequence[str], most: int = 2, between: str = "; ") -> str:
     return between.join([*texts[:most], *([f"{rest} more"] if rest > 0 else [])])
 
 
+_DEFAULT_SCHEMAS = {product.default_schema for product in PRODUCTS.values()}
 _CONNECTION_OPTIONS: ContextVar[tuple[str, ...]] = ContextVar("connection options", default=())
 
 
@@ -248,7 +249,7 @@ def with_connection_options(*options: str) -> Iterator[None]:
 
 def command(queue: Queue, verb: str, *words: str) -> str:
     """Of a verb that needs a confirmation it prints the plan."""
-    schema = [] if queue.schema in {"public", "dbo"} else ["--schema", queue.schema]
+    schema = [] if queue.schema in _DEFAULT_SCHEMAS else ["--schema", queue.schema]
     options = [*schema, *_CONNECTION_OPTIONS.get()]
     # After "--" every word is an argument.
     parts = [*options, *words] if "--" in words else [*words, *options]

@@ -3,7 +3,7 @@
 from console.actions import adopt, install, maintain, relay, upgrade
 from console.audit import Outcome
 from console.designs import design
-from console.plan import Plan, Result, queue_plan, single_step
+from console.plan import Plan, Result, single_step
 from console.verbs.command import Params, admin
 from console.verbs.parameters import Parameter, WholeNumber, argument
 from console.verbs.verb import Target, Verb
@@ -52,14 +52,7 @@ def _plan_forget(target: Target, values: Params) -> Plan:
         f"forget {target.queue.label} (design {target.queue.design.name})",
         "  it leaves the catalog and this console; its table and messages stay unchanged",
     ]
-    return queue_plan(
-        target.database,
-        target.queue,
-        "forget",
-        lines,
-        single_step(_forget, target),
-        stoppable=False,
-    )
+    return target.planned("forget", lines, single_step(_forget, target), stoppable=False)
 
 
 def _forget(target: Target) -> Result:

@@ -11,7 +11,7 @@ from console.designs import Flow
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.formats import duration, moment, numbered
-from console.plan import Plan, Result, queue_plan, single_step
+from console.plan import Plan, Result, single_step
 from console.verbs.command import Params, admin
 from console.verbs.parameters import DURATION, Parameter, Placement
 from console.verbs.verb import Target, Verb
@@ -30,13 +30,8 @@ def _plan_protect(target: Target, values: Params) -> Plan:
         f"protect {target.queue.label}: purge, archive, uninstall and a smaller size are refused",
         "  by every console, until it is unprotected; callers and other verbs continue",
     ]
-    return queue_plan(
-        target.database,
-        target.queue,
-        "protect",
-        lines,
-        single_step(_protect, target, values["reason"] or ""),
-        stoppable=False,
+    return target.planned(
+        "protect", lines, single_step(_protect, target, values["reason"] or ""), stoppable=False
     )
 
 
@@ -53,9 +48,7 @@ def _plan_unprotect(target: Target, values: Params) -> Plan:
         f"unprotect {target.queue.label}: it can be purged, archived, made smaller, uninstalled"
     ]
     run = single_step(_unprotect, target)
-    return queue_plan(
-        target.database, target.queue, "unprotect", lines, run, requires_name=True, stoppable=False
-    )
+    return target.planned("unprotect", lines, run, requires_name=True, stoppable=False)
 
 
 def _unprotect(target: Target) -> Result:
@@ -98,9 +91,7 @@ def _plan_pause(target: Target, values: Params) -> Plan:
             f"  a pause that lasts longer than {duration(seconds)} is a finding, and continues"
         )
     run = single_step(_pause, target, values)
-    return queue_plan(
-        target.database, target.queue, "pause", lines, run, requires_name=True, stoppable=False
-    )
+    return target.planned("pause", lines, run, requires_name=True, stoppable=False)
 
 
 def _own_rule(target: Target) -> list[str]:
@@ -150,14 +141,7 @@ def _plan_resume(target: Target, values: Params) -> Plan:
     library = target.queue.design.library_name
     how = f"as {library} does it" if library else "by the code it had before"
     lines = [f"resume {target.queue.label}: its pops return messages again, {how}"]
-    return queue_plan(
-        target.database,
-        target.queue,
-        "resume",
-        lines,
-        single_step(_resume, target),
-        stoppable=False,
-    )
+    return target.planned("resume", lines, single_step(_resume, target), stoppable=False)
 
 
 def _resume(target: Target) -> Result:
@@ -188,7 +172,7 @@ def _plan_note(target: Target, values: Params) -> Plan:
     of = "every queue of the database" if values["all"] else target.queue.label
     lines = [f"note {values['text']!r}: a mark on the charts of {of}"]
     run = single_step(_note, target, values)
-    return queue_plan(target.database, target.queue, "note", lines, run, stoppable=False)
+    return target.planned("note", lines, run, stoppable=False)
 
 
 def _note(target: Target, values: Params) -> Result:

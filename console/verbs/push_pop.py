@@ -10,7 +10,7 @@ from console.audit import Ledger, Outcome
 from console.catalog import Queue
 from console.errors import ConsoleError, UsageError
 from console.formats import numbered
-from console.plan import Control, OnProgress, Plan, Progress, Result, queue_plan, single_step
+from console.plan import Control, OnProgress, Plan, Progress, Result, single_step
 from console.verbs.command import Params
 from console.verbs.parameters import SUBSCRIBER, WAIT, Parameter, Placement, WholeNumber, argument
 from console.verbs.verb import Target, Verb
@@ -31,7 +31,7 @@ def _plan_push(target: Target, values: Params) -> Plan:
         f"  its payload has {len(raw):,} bytes; consumers get it {when}",
     ]
     run = single_step(_push, target, payload, values["wait"], more)
-    return queue_plan(target.database, target.queue, "push", lines, run, count=1)
+    return target.planned("push", lines, run, count=1)
 
 
 def _push(target: Target, payload: push.Payload, wait: float, more: push.PushExtras) -> Result:
@@ -68,7 +68,7 @@ def _plan_pop(target: Target, values: Params) -> Plan:
         f"  their payloads are appended to {path}, one per line; {after[finish]}",
     ]
     run = partial(_pop, target, path, finish, values)
-    return queue_plan(target.database, target.queue, "pop", lines, run, count=count)
+    return target.planned("pop", lines, run, count=count)
 
 
 def finish_of(values: Params) -> pop.Finish:
@@ -167,7 +167,7 @@ def _plan_finish(how: pop.Finish, target: Target, values: Params) -> Plan:
         "  the consumer that popped them can no longer finish them",
     ]
     run = single_step(_finish, target, how, claims, values.get("error") or "")
-    return queue_plan(target.database, target.queue, how.value, lines, run, count=len(ids))
+    return target.planned(how.value, lines, run, count=len(ids))
 
 
 def _finish(target: Target, how: pop.Finish, claims: Sequence[pop.ClaimKey], error: str) -> Result:

@@ -10,7 +10,7 @@ import click
 from console.actions import subscribe as subscribing
 from console.audit import Outcome
 from console.formats import numbered
-from console.plan import FOR_CALLERS, Plan, Result, queue_plan, waiting_step
+from console.plan import FOR_CALLERS, Plan, Result, waiting_step
 from console.verbs.command import Params, admin
 from console.verbs.parameters import Parameter, argument
 from console.verbs.verb import Target, Verb
@@ -111,17 +111,7 @@ def _planned(
 ) -> Plan:
     run = waiting_step(FOR_CALLERS, do)
     data = {"queue": target.queue.name, "schema": target.queue.schema, **data}
-    return queue_plan(
-        target.database,
-        target.queue,
-        verb,
-        lines,
-        run,
-        requires_name=True,
-        stoppable=False,
-        data=data,
-        **more,
-    )
+    return target.planned(verb, lines, run, requires_name=True, stoppable=False, data=data, **more)
 
 
 _SUBSCRIBER = argument("subscriber", "Its name.")

@@ -24,7 +24,7 @@ from console.monitor import filters as filtering
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
 from console.monitor.scan_query import MessageSource
-from console.plan import Plan
+from console.plan import Control, OnProgress, Plan, Result, queue_plan
 from console.rights import Rights
 from console.verbs.command import Command, Params, operator
 from console.verbs.index import PROGRAM
@@ -65,6 +65,16 @@ class Target:
         doing = f"read the queue {queue.name!r}"
         with self.database.transaction(doing, read_only=True) as connection:
             return MessageSource.of(connection, queue)
+
+    def planned(
+        self,
+        verb: str,
+        lines: Sequence[str],
+        run: Callable[[Control, OnProgress], Result],
+        **more: Any,
+    ) -> Plan:
+        """The plan of a verb on its queue as a whole: see `queue_plan`."""
+        return queue_plan(self.database, self.queue, verb, lines, run, **more)
 
     def filters(self, values: Params) -> filtering.Filters:
         """From `--filter` and `--older`. UsageError."""

@@ -2,7 +2,7 @@
 
 from console import audit
 from console.audit import Outcome
-from console.plan import Plan, Result, queue_plan, single_step
+from console.plan import Plan, Result, single_step
 from console.verbs.command import Params
 from console.verbs.parameters import argument
 from console.verbs.verb import Target, Verb
@@ -16,7 +16,7 @@ def _plan(target: Target, values: Params) -> Plan:
         return Result(Outcome.DONE, (f"told {word}",), done=1, data={"word": word})
 
     lines, data = [f"tell {word}"], {"word": word}
-    plan = queue_plan(target.database, target.queue, "tell", lines, single_step(run), data=data)
+    plan = target.planned("tell", lines, single_step(run), data=data)
     return plan
 
 
