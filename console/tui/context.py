@@ -190,8 +190,8 @@ class Context:
     @property
     def why_no_database(self) -> str:
         """Why no action or query is possible for a connection without a database."""
-        what = "This console only shows samples" if self.replay is None else "This is a recording"
-        return f"{what}: nothing can be done from here."
+        only_samples = "This console only shows samples: nothing can be done from here."
+        return self.lacks.get("verbs", only_samples)
 
     def change_interval(self, step: int) -> None:
         """Sample less (1) or more (-1) often."""
