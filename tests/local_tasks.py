@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from console.pipeline import StageProgress, no_progress
-from console.pipeline.spark import Item, Work
+from console.features.lake.progress import StageProgress, no_progress
+from console.features.lake.spark import Item, Work
 
 
 class LocalTasks:

@@ -23,10 +23,16 @@ from console.actions.smoke_result import (
     number_of,
     payload_of,
 )
-from console.bench.call_log import DAMAGED, NO_HEAD, CallLog, Calls, Latency, codes_and_times, head
-from console.bench.load_blocking import consume, produce
-from console.bench.round_figures import KEPT_BY_EACH, judge
-from console.bench.worker_round import (
+from console.catalog import Queue, installed_queue
+from console.designs import Design, Order
+from console.designs.order import Pop
+from console.designs.order import judge as judge_pops
+from console.engines import Database
+from console.errors import ConnectionFailedError, ConsoleError, RefusedError
+from console.load.call_log import DAMAGED, NO_HEAD, CallLog, Calls, Latency, codes_and_times, head
+from console.load.load_blocking import consume, produce
+from console.load.round_figures import KEPT_BY_EACH, judge
+from console.load.worker_round import (
     ConnectionLostError,
     SharedCounters,
     Times,
@@ -34,12 +40,6 @@ from console.bench.worker_round import (
     WorkerTask,
     now_us,
 )
-from console.catalog import Queue, installed_queue
-from console.designs import Design, Order
-from console.designs.order import Pop
-from console.designs.order import judge as judge_pops
-from console.engines import Database
-from console.errors import ConnectionFailedError, ConsoleError, RefusedError
 from console.plan import Control
 
 PREFIX = "dbq_smoke_"

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from console.actions.push import Payload
-from console.bench.call_log import Latency
 from console.catalog import Queue
 from console.errors import ConsoleError
 from console.formats import numbered
+from console.load.call_log import Latency
 
 _MOST_DIGITS = 9
 _BAD = ("lost", "doubled", "damaged", "out_of_order", "unfinished")

@@ -13,13 +13,10 @@ from console.cli.command import NAME, OPTIONAL_NAME, as_command
 from console.cli.context import Call
 from console.cli.streams import narrate, signals_handled
 from console.verbs.command import Command
-from console.views import get_view
 from console.views.view import Display, Source, Subject, View
 
 
-def list_command(name: str) -> click.Command:
-    view = get_view(name)
-
+def list_command(view: View[Any, Any]) -> click.Command:
     def run(call: Call, name: str | None = None, **values: Any) -> None:
         source = Source(
             call.database,

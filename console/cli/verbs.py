@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from console.config import CommandLineValues
     from console.verbs.command import Command
 
-_PRINTED_BY = {"runs": "pipeline"}
-"""List -> the verb that prints it, where that is not the list's own."""
-
 
 class DeferredVerb(click.Command):
     """A verb in the list of verbs; `load` returns the command when it is parsed and run."""
@@ -87,7 +84,7 @@ def verbs() -> Iterator[DeferredVerb]:
         if name not in lines:
             yield DeferredVerb(name, f"{summary[:1].upper()}{summary[1:]}.", _planned)
     for name, line in summaries().items():
-        if name not in {*lines, *_PRINTED_BY}:
+        if name not in lines:
             yield DeferredVerb(name, line, _list)
 
 
@@ -120,8 +117,9 @@ def _planned(name: str) -> click.Command:
 
 def _list(name: str) -> click.Command:
     from console.cli.lists import list_command  # noqa: PLC0415
+    from console.views import get_view  # noqa: PLC0415
 
-    return list_command(name)
+    return list_command(get_view(name))
 
 
 _LOG = logging.getLogger(__name__)

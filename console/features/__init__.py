@@ -6,6 +6,7 @@ listed without importing them:
 - `commands/`: commands, as in `console/cli/commands`
 - `views/`: lists, as in `console/views`
 - `help/`: pages, as in `console/help`
+- `screens/`: its screens; `COMMANDS` are what can be typed after `:` to open them
 
 and in its `__init__.py` the value FEATURE, which imports nothing but this. The core imports no
 feature; a feature imports the core, and those features that its value names. One whose needs are
@@ -17,12 +18,26 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, resources
 from importlib.resources.abc import Traversable
+from typing import Any
 
 NAMES = (
+    "bench",
     "demo",
+    "lake",
     "metrics",
     "prove",
 )
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of the overview and of a queue's screen, which is a command after `:`."""
+
+    key: str
+    command: str
+    help: str
+    about_connection: bool = False
+    """Whether the command takes a connection."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +47,7 @@ class Feature:
     summary: str
     needs: tuple[str, ...] = ()
     """Other features that it imports."""
+    keys: tuple[Key, ...] = ()
 
 
 @cache
@@ -64,6 +80,19 @@ def files(kind: str) -> Iterator[Traversable]:
         folder = _folder(name) / kind
         if folder.is_dir() and not missing(name):
             yield from folder.iterdir()
+
+
+def modules(kind: str) -> Iterator[Any]:
+    """The packages of this kind, imported, of all that are not off."""
+    for name, package, _ in packages(kind):
+        if not missing(name):
+            yield import_module(package)
+
+
+def keys() -> tuple[Key, ...]:
+    """Those of all that are not off."""
+    known = features().items()
+    return tuple(key for name, feature in known if not missing(name) for key in feature.keys)
 
 
 def _folder(name: str) -> Traversable:

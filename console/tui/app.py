@@ -21,6 +21,7 @@ from textual.widgets import Input
 
 from console.config.file_reader import FILTERS, QUEUE_FILTERS
 from console.doctor.watcher import REST, Doctor, DoctorUpdate, Watcher
+from console.errors import ConsoleError
 from console.monitor.limits import Severity
 from console.monitor.sampler import Reading, WorkLimiter
 from console.tui.context import FEW_CONNECTIONS, Context, Feed, NewDiagnoses, NewReading, Setup
@@ -44,7 +45,7 @@ from console.views.doctor import FindingKey
 if TYPE_CHECKING:
     from textual.actions import ActionParseResult
 
-    from console.tui.commands import CommandContext, VisibleFilter
+    from console.tui.command import CommandContext, VisibleFilter
 
 
 CONTROL_CHAR_FILTER = ControlCharFilter()
@@ -346,7 +347,7 @@ class ConsoleApp(Navigator):
 
     def command_context(self, screen: Screen[object]) -> "CommandContext":
         """Where a command is typed: it applies to the queue under the cursor."""
-        from console.tui.commands import CommandContext  # noqa: PLC0415
+        from console.tui.command import CommandContext  # noqa: PLC0415
 
         key = getattr(screen, "key", None)
         if isinstance(screen, OverviewScreen):
@@ -359,7 +360,7 @@ class ConsoleApp(Navigator):
 
     def _visible_filter(self, screen: Screen[object]) -> "VisibleFilter | None":
         """Of the overview, or of the visible list of messages."""
-        from console.tui.commands import VisibleFilter  # noqa: PLC0415
+        from console.tui.command import VisibleFilter  # noqa: PLC0415
         from console.tui.tabs.messages import MessagesTab  # noqa: PLC0415
 
         if isinstance(screen, OverviewScreen):
@@ -380,6 +381,14 @@ class ConsoleApp(Navigator):
         from console.tui.dialogs.command_line import CommandLineDialog  # noqa: PLC0415
 
         self.push_screen(CommandLineDialog(self.command_context(self.screen)))
+
+    def run_command(self, line: str) -> None:
+        from console.tui import commands  # noqa: PLC0415  # so that the console starts at once
+
+        try:
+            commands.run(self.command_context(self.screen), line)
+        except ConsoleError as error:
+            self.notify(plain(str(error)), severity="error", markup=False)
 
     def choose_theme(self, name: str) -> None:
         self.theme = name

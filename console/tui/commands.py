@@ -4,27 +4,38 @@ A command opens a screen, or a form with its fields filled in. None changes data
 """
 
 import difflib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from console import features
 from console.config import file_writer
 from console.config.file_reader import FILTERS
 from console.designs import design
 from console.errors import UsageError
-from console.filters import MARK, Words, expand, line_of, words_of
+from console.filters import MARK, expand, words_of
 from console.monitor import filters as filtering
-from console.tui.context import Context
+from console.tui.command import (
+    Command,
+    CommandContext,
+    Handler,
+    form_command,
+    is_option,
+    names_of,
+    on_connection,
+    queue_and_rest,
+    queue_named,
+    refuse_more,
+    without_arguments,
+)
 from console.tui.findings import QueueKey
 from console.tui.navigation import Navigation
 from console.tui.text import plain
 from console.verbs import all_verbs
 from console.verbs import command as values
-from console.verbs import pipeline as jobs
 from console.verbs.decisions import NOTE
 from console.verbs.queues import ADOPT, INSTALL, SMOKE
-from console.verbs.trials import BENCH
-from console.verbs.verb import Verb, is_filter, texts_from_words
+from console.verbs.verb import Verb, texts_from_words
 from console.views import get_view, summaries
 from console.views.view import Subject
 
@@ -32,71 +43,6 @@ TABS = (
     *("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "audit", "history"),
     "consumers",
 )
-
-
-@dataclass(frozen=True)
-class VisibleFilter:
-    """The filter of what is on the screen, as the configuration stores it."""
-
-    kind: str
-    """FILTERS, for messages; or QUEUE_FILTERS, for the overview."""
-    line: str
-
-
-@dataclass(frozen=True)
-class CommandContext:
-    """Where a command is typed."""
-
-    context: Context
-    key: QueueKey | None = None
-    """The queue under the cursor."""
-    themes: tuple[str, ...] = ()
-    visible_filter: VisibleFilter | None = None
-    """The filter that could be saved."""
-
-    @property
-    def app(self) -> Navigation:
-        return self.context.navigator
-
-    @property
-    def connection(self) -> str:
-        """The default connection for new queues."""
-        if self.key is not None:
-            return self.key[0]
-        return next(iter(self.context.connections), "")
-
-    @property
-    def keys(self) -> list[QueueKey]:
-        return [view.key for view in self.context.store.queues(self.context.clock.monotonic())]
-
-    @property
-    def filters(self) -> Words:
-        """The saved filters of messages of the queue under the cursor, or of every queue."""
-        return self.context.saved.messages if self.key is None else self.context.filters(self.key)
-
-    def is_saved(self, word: str) -> bool:
-        """Whether it names a saved filter, and not a queue."""
-        return word.startswith(MARK) and not any(word in names_of(key) for key in self.keys)
-
-
-Handler = Callable[[CommandContext, list[str]], None]
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command. `completes`: what its arguments are, for completion."""
-
-    name: str
-    usage: str
-    summary: str
-    do: Handler
-    completes: str = ""
-    """queue, connection, theme; empty: nothing."""
-    aliases: tuple[str, ...] = ()
-    in_palette: bool = False
-    """Whether it works without arguments, wherever the cursor is."""
-    form: values.Command | None = None
-    """What its form is of."""
 
 
 def run(ctx: CommandContext, line: str) -> None:
@@ -122,81 +68,36 @@ def command_named(name: str) -> Command:
     )
 
 
-def queue_named(ctx: CommandContext, name: str) -> QueueKey:
-    """The queue of this name, schema.name or connection/schema.name. UsageError."""
-    keys = ctx.keys
-    matches = [key for key in keys if name in names_of(key)]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        names = ", ".join(plain("/".join((key[0], f"{key[1]}.{key[2]}"))) for key in matches[:5])
-        raise UsageError(f"{len(matches)} queues are named {plain(name)!r}.", next_step=f"{names}")
-    suggestions = difflib.get_close_matches(name, [key[2] for key in keys], n=3, cutoff=0.5)
-    raise UsageError(
-        f"There is no queue {plain(name)!r} here.",
-        next_step=f"Did you mean: {', '.join(map(plain, suggestions))}?" if suggestions else "",
-    )
-
-
-def names_of(key: QueueKey) -> tuple[str, ...]:
-    """All names of a queue, the shortest first."""
-    connection, schema, name = key
-    return (name, f"{schema}.{name}", f"{connection}/{name}", f"{connection}/{schema}.{name}")
-
-
-def quoted(word: str) -> str:
-    """The word as it has to be typed."""
-    return line_of([word])
-
-
-def _queue_and_rest(ctx: CommandContext, words: list[str]) -> tuple[QueueKey, list[str]]:
-    """The named queue, or the one under the cursor; and the other words."""
-    if words and not _is_option(words[0]) and not ctx.is_saved(words[0]):
-        return queue_named(ctx, words[0]), words[1:]
-    if ctx.key is None:
-        raise UsageError("Which queue?", next_step="Name it, or move the cursor to it.")
-    return ctx.key, words
-
-
-def _is_option(word: str) -> bool:
-    return word.startswith("--") or (not word.startswith(MARK) and is_filter(word))
-
-
-def _refuse_more(words: Sequence[str]) -> None:
-    if words:
-        raise UsageError(f"{plain(words[0])!r} is not understood here.")
-
-
 # Handlers.
 
 
 def _messages(ctx: CommandContext, words: list[str]) -> None:
-    key, rest = _queue_and_rest(ctx, words)
+    key, rest = queue_and_rest(ctx, words)
     ctx.app.open_messages(key, _filters(ctx, key, rest))
 
 
 def _queue(ctx: CommandContext, words: list[str]) -> None:
-    key, rest = _queue_and_rest(ctx, words)
+    key, rest = queue_and_rest(ctx, words)
     tab = rest[0] if rest else ""
     if tab and tab not in TABS:
         raise UsageError(
             f"A queue has no tab {plain(tab)!r}.", next_step=f"Tabs: {', '.join(TABS)}"
         )
-    _refuse_more(rest[1:])
+    refuse_more(rest[1:])
     ctx.app.open_queue(key, tab)
 
 
 def _tab(name: str) -> Handler:
     def do(ctx: CommandContext, words: list[str]) -> None:
-        key, rest = _queue_and_rest(ctx, words)
-        _refuse_more(rest)
+        key, rest = queue_and_rest(ctx, words)
+        refuse_more(rest)
         ctx.app.open_queue(key, name)
 
     return do
 
 
 def _actions(ctx: CommandContext, words: list[str]) -> None:
-    key, rest = _queue_and_rest(ctx, words)
+    key, rest = queue_and_rest(ctx, words)
     ctx.app.open_actions(key, _filters(ctx, key, rest))
 
 
@@ -209,8 +110,8 @@ def _filters(ctx: CommandContext, key: QueueKey, words: list[str]) -> list[str]:
 
 def _verb(verb: Verb) -> Handler:
     def do(ctx: CommandContext, words: list[str]) -> None:
-        first = 1 if verb.queue_last and words and not _is_option(words[0]) else 0
-        key, rest = _queue_and_rest(ctx, words[first:])
+        first = 1 if verb.queue_last and words and not is_option(words[0]) else 0
+        key, rest = queue_and_rest(ctx, words[first:])
         rest = [*words[:first], *rest]
         given = texts_from_words(verb, rest, ctx.context.filters(key))
         filters = words_of(given.pop("filter", ""))
@@ -223,7 +124,7 @@ def _note(ctx: CommandContext, words: list[str]) -> None:
     """On the named queue, else on all queues of the connection."""
     known = {name for key in ctx.keys for name in names_of(key)}
     named = [word for word in words if word in known][-1:]
-    key, _ = _queue_and_rest(ctx, named)
+    key, _ = queue_and_rest(ctx, named)
     given = texts_from_words(NOTE, [word for word in words if word not in named])
     if "text" in given and not named:
         given["all"] = "yes"
@@ -231,23 +132,8 @@ def _note(ctx: CommandContext, words: list[str]) -> None:
 
 
 def _smoke(ctx: CommandContext, words: list[str]) -> None:
-    key, rest = _queue_and_rest(ctx, words)
+    key, rest = queue_and_rest(ctx, words)
     ctx.app.open_smoke(key, **texts_from_words(SMOKE, rest))
-
-
-def _pipeline(ctx: CommandContext, words: list[str]) -> None:
-    name = words[0] if words else ""
-    job = jobs.BY_NAME.get(name)
-    if job is None:
-        known = ", ".join(jobs.BY_NAME)
-        raise UsageError(
-            f"There is no job {plain(name)!r}." if name else "Which job?",
-            next_step=f"There are: {known}.",
-        )
-    key, rest = None, words[1:]
-    if name in jobs.ABOUT_A_QUEUE:
-        key, rest = _queue_and_rest(ctx, rest)
-    ctx.app.open_pipeline(name, key, **texts_from_words(job, rest))
 
 
 def _audit(ctx: CommandContext, words: list[str]) -> None:
@@ -267,8 +153,8 @@ def _list(name: str) -> Handler:
         if words and words[0] in ctx.context.connections:
             key = (words[0], "", "")
         elif words or subject is Subject.QUEUE:
-            key, rest = _queue_and_rest(ctx, words)
-        _refuse_more(rest)
+            key, rest = queue_and_rest(ctx, words)
+        refuse_more(rest)
         ctx.app.open_list(name, key)
 
     return do
@@ -276,33 +162,6 @@ def _list(name: str) -> Handler:
 
 def _doctor(ctx: CommandContext, words: list[str]) -> None:
     ctx.app.examine(queue_named(ctx, words[0]) if words else None)
-
-
-def _on_connection(method_of: Callable[[Navigation], Callable[[str], None]]) -> Handler:
-    def do(ctx: CommandContext, words: list[str]) -> None:
-        name = _connection(ctx, words[:1])
-        _refuse_more(words[1:])
-        method_of(ctx.app)(name)
-
-    return do
-
-
-def _connection(ctx: CommandContext, words: list[str]) -> str:
-    """The named connection, or the one under the cursor."""
-    if not words:
-        return ctx.connection
-    if words[0] not in ctx.context.connections:
-        known = ", ".join(map(plain, ctx.context.connections)) or "none"
-        raise UsageError(
-            f"There is no connection {plain(words[0])!r}.", next_step=f"There are: {known}"
-        )
-    return words[0]
-
-
-def _bench(ctx: CommandContext, words: list[str]) -> None:
-    named = [word for word in words[:1] if not word.startswith("--")]
-    name = _connection(ctx, named)
-    ctx.app.open_bench(name, **texts_from_words(BENCH, words[len(named) :]))
 
 
 def _for_new_queue(
@@ -324,7 +183,7 @@ def _theme(ctx: CommandContext, words: list[str]) -> None:
     if not words or words[0] not in ctx.themes:
         raise UsageError("Which theme?", next_step=f"There are: {', '.join(ctx.themes)}")
     save = words[1:2] == ["--save"]
-    _refuse_more(words[2:] if save else words[1:])
+    refuse_more(words[2:] if save else words[1:])
     ctx.app.choose_theme(words[0])
     if save:
         path = _config_file(ctx)
@@ -344,7 +203,7 @@ def _config_file(ctx: CommandContext) -> Path:
 def _save(ctx: CommandContext, words: list[str]) -> None:
     if not words:
         raise UsageError("Under which name?", next_step="Example: :save late")
-    _refuse_more(words[1:])
+    refuse_more(words[1:])
     name, one, path = words[0].removeprefix(MARK), ctx.visible_filter, _config_file(ctx)
     if one is None:
         raise UsageError(
@@ -362,31 +221,11 @@ def _save(ctx: CommandContext, words: list[str]) -> None:
     ctx.app.notify_plain(f"Saved in {path}: {MARK}{name} after / {where}.")
 
 
-def _without_arguments(method_of: Callable[[Navigation], Callable[[], None]]) -> Handler:
-    def do(ctx: CommandContext, words: list[str]) -> None:
-        _refuse_more(words)
-        method_of(ctx.app)()
-
-    return do
-
-
-def _form(
-    of: values.Command,
-    usage: str,
-    do: Handler,
-    completes: str = "",
-    *,
-    in_palette: bool = False,
-) -> Command:
-    summary = f"the form: {of.summary}"
-    return Command(of.name, usage, summary, do, completes, in_palette=in_palette, form=of)
-
-
-_ELSEWHERE = {"messages", "errors", "waits", "runs", "audit", "doctor", "status", *TABS}
+_ELSEWHERE = {"messages", "errors", "waits", "audit", "doctor", "status", *TABS}
 """Lists with a screen or a tab of their own."""
 _OF_VERBS = (
-    _form(NOTE, "TEXT [QUEUE]", _note, "queue"),
-    _form(SMOKE, "[QUEUE] ...", _smoke, "queue"),
+    form_command(NOTE, "TEXT [QUEUE]", _note, "queue"),
+    form_command(SMOKE, "[QUEUE] ...", _smoke, "queue"),
     Command(
         "doctor", "[QUEUE]", "have the doctor examine it now", _doctor, "queue", in_palette=True
     ),
@@ -403,7 +242,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("history", "[QUEUE]", "its recorded past, and what happened", _tab("history"), "queue"),
     Command("actions", "[QUEUE] [FILTER...]", "what can be done with it", _actions, "queue"),
     *(
-        _form(
+        form_command(
             verb,
             "CODE [QUEUE] ..." if verb.queue_last else "[QUEUE] ...",
             _verb(verb),
@@ -415,45 +254,38 @@ COMMANDS: tuple[Command, ...] = (
     *_OF_VERBS,
     Command(
         "waits", "[CONNECTION]", "what the sessions wait for",
-        _on_connection(lambda app: app.open_waits), "connection", in_palette=True,
+        on_connection(lambda app: app.open_waits), "connection", in_palette=True,
     ),
-    Command(
-        "runs", "", "the runs of the pipeline", _without_arguments(lambda app: app.open_runs),
-        in_palette=True,
-    ),
-    Command(
-        "pipeline", "JOB [QUEUE] ...", f"the form: {', '.join(jobs.BY_NAME)}", _pipeline, "job"
-    ),
-    _form(BENCH, "[CONNECTION] ...", _bench, "connection", in_palette=True),
+    *(command for module in features.modules("screens") for command in module.COMMANDS),
     Command("audit", "[QUEUE | CONNECTION]", "who did what", _audit, "both", in_palette=True),
     *(
         Command(name, "[QUEUE | CONNECTION]", line[:1].lower() + line[1:-1], _list(name), "both")
         for name, line in summaries().items()
         if name not in _ELSEWHERE
     ),
-    _form(
+    form_command(
         INSTALL, "[CONNECTION] [DESIGN NAME] ...",
         _for_new_queue(INSTALL, lambda app: app.open_install), "connection", in_palette=True,
     ),
-    _form(
+    form_command(
         ADOPT, "[CONNECTION] [NAME] ...",
         _for_new_queue(ADOPT, lambda app: app.open_adopt), "connection", in_palette=True,
     ),
     Command(
         "connections", "", "their state; add a new one",
-        _without_arguments(lambda app: app.open_connections), in_palette=True,
+        without_arguments(lambda app: app.open_connections), in_palette=True,
     ),
     Command(
-        "running", "", "actions running here", _without_arguments(lambda app: app.open_running),
+        "running", "", "actions running here", without_arguments(lambda app: app.open_running),
         in_palette=True,
     ),
     Command("save", "NAME", "save the current filter, for / and --filter: @NAME", _save),
     Command("theme", "NAME [--save]", "change the colours, for now or for good", _theme, "theme"),
     Command(
-        "help", "", "the keys", _without_arguments(lambda app: app.action_help), in_palette=True,
+        "help", "", "the keys", without_arguments(lambda app: app.action_help), in_palette=True,
     ),
     Command(
-        "quit", "", "quit the console", _without_arguments(lambda app: app.exit), aliases=("q!",),
+        "quit", "", "quit the console", without_arguments(lambda app: app.exit), aliases=("q!",),
         in_palette=True,
     ),
 )  # fmt: skip

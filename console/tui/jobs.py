@@ -22,6 +22,7 @@ from console.tui.text import plain
 if TYPE_CHECKING:
     from textual.app import App
     from textual.dom import DOMNode
+    from textual.screen import Screen
 
 T = TypeVar("T")
 
@@ -137,6 +138,8 @@ class ActionRun:
     plan: Plan
     began_at: float
     """By the context's clock."""
+    screen_of: Callable[[ActionRun], Screen[None]]
+    """Makes a screen of it, to go back to."""
     control: Control = field(default_factory=Control)
     progress: Progress | None = None
     result: Result | None = None
@@ -198,10 +201,11 @@ class ActionRuns:
         plan: Plan,
         now: float,
         on_finished: Callable[[ActionRun], None],
+        screen_of: Callable[[ActionRun], Screen[None]],
     ) -> ActionRun:
         """Carry out the plan; `on_finished` is called in the event loop."""
         self._number += 1
-        running = ActionRun(self._number, key, verb, plan, now)
+        running = ActionRun(self._number, key, verb, plan, now, screen_of)
         self._all = [*self.all, running]
 
         def on_progress(progress: Progress) -> None:

@@ -6,13 +6,11 @@ Each is imported when it is first opened, so that the console starts at once.
 from collections.abc import Mapping, Sequence
 
 from textual.app import App
-from textual.screen import Screen
 
 from console.catalog import Queue
 from console.tui.context import Context
 from console.tui.dialogs.dialog import RunningDialog
 from console.tui.findings import QueueKey
-from console.tui.jobs import ActionRun
 from console.tui.text import plain
 from console.views.doctor import FindingView
 
@@ -121,30 +119,12 @@ class Navigator(App[None]):
         running = (
             self.context.action_runs.get(number) if number else runs[0] if len(runs) == 1 else None
         )
-        if running is not None and running.verb == "bench":
-            self.open_bench(running.key[0])
-        elif running is not None:
-            self.push_screen(self._screen_of_run(running))
+        if running is not None:
+            self.push_screen(running.screen_of(running))
         elif runs:
             self.push_screen(RunningDialog(self.context))
         else:
             self.notify("No action is running here.", timeout=3)
-
-    def _screen_of_run(self, running: ActionRun) -> Screen[None]:
-        """The screen of an action that is already running."""
-        from console.tui.screens.adopt import AdoptScreen  # noqa: PLC0415
-        from console.tui.screens.install import InstallScreen  # noqa: PLC0415
-        from console.tui.screens.planned import ActionScreen  # noqa: PLC0415
-        from console.tui.screens.smoke import SmokeScreen  # noqa: PLC0415
-
-        match running.verb:
-            case "install":
-                return InstallScreen(self.context, running=running)
-            case "adopt":
-                return AdoptScreen(self.context, running=running)
-            case "smoke":
-                return SmokeScreen(self.context, running.key, running=running)
-        return ActionScreen(self.context, running.key, running.verb, running=running)
 
     def open_audit(self, connection: str = "", key: QueueKey | None = None) -> None:
         """Who did what: everywhere, on a connection, to a queue."""
@@ -177,37 +157,6 @@ class Navigator(App[None]):
         from console.tui.screens.smoke import SmokeScreen  # noqa: PLC0415
 
         self.push_screen(SmokeScreen(self.context, key, options))
-
-    def open_runs(self, id_: str = "") -> None:
-        """The pipeline runs on this machine; `id_`: where the cursor starts."""
-        if not self.can("runs"):
-            return
-        from console.tui.screens.runs import RunsScreen  # noqa: PLC0415
-
-        if isinstance(self.screen, RunsScreen):
-            # Opened from the form of a rollup, for example: Escape must not lead through it twice.
-            self.pop_screen()
-        self.push_screen(RunsScreen(self.context, id_))
-
-    def open_pipeline(self, verb: str, key: QueueKey | None = None, **options: str) -> None:
-        """The form of a pipeline job."""
-        if not self.can("verbs", f"pipeline {verb}"):
-            return
-        from console.tui.screens.pipeline import PipelineScreen  # noqa: PLC0415
-
-        self.push_screen(PipelineScreen(self.context, verb, key, options))
-
-    def open_bench(self, connection: str, **options: str) -> None:
-        """A bench on a connection, or the one that is running."""
-        if not self.can("verbs"):
-            return
-        from console.tui.screens.bench import BenchScreen  # noqa: PLC0415
-
-        if isinstance(self.screen, BenchScreen):
-            # Escape must not lead through it twice.
-            self.pop_screen()
-        runs = [one for one in self.context.action_runs.all if one.verb == "bench"]
-        self.push_screen(BenchScreen(self.context, connection, options, runs[-1] if runs else None))
 
     def open_connections(self) -> None:
         from console.tui.screens.connections import ConnectionsScreen  # noqa: PLC0415

@@ -107,6 +107,22 @@ class FilterType(click.ParamType[str]):
         return word
 
 
+class LocationType(click.ParamType[str]):
+    """A folder or a URI."""
+
+    name = "location"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text, unchanged. UsageError."""
+        del param, ctx
+        if not str(value).strip():
+            raise UsageError(
+                "--lake is empty.", next_step="Leave it out for the default, or name one."
+            )
+        return str(value)
+
+
+LOCATION = LocationType()
 DURATION = TextType("duration", float, parse_duration)
 """`0s`, `500ms`, `5s`, `10m`; the value is in seconds."""
 MOMENT = TextType("moment", datetime, parse_moment)

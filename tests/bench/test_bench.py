@@ -11,9 +11,11 @@ import pytest
 
 from console.actions.install import install, uninstall
 from console.actions.push import push_many
-from console.bench import queues
-from console.bench.call_log import DAMAGED, NUMBERS, SMALLEST, filler, head
-from console.bench.candidate import (
+from console.catalog import Queue
+from console.designs import designs_on
+from console.engines import Database
+from console.features.bench import queues
+from console.features.bench.candidate import (
     PREFIX,
     Candidate,
     LeftRow,
@@ -21,11 +23,9 @@ from console.bench.candidate import (
     application_name,
     new_token,
 )
-from console.bench.round_figures import RoundFigures
-from console.bench.rounds import Bench, Entrant, Load, RoundProgress
-from console.catalog import Queue
-from console.designs import designs_on
-from console.engines import Database
+from console.features.bench.rounds import Bench, Entrant, Load, RoundProgress
+from console.load.call_log import DAMAGED, NUMBERS, SMALLEST, filler, head
+from console.load.round_figures import RoundFigures
 from tests.cli.calls import Console, call
 from tests.contract.variants import CORE, on
 from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
@@ -317,7 +317,7 @@ def test_cut_connections_leave_pushes_in_doubt_and_lose_nothing(database: Databa
 @pytest.mark.long
 def test_the_load_for_any_engine_runs(database: Database) -> None:
     """Threads and the engine's own driver; here on PostgreSQL, for which there is a server."""
-    blocking = "console.bench.load_blocking:"
+    blocking = "console.load.load_blocking:"
     one = one_round(database, lambda *_: None, driver=f"{blocking}run_queue")
     assert one.ok
     assert one.verdict is not None

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.bench.call_log import DAMAGED, NUMBERS, CallLog
-from console.bench.candidate import LeftRow
-from console.bench.round_figures import RoundVerdict, judge
 from console.designs import Order
+from console.features.bench.candidate import LeftRow
+from console.load.call_log import DAMAGED, NUMBERS, CallLog
+from console.load.round_figures import RoundVerdict, judge
 
 Popped = list[tuple[int, list[int]]]
 """(consumer, codes) of each pop."""

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.bench.call_log import (
+from console.features.bench.candidate import Candidate
+from console.features.bench.results import CandidateResult, comparisons
+from console.load.call_log import (
     DAMAGED,
     HEAD,
     NUMBERS,
@@ -19,10 +21,8 @@ from console.bench.call_log import (
     filler,
     head,
 )
-from console.bench.candidate import Candidate
-from console.bench.results import CandidateResult, comparisons
-from console.bench.round_figures import RoundFigures, measured
-from console.bench.worker_round import Times
+from console.load.round_figures import RoundFigures, measured
+from console.load.worker_round import Times
 
 TIMES = Times(produce=0, consume=100, measure=1_000_000, stop=3_000_000)
 POINTS = 4

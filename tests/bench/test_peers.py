@@ -10,13 +10,19 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from console.bench import peers
-from console.bench.candidate import PREFIX, Candidate, QueueProvider, ScratchQueue, new_token
-from console.bench.peers import is_lost, url_in_schema
-from console.bench.round_figures import RoundFigures
-from console.bench.rounds import Bench, Entrant, Load
 from console.engines import Database
 from console.engines.embedded import EmbeddedServer
+from console.features.bench import peers
+from console.features.bench.candidate import (
+    PREFIX,
+    Candidate,
+    QueueProvider,
+    ScratchQueue,
+    new_token,
+)
+from console.features.bench.peers import is_lost, url_in_schema
+from console.features.bench.rounds import Bench, Entrant, Load
+from console.load.round_figures import RoundFigures
 from tests.bench.test_bench import SMALL, bench_json, nothing_left
 from tests.cli.calls import Console
 from tests.contract import pgmq_library

@@ -22,6 +22,9 @@ import pytest
 from console import clock, forecast_files, rollup_files
 from console.designs import Flow
 from console.engines import open_database
+from console.features.lake.lake import Lake
+from console.features.lake.rollup import forecast
+from console.features.lake.rollup.table import RollupTable
 from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.latency import Latency, Percentiles
 from console.monitor.rates import RateWindow, StatusRow
@@ -36,9 +39,6 @@ from console.monitor.recording.segments import (
     RecordKind,
     TimeRange,
 )
-from console.pipeline.lake import Lake
-from console.pipeline.rollup import forecast
-from console.pipeline.rollup.table import RollupTable
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
 from tests.local_tasks import LocalTasks

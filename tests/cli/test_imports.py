@@ -23,7 +23,7 @@ HEAVY = {
     *(
         "console.tui",
         "console.features.demo.running",
-        "console.pipeline.spark",
+        "console.features.lake.spark",
         "console.doctor.diagnose",
     ),
 }

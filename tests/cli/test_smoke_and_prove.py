@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from console.actions.smoke import smoke_design
-from console.bench import worker_round
-from console.bench.worker_round import WorkerRound
 from console.designs import DESIGNS
 from console.engines import open_database
 from console.features.prove import run
 from console.features.prove.run import NOT_TRIED
 from console.features.prove.trial import Line, Outcome
+from console.load import worker_round
+from console.load.worker_round import WorkerRound
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
 from tests.servers import PATIENCE_SECONDS, connect, value, wait_until

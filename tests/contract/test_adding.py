@@ -267,7 +267,7 @@ def test_a_column_of_messages_can_be_added(copy: Copy, database_url: str, tmp_pa
     )
     last = '        pa.field("more", pa.string()),\n'
     copy.edit(
-        "console/pipeline/archive/files.py",
+        "console/features/lake/archive/files.py",
         (last, f'{last}        pa.field("error_bytes", pa.int64()),\n'),
     )
     copy.edit(

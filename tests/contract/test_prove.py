@@ -17,12 +17,12 @@ from sqlalchemy import text
 
 from console import audit, catalog, sql
 from console.actions.install import install, remove, scratch_queue
-from console.bench.candidate import PROOF_PREFIX
 from console.catalog import Queue
 from console.designs import DESIGNS
 from console.doctor.finding import Diagnosis
 from console.engines import Database, open_database
 from console.errors import ConsoleError, UsageError
+from console.features.bench.candidate import PROOF_PREFIX
 from console.features.prove import run, trial
 from console.features.prove.run import (
     INSTALLS,

@@ -20,10 +20,10 @@ from psycopg.sql import SQL, Identifier
 from console import audit, catalog
 from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError
-from console.pipeline import replay as replaying
-from console.pipeline import spark
-from console.pipeline.spark import Tasks
-from console.pipeline.table import QueueArchive
+from console.features.lake import replay as replaying
+from console.features.lake import spark
+from console.features.lake.spark import Tasks
+from console.features.lake.table import QueueArchive
 from console.rights import Rights
 from tests.cli.calls import Answer, Console
 from tests.cli.verbs import verbs

@@ -25,8 +25,8 @@ from typing import Any
 import psycopg
 
 from console.engines.embedded import EmbeddedServer
-from console.pipeline.archive.files import pq
-from console.pipeline.lake import DATA, Lake
+from console.features.lake.archive.files import pq
+from console.features.lake.lake import DATA, Lake
 from tests.faults import campaign_balance
 from tests.faults.campaign_balance import DOOMED, Locations, Result
 from tests.faults.campaign_calls import Call, Order, Watch

@@ -11,8 +11,8 @@ from console.actions.install import install
 from console.catalog import Queue, installed_queue
 from console.designs import design
 from console.engines import open_database
-from console.pipeline.lake import Lake
-from console.pipeline.table import MessagesTable
+from console.features.lake.lake import Lake
+from console.features.lake.table import MessagesTable
 from tests.faults.queue_client import Ledger, is_intact
 
 DOOMED = "doomed"

@@ -13,12 +13,12 @@ from console.catalog import installed_queue
 from console.designs import design
 from console.engines import Timeouts, open_database
 from console.errors import ConnectionFailedError
-from console.pipeline.lake import Lake
+from console.features.lake.lake import Lake
 from tests.contract.client import Client
 
 pytest.importorskip("pyarrow", reason="needs the pipeline: pip install 'dbq-console[pipeline]'")
 
-from console.pipeline.archive import job
+from console.features.lake.archive import job
 from tests.faults.connection_faults import Cutter
 from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import NO_RETENTION, all_payloads, payloads

@@ -16,14 +16,14 @@ from console.actions.message_action import MessageAction
 from console.audit import EntryFilter as Entries
 from console.audit import entries
 from console.engines import Database
+from console.features.lake.archive import job
+from console.features.lake.archive.files import pq
+from console.features.lake.archive.plan import ArchiveRequest
+from console.features.lake.lake import Lake
+from console.features.lake.spark import Item, Work
+from console.features.lake.table import MessagesTable
 from console.monitor.filters import parse
 from console.monitor.scan_query import MessageSource
-from console.pipeline.archive import job
-from console.pipeline.archive.files import pq
-from console.pipeline.archive.plan import ArchiveRequest
-from console.pipeline.lake import Lake
-from console.pipeline.spark import Item, Work
-from console.pipeline.table import MessagesTable
 from tests.contract.client import Client
 from tests.local_tasks import LocalTasks
 

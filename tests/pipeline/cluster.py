@@ -15,7 +15,7 @@ from unittest import mock
 import psutil
 
 from console.cli import __main__ as command_line
-from console.pipeline import java
+from console.features.lake import java
 from tests.servers import wait_until
 
 _EXECUTOR = "CoarseGrainedExecutorBackend"

@@ -17,7 +17,7 @@ from console.actions.install import install
 from console.catalog import installed_queue
 from console.designs import design
 from console.engines import Database
-from console.pipeline.lake import Lake
+from console.features.lake.lake import Lake
 from tests.contract.client import Client
 from tests.pipeline.archive_tools import push_and_pop
 
@@ -46,7 +46,7 @@ def java_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def spark(java_folder: Path) -> Iterator["SparkSession"]:
     pytest.importorskip("pyspark", reason="needs Spark: pip install 'dbq-console[pipeline]'")
-    from console.pipeline.spark import session  # noqa: PLC0415
+    from console.features.lake.spark import session  # noqa: PLC0415
 
     with session("tests", "local[2,4]", FAST) as started:
         yield started

@@ -19,10 +19,10 @@ from typing import Any
 
 from console import catalog
 from console.engines import open_database
-from console.pipeline.archive import copy, job, prune
-from console.pipeline.archive.plan import ArchiveRequest
-from console.pipeline.lake import Lake
-from console.pipeline.spark import SparkTasks, Tasks, session
+from console.features.lake.archive import copy, job, prune
+from console.features.lake.archive.plan import ArchiveRequest
+from console.features.lake.lake import Lake
+from console.features.lake.spark import SparkTasks, Tasks, session
 from tests.local_tasks import LocalTasks
 
 SIZES = job.Sizes(plan=200, part=40, batch=7)
@@ -77,7 +77,7 @@ class StepCounter:
 
 
 def roll_up(folder: str, lake: Lake, counter: StepCounter) -> None:
-    from console.pipeline.rollup import job as rollup  # noqa: PLC0415
+    from console.features.lake.rollup import job as rollup  # noqa: PLC0415
     from tests.pipeline.conftest import FAST  # noqa: PLC0415
 
     @contextmanager

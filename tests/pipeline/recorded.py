@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from console import rollup_files
+from console.features.lake.lake import Lake
+from console.features.lake.rollup.table import RollupTable, file_of, read
 from console.monitor.recording import segments
 from console.monitor.recording.segments import SAMPLES, RecordKind
-from console.pipeline.lake import Lake
-from console.pipeline.rollup.table import RollupTable, file_of, read
 
 BEGIN = datetime(2026, 3, 28, tzinfo=UTC)
 SEGMENT_SECONDS = 300

@@ -34,13 +34,13 @@ from console.catalog import Queue, installed_queue
 from console.designs import Order, design
 from console.engines import Database, Timeouts, open_database
 from console.engines.embedded import EmbeddedServer
-from console.pipeline import spark as spark_jobs
-from console.pipeline.archive import export, files, job
-from console.pipeline.archive.files import Writer, pq
-from console.pipeline.archive.plan import ArchiveRequest
-from console.pipeline.lake import Lake
-from console.pipeline.rollup import job as rollups
-from console.pipeline.spark import Item, Tasks, tasks
+from console.features.lake import spark as spark_jobs
+from console.features.lake.archive import export, files, job
+from console.features.lake.archive.files import Writer, pq
+from console.features.lake.archive.plan import ArchiveRequest
+from console.features.lake.lake import Lake
+from console.features.lake.rollup import job as rollups
+from console.features.lake.spark import Item, Tasks, tasks
 from tests.local_tasks import LocalTasks
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.recorded import BEGIN, all_rows, fill
@@ -334,7 +334,7 @@ def verify(messages: int = 5_000_000) -> None:
         }
         pq.write_table(pa.table(pops), root / "pop.parquet")
         expected = {"lost": 10, "doubled": len(twice)}
-        from console.pipeline import verify as verifying  # noqa: PLC0415
+        from console.features.lake import verify as verifying  # noqa: PLC0415
 
         with spark_jobs.session("speed", "local[2]", OF_TABLES) as spark:
             spark.range(10).count()

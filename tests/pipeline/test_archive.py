@@ -10,9 +10,9 @@ import pytest
 from console.actions.archive import Archive, Purge
 from console.actions.restore import Restore
 from console.engines import open_database
-from console.pipeline.archive import files, job
-from console.pipeline.archive.plan import ArchiveRequest
-from console.pipeline.lake import Lake
+from console.features.lake.archive import files, job
+from console.features.lake.archive.plan import ArchiveRequest
+from console.features.lake.lake import Lake
 from tests.contract.client import Client
 from tests.pipeline.archive_tools import (
     NO_RETENTION,

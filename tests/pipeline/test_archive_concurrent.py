@@ -17,13 +17,13 @@ from console.actions import message_action
 from console.actions.restore import RESERVED, Restore
 from console.engines import Timeouts, open_database
 from console.errors import BusyError, RefusedError
+from console.features.lake import leases
+from console.features.lake.archive import export, files, job
+from console.features.lake.archive import plan as planning
+from console.features.lake.lake import DamagedError, Lake
+from console.features.lake.spark import Item, Work
 from console.monitor.filters import parse
 from console.monitor.scan_query import MessageSource
-from console.pipeline import leases
-from console.pipeline.archive import export, files, job
-from console.pipeline.archive import plan as planning
-from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.spark import Item, Work
 from tests.contract.client import Client, call_pop
 from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import (

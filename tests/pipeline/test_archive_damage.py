@@ -25,12 +25,12 @@ from deltalake import DeltaTable, Schema
 
 from console.engines import open_database
 from console.errors import ConsoleError, RefusedError
-from console.pipeline import lake as lakes
-from console.pipeline.archive import files, job
-from console.pipeline.archive.files import SCHEMA
-from console.pipeline.archive.plan import ArchiveRequest
-from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.table import PARTITIONS, MessagesTable
+from console.features.lake import lake as lakes
+from console.features.lake.archive import files, job
+from console.features.lake.archive.files import SCHEMA
+from console.features.lake.archive.plan import ArchiveRequest
+from console.features.lake.lake import DamagedError, Lake
+from console.features.lake.table import PARTITIONS, MessagesTable
 from tests.contract.client import Client
 from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import (

@@ -16,7 +16,7 @@ import pytest
 from console.actions.archive import Archive, Purge
 from console.actions.restore import Restore
 from console.errors import BusyError, RefusedError
-from console.pipeline.lake import Lake
+from console.features.lake.lake import Lake
 from tests.cli.calls import Answer
 from tests.contract.client import Client
 from tests.contract.messages import message

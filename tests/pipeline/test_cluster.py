@@ -11,8 +11,8 @@ import psutil
 import pytest
 from sqlalchemy import make_url
 
+from console.features.lake.lake import Lake
 from console.monitor.recording.segments import SAMPLES
-from console.pipeline.lake import Lake
 from tests.contract.client import Client
 from tests.pipeline.archive_tools import all_payloads, execute_sql, payloads
 from tests.pipeline.cluster import BUCKET, SECRET, Cluster, object_store, s3_environment
@@ -268,7 +268,7 @@ def test_rollup_verify_and_replay_on_a_cluster(
 
 _ALONE = """
 import sys
-from console.pipeline import spark
+from console.features.lake import spark
 spark._NO_EXECUTOR_SECONDS = 5.0
 from console.errors import ConsoleError
 try:

@@ -18,14 +18,14 @@ from console import catalog
 from console.designs import LIBRARIES
 from console.engines import PRODUCTS, Database, open_database
 from console.errors import RefusedError
-from console.pipeline import spark
-from console.pipeline.archive import copy, finished, prune
-from console.pipeline.archive import files as archive_files
-from console.pipeline.filters import parse_filters
-from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.maintenance import compact, erase, removal
-from console.pipeline.maintenance.contents import contents
-from console.pipeline.table import MessagesTable
+from console.features.lake import spark
+from console.features.lake.archive import copy, finished, prune
+from console.features.lake.archive import files as archive_files
+from console.features.lake.filters import parse_filters
+from console.features.lake.lake import DamagedError, Lake
+from console.features.lake.maintenance import compact, erase, removal
+from console.features.lake.maintenance.contents import contents
+from console.features.lake.table import MessagesTable
 from tests.cli.calls import Console
 from tests.cli.own_presets import PRESET, TABLE, User
 from tests.contract.finished_jobs import FINISHED_JOBS, PRUNED, FinishedJob

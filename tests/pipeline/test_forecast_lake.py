@@ -14,13 +14,13 @@ import pytest
 
 from console import forecast_files
 from console.doctor.traffic import seen_in_hour
+from console.features.lake.lake import Lake
+from console.features.lake.rollup import forecast as forecast_job
+from console.features.lake.rollup import job
+from console.features.lake.rollup.table import ForecastTable, RollupTable
+from console.features.lake.spark import Tasks
 from console.monitor.recording import forecast as reader
 from console.monitor.recording.segments import SAMPLES
-from console.pipeline.lake import Lake
-from console.pipeline.rollup import forecast as forecast_job
-from console.pipeline.rollup import job
-from console.pipeline.rollup.table import ForecastTable, RollupTable
-from console.pipeline.spark import Tasks
 from tests.cli.calls import call
 from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
@@ -221,7 +221,7 @@ def test_history_says_why_there_is_no_forecast(tmp_path: Path) -> None:
 
 
 def test_the_zone_is_the_option_or_else_the_connections() -> None:
-    from console.cli.pipeline import _zones  # noqa: PLC0415
+    from console.features.lake.cli.jobs import _zones  # noqa: PLC0415
 
     prague = SimpleNamespace(label="prod", display_zone=forecast_files.zone_named("Europe/Prague"))
     configured = SimpleNamespace(profiles=lambda _: [prague])

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from console.errors import ConsoleError, RefusedError, UsageError
-from console.pipeline import runs
-from console.pipeline.archive import files
-from console.pipeline.archive.files import pq
-from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.table import MessagesTable, find_archive
+from console.features.lake import runs
+from console.features.lake.archive import files
+from console.features.lake.archive.files import pq
+from console.features.lake.lake import DamagedError, Lake
+from console.features.lake.table import MessagesTable, find_archive
 from tests.hostile import texts
 
 

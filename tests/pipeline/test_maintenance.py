@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from console.audit import EntryFilter, entries
 from console.engines import open_database
 from console.errors import RefusedError
-from console.pipeline import delta
-from console.pipeline import spark as sessions
-from console.pipeline.archive.files import SCHEMA, pq
-from console.pipeline.filters import matches, parse_filters
-from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.maintenance import compact, erase, removal
-from console.pipeline.maintenance import expire as expiring
-from console.pipeline.runs import read as runs_in
-from console.pipeline.table import MessagesTable
+from console.features.lake import delta
+from console.features.lake import spark as sessions
+from console.features.lake.archive.files import SCHEMA, pq
+from console.features.lake.filters import matches, parse_filters
+from console.features.lake.lake import DamagedError, Lake
+from console.features.lake.maintenance import compact, erase, removal
+from console.features.lake.maintenance import expire as expiring
+from console.features.lake.runs import read as runs_in
+from console.features.lake.table import MessagesTable
 from tests.cli.calls import call
 from tests.contract.client import Client
 from tests.local_tasks import LocalTasks

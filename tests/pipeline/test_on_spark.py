@@ -19,13 +19,13 @@ import pytest
 
 from console.designs import Order
 from console.errors import BusyError, ConsoleError, RefusedError
-from console.pipeline import replay as replaying
-from console.pipeline import spark as sessions
-from console.pipeline.archive import files, job
-from console.pipeline.filters import parse_filters
-from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.spark import Item, SparkTasks
-from console.pipeline.table import QueueArchive
+from console.features.lake import replay as replaying
+from console.features.lake import spark as sessions
+from console.features.lake.archive import files, job
+from console.features.lake.filters import parse_filters
+from console.features.lake.lake import DamagedError, Lake
+from console.features.lake.spark import Item, SparkTasks
+from console.features.lake.table import QueueArchive
 from tests.cli.calls import call
 from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
@@ -40,7 +40,7 @@ from tests.pipeline.test_rollups import check_late_segments
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from console.pipeline.verify import VerifyResult
+    from console.features.lake.verify import VerifyResult
 
 pytestmark = [
     pytest.mark.long,
@@ -258,7 +258,7 @@ def verified(
     order: Order,
     **how: Any,
 ) -> "VerifyResult":
-    from console.pipeline import verify as verifying  # noqa: PLC0415
+    from console.features.lake import verify as verifying  # noqa: PLC0415
 
     formats = how.pop("formats", ("push.parquet", "pop.parquet"))
     read = [
@@ -300,7 +300,7 @@ def test_a_clean_log_has_no_fault_in_any_order(
 
 
 def test_the_archive_is_a_log_of_pops(spark: "SparkSession", tmp_path: Path) -> None:
-    from console.pipeline import verify as verifying  # noqa: PLC0415
+    from console.features.lake import verify as verifying  # noqa: PLC0415
 
     blank = {"payload": "", "state": "done", "attempts": 0, "reason": "pop"}
     archived: list[Row] = [
@@ -330,7 +330,7 @@ def test_copies_of_a_librarys_jobs_are_not_replayed(
 
 
 def test_the_filters_of_a_replay_select_archived_messages(spark: "SparkSession") -> None:
-    from console.pipeline import frames as selection  # noqa: PLC0415
+    from console.features.lake import frames as selection  # noqa: PLC0415
 
     blank: Row = {
         "kind": "text",
@@ -426,7 +426,7 @@ def test_a_log_that_spark_cannot_read_is_reported_as_a_file(
 def test_the_functions_of_verify_are_of_dataframes(spark: "SparkSession") -> None:
     from pyspark.testing import assertDataFrameEqual  # noqa: PLC0415  # the extra's
 
-    from console.pipeline import verify as verifying  # noqa: PLC0415
+    from console.features.lake import verify as verifying  # noqa: PLC0415
 
     pushes = spark.createDataFrame([("a", 1, "x"), ("b", 2, "y")], "id string, n int, c string")
     times = ("timestamp(null) at", "timestamp(null) due_at", "c checksum")

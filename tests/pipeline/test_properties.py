@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from console.designs import Order, order
-from console.pipeline import table
-from console.pipeline.archive import export, files
-from console.pipeline.archive.digests import ColumnDigests
-from console.pipeline.verify import Front, before
+from console.features.lake import table
+from console.features.lake.archive import export, files
+from console.features.lake.archive.digests import ColumnDigests
+from console.features.lake.verify import Front, before
 
 BEGIN, END = datetime(1, 1, 1), datetime(9999, 12, 31)  # noqa: DTZ001
 MOMENT = st.datetimes(BEGIN, END, timezones=st.just(UTC))

@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from console.pipeline.archive import export
-from console.pipeline.lake import Lake
-from console.pipeline.maintenance import compact
-from console.pipeline.table import queue_value
+from console.features.lake.archive import export
+from console.features.lake.lake import Lake
+from console.features.lake.maintenance import compact
+from console.features.lake.table import queue_value
 from tests.contract.client import Client
 from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import NO_RETENTION, push_and_pop, rows_in_lake, run

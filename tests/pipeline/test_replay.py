@@ -10,10 +10,10 @@ from console.audit import EntryFilter as Entries
 from console.audit import entries
 from console.catalog import Queue
 from console.errors import RefusedError, UsageError
-from console.pipeline import leases
-from console.pipeline import replay as job
-from console.pipeline.lake import Lake
-from console.pipeline.table import QueueArchive
+from console.features.lake import leases
+from console.features.lake import replay as job
+from console.features.lake.lake import Lake
+from console.features.lake.table import QueueArchive
 from console.sql import templates
 from tests.contract.client import Client
 from tests.pipeline.conftest import NewQueue

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from console import lake_tables, rollup_files
 from console.errors import UsageError
+from console.features.lake.lake import Lake
+from console.features.lake.rollup import job, segment_files, tables
 from console.monitor.recording import segments
 from console.monitor.recording.history import history
 from console.monitor.recording.segments import KINDS, SAMPLES, TimeRange
-from console.pipeline.lake import Lake
-from console.pipeline.rollup import job, segment_files, tables
 from console.rollup_files import DayMadeOf
 from tests.pipeline.recorded import BEGIN, put_days, sample, write
 
@@ -289,7 +289,7 @@ def test_history_says_why_a_lake_is_not_read(
 
 
 def test_days_are_parsed_from_the_command_line() -> None:
-    from console.cli.pipeline import _days  # noqa: PLC0415
+    from console.features.lake.cli.jobs import _days  # noqa: PLC0415
 
     assert _days("2026-03-28") == job.Days(DAY, DAY)
     assert _days("2026-03-28..2026-03-30") == job.Days(DAY, date(2026, 3, 30))

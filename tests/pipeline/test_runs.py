@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.cli.pipeline_progress import shown_words, without_secrets
 from console.errors import ConsoleError, RefusedError
-from console.pipeline import launch, runs
-from console.pipeline import spark as sessions
-from console.pipeline.lake import Lake
-from console.pipeline.launch import Job
-from console.pipeline.runs import Run, RunFile, RunOutcome
+from console.features.lake import launch, runs
+from console.features.lake import spark as sessions
+from console.features.lake.cli.progress import shown_words, without_secrets
+from console.features.lake.lake import Lake
+from console.features.lake.launch import Job
+from console.features.lake.runs import Run, RunFile, RunOutcome
 from tests.cli.calls import call
 from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import push_and_pop
@@ -117,7 +117,8 @@ def test_the_outcome_of_a_run_depends_on_verb_status_and_result(root: Path) -> N
 def test_a_killed_run_has_the_outcome_silent(root: Path) -> None:
     """Also while it is a zombie, and if its pid belongs to another process."""
     source = (
-        "import sys, time; from pathlib import Path; from console.pipeline.runs import RunFile\n"
+        "import sys, time\nfrom pathlib import Path\n"
+        "from console.features.lake.runs import RunFile\n"
         "RunFile.begin(Path(sys.argv[1]), 'archive')\nprint(flush=True)\ntime.sleep(600)"
     )
     command = [sys.executable, "-c", source, str(root)]
@@ -279,9 +280,9 @@ def test_a_command_line_that_cannot_be_parsed_is_recorded_by_its_launcher(root: 
 _WAITING = """
 import signal, sys
 from console.cli import main
-from console.cli.commands.pipeline import COMMAND as pipeline
+from console.features.lake.commands.pipeline import COMMAND as pipeline
 from console.cli.command import as_command
-from console.cli.pipeline_progress import RecordedJob
+from console.features.lake.cli.progress import RecordedJob
 from console.verbs.command import Command
 def wait(_): print("at it", flush=True) or signal.pause()
 pipeline.add_command(as_command(Command("wait", wait), kind=RecordedJob))

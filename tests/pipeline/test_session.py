@@ -10,10 +10,10 @@ import pytest
 
 from console.cli import __main__ as command
 from console.errors import ConsoleError, UsageError
+from console.features.lake import java as javas
+from console.features.lake import runs, spark
+from console.features.lake.runs import RunOutcome
 from console.monitor.recording.segments import SAMPLES
-from console.pipeline import java as javas
-from console.pipeline import runs, spark
-from console.pipeline.runs import RunOutcome
 from tests.cli.calls import call
 from tests.pipeline.conftest import FAST
 from tests.pipeline.recorded import BEGIN, sample, write
@@ -139,7 +139,7 @@ def test_a_plan_says_what_protects_the_connections_of_its_tasks(
 # -- under spark-submit, as on a cluster: its master and its JVM, this Python
 
 _SCRIPT = """
-from console.pipeline.spark import session
+from console.features.lake.spark import session
 with session("asks") as spark:
     context = spark.sparkContext
     print(context.master, spark.conf.get("spark.sql.shuffle.partitions"), context.uiWebUrl)

@@ -11,20 +11,21 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from console.actions.bench import BenchRequest, BenchStarted, RoundFinished
-from console.bench.call_log import Latency
-from console.bench.candidate import APPLICATION, PREFIX, Candidate, Load
-from console.bench.round_figures import RoundFigures, RoundVerdict
-from console.bench.rounds import RoundProgress
-from console.bench.server import Environment
 from console.engines import open_database
 from console.errors import ConnectionFailedError
+from console.features.bench.action import BenchRequest, BenchStarted, RoundFinished
+from console.features.bench.candidate import APPLICATION, PREFIX, Candidate, Load
+from console.features.bench.rounds import RoundProgress
+from console.features.bench.screens import open_bench
+from console.features.bench.screens.bench import BenchScreen, report
+from console.features.bench.screens.run import BenchRun, plan_lines
+from console.features.bench.server import Environment
+from console.load.call_log import Latency
+from console.load.round_figures import RoundFigures, RoundVerdict
 from console.rights import Rights
-from console.tui.bench import BenchRun, plan_lines
 from console.tui.dialogs.dialog import CommandDialog
 from console.tui.jobs import ActionRun
 from console.tui.open_connection import OpenConnection, url_options
-from console.tui.screens.bench import BenchScreen, report
 from console.tui.screens.form import Stage
 from console.tui.text import TextView
 from tests.servers import value
@@ -65,7 +66,7 @@ async def console_on(url: str, **more: Any) -> AsyncIterator[Opened]:
 
 
 async def bench_at(console: Opened, **options: str) -> BenchScreen:
-    return await console.opens(BenchScreen, console.app.open_bench, "prod", **options)
+    return await console.opens(BenchScreen, open_bench, console.app.context, "prod", **options)
 
 
 def written(path: Path) -> bool:
@@ -193,7 +194,10 @@ async def test_a_bench_shows_its_progress_and_its_errors() -> None:
         for second in range(3):
             console.clock.now += 1.0
             bench_run.on_event(RoundProgress(FIFO, 1, 2, second, 2000.0 + second, MS))
-        running = ActionRun(1, ("prod", "", "prod"), "bench", bench_run.work(conn()), 0.0)
+        screen_of = partial(BenchScreen.of_run, console.app.context)
+        running = ActionRun(
+            1, ("prod", "", "prod"), "bench", bench_run.work(conn()), 0.0, screen_of
+        )
         console.app.context.action_runs._all = [running]
         screen = await bench_at(console)
         assert screen._bench_run is bench_run

@@ -15,7 +15,7 @@ from console.filters import words_of
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 from console.tui import commands
-from console.tui.commands import CommandContext, queue_named, quoted
+from console.tui.command import CommandContext, queue_named, quoted
 from console.tui.context import Context
 from console.tui.dialogs.command_line import (
     CommandLineDialog,
@@ -103,24 +103,6 @@ def test_each_command_opens_its_screen() -> None:
         ("smoke mail", ("open_smoke", KEY)),
         ("smoke mail --live", ("open_smoke", KEY, {"live": "yes"})),
         ("connections", ("open_connections",)),
-        ("runs", ("open_runs",)),
-        ("bench", ("open_bench", "prod")),
-        (
-            "bench prod --designs ring,fifo --held-xmin",
-            ("open_bench", "prod", {"designs": "ring,fifo", "held-xmin": "yes"}),
-        ),
-        (
-            "pipeline rollup --days 2026-03-28",
-            ("open_pipeline", "rollup", None, {"days": "2026-03-28"}),
-        ),
-        (
-            "pipeline replay mail reason=pop --filter 'error~no route' --lake /l",
-            (
-                *("open_pipeline", "replay", KEY),
-                {"filter": 'reason=pop "error~no route"', "lake": "/l"},
-            ),
-        ),
-        ("pipeline archive", ("open_pipeline", "archive", KEY)),
         ("doctor mail", ("examine", KEY)),
     ]
     for line, call in cases:

@@ -4,9 +4,9 @@ import pytest
 
 from console.actions import smoke
 from console.actions.smoke_result import SmokeProgress, SmokeResult
-from console.bench.call_log import Latency
 from console.engines import Database
 from console.errors import UsageError
+from console.load.call_log import Latency
 from console.rights import Rights
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.audit import AuditScreen

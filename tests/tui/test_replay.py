@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from console import tui
 from console.errors import UsageError
+from console.features.bench.screens import open_bench
+from console.features.lake.screens import open_job
 from console.monitor.recording.history import NothingRecordedError
 from console.tui.dialogs.dialog import SeekDialog
 from console.tui.findings import QueueKey
@@ -227,10 +229,10 @@ async def test_a_replay_allows_no_action_and_names_what_was_not_recorded(recordi
             lambda: app.open_install("prod"),
             lambda: app.open_adopt("prod"),
             lambda: app.open_smoke(MAIL),
-            app.open_runs,
-            lambda: app.open_bench("prod"),
-            lambda: app.open_pipeline("archive", MAIL),
-            lambda: app.open_pipeline("rollup"),
+            lambda: app.run_command("runs"),
+            lambda: open_bench(app.context, "prod"),
+            lambda: open_job(app.context, "archive", MAIL),
+            lambda: app.run_command("pipeline rollup"),
             lambda: app.open_message(MAIL, "1"),
             lambda: app.open_planned(MAIL, "release", {}),
             lambda: app.open_list("consumers", MAIL),

@@ -11,24 +11,25 @@ from textual.widgets import Input
 
 from console.engines import Database, open_database
 from console.errors import ConsoleError, UsageError
-from console.pipeline import launch, runs
-from console.pipeline import spark as sessions
-from console.pipeline.java import INSTALL
-from console.pipeline.launch import Job
-from console.pipeline.runs import Run, RunFile, RunList, RunOutcome
+from console.features.lake import launch, runs
+from console.features.lake import spark as sessions
+from console.features.lake.java import INSTALL
+from console.features.lake.launch import Job
+from console.features.lake.runs import Run, RunFile, RunList, RunOutcome
+from console.features.lake.runs_view import size
+from console.features.lake.screens import job as jobs
+from console.features.lake.screens import open_job
+from console.features.lake.screens.job import PipelineScreen
+from console.features.lake.screens.runs import RunDialog, RunsScreen
+from console.features.lake.verbs import JOBS
 from console.rights import Rights
 from console.tui.dialogs.dialog import CommandDialog, ConfirmDialog, Menu
 from console.tui.dialogs.verbs import VerbsDialog
 from console.tui.open_connection import url_options
-from console.tui.screens import pipeline as jobs
 from console.tui.screens.form import Stage
-from console.tui.screens.pipeline import PipelineScreen
-from console.tui.screens.runs import RunDialog, RunsScreen
 from console.tui.text import TextView
 from console.tui.widgets.field import Form
-from console.verbs.pipeline import JOBS
 from console.verbs.verb import Verb
-from console.views.runs import size
 from tests.cli.calls import command
 from tests.servers import wait_until
 from tests.tui.acting import Acting, acting, make, states
@@ -85,7 +86,7 @@ def posted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def shown(console: Opened, *found: Run) -> RunsScreen:
     """The screen, with these runs."""
-    screen = await console.opens(RunsScreen, console.app.open_runs)
+    screen = await console.opens(RunsScreen, console.app.run_command, "runs")
     screen.show(RunList(found))
     await console.pilot.pause()
     return screen
@@ -273,7 +274,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
             pass
 
     monkeypatch.setattr(launch, "start", start)
-    monkeypatch.setattr("console.tui.screens.pipeline.DryRun", Planned)
+    monkeypatch.setattr("console.features.lake.screens.job.DryRun", Planned)
     monkeypatch.setattr(sessions, "require_extra", lambda: None)
     return found
 
@@ -285,7 +286,7 @@ def at_stage(console: Running, stage: Stage) -> bool:
 async def test_a_run_is_planned_confirmed_by_name_and_then_listed(started: list[Job]) -> None:
     async with alone(connections=[conn(rights=Rights.OPERATOR)]) as console:
         console.feed.give(queue("jobs"))
-        console.app.open_pipeline("archive", KEY, lake="/srv/lake")
+        open_job(console.app.context, "archive", KEY, lake="/srv/lake")
         await console.until(lambda: at_stage(console, Stage.FORM))
         assert "drain its archive" in console.picture
         filled = console.app.screen.query_one(Form)
@@ -330,7 +331,7 @@ async def test_a_job_that_deletes_nothing_needs_no_name_and_escape_goes_back(
     started: list[Job],
 ) -> None:
     async with alone() as console:
-        console.app.open_runs()
+        console.app.run_command("runs")
         await console.press("n")
         await console.until(lambda: at_stage(console, Stage.FORM))
         await console.press("enter")
@@ -354,14 +355,14 @@ async def test_a_read_only_connection_starts_no_job_that_changes_a_queue(
 ) -> None:
     async with alone(connections=[conn(rights=Rights.READ_ONLY)]) as console:
         for verb in ("archive", "replay"):
-            console.app.open_pipeline(verb, KEY)
+            open_job(console.app.context, verb, KEY)
             await console.pilot.pause()
             assert "needs the right operator" in refusal(console)
             await console.press("enter", "enter", "escape")
-        console.app.open_pipeline("verify", KEY)
+        open_job(console.app.context, "verify", KEY)
         await console.until(lambda: at_stage(console, Stage.FORM))
         await console.press("escape")
-        console.app.open_pipeline("verify", ("nowhere", "public", "x"))
+        open_job(console.app.context, "verify", ("nowhere", "public", "x"))
         await console.pilot.pause()
         assert "no such connection" in refusal(console)
         assert not started
@@ -372,7 +373,7 @@ async def test_without_the_extra_the_screen_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(sessions, "find_spec", lambda _: None)
     async with alone() as console:
-        console.app.open_pipeline("rollup")
+        open_job(console.app.context, "rollup")
         await console.pilot.pause()
         assert INSTALL in refusal(console)
         assert at_stage(console, Stage.NOTHING)

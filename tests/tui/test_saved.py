@@ -14,7 +14,7 @@ from console.filters import Saved
 from console.monitor.filters import Filters
 from console.tui import commands, terminal
 from console.tui.app import ConsoleApp
-from console.tui.commands import CommandContext, VisibleFilter
+from console.tui.command import CommandContext, VisibleFilter
 from console.tui.context import Setup
 from console.tui.dialogs.command_line import completions
 from console.tui.open_connection import open_profile

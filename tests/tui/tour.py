@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from console.engines import Database
+from console.features.bench.screens import open_bench
+from console.features.lake.screens import open_job
 from console.monitor.sampler import Sampler
 from console.rights import Rights
 from console.tui import ConsoleApp
@@ -23,9 +25,9 @@ SCREENS: Mapping[str, Callable[[ConsoleApp, QueueKey], object]] = {
     "install": lambda app, _: app.open_install(HERE),
     "adopt": lambda app, _: app.open_adopt(HERE),
     "smoke": lambda app, key: app.open_smoke(key),
-    "bench": lambda app, _: app.open_bench(HERE),
-    "runs": lambda app, _: app.open_runs(),
-    "pipeline": lambda app, key: app.open_pipeline("archive", key),
+    "bench": lambda app, _: open_bench(app.context, HERE),
+    "runs": lambda app, _: app.run_command("runs"),
+    "pipeline": lambda app, key: open_job(app.context, "archive", key),
     "connections": lambda app, _: app.open_connections(),
     "help": lambda app, _: app.action_help(),
 }

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from console.features.lake import runs
 from console.monitor import known_queues
 from console.monitor.message import PastAttempt
-from console.pipeline import runs
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

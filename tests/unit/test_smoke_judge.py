@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from console.actions import smoke
 from console.actions.smoke_result import SmokeResult, latency_of, number_of, payload_of
-from console.bench.call_log import CallLog
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS, Order
+from console.load.call_log import CallLog
 
 EXPECTED = smoke._expected()
 CLEAN = {"lost": 0, "doubled": 0, "damaged": 0, "out_of_order": 0, "unfinished": 0}

@@ -15,10 +15,10 @@ from console.catalog import Queue
 from console.designs import DESIGNS, designs_on
 from console.doctor import broker, claims, messages, sessions
 from console.engines import PRODUCTS, Product
+from console.features.lake.archive import delete as deletes
+from console.features.lake.archive import files, plan
 from console.monitor.scan_query import MessageSource, query
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest
-from console.pipeline.archive import delete as deletes
-from console.pipeline.archive import files, plan
 from console.sql import templates
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
 from tests.statements import MORE, pipeline_statements

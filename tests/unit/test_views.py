@@ -8,9 +8,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from console.errors import UsageError
+from console.features.lake import runs_view as runs
+from console.features.lake.runs import Run, RunList
 from console.monitor.consumers import Consumer, Consumers
-from console.pipeline.runs import Run, RunList
-from console.views import audit, consumers, get_view, runs, summaries
+from console.views import audit, consumers, get_view, summaries
 from console.views.view import Column, Display, View, aligned, parse
 from tests.tui.test_audit import RUNNING
 from tests.tui.test_messages import QUEUE

@@ -32,8 +32,7 @@ from console.monitor.recording.recorder import folder
 from console.monitor.recording.segments import connections
 from console.rollup_files import existing_default_lake
 from console.verbs.command import Command
-from console.verbs.parameters import DURATION, FOLDER_TYPE, Parameter
-from console.verbs.pipeline import LOCATION
+from console.verbs.parameters import DURATION, FOLDER_TYPE, LOCATION, Parameter
 from console.views.history import VIEW, marks
 from console.views.view import Display, Source, no_database
 

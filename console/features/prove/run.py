@@ -14,20 +14,20 @@ from console.actions.install import missing_requirement, remove, scratch_queue
 from console.actions.pause import installed_code
 from console.actions.smoke import LARGEST_RING
 from console.actions.upgrade import parts
-from console.bench.candidate import (
+from console.catalog import Queue, installed_queue
+from console.designs import DESIGNS, Design, designs_on
+from console.designs.model import ARCHIVE_AT_POP, NOTIFY, PAYLOAD
+from console.engines import Database, Product, Timeouts
+from console.errors import ConnectionFailedError, ConsoleError, RefusedError, interrupt_cause
+from console.features.bench.candidate import (
     PROOF_APPLICATION,
     PROOF_PREFIX,
     drop_leftovers,
     find_leftovers,
     new_token,
 )
-from console.bench.queues import design_and_options
-from console.bench.server import session_named
-from console.catalog import Queue, installed_queue
-from console.designs import DESIGNS, Design, designs_on
-from console.designs.model import ARCHIVE_AT_POP, NOTIFY, PAYLOAD
-from console.engines import Database, Product, Timeouts
-from console.errors import ConnectionFailedError, ConsoleError, RefusedError, interrupt_cause
+from console.features.bench.queues import design_and_options
+from console.features.bench.server import session_named
 from console.features.prove import calls, repairs, server
 from console.features.prove.trial import (
     Claim,

@@ -20,15 +20,8 @@ from console.errors import ConsoleError, UsageError
 from console.filters import MARK
 from console.monitor import filters as filtering
 from console.tui import commands
-from console.tui.commands import (
-    COMMANDS,
-    TABS,
-    Command,
-    CommandContext,
-    command_named,
-    names_of,
-    quoted,
-)
+from console.tui.command import Command, CommandContext, Entry, names_of, quoted
+from console.tui.commands import COMMANDS, TABS, command_named
 from console.tui.context import Closable
 from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import QueueKey
@@ -36,12 +29,7 @@ from console.tui.text import Paragraph, describe_error, plain, style_of
 from console.verbs import all_verbs
 from console.verbs import command as values
 from console.verbs.parameters import FILTER, Placement
-from console.verbs.pipeline import ABOUT_A_QUEUE
-from console.verbs.pipeline import BY_NAME as JOBS
 from console.verbs.queues import SMOKE
-
-Entry = tuple[str, str, str]
-"""Name, help, command line."""
 
 
 class Palette(Closable, CommandPalette):
@@ -97,12 +85,10 @@ def entries(ctx: CommandContext) -> Iterator[Entry]:
     for command in COMMANDS:
         if command.in_palette:
             yield command.name, command.summary, command.name
-    for name, job in JOBS.items():
-        if name not in ABOUT_A_QUEUE:
-            yield f"pipeline {name}", job.summary, f"pipeline {name}"
+        yield from command.entries(ctx)
     for key in ctx.keys:
         name = f"{key[0]}/{key[1]}.{key[2]}"
-        yield f"queue {plain(name)}", "its screen", f"queue {commands.quoted(name)}"
+        yield f"queue {plain(name)}", "its screen", f"queue {quoted(name)}"
     for theme in ctx.themes:
         yield f"theme {theme}", "change the colours", f"theme {theme}"
 
@@ -111,12 +97,10 @@ def _of_the_queue(ctx: CommandContext) -> Iterator[Entry]:
     key = ctx.key
     if key is None:
         return
-    name = commands.quoted(f"{key[0]}/{key[1]}.{key[2]}")
+    name = quoted(f"{key[0]}/{key[1]}.{key[2]}")
     shown = plain(key[2])
     for verb in _verbs(ctx):
         yield f"{verb.name} {shown}", verb.summary, f"{verb.name} {name}"
-    for job in ABOUT_A_QUEUE:
-        yield f"pipeline {job} {shown}", JOBS[job].summary, f"pipeline {job} {name}"
     for other in ("messages", "errors", "audit"):
         yield f"{other} {shown}", commands.BY_NAME[other].summary, f"{other} {name}"
 
@@ -153,13 +137,14 @@ def completions(ctx: CommandContext, line: str) -> list[str]:
 def _next_words(ctx: CommandContext, command: Command, before: Sequence[str]) -> Iterator[str]:
     if len(before) == 1:
         yield from _arguments(ctx, command.completes)
+        yield from command.subcommands
     if command.completes == "theme" and len(before) == 2:
         yield "--save"
     if command.name == "queue" and len(before) == 2:
         yield from TABS
-    if command.completes == "job" and len(before) == 2 and before[1] in ABOUT_A_QUEUE:
+    if len(before) == 2 and before[1] in command.about_queue:
         yield from _unambiguous(ctx.keys)
-    form = JOBS.get(before[1]) if command.completes == "job" and before[1:] else command.form
+    form = command.subcommands.get(before[1], command.form) if before[1:] else command.form
     parameters = () if form is None else form.parameters
     takes_filters = command.name in {"messages", "actions"} or FILTER in parameters
     if takes_filters and before:
@@ -177,8 +162,6 @@ def _arguments(ctx: CommandContext, what: str) -> Iterator[str]:
         yield from map(quoted, ctx.context.connections)
     if what == "theme":
         yield from ctx.themes
-    if what == "job":
-        yield from JOBS
 
 
 def _unambiguous(keys: Iterable[QueueKey]) -> list[str]:

@@ -12,10 +12,12 @@ from textual.containers import Vertical
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from console import features
 from console.actions.availability import unavailable
 from console.catalog import Queue, look_up
 from console.errors import ConsoleError
 from console.monitor import filters
+from console.tui.command import Command, CommandContext, QueueAction
 from console.tui.context import Context
 from console.tui.dialogs.dialog import Dialog, Menu
 from console.tui.findings import QueueKey
@@ -24,7 +26,6 @@ from console.tui.open_connection import OpenConnection, why_not_allowed
 from console.tui.text import TextView, describe_error, plain
 from console.tui.views import QueueView
 from console.verbs import all_verbs
-from console.verbs import pipeline as jobs
 from console.verbs.queues import SMOKE
 
 
@@ -35,10 +36,6 @@ class VerbChoice:
     verb: str
     summary: str
     why_not: str = ""
-
-
-ON_THE_LAKE = {"to lake": "archive", "from lake": "replay", "verify log": "verify"}
-"""Name in this list -> pipeline job."""
 
 
 def choices(queue: Queue, conn: OpenConnection, stale: str = "") -> tuple[VerbChoice, ...]:
@@ -52,8 +49,20 @@ def _every(queue: Queue, conn: OpenConnection, stale: str) -> Iterator[VerbChoic
     for verb in (*all_verbs(), SMOKE):
         why = unavailable(queue, verb.name) or why_not_allowed(conn, verb.right({}))
         yield VerbChoice(verb.name, verb.summary, why or stale)
-    for name, job in ((name, jobs.BY_NAME[job]) for name, job in ON_THE_LAKE.items()):
-        yield VerbChoice(name, job.summary, why_not_allowed(conn, job.right({})) or stale)
+    for name, (_, action) in _of_features().items():
+        yield VerbChoice(
+            name, action.of.summary, why_not_allowed(conn, action.of.right({})) or stale
+        )
+
+
+def _of_features() -> dict[str, tuple[Command, QueueAction]]:
+    """Name in this list -> its command, and what that does with a queue."""
+    return {
+        action.name: (command, action)
+        for module in features.modules("screens")
+        for command in module.COMMANDS
+        for action in command.of_queue
+    }
 
 
 _BY_STATE = {"error": "requeue", "claimed": "release", "done": "archive", "ready": ""}
@@ -158,8 +167,9 @@ class VerbsDialog(Dialog[None]):
         verb = event.option.id or ""
         if verb == SMOKE.name:
             self._app_context.navigator.open_smoke(self._key)
-        elif verb in ON_THE_LAKE:
-            self._app_context.navigator.open_pipeline(ON_THE_LAKE[verb], self._key)
+        elif (found := _of_features().get(verb)) is not None:
+            command, action = found
+            command.do(CommandContext(self._app_context, self._key), [*action.words])
         else:
             self._app_context.navigator.open_action(self._key, verb, self._words, self._queue)
 

@@ -5,11 +5,13 @@ Nothing changes before a plan is confirmed. A run goes on when its screen is lef
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import ClassVar, TypeVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.screen import Screen
 from textual.widgets import Input
 
 from console.errors import ConsoleError
@@ -85,6 +87,11 @@ class FormScreen(LiveScreen):
         self.stage = Stage.NOTHING
         self.confirmation: Confirmation | None = None
         self._request = 0
+
+    @classmethod
+    def of_run(cls, context: Context, running: ActionRun) -> Screen[None]:
+        """A screen of a run that this screen started."""
+        return cls(context, running=running)
 
     def body(self) -> ComposeResult:
         yield TextView(id="action-head")
@@ -282,7 +289,9 @@ class FormScreen(LiveScreen):
         self, key: QueueKey, verb: str, plan: Plan, on_finished: Callable[[ActionRun], None]
     ) -> None:
         now = self.context.clock.monotonic()
-        self.running = self.context.action_runs.start(self.app, key, verb, plan, now, on_finished)
+        self.running = self.context.action_runs.start(
+            self.app, key, verb, plan, now, on_finished, partial(self.of_run, self.context)
+        )
         self.show_stage(Stage.RUNNING)
 
     def action_command(self) -> None:

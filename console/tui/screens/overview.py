@@ -10,9 +10,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
+from console import features
 from console.doctor.slot_map import SlotMap, read_slot_map
 from console.errors import ConsoleError
-from console.filters import MARK
+from console.filters import MARK, line_of
 from console.monitor.limits import Severity
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
@@ -31,6 +32,7 @@ from console.tui.widgets.summary import Summary, SummaryFacts
 from console.views.doctor import FindingView
 from console.views.status import VIEW
 
+KEYS = features.keys()
 _HINT_SECONDS = 3.0
 _FEW_LINES = 30
 _MANY_LINES = 36
@@ -138,8 +140,7 @@ class OverviewScreen(LiveScreen, Filtered, Exporting):
         Binding("v", "group", "group queues by connection", show=False),
         Binding("z", "fold", "fold all groups and connections, or open them", show=False),
         Binding("A", "audit", "who did what on the connection", show=False),
-        Binding("P", "runs", "the runs of the pipeline", show=False),
-        Binding("B", "bench", "how fast each design is on this server", show=False),
+        *(Binding(one.key, f"feature('{one.key}')", one.help, show=False) for one in KEYS),
         Binding("o", "equivalent", "the equivalent command line", show=False),
         Binding("i", "install", "install a queue on the connection", show=False),
         Binding("c", "connections", "the connections", show=False),
@@ -370,12 +371,13 @@ class OverviewScreen(LiveScreen, Filtered, Exporting):
     def action_audit(self) -> None:
         self.navigator.open_audit(self.connection or "")
 
-    def action_runs(self) -> None:
-        self.navigator.open_runs()
-
-    def action_bench(self) -> None:
-        if (connection := self._chosen()) is not None:
-            self.navigator.open_bench(connection)
+    def action_feature(self, key: str) -> None:
+        """A key of a feature."""
+        of = next(one for one in KEYS if one.key == key)
+        if not of.about_connection:
+            self.navigator.run_command(of.command)
+        elif (connection := self._chosen()) is not None:
+            self.navigator.run_command(line_of([of.command, connection]))
 
     def action_equivalent(self) -> None:
         if (connection := self._chosen()) is not None:

@@ -9,6 +9,7 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.screen import Screen
 
 from console.catalog import Queue, look_up
 from console.engines import Product
@@ -176,6 +177,10 @@ class ActionScreen(PlannedScreen):
     """A verb for one queue; its fields depend on the queue's design."""
 
     verb: Verb
+
+    @classmethod
+    def of_run(cls, context: Context, running: ActionRun) -> Screen[None]:
+        return cls(context, running.key, running.verb, running=running)
 
     def __init__(
         self,

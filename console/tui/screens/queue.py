@@ -10,8 +10,9 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widget import Widget
 
-from console import formats
+from console import features, formats
 from console.catalog import Queue
+from console.filters import line_of
 from console.monitor.limits import defaults_of
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
@@ -35,6 +36,7 @@ from console.tui.views import QueueView
 from console.tui.widgets.charts import Charts, ChartTime
 from console.tui.widgets.queue_detail import FiguresPanel
 
+KEYS = features.keys()
 TABS: tuple[type[QueueTab], ...] = (
     FindingsTab,
     MessagesTab,
@@ -66,8 +68,7 @@ class QueueScreen(LiveScreen):
         ),
         Binding("left_square_bracket", "chart(-1)", "the previous chart", show=False),
         Binding("c", "hide_charts", "hide or show the charts", show=False),
-        Binding("P", "runs", "the runs of the pipeline", show=False),
-        Binding("B", "bench", "how fast each design is on this server", show=False),
+        *(Binding(one.key, f"feature('{one.key}')", one.help, show=False) for one in KEYS),
         Binding("o", "equivalent", "the equivalent command line", show=False),
         Binding("A", "audit", "who did what to this queue", show=False),
         *(
@@ -293,11 +294,11 @@ class QueueScreen(LiveScreen):
     def action_waits(self) -> None:
         self.navigator.open_waits(self.key[0])
 
-    def action_runs(self) -> None:
-        self.navigator.open_runs()
-
-    def action_bench(self) -> None:
-        self.navigator.open_bench(self.key[0])
+    def action_feature(self, key: str) -> None:
+        """A key of a feature."""
+        of = next(one for one in KEYS if one.key == key)
+        words = [of.command, self.key[0]] if of.about_connection else [of.command]
+        self.navigator.run_command(line_of(words))
 
     def action_equivalent(self) -> None:
         verb, *words = ("status",) if self._chosen is None else self._chosen.command

@@ -9,6 +9,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.screen import Screen
 
 from console import formats
 from console.actions import smoke
@@ -100,6 +101,10 @@ class SmokeScreen(FormScreen):
         Stage.RESULT: ("form", "progress"),
     }
     HINT = ""
+
+    @classmethod
+    def of_run(cls, context: Context, running: ActionRun) -> Screen[None]:
+        return cls(context, running.key, running=running)
 
     def __init__(
         self,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from console import catalog
 from console.engines import Database
-from console.pipeline.archive import job
-from console.pipeline.archive.files import pq
-from console.pipeline.lake import Lake
+from console.features.lake.archive import job
+from console.features.lake.archive.files import pq
+from console.features.lake.lake import Lake
 from tests.cli.calls import Console
 from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import NO_RETENTION

@@ -1,0 +1,12 @@
+"""Archives and history too large for one table or one machine, in Delta Lake tables, by Spark.
+
+The only package that imports pyspark. The archive and rollup jobs are plain Python: whatever runs
+their tasks is passed to them, so that they run, and are tested, without Spark as well.
+"""
+
+from console.features import Feature, Key
+
+FEATURE = Feature(
+    "archives and history in Delta Lake tables, by Spark",
+    keys=(Key("P", "runs", "the runs of the pipeline"),),
+)

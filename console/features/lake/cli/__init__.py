@@ -1,0 +1,1 @@
+"""The jobs as commands: their plans, progress and results."""
