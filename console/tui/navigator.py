@@ -6,7 +6,6 @@ Each is imported when it is first opened, so that the console starts at once.
 from collections.abc import Mapping, Sequence
 
 from textual.app import App
-from textual.screen import Screen
 
 from console.catalog import Queue
 from console.tui.context import Context
@@ -121,16 +120,14 @@ class Navigator(App[None]):
         running = (
             self.context.action_runs.get(number) if number else runs[0] if len(runs) == 1 else None
         )
-        if running is not None and running.verb == "bench":
-            self.open_bench(running.key[0])
-        elif running is not None:
-            self.push_screen(self._screen_of_run(running))
+        if running is not None:
+            self._open_run(running)
         elif runs:
             self.push_screen(RunningDialog(self.context))
         else:
             self.notify("No action is running here.", timeout=3)
 
-    def _screen_of_run(self, running: ActionRun) -> Screen[None]:
+    def _open_run(self, running: ActionRun) -> None:
         """The screen of an action that is already running."""
         from console.tui.screens.adopt import AdoptScreen  # noqa: PLC0415
         from console.tui.screens.install import InstallScreen  # noqa: PLC0415
@@ -138,13 +135,16 @@ class Navigator(App[None]):
         from console.tui.screens.smoke import SmokeScreen  # noqa: PLC0415
 
         match running.verb:
+            case "bench":
+                self.open_bench(running.key[0])
             case "install":
-                return InstallScreen(self.context, running=running)
+                self.push_screen(InstallScreen(self.context, running=running))
             case "adopt":
-                return AdoptScreen(self.context, running=running)
+                self.push_screen(AdoptScreen(self.context, running=running))
             case "smoke":
-                return SmokeScreen(self.context, running.key, running=running)
-        return ActionScreen(self.context, running.key, running.verb, running=running)
+                self.push_screen(SmokeScreen(self.context, running.key, running=running))
+            case verb:
+                self.push_screen(ActionScreen(self.context, running.key, verb, running=running))
 
     def open_audit(self, connection: str = "", key: QueueKey | None = None) -> None:
         """Who did what: everywhere, on a connection, to a queue."""
@@ -201,12 +201,13 @@ class Navigator(App[None]):
         """A bench on a connection, or the one that is running."""
         if not self.can("verbs"):
             return
+        from console.tui.bench import BenchWork  # noqa: PLC0415
         from console.tui.screens.bench import BenchScreen  # noqa: PLC0415
 
         if isinstance(self.screen, BenchScreen):
             # Escape must not lead through it twice.
             self.pop_screen()
-        runs = [one for one in self.context.action_runs.all if one.verb == "bench"]
+        runs = [one for one in self.context.action_runs.all if isinstance(one.plan, BenchWork)]
         self.push_screen(BenchScreen(self.context, connection, options, runs[-1] if runs else None))
 
     def open_connections(self) -> None:
