@@ -192,6 +192,7 @@ RELEASE = Verb(
         CANARY,
     ),
     instead=_holders,
+    repeatable=True,
 )
 
 REQUEUE = Verb(
@@ -221,6 +222,7 @@ REQUEUE = Verb(
         CANARY_WAIT,
         CANARY_SHARE,
     ),
+    repeatable=True,
 )
 
 ARCHIVE = Verb(
@@ -252,6 +254,8 @@ ARCHIVE = Verb(
         RATE,
         CANARY,
     ),
+    repeatable=True,
+    archives=True,
 )
 
 PURGE = Verb(
@@ -275,6 +279,8 @@ PURGE = Verb(
         CANARY,
     ),
     right=_purge_right,
+    repeatable=True,
+    archives=True,
 )
 
 RESTORE = Verb(
@@ -304,6 +310,7 @@ RESTORE = Verb(
         RATE,
         CANARY,
     ),
+    repeatable=True,
 )
 
 RESCHEDULE = Verb(

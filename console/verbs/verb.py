@@ -131,6 +131,10 @@ class Verb(Command):
     """Whether the command line has `--all`, for every queue that is not adopted."""
     any_design: bool = False
     """Whether it is also for a queue whose design this console does not know."""
+    repeatable: bool = False
+    """Whether one that did not finish does the rest if it is planned again with its filters."""
+    archives: bool = False
+    """Whether what it takes is in the archive, from which restore brings it back."""
     instead: Callable[[Database, Queue], "Instead | None"] = lambda *_: None
     """What the command line shows of a queue that has nothing for the verb; None: it has."""
 

@@ -284,7 +284,13 @@ def test_a_column_of_messages_can_be_added(copy: Copy, database_url: str, tmp_pa
 
 
 FEATURES = "console/features/__init__.py"
-COMMANDS = {"demo": "demo", "metrics": "serve-metrics", "prove": "prove"}
+COMMANDS = {
+    "bench": "bench",
+    "demo": "demo",
+    "lake": "pipeline",
+    "metrics": "serve-metrics",
+    "prove": "prove",
+}
 """Feature -> commands that go with it."""
 
 

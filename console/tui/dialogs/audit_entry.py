@@ -14,12 +14,10 @@ from console.monitor import filters
 from console.tui.context import Context
 from console.tui.dialogs.dialog import FactsDialog
 from console.tui.text import plain
+from console.verbs import get_verb
+from console.verbs.index import VERBS
 from console.views.audit import AuditRow
 
-_ARCHIVING = {"purge", "archive"}
-"""Verbs that move messages to the archive."""
-_RESUMABLE = {"requeue", "release", "purge", "archive", "restore"}
-"""Verbs that finish the rest if planned again with the same filters."""
 _UNFINISHED = {"interrupted", "stopped", "failed"}
 _FILTER_STARTS = re.compile(
     r" (?=(?:state|older|newer|id|claimed_by|limit|keep-newest)=|error~|payload\.)"
@@ -72,7 +70,10 @@ class FollowUp:
 def follow_up(line: AuditRow) -> FollowUp | None:
     """What undoes or continues the action, if anything."""
     entry = line.entry
-    if line.outcome in _UNFINISHED and entry.verb in _RESUMABLE:
+    verb = get_verb(entry.verb) if entry.verb in VERBS else None
+    if verb is None:
+        return None
+    if line.outcome in _UNFINISHED and verb.repeatable:
         words = filters_of(entry)
         filtered = f" with {' '.join(words)}" if words else ""
         return FollowUp(
@@ -81,7 +82,7 @@ def follow_up(line: AuditRow) -> FollowUp | None:
             f"{entry.verb} again{filtered} does the rest.",
             words,
         )
-    if entry.verb in _ARCHIVING and entry.done:
+    if verb.archives and entry.done:
         return FollowUp(
             "restore",
             f"What it took is in the archive: restore --action {entry.action_id} brings it back.",

@@ -12,11 +12,12 @@ def open_bench(context: Context, connection: str, **texts: str) -> None:
     if not navigator.can("verbs"):
         return
     from console.features.bench.screens.bench import BenchScreen  # noqa: PLC0415
+    from console.features.bench.screens.run import BenchWork  # noqa: PLC0415
 
     if isinstance(navigator.screen, BenchScreen):
         # Escape must not lead through it twice.
         navigator.pop_screen()
-    runs = [one for one in context.action_runs.all if one.verb == BENCH.name]
+    runs = [one for one in context.action_runs.all if isinstance(one.plan, BenchWork)]
     navigator.push_screen(BenchScreen(context, connection, texts, runs[-1] if runs else None))
 
 
