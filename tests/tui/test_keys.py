@@ -26,12 +26,13 @@ from console.views.consumers import SampledConsumers
 from console.views.stuck import QueueHolders
 from tests.tui.feeds import nine_queues
 from tests.tui.one_tab import Shown, one_tab
-from tests.tui.opened import conn, opened
+from tests.tui.opened import Running, conn, opened
 from tests.tui.test_audit import ENTRY, INSTALL, RUNNING
 from tests.tui.test_lists import FEW, MANY, SOME, groups
 from tests.tui.test_messages import ABC, QUEUE, give, requests_of
 from tests.tui.test_tabs import ALIVE, BOUND, DEPARTED, GONE, NIGHT, PUSHER, SEEN_AT
 from tests.tui.test_waits import FULL
+from tests.tui.tour import HERE, SCREENS
 
 RESULTS: dict[type[QueueTab], Any] = {
     ErrorsTab: groups(*(replace(one, key=f"{RULES}-{one.key * 16}") for one in (MANY, SOME, FEW))),
@@ -99,7 +100,6 @@ async def test_each_key_of_a_list_does_something(
 
 @pytest.mark.parametrize("kind", TABS)
 async def test_each_key_of_a_tab_has_its_action(kind: type[QueueTab]) -> None:
-    """Textual ignores a key whose action does not exist."""
     async with opened(connections=[conn("prod-orders")], size=(160, 48)) as console:
         console.feed.give(*nine_queues())
         await console.pilot.pause()
@@ -110,9 +110,30 @@ async def test_each_key_of_a_tab_has_its_action(kind: type[QueueTab]) -> None:
         await console.until(lambda: isinstance(screen.tab, kind) and screen.tab.is_composed)
         if issubclass(kind, Browser):
             assert screen.active_bindings.keys() >= {"slash", "s", "S", "y", "E", "x", "asterisk"}
-        for node, binding, _, _ in screen.active_bindings.values():
-            namespace, _, action = binding.action.rpartition(".")
-            name = action.partition("(")[0]
-            of = {"app": console.app, "screen": screen}.get(namespace, node)
-            targets = (of, screen, console.app)
-            assert any(hasattr(one, f"action_{name}") for one in targets), (binding.key, name)
+        assert without_action(console) == []
+
+
+def without_action(console: Running) -> list[tuple[str, str]]:
+    """The keys of the screen on top that Textual would ignore: their action does not exist."""
+    named: dict[str, object] = {"app": console.app, "screen": console.app.screen}
+    found = []
+    for node, binding, _, _ in console.app.screen.active_bindings.values():
+        namespace, _, action = binding.action.rpartition(".")
+        name, target = action.partition("(")[0], named.get(namespace, node)
+        if not any(hasattr(target, f"{prefix}action_{name}") for prefix in ("", "_")):
+            found.append((binding.key, binding.action))
+    return found
+
+
+@pytest.mark.parametrize("name", ["overview", *SCREENS])
+async def test_each_key_of_a_screen_has_its_action(name: str) -> None:
+    async with opened(HERE, connections=[conn(HERE)], size=(160, 48)) as console:
+        console.feed.give(*(replace(one, connection=HERE) for one in nine_queues()))
+        await console.pilot.pause()
+        before = console.app.screen
+        if name in SCREENS:
+            SCREENS[name](console.app, (HERE, "public", "mail"))
+            await console.until(lambda: console.app.screen is not before)
+            await console.pilot.pause()
+        assert console.app.screen.active_bindings
+        assert without_action(console) == []
