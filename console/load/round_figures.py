@@ -11,7 +11,6 @@ from operator import mul
 from typing import TYPE_CHECKING, Any
 
 from console.designs import Order
-from console.features.bench.candidate import LeftRow
 from console.load.call_log import DAMAGED, NUMBERS, CallLog, Calls, Latency
 from console.load.worker_round import Times
 
@@ -20,11 +19,45 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from console.features.bench.server import SampledWait, TableActivity
-
 KEPT_BY_EACH = {Order.LAX, Order.STRICT, Order.DUE}
 """With these, each consumer gets each producer's messages in the order of their pushes. A ring
 promises the order of its numbers, with parked ones late; others promise none."""
+
+
+@dataclass(frozen=True)
+class LeftRow:
+    """One producer's messages left in a queue; producer -1: damaged messages."""
+
+    producer: int
+    messages: int
+    different: int
+    numbers: str
+    """The sum of their numbers."""
+    squares: str
+    """The sum of the squares of their numbers."""
+
+
+@dataclass(frozen=True)
+class SampledWait:
+    """`kind` and `wait` are None for sessions that did not wait."""
+
+    kind: str | None
+    wait: str | None
+    average_sessions: float
+    meaning: str | None
+
+    @property
+    def name(self) -> str:
+        return ":".join(part for part in (self.kind, self.wait) if part) or "running"
+
+
+@dataclass(frozen=True)
+class TableActivity:
+    """Pages read and rows updated in a queue's tables; None: not known."""
+
+    pages: int | None
+    updates: int | None
+    hot_updates: int | None
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,13 @@ from console.features.bench import queues
 from console.features.bench.candidate import (
     PREFIX,
     Candidate,
-    LeftRow,
     QueueProvider,
     application_name,
     new_token,
 )
 from console.features.bench.rounds import Bench, Entrant, Load, RoundProgress
 from console.load.call_log import DAMAGED, NUMBERS, SMALLEST, filler, head
-from console.load.round_figures import RoundFigures
+from console.load.round_figures import LeftRow, RoundFigures
 from tests.cli.calls import Console, call
 from tests.contract.variants import CORE, on
 from tests.servers import PATIENCE_SECONDS, connect, value, wait_until

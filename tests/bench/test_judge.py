@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.designs import Order
-from console.features.bench.candidate import LeftRow
 from console.load.call_log import DAMAGED, NUMBERS, CallLog
-from console.load.round_figures import RoundVerdict, judge
+from console.load.round_figures import LeftRow, RoundVerdict, judge
 
 Popped = list[tuple[int, list[int]]]
 """(consumer, codes) of each pop."""

@@ -14,6 +14,7 @@ from console import catalog, sql
 from console.catalog import Kind, Queue
 from console.designs import Order
 from console.engines import Database
+from console.load.round_figures import LeftRow
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, TextClause
@@ -79,19 +80,6 @@ def application_name(token: str) -> str:
 def load_application_name(token: str) -> str:
     """Of the sessions that push and pop."""
     return f"{application_name(token)} load"
-
-
-@dataclass(frozen=True)
-class LeftRow:
-    """One producer's messages left in a queue; producer -1: damaged messages."""
-
-    producer: int
-    messages: int
-    different: int
-    numbers: str
-    """The sum of their numbers."""
-    squares: str
-    """The sum of the squares of their numbers."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from console import sql
 from console.engines import Database, open_database, product_of
 from console.features.bench.candidate import application_name, load_application_name
+from console.load.round_figures import SampledWait, TableActivity
 from console.monitor.known_waits import explain, wait_kind_of
 
 if TYPE_CHECKING:
@@ -106,29 +107,6 @@ def _versions() -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-@dataclass(frozen=True)
-class SampledWait:
-    """`kind` and `wait` are None for sessions that did not wait."""
-
-    kind: str | None
-    wait: str | None
-    average_sessions: float
-    meaning: str | None
-
-    @property
-    def name(self) -> str:
-        return ":".join(part for part in (self.kind, self.wait) if part) or "running"
-
-
-@dataclass(frozen=True)
-class TableActivity:
-    """Pages read and rows updated in a queue's tables; None: not known."""
-
-    pages: int | None
-    updates: int | None
-    hot_updates: int | None
 
 
 @dataclass(frozen=True)
