@@ -209,7 +209,7 @@ def begin(connection: Connection, subject: Subject) -> int:
 
 def batch(connection: Connection, action_id: int, ledger: Ledger) -> None:
     """Count one batch. RefusedError if the action was ended by someone else."""
-    found = sql.values(
+    values = sql.values(
         connection,
         int,
         "catalog.action_batch",
@@ -219,7 +219,7 @@ def batch(connection: Connection, action_id: int, ledger: Ledger) -> None:
         skipped=ledger.skipped_count,
         failed=ledger.failed_count,
     )
-    if not found:
+    if not values:
         raise RefusedError(
             f"Action {action_id} is no longer running.",
             why="Its row in the database's audit was ended or deleted.",
@@ -232,7 +232,7 @@ def end(connection: Connection, action_id: int, outcome: str, detail: str) -> in
 
     It waits for an uncommitted batch, and no batch is counted after it.
     """
-    found = sql.rows(
+    actions = sql.rows(
         connection,
         _EndedAction,
         "catalog.action_end",
@@ -240,7 +240,7 @@ def end(connection: Connection, action_id: int, outcome: str, detail: str) -> in
         outcome=outcome,
         detail=detail,
     )
-    return found[0].done if found else None
+    return actions[0].done if actions else None
 
 
 def operator() -> str:
@@ -350,17 +350,17 @@ def _create(connection: Connection, doing: str) -> None:
     try:
         create_catalog(connection)
     except DBAPIError as error:
-        found = product_of(connection).translate(error, doing)
-        if isinstance(found, RefusedError) and not isinstance(found, BusyError):
-            found.next_step = CATALOGS_OWNER
-        raise found from error
+        console_error = product_of(connection).translate(error, doing)
+        if isinstance(console_error, RefusedError) and not isinstance(console_error, BusyError):
+            console_error.next_step = CATALOGS_OWNER
+        raise console_error from error
 
 
 def create_catalog(connection: Connection) -> None:
     """Create what the catalog lacks, as its owner, and grant the roles their rights on it."""
     sql.run(connection, "catalog.lock")
-    found = decisions.catalog_contents(connection)
-    if not found.complete:
+    catalog_contents = decisions.catalog_contents(connection)
+    if not catalog_contents.complete:
         complete_catalog(connection)
 
 

@@ -92,7 +92,7 @@ class Queue:
     @property
     def views(self) -> tuple[Queue, ...]:
         """One view per subscriber; without subscribers the queue itself."""
-        return tuple(self.of(one.name) for one in self.subscribers) or (self,)
+        return tuple(self.of(subscriber.name) for subscriber in self.subscribers) or (self,)
 
     @property
     def label(self) -> str:
@@ -176,10 +176,17 @@ class Queue:
             "cache": self.options.get("cache", "auto"),
             "commit_wait_ms": self.options.get("commit_wait_ms", "5"),
             "partitions": str(self.partitions),
-            "subscribers": ",".join(f"{one.name}:{one.number}" for one in self.subscribers),
+            "subscribers": ",".join(
+                f"{subscriber.name}:{subscriber.number}" for subscriber in self.subscribers
+            ),
             "subscriber": self.subscriber,
             "subscriber_number": next(
-                (str(one.number) for one in self.subscribers if one.name == self.subscriber), "0"
+                (
+                    str(subscriber.number)
+                    for subscriber in self.subscribers
+                    if subscriber.name == self.subscriber
+                ),
+                "0",
             ),
             "search_path": self.options.get("search_path", ""),
             "since": "1",
@@ -389,10 +396,10 @@ def _design(row: _QueueRow, engine: str) -> Design:
 
 def _document(what: str, value: Any) -> dict[str, str]:
     """A JSON object of texts. ValueError if it is anything else."""
-    found = _parsed(value)
-    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+    parsed = _parsed(value)
+    if not isinstance(parsed, dict) or not all(isinstance(one, str) for one in parsed.values()):
         raise ValueError(f"{what} is no object of texts")
-    return found
+    return parsed
 
 
 def _parsed(value: Any) -> Any:
@@ -446,13 +453,13 @@ class Catalog:
 
 def read(connection: Connection) -> Catalog:
     """The whole catalog, or an empty one."""
-    found = decisions.catalog_contents(connection)
-    if not found.present:
+    catalog_contents = decisions.catalog_contents(connection)
+    if not catalog_contents.present:
         return Catalog()
     acting: Sequence[Acting] = ()
-    if found.audited:
+    if catalog_contents.audited:
         acting = sql.rows(connection, Acting, "catalog.running")
-    decided = decisions.read(connection) if found.decisions_readable else ()
+    decided = decisions.read(connection) if catalog_contents.decisions_readable else ()
     return Catalog(_queues(connection), _is_production(connection), acting, decided)
 
 

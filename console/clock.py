@@ -108,9 +108,9 @@ class FarTime(datetime):
 
     def __new__(cls, text: str) -> "FarTime":
         early = text.startswith("-") or text.endswith("BC")
-        found = super().__new__(cls, *((1, 1, 2) if early else (9999, 12, 30)), tzinfo=UTC)
-        found.text = text
-        return found
+        time = super().__new__(cls, *((1, 1, 2) if early else (9999, 12, 30)), tzinfo=UTC)
+        time.text = text
+        return time
 
     def __reduce_ex__(self, protocol: object) -> tuple[type["FarTime"], tuple[str]]:
         return FarTime, (self.text,)

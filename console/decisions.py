@@ -123,18 +123,18 @@ keep a dump of each version."""
 def catalog_contents(connection: Connection) -> CatalogContents:
     """RefusedError to a superuser if reading it would run the code of a login that is none; and
     where its version is not this console's."""
-    found = sql.row(connection, CatalogContents, "catalog.exists")
-    if found.runs:
+    row = sql.row(connection, CatalogContents, "catalog.exists")
+    if row.runs:
         raise RefusedError(
             "No superuser reads the catalog of this database.",
-            why=f"That would run {found.runs}.",
+            why=f"That would run {row.runs}.",
             next_step=NO_SUPERUSER,
         )
     # A dump without comments has no version; whatever lacks no part is of the first.
-    version = CATALOG_VERSION if found.version is None and found.complete else found.version
-    if found.present and version != CATALOG_VERSION:
+    version = CATALOG_VERSION if row.version is None and row.complete else row.version
+    if row.present and version != CATALOG_VERSION:
         raise _another_version(version)
-    return found
+    return row
 
 
 def _another_version(version: int | None) -> RefusedError:
@@ -185,20 +185,20 @@ REFUSED_WHILE_PAUSED = frozenset({"restore", "replay"})
 
 def require_not_paused(connection: Connection, schema: str, queue: str, doing: str) -> None:
     """RefusedError if an operator has paused the queue, so that nothing pops new messages."""
-    if one := find(connection, "pause", schema, queue):
+    if decision := find(connection, "pause", schema, queue):
         raise RefusedError(
             f"Nothing was changed: {queue!r} is paused, so {doing} is refused.",
-            why=one.words,
+            why=decision.words,
             next_step=revoke_hint("resume", queue),
         )
 
 
 def require_unprotected(connection: Connection, schema: str, queue: str, doing: str) -> None:
     """RefusedError if an operator has protected the queue."""
-    if one := find(connection, "protection", schema, queue):
+    if decision := find(connection, "protection", schema, queue):
         raise RefusedError(
             f"Nothing was changed: {queue!r} is protected from {doing}.",
-            why=one.words,
+            why=decision.words,
             next_step=revoke_hint("unprotect", queue),
         )
 

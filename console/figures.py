@@ -187,7 +187,7 @@ class QueueFigures(SampledFigures):
 
 
 def _declared(of: type[SampledFigures]) -> tuple[Figure, ...]:
-    return tuple(one.metadata["figure"] for one in fields(of) if "figure" in one.metadata)
+    return tuple(field.metadata["figure"] for field in fields(of) if "figure" in field.metadata)
 
 
 SAMPLED = _declared(SampledFigures)

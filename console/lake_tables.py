@@ -138,7 +138,7 @@ def files_of(table: DeltaTable, folder: str) -> list[TableFile]:
     import pyarrow as pa  # noqa: PLC0415  # slow to import
 
     start = "partition."
-    found = [
+    files = [
         TableFile(
             f"{folder}/{unquote(row['path'])}",
             {name.removeprefix(start): str(of) for name, of in row.items() if start in name},
@@ -147,7 +147,7 @@ def files_of(table: DeltaTable, folder: str) -> list[TableFile]:
         )
         for row in pa.table(table.get_add_actions(flatten=True)).to_pylist()
     ]
-    return sorted(found, key=lambda file: file.path)
+    return sorted(files, key=lambda file: file.path)
 
 
 def table_uri(location: str, files: Any, path: str) -> str:

@@ -138,9 +138,9 @@ def of(product: Product, queue: Queue) -> list[str]:
     if not queue.design.known:
         return [queue.name]
     subscribers = _highest_subscriber(queue)
-    found = _suffixes(product.name, queue.design.name, queue.partitions, subscribers)
-    return sorted({queue.name + suffix for _, suffix in found})
+    suffixes = _suffixes(product.name, queue.design.name, queue.partitions, subscribers)
+    return sorted({queue.name + suffix for _, suffix in suffixes})
 
 
 def _highest_subscriber(queue: Queue) -> int:
-    return max((one.number for one in queue.subscribers), default=0)
+    return max((subscriber.number for subscriber in queue.subscribers), default=0)

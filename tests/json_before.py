@@ -381,8 +381,8 @@ class Comparison:
         self.called |= {words[0], " ".join(words[:2])}
         self.calls += 1
         call = shlex.join(words)
-        for one in differences(before, after, measured=words[0] in MEASURED):
-            path, _, description = one.partition(": ")
+        for difference in differences(before, after, measured=words[0] in MEASURED):
+            path, _, description = difference.partition(": ")
             kind = (
                 "" if not description.startswith(("new,", "lost,")) else description.split(",")[0]
             )
@@ -447,7 +447,7 @@ def main() -> int:
 def create_queues(console: Console, url: str) -> list[str]:
     """Create and use the queues; their names."""
     designs = json.loads(console(["designs", "--json"], url).out)["designs"]
-    installed = [one for one in designs if "postgresql" in one["engines"]]
+    installed = [design for design in designs if "postgresql" in design["engines"]]
     for one in installed:
         console.run_all(CREATED, url, design=one["design"])
         if "complete" in json.dumps(one["verbs"]) or "requeue" in one["verbs"]["postgresql"]:

@@ -118,7 +118,7 @@ def revision_files(revision: str) -> Iterator[tuple[str, str]]:
 
 def table(title: str, rows: Mapping[str, Lines]) -> Iterator[str]:
     """One revision."""
-    kinds = [one.name for one in fields(Lines) if one.name != "characters"]
+    kinds = [field.name for field in fields(Lines) if field.name != "characters"]
     yield f"{title:28}" + "".join(f"{kind:>11}" for kind in (*kinds, "all", "width"))
     for package, lines in rows.items():
         figures = [getattr(lines, kind) for kind in (*kinds, "all", "width")]
@@ -141,14 +141,14 @@ def side_by_side(counted: Mapping[str, Mapping[str, Lines]]) -> Iterator[str]:
     every = sorted({package for packages in counted.values() for package in packages})
     for package in every:
         cells = [packages.get(package, Lines()) for packages in counted.values()]
-        yield f"{package:28}" + "".join(f"{one.files:>8,}{one.all:>10,}" for one in cells)
+        yield f"{package:28}" + "".join(f"{lines.files:>8,}{lines.all:>10,}" for lines in cells)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("revisions", nargs="*", metavar="REVISION")
     revisions = parser.parse_args(arguments).revisions
-    counted = {one: by_package(revision_files(one)) for one in revisions} or {
+    counted = {revision: by_package(revision_files(revision)) for revision in revisions} or {
         "here": by_package(working_tree_files())
     }
     for name, packages in counted.items():

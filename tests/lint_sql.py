@@ -231,14 +231,14 @@ def violations(job: tuple[str, str, str]) -> list[str]:
     """The violations of one text: (engine, origin, text)."""
     engine, where, text = job
     elsewhere = engine in _PARSED_ELSEWHERE or where.startswith(_UNPARSED)
-    found = _linter(engine).lint_string(text + "\n").get_violations()
-    if not elsewhere and any(one.rule_code() == "PRS" for one in found):
+    errors = _linter(engine).lint_string(text + "\n").get_violations()
+    if not elsewhere and any(error.rule_code() == "PRS" for error in errors):
         # The parser in Rust knows less, for example no OFFSET after a join: the slower one decides.
-        found = _linter(engine, "false").lint_string(text + "\n").get_violations()
+        errors = _linter(engine, "false").lint_string(text + "\n").get_violations()
     return [
-        f"{where}: line {one.line_no}: {one.rule_code()} {one.desc()}"
-        for one in found
-        if not (one.rule_code() == "PRS" and elsewhere)
+        f"{where}: line {error.line_no}: {error.rule_code()} {error.desc()}"
+        for error in errors
+        if not (error.rule_code() == "PRS" and elsewhere)
     ]
 
 

@@ -35,7 +35,7 @@ class Receiver:
         return [one for body in self.bodies for one in body["notifications"]]
 
     def events_and_codes(self) -> list[tuple[str, str]]:
-        return [(one["event"], one["code"]) for one in self.events]
+        return [(event["event"], event["code"]) for event in self.events]
 
 
 @contextmanager

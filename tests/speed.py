@@ -91,9 +91,13 @@ class Measured:
 
 def median(runs: Sequence[Measured]) -> Measured:
     """The median of one line in several runs; `others` is that of the last."""
-    values = tuple(one.value for one in runs)
-    cpu = statistics.median(one.cpu for one in runs if one.cpu is not None) if runs[0].cpu else None
-    busy = any(one.busy for one in runs)
+    values = tuple(measured.value for measured in runs)
+    cpu = (
+        statistics.median(measured.cpu for measured in runs if measured.cpu is not None)
+        if runs[0].cpu
+        else None
+    )
+    busy = any(measured.busy for measured in runs)
     return replace(runs[-1], value=statistics.median(values), cpu=cpu, values=values, busy=busy)
 
 
@@ -191,10 +195,10 @@ def first(_: argparse.Namespace) -> Iterator[Measured]:
 
 def on_screens(arguments: argparse.Namespace) -> Iterator[Measured]:
     for queues in arguments.queues:
-        found = screens.measure(queues, arguments.seconds)
-        print(f"  {found.line}", file=sys.stderr, flush=True)
+        speed = screens.measure(queues, arguments.seconds)
+        print(f"  {speed.line}", file=sys.stderr, flush=True)
         of, ms = f"{queues} queues", 1000.0
-        key, opening, once = found.key_p95, found.opening, found.opened[0]
+        key, opening, once = speed.key_p95, speed.opening, speed.opened[0]
         key_aim = 30.0 if queues <= 20 else 50.0
         idle_aim = 2.0 if queues <= 20 else 6.0
         yield Measured(
@@ -204,24 +208,24 @@ def on_screens(arguments: argparse.Namespace) -> Iterator[Measured]:
             f"opening a queue, {of}", opening.seconds * ms, "ms", 150.0, opening.cpu_seconds * ms
         )
         yield Measured(f"the first one, {of}", once.seconds * ms, "ms", None, once.cpu_seconds * ms)
-        yield Measured(f"idle, all figures change, {of}", found.idle_share * 100, "%", idle_aim)
-        yield Measured(f"idle, none changes, {of}", found.still_share * 100, "%", idle_aim)
-        yield Measured(f"idle on a queue's screen, {of}", found.queue_share * 100, "%", idle_aim)
+        yield Measured(f"idle, all figures change, {of}", speed.idle_share * 100, "%", idle_aim)
+        yield Measured(f"idle, none changes, {of}", speed.still_share * 100, "%", idle_aim)
+        yield Measured(f"idle on a queue's screen, {of}", speed.queue_share * 100, "%", idle_aim)
         yield Measured(
             f"memory, {of}",
-            found.memory_mb,
+            speed.memory_mb,
             "MB",
             75.0 if queues <= 20 else None,
-            others=f"{number(found.memory_end_mb)} MB after queues were opened",
+            others=f"{number(speed.memory_end_mb)} MB after queues were opened",
         )
 
 
 def on_fleet(arguments: argparse.Namespace) -> Iterator[Measured]:
     hosts, queues = arguments.fleet
-    for one in measure_fleet(hosts, queues, arguments.seconds):
-        print(f"  {one.line}", file=sys.stderr, flush=True)
-        what = f"fleet of {hosts} x {queues}: {one.what}"
-        yield Measured(what, one.value, one.unit, one.aim, one.cpu)
+    for figure in measure_fleet(hosts, queues, arguments.seconds):
+        print(f"  {figure.line}", file=sys.stderr, flush=True)
+        what = f"fleet of {hosts} x {queues}: {figure.what}"
+        yield Measured(what, figure.value, figure.unit, figure.aim, figure.cpu)
 
 
 def with_pg_activity(arguments: argparse.Namespace) -> Iterator[Measured]:
@@ -333,8 +337,8 @@ def on_cluster(arguments: argparse.Namespace) -> Iterator[Measured]:
     """The same rows with `local[2]`, then with two workers of one core each."""
     rows = min(arguments.rows, 2_000_000)
     text = output_of("tests.pipeline.speed", "--rows", str(rows), "--cluster")
-    found = re.findall(r"^(\S+): (.+?) +([\d.]+) s", text, re.M)
-    took = {(where, phase): float(seconds) for where, phase, seconds in found}
+    findall = re.findall(r"^(\S+): (.+?) +([\d.]+) s", text, re.M)
+    took = {(where, phase): float(seconds) for where, phase, seconds in findall}
     for phase, what in (("all of it", f"archive of {rows:,} rows"), ("start", "until Spark works")):
         local, cluster = took["local[2]", phase], took["spark", phase]
         yield Measured(f"{what}, on a cluster", cluster, "s", others=f"`local[2]` {local} s")
@@ -370,11 +374,11 @@ ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Measured]]] = {
 
 def machine() -> str:
     """The time, the machine, and the other programs that used its CPU."""
-    mine = {os.getpid(), *(one.pid for one in psutil.Process().children(recursive=True))}
+    mine = {os.getpid(), *(process.pid for process in psutil.Process().children(recursive=True))}
     others = [
-        f"{one.info['name']} {one.info['cpu_percent']:.0f} %"
-        for one in psutil.process_iter(["pid", "name", "cpu_percent"])
-        if one.info["pid"] not in mine and (one.info["cpu_percent"] or 0.0) > 10.0
+        f"{process.info['name']} {process.info['cpu_percent']:.0f} %"
+        for process in psutil.process_iter(["pid", "name", "cpu_percent"])
+        if process.info["pid"] not in mine and (process.info["cpu_percent"] or 0.0) > 10.0
     ]
     at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {psutil.cpu_count()} processors"
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg())

@@ -100,9 +100,13 @@ def upgraded(console: Console, url: str, before: Found) -> int:
     print("doctor before:", doctor.out.strip().splitlines()[-1], f"(exit {doctor.status})")
     planned = json.loads(console(["upgrade", "--all", "--dry-run", "--json"], url).out)
     plans = [one["plan"] for one in planned["queues"]]
-    print(f"upgrade --all --dry-run: {sum(one['needed'] for one in plans)} of {len(plans)} need it")
+    print(
+        f"upgrade --all --dry-run: {sum(plan['needed'] for plan in plans)} of {len(plans)} need it"
+    )
     wrong += [
-        f"{one['queue']} is said to be changed by hand" for one in plans if one["changed_by_hand"]
+        f"{plan['queue']} is said to be changed by hand"
+        for plan in plans
+        if plan["changed_by_hand"]
     ]
     done = console(["upgrade", "--all", "--yes", "--json"], url)
     problems = json.loads(done.out)["problems"]

@@ -56,10 +56,10 @@ class CandidateQueue:
 def tables(database: Database) -> list[CandidateTable]:
     """The tables that belong to no queue, by schema and name. Blocking."""
     with database.transaction("list the tables", read_only=True) as connection:
-        found = sql.rows(connection, CandidateTable, "catalog.tables", n=MOST_TABLES)
+        candidate_tables = sql.rows(connection, CandidateTable, "catalog.tables", n=MOST_TABLES)
         known = catalog.queues(connection)
     taken = {(q.schema, name) for q in known for name in _names(database, q)}
-    return [table for table in found if (table.schema, table.name) not in taken]
+    return [table for table in candidate_tables if (table.schema, table.name) not in taken]
 
 
 def _names(database: Database, queue: Queue) -> list[str]:
@@ -88,10 +88,14 @@ def candidate(table: CandidateTable, of: Design, roles: Mapping[str, str]) -> Qu
 
 
 def preview_of_library(
-    database: Database, found: libraries.DiscoveredTable, name: str, part: str, masks: Masks = ()
+    database: Database,
+    discovered_table: libraries.DiscoveredTable,
+    name: str,
+    part: str,
+    masks: Masks = (),
 ) -> CandidateQueue:
     """The same for a library's table. Blocking; errors are in the preview."""
-    of, table = found.of, found.table
+    of, table = discovered_table.of, discovered_table.table
     queue = libraries.queue_of(of, table, name, table.queue or part)
     try:
         with database.transaction("read a library's table", read_only=True) as connection:
@@ -119,12 +123,12 @@ def preview(database: Database, queue: Queue, masks: Masks = ()) -> CandidateQue
     return CandidateQueue(queue, messages, figures, tuple(errors))
 
 
-def guess(of: Design, found: Sequence[Column]) -> dict[str, str]:
+def guess(of: Design, columns: Sequence[Column]) -> dict[str, str]:
     """Role -> the likely column, by its name alone; the operator decides."""
     guessed: dict[str, str] = {}
     for role in roles_of(of):
         names = {_bare(name) for name in (*_USUAL.get(role, ()), of.roles.get(role, role), role)}
-        for column in found:
+        for column in columns:
             if _bare(column.name) in names and column.name not in guessed.values():
                 guessed[role] = column.name
                 break
@@ -238,7 +242,7 @@ def adopt(
         require_schema(connection, schema)
         _require_new(connection, queue)
         _check_columns(connection, queue)
-        kinds = {found.kind for found in relations.named(connection, schema, [table])}
+        kinds = {relation.kind for relation in relations.named(connection, schema, [table])}
         if "a view" in kinds:
             queue = replace(queue, options={**options, "view": "yes"})
         queue = _with_search_path(connection, queue, search_path)
@@ -282,8 +286,8 @@ def adopt_library(
         part = part or name
     doing = f"adopt the queue {name!r}"
     with database.transaction(doing, read_only=True) as connection:
-        of, found = libraries.choose(connection, of, schema=schema, table=table, part=part)
-        queue = libraries.candidate(connection, of, found, name, part)
+        of, library_table = libraries.choose(connection, of, schema=schema, table=table, part=part)
+        queue = libraries.candidate(connection, of, library_table, name, part)
     detail = f"preset {of.name}" + (f", only {queue.part}" if queue.part else "")
     detail += f", SHA-256 {of.sha256}" if of.sha256 else ""
     with audit.recorded(database, doing, audit.Subject.of(database, queue, "adopt", detail)) as act:
@@ -348,8 +352,8 @@ def forget(database: Database, queue: Queue) -> None:
 def _objects(connection: Connection, queue: Queue) -> list[str]:
     """Existing objects with the names of the queue's own."""
     names = object_names.of(product_of(connection), queue)
-    found = relations.named(connection, queue.schema, names)
-    return [f"{relation.kind} {relation.name!r}" for relation in found]
+    named = relations.named(connection, queue.schema, names)
+    return [f"{relation.kind} {relation.name!r}" for relation in named]
 
 
 def _check_name(product: Product, name: str) -> None:
@@ -441,8 +445,8 @@ def _is_sorted(connection: Connection, queue: Queue, column: Column) -> bool:
 
 
 def _check_sequence(connection: Connection, queue: Queue, role: str, name: str) -> None:
-    found = relations.named(connection, queue.schema, [name])
-    if not any(relation.kind == "a sequence" for relation in found):
+    named = relations.named(connection, queue.schema, [name])
+    if not any(relation.kind == "a sequence" for relation in named):
         raise UsageError(
             f"There is no sequence {name!r} in schema {queue.schema!r} for the role {role}."
         )

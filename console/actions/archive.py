@@ -101,7 +101,7 @@ class Purge(RowAction):
         else:
             lines = [f"they go into {queue.name}_archive; restore brings them back"]
         if queue.subscribers:
-            names = ", ".join(one.name for one in queue.subscribers)
+            names = ", ".join(subscriber.name for subscriber in queue.subscribers)
             lines.append(f"each is dropped for those of {names} that have not popped it")
             lines.append(
                 "what one of them has in hand stays: use release, requeue, archive for that"
@@ -267,8 +267,10 @@ class ArchiveSelection:
             if rows:
                 self._after = rows[-1].archive_id
             self._finished = not rows or (len(rows) < most and rows[-1].position < read_limit)
-            if found := [row.message for row in rows if row.matches and self._in_error_group(row)]:
-                return found
+            if messages := [
+                row.message for row in rows if row.matches and self._in_error_group(row)
+            ]:
+                return messages
         return []
 
     def _continues(self) -> bool:
@@ -333,7 +335,7 @@ def last_purge(source: MessageSource, criteria: SelectionCriteria) -> int | None
     while True:
         with criteria.session.transaction(read_task(queue)) as connection:
             source.begin_read(connection, criteria.database)
-            found = sql.row(
+            purges = sql.row(
                 connection,
                 _Purges,
                 "actions.last_purge",
@@ -342,7 +344,7 @@ def last_purge(source: MessageSource, criteria: SelectionCriteria) -> int | None
                 read_limit=_PURGES_AT_ONCE,
                 moment=criteria.cutoff,
             )
-        greatest = max(filter(None, (greatest, found.action_id)), default=None)
-        if found.rows_read < _PURGES_AT_ONCE or (greatest is not None and greatest == newest):
+        greatest = max(filter(None, (greatest, purges.action_id)), default=None)
+        if purges.rows_read < _PURGES_AT_ONCE or (greatest is not None and greatest == newest):
             return greatest
-        before = found.lowest
+        before = purges.lowest

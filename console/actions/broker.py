@@ -74,7 +74,7 @@ def receive(
 
 def plan_enable(database: Database, queue: Queue) -> Plan:
     """requeue: enable a queue that poison messages have disabled."""
-    found = _health(database, queue)
+    health = _health(database, queue)
     lines = [
         f"requeue {queue.label}: the queue is disabled and is enabled again",
         "  ALTER QUEUE ... WITH STATUS = ON; no message is moved or changed",
@@ -82,7 +82,7 @@ def plan_enable(database: Database, queue: Queue) -> Plan:
         "  if a poison message disabled it, that message is popped next: "
         "five more rollbacks of its pop disable the queue again",
     ]
-    if found.enabled:
+    if health.enabled:
         lines = [f"requeue {queue.label}: the queue is enabled, there is nothing to do"]
     return queue_plan(
         database,
@@ -90,27 +90,27 @@ def plan_enable(database: Database, queue: Queue) -> Plan:
         "requeue",
         lines,
         single_step(enable_queue, database, queue),
-        needed=not found.enabled,
+        needed=not health.enabled,
         stoppable=False,
-        data=_enabled_as_json(queue, found, production=is_production(database)),
+        data=_enabled_as_json(queue, health, production=is_production(database)),
     )
 
 
 def enable_queue(database: Database, queue: Queue) -> Result:
     """Enable the queue if it is disabled; its data are of its health afterwards."""
-    found, production = _health(database, queue), is_production(database)
-    if found.enabled:
-        data = _enabled_as_json(queue, found, production=production)
+    broker_health, production = _health(database, queue), is_production(database)
+    if broker_health.enabled:
+        data = _enabled_as_json(queue, broker_health, production=production)
         return Result(Outcome.DONE, (f"{queue.label} was already enabled",), data=data)
     subject = audit.Subject.of(database, queue, "requeue", detail="the queue is enabled")
     with audit.recorded(database, f"enable the queue {queue.name!r}", subject) as act:
         sql.run(act.connection, f"{queue.design.name}.enable", queue.scope(database.product))
-        found = health(act.connection, queue)
-        if not found.enabled:
+        broker_health = health(act.connection, queue)
+        if not broker_health.enabled:
             raise RefusedError(
-                f"The queue {queue.name!r} is still disabled.", why=found.problem(None)
+                f"The queue {queue.name!r} is still disabled.", why=broker_health.problem(None)
             )
-    data = _enabled_as_json(queue, found, production=production)
+    data = _enabled_as_json(queue, broker_health, production=production)
     return Result(Outcome.DONE, (f"{queue.label} is enabled",), done=1, data=data)
 
 
@@ -121,15 +121,15 @@ def _health(database: Database, queue: Queue) -> BrokerHealth:
 
 
 def _enabled_as_json(
-    queue: Queue, found: BrokerHealth, *, production: bool
+    queue: Queue, health: BrokerHealth, *, production: bool
 ) -> Mapping[str, object]:
     return {
         "verb": "requeue",
         "queue": queue.name,
         "schema": queue.schema,
-        "is_receive_enabled": found.is_receive_enabled,
-        "is_enqueue_enabled": found.is_enqueue_enabled,
-        "needed": not found.enabled,
+        "is_receive_enabled": health.is_receive_enabled,
+        "is_enqueue_enabled": health.is_enqueue_enabled,
+        "needed": not health.enabled,
         "confirmation": "name" if production else "y",
     }
 

@@ -193,7 +193,7 @@ def _plan_lines(
     if canary:
         lines.append(f"  canary: {canary}")
     if selected.sample and sample:
-        names = ", ".join(one.id or one.key or "?" for one in selected.sample)
+        names = ", ".join(message.id or message.key or "?" for message in selected.sample)
         lines.append(f"  the first: {names}")
     return lines + [refused(line) for line in selected.obstacles]
 

@@ -177,7 +177,7 @@ def _pages(
         progress.after = None if search.next is None else search.next.text
         progress.part += search.next is None
         progress.messages += len(search.messages)
-        progress.payloads_cut += sum(one.payload_cut for one in search.messages)
+        progress.payloads_cut += sum(message.payload_cut for message in search.messages)
         progress.complete = progress.complete and not source.hidden
         partial.write(search.messages, progress, with_payload=with_payload)
         yield progress.messages
@@ -272,18 +272,21 @@ class _Partial:
 
     def begin(self, new: ExportState) -> ExportState:
         """The progress of an earlier call, to be resumed; else `new`."""
-        found = new
+        export_state = new
         if self._state.exists() and os.fstat(self._descriptor).st_size:
-            found = self._earlier(new)
+            export_state = self._earlier(new)
         with self._writing():
-            os.ftruncate(self._descriptor, found.bytes)  # a page that was not whole
+            os.ftruncate(self._descriptor, export_state.bytes)  # a page that was not whole
             os.lseek(self._descriptor, 0, os.SEEK_END)
-        return found
+        return export_state
 
     def _earlier(self, new: ExportState) -> ExportState:
         try:
-            found = ExportState(**json.loads(self._state.read_text()))
-            same = found.of == new.of and os.fstat(self._descriptor).st_size >= found.bytes
+            export_state = ExportState(**json.loads(self._state.read_text()))
+            same = (
+                export_state.of == new.of
+                and os.fstat(self._descriptor).st_size >= export_state.bytes
+            )
         except (OSError, ValueError, TypeError, RecursionError):
             same = False
         if not same:
@@ -292,11 +295,13 @@ class _Partial:
                 why="The connection, the queue, the filters, the masks or the payloads differ.",
                 next_step=f"Remove it and {self._state.name}, or choose another name.",
             )
-        return found
+        return export_state
 
-    def write(self, found: Sequence[Message], progress: ExportState, *, with_payload: bool) -> None:
+    def write(
+        self, messages: Sequence[Message], progress: ExportState, *, with_payload: bool
+    ) -> None:
         """Write a page, then the progress."""
-        rows = [one.as_json(with_payload=with_payload) for one in found]
+        rows = [message.as_json(with_payload=with_payload) for message in messages]
         if self.path.suffix == ".csv":
             text = _csv(rows, head=progress.bytes == 0)
         else:

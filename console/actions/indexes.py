@@ -88,19 +88,19 @@ def shipped_indexes(product: Product, queue: Queue) -> list[ShippedIndex]:
     text = _script(product, queue)
     return list(_keys(text)) + [
         ShippedIndex(
-            unquoted(found["name"]),
-            tuple(found["columns"].split(", ")),
-            found["condition"] or "",
+            unquoted(match["name"]),
+            tuple(match["columns"].split(", ")),
+            match["condition"] or "",
             is_key=False,
-            statement=found[0],
+            statement=match[0],
         )
-        for found in _INDEX.finditer(text)
+        for match in _INDEX.finditer(text)
     ]
 
 
 def shipped_tables(product: Product, queue: Queue) -> list[tuple[str, str]]:
-    found = _TABLE.finditer(_script(product, queue))
-    return [(unquoted(table["name"]), table["columns"]) for table in found]
+    matches = _TABLE.finditer(_script(product, queue))
+    return [(unquoted(table["name"]), table["columns"]) for table in matches]
 
 
 def _script(product: Product, queue: Queue) -> str:
@@ -115,9 +115,9 @@ def _keys(text: str) -> Iterator[ShippedIndex]:
     for table in _TABLE.finditer(text):
         name = unquoted(table["name"])
         for kind in (_COLUMN_KEY, _TABLE_KEY):
-            for found in kind.finditer(table["columns"]):
-                columns = tuple(found["columns"].split(", "))
-                primary = found["kind"] == "PRIMARY KEY"
+            for match in kind.finditer(table["columns"]):
+                columns = tuple(match["columns"].split(", "))
+                primary = match["kind"] == "PRIMARY KEY"
                 yield ShippedIndex(name, columns, "", is_key=True, statement="", is_primary=primary)
 
 
@@ -127,15 +127,18 @@ def missing(connection: Connection, queue: Queue) -> list[ShippedIndex]:
     product = product_of(connection)
     if queue.kind is not Kind.INSTALLED or not (wanted := shipped_indexes(product, queue)):
         return []
-    tables = sorted({one.table for one in wanted})
+    tables = sorted({shipped_index.table for shipped_index in wanted})
     values = {"schema": queue.schema, "tables": product.array(tables)}
-    found = sql.rows(connection, Index, f"{queue.design.name}.indexes", **values)
+    indexes = sql.rows(connection, Index, f"{queue.design.name}.indexes", **values)
     there = {row.name for row in relations.named(connection, queue.schema, tables)}
     return [
-        one
-        for one in wanted
-        if one.table in there
-        and not any(index.enforces(one) if one.is_key else index.matches(one) for index in found)
+        shipped_index
+        for shipped_index in wanted
+        if shipped_index.table in there
+        and not any(
+            index.enforces(shipped_index) if shipped_index.is_key else index.matches(shipped_index)
+            for index in indexes
+        )
     ]
 
 
@@ -144,40 +147,40 @@ def steps(
 ) -> tuple[MaintainStep, ...]:
     """That create these while callers continue, online where the server can."""
     online = "online_rebuild" not in database.capabilities.missing
-    return tuple(_step(database.product, queue.schema, one, online=online) for one in lacking)
+    return tuple(_step(database.product, queue.schema, index, online=online) for index in lacking)
 
 
-def _step(product: Product, schema: str, one: ShippedIndex, *, online: bool) -> MaintainStep:
+def _step(product: Product, schema: str, index: ShippedIndex, *, online: bool) -> MaintainStep:
     """`online`: whether this server can."""
-    if one.is_key:
-        return _key_step(product, schema, one)
-    statement = one.statement.replace(*product.online_index, 1) if online else one.statement
+    if index.is_key:
+        return _key_step(product, schema, index)
+    statement = index.statement.replace(*product.online_index, 1) if online else index.statement
     return MaintainStep(
         "CREATE INDEX",
-        one.table,
-        f"it is missing: {one.label}",
+        index.table,
+        f"it is missing: {index.label}",
         (statement,),
-        online=statement != one.statement,
+        online=statement != index.statement,
     )
 
 
-def _key_step(product: Product, schema: str, one: ShippedIndex) -> MaintainStep:
+def _key_step(product: Product, schema: str, index: ShippedIndex) -> MaintainStep:
     """Creates a key of one or two columns, online as far as possible (PostgreSQL)."""
-    made = f"{one.table}{_KEY_INDEX}"
-    column, second = (*one.columns, "")[:2]
-    values = {"schema": schema, "relation": one.table, "index": made}
+    made = f"{index.table}{_KEY_INDEX}"
+    column, second = (*index.columns, "")[:2]
+    values = {"schema": schema, "relation": index.table, "index": made}
     values |= {"column": column, "second": second}
-    values["constraint"] = f"{one.table}_pkey" if one.is_primary else f"{one.table}_key"
-    kind = "primary" if one.is_primary else "unique"
-    scope = sql.Scope(values, {"columns": str(len(one.columns)), "key": kind})
+    values["constraint"] = f"{index.table}_pkey" if index.is_primary else f"{index.table}_key"
+    kind = "primary" if index.is_primary else "unique"
+    scope = sql.Scope(values, {"columns": str(len(index.columns)), "key": kind})
 
     def text(name: str) -> str:
         return sql.plain(sql.script(f"maintenance.{name}", product.dialect, scope))
 
     return MaintainStep(
         "ADD KEY",
-        one.table,
-        f"it is missing: {one.label}",
+        index.table,
+        f"it is missing: {index.label}",
         (text("drop_leftover"), text("make_unique"), text("make_key")),
         always=text("drop_leftover"),  # the key that is made of it has another name
     )

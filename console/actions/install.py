@@ -123,12 +123,12 @@ def uninstall(
     )
 
 
-def _removed(found: Contents, *, keep_archive: bool, production: bool) -> dict[str, object]:
+def _removed(contents: Contents, *, keep_archive: bool, production: bool) -> dict[str, object]:
     return {
-        **asdict(found),
+        **asdict(contents),
         "keep_archive": keep_archive,
         "production": production,
-        "lost": found.lost(keep_archive=keep_archive),
+        "lost": contents.lost(keep_archive=keep_archive),
     }
 
 

@@ -83,11 +83,11 @@ class DiscoveredTable:
         }
 
 
-def _command(found: DiscoveredTable, name: str, words: Sequence[str]) -> str:
-    where = ["--schema", found.table.schema, "--table", found.table.table]
-    if found.table.queue is not None:
+def _command(table: DiscoveredTable, name: str, words: Sequence[str]) -> str:
+    where = ["--schema", table.table.schema, "--table", table.table.table]
+    if table.table.queue is not None:
         where = []
-    words = ["adopt", "--preset", found.of.name, *where, *words, "--", name]
+    words = ["adopt", "--preset", table.of.name, *where, *words, "--", name]
     if not name.startswith("-"):
         words.remove("--")
     return shlex.join(["dbq-console", *words])
@@ -130,12 +130,18 @@ def discover(database: Database) -> list[DiscoveredTable]:
         for there in sorted(recognised, key=lambda one: every[one.name].older != ""):
             of, where = every[there.name], (there.schema, there.table)
             if of.older and any(
-                newer.name == of.older and one.complete and (one.schema, one.table) == where
-                for newer, one in found
+                newer.name == of.older
+                and library_table.complete
+                and (library_table.schema, library_table.table) == where
+                for newer, library_table in found
             ):
                 continue
             tables = _find(connection, of, schema=there.schema, table=there.table)
-            found += [(of, one) for one in tables if (one.schema, one.table) == where]
+            found += [
+                (of, library_table)
+                for library_table in tables
+                if (library_table.schema, library_table.table) == where
+            ]
     of_its_version = [one for one in found if not _is_of_another_version(*one, found)]
     of_its_version.sort(key=lambda one: (one[0].name, one[1].schema, one[1].table))
     return [_discovered(database, of, table, known) for of, table in of_its_version]
@@ -147,12 +153,15 @@ def _is_of_another_version(
     """Whether the same table is that of a newer version or, if it lacks what that version has
     beside it, of an older one."""
     same = [
-        (other, one)
-        for other, one in found
-        if (one.schema, one.table) == (table.schema, table.table) and other is not of
+        (other, library_table)
+        for other, library_table in found
+        if (library_table.schema, library_table.table) == (table.schema, table.table)
+        and other is not of
     ]
     if of.older:
-        return any(other.name == of.older and one.complete for other, one in same)
+        return any(
+            other.name == of.older and library_table.complete for other, library_table in same
+        )
     return not table.complete and any(other.older == of.name for other, _ in same)
 
 
@@ -182,7 +191,11 @@ _LONG = 10
 def _rarest_column(of: Design, every: Collection[Design]) -> str:
     """The column that the fewest other tables are likely to have: the one with the longest name. Of
     several versions, one that most of them have: the fewer columns are searched for, the better."""
-    versions = [_columns(one) for one in every if (one.older or one.name) == (of.older or of.name)]
+    versions = [
+        _columns(design)
+        for design in every
+        if (design.older or design.name) == (of.older or of.name)
+    ]
 
     def rarity(column: str) -> tuple[int, int]:
         having = sum(column in columns for columns in versions)
@@ -269,11 +282,11 @@ class _SimilarTable:
 def _nearest(connection: Connection, of: Design) -> str:
     """The tables most like those of the preset, and the columns that each lacks: a line each."""
     columns = of.found_by["columns"]
-    found = sql.rows(connection, _SimilarTable, f"{of.name}.nearest", columns=columns)
+    tables = sql.rows(connection, _SimilarTable, f"{of.name}.nearest", columns=columns)
     return "".join(
-        f"\n{one.schema}.{one.table} "
-        + (f"lacks {', '.join(one.lacking)}" if one.lacking else "has them, under another name")
-        for one in found
+        f"\n{table.schema}.{table.table} "
+        + (f"lacks {', '.join(table.lacking)}" if table.lacking else "has them, under another name")
+        for table in tables
     )
 
 
@@ -288,27 +301,38 @@ def choose(
     """The only table that fits, of this version or of an older one. UsageError where there is none,
     or several."""
     every = _find(connection, of)
-    versions = [of, *(one for one in presets(of.engines[0]).values() if one.older == of.name)]
-    pairs = [(version, one) for version in versions for one in _find(connection, version)]
+    versions = [
+        of,
+        *(design for design in presets(of.engines[0]).values() if design.older == of.name),
+    ]
+    pairs = [
+        (version, library_table)
+        for version in versions
+        for library_table in _find(connection, version)
+    ]
     found = [
-        (version, one)
-        for version, one in pairs
-        if not _is_of_another_version(version, one, pairs)
-        and schema in (None, one.schema)
-        and table in (None, one.table)
-        and (one.queue is None or one.queue == part.lower())
+        (version, library_table)
+        for version, library_table in pairs
+        if not _is_of_another_version(version, library_table, pairs)
+        and schema in (None, library_table.schema)
+        and table in (None, library_table.table)
+        and (library_table.queue is None or library_table.queue == part.lower())
     ]
     if len(found) == 1:
         return found[0]
     if found:
         raise UsageError(
             f"There are {len(found)} tables of {of.name}.",
-            why=", ".join(f"{one.schema}.{one.table}" for _, one in found),
+            why=", ".join(
+                f"{library_table.schema}.{library_table.table}" for _, library_table in found
+            ),
             next_step="Say which with --schema and --table.",
         )
     what = f"queue {part!r} of {of.name}" if of.table_each else f"table of {of.name}"
     where = f" in schema {schema!r}" if schema else ""
-    others = ", ".join(f"{one.schema}.{one.table}" for one in every[:10])
+    others = ", ".join(
+        f"{library_table.schema}.{library_table.table}" for library_table in every[:10]
+    )
     raise UsageError(
         f"There is no {what}{where} that this login may read.",
         why=f"The search was for the columns that {of.library} has."

@@ -208,8 +208,8 @@ def measure(database: Database, queue: Queue) -> Measures:
 
 def find(database: Database, queue: Queue, limits: MaintainLimits | None = None) -> Maintenance:
     """Measure, and choose what is worth its work. Changes nothing."""
-    found = needed(database, queue, measure(database, queue), limits or MaintainLimits())
-    return replace(found, steps=(*_sweep(database, queue), *found.steps))
+    maintenance = needed(database, queue, measure(database, queue), limits or MaintainLimits())
+    return replace(maintenance, steps=(*_sweep(database, queue), *maintenance.steps))
 
 
 def _sweep(database: Database, queue: Queue) -> Iterator[MaintainStep]:
@@ -227,20 +227,20 @@ def _sweep(database: Database, queue: Queue) -> Iterator[MaintainStep]:
 
 
 def needed(
-    database: Database, queue: Queue, found: Measures, limits: MaintainLimits
+    database: Database, queue: Queue, measures: Measures, limits: MaintainLimits
 ) -> Maintenance:
-    return _PLANNERS[database.product.cleaner](database, queue, found, limits).all()
+    return _PLANNERS[database.product.cleaner](database, queue, measures, limits).all()
 
 
 class _Planner:
     """Plans the steps for one engine's measures."""
 
     def __init__(
-        self, database: Database, queue: Queue, found: Measures, limits: MaintainLimits
+        self, database: Database, queue: Queue, measures: Measures, limits: MaintainLimits
     ) -> None:
         self._database = database
         self._queue = queue
-        self._found = found
+        self._found = measures
         self._limits = limits
         self.steps: list[MaintainStep] = []
         self.left_out: list[str] = []

@@ -136,12 +136,13 @@ class RowAction(MessageAction):
         cleared = {queue.roles.get(role) for role in self.clears}
         written = cleared | {queue.roles.get(role) for role in self.sets}
         return [
-            f"The server computes the column {one.name!r}, which {self.verb} writes: change what "
-            "it is computed from, as its owner does."
-            if one.computed
-            else f"The column {one.name!r}, which {self.verb} sets to NULL, is NOT NULL."
-            for one in columns
-            if (one.computed and one.name in written) or (one.required and one.name in cleared)
+            f"The server computes the column {column.name!r}, which {self.verb} writes: change "
+            "what it is computed from, as its owner does."
+            if column.computed
+            else f"The column {column.name!r}, which {self.verb} sets to NULL, is NOT NULL."
+            for column in columns
+            if (column.computed and column.name in written)
+            or (column.required and column.name in cleared)
         ]
 
     def script(self) -> str:
@@ -161,7 +162,7 @@ class RowAction(MessageAction):
         ledger = Ledger(selected=skipped, skipped={CHANGED: skipped} if skipped else {})
         if self.tracker is not None and self.tracker.enabled:
             ids = {id_ for some in locked for id_ in some.ids}
-            self.tracker.begin(connection, [one for one in chosen if one.id in ids])
+            self.tracker.begin(connection, [message for message in chosen if message.id in ids])
         for some in locked:
             ledger += self._move(connection, some, action_id)
         return ledger

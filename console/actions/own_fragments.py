@@ -73,7 +73,7 @@ class StatesRow:
 
 def fragments(connection: Connection, queue: Queue, file: OwnFile) -> list[Fragment]:
     """The file's definitions, checked by the server; needs a read-only transaction."""
-    return [_check_fragment(connection, queue, *one) for one in file.fragments()]
+    return [_check_fragment(connection, queue, *fragment) for fragment in file.fragments()]
 
 
 def _check_fragment(
@@ -87,7 +87,7 @@ def _check_fragment(
                 return Fragment(name, "", why)
             if why := _operator_problem(connection, queue, definition):
                 return Fragment(name, "", why)
-            found = sql.row(
+            typed = sql.row(
                 connection, _Typed, *fragment_statement(connection, queue, "typed", definition)
             )
     except DBAPIError as error:
@@ -100,9 +100,9 @@ def _check_fragment(
         if isinstance(translated, ConnectionFailedError | RefusedError):
             raise translated from error
         return Fragment(name, "", translated.why)
-    if kind and found.kind != kind:
-        return Fragment(name, found.type, f"it is {found.type}, not {kind}{_ADVICE.get(kind, '')}")
-    return Fragment(name, found.type, "")
+    if kind and typed.kind != kind:
+        return Fragment(name, typed.type, f"it is {typed.type}, not {kind}{_ADVICE.get(kind, '')}")
+    return Fragment(name, typed.type, "")
 
 
 def fragment_statement(
@@ -131,7 +131,7 @@ def _operator_problem(connection: Connection, queue: Queue, definition: str) -> 
     operators, which take an extension's type for a text, and match nothing or something else."""
     statement, scope = fragment_statement(connection, queue, "typed", definition)
     text = sql.script(statement, connection.dialect, scope)
-    for column in sorted({found[1] or found[2] for found in _COMPARED.finditer(text)}):
+    for column in sorted({match[1] or match[2] for match in _COMPARED.finditer(text)}):
         bound = {"column": column}
         for key in sql.rows(connection, KeyType, "catalog.key_type", scope, **bound):
             if "pg_catalog" not in {key.schema, key.operators}:
@@ -181,11 +181,15 @@ def overlap(row: StatesRow) -> str:
 def require(connection: Connection, queue: Queue, file: OwnFile) -> None:
     """UsageError, with all problems, where the preset does not fit the table."""
     problems = [
-        f"{one.name}: {one.problem}" for one in fragments(connection, queue, file) if one.problem
+        f"{fragment.name}: {fragment.problem}"
+        for fragment in fragments(connection, queue, file)
+        if fragment.problem
     ]
     if not problems:
         problems = [
-            overlap(one) for one in count_states(connection, queue, _FEW_ROWS) if one.several
+            overlap(states_row)
+            for states_row in count_states(connection, queue, _FEW_ROWS)
+            if states_row.several
         ]
     if problems:
         raise UsageError(

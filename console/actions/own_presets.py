@@ -69,7 +69,7 @@ class Check:
 
     @property
     def rows_read(self) -> int:
-        return sum(one.rows for one in self.states or ())
+        return sum(state.rows for state in self.states or ())
 
     @property
     def as_json(self) -> dict[str, object]:
@@ -79,7 +79,7 @@ class Check:
             "table": self.queue.table,
             "rows_estimated": self.size.rows,
             "pages": self.size.pages,
-            "fragments": [asdict(one) for one in self.fragments],
+            "fragments": [asdict(fragment) for fragment in self.fragments],
             "states": None
             if self.states is None
             else {
@@ -88,7 +88,7 @@ class Check:
                 "in_several": [asdict(one) for one in found if one.several],
                 "in_none": [asdict(one) for one in found if not one.states],
             },
-            "cost": [asdict(one) for one in self.costs],
+            "cost": [asdict(cost) for cost in self.costs],
             "sql": self.sent,
             "problems": list(self.problems),
         }
@@ -103,11 +103,13 @@ def check(
     libraries.require_engine(of, database.product.name)
     doing = f"check the preset {of.name!r}"
     with database.transaction(doing, read_only=True) as connection:
-        _, found = libraries.choose(connection, of, schema=schema, table=table)
-        queue = libraries.queue_of(of, found, found.table, "")
+        _, library_table = libraries.choose(connection, of, schema=schema, table=table)
+        queue = libraries.queue_of(of, library_table, library_table.table, "")
         size = sql.row(connection, Size, f"{of.name}.size", queue.scope(connection))
         checked = tuple(own_fragments.fragments(connection, queue, file))
-        problems = [f"{one.name}: {one.problem}" for one in checked if one.problem]
+        problems = [
+            f"{fragment.name}: {fragment.problem}" for fragment in checked if fragment.problem
+        ]
         sent = {} if problems else _sent(connection, queue, file)
     if problems:
         return Check(queue, size, checked, None, (), sent, tuple(problems))
@@ -116,7 +118,9 @@ def check(
         with database.transaction(doing, read_only=True) as connection:
             limit_transaction(connection, database, SECONDS)
             states = tuple(own_fragments.count_states(connection, queue, MOST_ROWS))
-        problems = [own_fragments.overlap(one) for one in states if one.several]
+        problems = [
+            own_fragments.overlap(states_row) for states_row in states if states_row.several
+        ]
     except TooSlowError as error:
         problems = [f"its states could not be counted: {error.why}"]
     costs = tuple(
@@ -127,12 +131,12 @@ def check(
 
 def _sent(connection: Connection, queue: Queue, file: OwnFile) -> dict[str, str]:
     source = MessageSource.of(connection, queue)
-    found = {}
+    sent = {}
     for verb in file.sets:
         within = scope(source, Storage.TABLE, verb=verb)
         text = sql.script(source.statement_name("make_ready"), connection.dialect, within)
-        found[verb] = sql.UNTRUSTED.sub("", text).strip()
-    return found
+        sent[verb] = sql.UNTRUSTED.sub("", text).strip()
+    return sent
 
 
 def _cost(database: Database, queue: Queue, state: str, doing: str) -> Cost:

@@ -64,17 +64,17 @@ def installed_code(
     connection: Connection, queue: Queue, names: Sequence[str]
 ) -> list[InstalledRoutine]:
     """The routines of these names; of a paused queue those that resume will restore."""
-    found = _on_server(connection, queue, names)
+    routines = _on_server(connection, queue, names)
     kept = _kept(connection, queue)
     if not kept:
-        return found
+        return routines
     replaced = _replaced(connection, queue, kept)
     back = {(one.name, one.signature): one for one in kept if one.name not in replaced}
     return [
         replace(row, body=one.body)
         if (one := back.get((row.name, row.signature))) is not None
         else row
-        for row in found
+        for row in routines
     ]
 
 
@@ -202,23 +202,23 @@ def replaced_functions(connection: Connection, queue: Queue) -> list[str]:
 
 
 def _replaced(connection: Connection, queue: Queue, kept: Sequence[_Kept]) -> list[str]:
-    there = {one.name: one for one in _code(connection, queue, [one.name for one in kept])}
+    there = {code.name: code for code in _code(connection, queue, [one.name for one in kept])}
     return [one.name for one in kept if one.name not in there or not there[one.name].exchanged]
 
 
 def _exchange(connection: Connection, queue: Queue, *, push: bool) -> str:
     """Replace the functions; the originals, as JSON."""
     names = _names(queue, push=push)
-    compared = {one.name: one for one in _on_server(connection, queue, names)}
-    found = _code(connection, queue, names)
-    if missing := set(names) - {one.name for one in found}:
+    compared = {routine.name: routine for routine in _on_server(connection, queue, names)}
+    codes = _code(connection, queue, names)
+    if missing := set(names) - {code.name for code in codes}:
         raise RefusedError(
             f"The queue {queue.name!r} cannot be paused.",
             why=f"It lacks the function {min(missing)}.",
             next_step=f"See what differs: dbq-console upgrade {queue.name} --dry-run",
         )
     kept = []
-    for one in found:
+    for one in codes:
         of = compared[one.name]
         if of.body is None:
             raise RefusedError(
@@ -240,7 +240,7 @@ def _put_back(connection: Connection, queue: Queue, kept: list[_Kept]) -> None:
         where = {"schema": queue.schema, "queue": queue.name, "function": one.id or one.name}
         sql.run(connection, "pause.restore_code", sql.Scope(where))
     names = [one.name for one in kept]
-    back = {one.name: one.body for one in _on_server(connection, queue, names)}
+    back = {routine.name: routine.body for routine in _on_server(connection, queue, names)}
     if changed := [one.name for one in kept if back.get(one.name) != one.body]:
         raise ImbalanceError(
             f"The queue {queue.name!r} was not resumed: all of it was undone.",

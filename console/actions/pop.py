@@ -79,10 +79,12 @@ def pop_many(
         values["consumer"] = consumer
     if queue.design.waits_itself:
         values["wait_ms"] = round(wait_seconds * 1000)
-    found = sql.rows(connection, PoppedMessage, "common.pop", queue.scope(connection), **values)
+    messages = sql.rows(connection, PoppedMessage, "common.pop", queue.scope(connection), **values)
     return [
-        replace(one, payload=one.payload.raw) if isinstance(one.payload, sql.EscapedText) else one
-        for one in found
+        replace(message, payload=message.payload.raw)
+        if isinstance(message.payload, sql.EscapedText)
+        else message
+        for message in messages
     ]
 
 
@@ -165,7 +167,7 @@ def require_subscriber(queue: Queue) -> None:
         raise UsageError(
             f"The queue {queue.name!r} has subscribers: each pops every message once.",
             next_step="Say for which one, with --subscriber: "
-            f"{', '.join(one.name for one in queue.subscribers)}.",
+            f"{', '.join(subscriber.name for subscriber in queue.subscribers)}.",
         )
 
 
@@ -177,7 +179,7 @@ def claims(
     require_subscriber(queue)
     require_finishes(queue)
     source = MessageSource.installed(database.product, queue)
-    return [ClaimKey(one, attempts) for one in dict.fromkeys(map(source.normalize_id, ids))]
+    return [ClaimKey(fromkey, attempts) for fromkey in dict.fromkeys(map(source.normalize_id, ids))]
 
 
 def finish_claims(

@@ -85,7 +85,7 @@ class PushExtras:
                 raise UsageError(
                     f"The queue {queue.name!r} takes no --{name}.",
                     why=f"Its design is {queue.design.name}; a push takes --{name} in: {whose}.",
-                    next_step=f"It takes: {', '.join(f'--{one}' for one in takes)}."
+                    next_step=f"It takes: {', '.join(f'--{take}' for take in takes)}."
                     if takes
                     else f"Leave out --{name}.",
                 )

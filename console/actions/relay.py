@@ -151,7 +151,7 @@ def describe(queue: Queue, now: Measure, blockers: Sequence[Blocker], slots: int
         f"  {numbered(now.parked, 'parked number')} and {now.voids:,} void dropped",
         "  all callers wait while it runs; it is one transaction",
     ]
-    if names := ", ".join(one.name for one in queue.subscribers):
+    if names := ", ".join(subscriber.name for subscriber in queue.subscribers):
         lines.insert(3, f"  each subscriber keeps what it has not popped: {names}")
     if now.live > slots:
         lines.append(refused(f"drain {numbered(now.live - slots, 'message')} first"))

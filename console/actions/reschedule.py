@@ -60,8 +60,8 @@ class Reschedule(RowAction):
         """Messages due at that time already: the search meets again what it has moved ahead."""
         del session
         same = [one for one in chosen if one.due_at == self._due]
-        for one in chosen:
-            if one.due_at is not None and self._due is not None and one.due_at < self._due:
+        for message in chosen:
+            if message.due_at is not None and self._due is not None and message.due_at < self._due:
                 self._earlier += 1
         return {THE_SAME: same} if same else {}
 

@@ -169,7 +169,7 @@ class Restore(MessageAction):
             )
             needs, obstacles = now.needs(pushed)
             lines += needs
-            if names := ", ".join(one.name for one in self.source.queue.subscribers):
+            if names := ", ".join(subscriber.name for subscriber in self.source.queue.subscribers):
                 lines.append(f"every subscriber gets them, even one that had them before: {names}")
         if self._taken.popped:
             lines.append("they were delivered once before: consumers get them again")

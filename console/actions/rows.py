@@ -279,21 +279,21 @@ class QueueSelection:
             search = Search(self._source, query, self._after)
             self._run(search)
             self._bound.rows += search.read
-            found = self._new(search.messages)
+            messages = self._new(search.messages)
             if search.next is not None:
                 self._after = search.next.text
             elif search.complete:
                 self._next_scan()
-            elif found:
+            elif messages:
                 # No order to continue in: from the beginning, as long as new ones are found.
-                found = found[:most]
-                self._seen.update(message.id for message in found)
+                messages = messages[:most]
+                self._seen.update(message.id for message in messages)
             elif len(search.messages) >= limit:
                 self._extra += limit
             else:
                 self._next_scan()
-            if found:
-                return found
+            if messages:
+                return messages
         return []
 
     def _within_bounds(self) -> bool:
@@ -301,14 +301,14 @@ class QueueSelection:
         self.complete = not self._bounded or self._bound.may_continue(0)
         return self.complete
 
-    def _new(self, found: Sequence[Message]) -> list[Message]:
-        if any(message.id is None and not message.key for message in found):
+    def _new(self, messages: Sequence[Message]) -> list[Message]:
+        if any(message.id is None and not message.key for message in messages):
             raise UsageError(
                 f"Messages of {self._source.queue.name!r} cannot be told apart.",
                 why="It was adopted without a column for the role id.",
                 next_step="Forget it, and adopt it with --map id=COLUMN.",
             )
-        return [message for message in found if message.id not in self._seen]
+        return [message for message in messages if message.id not in self._seen]
 
     def _next_scan(self) -> None:
         self._left.pop(0)

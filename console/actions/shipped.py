@@ -75,8 +75,8 @@ def code(product: Product, queue: Queue) -> list[Routine]:
     if queue.kind is not Kind.INSTALLED:
         return []
     texts = _batches(product, queue, lambda _, of: code_scripts(of))
-    found = [code_of(product, text) for text in texts]
-    return [one for some in found for one in some]
+    routiness = [code_of(product, text) for text in texts]
+    return [routine for some in routiness for routine in some]
 
 
 def code_of(product: Product, text: str) -> list[Routine]:
@@ -127,7 +127,7 @@ def code_scripts(queue: Queue) -> list[str]:
 def added_sequences(product: Product, queue: Queue) -> list[str]:
     """The sequences that `added` creates: where one is missing, the script has to run."""
     texts = _batches(product, queue, added)
-    return [unquoted(found["name"]) for text in texts for found in _SEQUENCE.finditer(text)]
+    return [unquoted(match["name"]) for text in texts for match in _SEQUENCE.finditer(text)]
 
 
 def catalog_columns(product: Product) -> list[ShippedColumn]:
@@ -141,7 +141,7 @@ def catalog_indexes(product: Product) -> list[str]:
 
 def catalog_code(product: Product) -> list[Routine]:
     """The functions of its triggers, where those have functions."""
-    return [one for text in _catalog(product) for one in code_of(product, text)]
+    return [routine for text in _catalog(product) for routine in code_of(product, text)]
 
 
 def _catalog(product: Product) -> list[str]:
@@ -161,7 +161,7 @@ def indexes_on(product: Product, queue: Queue, column: ShippedColumn) -> list[st
 
 
 def _columns(texts: Sequence[str]) -> list[ShippedColumn]:
-    found = []
+    columns = []
     for text in texts:
         for table in _TABLE.finditer(text):
             for commented in table["columns"].split("\n"):
@@ -169,10 +169,10 @@ def _columns(texts: Sequence[str]) -> list[ShippedColumn]:
                 column = None if _NO_COLUMN.match(line) else _COLUMN.match(line)
                 if column:
                     name = unquoted(table["name"])
-                    found.append(
+                    columns.append(
                         ShippedColumn(name, column["name"], column["definition"], table["table"])
                     )
-    return found
+    return columns
 
 
 def _batches(product: Product, queue: Queue, scripts: _Scripts) -> list[str]:

@@ -119,7 +119,7 @@ def smoke_scratch(
     run = _SmokeRound(database, scratch, control, on_progress)
     run.sequential()
     run.concurrent()
-    results = [judge_round(scratch, name, run.call_log(one), one.ids) for one in run.pops]
+    results = [judge_round(scratch, name, run.call_log(pops), pops.ids) for pops in run.pops]
     return merged(results, [subscriber.name for subscriber in scratch.subscribers])
 
 
@@ -204,25 +204,25 @@ class _SmokeRound:
         self._pushes = _side(queue, self._counters, together)
         each = min(_CONSUMERS, max(1, _MOST_CONSUMERS // len(queue.views)))
         self.pops = [_Pops(view, each) for view in queue.views]
-        for one in self.pops:
-            one.concurrent.broken = self._pushes.broken
+        for pops in self.pops:
+            pops.concurrent.broken = self._pushes.broken
 
     def call_log(self, pops: _Pops) -> CallLog:
         """Of all pushes and these pops, the sequential part first."""
         sides = (self._pushes_alone, pops.alone, self._pushes, pops.concurrent)
-        return CallLog.merged([one.call_log for one in sides])
+        return CallLog.merged([worker_round.call_log for worker_round in sides])
 
     def report_progress(self) -> None:
         """OnSmokeProgress how far it is; StoppedError where it is to stop."""
         latencies = []
-        pops = [one.concurrent for one in self.pops]
+        pops = [pop.concurrent for pop in self.pops]
         for sides, name in (([self._pushes], "pushes"), (pops, "pops")):
             took: list[int] = []
             for side in sides:
                 with side.lock:
                     took += getattr(side.call_log, name).took_us
             latencies.append(latency_of(took))
-        pushed, popped = self._counters.pushed, min(one.counters.popped for one in self.pops)
+        pushed, popped = self._counters.pushed, min(pop.counters.popped for pop in self.pops)
         seconds = time.monotonic() - self._began
         self._on_progress(SmokeProgress(pushed, popped, _expected(), seconds, *latencies))
         if self._control.stopped:
@@ -231,7 +231,7 @@ class _SmokeRound:
     def _check_stalled(self) -> None:
         """End a round without pushes and pops, as an error: its messages may not be lost."""
         now = time.monotonic()  # first: this thread may have to wait before it reads the counts
-        moved = self._counters.pushed + sum(one.counters.popped for one in self.pops)
+        moved = self._counters.pushed + sum(pops.counters.popped for pops in self.pops)
         if moved != self._moved:
             self._moved, self._moved_at = moved, time.monotonic()
         elif now - self._moved_at > _STALLED_SECONDS and not self._pushes.broken.is_set():

@@ -80,7 +80,7 @@ def smoke_live(
         took = latency_of(push_us), latency_of(pop_us)
         popped = number + 1 - max(seen.lost for _, seen in views)
         on_progress(SmokeProgress(number + 1, popped, ROUNDS, time.monotonic() - began, *took))
-    found = [
+    smoke_results = [
         SmokeResult(
             queue=queue.name,
             design=queue.design.name,
@@ -96,7 +96,7 @@ def smoke_live(
         )
         for _, seen in views
     ]
-    return merged(found, [one.name for one in queue.subscribers])
+    return merged(smoke_results, [subscriber.name for subscriber in queue.subscribers])
 
 
 def _require_drained(database: Database, queue: Queue) -> None:

@@ -69,17 +69,19 @@ class StoppedError(ConsoleError):
         )
 
 
-def merged(found: Sequence[SmokeResult], subscribers: Sequence[str]) -> SmokeResult:
+def merged(smoke_results: Sequence[SmokeResult], subscribers: Sequence[str]) -> SmokeResult:
     """The results of all subscribers as one, whose errors name the subscriber."""
-    first = found[0]
+    first = smoke_results[0]
     if not subscribers:
         return first
-    errors = dict.fromkeys(error for one in found for error in one.errors)
-    for subscriber, one in zip(subscribers, found, strict=True):
+    errors = dict.fromkeys(error for smoke_result in smoke_results for error in smoke_result.errors)
+    for subscriber, one in zip(subscribers, smoke_results, strict=True):
         faults = [f"{n} {name.replace('_', ' ')}" for name in _BAD if (n := getattr(one, name))]
         if faults:
             errors[f"{subscriber}: {', '.join(faults)}"] = None
-    counts = {name: sum(getattr(one, name) for one in found) for name in _BAD}
+    counts = {
+        name: sum(getattr(smoke_result, name) for smoke_result in smoke_results) for name in _BAD
+    }
     return replace(first, **counts, errors=tuple(errors), subscribers=tuple(subscribers))
 
 

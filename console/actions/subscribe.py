@@ -89,10 +89,12 @@ def subscribe(database: Database, queue: Queue, name: str, since: str) -> int:
         new_subscriber(now, name)
         of = sql.row(connection, _Numbers, "ring.beginnings", now.scope(connection))
         first = of.next_push if since == "now" else of.oldest
-        one = Subscriber(name, of.number)
-        changed = _with(now, (*now.subscribers, one))
+        subscriber = Subscriber(name, of.number)
+        changed = _with(now, (*now.subscribers, subscriber))
         for script in shipped.added(database.product, changed):
-            alone = changed.scope(connection, subscribers=f"{name}:{one.number}", since=str(first))
+            alone = changed.scope(
+                connection, subscribers=f"{name}:{subscriber.number}", since=str(first)
+            )
             sql.run(connection, script, alone)
         mine = changed.of(name).scope(connection)
         sql.value(connection, int, "ring.void_for_subscriber", mine, since=first)
@@ -107,7 +109,7 @@ def unsubscribe(database: Database, queue: Queue, name: str) -> Owed:
 
     def remove(connection: Connection, now: Queue) -> tuple[Queue, Owed]:
         mine = now.of(name)
-        left = tuple(one for one in now.subscribers if one.name != name)
+        left = tuple(subscriber for subscriber in now.subscribers if subscriber.name != name)
         if not left:
             raise RefusedError(
                 f"{name} is the last subscriber of the queue {queue.name!r}.",
@@ -155,7 +157,7 @@ def skip(database: Database, queue: Queue, name: str, to: str) -> Skipped:
 
 def new_subscriber(queue: Queue, name: str) -> None:
     """UsageError where a new subscriber cannot have the name."""
-    if any(one.name == name for one in queue.subscribers):
+    if any(subscriber.name == name for subscriber in queue.subscribers):
         raise UsageError(f"The queue {queue.name!r} already has a subscriber {name!r}.")
     try:
         (read,) = subscribers_of(name)

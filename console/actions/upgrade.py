@@ -69,10 +69,10 @@ class Difference:
         return f"{self.kind} {self.name} {texts[self.how]}"
 
 
-def changed_by_hand(queue: Queue, found: Sequence[Difference]) -> bool:
+def changed_by_hand(queue: Queue, differences: Sequence[Difference]) -> bool:
     """Whether code differs although it is of this version by the catalog."""
     same = queue.version == INTERFACE_VERSION
-    return same and any(d.how in {How.OTHER, How.OTHER_SIGNATURE} for d in found)
+    return same and any(d.how in {How.OTHER, How.OTHER_SIGNATURE} for d in differences)
 
 
 @dataclass(frozen=True)
@@ -101,36 +101,36 @@ def plan(database: Database, queue: Queue) -> Plan:
     )
 
 
-def _lines(queue: Queue, found: Sequence[Difference], triggers: Sequence[str]) -> list[str]:
+def _lines(queue: Queue, differences: Sequence[Difference], triggers: Sequence[str]) -> list[str]:
     """`triggers`: of others on its table, that will run under the search path of the new
     functions."""
-    if not found:
+    if not differences:
         return [f"upgrade {queue.label}: nothing to do, it matches what this console installs"]
     lines = [f"upgrade {queue.label} (design {queue.design.name}), one transaction:"]
-    lines += [f"  {difference.line}" for difference in found]
-    if changed_by_hand(queue, found):
+    lines += [f"  {difference.line}" for difference in differences]
+    if changed_by_hand(queue, differences):
         lines.append("  its version is this console's: modified locally")
     lines += [
         f"  trigger {name} runs with search_path = pg_catalog, pg_temp: names in its function "
         "need their schema, or the function a SET search_path"
         for name in triggers
     ]
-    if any(difference.kind in {"column", "sequence"} for difference in found):
+    if any(difference.kind in {"column", "sequence"} for difference in differences):
         lines.append("  its tables are locked for a moment, once no one holds them")
     return [*lines, "  messages are not touched; callers continue"]
 
 
 def _as_json(
-    queue: Queue, found: Sequence[Difference], triggers: Sequence[str] = ()
+    queue: Queue, differences: Sequence[Difference], triggers: Sequence[str] = ()
 ) -> dict[str, object]:
     return {
         "queue": queue.name,
         "schema": queue.schema,
         "version": queue.version,
         "shipped_version": INTERFACE_VERSION,
-        "needed": bool(found),
-        "changed_by_hand": changed_by_hand(queue, found),
-        "differences": [difference.as_json() for difference in found],
+        "needed": bool(differences),
+        "changed_by_hand": changed_by_hand(queue, differences),
+        "differences": [difference.as_json() for difference in differences],
         "triggers": list(triggers),
     }
 
@@ -177,22 +177,22 @@ def _differences(connection: Connection, queue: Queue) -> list[Difference]:
     if queue.kind is Kind.ADOPTED:
         return []
     catalog = _catalog(connection)
-    if any(one.name.startswith("dbq.pause") for one in catalog):
+    if any(difference.name.startswith("dbq.pause") for difference in catalog):
         return catalog  # whether the queue is paused, and with what code, is not known yet
-    found = [*_columns(connection, queue), *_sequences(connection, queue)]
-    found += _code(connection, queue)
-    with_columns = _indexes_of(product_of(connection), queue, found)
+    differences = [*_columns(connection, queue), *_sequences(connection, queue)]
+    differences += _code(connection, queue)
+    with_columns = _indexes_of(product_of(connection), queue, differences)
     lacking = indexes.missing(connection, queue)
-    found += [_index(one) for one in lacking if one.statement not in with_columns]
-    found += catalog
+    differences += [_index(index) for index in lacking if index.statement not in with_columns]
+    differences += catalog
     if queue.version != INTERFACE_VERSION:
         versions = (str(queue.version), str(INTERFACE_VERSION))
-        found.append(Difference("version", queue.name, How.OLDER, *versions))
-    return found
+        differences.append(Difference("version", queue.name, How.OLDER, *versions))
+    return differences
 
 
-def _index(one: indexes.ShippedIndex) -> Difference:
-    return Difference("key" if one.is_key else "index", one.label, How.MISSING)
+def _index(index: indexes.ShippedIndex) -> Difference:
+    return Difference("key" if index.is_key else "index", index.label, How.MISSING)
 
 
 @dataclass(frozen=True)
@@ -227,20 +227,20 @@ def _compared(connection: Connection, queue: Queue) -> Iterator[_Compared]:
 
 
 def _code(connection: Connection, queue: Queue) -> list[Difference]:
-    found = []
-    for one in _compared(connection, queue):
-        signature = "" if one.installed is None else one.installed.signature
+    differences = []
+    for compared in _compared(connection, queue):
+        signature = "" if compared.installed is None else compared.installed.signature
         texts = {
-            How.MISSING: ("", one.shipped.body),
-            How.OTHER_SIGNATURE: (signature, one.shipped.signature),
-            How.OTHER: (one.body or "", one.shipped.body),
+            How.MISSING: ("", compared.shipped.body),
+            How.OTHER_SIGNATURE: (signature, compared.shipped.signature),
+            How.OTHER: (compared.body or "", compared.shipped.body),
         }
-        if one.how is not None:
-            both = texts.get(one.how, ("", ""))
-            found.append(Difference("function", one.shipped.name, one.how, *both))
-    named = {one.name for one in found}
+        if compared.how is not None:
+            both = texts.get(compared.how, ("", ""))
+            differences.append(Difference("function", compared.shipped.name, compared.how, *both))
+    named = {difference.name for difference in differences}
     replaced = [name for name in pause.replaced_functions(connection, queue) if name not in named]
-    return found + [Difference("function", name, How.NOT_PAUSED) for name in replaced]
+    return differences + [Difference("function", name, How.NOT_PAUSED) for name in replaced]
 
 
 def body_of(product: Product, row: pause.InstalledRoutine) -> str | None:
@@ -257,12 +257,16 @@ def _columns(connection: Connection, queue: Queue) -> list[Difference]:
     wanted = shipped.columns(product_of(connection), queue)
     missing = _missing(connection, queue.schema, wanted)
     absent = {table for table, lacking in missing.items() if lacking is None}
-    found = [Difference("table", name, How.MISSING, repairable=False) for name in sorted(absent)]
+    differences = [
+        Difference("table", name, How.MISSING, repairable=False) for name in sorted(absent)
+    ]
     for column in wanted:
         if column.name in (missing[column.table] or ()):
             name = f"{column.table}.{column.name}"
-            found.append(Difference("column", name, How.MISSING, repairable=column.repairable))
-    return found
+            differences.append(
+                Difference("column", name, How.MISSING, repairable=column.repairable)
+            )
+    return differences
 
 
 def _sequences(connection: Connection, queue: Queue) -> list[Difference]:
@@ -277,23 +281,28 @@ def _catalog(connection: Connection) -> list[Difference]:
     product = product_of(connection)
     columns = shipped.catalog_columns(product)
     missing = _missing(connection, "dbq", columns)
-    found = [
+    differences = [
         Difference("catalog", f"dbq.{table}", How.MISSING)
         for table, lacking in missing.items()
         if lacking is None
     ]
-    found += [
-        Difference("catalog", f"dbq.{one.table}.{one.name}", How.MISSING, repairable=one.repairable)
-        for one in columns
-        if one.name in (missing[one.table] or ())
+    differences += [
+        Difference(
+            "catalog",
+            f"dbq.{column.table}.{column.name}",
+            How.MISSING,
+            repairable=column.repairable,
+        )
+        for column in columns
+        if column.name in (missing[column.table] or ())
     ]
     # Those of a table that is missing are missing with it.
-    if found:
-        return found
-    found = [*_catalog_indexes(connection), *_catalog_code(connection)]
+    if differences:
+        return differences
+    differences = [*_catalog_indexes(connection), *_catalog_code(connection)]
     if not decisions.catalog_contents(connection).guarded:
-        found.append(Difference("catalog", "dbq.check_action", How.MISSING))
-    return found
+        differences.append(Difference("catalog", "dbq.check_action", How.MISSING))
+    return differences
 
 
 def _catalog_indexes(connection: Connection) -> list[Difference]:
@@ -304,7 +313,7 @@ def _catalog_indexes(connection: Connection) -> list[Difference]:
 
 def _catalog_code(connection: Connection) -> list[Difference]:
     product = product_of(connection)
-    code = {one.name: one for one in shipped.catalog_code(product)}
+    code = {routine.name: routine for routine in shipped.catalog_code(product)}
     if not code:
         return []
     where = {"schema": "dbq", "names": product.array(list(code))}
@@ -321,13 +330,13 @@ def _missing(
     connection: Connection, schema: str, wanted: Sequence[shipped.ShippedColumn]
 ) -> dict[str, list[str] | None]:
     """Table -> its missing columns; None: the table is missing."""
-    found: dict[str, list[str] | None] = {}
+    missing: dict[str, list[str] | None] = {}
     for table in dict.fromkeys(column.table for column in wanted):
         rows = relations.columns(connection, schema, table)
         there = {row.name for row in rows}
         names = [column.name for column in wanted if column.table == table]
-        found[table] = [name for name in names if name not in there] if there else None
-    return found
+        missing[table] = [name for name in names if name not in there] if there else None
+    return missing
 
 
 def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> Sequence[Difference]:
@@ -377,7 +386,7 @@ def _create_indexes(database: Database, queue: Queue) -> None:
     with database.transaction("list missing indexes", read_only=True) as connection:
         missing = indexes.missing(connection, queue)
     if database.product.key_by_hand:
-        missing = [one for one in missing if not one.is_key]
+        missing = [index for index in missing if not index.is_key]
     if not missing:
         return
     steps = indexes.steps(database, queue, missing)
@@ -391,9 +400,9 @@ def _create_indexes(database: Database, queue: Queue) -> None:
         )
 
 
-def _repair_catalog(connection: Connection, found: Sequence[Difference]) -> None:
+def _repair_catalog(connection: Connection, differences: Sequence[Difference]) -> None:
     """In a transaction of its own, committed first: nothing could be recorded without it."""
-    lacking = {difference.name for difference in found if difference.kind == "catalog"}
+    lacking = {difference.name for difference in differences if difference.kind == "catalog"}
     sql.run(connection, "catalog.lock")
     # Before the indexes on them.
     for column in shipped.catalog_columns(product_of(connection)):
@@ -402,8 +411,8 @@ def _repair_catalog(connection: Connection, found: Sequence[Difference]) -> None
     audit.complete_catalog(connection)
 
 
-def _require_repairable(queue: Queue, found: Sequence[Difference]) -> None:
-    beyond = [difference for difference in found if not difference.repairable]
+def _require_repairable(queue: Queue, differences: Sequence[Difference]) -> None:
+    beyond = [difference for difference in differences if not difference.repairable]
     if beyond:
         raise RefusedError(
             f"The queue {queue.name!r} cannot be upgraded.",
@@ -414,39 +423,39 @@ def _require_repairable(queue: Queue, found: Sequence[Difference]) -> None:
         )
 
 
-def _lock(connection: Connection, queue: Queue, found: Sequence[Difference]) -> None:
-    tables_change = any(difference.kind in {"column", "sequence"} for difference in found)
+def _lock(connection: Connection, queue: Queue, differences: Sequence[Difference]) -> None:
+    tables_change = any(difference.kind in {"column", "sequence"} for difference in differences)
     if tables_change and queue.kind is Kind.INSTALLED:
         # In the order in which callers lock, against deadlocks.
         sql.run(connection, "common.lock_all", queue.scope(connection))
 
 
-def _add_sequences(connection: Connection, queue: Queue, found: Sequence[Difference]) -> None:
-    if any(difference.kind == "sequence" for difference in found):
+def _add_sequences(connection: Connection, queue: Queue, differences: Sequence[Difference]) -> None:
+    if any(difference.kind == "sequence" for difference in differences):
         for script in shipped.added(product_of(connection), queue):
             sql.run(connection, script, queue.scope(connection))
 
 
-def _add_columns(connection: Connection, queue: Queue, found: Sequence[Difference]) -> None:
+def _add_columns(connection: Connection, queue: Queue, differences: Sequence[Difference]) -> None:
     product = product_of(connection)
-    for column in _lacking_columns(product, queue, found):
+    for column in _lacking_columns(product, queue, differences):
         _run(connection, column.statement)
-    for statement in _indexes_of(product, queue, found):
+    for statement in _indexes_of(product, queue, differences):
         _run(connection, statement)
 
 
 def _lacking_columns(
-    product: Product, queue: Queue, found: Sequence[Difference]
+    product: Product, queue: Queue, differences: Sequence[Difference]
 ) -> list[shipped.ShippedColumn]:
-    lacking = {difference.name for difference in found if difference.kind == "column"}
+    lacking = {difference.name for difference in differences if difference.kind == "column"}
     return [c for c in shipped.columns(product, queue) if f"{c.table}.{c.name}" in lacking]
 
 
-def _indexes_of(product: Product, queue: Queue, found: Sequence[Difference]) -> list[str]:
+def _indexes_of(product: Product, queue: Queue, differences: Sequence[Difference]) -> list[str]:
     """The statements that create the indexes that lack because their columns do: with these, and
     so not while callers continue."""
-    columns = _lacking_columns(product, queue, found)
-    texts = (text for one in columns for text in shipped.indexes_on(product, queue, one))
+    columns = _lacking_columns(product, queue, differences)
+    texts = (text for column in columns for text in shipped.indexes_on(product, queue, column))
     return list(dict.fromkeys(texts))
 
 
@@ -456,9 +465,9 @@ def _run(connection: Connection, text: str) -> None:
     )
 
 
-def _replace_code(connection: Connection, queue: Queue, found: Sequence[Difference]) -> None:
+def _replace_code(connection: Connection, queue: Queue, differences: Sequence[Difference]) -> None:
     product = product_of(connection)
-    names = [d.name for d in found if d.how is How.OTHER_SIGNATURE]
+    names = [d.name for d in differences if d.how is How.OTHER_SIGNATURE]
     callers: list[_Caller] = []
     if names:
         where = {"schema": queue.schema, "names": product.array(names)}
@@ -512,12 +521,14 @@ def parts(database: Database, queue: Queue) -> tuple[InstalledObject, ...]:
 
 
 def _functions(connection: Connection, queue: Queue) -> Iterator[InstalledObject]:
-    for one in _compared(connection, queue):
-        code, row = one.shipped, one.installed
+    for compared in _compared(connection, queue):
+        code, row = compared.shipped, compared.installed
         would, text = _text(code.name, code.signature, code.body), None
-        if row is not None and one.body is not None:
-            text = _text(row.name, row.signature, one.body)
-        yield InstalledObject("function", code.name, text, would if one.how else None, one.how)
+        if row is not None and compared.body is not None:
+            text = _text(row.name, row.signature, compared.body)
+        yield InstalledObject(
+            "function", code.name, text, would if compared.how else None, compared.how
+        )
 
 
 def _text(name: str, signature: str, body: str) -> str:

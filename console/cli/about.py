@@ -26,11 +26,11 @@ def facts() -> dict[str, str]:
 
 def _own() -> str:
     try:
-        found = metadata.distribution("dbq-console")
+        distribution = metadata.distribution("dbq-console")
     except metadata.PackageNotFoundError:
         return "a checkout that is not installed"
-    commit = _commit(found.read_text("direct_url.json"))
-    return found.version + (f" (commit {commit})" if commit else "")
+    commit = _commit(distribution.read_text("direct_url.json"))
+    return distribution.version + (f" (commit {commit})" if commit else "")
 
 
 def _commit(direct_url: str | None) -> str:
@@ -51,13 +51,13 @@ def _surroundings() -> Iterator[tuple[str, str]]:
 
 
 def _psycopg() -> str:
-    found = _version("psycopg")
+    version = _version("psycopg")
     try:
         from psycopg import pq  # noqa: PLC0415  # only for this option
     except ImportError:  # without libpq
-        return f"{found}, without libpq"
+        return f"{version}, without libpq"
     number = pq.version()
-    return f"{found} ({pq.__impl__}), libpq {number // 10_000}.{number % 10_000}"
+    return f"{version} ({pq.__impl__}), libpq {number // 10_000}.{number % 10_000}"
 
 
 def _version(package: str) -> str:

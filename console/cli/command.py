@@ -103,15 +103,17 @@ def as_command(of: Command, *, kind: type[CallCommand] = CallCommand, **more: An
     run, alone = of.run, of.alone
     assert run is not None  # noqa: S101  # or it has no command of its own
     own = [
-        replace(one, complete=complete_filters) if one.type is FILTER_TYPE else one
-        for one in of.parameters
-        if one.placement is not Placement.REDIRECTION
+        replace(parameter, complete=complete_filters)
+        if parameter.type is FILTER_TYPE
+        else parameter
+        for parameter in of.parameters
+        if parameter.placement is not Placement.REDIRECTION
     ]
     params = [
-        *(one.as_click() for one in own),
+        *(parameter.as_click() for parameter in own),
         *(_confirmation() if of.confirmed else ()),
-        *(one.as_click() for one in _OF_EVERY_COMMAND),
-        *(one.as_click() for one in (() if alone is None else (GROUP, FLEET))),
+        *(parameter.as_click() for parameter in _OF_EVERY_COMMAND),
+        *(parameter.as_click() for parameter in (() if alone is None else (GROUP, FLEET))),
     ]
     return kind(of, run if alone is None else over_connections(run, alone), params=params, **more)
 

@@ -165,7 +165,9 @@ class Call:
     def standby(self) -> Standby | None:
         """What the database that the verb has read is, if it is a standby."""
         with suppress(ConsoleError):  # whatever was read is the result
-            return next((one.standby() for one in self._read_from if one.connected), None)
+            return next(
+                (database.standby() for database in self._read_from if database.connected), None
+            )
         return None
 
     def _as_of_standby(
@@ -199,7 +201,7 @@ class Call:
         """All queues in use, in --schema or in any."""
         from console import catalog  # noqa: PLC0415  # a verb imports what it uses
 
-        return [one for one in catalog.in_use(database) if self.schema in (None, one.schema)]
+        return [queue for queue in catalog.in_use(database) if self.schema in (None, queue.schema)]
 
     def production(self, database: Database) -> bool:
         """Whether the connection or the database itself is marked as production."""
@@ -301,8 +303,11 @@ def complete_filters(_: click.Context, __: click.Parameter, incomplete: str) -> 
 
     names = [re.split("(?<=[=~.])", form)[0] for form in FORMS]
     with suppress(ConsoleError):  # verbs report errors in the configuration
-        found = config.load()
-        layers = [found.document.filters, *(one.filters for one in found.profiles())]
+        configuration = config.load()
+        layers = [
+            configuration.document.filters,
+            *(profile.filters for profile in configuration.profiles()),
+        ]
         names += sorted({f"{MARK}{name}" for layer in layers for name in layer})
     return [name for name in names if name.startswith(incomplete)]
 
@@ -314,6 +319,6 @@ def _typed(context: click.Context) -> CommandLineValues:
     params = [one.params for one in (context, context.parent) if one is not None]
 
     def first(name: str) -> str | None:
-        return next((str(one[name]) for one in params if one.get(name)), None)
+        return next((str(param[name]) for param in params if param.get(name)), None)
 
     return CommandLineValues(first("url"), first("profile"))

@@ -24,21 +24,21 @@ _EXPECTED = [
 """Instead of the chart of both rates: each rate with its forecast band."""
 
 
-def plot_of(found: History, zone: tzinfo | None, known: Forecast | None, end: datetime) -> str:
+def plot_of(history: History, zone: tzinfo | None, known: Forecast | None, end: datetime) -> str:
     """Charts of the figures that the queue has, as wide as the terminal. The forecast `known` is
     drawn behind the rates, up to `end`."""
     charts, expected = list(_CHARTS), known if known is not None and known.hours else None
     if expected is not None:
         charts[1:2] = _EXPECTED
     return "\n".join(
-        _chart(found, zone, title, there, None if expected is None else (expected, end))
+        _chart(history, zone, title, there, None if expected is None else (expected, end))
         for title, names in charts
-        if (there := [n for n in names if any(p[n] is not None for p in found.points)])
+        if (there := [n for n in names if any(p[n] is not None for p in history.points)])
     )
 
 
 def _chart(
-    found: History,
+    history: History,
     zone: tzinfo | None,
     title: str,
     names: Sequence[str],
@@ -47,7 +47,7 @@ def _chart(
     import plotext  # type: ignore[import-untyped]  # noqa: PLC0415  # slow to import
 
     width = shutil.get_terminal_size((100, 24)).columns
-    begin, end = found.points[0].at, found.points[-1].at
+    begin, end = history.points[0].at, history.points[-1].at
     bands: list[tuple[datetime, Band]] = []
     if expected is not None:
         end = expected[1]
@@ -58,17 +58,17 @@ def _chart(
     plotext.plotsize(width, _LINES)
     plotext.title(title)
     # Room above the highest value for the legend.
-    highest = max(p[name] or 0 for p in found.points for name in names)
+    highest = max(p[name] or 0 for p in history.points for name in names)
     top, words = _scale(names[0], 1.2 * max([highest, *(b.high / 3600 for _, b in bands)]))
     span = (begin.timestamp(), end.timestamp())
     for mark, points in zip(SHADES, cells(bands, *span, top, (width, 2 * _LINES)), strict=True):
         if bands:
             plotext.scatter(*points, marker=mark)
     for name in names:
-        for number, (xs, ys) in enumerate(_segments(found, name)):
+        for number, (xs, ys) in enumerate(_segments(history, name)):
             label = None if number else name.replace("_per_second", "/s").removesuffix("_seconds")
             plotext.plot(xs, ys, label=label, marker="braille")
-    for one in found.marks:
+    for one in history.marks:
         if one.kind == "note":
             plotext.vline(one.at.timestamp())
     if expected is not None:
@@ -81,15 +81,15 @@ def _chart(
     return built
 
 
-def _segments(found: History, name: str) -> Iterator[tuple[list[float], list[float]]]:
+def _segments(history: History, name: str) -> Iterator[tuple[list[float], list[float]]]:
     """Runs of consecutive points: the line is broken where one is missing."""
-    for run in found.runs:
+    for run in history.runs:
         xs: list[float] = []
         ys: list[float] = []
         for point in run:
             value = point[name]
             if value is not None:
-                xs.append(point.at.timestamp() + found.step_seconds / 2)
+                xs.append(point.at.timestamp() + history.step_seconds / 2)
                 ys.append(float(value))
             elif xs:
                 yield xs, ys

@@ -34,8 +34,8 @@ def planned_command(verb: Verb) -> click.Command:
     def run(call: Call, /, name: str | None, **given: Any) -> None:
         _run(call, verb, name, given)
 
-    before = [one for one in verb.parameters if one.placement is Placement.BEFORE]
-    after = [one for one in verb.parameters if one not in before]
+    before = [parameter for parameter in verb.parameters if parameter.placement is Placement.BEFORE]
+    after = [parameter for parameter in verb.parameters if parameter not in before]
     name = OPTIONAL_NAME if verb.queue_last or verb.for_all else NAME
     every = [_EVERY] if verb.for_all else []
     return as_command(replace(verb, run=run, parameters=(*before, name, *every, *after)))

@@ -83,17 +83,17 @@ def _over(call: Call, group: str | None, fleet: str | None, verb: Callable[[Call
 
     def run(label: str, name: str) -> tuple[str, dict[str, Any], Sequence[str], int]:
         command_line = replace(call.command_line, profile=name)
-        one = _OneOfSeveral(command_line, call.schema, call.json, call.verb, call.needs)
-        one.__dict__["configuration"] = configuration  # read only once
+        several = _OneOfSeveral(command_line, call.schema, call.json, call.verb, call.needs)
+        several.__dict__["configuration"] = configuration  # read only once
         status = 0
         try:
             with click.Context(context.command, context, info_name=context.info_name):
-                verb(one)
+                verb(several)
         except ConsoleError as error:
             return label, {"error": error_json(error)}, str(error).splitlines(), error.exit_status
         except SystemExit as end:
             status = int(end.code or 0)
-        (value, lines), *_ = one.answered
+        (value, lines), *_ = several.answered
         assert isinstance(value, dict)  # noqa: S101  # in each of these verbs
         return label, value, lines, status
 

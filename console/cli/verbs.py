@@ -186,10 +186,10 @@ _OF_SCREENS = (
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     params=[
-        *(one.as_click() for one in CONNECTION),
+        *(parameter.as_click() for parameter in CONNECTION),
         replace(RIGHTS, help=_RIGHTS_OF_SCREENS).as_click(),
         _VERSION,
-        *(one.as_click() for one in _OF_SCREENS),
+        *(parameter.as_click() for parameter in _OF_SCREENS),
     ],
 )
 @click.pass_context
@@ -259,9 +259,9 @@ def _replay(root: Path, at: str | None, command_line: "CommandLineValues") -> No
     named = configuration.selected_profile(command_line, url_rights=Rights.READ_ONLY)
     zone = configuration.defaults[DISPLAY_ZONE] if named is None else named.display_zone
     profiles = configuration.profiles()
-    known = {one.label: one.thresholds for one in profiles}
-    groups = {one.label: one.group for one in profiles if one.group}
-    colors = {one.label: one.color for one in profiles if one.color}
+    known = {profile.label: profile.thresholds for profile in profiles}
+    groups = {profile.label: profile.group for profile in profiles if profile.group}
+    colors = {profile.label: profile.color for profile in profiles if profile.color}
     appearance = tui.Appearance(configuration.defaults[THEME], colors, configuration.saved)
     tui.run_replay(root, at, zone=zone, thresholds=known, groups=groups, appearance=appearance)
 

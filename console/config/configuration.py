@@ -65,17 +65,17 @@ class Configuration:
 
     def require(self, *tables: KeyPath) -> None:
         """ConfigurationError with the mistakes of these tables."""
-        if found := [one for one in self.mistakes if one.table in tables]:
-            raise _error(found)
+        if mistakes := [mistake for mistake in self.mistakes if mistake.table in tables]:
+            raise _error(mistakes)
 
     def require_all(self) -> None:
         """ConfigurationError with every mistake of the file."""
-        self.require(*(one.table for one in self.mistakes))
+        self.require(*(mistake.table for mistake in self.mistakes))
 
     @property
     def names(self) -> list[str]:
         """The profiles' names in the file's order, then those of the fleets."""
-        wrong = {one.table for one in self.mistakes}
+        wrong = {mistake.table for mistake in self.mistakes}
         fleets = [one for one in self.document.fleets if (FLEETS, one) not in wrong]
         of_fleets = (name for fleet in fleets for name in self._of_fleet(fleet))
         return [*self.document.profiles, *of_fleets]
@@ -251,12 +251,12 @@ def load(environment: Mapping[str, str] | None = None) -> Configuration:
     document = Document({}, {}) if path is None or text is None else read(path, text)
     mistakes = list(document.mistakes)
     variables = dict(_variables(environment, mistakes))
-    found = Configuration(path, text is not None, document, environment, variables)
-    mistakes += _inverted_limits(found)
-    mistakes += _unknown_receivers(found)
-    if any(not one.table for one in mistakes):
+    configuration = Configuration(path, text is not None, document, environment, variables)
+    mistakes += _inverted_limits(configuration)
+    mistakes += _unknown_receivers(configuration)
+    if any(not mistake.table for mistake in mistakes):
         raise _error(mistakes)
-    return replace(found, mistakes=tuple(mistakes))
+    return replace(configuration, mistakes=tuple(mistakes))
 
 
 def _error(mistakes: Sequence[Mistake]) -> ConfigurationError:
@@ -327,12 +327,12 @@ def _settings(
     return Settings((*over, *under)), queues
 
 
-def _inverted_limits(found: Configuration) -> list[Mistake]:
+def _inverted_limits(configuration: Configuration) -> list[Mistake]:
     """Limits that would be critical before they are a warning."""
     mistakes: dict[Mistake, None] = {}
-    everywhere: list[tuple[KeyPath, Settings]] = [((), found.defaults)]
-    for path, table in found.document.tables.items():
-        own, queues = _settings(found, table, {})
+    everywhere: list[tuple[KeyPath, Settings]] = [((), configuration.defaults)]
+    for path, table in configuration.document.tables.items():
+        own, queues = _settings(configuration, table, {})
         everywhere += [(path, one) for one in (own, *queues.values())]
     for path, settings in everywhere:
         for warning, critical in keys.LIMITS.values():
@@ -347,12 +347,15 @@ def _inverted_limits(found: Configuration) -> list[Mistake]:
     return list(mistakes)
 
 
-def _unknown_receivers(found: Configuration) -> list[Mistake]:
+def _unknown_receivers(configuration: Configuration) -> list[Mistake]:
     """Names of receivers that do not exist."""
-    known = found.document.notifications
+    known = configuration.document.notifications
     mistakes: dict[Mistake, None] = {}
-    own = [(path, _settings(found, table, {})[0]) for path, table in found.document.tables.items()]
-    for path, settings in ((), found.defaults), *own:
+    own = [
+        (path, _settings(configuration, table, {})[0])
+        for path, table in configuration.document.tables.items()
+    ]
+    for path, settings in ((), configuration.defaults), *own:
         value = settings.value(keys.NOTIFY)
         for name in value.meaning or ():
             if name not in known:

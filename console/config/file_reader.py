@@ -176,10 +176,10 @@ class Document:
 def read(path: Path, text: str) -> Document:
     """Read the file's text. Mistakes are collected, not raised."""
     try:
-        found = tomllib.loads(text)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         return Document({}, {}, (_syntax_error(path, str(error)),))
-    return _Reader(path, lines(text)).document(found)
+    return _Reader(path, lines(text)).document(document)
 
 
 def _syntax_error(path: Path, words: str) -> Mistake:
@@ -261,7 +261,7 @@ class _Reader:
     def _group(
         self, name: str, table: Mapping[str, Any], profiles: Iterable[ProfileTable]
     ) -> Layer:
-        if not any(_is_in(one, name) for one in profiles):
+        if not any(_is_in(profile_table, name) for profile_table in profiles):
             self._mistake((GROUPS, name), "is not the group of any profile")
         return self._layer(table, (GROUPS, name), KeyLevel.GROUP)
 
@@ -269,11 +269,11 @@ class _Reader:
         path = (NOTIFICATIONS, name)
         if not NAME.fullmatch(name):
             self._mistake(path, "needs a name of letters, digits, _ and -")
-        found: dict[str, Value] = {}
+        notification: dict[str, Value] = {}
         for word, written in table.items():
             here = (*path, word)
             try:
-                found[word] = notifications.KEYS[word].value(written, self._origin(here))
+                notification[word] = notifications.KEYS[word].value(written, self._origin(here))
             except KeyError:
                 known = list(notifications.KEYS)
                 near = difflib.get_close_matches(word, known, n=1)
@@ -281,10 +281,10 @@ class _Reader:
                 self._mistake(here, f"is not a known key; {advice}")
             except WrongValueError as error:
                 self._mistake(here, str(error))
-        if found.keys() == table.keys():
-            for word, why in notifications.wrong(found):
-                self._mistake((*path, word) if word in found else path, why)
-        return found
+        if notification.keys() == table.keys():
+            for word, why in notifications.wrong(notification):
+                self._mistake((*path, word) if word in notification else path, why)
+        return notification
 
     def _filters(self, table: Mapping[str, Any], path: tuple[str, ...]) -> Layer:
         """Saved filters, by their names."""
@@ -292,17 +292,17 @@ class _Reader:
         if not isinstance(written, dict):
             self._mistake(path, f"must be a table of filters, not {type_name(written)}")
             return {}
-        found: dict[str, Value] = {}
+        filters: dict[str, Value] = {}
         for name, line in written.items():
             here = (*path, name)
             if not NAME.fullmatch(name):
                 self._mistake(here, "needs a name of letters, digits, _ and -")
                 continue
             try:
-                found[name] = Value(line, READERS[path[-1]](line), self._origin(here))
+                filters[name] = Value(line, READERS[path[-1]](line), self._origin(here))
             except WrongValueError as error:
                 self._mistake(here, str(error))
-        return found
+        return filters
 
     def _tables(
         self, table: Mapping[str, Any], path: tuple[str, ...]

@@ -228,6 +228,6 @@ def _changed(
 
 
 def _table(values: Mapping[str, object]) -> Table:
-    found = tomlkit.table()
-    found.update(values)
-    return found
+    table = tomlkit.table()
+    table.update(values)
+    return table

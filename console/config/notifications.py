@@ -60,10 +60,10 @@ def _secret(value: Any) -> PasswordSource:
 
 
 def _patterns(value: Any) -> tuple[str, ...]:
-    found = values.names(value)
-    if not found:
+    names = values.names(value)
+    if not names:
         raise WrongValueError('must name at least one queue, such as ["orders", "inv*"]')
-    return found
+    return names
 
 
 TO: ConfigKey[Receiver] = ConfigKey("to", _receiver, None, TOP_ONLY)

@@ -109,7 +109,7 @@ class Variables:
                 raise _missing(
                     label, f"The environment variable {name} is not set.", f"Set {name}."
                 )
-        return Secret(VARIABLE.sub(lambda found: environment[found[1]], self._text))
+        return Secret(VARIABLE.sub(lambda match: environment[match[1]], self._text))
 
 
 @dataclass(frozen=True, repr=False)

@@ -62,9 +62,9 @@ def _without_secrets(configuration: Configuration) -> Mapping[str, str]:
     document = configuration.document
     layers = [table.values for table in document.tables.values()]
     written = [
-        one.written
+        value.written
         for layer in (*layers, *document.notifications.values())
-        for one in layer.values()
+        for value in layer.values()
     ]
     secret = {name for text in written if isinstance(text, str) for name in VARIABLE.findall(text)}
     secret |= {"DBQ_URL", "PGPASSWORD"}

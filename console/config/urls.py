@@ -136,7 +136,7 @@ def check_variable(name: str) -> None:
 
 def filled(text: str, environment: Mapping[str, str]) -> str:
     """The text with its variables inserted. ConnectionFailedError if one is not set."""
-    return VARIABLE.sub(lambda found: _variable(found[1], environment), text)
+    return VARIABLE.sub(lambda match: _variable(match[1], environment), text)
 
 
 def _variable(name: str, environment: Mapping[str, str]) -> str:

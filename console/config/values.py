@@ -226,9 +226,9 @@ def message_filter(value: Any) -> tuple[str, ...]:
 
 def queue_filter(value: Any) -> str:
     """A saved filter of the overview, as typed after `/`; any text is valid there."""
-    found = text(value).strip()
-    _require_own(found.split())
-    return found
+    strip = text(value).strip()
+    _require_own(strip.split())
+    return strip
 
 
 def _require_own(words: Sequence[str]) -> None:

@@ -82,12 +82,12 @@ def recorded(name: str, engine: str | None = None, *, sha256: str = "", by: str 
     a preset file of that SHA-256 that this user does not have."""
     why, next_step = "", ""
     if sha256:
-        found, why, next_step = _own(name, sha256, by)
+        design, why, next_step = _own(name, sha256, by)
     else:
         of = LIBRARIES.get(name) if engine is None else library(name, engine)
-        found = of or DESIGNS.get(name)
-    if found is not None and (engine is None or engine in found.engines):
-        return found
+        design = of or DESIGNS.get(name)
+    if design is not None and (engine is None or engine in design.engines):
+        return design
     return unknown(name, engine, why, next_step)
 
 

@@ -41,9 +41,11 @@ def every() -> tuple[Design, ...]:
     """All shipped presets, by name."""
     return tuple(
         _design(engine.name, path.name.removesuffix(".sql"))
-        for engine in sorted(templates.queries_folder().iterdir(), key=lambda one: one.name)
+        for engine in sorted(
+            templates.queries_folder().iterdir(), key=lambda traversable: traversable.name
+        )
         if engine.is_dir()
-        for path in sorted(engine.iterdir(), key=lambda one: one.name)
+        for path in sorted(engine.iterdir(), key=lambda traversable: traversable.name)
         if _is_preset(path)
     )
 
@@ -59,8 +61,8 @@ def _design(engine: str, name: str) -> Design:
     files = [one for one in templates.lineage(engine, name) if one != "preset"]
     own = {of for one in files for of in templates.statements(engine, one)}
     defined: dict[str, str] = {}
-    for one in reversed(files):
-        defined |= templates.definitions(engine, one)
+    for file in reversed(files):
+        defined |= templates.definitions(engine, file)
     return design_of(
         engine, name, _head(engine, name), own, {of for of, text in defined.items() if text.strip()}
     )
@@ -70,19 +72,19 @@ def _head(engine: str, name: str) -> dict[str, str]:
     """Its head. One that is like another library's file says only what differs, and its verbs; one
     of an older version refuses what that version has no known rule for."""
     text = templates.head(engine, name)
-    found = fields(text, set(), _KEYS)
-    if isinstance(found, dict) and found.get("like", "preset") != "preset":
-        found = _head(engine, found["like"]) | {"verbs": "", "paused": ""} | found
-    if isinstance(found, dict) and (missing := _NEEDED - found.keys()):
-        found = f"its head lacks: {', '.join(sorted(missing))}"
-    if isinstance(found, str):
-        raise ValueError(f"{engine}/{name}.sql: {found} (see preset.sql)")  # noqa: TRY004
-    if "older" in found:
-        newer = _head(engine, found["older"])
-        only = f"{found['preset']}: this console has the rule of {newer['preset']} only"
-        for verb in {*newer.get("verbs", "").split()} - {*found.get("verbs", "").split()}:
-            found.setdefault(f"no {verb}", only)
-    return found
+    head = fields(text, set(), _KEYS)
+    if isinstance(head, dict) and head.get("like", "preset") != "preset":
+        head = _head(engine, head["like"]) | {"verbs": "", "paused": ""} | head
+    if isinstance(head, dict) and (missing := _NEEDED - head.keys()):
+        head = f"its head lacks: {', '.join(sorted(missing))}"
+    if isinstance(head, str):
+        raise ValueError(f"{engine}/{name}.sql: {head} (see preset.sql)")  # noqa: TRY004
+    if "older" in head:
+        newer = _head(engine, head["older"])
+        only = f"{head['preset']}: this console has the rule of {newer['preset']} only"
+        for verb in {*newer.get("verbs", "").split()} - {*head.get("verbs", "").split()}:
+            head.setdefault(f"no {verb}", only)
+    return head
 
 
 def design_of(

@@ -30,7 +30,7 @@ def subscribers_of(value: str) -> tuple[Subscriber, ...]:
     """
     if value == NO_SUBSCRIBERS:
         return ()
-    found: list[Subscriber] = []
+    subscribers: list[Subscriber] = []
     for position, text in enumerate(value.split(","), start=1):
         match = _SUBSCRIBER.fullmatch(text)
         if match is None or match["name"] == NO_SUBSCRIBERS:
@@ -38,17 +38,19 @@ def subscribers_of(value: str) -> tuple[Subscriber, ...]:
                 f"{text!r} is not a name: a letter from a to z, then up to 30 of a-z 0-9 _."
             )
         new = Subscriber(match["name"], int(match["number"] or position))
-        if any(new.name == other.name or new.number == other.number for other in found):
+        if any(new.name == other.name or new.number == other.number for other in subscribers):
             raise ValueError(f"{text!r} is given twice.")
-        found.append(new)
-    return tuple(found)
+        subscribers.append(new)
+    return tuple(subscribers)
 
 
 def as_option(subscribers: Iterable[Subscriber]) -> str:
     """The option's value in canonical form."""
     texts = [
-        one.name if one.number == position else f"{one.name}:{one.number}"
-        for position, one in enumerate(subscribers, start=1)
+        subscriber.name
+        if subscriber.number == position
+        else f"{subscriber.name}:{subscriber.number}"
+        for position, subscriber in enumerate(subscribers, start=1)
     ]
     return ",".join(texts) or NO_SUBSCRIBERS
 
@@ -113,19 +115,19 @@ class Option:
 
     def _check_names(self, value: str) -> str:
         try:
-            found = subscribers_of(value)
+            subscribers = subscribers_of(value)
         except ValueError as error:
             raise UsageError(
                 f"The option {self.name} cannot be {value!r}.",
                 why=str(error),
                 next_step=f"It can be {self.range}.",
             ) from None
-        if len(found) > self.maximum:
+        if len(subscribers) > self.maximum:
             raise UsageError(
-                f"The option {self.name} cannot be {len(found)} names.",
+                f"The option {self.name} cannot be {len(subscribers)} names.",
                 next_step=f"It can be {self.range}.",
             )
-        return as_option(found)
+        return as_option(subscribers)
 
     @property
     def range(self) -> str:

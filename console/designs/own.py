@@ -79,12 +79,12 @@ def every() -> tuple[OwnPreset, ...]:
 
 def usable() -> dict[str, Design]:
     """The valid ones, trusted or not."""
-    return {one.name: one.design for one in every() if one.design is not None}
+    return {preset.name: preset.design for preset in every() if preset.design is not None}
 
 
 def of_name(name: str) -> OwnPreset | None:
     """The file of that name, if any."""
-    return next((one for one in every() if one.name == name), None)
+    return next((preset for preset in every() if preset.name == name), None)
 
 
 @lru_cache(maxsize=1)
@@ -114,13 +114,15 @@ def _files(folder: Path) -> list[Path]:
 
 def _give(presets: Iterable[OwnPreset]) -> None:
     """Make exactly their definitions available to statements."""
-    given = [one for one in presets if one.parsed is not None and one.design is not None]
-    untrusted = [one.name for one in given if one.untrusted]
+    given = [
+        preset for preset in presets if preset.parsed is not None and preset.design is not None
+    ]
+    untrusted = [preset.name for preset in given if preset.untrusted]
     for engine in PRODUCTS:
         definitions = {
-            one.name: one.parsed.definitions()
-            for one in given
-            if one.parsed is not None and one.parsed.engine == engine
+            preset.name: preset.parsed.definitions()
+            for preset in given
+            if preset.parsed is not None and preset.parsed.engine == engine
         }
         templates.set_user_presets(engine, definitions, like="own", untrusted=untrusted)
 
@@ -134,36 +136,36 @@ def forget_read() -> None:
 def read(path: Path) -> OwnPreset:
     """Read any file; from now on it is the preset of its name."""
     real = Path(os.path.realpath(path))
-    if found := next((one for one in every() if one.path == real), None):
-        return found
-    found = _read(real, _trusted(trust_list_path()))
-    _give([*(one for one in every() if one.name != found.name), found])
-    return found
+    if own_preset := next((preset for preset in every() if preset.path == real), None):
+        return own_preset
+    own_preset = _read(real, _trusted(trust_list_path()))
+    _give([*(preset for preset in every() if preset.name != own_preset.name), own_preset])
+    return own_preset
 
 
 def _read(path: Path, trusted: Mapping[str, str] | str) -> OwnPreset:
     path = Path(os.path.realpath(path))
-    found = OwnPreset(path, path.name.removesuffix(".sql"))
+    preset = OwnPreset(path, path.name.removesuffix(".sql"))
     if not str(path).isprintable():
-        return replace(found, problem="its path has unprintable characters")
+        return replace(preset, problem="its path has unprintable characters")
     try:
         content = _content(path)
     except OSError as error:
-        return replace(found, problem=f"it cannot be read: {error.strerror}")
+        return replace(preset, problem=f"it cannot be read: {error.strerror}")
     except RefusedError as error:
-        return replace(found, problem=error.what, unsafe=True)
-    found = replace(found, sha256=hashlib.sha256(content).hexdigest())
+        return replace(preset, problem=error.what, unsafe=True)
+    preset = replace(preset, sha256=hashlib.sha256(content).hexdigest())
     try:
         parsed = parse(content.decode())
-        _check_name_and_engine(found.name, parsed.engine)
+        _check_name_and_engine(preset.name, parsed.engine)
     except UnicodeDecodeError as error:
-        return replace(found, problem=f"byte {error.start + 1:,} is not UTF-8")
+        return replace(preset, problem=f"byte {error.start + 1:,} is not UTF-8")
     except NotAPresetError as error:
-        return replace(found, problem=str(error))
-    design_if_trusted, why = _design(found, parsed), _untrusted(found, trusted)
-    design = _read_only(found, design_if_trusted, why) if why else design_if_trusted
+        return replace(preset, problem=str(error))
+    design_if_trusted, why = _design(preset, parsed), _untrusted(preset, trusted)
+    design = _read_only(preset, design_if_trusted, why) if why else design_if_trusted
     return replace(
-        found, parsed=parsed, design_if_trusted=design_if_trusted, design=design, untrusted=why
+        preset, parsed=parsed, design_if_trusted=design_if_trusted, design=design, untrusted=why
     )
 
 
@@ -271,7 +273,7 @@ def _trusted(path: Path | None) -> Mapping[str, str] | str:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         return f"The list of what you trust ({path}) cannot be read: {error}"
-    return {found["path"]: found["sha256"] for line in lines if (found := _LINE.fullmatch(line))}
+    return {match["path"]: match["sha256"] for line in lines if (match := _LINE.fullmatch(line))}
 
 
 def _not_private(path: Path, status: os.stat_result) -> str:

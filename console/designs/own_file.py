@@ -144,30 +144,30 @@ def parse(text: str) -> OwnFile:
         if name in written:
             raise NotAPresetError(f"it defines {name!r} twice")
         written[name] = _body(name, body)
-    found = OwnFile(
+    file = OwnFile(
         engine,
         head,
         roles,
         written,
         {verb: _sets(verb, written) for verb in SETS if verb in written},
     )
-    _check(found)
-    return found
+    _check(file)
+    return file
 
 
 def _roles(head: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    roles: dict[str, str] = {}
     for pair in head["roles"].split():
         role, _, column = pair.partition("=")
-        if role not in ROLES or not _COLUMN.fullmatch(column) or role in found:
+        if role not in ROLES or not _COLUMN.fullmatch(column) or role in roles:
             raise NotAPresetError(
                 f"roles: {pair!r} is not role=column; roles: {', '.join(sorted(ROLES))}"
             )
-        found[role] = column
-    missing = [role for role in _NEEDED_ROLES if role not in found]
+        roles[role] = column
+    missing = [role for role in _NEEDED_ROLES if role not in roles]
     if missing:
         raise NotAPresetError(f"roles: it lacks {', '.join(missing)}")
-    return found
+    return roles
 
 
 def _check_names(head: Mapping[str, str]) -> None:
@@ -188,43 +188,43 @@ def _body(name: str, body: str) -> str:
 
 def _sets(verb: str, written: Mapping[str, str]) -> dict[str, str]:
     """Column -> expression, one per line; indented lines continue the one before."""
-    found: dict[str, str] = {}
+    sets: dict[str, str] = {}
     for text in re.split(r"\n(?=\S)", written[verb]):
         pair = _SET.fullmatch(text.rstrip().removesuffix(","))
-        if pair is None or pair["column"] in found:
+        if pair is None or pair["column"] in sets:
             raise NotAPresetError(
                 f"{verb}: {text!r} is not a line `column = expression`, one per column"
             )
-        found[pair["column"]] = pair["text"].strip()
-    return found
+        sets[pair["column"]] = pair["text"].strip()
+    return sets
 
 
-def _check(found: OwnFile) -> None:
+def _check(file: OwnFile) -> None:
     known = (*PREDICATES, *TIMES, *VALUES, *SETS)
-    for name in found.written:
-        if name not in known and (name in _reserved_names(found.engine) or not _is_own(name)):
+    for name in file.written:
+        if name not in known and (name in _reserved_names(file.engine) or not _is_own(name)):
             raise NotAPresetError(
                 f"it cannot define {name!r}; it can: {', '.join(known)}, or your own names, in "
                 "lower case, that these use"
             )
-        if name in ROLES and name not in found.roles:
+        if name in ROLES and name not in file.roles:
             raise NotAPresetError(f"{name}: it needs a column too: {name}=COLUMN among the roles")
-    if "is_ready" not in found.written:
+    if "is_ready" not in file.written:
         raise NotAPresetError("it does not say which rows are ready (-- define: is_ready)")
     for verb, (definitions, roles) in _NEEDED_BY.items():
-        missing = sorted(definitions - found.written.keys()) + sorted(roles - found.roles.keys())
-        if verb in found.written and missing:
+        missing = sorted(definitions - file.written.keys()) + sorted(roles - file.roles.keys())
+        if verb in file.written and missing:
             raise NotAPresetError(f"{verb}: it needs {' and '.join(missing)}")
-    _check_texts(found)
+    _check_texts(file)
 
 
-def _check_texts(found: OwnFile) -> None:
-    for name, text in found.written.items():
-        for fragment in found.sets[name].values() if name in SETS else (text,):
-            if why := wrong(fragment, {*found.written} - {*SETS}, {*_PLACEHOLDERS, *found.roles}):
+def _check_texts(file: OwnFile) -> None:
+    for name, text in file.written.items():
+        for fragment in file.sets[name].values() if name in SETS else (text,):
+            if why := wrong(fragment, {*file.written} - {*SETS}, {*_PLACEHOLDERS, *file.roles}):
                 raise NotAPresetError(f"{name}: {why}")
-    for name in found.written:
-        _check_circles(name, found.written, ())
+    for name in file.written:
+        _check_circles(name, file.written, ())
 
 
 def _is_own(name: str) -> bool:
@@ -234,14 +234,16 @@ def _is_own(name: str) -> bool:
 @cache
 def _reserved_names(engine: str) -> frozenset[str]:
     """Names that the shared statements define or use."""
-    found = {"part", "queue_column"}
+    reserved_names = {"part", "queue_column"}
     for file in ("own", "preset", *templates.SHARED):
         definitions = templates.definitions(engine, file)
-        texts = (one.template for one in templates.statements(engine, file).values())
-        found |= definitions.keys()
+        texts = (statement.template for statement in templates.statements(engine, file).values())
+        reserved_names |= definitions.keys()
         for text in (*definitions.values(), *texts):
-            found.update(name for pair in _DEFINITION_USED.findall(text) for name in pair if name)
-    return frozenset(found)
+            reserved_names.update(
+                name for pair in _DEFINITION_USED.findall(text) for name in pair if name
+            )
+    return frozenset(reserved_names)
 
 
 def _check_circles(name: str, written: Mapping[str, str], within: tuple[str, ...]) -> None:

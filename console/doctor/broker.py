@@ -61,12 +61,12 @@ ACTIVATION_OFF = Code(
 
 def _check_state(context: CheckContext) -> Iterator[Finding]:
     with context.transaction() as connection:
-        found = health(connection, context.queue)
-    yield from check_state(context.queue, found)
+        broker_health = health(connection, context.queue)
+    yield from check_state(context.queue, broker_health)
 
 
-def check_state(queue: Queue, found: BrokerHealth) -> Iterator[Finding]:
-    if not found.broker_enabled:
+def check_state(queue: Queue, health: BrokerHealth) -> Iterator[Finding]:
+    if not health.broker_enabled:
         yield Finding(
             BROKER_OFF,
             "Service Broker is disabled in this database",
@@ -77,16 +77,16 @@ def check_state(queue: Queue, found: BrokerHealth) -> Iterator[Finding]:
             "database",
         )
         return
-    if found.enabled:
+    if health.enabled:
         return
-    off = "takes no messages" if found.is_receive_enabled else "is disabled"
+    off = "takes no messages" if health.is_receive_enabled else "is disabled"
     yield Finding(
         QUEUE_OFF,
-        f"the queue {off}; {counted(found.transmission, 'message')} not delivered",
+        f"the queue {off}; {counted(health.transmission, 'message')} not delivered",
         evidence={
-            "is_receive_enabled": found.is_receive_enabled,
-            "is_enqueue_enabled": found.is_enqueue_enabled,
-            "transmission": found.transmission,
+            "is_receive_enabled": health.is_receive_enabled,
+            "is_enqueue_enabled": health.is_enqueue_enabled,
+            "transmission": health.transmission,
         },
         cause="five pops of one message were rolled back in a row (a poison message, still at the "
         "head), or it was disabled by hand",
@@ -105,28 +105,29 @@ class Undelivered:
 
 def _check_undelivered(context: CheckContext) -> Iterator[Finding]:
     if context.can_query("undelivered messages", "undelivered"):
-        for found in context.query(Undelivered, "undelivered"):
-            yield from check_undelivered(found, context.thresholds.stuck_after_seconds)
+        for undelivered in context.query(Undelivered, "undelivered"):
+            yield from check_undelivered(undelivered, context.thresholds.stuck_after_seconds)
 
 
-def check_undelivered(found: Undelivered, limit_seconds: float) -> Iterator[Finding]:
+def check_undelivered(undelivered: Undelivered, limit_seconds: float) -> Iterator[Finding]:
     """Normally a message is in the transmission queue for milliseconds."""
-    oldest = found.oldest_seconds or 0.0
-    if not found.found or (not found.status and oldest < limit_seconds):
+    oldest = undelivered.oldest_seconds or 0.0
+    if not undelivered.found or (not undelivered.status and oldest < limit_seconds):
         return
     yield Finding(
         UNDELIVERED,
-        f"{counted(found.found, 'message')} not delivered, the oldest for {duration(oldest)}: "
-        f"{found.status or 'the server gives no reason'}",
+        f"{counted(undelivered.found, 'message')} not delivered, "
+        f"the oldest for {duration(oldest)}: "
+        f"{undelivered.status or 'the server gives no reason'}",
         evidence={
-            "count": found.found,
-            "oldest_seconds": found.oldest_seconds,
-            "transmission_status": found.status,
+            "count": undelivered.found,
+            "oldest_seconds": undelivered.oldest_seconds,
+            "transmission_status": undelivered.status,
         },
-        cause=found.status or "the server has not tried yet, or is busy with other messages",
+        cause=undelivered.status or "the server has not tried yet, or is busy with other messages",
         consequence="they are kept, and delivered once the reason is fixed; until then no pop sees "
         "them",
-        for_seconds=found.oldest_seconds,
+        for_seconds=undelivered.oldest_seconds,
     )
 
 
@@ -183,31 +184,31 @@ class Activation:
 def _check_activation(context: CheckContext) -> Iterator[Finding]:
     if not context.can_query("activation", "activation"):
         return
-    for found in context.query(Activation, "activation"):
-        if found.activated and found.enabled and not found.monitored:
+    for activation in context.query(Activation, "activation"):
+        if activation.activated and activation.enabled and not activation.monitored:
             missing = context.database.capabilities.missing
             why = missing.get("sessions", "this login lacks VIEW SERVER STATE")
             context.unseen.append(f"activation: its monitor is not visible: {why}")
             continue
         ready = None if context.snapshot is None else context.snapshot.ready
-        yield from check_activation(found, ready, context.thresholds.stuck_after_seconds)
+        yield from check_activation(activation, ready, context.thresholds.stuck_after_seconds)
 
 
 def check_activation(
-    found: Activation, ready: int | None, limit_seconds: float
+    activation: Activation, ready: int | None, limit_seconds: float
 ) -> Iterator[Finding]:
-    if not found.activated or not ready:
+    if not activation.activated or not ready:
         return
     evidence = {
-        "procedure": found.activated,
-        "state": found.state,
-        "activated_seconds": found.activated_seconds,
+        "procedure": activation.activated,
+        "state": activation.state,
+        "activated_seconds": activation.activated_seconds,
         "ready": ready,
     }
-    if not found.enabled:
+    if not activation.enabled:
         yield Finding(
             ACTIVATION_OFF,
-            f"{found.activated} is registered but disabled, {ready:,} ready",
+            f"{activation.activated} is registered but disabled, {ready:,} ready",
             evidence=evidence,
             cause="installing leaves it disabled, and maintenance may have too",
             consequence="no procedure is started for these messages; consumers that call pop get "
@@ -215,10 +216,12 @@ def check_activation(
             "ALTER QUEUE ... WITH ACTIVATION (STATUS = ON) starts it",
         )
         return
-    waited = found.activated_seconds or 0.0
-    if found.state is not None and not (found.state == _NOTIFIED and waited >= limit_seconds):
+    waited = activation.activated_seconds or 0.0
+    if activation.state is not None and not (
+        activation.state == _NOTIFIED and waited >= limit_seconds
+    ):
         return
-    missing = found.state is None
+    missing = activation.state is None
     yield Finding(
         NOT_STARTED,
         f"activation is on, {ready:,} ready, and "
@@ -227,8 +230,8 @@ def check_activation(
         cause="the queue's monitor was dropped: the queue, its procedure or the broker is "
         "disabled, or was until recently"
         if missing
-        else f"{found.activated} was started and receives nothing: it fails or lacks a right; its "
-        "errors are in the server's error log",
+        else f"{activation.activated} was started and receives nothing: it fails or lacks a right; "
+        "its errors are in the server's error log",
         consequence="no procedure is started for these messages; consumers that call pop get them. "
         "ALTER QUEUE ... WITH ACTIVATION (STATUS = OFF), then ON, restarts it",
         for_seconds=None if missing else waited,

@@ -199,14 +199,14 @@ def _owned(context: CheckContext) -> list[_Owned]:
     with context.transaction() as connection:
         limit = context.thresholds.stuck_after_seconds
         owners_now = claimant_evidence(connection, context.queue, sessions, limit)
-    found = []
+    owneds = []
     for row in _read(context):
         owner = owner_of(row.claimed_by, context.queue)
         session = None if owner is None else owner.session
         if session is not None and session not in sessions:
             continue
-        found.append(_Owned(row, owner, owners_now.of(owner), owners_now.session_of(owner)))
-    return found
+        owneds.append(_Owned(row, owner, owners_now.of(owner), owners_now.session_of(owner)))
+    return owneds
 
 
 def _read(context: CheckContext) -> list[_Claims]:
@@ -427,7 +427,8 @@ def _check_states(context: CheckContext) -> Iterator[Finding]:
     found = _contradictions(context) if queue.kind is Kind.INSTALLED else {}
     if found:
         texts = [
-            f"{counted(one.count, 'row')} {_CONTRADICTIONS[name][0]}" for name, one in found.items()
+            f"{counted(tally.count, 'row')} {_CONTRADICTIONS[name][0]}"
+            for name, tally in found.items()
         ]
         yield Finding(
             ILLEGAL,
@@ -452,29 +453,29 @@ def _with_sql(context: CheckContext, code: Code) -> str:
 
 def _unknown_states(context: CheckContext) -> RowTally:
     """All rows are read, unless a CHECK of the table rules such states out."""
-    found = RowTally()
+    tally = RowTally()
     if "status" not in context.queue.roles:
-        return found
+        return tally
     if not context.is_true("status_check"):
         scan = Scan("any", By.ID)
         for row in scan_rows(context, _STATES, scan, ContradictionRow, "contradictions"):
             if row.contradicts:
-                found.add(row.id)
-    return found
+                tally.add(row.id)
+    return tally
 
 
 def _contradictions(context: CheckContext) -> dict[str, RowTally]:
-    found: dict[str, RowTally] = {}
+    contradictions: dict[str, RowTally] = {}
     for scan in scans_of(context.queue):
         of_state = _BY_STATE.get((context.queue.design.shape, scan.state))
         if scan.dated and of_state is None:
             continue
         for row in scan_rows(context, _STATES, scan, ContradictionRow, "contradictions"):
             if not scan.dated:
-                found.setdefault(f"{scan.state}_undated", RowTally()).add(row.id)
+                contradictions.setdefault(f"{scan.state}_undated", RowTally()).add(row.id)
             if of_state is not None and row.contradicts:
-                found.setdefault(of_state, RowTally()).add(row.id)
-    return found
+                contradictions.setdefault(of_state, RowTally()).add(row.id)
+    return contradictions
 
 
 CHECKS = CheckGroup(

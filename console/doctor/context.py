@@ -156,8 +156,8 @@ class CheckContext:
         """The findings of each subscriber, named after it; of a queue without any, its own."""
         for view in self.queue.views:
             with self.viewed_as(view):
-                found = list(check(self))
-            yield from (finding.for_subscriber(view.subscriber) for finding in found)
+                findings = list(check(self))
+            yield from (finding.for_subscriber(view.subscriber) for finding in findings)
 
     def _statement(self, name: str) -> str:
         return f"{self.queue.design.name}.{name}"

@@ -122,37 +122,37 @@ def finished_acknowledgements(
 
     `unproven`: whether there may still be a finding of that code.
     """
-    for one in silences:
-        if one.kind != "acknowledge":
+    for decision in silences:
+        if decision.kind != "acknowledge":
             continue
-        code, _, which = one.code.partition(":")
+        code, _, which = decision.code.partition(":")
         worse = LIMIT_CRITICAL if code == LIMIT else code
         about = [it for it in findings if it.code.name in {code, worse}]
         about = [it for it in about if not which or it.subject == which]
-        if any(it.code.severity > acknowledged_severity(one) for it in about):
-            yield one, "worsened"
-        elif not any(is_about(one, it.code.name, it.subject) for it in about) and not unproven(
+        if any(it.code.severity > acknowledged_severity(decision) for it in about):
+            yield decision, "worsened"
+        elif not any(is_about(decision, it.code.name, it.subject) for it in about) and not unproven(
             code
         ):
-            yield one, "ended"
+            yield decision, "ended"
 
 
-def end_acknowledgements(database: Database, found: Sequence[Diagnosis]) -> None:
+def end_acknowledgements(database: Database, diagnoses: Sequence[Diagnosis]) -> None:
     """Record it; if that fails, the next diagnosis tries again."""
-    ended = [it for diagnosis in found for it in diagnosis.finished_decisions]
+    ended = [it for diagnosis in diagnoses for it in diagnosis.finished_decisions]
     if not ended:
         return
     try:
         with database.transaction("end acknowledgements") as connection:
-            for one, why in ended:
+            for decision, why in ended:
                 sql.values(
                     connection,
                     datetime,
                     "catalog.silence_end",
-                    kind=one.kind,
-                    code=one.code,
-                    schema=one.schema,
-                    queue=one.queue,
+                    kind=decision.kind,
+                    code=decision.code,
+                    schema=decision.schema,
+                    queue=decision.queue,
                     by=why,
                 )
     except ConsoleError as error:

@@ -75,7 +75,7 @@ def diagnose(  # noqa: PLR0913  # what is known from before
         database,
         thresholds_of,
         patience_seconds,
-        {(one.schema, one.queue): one for one in snapshots},
+        {(snapshot.schema, snapshot.queue): snapshot for snapshot in snapshots},
         masks,
         ConsumptionHistory() if consumption is None else consumption,
         ConsumerHistory(database) if consumers is None else consumers,
@@ -124,22 +124,22 @@ class _Doctor:
             for key, seen in figures.items()
             if not seen.paused and self.consumption.waits_long(seen, self.thresholds_of(seen.queue))
         }
-        readable = [one.queue for one in latest.queues if not one.queue.not_known]
+        readable = [sample.queue for sample in latest.queues if not sample.queue.not_known]
         seen_consumers, consumers_unseen = self.consumers.update(readable, figures, late)
         forecasts = {} if self.forecasts is None else self.forecasts.refreshed()
         turn = Semaphore()
 
-        def diagnose_one(one: QueueSample) -> Diagnosis:
-            queue, key = one.queue, key_of(one.queue)
+        def diagnose_one(sample: QueueSample) -> Diagnosis:
+            queue, key = sample.queue, key_of(sample.queue)
             if queue.not_known:
                 return Diagnosis(queue, (), (queue.not_known,), unproven=_ALL)
-            opened = self._context(one, figures[key], latest.clock_ahead, turn)
+            opened = self._context(sample, figures[key], latest.clock_ahead, turn)
             with turn, opened as context:
                 silent = self.consumers.silent(
                     queue, figures[key], self.consumption.idle_for_seconds
                 )
                 diagnosis = _diagnose(
-                    context, one, verdicts[key], self.consumers, silent, consumers_unseen
+                    context, sample, verdicts[key], self.consumers, silent, consumers_unseen
                 )
                 return replace(
                     diagnosis,
@@ -151,16 +151,16 @@ class _Doctor:
         return _each(latest.queues, diagnose_one)
 
     def _context(
-        self, one: QueueSample, seen: QueueSnapshot, clock_ahead: timedelta, turn: Semaphore
+        self, sample: QueueSample, seen: QueueSnapshot, clock_ahead: timedelta, turn: Semaphore
     ) -> AbstractContextManager[CheckContext]:
         return check_context(
             self.database,
-            one.queue,
+            sample.queue,
             snapshot=seen,
-            thresholds=self.thresholds_of(one.queue.name),
+            thresholds=self.thresholds_of(sample.queue.name),
             patience_seconds=self.patience_seconds,
             masks=self.masks,
-            met_lock=bool(one.problem),
+            met_lock=bool(sample.problem),
             clock_ahead=clock_ahead,
             forecasts=self.forecasts,
             turn=turn,
@@ -171,12 +171,14 @@ def _each(
     queues: Sequence[QueueSample], diagnose_one: Callable[[QueueSample], Diagnosis]
 ) -> list[Diagnosis]:
     if len(queues) < 2:
-        return [diagnose_one(one) for one in queues]
+        return [diagnose_one(sample) for sample in queues]
     with ThreadPoolExecutor(min(len(queues), _AT_ONCE), "doctor") as pool:
         # The copied context hands on this thread's `time_limit`.
-        running = [pool.submit(contextvars.copy_context().run, diagnose_one, one) for one in queues]
+        running = [
+            pool.submit(contextvars.copy_context().run, diagnose_one, sample) for sample in queues
+        ]
         try:
-            return [one.result() for one in running]
+            return [future.result() for future in running]
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -243,16 +245,22 @@ def _diagnose(
     if consumed.findings:
         last = consumers.popped_last(queue)
         findings += [
-            with_last_consumers(one, last).with_since(context.now) for one in consumed.findings
+            with_last_consumers(finding, last).with_since(context.now)
+            for finding in consumed.findings
         ]
     elif silent is not None:  # if all have stopped, the findings above name each
         findings.append(silent)
     findings = [
-        replace(one, silenced=silence_for(silences, one.code.name, one.code.severity, one.subject))
-        for one in findings
+        replace(
+            finding,
+            silenced=silence_for(
+                silences, finding.code.name, finding.code.severity, finding.subject
+            ),
+        )
+        for finding in findings
     ]
-    findings.sort(key=lambda one: (-one.effective_severity, -one.code.severity))
-    findings = [_with_command(queue, one) for one in findings]
+    findings.sort(key=lambda finding: (-finding.effective_severity, -finding.code.severity))
+    findings = [_with_command(queue, finding) for finding in findings]
     if consumed.state in UNPROVEN:
         unproven |= {STOPPED.name, HEAD_STUCK.name, SUBSCRIBER.name}
     if consumers_unseen:

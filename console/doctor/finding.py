@@ -295,7 +295,8 @@ class Diagnosis:
         nothing worse was found."""
         unseen = [Severity.UNKNOWN] if self.unseen else []
         return max(
-            (*(one.effective_severity for one in self.findings), *unseen), default=Severity.OK
+            (*(finding.effective_severity for finding in self.findings), *unseen),
+            default=Severity.OK,
         )
 
     @property
@@ -306,7 +307,7 @@ class Diagnosis:
     @property
     def verdict(self) -> str:
         """`all clear` only if everything was examined."""
-        silenced = any(one.silenced is not None for one in self.findings)
+        silenced = any(finding.silenced is not None for finding in self.findings)
         notes = "silenced" if silenced else "notes"
         texts = {Severity.OK: "all clear", Severity.NOTE: notes}
         return texts.get(self.severity, self.severity.word)

@@ -114,44 +114,44 @@ def _check_figures(context: CheckContext) -> Iterator[Finding]:
 def check_limits(context: CheckContext, seen: QueueSnapshot) -> Iterator[Finding]:
     """Limits that are reached. An installed ring has its own checks of how full it is."""
     ring = context.queue.design.flow is Flow.NUMBERS and context.queue.kind is Kind.INSTALLED
-    for one in judge(seen, context.thresholds):
-        if ring and one.figure == "gap_share":
+    for exceeded in judge(seen, context.thresholds):
+        if ring and exceeded.figure == "gap_share":
             continue
         yield Finding(
-            LIMIT_CRITICAL if one.level is Severity.CRITICAL else LIMIT,
-            one.reason,
-            evidence=one.as_json() | {"estimated": one.estimated},
-            estimated=("value",) if one.estimated else (),
-            cause=_cause(seen, one),
-            consequence=_consequence(one, context.queue),
-            for_seconds=one.value if one.figure == "age" else None,
-            judgement=_limit_judgement(context, one),
+            LIMIT_CRITICAL if exceeded.level is Severity.CRITICAL else LIMIT,
+            exceeded.reason,
+            evidence=exceeded.as_json() | {"estimated": exceeded.estimated},
+            estimated=("value",) if exceeded.estimated else (),
+            cause=_cause(seen, exceeded),
+            consequence=_consequence(exceeded, context.queue),
+            for_seconds=exceeded.value if exceeded.figure == "age" else None,
+            judgement=_limit_judgement(context, exceeded),
         )
 
 
-def _cause(seen: QueueSnapshot, one: Exceeded) -> str:
-    if seen.paused is not None and one.figure != "errors":
+def _cause(seen: QueueSnapshot, exceeded: Exceeded) -> str:
+    if seen.paused is not None and exceeded.figure != "errors":
         return f"it is {seen.paused.words}"
-    return LIMITS[one.figure].cause
+    return LIMITS[exceeded.figure].cause
 
 
-def _consequence(one: Exceeded, queue: Queue) -> str:
-    if one.figure == "errors":
+def _consequence(exceeded: Exceeded, queue: Queue) -> str:
+    if exceeded.figure == "errors":
         archives = queue.kind is Kind.INSTALLED and "archive" in queue.verbs
         return "they stay until an operator requeues" + " or archives" * archives + " them"
-    if one.figure == "gap_share":
+    if exceeded.figure == "gap_share":
         return "a full ring takes no more pushes"
     return "messages are delivered late"
 
 
-def _limit_judgement(context: CheckContext, one: Exceeded) -> str:
+def _limit_judgement(context: CheckContext, exceeded: Exceeded) -> str:
     queue, seen = context.queue, context.snapshot
-    if seen is not None and seen.paused and one.figure != "errors":
+    if seen is not None and seen.paused and exceeded.figure != "errors":
         return f"it is paused: {command(queue, 'resume')}"
-    if one.figure == "errors" and "requeue" in queue.verbs:
+    if exceeded.figure == "errors" and "requeue" in queue.verbs:
         groups, again = command(queue, "errors"), command(queue, "requeue")
         return f"the error texts say what to repair first: {groups}; then {again}"
-    if one.figure == "gap_share" and "resize" in queue.verbs:
+    if exceeded.figure == "gap_share" and "resize" in queue.verbs:
         return f"add consumers, or slots: {command(queue, 'resize', 'SIZE')}"
     return f"add consumers, or see what they wait for: {command(queue, 'waits')}"
 
@@ -243,26 +243,26 @@ def _check_burst(context: CheckContext) -> Iterator[Finding]:
     if not context.can_query("errors", "recent_errors"):
         return
     where = queue.scope_of("recent_errors", context.database.product)
-    (found,) = context.query(Errors, "recent_errors", where, recent=BURST_SECONDS)
-    text = None if found.first_error is None else masked(found.first_error, context.masks)
+    (errors,) = context.query(Errors, "recent_errors", where, recent=BURST_SECONDS)
+    text = None if errors.first_error is None else masked(errors.first_error, context.masks)
     first = shortened(text or "?", 40)
-    if found.is_burst:
+    if errors.is_burst:
         yield Finding(
             BURST,
-            f"{counted(min(found.recent, MOST), 'error')} in the last {duration(found.seconds)}, "
-            f"baseline ≈{found.expected:,.1f}; the first: {first}",
+            f"{counted(min(errors.recent, MOST), 'error')} in the last {duration(errors.seconds)}, "
+            f"baseline ≈{errors.expected:,.1f}; the first: {first}",
             evidence={
-                "recent": found.recent,
-                "recent_seconds": found.seconds,
-                "before": found.before,
-                "before_seconds": found.before_seconds,
-                "usual": round(found.expected, 2),
-                "first_id": found.first_id,
+                "recent": errors.recent,
+                "recent_seconds": errors.seconds,
+                "before": errors.before,
+                "before_seconds": errors.before_seconds,
+                "usual": round(errors.expected, 2),
+                "first_id": errors.first_id,
                 "first_error": text,
             },
             cause="most likely what the text of the first one says",
             consequence="they stay until an operator requeues them, once the cause is gone",
-            for_seconds=found.recent_seconds,
+            for_seconds=errors.recent_seconds,
             judgement=f"the error groups: {command(queue, 'errors')}; then "
             f"{command(queue, 'requeue')}",
         )

@@ -82,7 +82,7 @@ def with_existing_table(context: CheckContext, missing: Sequence[Part]) -> list[
         return []
     measures = maintenance.measure(context.database, context.queue)
     there = {table.name for table in measures.tables}
-    return [one for one in missing if one.table in there]
+    return [part for part in missing if part.table in there]
 
 
 def _check_definitions(context: CheckContext) -> Iterator[Finding]:
@@ -90,23 +90,28 @@ def _check_definitions(context: CheckContext) -> Iterator[Finding]:
     if not context.can_query("indexes", "indexes"):
         return
     indexes = shipped_indexes(context.database.product, queue)
-    shipped = [one for one in indexes if not one.is_key]
+    shipped = [shipped_index for shipped_index in indexes if not shipped_index.is_key]
     if not shipped:
         return
-    installed = installed_indexes(context, [one.table for one in shipped])
-    matches = {one: [index for index in installed if index.matches(one)] for one in shipped}
-    missing = with_existing_table(context, [one for one, found in matches.items() if not found])
+    installed = installed_indexes(context, [shipped_index.table for shipped_index in shipped])
+    matches = {
+        shipped_index: [index for index in installed if index.matches(shipped_index)]
+        for shipped_index in shipped
+    }
+    missing = with_existing_table(
+        context, [shipped_index for shipped_index, found in matches.items() if not found]
+    )
     invalid = [
-        found[0]
-        for found in matches.values()
-        if found and not any(index.valid for index in found) and not found[0].being_built
+        match[0]
+        for match in matches.values()
+        if match and not any(index.valid for index in match) and not match[0].being_built
     ]
     if missing:
         yield Finding(
             INDEX_MISSING,
             f"{counted(len(missing), 'index', 'indexes')} missing: "
-            + shortened(first_few([one.label for one in missing], most=1), 70),
-            evidence={"missing": [one.statement for one in missing]},
+            + shortened(first_few([shipped_index.label for shipped_index in missing], most=1), 70),
+            evidence={"missing": [shipped_index.statement for shipped_index in missing]},
             cause="they were dropped, or the table was recreated without them",
             consequence="pops and queries of that state read all rows, slower the deeper the queue",
             repair=CreateMissing(queue, steps(context.database, queue, missing)),
@@ -130,9 +135,9 @@ def pop_index(product: Product, queue: Queue) -> ShippedIndex | None:
     if order in {Order.NONE, Order.NUMBERS}:
         return None
     leads = "due_at" if order is Order.DUE else "pushed_at" if queue.design.keeps_row else "id"
-    for one in shipped_indexes(product, queue):
-        if one.table == queue.table and one.columns[0] == queue.roles[leads]:
-            return one
+    for index in shipped_indexes(product, queue):
+        if index.table == queue.table and index.columns[0] == queue.roles[leads]:
+            return index
     raise LookupError(f"{queue.design.name} has no index for its pop")
 
 
@@ -192,7 +197,7 @@ def _evidence(node: Mapping[str, Any]) -> dict[str, object]:
 
 def _pages(context: CheckContext, table: str) -> int:
     tables = maintenance.measure(context.database, context.queue).tables
-    return max((one.pages for one in tables if one.name == table), default=0)
+    return max((measure.pages for measure in tables if measure.name == table), default=0)
 
 
 def _cause(same: Sequence[Index]) -> str:
@@ -237,24 +242,39 @@ def _check_keys(context: CheckContext) -> Iterator[Finding]:
     queue, product = context.queue, context.database.product
     if not context.can_query("keys", "indexes"):
         return
-    shipped = [one for one in shipped_indexes(product, queue) if one.is_key]
-    installed = installed_indexes(context, [one.table for one in shipped])
+    shipped = [
+        shipped_index for shipped_index in shipped_indexes(product, queue) if shipped_index.is_key
+    ]
+    installed = installed_indexes(context, [shipped_index.table for shipped_index in shipped])
     missing = with_existing_table(
-        context, [one for one in shipped if not any(index.enforces(one) for index in installed)]
+        context,
+        [
+            shipped_index
+            for shipped_index in shipped
+            if not any(index.enforces(shipped_index) for index in installed)
+        ],
     )
     if not missing:
         return
     duplicates = _duplicates(context, missing)
-    texts = [f"{one.table_name} has {one.key} {one.found:,} times" for one in duplicates]
+    texts = [
+        f"{duplicate_key.table_name} has {duplicate_key.key} {duplicate_key.found:,} times"
+        for duplicate_key in duplicates
+    ]
     obstacle = f"; not unique: {first_few(texts, most=1)}" if duplicates else ""
     yield Finding(
         KEY_MISSING,
         f"{counted(len(missing), 'key')} missing: "
-        + shortened(first_few([one.label for one in missing], most=1), 50)
+        + shortened(first_few([shipped_index.label for shipped_index in missing], most=1), 50)
         + shortened(obstacle, 60),
         evidence={
-            "missing": [[one.table, list(one.columns)] for one in missing],
-            "doubled": [[one.table_name, one.key, one.found] for one in duplicates],
+            "missing": [
+                [shipped_index.table, list(shipped_index.columns)] for shipped_index in missing
+            ],
+            "doubled": [
+                [duplicate_key.table_name, duplicate_key.key, duplicate_key.found]
+                for duplicate_key in duplicates
+            ],
         },
         cause="it was dropped, or the table was recreated without it",
         consequence="two rows may get the same id, and every search by key or in key order reads "
@@ -270,7 +290,7 @@ def _check_keys(context: CheckContext) -> Iterator[Finding]:
 
 
 def _duplicates(context: CheckContext, missing: Sequence[ShippedIndex]) -> list[DuplicateKey]:
-    tables = context.database.product.array(sorted({one.table for one in missing}))
+    tables = context.database.product.array(sorted({index.table for index in missing}))
     try:
         return context.query(DuplicateKey, "duplicate_keys", tables=tables)
     except TooSlowError:
@@ -332,35 +352,50 @@ def _check_constraints(context: CheckContext) -> Iterator[Finding]:
     shipped = shipped_checks(product, queue)
     if not shipped or not context.can_query("constraints", "checks"):
         return
-    names = product.array(sorted({one.table for one in shipped}))
+    names = product.array(sorted({shipped_check.table for shipped_check in shipped}))
     installed = context.query(Check, "checks", schema=queue.schema, tables=names)
     missing = with_existing_table(
-        context, [one for one in shipped if not any(check.matches(one) for check in installed)]
+        context,
+        [
+            shipped_check
+            for shipped_check in shipped
+            if not any(check.matches(shipped_check) for check in installed)
+        ],
     )
     if missing:
         yield Finding(
             CONSTRAINT_MISSING,
             f"{counted(len(missing), 'constraint')} missing: "
-            + first_few([one.label for one in missing], most=1),
-            evidence={"missing": [[one.table, one.condition] for one in missing]},
+            + first_few([shipped_check.label for shipped_check in missing], most=1),
+            evidence={
+                "missing": [
+                    [shipped_check.table, shipped_check.condition] for shipped_check in missing
+                ]
+            },
             cause="it was dropped, or the table was recreated without it",
             consequence="a value that no verb handles is accepted, and its row is no longer seen",
             repair=CreateMissing(
                 queue,
-                tuple(_check_step(product, queue.schema, one) for one in missing),
+                tuple(
+                    _check_step(product, queue.schema, shipped_check) for shipped_check in missing
+                ),
                 waits="a moment",
             ),
         )
 
 
-def _check_step(product: Product, schema: str, one: ShippedCheck) -> maintenance.MaintainStep:
+def _check_step(product: Product, schema: str, check: ShippedCheck) -> maintenance.MaintainStep:
     """First for new rows, then for existing ones."""
-    values = {"schema": schema, "relation": one.table, "constraint": f"{one.table}_{one.column}_ck"}
-    scope = sql.Scope(values, {"check": one.column})
+    values = {
+        "schema": schema,
+        "relation": check.table,
+        "constraint": f"{check.table}_{check.column}_ck",
+    }
+    scope = sql.Scope(values, {"check": check.column})
     return maintenance.MaintainStep(
         "ADD CHECK",
-        one.table,
-        f"it is missing: {one.label}",
+        check.table,
+        f"it is missing: {check.label}",
         tuple(
             sql.plain(sql.script(f"maintenance.{name}", product.dialect, scope))
             for name in ("make_check", "validate_check")

@@ -47,16 +47,16 @@ def _check_default_partition(context: CheckContext) -> Iterator[Finding]:
         return
     with context.limited_transaction() as connection:
         scope = context.queue.scope(connection)
-        found = sql.rows(connection, _Partition, "partitions.default_partition", scope)
-        for one in found:
-            values = {"partition_schema": one.schema, "partition": one.partition}
+        partitions = sql.rows(connection, _Partition, "partitions.default_partition", scope)
+        for partition in partitions:
+            values = {"partition_schema": partition.schema, "partition": partition.partition}
             within = context.queue.scope(connection, **values)
             rows = sql.value(connection, int, "partitions.partition_rows", within)
             if rows:
                 yield Finding(
                     DEFAULT_PARTITION,
-                    f"{counted(rows, 'row')} in the default partition {one.partition}",
-                    evidence={"partition": one.partition, "rows": rows},
+                    f"{counted(rows, 'row')} in the default partition {partition.partition}",
+                    evidence={"partition": partition.partition, "rows": rows},
                     cause="they arrived before their partition existed: what creates partitions "
                     "(pg_partman's run_maintenance) does not run, or runs too late",
                     consequence="no partition for their range can be created before they are moved "
@@ -82,33 +82,33 @@ def _check_locked_queues(context: CheckContext) -> Iterator[Finding]:
     if not context.has("locked_queues"):
         return
     with context.limited_transaction() as connection:
-        found = context.fetch(
+        queues = context.fetch(
             connection,
             _LockedQueue,
             "locked_queues",
             seconds=context.thresholds.stuck_after_seconds,
         )
     schema = context.queue.schema
-    for one in found:
-        worker = one.locked_by or "?"
+    for queue in queues:
+        worker = queue.locked_by or "?"
         literal = "'" + worker.replace("'", "''") + "'"
         own = sql.quote_identifier(context.database.product.dialect, schema)
         yield Finding(
             LOCKED,
-            f"the named queue {one.name} has been locked {_how_long(one.seconds)} by {worker}, "
-            f"with {counted(one.waiting, 'job')} waiting",
+            f"the named queue {queue.name} has been locked {_how_long(queue.seconds)} by {worker}, "
+            f"with {counted(queue.waiting, 'job')} waiting",
             evidence={
-                "queue_name": one.name,
-                "locked_by": one.locked_by,
-                "seconds": one.seconds,
-                "waiting": one.waiting,
+                "queue_name": queue.name,
+                "locked_by": queue.locked_by,
+                "seconds": queue.seconds,
+                "waiting": queue.waiting,
             },
             cause="its worker is still running one of its jobs, or was killed and left it locked",
             consequence="no other job of that named queue runs; the library considers such a lock "
             "dead after 4 hours",
             judgement="once you are sure that the worker is dead: "
             f"SELECT {own}.force_unlock_workers(ARRAY[{literal}])",
-            for_seconds=one.seconds,
+            for_seconds=queue.seconds,
         )
 
 
@@ -124,22 +124,22 @@ def _check_retries(context: CheckContext) -> Iterator[Finding]:
     if not context.has("retrying"):
         return
     with context.limited_transaction() as connection:
-        (found,) = context.fetch(connection, _Retrying, "retrying", seconds=RETRYING_SECONDS)
-    if not found.jobs:
+        (retrying,) = context.fetch(connection, _Retrying, "retrying", seconds=RETRYING_SECONDS)
+    if not retrying.jobs:
         return
     yield Finding(
         RETRYING,
-        f"{counted(min(found.jobs, MOST + 1), 'job')} failed and retried, the oldest "
-        f"{_how_long(found.oldest_seconds)}",
+        f"{counted(min(retrying.jobs, MOST + 1), 'job')} failed and retried, the oldest "
+        f"{_how_long(retrying.oldest_seconds)}",
         evidence={
-            "jobs": found.jobs,
-            "oldest_seconds": found.oldest_seconds,
-            "most_attempts": found.attempts,
-            "oldest_id": found.id,
+            "jobs": retrying.jobs,
+            "oldest_seconds": retrying.oldest_seconds,
+            "most_attempts": retrying.attempts,
+            "oldest_id": retrying.id,
         },
         cause="each attempt fails, and some are left: the library waits longer after each one",
         consequence="they count as scheduled or ready, never as errors, until no attempt is left",
-        for_seconds=found.oldest_seconds,
+        for_seconds=retrying.oldest_seconds,
     )
 
 

@@ -140,8 +140,8 @@ def group_by_cause(
     ranges: Sequence[NumberRange], history: ServerHistory
 ) -> dict[LossCause, list[NumberRange]]:
     groups: dict[LossCause, list[NumberRange]] = {}
-    for one in ranges:
-        groups.setdefault(cause_of(one, history), []).append(one)
+    for numbers in ranges:
+        groups.setdefault(cause_of(numbers, history), []).append(numbers)
     return groups
 
 
@@ -174,7 +174,7 @@ def _describe(cause: LossCause, ranges: Sequence[NumberRange], history: ServerHi
                 "a batch was rolled back; or table and sequences are from different moments (a "
                 "restored dump, a fail-over, a sequence set by hand)"
             )
-        case LossCause.UNKNOWN if crash and any(_fits(one, crash) for one in ranges):
+        case LossCause.UNKNOWN if crash and any(_fits(numbers, crash) for numbers in ranges):
             text = f"a rollback, a caller's death, or the crash{at}"
         case _:
             # A session reports its rollbacks when it ends, or up to ten seconds after them.
@@ -216,13 +216,13 @@ def _finding(
     crash = ring.history.crashed_at if LossCause.CRASH in causes else None
     evidence |= {
         "causes": {
-            cause.value: [[one.first, one.last] for one in some[:20]]
+            cause.value: [[numbers.first, numbers.last] for numbers in some[:20]]
             for cause, some in causes.items()
         }
     }
     if crash is not None:
         evidence["crashed_at"] = crash.isoformat()
-    times = [one.since for one in ranges if one.since is not None]
+    times = [numbers.since for numbers in ranges if numbers.since is not None]
     return Finding(
         code,
         summary,
@@ -275,7 +275,7 @@ def check_spent(ring: RingState) -> Iterator[Finding]:
 
 def check_holes(ring: RingState) -> Iterator[Finding]:
     parked, ahead = ring.ranges(LostKind.PARKED_HOLE), ring.ranges(LostKind.HOLE)
-    ranges = sorted([*parked, *ahead], key=lambda one: one.first)
+    ranges = sorted([*parked, *ahead], key=lambda numbers: numbers.first)
     if not ranges:
         return
     age_seconds = _oldest_seconds(ring, parked)
@@ -297,7 +297,7 @@ def check_holes(ring: RingState) -> Iterator[Finding]:
 
 def _oldest_seconds(ring: RingState, parked: Sequence[NumberRange]) -> float:
     """How long the oldest hole has been parked, by the server's clock; 0 if not for long."""
-    times = [one.since for one in parked if one.since is not None]
+    times = [numbers.since for numbers in parked if numbers.since is not None]
     if not times or (ring.now.parked_seconds or 0.0) < OLD_SECONDS:
         return 0.0
     with ring.context.transaction() as connection:
@@ -363,12 +363,12 @@ def check_contents(context: CheckContext) -> Iterator[Finding]:
             "no pop returns these messages, and nothing else removes them",
         ),
     ):
-        if found := [row for row in rows if row.kind == noun]:
-            count = found[0].found
+        if mismatches := [row for row in rows if row.kind == noun]:
+            count = mismatches[0].found
             yield Finding(
                 code,
                 f"{counted(count, noun)} {what}",
-                evidence={"count": count, "ids": [row.id for row in found]},
+                evidence={"count": count, "ids": [row.id for row in mismatches]},
                 cause="one of the two was deleted or restored by hand, without the ring's own "
                 "functions",
                 consequence=consequence,

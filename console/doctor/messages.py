@@ -132,14 +132,14 @@ def _missing(context: CheckContext, ready: _Found, stuck: _Found) -> Finding:
 
 def _incomplete(context: CheckContext, newest: int) -> IncompleteMessages:
     with context.limited_transaction() as connection:
-        found, _ = incomplete_messages(
+        messages, _ = incomplete_messages(
             connection,
             context.queue,
             context.thresholds.stuck_after_seconds,
             newest=newest,
             most=row_scan.CHUNK_ROWS,
         )
-    return found
+    return messages
 
 
 def _check_orphaned(context: CheckContext) -> Iterator[Finding]:

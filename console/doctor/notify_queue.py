@@ -61,9 +61,9 @@ def _check(context: CheckContext) -> Iterator[Finding]:
         evidence={
             "used_percent": round(100 * first.usage, 1),
             "oldest_transactions": [
-                {name: value for name, value in vars(one).items() if name != "usage"}
-                for one in oldest
-                if one.session is not None
+                {name: value for name, value in vars(usage).items() if name != "usage"}
+                for usage in oldest
+                if usage.session is not None
             ],
         },
         cause="a session that listens, in whatever database, is in a transaction: notifications "

@@ -158,10 +158,12 @@ def find_lost_numbers(context: CheckContext) -> LostNumbers:
     if not first:
         return classify(proof, ())
     # What a side shows only in the second read was not drawn in time to be waited for.
-    sides = {LostKind(one.kind).side for one in first}
+    sides = {LostKind(numbers.kind).side for numbers in first}
     if context.has("drawing_transactions"):
         proof = prove(context, sides)
-        second = [one for one in _read(context, proof) if LostKind(one.kind).side in sides]
+        second = [
+            numbers for numbers in _read(context, proof) if LostKind(numbers.kind).side in sides
+        ]
         return classify(proof, second)
     proof = replace(proof, drawers=_wait_for_drawers(context, sides))
     return classify(proof, in_both(first, _read(context, proof)))
@@ -172,7 +174,7 @@ def classify(proof: Proof, lost: Sequence[NumberRange]) -> LostNumbers:
     proven: dict[LostKind, tuple[NumberRange, ...]] = {}
     in_progress: dict[Side, tuple[NumberRange, ...]] = {}
     for kind in LostKind:
-        ranges = tuple(one for one in lost if one.kind == kind)
+        ranges = tuple(numbers for numbers in lost if numbers.kind == kind)
         if proof.drawers_of(kind.side):
             in_progress[kind.side] = in_progress.get(kind.side, ()) + ranges
         else:
@@ -211,9 +213,9 @@ def _wait_for_drawers(context: CheckContext, sides: set[Side]) -> tuple[Drawer, 
     left = wait_for_blockers(lambda: context.query_unlimited(Blocker, "blockers"), patience, pause)
     # No lock shows from which sequence a blocker drew.
     return tuple(
-        Drawer(side, "" if one.pid is None else str(one.pid), **vars(one))
+        Drawer(side, "" if blocker.pid is None else str(blocker.pid), **vars(blocker))
         for side in sides
-        for one in left
+        for blocker in left
     )
 
 
@@ -243,7 +245,7 @@ def wait_for_blockers(
     began = time.monotonic()
     while True:
         waited = time.monotonic() - began
-        left = [one for one in open_now() if was_open(one, waited)]
+        left = [blocker for blocker in open_now() if was_open(blocker, waited)]
         if waited >= (max(seconds, GRACE_SECONDS) if left else GRACE_SECONDS):
             return left
         if any(map(_hidden, left)):
@@ -270,17 +272,17 @@ def in_both(first: Sequence[NumberRange], second: Sequence[NumberRange]) -> list
     """
     found: list[NumberRange] = []
     for side in Side:
-        before = _joined(one for one in first if LostKind(one.kind).side is side)
+        before = _joined(numbers for numbers in first if LostKind(numbers.kind).side is side)
         for one in second:
             if LostKind(one.kind).side is side:
                 found += _clipped(one, before)
-    return sorted(found, key=lambda one: (one.kind, one.first))
+    return sorted(found, key=lambda numbers: (numbers.kind, numbers.first))
 
 
 def _joined(ranges: Iterable[NumberRange]) -> list[tuple[int, int]]:
     """First and last numbers, in order; ranges that touch are one."""
     joined: list[tuple[int, int]] = []
-    for first, last in sorted((one.first, one.last) for one in ranges):
+    for first, last in sorted((numbers.first, numbers.last) for numbers in ranges):
         if joined and first <= joined[-1][1] + 1:
             joined[-1] = (joined[-1][0], max(joined[-1][1], last))
         else:
@@ -301,7 +303,7 @@ def _clipped(lost: NumberRange, limits: Sequence[tuple[int, int]]) -> list[Numbe
 
 
 def total(ranges: Iterable[NumberRange]) -> int:
-    return sum(one.count for one in ranges)
+    return sum(numbers.count for numbers in ranges)
 
 
 def format_ranges(ranges: Sequence[NumberRange], most: int = 5) -> str:
@@ -316,7 +318,7 @@ def ranges_evidence(ranges: Sequence[NumberRange]) -> dict[str, object]:
     """How many, and the first hundred ranges as pairs of first and last."""
     evidence: dict[str, object] = {
         "count": total(ranges),
-        "numbers": [[one.first, one.last] for one in ranges[:_SHOWN_RANGES]],
+        "numbers": [[numbers.first, numbers.last] for numbers in ranges[:_SHOWN_RANGES]],
     }
     if len(ranges) > _SHOWN_RANGES:
         evidence["runs_not_shown"] = len(ranges) - _SHOWN_RANGES

@@ -84,7 +84,11 @@ def findings(verdict: OrderVerdict) -> Iterator[Finding]:
         yield _early(verdict)
     if verdict.order is Order.STRICT and verdict.overtaken:
         yield _broken(verdict)
-    far = [one for one in verdict.overtaken if one.by >= FAR and one.late_seconds >= LATE_SECONDS]
+    far = [
+        overtaken
+        for overtaken in verdict.overtaken
+        if overtaken.by >= FAR and overtaken.late_seconds >= LATE_SECONDS
+    ]
     if verdict.order is not Order.STRICT and far:
         yield _overtaken_by_far(verdict, far)
 
@@ -99,7 +103,7 @@ def _broken(verdict: OrderVerdict) -> Finding:
             "pops": verdict.pops,
             "count": len(late),
             "farthest": verdict.farthest,
-            "messages": [_evidence(one) for one in late[:_SHOWN]],
+            "messages": [_evidence(overtaken) for overtaken in late[:_SHOWN]],
         },
         cause="messages were pushed or popped without the queue's own functions, or its code was "
         "changed",
@@ -109,12 +113,12 @@ def _broken(verdict: OrderVerdict) -> Finding:
     )
 
 
-def _evidence(one: Overtaken) -> dict[str, object]:
+def _evidence(overtaken: Overtaken) -> dict[str, object]:
     return {
-        "id": one.pop.number,
-        "after": one.first.number,
-        "overtaken_by": one.by,
-        **_times(one.pop),
+        "id": overtaken.pop.number,
+        "after": overtaken.first.number,
+        "overtaken_by": overtaken.by,
+        **_times(overtaken.pop),
     }
 
 
@@ -141,7 +145,7 @@ def _early(verdict: OrderVerdict) -> Finding:
 
 
 def _overtaken_by_far(verdict: OrderVerdict, far: list[Overtaken]) -> Finding:
-    worst = max(far, key=lambda one: one.by)
+    worst = max(far, key=lambda overtaken: overtaken.by)
     return Finding(
         OVERTAKEN,
         f"{counted(len(far), 'message')} overtaken by {FAR:,} or more; {worst.pop.number}: by "
@@ -150,7 +154,7 @@ def _overtaken_by_far(verdict: OrderVerdict, far: list[Overtaken]) -> Finding:
             "pops": verdict.pops,
             "count": len(far),
             "farthest": worst.by,
-            "messages": [_evidence(one) for one in far[:_SHOWN]],
+            "messages": [_evidence(overtaken) for overtaken in far[:_SHOWN]],
         },
         cause="their push committed late, or a pop that held them was rolled back or died"
         if verdict.order is Order.LAX

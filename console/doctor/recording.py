@@ -106,10 +106,12 @@ class WaitsAndActions:
 
     def _actions(self, _: Sequence[Queue]) -> None:
         with self._database.transaction("read the audit", read_only=True) as connection:
-            found = audit.entries(connection, audit.EntryFilter())
+            entries = audit.entries(connection, audit.EntryFilter())
         # Each when it is first seen, and when its outcome changes.
-        news = [one for one in found if self._seen_actions.get(one.action_id) != one.outcome]
-        self._seen_actions = {one.action_id: one.outcome for one in found}
+        news = [
+            entry for entry in entries if self._seen_actions.get(entry.action_id) != entry.outcome
+        ]
+        self._seen_actions = {entry.action_id: entry.outcome for entry in entries}
         self._recorder.add(ACTIONS, map(action, reversed(news)))
 
 
@@ -173,38 +175,43 @@ class Recording:
                 _LOG.info("%s: %s", self._recorder.connection, line)
 
 
-def hole_repairs(found: Iterable[Diagnosis], rights: Rights) -> list[Repair]:
+def hole_repairs(diagnoses: Iterable[Diagnosis], rights: Rights) -> list[Repair]:
     """Repairs of old or many holes; each proves them again before it acts."""
-    repairs = [f.repair for one in found for f in one.findings if f.code is PILE and f.repair]
+    repairs = [
+        f.repair
+        for diagnosis in diagnoses
+        for f in diagnosis.findings
+        if f.code is PILE and f.repair
+    ]
     return [repair for repair in repairs if repair.unattended and repair.rights <= rights]
 
 
-def findings(found: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:
+def findings(diagnoses: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:
     """Rows of FINDINGS."""
-    for one in found:
+    for diagnosis in diagnoses:
         row = {
             "at": at,
-            "schema": one.queue.schema,
-            "queue": one.queue.name,
-            "verdict": one.verdict,
+            "schema": diagnosis.queue.schema,
+            "queue": diagnosis.queue.name,
+            "verdict": diagnosis.verdict,
         }
-        for finding in one.findings:
+        for finding in diagnosis.findings:
             code = finding.code
             yield row | {
                 "code": code.name,
                 "severity": code.severity.word,
                 "summary": finding.public_summary,
             }
-        if not one.findings:
+        if not diagnosis.findings:
             yield row
 
 
-def consumers(found: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:
+def consumers(diagnoses: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:
     """Rows of CONSUMERS."""
-    for one in found:
-        if one.consumers is not None:
-            ready = (one.figures.ready or 0) if one.figures else 0
-            yield from rows(one.consumers, at, ready if one.messages_late else 0)
+    for diagnosis in diagnoses:
+        if diagnosis.consumers is not None:
+            ready = (diagnosis.figures.ready or 0) if diagnosis.figures else 0
+            yield from rows(diagnosis.consumers, at, ready if diagnosis.messages_late else 0)
 
 
 def waits(activity: Activity, at: datetime) -> Iterator[Row]:

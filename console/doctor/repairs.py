@@ -310,17 +310,19 @@ def incomplete_messages(
     product = product_of(connection)
     statement, scope = f"{queue.design.name}.missing_payloads", queue.scope(connection)
     where = {"stuck_after": stuck_after_seconds, **where}
-    found = sql.row(
+    messages = sql.row(
         connection, IncompleteMessages, statement, scope, gone=product.array([]), **where
     )
-    owners = {text: owner_of(text) for text in sql.texts(found.owners)}
-    bound = {text: one.session for text, one in owners.items() if one is not None and one.bound}
+    owners = {text: owner_of(text) for text in sql.texts(messages.owners)}
+    bound = {
+        text: owner.session for text, owner in owners.items() if owner is not None and owner.bound
+    }
     evidence = session_evidence(connection, bound.values())
     gone = [text for text, session in bound.items() if evidence.get(session) is Evidence.GONE]
     if gone:
         gone_ = product.array(gone)
-        found = sql.row(connection, IncompleteMessages, statement, scope, gone=gone_, **where)
-    return found, gone
+        messages = sql.row(connection, IncompleteMessages, statement, scope, gone=gone_, **where)
+    return messages, gone
 
 
 @dataclass(frozen=True)
@@ -369,7 +371,7 @@ class MarkAsErrors(DoctorRepair):
         stuck_after = self.stuck_after_seconds
         where = {"newest": newest, "most": row_scan.CHUNK_ROWS}
         selected = done = 0
-        found, gone = incomplete_messages(connection, queue, stuck_after, **where)
+        messages, gone = incomplete_messages(connection, queue, stuck_after, **where)
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_RETRY_SECONDS)
@@ -384,7 +386,7 @@ class MarkAsErrors(DoctorRepair):
                 **where,
             )
             selected, done = selected + n.selected, done + n.done
-            found, gone = incomplete_messages(connection, queue, stuck_after, **where)
-            if not found.ready + found.stuck:
+            messages, gone = incomplete_messages(connection, queue, stuck_after, **where)
+            if not messages.ready + messages.stuck:
                 break
-        return RepairCounts(selected, done), found.ready + found.stuck
+        return RepairCounts(selected, done), messages.ready + messages.stuck

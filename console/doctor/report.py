@@ -47,8 +47,8 @@ def _head(diagnosis: Diagnosis, of_standby: str) -> Iterator[str]:
 
 
 def _decisions(figures: QueueSnapshot | None) -> Iterator[str]:
-    for one in () if figures is None else figures.decisions:
-        yield f"**{_text(one.shown)}**"
+    for decision in () if figures is None else figures.decisions:
+        yield f"**{_text(decision.shown)}**"
         yield ""
 
 
@@ -66,14 +66,14 @@ def _figures(figures: QueueSnapshot | None) -> Iterator[str]:
 
 
 def _subscribers(figures: QueueSnapshot | None) -> Iterator[str]:
-    found = () if figures is None else figures.subscribers or ()
-    for at, one in enumerate(found):
-        names, values = zip(*one.figures, strict=True)
+    snapshots = () if figures is None else figures.subscribers or ()
+    for at, snapshot in enumerate(snapshots):
+        names, values = zip(*snapshot.figures, strict=True)
         if at == 0:
             yield f"| subscriber | {' | '.join(names)} |"
             yield f"| --- |{' ---: |' * len(names)}"
-        yield f"| {_text(one.subscriber)} | {' | '.join(values)} |"
-    if found:
+        yield f"| {_text(snapshot.subscriber)} | {' | '.join(values)} |"
+    if snapshots:
         yield ""
 
 
@@ -113,9 +113,9 @@ def _notes(notes: Sequence[Note], zone: tzinfo | None) -> Iterator[str]:
         return
     yield "## Notes"
     yield ""
-    for one in notes:
-        of = "" if one.queue else " (of the whole database)"
-        yield f"- {moment(one.noted_at, zone)}: {_text(one.note)}, {_text(one.operator)}{of}"
+    for note in notes:
+        of = "" if note.queue else " (of the whole database)"
+        yield f"- {moment(note.noted_at, zone)}: {_text(note.note)}, {_text(note.operator)}{of}"
     yield ""
 
 
@@ -127,12 +127,12 @@ def _actions(actions: Sequence[Entry], zone: tzinfo | None) -> Iterator[str]:
         return
     yield "| when | verb | outcome | done | by | filters |"
     yield "| --- | --- | --- | ---: | --- | --- |"
-    for one in actions:
-        when = moment(one.started_at, zone)
-        counts = f"{one.done:,} of {one.planned:,}"
+    for entry in actions:
+        when = moment(entry.started_at, zone)
+        counts = f"{entry.done:,} of {entry.planned:,}"
         yield (
-            f"| {when} | {_text(one.verb)} | {_text(one.outcome)} | {counts} "
-            f"| {_text(one.operator)} | {_text(one.filters)} |"
+            f"| {when} | {_text(entry.verb)} | {_text(entry.outcome)} | {counts} "
+            f"| {_text(entry.operator)} | {_text(entry.filters)} |"
         )
 
 

@@ -153,9 +153,9 @@ def _check_ring(context: CheckContext) -> Iterator[Finding]:
     yield from _check_each(rings, _check_behind)
     yield from _check_sequences(context)
     contents = list(lost.check_contents(context))
-    yield from (one for one in contents if one.code is lost.SLOT)
+    yield from (finding for finding in contents if finding.code is lost.SLOT)
     yield from _check_each([slowest], _check_room)
-    yield from (one for one in contents if one.code is lost.CONTENT)
+    yield from (finding for finding in contents if finding.code is lost.CONTENT)
     yield from _check_each(
         rings, _check_laps, lost.check_spent, _check_stranded, lost.check_holes, lost.check_voids
     )
@@ -185,11 +185,13 @@ def _check_each(
 ) -> Iterator[Finding]:
     """The findings of each check, the most severe of all subscribers first."""
     for check in checks:
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for ring in rings:
             with ring.context.viewed_as(ring.view):
-                found += [one.for_subscriber(ring.view.subscriber) for one in check(ring)]
-        yield from sorted(found, key=lambda one: -one.code.severity)
+                findings += [
+                    finding.for_subscriber(ring.view.subscriber) for finding in check(ring)
+                ]
+        yield from sorted(findings, key=lambda finding: -finding.code.severity)
 
 
 def _check_slots(ring: RingState) -> Iterator[Finding]:
@@ -279,7 +281,8 @@ def _check_sequences(context: CheckContext) -> Iterator[Finding]:
     for view in context.queue.views:
         with context.viewed_as(view):
             found |= {
-                one.sequence: one for one in context.query_unlimited(_Settings, "sequence_settings")
+                settings.sequence: settings
+                for settings in context.query_unlimited(_Settings, "sequence_settings")
             }
     wrong = [s for s in found.values() if s.cached > 1 or s.step != 1 or s.cycles]
     if wrong:
@@ -377,7 +380,7 @@ def _check_stranded(ring: RingState) -> Iterator[Finding]:
     context, now = ring.context, ring.now
     left = _stranded_messages(context)
     if left:
-        oldest = min(left, key=lambda one: one.pushed_at)
+        oldest = min(left, key=lambda stranded: stranded.pushed_at)
         age = oldest.age_seconds
         old = "there since -infinity" if age is None else f"{duration(age)} old"
         holes = total(ring.ranges(LostKind.PARKED_HOLE))
@@ -387,8 +390,8 @@ def _check_stranded(ring: RingState) -> Iterator[Finding]:
             f"the oldest {old}",
             evidence={
                 "count": len(left),
-                "numbers": [one.number for one in left[:100]],
-                "ids": [one.id for one in left[:100]],
+                "numbers": [stranded.number for stranded in left[:100]],
+                "ids": [stranded.id for stranded in left[:100]],
                 "oldest_seconds": age,
                 "parked": now.parked,
                 "parked_holes": holes,
@@ -404,19 +407,19 @@ def _check_stranded(ring: RingState) -> Iterator[Finding]:
 def _stranded_messages(context: CheckContext) -> list[_Stranded]:
     """Those that are still there a second later, although messages were popped meanwhile."""
     before = {
-        one.number: one
-        for one in context.query_unlimited(_Stranded, "stranded")
-        if one.age_seconds is None or one.age_seconds >= _STRANDED_SECONDS
+        stranded.number: stranded
+        for stranded in context.query_unlimited(_Stranded, "stranded")
+        if stranded.age_seconds is None or stranded.age_seconds >= _STRANDED_SECONDS
     }
     if not before:
         return []
     time.sleep(_STRANDED_SECONDS)
     return [
-        one
-        for one in context.query_unlimited(_Stranded, "stranded")
-        if (was := before.get(one.number)) is not None
-        and was.pushed_at == one.pushed_at
-        and (was.next_pop, was.turn) != (one.next_pop, one.turn)
+        stranded
+        for stranded in context.query_unlimited(_Stranded, "stranded")
+        if (was := before.get(stranded.number)) is not None
+        and was.pushed_at == stranded.pushed_at
+        and (was.next_pop, was.turn) != (stranded.next_pop, stranded.turn)
     ]
 
 

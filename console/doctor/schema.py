@@ -47,20 +47,32 @@ def _check_code(context: CheckContext) -> Iterator[Finding]:
             consequence="this console may not know all of it: use the newer console",
         )
         return
-    hidden = [one for one in found if one.how is How.HIDDEN]
-    context.unseen.extend(one.line for one in hidden)
+    hidden = [difference for difference in found if difference.how is How.HIDDEN]
+    context.unseen.extend(difference.line for difference in hidden)
     # Missing indexes and keys have findings of their own.
     found = [
-        one
-        for one in found
-        if one not in hidden and one.how is not How.NOT_PAUSED and one.kind not in {"index", "key"}
+        difference
+        for difference in found
+        if difference not in hidden
+        and difference.how is not How.NOT_PAUSED
+        and difference.kind not in {"index", "key"}
     ]
     missing = [
-        one for one in found if _breaks_callers(one, older=queue.version != INTERFACE_VERSION)
+        difference
+        for difference in found
+        if _breaks_callers(difference, older=queue.version != INTERFACE_VERSION)
     ]
     by_hand = upgrade.changed_by_hand(queue, found)
-    changed = [one for one in found if one not in missing and by_hand and one.kind == "function"]
-    older = [one for one in found if one not in missing and one not in changed]
+    changed = [
+        difference
+        for difference in found
+        if difference not in missing and by_hand and difference.kind == "function"
+    ]
+    older = [
+        difference
+        for difference in found
+        if difference not in missing and difference not in changed
+    ]
     for code, differences, cause, consequence in (
         (
             CODE_MISSING,
@@ -84,33 +96,37 @@ def _check_code(context: CheckContext) -> Iterator[Finding]:
         if differences:
             yield Finding(
                 code,
-                first_few([one.line for one in differences], most=5),
-                evidence={"differences": [_evidence(one) for one in differences]},
+                first_few([difference.line for difference in differences], most=5),
+                evidence={"differences": [_evidence(difference) for difference in differences]},
                 cause=cause,
                 consequence=consequence,
                 repair=repairs.upgrade(queue, by_hand=by_hand)
-                if all(one.repairable for one in found)
+                if all(difference.repairable for difference in found)
                 else None,
             )
 
 
-def _breaks_callers(one: Difference, *, older: bool) -> bool:
+def _breaks_callers(difference: Difference, *, older: bool) -> bool:
     """An older version may lack what a newer one has, or have other signatures."""
-    if one.kind in {"catalog", "version"}:
+    if difference.kind in {"catalog", "version"}:
         return False
-    if one.how is How.MISSING:
-        return not older or not one.repairable
-    return one.how is How.OTHER_SIGNATURE and not older
+    if difference.how is How.MISSING:
+        return not older or not difference.repairable
+    return difference.how is How.OTHER_SIGNATURE and not older
 
 
-def _evidence(one: Difference) -> dict[str, object]:
-    found: dict[str, object] = {"kind": one.kind, "name": one.name, "how": one.how.value}
-    if one.installed:
-        found |= {
-            "installed": one.installed[:_SHOWN_LENGTH],
-            "shipped": one.shipped[:_SHOWN_LENGTH],
+def _evidence(difference: Difference) -> dict[str, object]:
+    evidence: dict[str, object] = {
+        "kind": difference.kind,
+        "name": difference.name,
+        "how": difference.how.value,
+    }
+    if difference.installed:
+        evidence |= {
+            "installed": difference.installed[:_SHOWN_LENGTH],
+            "shipped": difference.shipped[:_SHOWN_LENGTH],
         }
-    return found
+    return evidence
 
 
 CHECKS = CheckGroup(

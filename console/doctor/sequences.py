@@ -173,12 +173,14 @@ def _check_sequences(context: CheckContext) -> Iterator[Finding]:
     if not context.can_query("ids", "sequences"):
         return
     columns = _columns(context)
-    hidden = [one for one in columns if not one.readable]
+    hidden = [column for column in columns if not column.readable]
     if hidden:
-        names = first_few([one.sequence for one in hidden], between=", ")
+        names = first_few([column.sequence for column in hidden], between=", ")
         context.unseen.append(f"ids: this login may not read {names} (dbq-console roles)")
     with context.limited_transaction() as connection:
-        drawn = [_Drawn(one, _state(connection, one)) for one in columns if one.readable]
+        drawn = [
+            _Drawn(column, _state(connection, column)) for column in columns if column.readable
+        ]
     yield from _behind(context.queue, [one for one in drawn if one.state.highest is not None])
     yield from _running_out(context, drawn)
 
@@ -187,30 +189,32 @@ def _state(connection: Connection, column: DrawnColumn, *, full: bool = False) -
     return sql.row(connection, _State, "doctor.sequence_state", column.scope(full=full))
 
 
-def _behind(queue: Queue, found: Sequence[_Drawn]) -> Iterator[Finding]:
-    if not found:
+def _behind(queue: Queue, drawns: Sequence[_Drawn]) -> Iterator[Finding]:
+    if not drawns:
         return
-    setting = [one for one in found if one.left_after >= CRITICAL_SHARE * one.column.most]
-    texts = [f"{one.column.relation} has {one.state.highest:,}, {one.reached}" for one in found]
+    setting = [drawn for drawn in drawns if drawn.left_after >= CRITICAL_SHARE * drawn.column.most]
+    texts = [
+        f"{drawn.column.relation} has {drawn.state.highest:,}, {drawn.reached}" for drawn in drawns
+    ]
     yield Finding(
         BEHIND,
-        f"{counted(len(found), 'sequence')} behind the table: {shortened(first_few(texts), 75)}",
-        evidence={"behind": [one.evidence() for one in found]},
+        f"{counted(len(drawns), 'sequence')} behind the table: {shortened(first_few(texts), 75)}",
+        evidence={"behind": [drawn.evidence() for drawn in drawns]},
         cause="the rows came without their sequence, as after logical replication or a restore of "
         "data alone; or callers chose the ids",
-        consequence=_consequence(queue, [one.column for one in found]),
-        repair=SetSequences(queue, tuple(one.column for one in setting)) if setting else None,
+        consequence=_consequence(queue, [drawn.column for drawn in drawns]),
+        repair=SetSequences(queue, tuple(drawn.column for drawn in setting)) if setting else None,
     )
 
 
 def _consequence(queue: Queue, columns: Sequence[DrawnColumn]) -> str:
     """By table: an order of ids is an order of messages."""
     texts = []
-    if any(one.is_catalog for one in columns):
+    if any(column.is_catalog for column in columns):
         texts.append("verbs fail, because the catalog cannot record them")
-    if any(one.relation == f"{queue.name}_archive" for one in columns):
+    if any(column.relation == f"{queue.name}_archive" for column in columns):
         texts.append("whatever archives a message fails, pops with archive_at_pop=on too")
-    if any(one.relation == queue.table and not one.is_catalog for one in columns):
+    if any(column.relation == queue.table and not column.is_catalog for column in columns):
         texts.append(
             "new messages get ids below those of older ones and come before them where ids are the "
             "order; a push fails, or stores an id twice, wherever its id is taken"
@@ -225,13 +229,13 @@ def _running_out(context: CheckContext, drawn: Sequence[_Drawn]) -> Iterator[Fin
     nearly = [one for one in drawn if one.is_short(CRITICAL_SHARE, CRITICAL_DAYS, rates[one])]
     short = [one for one in drawn if one.is_short(WARNING_SHARE, WARNING_DAYS, rates[one])]
     soon = [one for one in short if one not in nearly]
-    for code, found in ((NEARLY_USED, nearly), (RUN_OUT, soon)):
-        if found:
-            texts = [f"{one.column.label} has {one.left:,} left" for one in found]
+    for code, drawns in ((NEARLY_USED, nearly), (RUN_OUT, soon)):
+        if drawns:
+            texts = [f"{one.column.label} has {one.left:,} left" for one in drawns]
             yield Finding(
                 code,
                 f"ids run out: {shortened(first_few(texts), 90)}",
-                evidence={"columns": [one.evidence(rates[one]) for one in found]},
+                evidence={"columns": [one.evidence(rates[one]) for one in drawns]},
                 cause="each row has used one, and so has each insert that failed or met its row",
                 consequence="after the last one every insert into the table fails",
             )
@@ -261,20 +265,22 @@ class SetSequences(DoctorRepair):
             f"{self.summary}; callers wait for the lock, at most {duration(LOCK_SECONDS)} each",
             *(
                 line
-                for one in self.columns
+                for column in self.columns
                 for line in sql.plain(
-                    sql.script("maintenance.lock_sequence", dialect, one.scope())
+                    sql.script("maintenance.lock_sequence", dialect, column.scope())
                 ).splitlines()
             ),
         ]
 
     def run(self, database: Database) -> Sequence[str]:
         """The catalog's first: without ids of its own nothing can be recorded."""
-        catalogs = [one for one in self.columns if one.is_catalog]
-        lines = [self._set(database, one) for one in catalogs]
+        catalogs = [column for column in self.columns if column.is_catalog]
+        lines = [self._set(database, column) for column in catalogs]
         subject = audit.Subject.of(database, self.queue, "repair", self.summary)
         with audit.recorded(database, f"repair {self.queue.name!r}", subject) as act:
-            lines += [self._set(database, one) for one in self.columns if one not in catalogs]
+            lines += [
+                self._set(database, column) for column in self.columns if column not in catalogs
+            ]
             act.detail = "; ".join(lines)
         return lines
 

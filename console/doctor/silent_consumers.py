@@ -66,11 +66,11 @@ class _Record:
     """Consecutive samples since then with waiting messages."""
     silent_from: datetime | None = None
 
-    def add(self, one: Consumer | None, at: datetime, *, late: bool) -> None:
+    def add(self, consumer: Consumer | None, at: datetime, *, late: bool) -> None:
         self.samples += 1
-        popped = None if one is None else one.last_pop
-        if one is not None:
-            self.newest, self.seen_at = one, at
+        popped = None if consumer is None else consumer.last_pop
+        if consumer is not None:
+            self.newest, self.seen_at = consumer, at
         else:
             self.newest = replace(self.newest, sessions=0, claims=0)
         if popped is not None and (self.last_pop is None or popped > self.last_pop):
@@ -97,13 +97,13 @@ class _Record:
         )
 
     def as_json(self) -> dict[str, object]:
-        one = self.newest
+        consumer = self.newest
         last_pop = None if self.last_pop is None else self.last_pop.isoformat()
         return {
-            "name": one.name,
-            "host": one.host,
-            "program": one.program,
-            "sessions": one.sessions,
+            "name": consumer.name,
+            "host": consumer.host,
+            "program": consumer.program,
+            "sessions": consumer.sessions,
             "last_pop": last_pop,
             "popped_in_looks": self.pops,
             "of_looks": self.until_last,
@@ -113,13 +113,13 @@ class _Record:
     @property
     def label(self) -> str:
         """`worker-1 of 10.0.0.4 (last pop 2026-11-22 03:04:05 UTC, disconnected)`."""
-        one = self.newest
-        where = f" of {one.host}" if one.host else ""
-        state = "disconnected" if one.sessions == 0 else "connected"
-        state = "" if one.sessions is None else f", {state}"
+        newest = self.newest
+        where = f" of {newest.host}" if newest.host else ""
+        state = "disconnected" if newest.sessions == 0 else "connected"
+        state = "" if newest.sessions is None else f", {state}"
         last, at = ("pop", self.last_pop) if self.last_pop else ("seen", self.seen_at)
         when = f"last {last} {moment(at, UTC)}"
-        return f"{one.name or '?'}{where} ({when}{state})"
+        return f"{newest.name or '?'}{where} ({when}{state})"
 
 
 class ConsumerHistory:
@@ -145,27 +145,27 @@ class ConsumerHistory:
     ) -> tuple[dict[Key, Consumers], str]:
         """Sample the consumers: those of each queue, or why they could not be seen. `late`: queues
         whose messages wait for too long."""
-        rates = {key: one.pop_per_second for key, one in snapshots.items()}
+        rates = {key: snapshot.pop_per_second for key, snapshot in snapshots.items()}
         for queue in queues:
             key = key_of(queue)
             if self._recall is not None and key in late and key not in self._sampled:
                 self._remember(queue, self._recall(queue))
         try:
-            found = self._watch.sample(queues, rates)
+            sample = self._watch.sample(queues, rates)
         except ConnectionFailedError:
             raise
         except ConsoleError as error:
             return {}, error.why or error.what
         for queue in queues:
             key = key_of(queue)
-            self._add(key, found[key].at, found[key].consumers, late=key in late)
-        return found, ""
+            self._add(key, sample[key].at, sample[key].consumers, late=key in late)
+        return sample, ""
 
     def _remember(self, queue: Queue, rows: Sequence[Mapping[str, Any]]) -> None:
         self._watch.recall(queue, latest(rows))
         for at, of in groupby(rows, lambda row: row["at"]):
             seen = list(of)
-            consumers = [one for row in seen if (one := consumer_of(row)) is not None]
+            consumers = [consumer for row in seen if (consumer := consumer_of(row)) is not None]
             self._add(key_of(queue), at, consumers, late=any(row.get("late") for row in seen))
 
     def _add(self, key: Key, at: datetime, seen: Iterable[Consumer], *, late: bool) -> None:
@@ -175,13 +175,15 @@ class ConsumerHistory:
         self._sampled[key] = (at, samples + 1)
         records = self._records[key]
         now: dict[str, Consumer] = {}
-        for one in seen:
-            if POP in one.does and one.name is not None:
-                now[one.name] = _merged(now.get(one.name), one)
-        for name, one in now.items():
+        for consumer in seen:
+            if POP in consumer.does and consumer.name is not None:
+                now[consumer.name] = _merged(now.get(consumer.name), consumer)
+        for name, consumer in now.items():
             if name not in records:
                 # It may have popped before the previous sample.
-                records[name] = _Record(one, at, last_pop=one.last_pop if samples == 0 else None)
+                records[name] = _Record(
+                    consumer, at, last_pop=consumer.last_pop if samples == 0 else None
+                )
         for name, record in list(records.items()):
             record.add(now.get(name), at, late=late)
             if at - record.seen_at > _DAY:
@@ -198,32 +200,34 @@ class ConsumerHistory:
             return None
         at, _ = self._sampled[key]
         records = self._records[key].values()
-        found = [one for one in records if one.is_silent(at, least_seconds)]
-        found.sort(key=lambda one: str(one.last_pop), reverse=True)
+        found = [record for record in records if record.is_silent(at, least_seconds)]
+        found.sort(key=lambda record: str(record.last_pop), reverse=True)
         # One that began to pop after they had stopped has replaced one of them.
-        first = min((one.last_pop for one in found if one.last_pop), default=None)
-        new = sum(1 for one in records if first and one.first_pop and one.first_pop > first)
+        first = min((record.last_pop for record in found if record.last_pop), default=None)
+        new = sum(
+            1 for record in records if first and record.first_pop and record.first_pop > first
+        )
         found = found[: max(0, len(found) - new)]
         return _finding(queue, figures, found, at) if found else None
 
     def popped_last(self, queue: Queue) -> list[str]:
         """Labels of the consumers, the last to pop first; by when seen if no pop was."""
         records = self._records[key_of(queue)].values()
-        known = [one for one in records if one.last_pop is not None] or list(records)
-        known.sort(key=lambda one: str(one.last_pop or one.seen_at), reverse=True)
-        return [one.label for one in known]
+        known = [record for record in records if record.last_pop is not None] or list(records)
+        known.sort(key=lambda record: str(record.last_pop or record.seen_at), reverse=True)
+        return [record.label for record in known]
 
 
-def _merged(one: Consumer | None, other: Consumer) -> Consumer:
+def _merged(consumer: Consumer | None, other: Consumer) -> Consumer:
     """Consumers of one name on several hosts are one."""
-    if one is None:
+    if consumer is None:
         return other
-    pops = [pop for pop in (one.last_pop, other.last_pop) if pop is not None]
-    newer = other if other.sessions else one
+    pops = [pop for pop in (consumer.last_pop, other.last_pop) if pop is not None]
+    newer = other if other.sessions else consumer
     sessions = None
-    if one.sessions is not None and other.sessions is not None:
-        sessions = one.sessions + other.sessions
-    claims = (one.claims or 0) + (other.claims or 0)
+    if consumer.sessions is not None and other.sessions is not None:
+        sessions = consumer.sessions + other.sessions
+    claims = (consumer.claims or 0) + (other.claims or 0)
     return replace(newer, last_pop=max(pops, default=None), sessions=sessions, claims=claims)
 
 

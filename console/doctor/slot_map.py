@@ -98,8 +98,8 @@ def read_slot_map(database: Database, queue: Queue, *, patience_seconds: float =
         maps = tuple(
             read_slot_map(database, view, patience_seconds=patience_seconds) for view in queue.views
         )
-        known = [one for one in maps if one.next_pop is not None]
-        slowest = min(known or maps, key=lambda one: one.next_pop or 0)
+        known = [slot_map for slot_map in maps if slot_map.next_pop is not None]
+        slowest = min(known or maps, key=lambda slot_map: slot_map.next_pop or 0)
         return replace(slowest, subscribers=maps)
     with check_context(database, queue, patience_seconds=patience_seconds) as context:
         if context.is_true("recovering"):
@@ -110,7 +110,7 @@ def read_slot_map(database: Database, queue: Queue, *, patience_seconds: float =
             )
         proof = prove(context)
         with without_relay(context) as connection:
-            found = context.fetch(
+            slots = context.fetch(
                 connection,
                 SlotRange,
                 "slot_map",
@@ -120,7 +120,7 @@ def read_slot_map(database: Database, queue: Queue, *, patience_seconds: float =
             (extent,) = context.fetch(connection, Extent, "extent")
     next_push = None if extent.last is None else extent.last + 1
     size = extent.slots or 0
-    return SlotMap(tuple(_with_gaps(found, size)), size, extent.first, next_push, queue.subscriber)
+    return SlotMap(tuple(_with_gaps(slots, size)), size, extent.first, next_push, queue.subscriber)
 
 
 def _with_gaps(found: list[SlotRange], size: int) -> Iterator[SlotRange]:

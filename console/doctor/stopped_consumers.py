@@ -126,9 +126,13 @@ OnPending = Callable[[DatabaseSample, dict[Key, ConsumptionVerdict], float], Non
 
 def _combined(verdicts: Sequence[ConsumptionVerdict]) -> ConsumptionVerdict:
     """A queue's verdict of its subscribers' ones: the least known state counts."""
-    state = min((one.state for one in verdicts), key=_LEAST_KNOWN.index, default=_FINE.state)
-    findings = tuple(finding for one in verdicts for finding in one.findings)
-    return ConsumptionVerdict(state, "; ".join(one.why for one in verdicts if one.why), findings)
+    state = min(
+        (verdict.state for verdict in verdicts), key=_LEAST_KNOWN.index, default=_FINE.state
+    )
+    findings = tuple(finding for verdict in verdicts for finding in verdict.findings)
+    return ConsumptionVerdict(
+        state, "; ".join(verdict.why for verdict in verdicts if verdict.why), findings
+    )
 
 
 _ViewKey = tuple[Key, str]
@@ -179,7 +183,7 @@ class ConsumptionHistory:
         verdicts = self._judge(database, sample, thresholds_of, snapshots)
         parts = iter(_SAMPLES)
         while self._waits and any(
-            one.state is ConsumptionState.PENDING for one in verdicts.values()
+            verdict.state is ConsumptionState.PENDING for verdict in verdicts.values()
         ):
             # The database's clock decides, and it may be a little slower than ours.
             part = next(parts, None)
@@ -226,27 +230,29 @@ class ConsumptionHistory:
                     if isinstance(position, str)
                     else self._compare(one, seen, position, thresholds_of(one.queue.name))
                 )
-        return {key: _combined(found) for key, found in verdicts.items()}
+        return {
+            key: _combined(consumption_verdicts) for key, consumption_verdicts in verdicts.items()
+        }
 
     def _head_stuck(
-        self, one: QueueSample, seen: QueueSnapshot, now: Position | str | None
+        self, sample: QueueSample, seen: QueueSnapshot, now: Position | str | None
     ) -> ConsumptionVerdict | None:
         """Proven by two samples: the same message is next, and pops were rolled back. None: no
         sign of it."""
-        queue, key = one.queue, _view_key(one.queue)
-        if not isinstance(now, Position) or one.row is None or queue.design.flow is Flow.NUMBERS:
+        queue, key = sample.queue, _view_key(sample.queue)
+        if not isinstance(now, Position) or sample.row is None or queue.design.flow is Flow.NUMBERS:
             self._heads.pop(key, None)
             return None
         head, ordered = self._heads.get(key), _shows_pops(queue, now)
         if head is None or (ordered and head.since.next != now.next):
-            head = _Head(now, now, one.row)
+            head = _Head(now, now, sample.row)
         elif head.counted.moment - head.since.moment < COUNTERS_LAG_SECONDS:
-            head = replace(head, counted=now, row=one.row)
+            head = replace(head, counted=now, row=sample.row)
         named = (f"{by.application_name or by.user_name} {by.session}" for by in seen.held_by)
         self._heads[key] = replace(head, held_by=tuple(dict.fromkeys((*head.held_by, *named))))
-        undone, committed = undone_pops(head.row, one.row) or (0, 0)
+        undone, committed = undone_pops(head.row, sample.row) or (0, 0)
         if committed and not ordered:
-            self._heads[key] = _Head(now, now, one.row)
+            self._heads[key] = _Head(now, now, sample.row)
             return None
         seconds = now.moment - head.since.moment
         if seconds < self.idle_for_seconds:
@@ -254,8 +260,8 @@ class ConsumptionHistory:
             return ConsumptionVerdict(ConsumptionState.PENDING, why) if undone else None
         if undone < _REPEATED:
             return None
-        found = _stuck_head(queue, seen, now, (seconds, undone, committed), self._heads[key])
-        return ConsumptionVerdict(ConsumptionState.STOPPED, findings=(found,))
+        finding = _stuck_head(queue, seen, now, (seconds, undone, committed), self._heads[key])
+        return ConsumptionVerdict(ConsumptionState.STOPPED, findings=(finding,))
 
     def _limit(self, thresholds: Thresholds) -> float:
         limits = thresholds["age"]
@@ -267,24 +273,24 @@ class ConsumptionHistory:
         return bool(seen.ready) and late
 
     def _compare(
-        self, one: QueueSample, seen: QueueSnapshot, now: Position, thresholds: Thresholds
+        self, sample: QueueSample, seen: QueueSnapshot, now: Position, thresholds: Thresholds
     ) -> ConsumptionVerdict:
-        queue = one.queue
+        queue = sample.queue
         key, limit = _view_key(queue), self._limit(thresholds)
         order = queue.design.order_with(queue.options)
-        before, gap, row = self._since.setdefault(key, (now, seen.gap or 0, one.row))
+        before, gap, row = self._since.setdefault(key, (now, seen.gap or 0, sample.row))
         fresh = now.popped_seconds is not None and now.popped_seconds < self.idle_for_seconds
         if order is Order.DUE and queue.kind is Kind.INSTALLED:
             fresh = fresh or now.overdue_seconds < limit
         # On a stack every push changes the next message, so that shows no pop.
         moved = now.next != before.next and order is not Order.LIFO
         young = now.moment - before.moment < self.idle_for_seconds
-        undone = now.popped != before.popped and _may_be_undone(queue, now, row, one.row)
+        undone = now.popped != before.popped and _may_be_undone(queue, now, row, sample.row)
         if undone and young and not (fresh or moved):
             why = "pops are counted, but not yet known to be committed: asked again"
             return ConsumptionVerdict(ConsumptionState.PENDING, why)
         if fresh or moved or now.popped != before.popped:
-            self._since[key] = now, seen.gap or 0, one.row
+            self._since[key] = now, seen.gap or 0, sample.row
             return _FINE
         if young:
             return ConsumptionVerdict(
@@ -312,8 +318,14 @@ def _views_of(
     if not sampled.queue.subscribers:
         yield sampled, seen, None if rated is None else rated.pop_per_second
         return
-    figures = {one.subscriber: one for one in seen.subscribers or ()}
-    rates = {one.subscriber: one for one in (rated and rated.subscribers) or ()}
+    figures = {
+        subscriber_snapshot.subscriber: subscriber_snapshot
+        for subscriber_snapshot in seen.subscribers or ()
+    }
+    rates = {
+        subscriber_snapshot.subscriber: subscriber_snapshot
+        for subscriber_snapshot in (rated and rated.subscribers) or ()
+    }
     for view in sampled.queue.views:
         mine, rate = figures.get(view.subscriber), rates.get(view.subscriber)
         known = replace(
@@ -365,7 +377,7 @@ def _of_subscriber(
 
 def _at_work(seen: QueueSnapshot, thresholds: Thresholds) -> bool:
     """Whether a consumer is visibly working: in an open transaction, or on a claim."""
-    ages = [one.transaction_seconds for one in seen.held_by]
+    ages = [holder.transaction_seconds for holder in seen.held_by]
     if any(age is None or age >= _AT_WORK_SECONDS for age in ages):
         return True
     young = [c for c in seen.claims or () if (c.claimed_seconds or 0.0) < _stuck(thresholds)]
@@ -504,17 +516,17 @@ def _positions(
     work."""
     if not queues:
         return {}
-    found: dict[_ViewKey, Position | str | None] = {}
+    positions: dict[_ViewKey, Position | str | None] = {}
     with database.session("read the pop counters", read_only=True) as session:
-        for one in queues:
-            queue = one.queue
+        for sample in queues:
+            queue = sample.queue
             if queue.kind is not Kind.INSTALLED:
-                found[_view_key(queue)] = _counted(one)
+                positions[_view_key(queue)] = _counted(sample)
                 continue
             try:
                 with session.transaction(f"read the pop counters of {queue.name!r}") as connection:
                     limit_transaction(connection, database, STATEMENT_SECONDS, LOCK_SECONDS)
-                    found[_view_key(queue)] = sql.row(
+                    positions[_view_key(queue)] = sql.row(
                         connection, Position, "doctor.pops", queue.scope(connection)
                     )
                     if queue.subscriber and sql.value(
@@ -524,22 +536,22 @@ def _positions(
                         queue.scope(connection),
                         stuck_after=_stuck(thresholds_of(queue.name)),
                     ):
-                        found[_view_key(queue)] = None
+                        positions[_view_key(queue)] = None
             except ConnectionFailedError:
                 raise
             except ConsoleError as error:
-                found[_view_key(queue)] = error.why or error.what
-    return found
+                positions[_view_key(queue)] = error.why or error.what
+    return positions
 
 
-def _counted(one: QueueSample) -> Position | str:
+def _counted(sample: QueueSample) -> Position | str:
     """The position in an adopted queue, by the server's own counts."""
-    row = one.row
-    if row is None or one.taken_at is None:
-        return one.problem or "it could not be read"
-    if one.queue.design.flow is Flow.NUMBERS:
+    row = sample.row
+    if row is None or sample.taken_at is None:
+        return sample.problem or "it could not be read"
+    if sample.queue.design.flow is Flow.NUMBERS:
         number = None if row.next_pop is None else str(row.next_pop)
-        return Position(one.taken_at, None, number, None, None)
+        return Position(sample.taken_at, None, number, None, None)
     counts = (row.updated, row.deleted)
     popped = None if None in counts else sum(filter(None, counts))
-    return Position(one.taken_at, None, None, popped, None)
+    return Position(sample.taken_at, None, None, popped, None)

@@ -115,7 +115,7 @@ def _readable(context: CheckContext, column: _TimeColumn) -> Iterator[sql.Scope]
     """All messages by an index; or those of each state that has one, and the first ones."""
     table = context.database.product.array([column.scope.values["table"]])
     indexes = context.query(Index, "indexes", schema=context.queue.schema, tables=table)
-    first = [normalized(sql.texts(one.columns)[0]) for one in indexes if one.valid]
+    first = [normalized(sql.texts(index.columns)[0]) for index in indexes if index.valid]
     leads = normalized(column.name) in first
     for scan in ("any", *column.states) if leads else ():
         scope = column.scope_for(scan, bounded=False)
@@ -162,7 +162,7 @@ def _finding(queue: Queue, column: _TimeColumn, rows: list[_FarTime]) -> Finding
 def _judgement(queue: Queue, column: _TimeColumn, chosen: Sequence[str]) -> str:
     """What is possible: verbs that end it, or the column itself."""
     by_hand = f"correct {column.name} in {column.scope.values['table']} by hand (UPDATE)"
-    verbs = [one for one in _ROLES[column.role].verbs if not unavailable(queue, one)]
+    verbs = [verb for verb in _ROLES[column.role].verbs if not unavailable(queue, verb)]
     if not chosen or not verbs:
         return f"no verb of this queue changes that time: {by_hand}"
     # A time that is no time proves nothing of the claim's owner.

@@ -59,7 +59,7 @@ def seen_in_hour(
 ) -> dict[Key, dict[str, float]]:
     """Messages pushed and popped in an hour, by the recordings, else by the rollups; of queues that
     were recorded for at least half of it."""
-    found = _recorded(root, connection, begin)
+    recorded = _recorded(root, connection, begin)
     if lake is not None:
         span = TimeRange(begin, begin + timedelta(hours=1))
         for row in Rollups(lake, connection).rows("samples", "hour", [begin.date()], span):
@@ -67,8 +67,8 @@ def seen_in_hour(
                 enough = (row.get(f"{of}_weight") or 0) >= _ENOUGH_SECONDS * 1e6
                 if enough and (rate := row.get(f"{of}_avg")) is not None and rate >= 0:
                     key = row["schema"] or "", row["queue"]
-                    found.setdefault(key, {}).setdefault(name, rate * HOUR_SECONDS)
-    return found
+                    recorded.setdefault(key, {}).setdefault(name, rate * HOUR_SECONDS)
+    return recorded
 
 
 def _recorded(root: Path, connection: str, begin: datetime) -> dict[Key, dict[str, float]]:
@@ -88,8 +88,8 @@ def _recorded(root: Path, connection: str, begin: datetime) -> dict[Key, dict[st
                 seconds = (row["at"] - since).total_seconds()
                 sums[key, name][0] += seconds
                 sums[key, name][1] += seconds * row[rate]
-    found: dict[Key, dict[str, float]] = {}
+    recorded: dict[Key, dict[str, float]] = {}
     for (key, name), (seconds, messages) in sums.items():
         if seconds >= _ENOUGH_SECONDS:
-            found.setdefault(key, {})[name] = messages / seconds * HOUR_SECONDS
-    return found
+            recorded.setdefault(key, {})[name] = messages / seconds * HOUR_SECONDS
+    return recorded

@@ -84,12 +84,12 @@ def _known_code(name: str) -> Code:
 def _code(values: Params) -> Code:
     """UsageError for an unknown code, or a critical one without a reason."""
     name = values["code"].partition(":")[0]
-    found = _known_code(name)
-    if found.severity is Severity.CRITICAL and not values["reason"]:
+    code = _known_code(name)
+    if code.severity is Severity.CRITICAL and not values["reason"]:
         raise UsageError(
             f"{name} is critical: it can only be silenced with a reason.", next_step="Add --reason."
         )
-    return found
+    return code
 
 
 def _examined(
@@ -98,8 +98,8 @@ def _examined(
     """`waits`: for a second sample, by which consumption is measured, and says so before."""
     from console.doctor.diagnose import diagnose  # noqa: PLC0415  # --help needs none of it
 
-    def on_known(found: Sequence[Diagnosis], seconds: float) -> None:
-        of = ", ".join(one.queue.label for one in found if one.pending)
+    def on_known(diagnoses: Sequence[Diagnosis], seconds: float) -> None:
+        of = ", ".join(diagnosis.queue.label for diagnosis in diagnoses if diagnosis.pending)
         target.on_wait(countdown(seconds, of))
 
     return diagnose(
@@ -116,17 +116,17 @@ def _having(target: Target, code: Code, text: str) -> list[Pair]:
     """The queues that have the finding now: only those can be acknowledged. A queue that is named
     may also have it as far as one sample shows. UsageError: there is none."""
     named = [target.queue] if target.queue.name else None
-    found = _examined(target, named, waits=named is None and code is STOPPED)
+    diagnoses = _examined(target, named, waits=named is None and code is STOPPED)
     which = text.partition(":")[2]
     pairs = [
-        (one.queue.schema, one.queue.name)
-        for one in found
-        if any(it.code.name == code.name and which in {"", it.subject} for it in one.findings)
-        or (named and code.name in one.unproven)
+        (diagnosis.queue.schema, diagnosis.queue.name)
+        for diagnosis in diagnoses
+        if any(it.code.name == code.name and which in {"", it.subject} for it in diagnosis.findings)
+        or (named and code.name in diagnosis.unproven)
     ]
     if not pairs:
         of = shlex.quote(target.queue.name) if named else ""
-        there = sorted({_name(it) for one in found for it in one.findings})
+        there = sorted({_name(it) for diagnosis in diagnoses for it in diagnosis.findings})
         raise UsageError(
             f"{target.queue.label if named else 'No queue'} has {'no' if named else 'the'} finding "
             f"{text} now.",
@@ -332,7 +332,7 @@ def _plan_doctor(target: Target, values: Params) -> Plan:
     (diagnosis,) = _examined(target, [target.queue])
     plan = plan_repairs(target, diagnosis, values)
     lines = [f"doctor {target.queue.label}: {diagnosis.verdict}"]
-    lines += [f"  {one.severity_text}: {one.summary}" for one in diagnosis.findings]
+    lines += [f"  {finding.severity_text}: {finding.summary}" for finding in diagnosis.findings]
     lines += [f"  not examined: {why}" for why in diagnosis.unseen]
     lines += map(indented, plan.lines)
     return replace(plan, lines=tuple(lines), run=partial(_repair_and_examine, target, plan))

@@ -111,7 +111,7 @@ class Doctor:
             self._consumers = ConsumerHistory(self.database)
         if self._forecasts is None:
             self._forecasts = TrafficForecasts(self.database.label)
-        found = diagnose(
+        diagnoses = diagnose(
             self.database,
             queues,
             thresholds_of=self._thresholds_of,
@@ -122,8 +122,8 @@ class Doctor:
             forecasts=self._forecasts,
         )
         if self._writes and not self.database.read_only and self.database.seen_standby is None:
-            end_acknowledgements(self.database, found)
-        return found
+            end_acknowledgements(self.database, diagnoses)
+        return diagnoses
 
 
 @dataclass
@@ -297,7 +297,7 @@ class Watcher:
 
     def _named(self, names: Iterable[QueueName]) -> list[Queue]:
         names = set(names)
-        return [one for one in self._doctor.queues() if (one.schema, one.name) in names]
+        return [queue for queue in self._doctor.queues() if (queue.schema, queue.name) in names]
 
     def _diagnose(self, queues: Sequence[Queue], urgency: int) -> float:
         if not queues:
@@ -305,10 +305,10 @@ class Watcher:
         with self._turn(urgency):
             began = time.monotonic()
             with time_limit(CHUNK_SECONDS, lambda: self._stopped):
-                found = self._doctor.diagnose(queues, self._snapshots)
+                diagnoses = self._doctor.diagnose(queues, self._snapshots)
             now = time.monotonic()
         self._soon_from = now + max(1.0, SOON_REST * (now - began))
-        self._deliver(DoctorUpdate(tuple(found), self._until_due()))
+        self._deliver(DoctorUpdate(tuple(diagnoses), self._until_due()))
         return now - began
 
     def _turn(self, urgency: int) -> AbstractContextManager[None]:
@@ -347,5 +347,9 @@ class Watcher:
 
 
 def _worst_first(queues: Sequence[Queue], snapshots: Sequence[QueueSnapshot]) -> list[Queue]:
-    bad = {(one.schema, one.queue) for one in snapshots if one.stuck or one.errors or one.problem}
+    bad = {
+        (snapshot.schema, snapshot.queue)
+        for snapshot in snapshots
+        if snapshot.stuck or snapshot.errors or snapshot.problem
+    }
     return sorted(queues, key=lambda queue: (queue.schema, queue.name) not in bad)

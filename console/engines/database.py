@@ -334,9 +334,9 @@ class Database:
     ) -> None:
         """Run the SQL of an untrusted preset in read-only transactions as the reader role only.
         RefusedError without such a role or transaction."""
-        if sql.UNTRUSTED_MARK not in statement or not (found := sql.UNTRUSTED.search(statement)):
+        if sql.UNTRUSTED_MARK not in statement or not (match := sql.UNTRUSTED.search(statement)):
             return
-        preset = found["preset"]
+        preset = match["preset"]
         options, wanted = conn.get_execution_options(), self.product.read_only_options
         if not wanted or any(options.get(name) != value for name, value in wanted.items()):
             raise RefusedError(
@@ -478,14 +478,16 @@ class Database:
     def failure(self, error: DBAPIError, doing: str, *, read_only: bool) -> ConsoleError:
         """The driver's error for an operator; a standby's refusal of a write names its primary.
         While reading, a value that does not fit is one that is stored, not one that was given."""
-        found = self.product.translate(error, doing)
-        if read_only and found.of_a_row and isinstance(found, UsageError):
+        console_error = self.product.translate(error, doing)
+        if read_only and console_error.of_a_row and isinstance(console_error, UsageError):
             step = "A value that is stored there cannot be read; filters can leave its message out."
-            return ConsoleError(found.what, why=found.why, next_step=step)
-        if isinstance(found, ReadOnlyError):
+            return ConsoleError(console_error.what, why=console_error.why, next_step=step)
+        if isinstance(console_error, ReadOnlyError):
             with suppress(ConsoleError):
-                return found if (standby := self.standby()) is None else standby.refusal(doing)
-        return found
+                return (
+                    console_error if (standby := self.standby()) is None else standby.refusal(doing)
+                )
+        return console_error
 
     def _open(self, doing: str) -> Connection:
         from sqlalchemy import exc  # noqa: PLC0415  # a verb imports what it uses

@@ -59,11 +59,11 @@ def with_hosts(read: Callable[[str], URL], text: str) -> URL:
     if several is None:
         return read(text)
     url = read(several["before"] + several["after"])
-    found = [_HOST.fullmatch(one) for one in several["hosts"].split(",")]
-    if not all(found):
+    matches = [_HOST.fullmatch(one) for one in several["hosts"].split(",")]
+    if not all(matches):
         raise ValueError("one of the hosts cannot be read")
-    names = [one["address"] or one["name"] for one in found if one]
-    ports = [one["port"] or "" for one in found if one]
+    names = [match["address"] or match["name"] for match in matches if match]
+    ports = [match["port"] or "" for match in matches if match]
     query = {"host": ",".join(names)} | ({"port": ",".join(ports)} if any(ports) else {})
     return url.update_query_dict(query)
 

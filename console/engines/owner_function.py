@@ -38,8 +38,8 @@ class _Merging(psycopg.ClientCursor[Any]):
 class _Bytes(sql.Composable):
     def as_bytes(self, context: Any = None) -> bytes:
         del context
-        found: bytes = self._obj
-        return found
+        obj: bytes = self._obj
+        return obj
 
 
 @contextmanager

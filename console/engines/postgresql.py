@@ -252,9 +252,12 @@ class PostgreSQL:
         kind, next_step = _taken_key(original.diag) if state == "23505" else _meaning(state)
         if detail := original.diag.message_detail:
             why = f"{why} ({detail})" if state not in _DETAIL_HAS_DATA else why
-        found = kind(what, why=why, next_step=next_step or original.diag.message_hint or "")
-        found.of_a_row = state[:2] in {"22", "54"}  # data exceptions; text nested too deeply
-        return found
+        console_error = kind(what, why=why, next_step=next_step or original.diag.message_hint or "")
+        console_error.of_a_row = state[:2] in {
+            "22",
+            "54",
+        }  # data exceptions; text nested too deeply
+        return console_error
 
     def limit_locks(self, connection: Connection, seconds: float) -> None:
         sql.value(connection, str, "server.limit_locks", lock_timeout=f"{seconds * 1000:.0f}ms")
@@ -377,8 +380,8 @@ def _after_a_failed_login(why: str) -> str:
 
 def _taken_key(diagnostic: Diagnostic) -> tuple[type[ConsoleError], str]:
     """By its value: a caller's own id is a UUID; a whole number was drawn from a sequence."""
-    found = re.search(r"=\((.*)\)", diagnostic.message_detail or "=(0)", re.DOTALL)
-    value = found[1].rpartition(", ")[2] if found else ""
+    match = re.search(r"=\((.*)\)", diagnostic.message_detail or "=(0)", re.DOTALL)
+    value = match[1].rpartition(", ")[2] if match else ""
     if _UUID.fullmatch(value):
         return UsageError, ALREADY_STORED
     if not value.isdigit():
@@ -390,8 +393,8 @@ def _taken_key(diagnostic: Diagnostic) -> tuple[type[ConsoleError], str]:
 def _meaning(state: str) -> tuple[type[ConsoleError], str]:
     """The most specific meaning of a SQLSTATE."""
     for length in (5, 3, 2):
-        if found := _MEANINGS.get(state[:length]):
-            return found
+        if meaning := _MEANINGS.get(state[:length]):
+            return meaning
     return ConsoleError, ""
 
 

@@ -65,8 +65,8 @@ def read_options(text: str) -> tuple[dict[str, str], list[str]]:
 
 def milliseconds(value: str) -> float | None:
     """A time setting without a unit is in milliseconds. None: the server alone understands it."""
-    found = _DURATION.fullmatch(value.strip("'"))
-    return float(found[1]) * _MILLISECONDS[found[2] or "ms"] if found else None
+    match = _DURATION.fullmatch(value.strip("'"))
+    return float(match[1]) * _MILLISECONDS[match[2] or "ms"] if match else None
 
 
 @dataclass(frozen=True)

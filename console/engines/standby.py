@@ -113,17 +113,17 @@ def read_standby(connection: Connection) -> Standby | None:
     What was received in this moment is replayed in the next: that is no lag, although the last
     commit may be long ago.
     """
-    first = found = _read(connection)
+    first = standby = _read(connection)
     for pause in _PAUSES_SECONDS:
-        if first is None or found is None or first.received is None or found.replayed is None:
+        if first is None or standby is None or first.received is None or standby.replayed is None:
             break
-        if not found.lag_seconds or found.paused or not found.receives:
+        if not standby.lag_seconds or standby.paused or not standby.receives:
             break
-        if found.replayed >= first.received:
-            return replace(found, lag_seconds=0.0)
+        if standby.replayed >= first.received:
+            return replace(standby, lag_seconds=0.0)
         time.sleep(pause)
-        found = _read(connection)
-    return found
+        standby = _read(connection)
+    return standby
 
 
 def _read(connection: Connection) -> Standby | None:

@@ -74,29 +74,29 @@ def secured(url: URL, *, production: bool, environment: Mapping[str, str] = os.e
     """The URL with what protects its connection, as far as nothing else says so."""
     from psycopg.pq import version  # noqa: PLC0415  # a verb imports what it uses
 
-    found = _read(url, environment)
-    if found.local:
+    settings = _read(url, environment)
+    if settings.local:
         return url
     added = {}
-    if production and not found["sslmode"]:
+    if production and not settings["sslmode"]:
         added["sslmode"] = "verify-full"
-        if not found.has_root:
+        if not settings.has_root:
             added["sslrootcert"] = "system"
-    protected = _Settings({**found.values, **added}, found.home)
-    if not (protected.checks or found["require_auth"]) and version() >= 160000:
+    protected = _Settings({**settings.values, **added}, settings.home)
+    if not (protected.checks or settings["require_auth"]) and version() >= 160000:
         added["require_auth"] = _NO_PASSWORD
     return url.update_query_dict(added)
 
 
 def planned(url: URL, *, production: bool, environment: Mapping[str, str] = os.environ) -> str:
     """What a connection by this URL will have, in words."""
-    found = _read(secured(url, production=production, environment=environment), environment)
-    if found.local:
+    settings = _read(secured(url, production=production, environment=environment), environment)
+    if settings.local:
         return THIS_MACHINE
-    if found.checks:
-        return f"TLS, the certificate is checked (sslmode={found.mode})"
-    encrypted = "TLS" if found.mode == "require" else f"sslmode={found.mode}"
-    if found["require_auth"] != _NO_PASSWORD:
+    if settings.checks:
+        return f"TLS, the certificate is checked (sslmode={settings.mode})"
+    encrypted = "TLS" if settings.mode == "require" else f"sslmode={settings.mode}"
+    if settings["require_auth"] != _NO_PASSWORD:
         return f"{encrypted}, the certificate is not checked, and passwords are sent as set"
     return f"{encrypted}, the certificate is not checked: no password in clear or as MD5"
 
@@ -104,11 +104,11 @@ def planned(url: URL, *, production: bool, environment: Mapping[str, str] = os.e
 def has(connection: PsycopgConnection[object], version: str | None) -> str:
     """What an open connection has, in words. `version`: of TLS, as the server says."""
     options = connection.pgconn.info
-    values = {one.keyword.decode(): one.val.decode() for one in options if one.val}
-    found = _Settings(values, _home(os.environ))
+    values = {option.keyword.decode(): option.val.decode() for option in options if option.val}
+    settings = _Settings(values, _home(os.environ))
     if connection.pgconn.ssl_in_use:
-        return f"{version or 'TLS'}, certificate {'' if found.checks else 'not '}checked"
-    return THIS_MACHINE if found.local else "not encrypted"
+        return f"{version or 'TLS'}, certificate {'' if settings.checks else 'not '}checked"
+    return THIS_MACHINE if settings.local else "not encrypted"
 
 
 def _read(url: URL, environment: Mapping[str, str]) -> _Settings:

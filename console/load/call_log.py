@@ -189,7 +189,7 @@ class CallLog:
                 setattr(total, name, getattr(total, name) + getattr(one, name))
             total.pushes_in_doubt += one.pushes_in_doubt
             total.errors += [error for error in one.errors if error not in total.errors]
-        seconds = [one.cpu_seconds for one in call_logs]
+        seconds = [call_log.cpu_seconds for call_log in call_logs]
         known = [second for second in seconds if second is not None]
         total.cpu_seconds = sum(known) if known and len(known) == len(seconds) else None
         return total

@@ -244,15 +244,15 @@ class Activity:
     def without_readers(self, application: str) -> "Activity":
         """Without the sessions of this application that only read, and neither wait nor block
         others: they show how a console looks at the database, not what its clients wait for."""
-        bound = {key for one in self.sessions for key in one.blocked_by}
+        bound = {key for session in self.sessions for key in session.blocked_by}
         return Activity(
             tuple(
-                one
-                for one in self.sessions
-                if one.application != application
-                or one.has_locked_rows
-                or one.blocked_by
-                or one.key in bound
+                session
+                for session in self.sessions
+                if session.application != application
+                or session.has_locked_rows
+                or session.blocked_by
+                or session.key in bound
             )
         )
 
@@ -357,13 +357,13 @@ _COPIED -= {"wait_kind", "query", "blocked_by", "locks", "has_locked_rows"}
 
 def _locks(row: SessionRow, objects: Objects) -> tuple[Lock, ...]:
     """Without locks on indexes that come with a lock on their table."""
-    found = [
+    locks = [
         Lock(it.schema, it.queue, _name(it), lock, mode, granted)
         for id_, lock, mode, granted in document(row.locks)
         for it in objects.by_id.get((lock == _ADVISORY, id_), ())
         if it.kind != "index" or not granted
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(locks))
 
 
 def _name(it: ObjectRow) -> str:

@@ -38,7 +38,7 @@ class Blocked:
 
     @property
     def waited_seconds(self) -> float:
-        return max(one.wait_seconds or 0.0 for one in self.waiters)
+        return max(waiter.wait_seconds or 0.0 for waiter in self.waiters)
 
 
 def blocked(database: Database, queues: Sequence[Queue]) -> dict[Key, Blocked]:
@@ -70,7 +70,7 @@ def stopped_too(database: Database, queues: Sequence[Queue], one: Blocked, key: 
 def _blocked(activity: Activity, key: Key) -> Blocked | None:
     """Without what waits behind the same root for other tables only."""
     for tree in activity.trees:
-        here = [one for one in tree.waiters if _has_waiter(activity, one, key)]
+        here = [waiter for waiter in tree.waiters if _has_waiter(activity, waiter, key)]
         if here:
             stopped = (activity.by_key[node] for node in _layers(here))
             return Blocked(activity.by_key[tree.key], tuple(stopped))
@@ -83,11 +83,11 @@ def _has_waiter(activity: Activity, tree: Node[int | str], key: Key) -> bool:
 
 def _layers(trees: Sequence[Node[int | str]]) -> list[int | str]:
     """The sessions, those next to the roots first."""
-    layer, found = list(trees), list[int | str]()
+    layer, layers = list(trees), list[int | str]()
     while layer:
-        found += [node.key for node in layer]
+        layers += [node.key for node in layer]
         layer = [waiter for node in layer for waiter in node.waiters]
-    return found
+    return layers
 
 
 def _waits_for_table(session: Session, key: Key) -> bool:

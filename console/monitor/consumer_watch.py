@@ -128,11 +128,13 @@ class ConsumerWatch:
     def recall(self, queue: Queue, recorded: Iterable[Consumer]) -> None:
         """Recognize the sessions of consumers that were recorded before."""
         sessions = self._known[key_of(queue)].sessions
-        for one in recorded:
-            for identity in one.identities:
-                row = ClientRow(0, identity, one.user, one.program, one.host)
-                names = {one.name} - {one.program}
-                sessions[identity] = _Session(row, one.since, names, set(one.does), one.last_call)
+        for consumer in recorded:
+            for identity in consumer.identities:
+                row = ClientRow(0, identity, consumer.user, consumer.program, consumer.host)
+                names = {consumer.name} - {consumer.program}
+                sessions[identity] = _Session(
+                    row, consumer.since, names, set(consumer.does), consumer.last_call
+                )
 
     def sample(
         self, queues: Sequence[Queue], pop_rates: Mapping[Key, float | None]
@@ -268,7 +270,9 @@ class ConsumerWatch:
                 one.last_call = _before(at, row.statement_seconds) if does else one.last_call
                 sessions[name] = one
         before = {**known.closed, **known.sessions}
-        known.closed = {n: one for n, one in before.items() if n in claimed and n not in sessions}
+        known.closed = {
+            n: session for n, session in before.items() if n in claimed and n not in sessions
+        }
         known.sessions = sessions
 
     def _update_claims(self, queue: Queue, claimants: Sequence[ClaimantRow], at: datetime) -> None:
@@ -333,10 +337,10 @@ def _claimant(row: ClaimantRow, queue: Queue, known: _QueueState) -> tuple[_Iden
     if owner is None:
         return (row.claimed_by, *_NO_SESSION), True
     there = owner.session in known.sessions
-    one = known.sessions.get(owner.session) or known.closed.get(owner.session)
-    if one is None:
+    session = known.sessions.get(owner.session) or known.closed.get(owner.session)
+    if session is None:
         return (owner.consumer, *_NO_SESSION), False
-    of = one.row
+    of = session.row
     name = owner.consumer or of.application_name
     return (name, of.application_name, of.host, of.user_name), there
 
@@ -351,23 +355,25 @@ def _shares(
     """
     weights: dict[_Identity, float] = {}
     if keeps:
-        weights = {who: float(one.recent) for who, one in samples[-1].items()}
+        weights = {who: float(claims.recent) for who, claims in samples[-1].items()}
     else:
         for who in {who for sample in samples for who in sample}:
             seen = [sample[who] for sample in samples if who in sample]
-            count = sum(one.recent for one in seen)
-            seconds = max(sum(one.recent_seconds for one in seen), count * _LEAST_SECONDS)
+            count = sum(claims.recent for claims in seen)
+            seconds = max(sum(claims.recent_seconds for claims in seen), count * _LEAST_SECONDS)
             weights[who] = count * count / seconds if count else 0.0
     total = sum(weights.values())
     return {who: weight / total for who, weight in weights.items()} if total else {}
 
 
-def _with_reasons(one: Consumer, queue: Queue, why: str, *, seen: bool, over: bool) -> Consumer:
+def _with_reasons(
+    consumer: Consumer, queue: Queue, why: str, *, seen: bool, over: bool
+) -> Consumer:
     """`why` no claim can name it; `seen`: a claim of the last minute does."""
     unknown = {}
-    if one.last_pop is None:
+    if consumer.last_pop is None:
         unknown["last_pop"] = why or "none of its claims has been seen yet"
-    if one.messages_per_second is None:
+    if consumer.messages_per_second is None:
         unknown["messages_per_second"] = why or (
             "how many messages per second are popped from the queue is not known yet"
             if seen
@@ -375,28 +381,33 @@ def _with_reasons(one: Consumer, queue: Queue, why: str, *, seen: bool, over: bo
         )
     if why:
         unknown["claims"] = why
-    if not one.sessions and _names_no_session(queue):
+    if not consumer.sessions and _names_no_session(queue):
         unknown["sessions"] = "its claims name no session of the server"
-    if one.name is None:
+    if consumer.name is None:
         unknown["name"] = (
             "it gives no name: neither when it pops, nor as application_name"
-            if one.sessions
+            if consumer.sessions
             else "its session has ended, and its claims give no name"
         )
-    if not one.does:
+    if not consumer.does:
         unknown["does"] = "it locks rows; no statement of its own that pops or pushes was seen"
-    rated = ("messages_per_second",) if one.messages_per_second is not None else ()
+    rated = ("messages_per_second",) if consumer.messages_per_second is not None else ()
     return replace(
-        one,
-        sessions=None if "sessions" in unknown else one.sessions,
-        estimated=(*rated, "claims") if over and one.claims is not None else rated,
+        consumer,
+        sessions=None if "sessions" in unknown else consumer.sessions,
+        estimated=(*rated, "claims") if over and consumer.claims is not None else rated,
         unknown=unknown,
     )
 
 
-def _order(one: Consumer) -> tuple[object, ...]:
+def _order(consumer: Consumer) -> tuple[object, ...]:
     """Consumers first, then by name; those without a name last."""
-    return (POP not in one.does, one.name is None, one.name or "", str(one.identity))
+    return (
+        POP not in consumer.does,
+        consumer.name is None,
+        consumer.name or "",
+        str(consumer.identity),
+    )
 
 
 def names_claims(queue: Queue, product: Product) -> bool:
@@ -428,17 +439,17 @@ def _why_not(queue: Queue, does: Iterable[str], product: Product) -> str:
 
 
 def _missing(queue: Queue, hidden: str, problem: str) -> dict[str, str]:
-    found = {}
+    missing = {}
     if hidden:
-        found["sessions"] = hidden
+        missing["sessions"] = hidden
     elif not has_own_table(queue):
-        found["sessions"] = (
+        missing["sessions"] = (
             f"{queue.table} has messages of several queues: locks and statements do not show from "
             "which one a session pops"
         )
     if problem:
-        found["claims"] = problem
-    return found
+        missing["claims"] = problem
+    return missing
 
 
 def _before(at: datetime, seconds: float | None) -> datetime | None:

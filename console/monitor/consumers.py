@@ -73,7 +73,7 @@ class Consumers:
             "schema": self.queue.schema,
             "design": self.queue.design.name,
             "at": self.at.isoformat(),
-            "consumers": [one.as_json() for one in self.consumers],
+            "consumers": [consumer.as_json() for consumer in self.consumers],
             "missing": [{"what": what, "why": why} for what, why in self.missing.items()],
         }
 
@@ -81,55 +81,63 @@ class Consumers:
 _TITLES = {"last_pop": "last pop", "messages_per_second": "messages a second", "does": "pops?"}
 
 
-def name(one: Consumer) -> str:
-    return one.name or UNKNOWN
+def name(consumer: Consumer) -> str:
+    return consumer.name or UNKNOWN
 
 
-def actions(one: Consumer) -> str:
+def actions(consumer: Consumer) -> str:
     """`pops`, `pops, pushes`."""
-    return ", ".join(f"{what}{'es' if what == 'push' else 's'}" for what in one.does) or UNKNOWN
+    return (
+        ", ".join(f"{what}{'es' if what == 'push' else 's'}" for what in consumer.does) or UNKNOWN
+    )
 
 
-def client(one: Consumer) -> str:
-    program = one.program if one.program != one.name else None
-    parts = (one.host, program, f"user {one.user}" if one.user else None)
+def client(consumer: Consumer) -> str:
+    program = consumer.program if consumer.program != consumer.name else None
+    parts = (consumer.host, program, f"user {consumer.user}" if consumer.user else None)
     return ", ".join(part for part in parts if part) or UNKNOWN
 
 
-def sessions(one: Consumer) -> str:
-    return UNKNOWN if one.sessions is None else count(one.sessions) if one.sessions else "gone"
+def sessions(consumer: Consumer) -> str:
+    return (
+        UNKNOWN
+        if consumer.sessions is None
+        else count(consumer.sessions)
+        if consumer.sessions
+        else "gone"
+    )
 
 
 def ago(then: datetime | None, now: datetime) -> str:
     return UNKNOWN if then is None else duration(max(0.0, (now - then).total_seconds()))
 
 
-def last_pop(one: Consumer, now: datetime) -> str:
-    if one.does == ("push",):
+def last_pop(consumer: Consumer, now: datetime) -> str:
+    if consumer.does == ("push",):
         return NOT_APPLICABLE
-    return ago(one.last_pop, now)
+    return ago(consumer.last_pop, now)
 
 
-def last_call(one: Consumer, now: datetime) -> str:
-    return ago(one.last_call, now)
+def last_call(consumer: Consumer, now: datetime) -> str:
+    return ago(consumer.last_call, now)
 
 
-def rate_estimate(one: Consumer) -> str:
-    per_second = one.messages_per_second
+def rate_estimate(consumer: Consumer) -> str:
+    per_second = consumer.messages_per_second
     return UNKNOWN if per_second is None else f"≈{rate(per_second)}"
 
 
-def claims(one: Consumer) -> str:
-    if one.claims is None:
+def claims(consumer: Consumer) -> str:
+    if consumer.claims is None:
         return NOT_APPLICABLE
-    return count(one.claims, estimated="claims" in one.estimated)
+    return count(consumer.claims, estimated="claims" in consumer.estimated)
 
 
 def unknown_reasons(consumers: Iterable[Consumer]) -> list[str]:
     """Each reason once: `last pop: no claim of it was seen yet`."""
     fields_by_reason: dict[str, dict[str, None]] = {}
-    for one in consumers:
-        for name_, why in one.unknown.items():
+    for consumer in consumers:
+        for name_, why in consumer.unknown.items():
             fields_by_reason.setdefault(why, {})[_TITLES.get(name_, name_)] = None
     return [f"{', '.join(names)}: {why}" for why, names in fields_by_reason.items()]
 
@@ -143,14 +151,14 @@ _TEXTS = {"does", "identities"}
 _FIGURES = [f.name for f in fields(Consumer) if f.name in {*CONSUMERS.columns} - _TEXTS]
 
 
-def rows(found: Consumers, at: datetime, late: int) -> Iterator[Row]:
+def rows(consumers: Consumers, at: datetime, late: int) -> Iterator[Row]:
     """A sample as rows of CONSUMERS; `late`: the messages that waited for too long."""
-    of = {"at": at, "schema": found.queue.schema, "queue": found.queue.name, "late": late}
-    for one in found.consumers:
-        figures = {name: getattr(one, name) for name in _FIGURES}
-        texts = {"does": ",".join(one.does), "identities": "\n".join(one.identities)}
+    of = {"at": at, "schema": consumers.queue.schema, "queue": consumers.queue.name, "late": late}
+    for consumer in consumers.consumers:
+        figures = {name: getattr(consumer, name) for name in _FIGURES}
+        texts = {"does": ",".join(consumer.does), "identities": "\n".join(consumer.identities)}
         yield {**of, **figures, **texts}
-    if not found.consumers:
+    if not consumers.consumers:
         yield {**of, **dict.fromkeys(_FIGURES), **dict.fromkeys(_TEXTS)}
 
 
@@ -166,22 +174,25 @@ def recorded(
 def latest(recorded_rows: Iterable[Mapping[str, Any]]) -> tuple[Consumer, ...]:
     last = {}
     for row in recorded_rows:
-        if (one := consumer_of(row)) is not None:
-            last[one.identity] = one
+        if (consumer := consumer_of(row)) is not None:
+            last[consumer.identity] = consumer
     return tuple(last.values())
 
 
 def disconnected(seen: Collection[Consumer], there: Collection[Consumer]) -> tuple[Consumer, ...]:
     """The consumers that are no longer there, the last seen first."""
-    with_client = {one.name for one in (*seen, *there) if one.program or one.host}
-    present = {one.identity for one in there}
-    found = [
-        one
-        for one in seen
+    with_client = {
+        consumer.name for consumer in (*seen, *there) if consumer.program or consumer.host
+    }
+    present = {consumer.identity for consumer in there}
+    consumers = [
+        consumer
+        for consumer in seen
         # Claims that outlived their session have no program and no host.
-        if one.identity not in present and (one.program or one.host or one.name not in with_client)
+        if consumer.identity not in present
+        and (consumer.program or consumer.host or consumer.name not in with_client)
     ]
-    return tuple(sorted(found, key=lambda one: str(one.last_seen), reverse=True))
+    return tuple(sorted(consumers, key=lambda consumer: str(consumer.last_seen), reverse=True))
 
 
 def consumer_of(row: Mapping[str, Any]) -> Consumer | None:

@@ -195,12 +195,12 @@ def claimant(claimed_by: str | None) -> str:
     return f"{consumer} ({session})" if named else claimed_by
 
 
-def past_attempt(one: PastAttempt, zone: tzinfo | None) -> str:
+def past_attempt(past: PastAttempt, zone: tzinfo | None) -> str:
     """`attempt 2, <time>, <claimant>: error <text>`."""
-    number = UNKNOWN if one.attempts is None else one.attempts
-    ended_at = UNKNOWN if one.at is None else moment(one.at, zone)
-    ended = "released" if one.error is None else f"error {one.error}"
-    return f"attempt {number}, {ended_at}, {claimant(one.claimed_by)}: {ended}"
+    number = UNKNOWN if past.attempts is None else past.attempts
+    ended_at = UNKNOWN if past.at is None else moment(past.at, zone)
+    ended = "released" if past.error is None else f"error {past.error}"
+    return f"attempt {number}, {ended_at}, {claimant(past.claimed_by)}: {ended}"
 
 
 def attempts_range(group: ErrorGroup) -> str:

@@ -144,20 +144,20 @@ NOTHING = Filters()
 
 def parse(words: Iterable[str]) -> Filters:
     """UsageError: a word is no filter, or no message can match all."""
-    found = NOTHING
+    filters = NOTHING
     for word in words:
-        found = _both(found, _one(word))
-    if found.error_group is not None:
-        found = _both(found, Filters(state="error"))
-    if found.older is not None and found.newer is not None and found.older >= found.newer:
+        filters = _both(filters, _one(word))
+    if filters.error_group is not None:
+        filters = _both(filters, Filters(state="error"))
+    if filters.older is not None and filters.newer is not None and filters.older >= filters.newer:
         raise UsageError(
             "No message can match these filters.",
-            why=f"None is older than {_duration(found.older)} and newer than "
-            f"{_duration(found.newer)}.",
+            why=f"None is older than {_duration(filters.older)} and newer than "
+            f"{_duration(filters.newer)}.",
         )
-    if len(found.payload) > MOST_PAYLOAD_FILTERS:
+    if len(filters.payload) > MOST_PAYLOAD_FILTERS:
         raise UsageError(f"There can be at most {MOST_PAYLOAD_FILTERS} filters payload.PATH=VALUE.")
-    return found
+    return filters
 
 
 def _one(word: str) -> Filters:
@@ -227,18 +227,18 @@ def _step(key: str | int) -> str:
     return f".{key}" if _BARE_KEY.fullmatch(key) else f".{json.dumps(key)}"
 
 
-def _both(one: Filters, other: Filters) -> Filters:
+def _both(filters: Filters, other: Filters) -> Filters:
     return Filters(
-        state=_same("state", one.state, other.state),
-        older=_chosen(max, one.older, other.older),
-        newer=_chosen(min, one.newer, other.newer),
-        errors=_united(one.errors, other.errors),
-        error_group=_same("error-group", one.error_group, other.error_group),
-        ids=_united(one.ids, other.ids),
-        claimed_by=_same("claimed_by", one.claimed_by, other.claimed_by),
-        payload=_united(one.payload, other.payload),
-        limit=_chosen(min, one.limit, other.limit),
-        keep_newest=_chosen(max, one.keep_newest, other.keep_newest),
+        state=_same("state", filters.state, other.state),
+        older=_chosen(max, filters.older, other.older),
+        newer=_chosen(min, filters.newer, other.newer),
+        errors=_united(filters.errors, other.errors),
+        error_group=_same("error-group", filters.error_group, other.error_group),
+        ids=_united(filters.ids, other.ids),
+        claimed_by=_same("claimed_by", filters.claimed_by, other.claimed_by),
+        payload=_united(filters.payload, other.payload),
+        limit=_chosen(min, filters.limit, other.limit),
+        keep_newest=_chosen(max, filters.keep_newest, other.keep_newest),
     )
 
 
@@ -257,8 +257,8 @@ def _chosen(choose: Callable[[Number, Number], Number], *given: Number | None) -
     return choose(one, other)
 
 
-def _united(one: tuple[Item, ...], other: tuple[Item, ...]) -> tuple[Item, ...]:
-    return (*one, *(item for item in other if item not in one))
+def _united(items: tuple[Item, ...], other: tuple[Item, ...]) -> tuple[Item, ...]:
+    return (*items, *(item for item in other if item not in items))
 
 
 def _duration(seconds: float) -> str:

@@ -240,6 +240,6 @@ def _percentiles(times: Sequence[tuple[float, float]], now: float) -> Percentile
 
 def cuts(seconds: Sequence[float]) -> tuple[float, float, float]:
     """The percentiles of two values or more, interpolated as SQL's PERCENTILE_CONT does it."""
-    found = statistics.quantiles(seconds, n=100, method="inclusive")
-    p50, p95, p99 = (found[percent - 1] for percent in PERCENTILES)
+    quantiles = statistics.quantiles(seconds, n=100, method="inclusive")
+    p50, p95, p99 = (quantiles[percent - 1] for percent in PERCENTILES)
     return p50, p95, p99

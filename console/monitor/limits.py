@@ -179,16 +179,18 @@ class Exceeded:
 def judge(figures: JudgedFigures, thresholds: Thresholds) -> tuple[Exceeded, ...]:
     """The figures that have reached a limit, the most severe first."""
     reached = _exceeded(figures, thresholds)
-    return tuple(sorted(reached, key=lambda one: (-one.level, one.figure != FULL.name)))
+    return tuple(
+        sorted(reached, key=lambda exceeded: (-exceeded.level, exceeded.figure != FULL.name))
+    )
 
 
 def _exceeded(figures: JudgedFigures, thresholds: Thresholds) -> Iterator[Exceeded]:
     for limit, figure in JUDGED:
         value = value_of(limit, figure, figures)
-        if value is not None and (found := thresholds.of(limit, figures).exceeded(value)):
+        if value is not None and (exceeded := thresholds.of(limit, figures).exceeded(value)):
             estimated = figure.name in figures.estimated
             by = slowest_subscriber(figures) if limit is FULL else ""
-            yield Exceeded(limit.name, value, found[1], found[0], estimated, by)
+            yield Exceeded(limit.name, value, exceeded[1], exceeded[0], estimated, by)
 
 
 def slowest_subscriber(figures: JudgedFigures) -> str:
@@ -210,26 +212,35 @@ LIMIT, LIMIT_CRITICAL = "limit_reached", "limit_critical"
 def silences_of(decisions: Sequence[Decision], queue: Queue) -> tuple[Decision, ...]:
     """The decisions about findings of the queue, or of all queues."""
     here = {("", ""), (queue.schema, queue.name)}
-    return tuple(one for one in decisions if one.code and (one.schema, one.queue) in here)
+    return tuple(
+        decision
+        for decision in decisions
+        if decision.code and (decision.schema, decision.queue) in here
+    )
 
 
-def is_about(one: Decision, code: str, which: str = "") -> bool:
+def is_about(decision: Decision, code: str, which: str = "") -> bool:
     """Whether it concerns the code, or `CODE:which` as in `limit_reached:depth`."""
-    return one.code in {code, f"{code}:{which}"}
+    return decision.code in {code, f"{code}:{which}"}
 
 
 def silence_for(
     decisions: Sequence[Decision], code: str, level: Severity, which: str = ""
 ) -> Decision | None:
     """The decision that silences a finding of that severity; None: none does."""
-    found = (one for one in decisions if is_about(one, code, which))
+    found = (decision for decision in decisions if is_about(decision, code, which))
     return next(
-        (one for one in found if one.kind == "silence" or level <= acknowledged_severity(one)), None
+        (
+            decision
+            for decision in found
+            if decision.kind == "silence" or level <= acknowledged_severity(decision)
+        ),
+        None,
     )
 
 
 def acknowledged_severity(acknowledged: Decision) -> Severity:
-    known = {one.word: one for one in Severity}
+    known = {severity.word: severity for severity in Severity}
     return known.get(acknowledged.severity, Severity.OK)
 
 
@@ -237,11 +248,13 @@ def limit_code(level: Severity) -> str:
     return LIMIT_CRITICAL if level is Severity.CRITICAL else LIMIT
 
 
-def limit_silence(decisions: Sequence[Decision], one: Exceeded) -> Decision | None:
-    codes = {limit_code(one.level)}
-    if one.figure == FULL.name:  # an installed ring that fills has codes of its own
-        codes.add("full" if one.value >= 1 else "filling")
-    found = (silence_for(decisions, code, one.level, one.figure) for code in sorted(codes))
+def limit_silence(decisions: Sequence[Decision], exceeded: Exceeded) -> Decision | None:
+    codes = {limit_code(exceeded.level)}
+    if exceeded.figure == FULL.name:  # an installed ring that fills has codes of its own
+        codes.add("full" if exceeded.value >= 1 else "filling")
+    found = (
+        silence_for(decisions, code, exceeded.level, exceeded.figure) for code in sorted(codes)
+    )
     return next(filter(None, found), None)
 
 

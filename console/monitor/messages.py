@@ -88,8 +88,8 @@ def read_page(
             return _read_each(database, session, source, query, after)
         search = Search(source, query, after)
         run_search(database, session, source, search)
-        found = _with_histories(database, session, source, query, search.messages)
-    return Page(queue, tuple(found), search.next, search.complete)
+        messages = _with_histories(database, session, source, query, search.messages)
+    return Page(queue, tuple(messages), search.next, search.complete)
 
 
 def _read_each(
@@ -102,17 +102,17 @@ def _read_each(
     """Several ids in their given order, which has no key for a next page."""
     if after is not None:
         raise UsageError("A list of several ids has no order to continue in.")
-    found: list[Message] = []
+    messages: list[Message] = []
     complete = True
     for filters in query.filters.each:
-        if len(found) >= query.limit:
-            return Page(source.queue, tuple(found), None, complete=False)
-        one = replace(query, filters=filters, limit=query.limit - len(found))
-        search = Search(source, one, None)
+        if len(messages) >= query.limit:
+            return Page(source.queue, tuple(messages), None, complete=False)
+        message_query = replace(query, filters=filters, limit=query.limit - len(messages))
+        search = Search(source, message_query, None)
         run_search(database, session, source, search)
-        found += _with_histories(database, session, source, one, search.messages)
+        messages += _with_histories(database, session, source, message_query, search.messages)
         complete = complete and search.complete and search.next is None
-    return Page(source.queue, tuple(found), None, complete)
+    return Page(source.queue, tuple(messages), None, complete)
 
 
 def run_search(database: Database, session: Session, source: MessageSource, search: Search) -> None:
@@ -130,14 +130,14 @@ def _with_histories(
     session: Session,
     source: MessageSource,
     query: MessageQuery,
-    found: Sequence[Message],
+    messages: Sequence[Message],
 ) -> Sequence[Message]:
     """Adds their history, if messages are read by id and the queue keeps it."""
-    if not (query.filters.ids and source.queue.keeps_history and found):
-        return found
+    if not (query.filters.ids and source.queue.keeps_history and messages):
+        return messages
     with session.transaction(read_task(source.queue)) as connection:
         source.begin_read(connection, database)
-        return [_with_history(connection, source, one, query.masks) for one in found]
+        return [_with_history(connection, source, message, query.masks) for message in messages]
 
 
 @dataclass(frozen=True)
@@ -149,17 +149,17 @@ class _PastRow:
 
 
 def _with_history(
-    connection: Connection, source: MessageSource, found: Message, masks: Masks
+    connection: Connection, source: MessageSource, message: Message, masks: Masks
 ) -> Message:
     """Adds its earlier attempts, if its queue keeps them."""
     queue = source.queue
-    if not queue.keeps_history or found.id is None:
-        return found
+    if not queue.keeps_history or message.id is None:
+        return message
     scope = queue.scope(source.product)
-    rows = sql.rows(connection, _PastRow, source.statement_name("history"), scope, id=found.id)
-    past = (PastAttempt.of(**vars(one)) for one in rows)
+    rows = sql.rows(connection, _PastRow, source.statement_name("history"), scope, id=message.id)
+    past = (PastAttempt.of(**vars(past_row)) for past_row in rows)
     kept = (replace(one, error=_masked_error(one.error, masks)) for one in past)
-    return replace(found, history=tuple(kept))
+    return replace(message, history=tuple(kept))
 
 
 def _masked_error(error: str | None, masks: Masks) -> str | None:
@@ -226,7 +226,7 @@ def follow(
 def _scan_and_key(queue: Queue, key: str) -> tuple[Scan, ScanKey]:
     """Reads a key; that of a page filtered by id may be in one of `scans_by_id`."""
     scans = scans_of(queue)
-    scans = (*scans, *(one for one in scans_by_id(queue) if one not in scans))
+    scans = (*scans, *(scan for scan in scans_by_id(queue) if scan not in scans))
     at, position = read_key(key, scans)
     return scans[at], position
 

@@ -44,7 +44,7 @@ def overdue(
     """
     name, scope = f"{queue.design.name}.overdue", queue.scope(connection)
     longest = seconds + lag.total_seconds()
-    found = sql.row(connection, Overdue, name, scope, seconds=longest)
-    if found.messages and found.oldest_seconds is None:  # no statement returns an infinite number
-        return replace(found, oldest_seconds=math.inf)
-    return replace(found, oldest_seconds=age_as_of(found.oldest_seconds, lag))
+    row = sql.row(connection, Overdue, name, scope, seconds=longest)
+    if row.messages and row.oldest_seconds is None:  # no statement returns an infinite number
+        return replace(row, oldest_seconds=math.inf)
+    return replace(row, oldest_seconds=age_as_of(row.oldest_seconds, lag))

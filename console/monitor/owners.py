@@ -83,9 +83,9 @@ class Owners:
 
     def of(self, owner: Owner | None) -> Evidence:
         """What is proven of a claim's owner."""
-        found = self.session_of(owner)
+        evidence = self.session_of(owner)
         proves = self.direct or (owner is not None and owner.bound)
-        return Evidence.UNKNOWN if found is Evidence.GONE and not proves else found
+        return Evidence.UNKNOWN if evidence is Evidence.GONE and not proves else evidence
 
     def session_of(self, owner: Owner | None) -> Evidence:
         """What is known of the session alone."""
@@ -237,9 +237,9 @@ def in_progress(connection: Connection, acting: Sequence[Acting]) -> list[Acting
     return [one for one in acting if evidence.get(one.session) is not Evidence.GONE]
 
 
-def alive(connection: Connection, found: Sequence[audit.Entry]) -> Mapping[int, bool | None]:
+def alive(connection: Connection, entries: Sequence[audit.Entry]) -> Mapping[int, bool | None]:
     """By action_id: whether the session of an unfinished action is alive; None: not known."""
-    running = [entry for entry in found if entry.ended_at is None]
+    running = [entry for entry in entries if entry.ended_at is None]
     evidence = session_evidence(connection, [entry.session for entry in running])
     known = {Evidence.ALIVE: True, Evidence.GONE: False}
     return {
@@ -295,13 +295,13 @@ def claims_with_evidence(database: Database, queue: Queue, stuck_after_seconds: 
     """The oldest claims with evidence. UsageError: the queue has no claims."""
     page = read_page(database, queue, Filters(state="claimed"), limit=MOST)
     claims = [
-        _claim(queue, one.id or "", one.age_seconds, one.claimed_by, one.attempts)
-        for one in page.messages
+        _claim(queue, message.id or "", message.age_seconds, message.claimed_by, message.attempts)
+        for message in page.messages
     ]
     with database.transaction("read the owners of claims", read_only=True) as connection:
-        sessions = (one.session for one in claims)
+        sessions = (claim.session for claim in claims)
         owners = claimant_evidence(connection, queue, sessions, stuck_after_seconds)
-    found = (_with_evidence(one, owners) for one in claims)
+    found = (_with_evidence(claim, owners) for claim in claims)
     return Claims(tuple(found), page.next is not None or not page.complete)
 
 
@@ -312,5 +312,5 @@ def evidence(
     if owner is None:
         return Evidence.UNKNOWN
     with database.transaction("read the owner of a claim", read_only=True) as connection:
-        found = claimant_evidence(connection, queue, [owner.session], stuck_after_seconds)
-    return found.of(owner)
+        owners = claimant_evidence(connection, queue, [owner.session], stuck_after_seconds)
+    return owners.of(owner)

@@ -206,7 +206,7 @@ class _Committed:
         """With totals of what was committed."""
         if not now.deletes:
             return now
-        found, last = now, self._last
+        counters, last = now, self._last
         if self._first is None or last is None or restarted:
             self._first = now, now.pushed or 0.0, now.popped or 0.0
         else:
@@ -214,15 +214,15 @@ class _Committed:
             exact = first.rows is not None and now.rows is not None
             growth = _growth(first, now, exact=exact)
             if growth is None or (not exact and _was_estimated_anew(last, now)):
-                found = _counted_on(last, now)
-                self._first = now, found.pushed or 0.0, found.popped or 0.0
+                counters = _counted_on(last, now)
+                self._first = now, counters.pushed or 0.0, counters.popped or 0.0
             else:
                 inserted, deleted, rows = growth
                 pushed = max(last.pushed or 0.0, pushed + min(inserted, deleted + rows))
                 popped = max(last.popped or 0.0, popped + min(deleted, inserted - rows))
-                found = replace(now, pushed=pushed, popped=popped)
-        self._last = found
-        return found
+                counters = replace(now, pushed=pushed, popped=popped)
+        self._last = counters
+        return counters
 
 
 def _counted_on(last: _Counters, now: _Counters) -> _Counters:

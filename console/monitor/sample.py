@@ -205,10 +205,12 @@ def take_sample(
                 for queue in queues
                 if queue.not_known
             }
-            sampled = {key: one.as_of(lag) for key, one in sampled.items()}
+            sampled = {key: sampled_row.as_of(lag) for key, sampled_row in sampled.items()}
         problems |= blocked_words(database, run.locked)
     ended, moment = elapsed(), utc() + run.clock_ahead - lag
-    decisions = sorted((d for d in known.decisions if not d.code), key=lambda one: one.kind)
+    decisions = sorted(
+        (d for d in known.decisions if not d.code), key=lambda decision: decision.kind
+    )
     return DatabaseSample(
         connection=database.label,
         taken_at=(started + ended) / 2,
@@ -272,7 +274,9 @@ class _Extras:
         def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, tuple[Claim, ...]]:
             found = owners.claims(connection, self.database, some, self.memory, self.stuck_after)
             return {
-                key_of(queue): tuple(one.as_of(self.lag) for one in found.get(key_of(queue), ()))
+                key_of(queue): tuple(
+                    claim.as_of(self.lag) for claim in found.get(key_of(queue), ())
+                )
                 for queue in some
             }
 
@@ -285,7 +289,11 @@ class _Extras:
     ) -> tuple[dict[Key, Estimates], list[Queue]]:
         """Of the queues with states that were not counted to their end; and the queues that are
         not as deep as they were, whose states must be counted now."""
-        rows = {key: one.row for key, one in sampled.items() if one.row and one.row.over()}
+        rows = {
+            key: sampled_row.row
+            for key, sampled_row in sampled.items()
+            if sampled_row.row and sampled_row.row.over()
+        }
         counts_rows = self.database.capabilities.counts_rows
 
         def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, Estimates]:
@@ -315,7 +323,10 @@ class _Extras:
         def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, SubscriberRows]:
             started = elapsed()
             rows = sql.union(connection, SubscriberRow, self._parts(some, "subscriber_status"))
-            rows = [replace(one, age_seconds=age_as_of(one.age_seconds, self.lag)) for one in rows]
+            rows = [
+                replace(subscriber_row, age_seconds=age_as_of(subscriber_row.age_seconds, self.lag))
+                for subscriber_row in rows
+            ]
             return SubscriberRows.by_queue(rows, (started + elapsed()) / 2)
 
         shared = [queue for queue in queues if queue.subscribers and not queue.subscriber]

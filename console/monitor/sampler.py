@@ -287,7 +287,10 @@ def _lasting(seen: QueueSample) -> object:
     owners = tuple((claim.id, claim.attempts, claim.owner) for claim in seen.claims or ())
     sessions = frozenset(holder.session for holder in seen.holders or ())
     by = () if seen.subscribers is None else seen.subscribers.rows
-    pops = tuple((one.subscriber, one.next_pop, one.parked) for one in by)
+    pops = tuple(
+        (subscriber_row.subscriber, subscriber_row.next_pop, subscriber_row.parked)
+        for subscriber_row in by
+    )
     return seen.queue.label, seen.queue.design.name, row, seen.problem, owners, sessions, pops
 
 

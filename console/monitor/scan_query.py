@@ -86,8 +86,8 @@ class KeyType:
         if not sql.has(connection, "catalog.key_type"):
             return _BUILT_IN
         scope = queue.scope(connection)
-        found = sql.rows(connection, cls, "catalog.key_type", scope, column=column)
-        return found[0] if found else _BUILT_IN
+        rows = sql.rows(connection, cls, "catalog.key_type", scope, column=column)
+        return rows[0] if rows else _BUILT_IN
 
 
 _BUILT_IN = KeyType("pg_catalog", "text", "pg_catalog")
@@ -115,8 +115,8 @@ class MessageSource:
         product = product_of(connection)
         if queue.kind is Kind.INSTALLED:
             return cls.installed(product, queue)
-        found = relations.columns(connection, queue.schema, queue.table)
-        types = {column.name: column.type for column in found}
+        columns = relations.columns(connection, queue.schema, queue.table)
+        types = {column.name: column.type for column in columns}
         body = queue.roles.get("payload")
         kind = "" if body is None else _payload_kind(types.get(body, ""), product)
         id_type = types.get(queue.roles.get("id", ""), "")
@@ -314,7 +314,8 @@ def values_of(source: MessageSource, request: ScanRequest) -> dict[str, object]:
     first, last = request.chunk or (0, 0)
     slots = request.slots or 1
     equals = [
-        {"path": [str(step) for step in one.path], "value": one.value} for one in filters.payload
+        {"path": [str(step) for step in payload_equals.path], "value": payload_equals.value}
+        for payload_equals in filters.payload
     ]
     return {
         "read_limit": request.read_limit,
@@ -334,7 +335,10 @@ def values_of(source: MessageSource, request: ScanRequest) -> dict[str, object]:
         "errors": source.product.array(filters.errors),
         "claimed_by": filters.claimed_by,
         "payload_equals": json.dumps(equals, ensure_ascii=False),
-        **{f"payload_value_{n}": one.value for n, one in enumerate(filters.payload, 1)},
+        **{
+            f"payload_value_{n}": payload_equals.value
+            for n, payload_equals in enumerate(filters.payload, 1)
+        },
     }
 
 

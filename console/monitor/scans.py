@@ -197,7 +197,10 @@ def _in_hand(queue: Queue, name: str, by: By, state: str = "") -> tuple[Scan, ..
         statement="in_hand_messages",
     )
     each = () if queue.subscriber else queue.subscribers
-    named = (replace(scan, name=f"{name}:{one.name}", subscriber=one.name) for one in each)
+    named = (
+        replace(scan, name=f"{name}:{subscriber.name}", subscriber=subscriber.name)
+        for subscriber in each
+    )
     return tuple(named) or (scan,)
 
 

@@ -102,7 +102,7 @@ class QueueSnapshot(QueueFigures):
 
     @property
     def paused(self) -> Decision | None:
-        return next((one for one in self.decisions if one.kind == "pause"), None)
+        return next((decision for decision in self.decisions if decision.kind == "pause"), None)
 
     @property
     def slowest(self) -> SubscriberSnapshot | None:
@@ -112,7 +112,7 @@ class QueueSnapshot(QueueFigures):
     @property
     def marks(self) -> tuple[str, ...]:
         """Its decisions for a narrow screen: `PAUSED 12 min, ann`."""
-        return tuple(one.mark(self.moment or one.since) for one in self.decisions)
+        return tuple(decision.mark(self.moment or decision.since) for decision in self.decisions)
 
     @property
     def full_in_seconds(self) -> float | None:
@@ -168,12 +168,12 @@ class QueueSnapshot(QueueFigures):
             "full_in_latest_seconds": latest,
             "doubling_buys_seconds": doubled,
             "limits": [exceeded.as_json() for exceeded in judge(self, thresholds)],
-            "acting": [one.as_json() for one in self.acting],
-            "decisions": [one.as_json() for one in self.decisions],
+            "acting": [acting.as_json() for acting in self.acting],
+            "decisions": [decision.as_json() for decision in self.decisions],
             "latency": None if self.latency is None else self.latency.as_json(),
             "subscribers": None
             if self.subscribers is None
-            else [one.as_json() for one in self.subscribers],
+            else [snapshot.as_json() for snapshot in self.subscribers],
             "full_in_expected": None if self.filling is None else self.filling.as_json(),
         }
 
@@ -198,8 +198,8 @@ def snapshot(
     by_subscriber = subscribers(sample.subscribers, row.capacity, subscriber_rates)
     behind = slowest(by_subscriber)
     values |= {
-        **{one.name: getattr(row, one.name) for one in SAMPLED},
-        **{one.name: one.of(row) for one in FIGURES if one.of is not None},
+        **{figure.name: getattr(row, figure.name) for figure in SAMPLED},
+        **{figure.name: figure.of(row) for figure in FIGURES if figure.of is not None},
         **counts,
         AGE.name: known_age(row.age_seconds),
         PUSH.name: rates.push,
@@ -217,13 +217,13 @@ def snapshot(
 def _held(sample: QueueSample) -> dict[str, object]:
     if sample.holders is None:
         return {}
-    ages = [one.held_seconds for one in sample.holders if one.held_seconds is not None]
+    ages = [holder.held_seconds for holder in sample.holders if holder.held_seconds is not None]
     return {HOLDERS.name: len(sample.holders), HELD.name: max(ages, default=None)}
 
 
 def _applicable(queue: Queue) -> list[str]:
     has = {"", *queue.states, *([RING] if queue.design.flow is Flow.NUMBERS else [])}
-    names = [one.name for one in FIGURES if one.needs in has and one is not HOLDERS]
+    names = [figure.name for figure in FIGURES if figure.needs in has and figure is not HOLDERS]
     if queue.subscribers and not queue.subscriber:
         names.append("subscribers")
     if "claimed" in has:

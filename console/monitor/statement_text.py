@@ -117,16 +117,16 @@ def _called(text: str, at: int, known: Collection[str]) -> Iterator[str]:
 
 
 def _shown(token: re.Match[str], known: Collection[str]) -> str:
-    found = token[0]
+    shown = token[0]
     if token.lastgroup == "space":
         return " "
     if token.lastgroup == "value":
         return "?"
     if token.lastgroup == "quoted":
-        return found if found[1:-1].replace('""', '"') in known else '"?"'
+        return shown if shown[1:-1].replace('""', '"') in known else '"?"'
     if token.lastgroup == "bracketed":
-        return found if found[1:-1] in known else "[?]"
-    return found
+        return shown if shown[1:-1] in known else "[?]"
+    return shown
 
 
 def _comment_end(text: str, at: int) -> int:

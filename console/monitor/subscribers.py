@@ -74,9 +74,9 @@ class SubscriberSnapshot:
         """Whether each value has its type: records may be damaged or forged."""
         counts, seconds = (self.gap, self.ready, self.parked), (self.age_seconds,)
         figures = (*counts, *seconds, self.pop_per_second, self.full_in_seconds)
-        numbers = [one for one in figures if one is not None]
+        numbers = [figure for figure in figures if figure is not None]
         return isinstance(self.subscriber, str) and all(
-            isinstance(one, int | float) and math.isfinite(one) for one in numbers
+            isinstance(number, int | float) and math.isfinite(number) for number in numbers
         )
 
     @property
@@ -97,7 +97,7 @@ class SubscriberSnapshot:
     @property
     def text(self) -> str:
         """`billing, gap 12, ready 12, age 3 s, pop/s 40, parked 0`."""
-        known = [one for one in self.figures if one[1] != NOT_APPLICABLE]
+        known = [figure for figure in self.figures if figure[1] != NOT_APPLICABLE]
         figures = [_FULL if value == _FULL else f"{name} {value}" for name, value in known]
         return ", ".join([self.subscriber, *figures])
 
@@ -107,21 +107,21 @@ class SubscriberSnapshot:
 
 def to_text(subscribers: Sequence[SubscriberSnapshot] | None) -> str:
     """The form in which recordings keep them; `from_text` reads it."""
-    return "" if not subscribers else json.dumps([one.as_json() for one in subscribers])
+    return "" if not subscribers else json.dumps([snapshot.as_json() for snapshot in subscribers])
 
 
 def from_text(text: object) -> tuple[SubscriberSnapshot, ...] | None:
     """As recorded; None: not recorded, or no valid record."""
     try:
         records = json.loads(str(text or "null"))
-        names = {one.name for one in fields(SubscriberSnapshot)}
-        found = tuple(
-            SubscriberSnapshot(**{name: value for name, value in one.items() if name in names})
-            for one in records
+        names = {field.name for field in fields(SubscriberSnapshot)}
+        snapshots = tuple(
+            SubscriberSnapshot(**{name: value for name, value in record.items() if name in names})
+            for record in records
         )
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
-    return found if all(one.is_valid for one in found) else None
+    return snapshots if all(snapshot.is_valid for snapshot in snapshots) else None
 
 
 def subscribers(
@@ -150,9 +150,9 @@ def _one(row: SubscriberRow, capacity: int | None, rates: Rates) -> SubscriberSn
 
 def slowest(of: Sequence[SubscriberSnapshot] | None) -> SubscriberSnapshot | None:
     """The one that fills the ring; None: there is none, or not known."""
-    if not of or any(one.gap is None for one in of):
+    if not of or any(snapshot.gap is None for snapshot in of):
         return None
-    return max(of, key=lambda one: one.gap or 0)
+    return max(of, key=lambda snapshot: snapshot.gap or 0)
 
 
 def full_in(gap: int | None, capacity: int | None, per_second: float | None) -> float | None:
@@ -178,14 +178,15 @@ class SubscriberWindows:
             self._windows.clear()
             return {}
         self._windows = {
-            one.subscriber: self._windows.get(one.subscriber) or RateWindow(Flow.NUMBERS)
-            for one in seen.rows
+            subscriber_row.subscriber: self._windows.get(subscriber_row.subscriber)
+            or RateWindow(Flow.NUMBERS)
+            for subscriber_row in seen.rows
         }
         return {
-            one.subscriber: self._windows[one.subscriber].add(
+            subscriber_row.subscriber: self._windows[subscriber_row.subscriber].add(
                 seen.at,
-                replace(row, next_push=one.next_push, next_pop=one.next_pop),
+                replace(row, next_push=subscriber_row.next_push, next_pop=subscriber_row.next_pop),
                 counts_rows=False,
             )
-            for one in seen.rows
+            for subscriber_row in seen.rows
         }

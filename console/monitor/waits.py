@@ -294,7 +294,7 @@ def differences(
     """The waits between two readings; a counter that fell was reset, and is left out."""
     first = _totals(before, objects)
     queues = {(queue.schema, queue.name): queue for queue in objects.queues}
-    found = []
+    waits = []
     for key, last in _totals(after, objects).items():
         count, ms = (now - then for now, then in zip(last, first.get(key, (0, 0)), strict=True))
         if count >= 0 and ms >= 0 and count + ms > 0:
@@ -302,8 +302,8 @@ def differences(
             kind = kind or wait_kind_of(engine, wait)
             queue = queues[queue_key] if queue_key else None
             meaning = explain(engine, kind, wait, queue)
-            found.append(Wait(queue, kind, wait, ms=ms, count=count, meaning=meaning))
-    return found
+            waits.append(Wait(queue, kind, wait, ms=ms, count=count, meaning=meaning))
+    return waits
 
 
 def _totals(

@@ -104,7 +104,7 @@ def wording(text: str) -> str:
 
 def _replaced(text: str) -> str:
     if _QUOTES.search(text):
-        text = _QUOTED.sub(lambda found: found["kept"] or "<text>", text)
+        text = _QUOTED.sub(lambda match: match["kept"] or "<text>", text)
     if "@" in text:
         text = _ADDRESS.sub("<address>", text)
     text = _VALUES.sub(_name, text)

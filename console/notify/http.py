@@ -55,10 +55,10 @@ class _Connections:
 
     def _end(self) -> None:
         self.expired = True
-        for one in self._opened:
+        for kept in self._opened:
             with suppress(OSError, AttributeError):
                 # The base's: TLS would say farewell first.
-                socket.socket.shutdown(one.kept or one.sock, socket.SHUT_RDWR)
+                socket.socket.shutdown(kept.kept or kept.sock, socket.SHUT_RDWR)
 
 
 class _Kept(HTTPConnection):

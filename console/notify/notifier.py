@@ -98,9 +98,9 @@ class _Delivery:
         ended = {event.key: False for event in self.arrived}
         ended |= {event.key: True for event in self.arrived if event.ended}
         return {
-            one.notification_id: ended[one.event_key]
-            for one in self.entries
-            if one.event_key in ended
+            entry.notification_id: ended[entry.event_key]
+            for entry in self.entries
+            if entry.event_key in ended
         }
 
 
@@ -174,7 +174,7 @@ class Notifier:
             if examined.complete_round:
                 self._present, self._examined_pairs = self._examined_pairs, set()
                 self._diagnoses = {
-                    k: one for k, one in self._diagnoses.items() if k in self._present
+                    k: diagnosis for k, diagnosis in self._diagnoses.items() if k in self._present
                 }
 
     def stop(self, timeout_seconds: float) -> None:
@@ -186,9 +186,9 @@ class Notifier:
     def _run(self) -> None:
         while not self._stopped.wait(self._intervals.poll):
             self._guarded(self._step)
-        for one in self._states:
-            if one.delivery is not None:
-                one.delivery.thread.join(SECONDS)
+        for target_state in self._states:
+            if target_state.delivery is not None:
+                target_state.delivery.thread.join(SECONDS)
         self._guarded(self._collect)
         self._guarded(self._outbox.give_back)
 
@@ -246,42 +246,49 @@ class Notifier:
             entries = self._outbox.write(gone, entries) if gone else entries
         with self._lock:  # newer ones are for the next time
             self._diagnoses = {
-                k: one for k, one in self._diagnoses.items() if diagnoses.get(k) is not one
+                k: diagnosis
+                for k, diagnosis in self._diagnoses.items()
+                if diagnoses.get(k) is not diagnosis
             }
             self._present = None if self._present is present else self._present
         return entries
 
     def _deliver(self, entries: dict[int, Entry]) -> None:
         now = time.monotonic()
-        for one in self._states:
+        for target_state in self._states:
             waiting = [
                 entry
                 for entry in entries.values()
-                if entry.target == one.target.name and entry.waits
+                if entry.target == target_state.target.name and entry.waits
             ]
-            if one.delivery is not None or not waiting:
+            if target_state.delivery is not None or not waiting:
                 continue
-            if one.waiting_since is None:
-                one.waiting_since = now
-            if now < max(one.waiting_since + one.target.within_seconds, one.not_before):
+            if target_state.waiting_since is None:
+                target_state.waiting_since = now
+            if now < max(
+                target_state.waiting_since + target_state.target.within_seconds,
+                target_state.not_before,
+            ):
                 continue
             chosen = waiting[:_TOGETHER]
             tries = self._outbox.try_([entry.notification_id for entry in chosen])
             for number, count in tries.items():
                 entries[number] = replace(entries[number], tries=count)
             ready = [entry for entry in chosen if entry.notification_id in tries]
-            one.delivery = _Delivery(one.target, self._source, ready, len(chosen) == len(waiting))
+            target_state.delivery = _Delivery(
+                target_state.target, self._source, ready, len(chosen) == len(waiting)
+            )
 
     def _collect(self) -> None:
         """Record what has arrived; until then nothing else is sent to that target."""
-        for one in self._states:
-            delivery = one.delivery
+        for target_state in self._states:
+            delivery = target_state.delivery
             if delivery is None or delivery.thread.is_alive():
                 continue
             if sent := delivery.sent:
                 self._mark_sent(self._outbox.sent(sent), sent)
-            one.delivery = None
-            self._finish_delivery(one, delivery)
+            target_state.delivery = None
+            self._finish_delivery(target_state, delivery)
 
     def _mark_sent(self, at: dict[int, datetime], sent: dict[int, bool]) -> None:
         for number, moment in at.items():
@@ -291,24 +298,25 @@ class Notifier:
                 else:
                     self._entries[number] = replace(self._entries[number], sent_at=moment)
 
-    def _finish_delivery(self, one: _TargetState, delivery: _Delivery) -> None:
-        name = f"notifications to {one.target.name}"
+    def _finish_delivery(self, target_state: _TargetState, delivery: _Delivery) -> None:
+        name = f"notifications to {target_state.target.name}"
         if (error := delivery.error) is None:
-            if one.failures:
+            if target_state.failures:
                 self._on_message(f"{self._database.label}: {name} arrive again")
                 _LOG.warning("%s: %s arrive again", self._database.label, name)
-            one.failures, one.not_before = 0, 0.0
+            target_state.failures, target_state.not_before = 0, 0.0
             if delivery.is_last:
-                one.waiting_since = None
+                target_state.waiting_since = None
             return
-        one.failures += 1
+        target_state.failures += 1
         pause = max(
-            back_off(one.failures, self._intervals), min(error.retry_after, _LONGEST_RETRY_AFTER)
+            back_off(target_state.failures, self._intervals),
+            min(error.retry_after, _LONGEST_RETRY_AFTER),
         )
-        one.not_before = time.monotonic() + pause
+        target_state.not_before = time.monotonic() + pause
         # The error text is not for the log.
-        _LOG.warning("%s: %s: not sent, try %d", self._database.label, name, one.failures)
-        if one.failures == 1:
+        _LOG.warning("%s: %s: not sent, try %d", self._database.label, name, target_state.failures)
+        if target_state.failures == 1:
             again = f"tried again in {duration(pause)}, then less and less often"
             self._on_message(f"{self._database.label}: {name} are not sent: {error}; {again}")
 

@@ -106,7 +106,10 @@ class Changes:
 
 
 def changes(
-    entries: Sequence[Entry], targets: Sequence[Target], found: Sequence[Diagnosis], now: datetime
+    entries: Sequence[Entry],
+    targets: Sequence[Target],
+    diagnoses: Sequence[Diagnosis],
+    now: datetime,
 ) -> Changes:
     """The findings that began and ended, by the newest diagnosis of each queue.
 
@@ -116,10 +119,10 @@ def changes(
     begun: list[New] = []
     ended: list[Entry] = []
     withdrawn: list[Entry] = []
-    for one in found:
-        queue = one.queue
+    for diagnosis in diagnoses:
+        queue = diagnosis.queue
         here = (queue.schema, queue.name)
-        there = _by_identity(one.findings)
+        there = _by_identity(diagnosis.findings)
         for target in targets:
             entries_here = _open(entries, target.name, here)
             for identity, finding in there.items():
@@ -133,14 +136,14 @@ def changes(
                     code, which = identity
                     severity = finding.code.severity.word
                     summary = finding.public_summary[:SUMMARY_LENGTH]
-                    at = now + one.clock_ahead
+                    at = now + diagnosis.clock_ahead
                     begun.append(New(target.name, *here, code, which, severity, summary, at))
                 elif known is not None and silenced and not known.tries:
                     withdrawn.append(known)
             ended += [
                 entry
                 for identity, entry in entries_here.items()
-                if identity not in there and entry.code not in one.unproven
+                if identity not in there and entry.code not in diagnosis.unproven
             ]
     return Changes(tuple(begun), tuple(ended), tuple(withdrawn))
 
@@ -162,7 +165,7 @@ def endings_of_missing_queues(
 
 def _by_identity(findings: Sequence[Finding]) -> Mapping[Identity, Finding]:
     """The first of several with the same identity."""
-    return {(one.code.name, one.subject): one for one in reversed(findings)}
+    return {(finding.code.name, finding.subject): finding for finding in reversed(findings)}
 
 
 def _open(entries: Sequence[Entry], target: str, here: Pair) -> Mapping[Identity, Entry]:
@@ -213,8 +216,8 @@ class Outbox:
         """By notification_id; old ones are deleted. ConsoleError."""
         with self._database.transaction("read the notifications") as connection:
             sql.values(connection, int, "notify.delete_old", seconds=FORGOTTEN_SECONDS)
-            found = sql.rows(connection, Entry, "notify.unfinished", n=MOST)
-        return {one.notification_id: one for one in found}
+            entries = sql.rows(connection, Entry, "notify.unfinished", n=MOST)
+        return {entry.notification_id: entry for entry in entries}
 
     def write(self, made: Changes, entries: dict[int, Entry]) -> dict[int, Entry]:
         """The entries after the changes. ConsoleError."""

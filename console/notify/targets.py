@@ -102,13 +102,13 @@ Template = Callable[[Source, Sequence[Event], str], Iterator[Message]]
 
 
 def as_json(source: Source, events: Sequence[Event], _: str) -> Iterator[Message]:
-    yield Message({"notifications": [one.as_json(source) for one in events]}, tuple(events))
+    yield Message({"notifications": [event.as_json(source) for event in events]}, tuple(events))
 
 
 def as_slack(source: Source, events: Sequence[Event], _: str) -> Iterator[Message]:
     """All events in one text, a line each, for Slack's incoming webhooks."""
     head = f"{source.connection}{' (PRODUCTION)' if source.production else ''}"
-    lines = [f"*{_escaped(head)}*", *(_slack_line(one) for one in events)]
+    lines = [f"*{_escaped(head)}*", *(_slack_line(event) for event in events)]
     yield Message({"text": "\n".join(lines)}, tuple(events))
 
 
@@ -128,24 +128,24 @@ _PAGERDUTY = {Severity.CRITICAL: "critical", Severity.WARNING: "warning"}
 
 def as_pagerduty(source: Source, events: Sequence[Event], secret: str) -> Iterator[Message]:
     """One request per event, for the Events API v2."""
-    for one in events:
+    for event in events:
         body: Body = {
             "routing_key": secret,
-            "event_action": "resolve" if one.ended else "trigger",
-            "dedup_key": one.key,
+            "event_action": "resolve" if event.ended else "trigger",
+            "dedup_key": event.key,
             "client": "dbq-console",
             "payload": {
-                "summary": f"{one.schema}.{one.queue}: {one.summary}"[:_PAGERDUTY_SUMMARY],
+                "summary": f"{event.schema}.{event.queue}: {event.summary}"[:_PAGERDUTY_SUMMARY],
                 "source": source.connection,
-                "severity": _PAGERDUTY.get(one.severity, "info"),
-                "timestamp": one.begun_at.isoformat(),
-                "component": f"{one.schema}.{one.queue}",
+                "severity": _PAGERDUTY.get(event.severity, "info"),
+                "timestamp": event.begun_at.isoformat(),
+                "component": f"{event.schema}.{event.queue}",
                 "group": source.group or source.connection,
-                "class": one.code,
-                "custom_details": one.as_json(source),
+                "class": event.code,
+                "custom_details": event.as_json(source),
             },
         }
-        yield Message(body, (one,))
+        yield Message(body, (event,))
 
 
 TEMPLATES: Mapping[str, Template] = MappingProxyType(
@@ -290,8 +290,8 @@ class Target:
         After a refusal the other events are sent, except the end of the same finding; if the
         receiver cannot be reached, nothing more is.
         """
-        if isinstance(self.receiver, Bell) and all(one.ended for one in events):
-            yield from ((one, "nothing rings") for one in events)
+        if isinstance(self.receiver, Bell) and all(event.ended for event in events):
+            yield from ((event, "nothing rings") for event in events)
             return
         try:
             secret = self.secret()
@@ -299,15 +299,15 @@ class Target:
             raise NotSentError(f"{error.what} {error.why}".strip()) from None
         refused: dict[str, NotSentError] = {}
         for message in TEMPLATES[self.template](source, events, secret):
-            if any(one.key in refused for one in message.events):
+            if any(event.key in refused for event in message.events):
                 continue
             try:
                 answer = self.receiver.send(message.body, secret, self.environment)
             except NotSentError as error:
                 if not error.reached or error.retry_after:
                     raise
-                refused |= dict.fromkeys((one.key for one in message.events), error)
+                refused |= dict.fromkeys((event.key for event in message.events), error)
             else:
-                yield from ((one, answer) for one in message.events)
+                yield from ((event, answer) for event in message.events)
         if refused:
             raise next(iter(refused.values()))

@@ -143,9 +143,11 @@ def piped(
     """One statement: each step is a common table expression, the last is the query."""
     from sqlalchemy import text  # noqa: PLC0415  # a verb imports what it uses
 
-    found = [statement(dialect.name, of) for of in (*(of for _, of in steps), last)]
-    label = "+".join(one.label for one in found)
-    *tables, end = (_render(one, dialect, scope, for_text=True).rstrip("; \n") for one in found)
+    statements = [statement(dialect.name, of) for of in (*(of for _, of in steps), last)]
+    label = "+".join(one.label for one in statements)
+    *tables, end = (
+        _render(one, dialect, scope, for_text=True).rstrip("; \n") for one in statements
+    )
     named = (f"{name} AS ({table})" for (name, _), table in zip(steps, tables, strict=True))
     return text(f"/* dbq {label} */ WITH {', '.join(named)} {end}")
 
@@ -292,15 +294,15 @@ def _lexer(opening_quote: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     return re.compile(tokens, re.DOTALL), re.compile(name)
 
 
-def _render(found: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -> str:
-    for_queue = dataclasses.replace(found, template=chosen(found, scope))
+def _render(statement: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -> str:
+    for_queue = dataclasses.replace(statement, template=chosen(statement, scope))
     return _fill(for_queue, dialect, scope, for_text=for_text)
 
 
-def _fill(found: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -> str:
+def _fill(statement: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -> str:
     """Fill names and values into a template without directives."""
     values = {**scope.values, **scope.roles}
-    template = found.template.replace(_BODY_QUOTE, _body_quote(values))
+    template = statement.template.replace(_BODY_QUOTE, _body_quote(values))
 
     opening = _plain(dialect).identifier_preparer.initial_quote
 

@@ -243,16 +243,16 @@ def there_is(engine: str, of: str) -> bool:
 def _find(engine: str, file: str, name: str) -> Statement | None:
     line = lineage(engine, file)
     for one in (*line, *_shared(engine)):
-        found = statements(engine, one).get(name)
-        if found is not None and (one == file or _can_be(found, line)):
-            return found
+        statement = statements(engine, one).get(name)
+        if statement is not None and (one == file or _can_be(statement, line)):
+            return statement
     return None
 
 
-def _can_be(found: Statement, line: tuple[str, ...]) -> bool:
+def _can_be(statement: Statement, line: tuple[str, ...]) -> bool:
     """Whether all its definitions exist for a design of these files."""
-    engine = found.engine
-    return _made_of(found) <= _defined((*line, *_shared(engine)), engine)
+    engine = statement.engine
+    return _made_of(statement) <= _defined((*line, *_shared(engine)), engine)
 
 
 @cleared_with_presets
@@ -288,11 +288,11 @@ def _made_of(found: Statement) -> frozenset[str]:
     return frozenset(m["name"] for m in _DEFINITION.finditer("\n".join(lines)) if m["name"])
 
 
-def chosen(found: Statement, scope: Scope) -> str:
+def chosen(statement: Statement, scope: Scope) -> str:
     """The template with the lines selected for this queue and its design's definitions inserted.
     Cached for all queues with the same options; names are filled in afterwards."""
     values = frozenset((name, scope.values[name]) for name in _SELECTED_BY if name in scope.values)
-    return _chosen(found, values, frozenset(scope.options.items()), frozenset(scope.roles))
+    return _chosen(statement, values, frozenset(scope.options.items()), frozenset(scope.roles))
 
 
 @cleared_with_presets
@@ -371,41 +371,41 @@ def _put(line: str, values: Mapping[str, str]) -> str:
     return line
 
 
-def _is_left_out(only: _Matched, alone: _Matched, found: Statement, scope: Scope) -> bool:
+def _is_left_out(only: _Matched, alone: _Matched, statement: Statement, scope: Scope) -> bool:
     """Whether the line's condition does not hold, or it is only a definition that is empty."""
-    if only and not _holds(only, found, scope):
+    if only and not _holds(only, statement, scope):
         return True
-    return alone is not None and _definition(alone["name"], found, scope) == ""
+    return alone is not None and _definition(alone["name"], statement, scope) == ""
 
 
-def _holds(when: re.Match[str], found: Statement, scope: Scope) -> bool:
+def _holds(when: re.Match[str], statement: Statement, scope: Scope) -> bool:
     if when["role"]:
         return (when["role"] in scope.roles) != bool(when["no"])
     if when["defined"]:
-        return bool(_definition(when["defined"], found, scope)) != bool(when["not"])
+        return bool(_definition(when["defined"], statement, scope)) != bool(when["not"])
     given = set(scope.options.get(when["option"], "").split("|"))
     return given.isdisjoint(when["values"].split("|")) == bool(when["unless"])
 
 
-def _with_definitions(template: str, found: Statement, scope: Scope) -> str:
+def _with_definitions(template: str, statement: Statement, scope: Scope) -> str:
     def put_in(match: re.Match[str]) -> str:
         if match["name"] is None:
             return match[0]
-        text = _definition(match["name"], found, scope)
+        text = _definition(match["name"], statement, scope)
         if text is None:
-            raise KeyError(f"{found.label}: {match[0]} is not defined")
+            raise KeyError(f"{statement.label}: {match[0]} is not defined")
         line = template[template.rfind("\n", 0, match.start()) + 1 :]
         return re.sub(r"\n(?!\n)", "\n" + line[: len(line) - len(line.lstrip())], text)
 
     return _DEFINITION.sub(put_in, template)
 
 
-def _definition(name: str, found: Statement, scope: Scope) -> str | None:
+def _definition(name: str, statement: Statement, scope: Scope) -> str | None:
     """The design's definition of the name, else the shared one; empty: nothing for this queue."""
     design = scope.values.get("design")
-    files = lineage(found.engine, design) if design else ()
-    for file in (*files, found.file, *_shared(found.engine)):
-        text = _file(found.engine, file).definitions.get(name)
+    files = lineage(statement.engine, design) if design else ()
+    for file in (*files, statement.file, *_shared(statement.engine)):
+        text = _file(statement.engine, file).definitions.get(name)
         if text is not None:
-            return chosen(dataclasses.replace(found, template=text), scope)
+            return chosen(dataclasses.replace(statement, template=text), scope)
     return None

@@ -137,20 +137,20 @@ def app_on(
     opened: list[PendingConnection] = []
     turns = WorkLimiter(_AT_ONCE, _TURN_SECONDS)
     for profile in profiles:
-        opened.append(open_profile(profile, [one.conn.name for one in opened], turns))
+        opened.append(open_profile(profile, [connection.conn.name for connection in opened], turns))
     zones = {profile.display_zone for profile in profiles}
     setup = Setup(
-        [one.conn for one in opened],
-        rights={one.conn.name: one.rights for one in opened},
-        production={one.conn.name for one in opened if one.conn.production},
-        thresholds={one.conn.name: one.conn.thresholds_of for one in opened},
+        [connection.conn for connection in opened],
+        rights={connection.conn.name: connection.rights for connection in opened},
+        production={connection.conn.name for connection in opened if connection.conn.production},
+        thresholds={connection.conn.name: connection.conn.thresholds_of for connection in opened},
         zone=zones.pop() if len(zones) == 1 else zone,
         config_path=config_path,
         recordings=recordings,
         appearance=appearance,
         by_group=by_group or len(opened) > FEW_CONNECTIONS,
     )
-    return ConsoleApp([one.feed for one in opened], setup)
+    return ConsoleApp([connection.feed for connection in opened], setup)
 
 
 def run_replay(

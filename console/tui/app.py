@@ -299,9 +299,9 @@ class ConsoleApp(Navigator):
         conn, new = self.context.connections.get(name), False
         for row in self.context.store.rows(name) if conn is not None and conn.bell else ():
             critical = {
-                one.key
-                for one in row.findings
-                if one.level is Severity.CRITICAL and one.silenced is None
+                finding_view.key
+                for finding_view in row.findings
+                if finding_view.level is Severity.CRITICAL and finding_view.silenced is None
             }
             examined, before = self._critical.get(row.key, (None, critical))
             if examined is (row.examined is not None):

@@ -204,20 +204,20 @@ def _save(ctx: CommandContext, words: list[str]) -> None:
     if not words:
         raise UsageError("Under which name?", next_step="Example: :save late")
     refuse_more(words[1:])
-    name, one, path = words[0].removeprefix(MARK), ctx.visible_filter, _config_file(ctx)
-    if one is None:
+    name, visible_filter, path = words[0].removeprefix(MARK), ctx.visible_filter, _config_file(ctx)
+    if visible_filter is None:
         raise UsageError(
             "There is no filter here.",
             next_step="Filter the overview, or a list of messages, with / first.",
         )
-    file_writer.save_filter(path, one.kind, name, one.line)
+    file_writer.save_filter(path, visible_filter.kind, name, visible_filter.line)
     saved = ctx.context.saved
-    if one.kind == FILTERS:
-        messages = {**saved.messages, name: tuple(words_of(one.line))}
+    if visible_filter.kind == FILTERS:
+        messages = {**saved.messages, name: tuple(words_of(visible_filter.line))}
         ctx.context.saved = replace(saved, messages=messages)
     else:
-        ctx.context.saved = replace(saved, queues={**saved.queues, name: one.line})
-    where = "in lists of messages" if one.kind == FILTERS else "on the overview"
+        ctx.context.saved = replace(saved, queues={**saved.queues, name: visible_filter.line})
+    where = "in lists of messages" if visible_filter.kind == FILTERS else "on the overview"
     ctx.app.notify_plain(f"Saved in {path}: {MARK}{name} after / {where}.")
 
 

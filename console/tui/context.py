@@ -103,8 +103,13 @@ class Setup:
     """Whether it starts with one line per connection, all folded."""
 
     def traits(self, name: str) -> Traits:
-        colors = {one.name: one.color for one in self.connections if one.color}
-        groups = {**self.groups, **{one.name: one.group for one in self.connections}}
+        colors = {
+            connection.name: connection.color for connection in self.connections if connection.color
+        }
+        groups = {
+            **self.groups,
+            **{connection.name: connection.group for connection in self.connections},
+        }
         return Traits(
             self.rights if isinstance(self.rights, str) else self.rights.get(name, ""),
             name in self.production,

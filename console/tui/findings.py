@@ -78,11 +78,13 @@ def queue_findings(
     if _BURST in named:
         # It includes the number of errors.
         undiagnosed = [
-            one for one in undiagnosed if one.key[3:] != _ERRORS or one.level is Severity.CRITICAL
+            finding_view
+            for finding_view in undiagnosed
+            if finding_view.key[3:] != _ERRORS or finding_view.level is Severity.CRITICAL
         ]
     views = [
-        replace(one, silenced=_silenced(one, snapshot, exceeded))
-        for one in (*diagnosed, *undiagnosed)
+        replace(finding_view, silenced=_silenced(finding_view, snapshot, exceeded))
+        for finding_view in (*diagnosed, *undiagnosed)
     ]
     return tuple(sorted(views, key=lambda view: (view.silenced is not None, -view.level)))
 
@@ -152,7 +154,7 @@ def _no_longer_true(finding: Finding, snapshot: QueueSnapshot) -> bool:
     if code not in _OF_SESSIONS or snapshot.holders is None:
         return False
     all_named = snapshot.holders == len(snapshot.held_by)
-    named = {one.session for one in snapshot.held_by}
+    named = {holder.session for holder in snapshot.held_by}
     return all_named and finding.evidence.get("session") not in named
 
 

@@ -224,7 +224,7 @@ class ActionRuns:
         return running
 
     def get(self, number: int) -> ActionRun | None:
-        return next((one for one in self._all if one.number == number), None)
+        return next((run for run in self._all if run.number == number), None)
 
     def stop(self) -> None:
         """Stop each after its current batch, without waiting."""

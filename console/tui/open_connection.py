@@ -325,11 +325,11 @@ class Recordings:
         return ""
 
     def stop(self) -> None:
-        for one in self._by_name.values():
-            one.stop()
+        for recorder in self._by_name.values():
+            recorder.stop()
 
     def wait(self, seconds: float = _SECONDS_AT_THE_END) -> None:
         """Wait a moment for all segments to be closed."""
         until = time.monotonic() + seconds
-        for one in self._by_name.values():
-            one.wait(until)
+        for recorder in self._by_name.values():
+            recorder.wait(until)

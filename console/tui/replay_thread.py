@@ -306,8 +306,8 @@ def _latest(frames: Sequence[Frame]) -> list[Frame]:
     """Only the last diagnosis of each queue."""
     last: dict[tuple[str, str], Frame] = {}
     for frame in frames:
-        for one in frame.diagnoses:
-            last[one.queue.schema, one.queue.name] = Frame(
-                frame.at, frame.connection, diagnoses=(one,)
+        for diagnosis in frame.diagnoses:
+            last[diagnosis.queue.schema, diagnosis.queue.name] = Frame(
+                frame.at, frame.connection, diagnoses=(diagnosis,)
             )
     return sorted(last.values(), key=lambda frame: frame.at)

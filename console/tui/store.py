@@ -165,7 +165,9 @@ class Store:
             trends[key] = connection.trends.get(key) or Trend()
             trends[key].add(at, snapshot.ready)
         connection.trends = trends
-        connection.examined = {k: one for k, one in connection.examined.items() if k in trends}
+        connection.examined = {
+            k: diagnosed for k, diagnosed in connection.examined.items() if k in trends
+        }
         self._judge(connection, at, first=first)
 
     def add_past_reading(self, name: str, reading: Reading, at: float) -> None:
@@ -182,8 +184,8 @@ class Store:
 
     def mark_examining(self, name: str, key: QueueKey | None = None) -> None:
         """An examination was requested, of one queue or of all of a connection."""
-        one = self._connections[name]
-        one.examining |= {row.key for row in one.rows} if key is None else {key}
+        connection = self._connections[name]
+        connection.examining |= {row.key for row in connection.rows} if key is None else {key}
 
     def add_diagnoses(
         self,
@@ -202,39 +204,49 @@ class Store:
         connection = self._connections[name]
         connection.has_doctor = True
         connection.doctor_error = error
-        by_key = {(name, one.queue.schema, one.queue.name): one for one in diagnoses}
+        by_key = {
+            (name, diagnosis.queue.schema, diagnosis.queue.name): diagnosis
+            for diagnosis in diagnoses
+        }
         is_finished = error is not None or (next_seconds is not None and not diagnoses)
         connection.examining = set() if is_finished else connection.examining - by_key.keys()
         connection.doctor_due_at = None if next_seconds is None else at + next_seconds
         firsts = by_key.keys() - connection.examined.keys()
-        connection.examined |= {key: _Diagnosed(one, at, moment) for key, one in by_key.items()}
+        connection.examined |= {
+            key: _Diagnosed(diagnosis, at, moment) for key, diagnosis in by_key.items()
+        }
         if diagnoses:
             self._judge(connection, at, first=False, first_of=firsts)
 
     def _judge(
-        self, one: _Connection, at: float, *, first: bool, first_of: Collection[QueueKey] = ()
+        self,
+        connection: _Connection,
+        at: float,
+        *,
+        first: bool,
+        first_of: Collection[QueueKey] = (),
     ) -> None:
         """Derive the rows from the figures and the doctor's results."""
-        if one.reading is None:
+        if connection.reading is None:
             return
-        names = Counter(snapshot.queue for snapshot in one.reading.queues)
+        names = Counter(snapshot.queue for snapshot in connection.reading.queues)
         rows = []
         first_seen: dict[FindingKey, tuple[float, bool]] = {}
-        before = {row.key: row for row in one.rows}
-        for snapshot in one.reading.queues:
-            key = _key(one.name, snapshot)
-            examined = one.examined.get(key)
+        before = {row.key: row for row in connection.rows}
+        for snapshot in connection.reading.queues:
+            key = _key(connection.name, snapshot)
+            examined = connection.examined.get(key)
             is_ambiguous = names[snapshot.queue] > 1
             label = plain(f"{snapshot.schema}.{snapshot.queue}" if is_ambiguous else snapshot.queue)
             row = before.get(key)
             if row is not None and row.is_unchanged(label, snapshot, examined):
                 rows.append(row)
                 continue
-            judged = judge(snapshot, one.traits.thresholds(snapshot.queue))
+            judged = judge(snapshot, connection.traits.thresholds(snapshot.queue))
             diagnosis = None if examined is None else examined.diagnosis
             views = queue_findings(key, snapshot, judged, diagnosis)
             for view in views:
-                first_seen[view.key] = one.first_seen.get(view.key) or (
+                first_seen[view.key] = connection.first_seen.get(view.key) or (
                     at,
                     first or key in first_of,
                 )
@@ -244,72 +256,79 @@ class Store:
             expected = _with_forecast(snapshot, examined, at)
             full_in = full_in_seconds(expected)
             rows.append(_Row(key, label, expected, full_in, views, since, examined))
-        one.rows, one.first_seen = tuple(rows), first_seen
+        connection.rows, connection.first_seen = tuple(rows), first_seen
 
     # Output.
 
     def needs_diagnosis(self, name: str, now: float) -> list[QueueKey]:
         """Queues with findings from figures that the doctor has not examined yet."""
-        one = self._connections[name]
+        connection = self._connections[name]
         return [
             row.key
-            for row in one.rows
-            if (examined := one.examined.get(row.key))
+            for row in connection.rows
+            if (examined := connection.examined.get(row.key))
             and now - examined.at > REEXAMINE_SECONDS
-            and any(one.finding is None and one.code != PROBLEM for one in row.findings)
+            and any(
+                finding_view.finding is None and finding_view.code != PROBLEM
+                for finding_view in row.findings
+            )
         ]
 
     def rows(self, name: str) -> tuple[_Row, ...]:
         """Its queues as last judged; empty before the first reading."""
-        one = self._connections.get(name)
-        return () if one is None else one.rows
+        connection = self._connections.get(name)
+        return () if connection is None else connection.rows
 
     def connections(self, now: float) -> tuple[ConnectionView, ...]:
         """All connections as of now."""
-        return tuple(self._connection(one, now) for one in self._connections.values())
+        return tuple(self._connection(connection, now) for connection in self._connections.values())
 
-    def _connection(self, one: _Connection, now: float) -> ConnectionView:
-        reading, rights = one.reading, one.traits.rights
-        last = one.opened_at if reading is None else one.read_at
+    def _connection(self, connection: _Connection, now: float) -> ConnectionView:
+        reading, rights = connection.reading, connection.traits.rights
+        last = connection.opened_at if reading is None else connection.read_at
         login = None if reading is None else reading.login
-        link = self._link(one, now)
+        link = self._link(connection, now)
         return ConnectionView(
-            name=plain(one.name),
+            name=plain(connection.name),
             link=link,
             since_seconds=0.0 if link is Link.ALIVE else max(0.0, now - last),
             ever_answered=reading is not None,
             latency_seconds=None if reading is None else reading.latency_seconds,
-            retry_in_seconds=None if one.retry_at is None else max(0.0, one.retry_at - now),
-            production=one.traits.production or (reading is not None and reading.production),
+            retry_in_seconds=None
+            if connection.retry_at is None
+            else max(0.0, connection.retry_at - now),
+            production=connection.traits.production or (reading is not None and reading.production),
             rights=rights if isinstance(rights, str) else rights(login),
-            why=first_line(one.error.why or one.error.what) if one.error is not None else "",
-            explanation="" if one.error is None else describe_error(one.error),
-            color=one.traits.color,
-            group=one.traits.group,
+            why=first_line(connection.error.why or connection.error.what)
+            if connection.error is not None
+            else "",
+            explanation="" if connection.error is None else describe_error(connection.error),
+            color=connection.traits.color,
+            group=connection.traits.group,
             standby=None if reading is None else reading.standby,
             server="" if reading is None else _server(reading, now),
         )
 
-    def _link(self, one: _Connection, now: float) -> Link:
-        if one.error is not None:
-            if self._recorded and now > (one.retry_at or 0.0) + SILENT_AFTER_SECONDS:
+    def _link(self, connection: _Connection, now: float) -> Link:
+        if connection.error is not None:
+            if self._recorded and now > (connection.retry_at or 0.0) + SILENT_AFTER_SECONDS:
                 return Link.UNRECORDED
-            lost = isinstance(one.error, ConnectionFailedError)
+            lost = isinstance(connection.error, ConnectionFailedError)
             return Link.LOST if lost else Link.FAILING
-        if one.reading is None:
+        if connection.reading is None:
             return Link.UNRECORDED if self._recorded else Link.OPENING
         # An idle database is sampled less often than its interval says.
-        pause = max(self.intervals[one.name], one.reading.next_seconds or 0.0)
-        if now - one.read_at <= pause + SILENT_AFTER_SECONDS:
+        pause = max(self.intervals[connection.name], connection.reading.next_seconds or 0.0)
+        if now - connection.read_at <= pause + SILENT_AFTER_SECONDS:
             return Link.ALIVE
         return Link.UNRECORDED if self._recorded else Link.SILENT
 
-    def _link_and_age(self, one: _Connection, now: float) -> tuple[Link, str, float | None]:
+    def _link_and_age(self, connection: _Connection, now: float) -> tuple[Link, str, float | None]:
         """Its link; its name, if there are several; the age of figures that may be old."""
-        link = self._link(one, now)
-        name = plain(one.name) if len(self._connections) > 1 else ""
-        silent = 0.0 if link is Link.ALIVE else max(0.0, now - one.read_at)
-        standby = None if one.reading is None else one.reading.standby
+        link = self._link(connection, now)
+        name = plain(connection.name) if len(self._connections) > 1 else ""
+        silent = 0.0 if link is Link.ALIVE else max(0.0, now - connection.read_at)
+        standby = None if connection.reading is None else connection.reading.standby
         if standby is not None and not standby.current:
             return link, name, silent + (standby.lag_seconds or 0.0)
         return link, name, None if link is Link.ALIVE else silent
@@ -317,41 +336,45 @@ class Store:
     def queues(self, now: float) -> tuple[QueueView, ...]:
         """All queues of all connections as of now, in the order of the readings."""
         return tuple(
-            view for one in self._connections.values() for view in self._queues_of(one, now)
+            view
+            for connection in self._connections.values()
+            for view in self._queues_of(connection, now)
         )
 
     def queue(self, key: QueueKey, now: float) -> QueueView | None:
         """One queue; None: it does not exist."""
-        one = self._connections.get(key[0])
-        views = [] if one is None else self._queues_of(one, now, key)
+        connection = self._connections.get(key[0])
+        views = [] if connection is None else self._queues_of(connection, now, key)
         return views[0] if views else None
 
     def _queues_of(
-        self, one: _Connection, now: float, only: QueueKey | None = None
+        self, connection: _Connection, now: float, only: QueueKey | None = None
     ) -> list[QueueView]:
-        if one.reading is None:
+        if connection.reading is None:
             return []
-        link, connection_label, stale = self._link_and_age(one, now)
+        link, connection_label, stale = self._link_and_age(connection, now)
         return [
             QueueView(
                 key=row.key,
                 label=row.label,
                 snapshot=row.snapshot,
                 full_in_seconds=row.full_in_seconds,
-                trend=one.trends[row.key].cells(now),
+                trend=connection.trends[row.key].cells(now),
                 connection_label=connection_label,
-                color=one.traits.color,
+                color=connection.traits.color,
                 stale_seconds=stale,
                 link=link,
                 diagnosis=examined.diagnosis if examined else None,
                 examined_seconds=max(0.0, now - examined.at) if examined else None,
-                examining=row.key in one.examining,
+                examining=row.key in connection.examining,
                 next_examination_seconds=None
-                if one.doctor_due_at is None
-                else max(0.0, one.doctor_due_at - now),
+                if connection.doctor_due_at is None
+                else max(0.0, connection.doctor_due_at - now),
                 findings=_dated(row, connection_label, stale, now) if row.findings else (),
             )
-            for row, examined in ((row, one.examined.get(row.key)) for row in one.rows)
+            for row, examined in (
+                (row, connection.examined.get(row.key)) for row in connection.rows
+            )
             if only is None or row.key == only
         ]
 
@@ -360,8 +383,8 @@ class Store:
         oldest."""
         views = [
             view
-            for one in self._connections.values()
-            for view in self._findings_of(one, now)
+            for connection in self._connections.values()
+            for view in self._findings_of(connection, now)
             if view.level > Severity.NOTE
         ]
         return tuple(sorted(views, key=sort_key))
@@ -382,16 +405,16 @@ class Store:
     def all_clear(self, now: float) -> AllClear:
         """The text for an overview without findings."""
         reasons = []
-        for one in self._connections.values():
-            if self._link(one, now) is not Link.ALIVE:
+        for connection in self._connections.values():
+            if self._link(connection, now) is not Link.ALIVE:
                 return AllClear("")
-            working = (1, "the doctor is at work ...") if one.examining else None
-            why = working or self._why_not_examined(one, now)
-            if one.rows and why:
+            working = (1, "the doctor is at work ...") if connection.examining else None
+            why = working or self._why_not_examined(connection, now)
+            if connection.rows and why:
                 reasons.append(why)
             reasons += [
                 (4, f"no findings, but {row.label} is {soon}")
-                for row in one.rows
+                for row in connection.rows
                 if (soon := full_soon(row.full_in_seconds))
             ]
         if not reasons:
@@ -399,29 +422,29 @@ class Store:
         rank, words = min(reasons)
         return AllClear(words, blind=rank == _BLIND)
 
-    def _why_not_examined(self, one: _Connection, now: float) -> tuple[int, str] | None:
+    def _why_not_examined(self, connection: _Connection, now: float) -> tuple[int, str] | None:
         """Why a connection is not all clear; the most severe reason has the lowest number."""
         figures = "nothing wrong in the figures"
-        on = f" on {plain(one.name)}" if len(self._connections) > 1 else ""
-        if not one.has_doctor:
+        on = f" on {plain(connection.name)}" if len(self._connections) > 1 else ""
+        if not connection.has_doctor:
             return 3, figures
-        if one.doctor_error is not None:
-            why = first_line(one.doctor_error.why or one.doctor_error.what)
+        if connection.doctor_error is not None:
+            why = first_line(connection.doctor_error.why or connection.doctor_error.what)
             return _BLIND, f"the doctor failed{on}: {why}"
         unexamined = [
             (row.label, examined.diagnosis.unseen[0])
-            for row in one.rows
-            if (examined := one.examined.get(row.key)) and examined.diagnosis.unseen
+            for row in connection.rows
+            if (examined := connection.examined.get(row.key)) and examined.diagnosis.unseen
         ]
         if unexamined:
             label, why = unexamined[0]
-            label = f"{plain(one.name)} {label}" if len(self._connections) > 1 else label
+            label = f"{plain(connection.name)} {label}" if len(self._connections) > 1 else label
             more = f" (+{len(unexamined) - 1} more)" if len(unexamined) > 1 else ""
             return 1, f"not examined: {label}: {first_line(why)}{more}"
-        if any(row.key not in one.examined for row in one.rows):
+        if any(row.key not in connection.examined for row in connection.rows):
             return 2, f"{figures}; the doctor is at work ..."
-        if one.doctor_due_at is not None and now > one.doctor_due_at + LATE_SECONDS:
-            late = whole_seconds(now - min(result.at for result in one.examined.values()))
+        if connection.doctor_due_at is not None and now > connection.doctor_due_at + LATE_SECONDS:
+            late = whole_seconds(now - min(result.at for result in connection.examined.values()))
             return _BLIND, f"the doctor has not run{on} for {late}"
         return None
 

@@ -162,7 +162,9 @@ class QueueView:
         """A queue that cannot be reached is critical, whatever its last figures said."""
         if self.unreachable:
             return Severity.CRITICAL
-        return max((one.level for one in self.findings if one.is_problem), default=Severity.OK)
+        return max(
+            (finding.level for finding in self.findings if finding.is_problem), default=Severity.OK
+        )
 
 
 @dataclass(frozen=True)

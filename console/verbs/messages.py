@@ -164,7 +164,8 @@ def _purge_right(values: Params) -> Rights:
 
 def _of_messages(*parameters: Parameter) -> tuple[Parameter, ...]:
     return tuple(
-        one if one is SUBSCRIBER else replace(one, applies=_has_messages) for one in parameters
+        parameter if parameter is SUBSCRIBER else replace(parameter, applies=_has_messages)
+        for parameter in parameters
     )
 
 

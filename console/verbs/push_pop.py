@@ -173,7 +173,7 @@ def _plan_finish(how: pop.Finish, target: Target, values: Params) -> Plan:
 def _finish(target: Target, how: pop.Finish, claims: Sequence[pop.ClaimKey], error: str) -> Result:
     acted = pop.finish_claims(target.database, target.queue, claims, how, error)
     done, n = sum(acted), len(claims)
-    left = [one.id for one, was in zip(claims, acted, strict=True) if not was]
+    left = [claim_key.id for claim_key, was in zip(claims, acted, strict=True) if not was]
     lines = [f"{how.value} {target.queue.label}{target.queue.subscriber_suffix}: {done:,} of {n:,}"]
     lines += [f"  no longer claimed, left unchanged: {', '.join(left)}"] if left else []
     skipped = {"not claimed (any more)": len(left)} if left else {}

@@ -34,13 +34,13 @@ def complete_options(context: click.Context, _: click.Parameter, incomplete: str
     if of is None:
         return []
     name, equals, _value = incomplete.partition("=")
-    found = [f"{one.name}=" for one in of.options]
+    found = [f"{option.name}=" for option in of.options]
     if equals:
         found = [
             f"{name}={value}"
-            for one in of.options
-            if one.name == name
-            for value in dict.fromkeys((*one.choices, *one.words, one.default))
+            for option in of.options
+            if option.name == name
+            for value in dict.fromkeys((*option.choices, *option.words, option.default))
         ]
     return [one for one in found if one.startswith(incomplete)]
 

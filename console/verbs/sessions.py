@@ -20,7 +20,7 @@ def _no_session(target: Target) -> UsageError:
     holders = ending.sessions_holding(target.database, target.queue)
     return UsageError(
         "end-session needs a session.",
-        why="; ".join(ending.describe_holder(one, target.queue) for one in holders)
+        why="; ".join(ending.describe_holder(session, target.queue) for session in holders)
         or "No session holds rows of the queue now.",
     )
 

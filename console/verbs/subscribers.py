@@ -23,7 +23,7 @@ def _plan_subscribe(target: Target, values: Params) -> Plan:
     subscribing.require_subscribers(queue)
     subscribing.new_subscriber(queue, name)
     begins = "what is pushed from now on" if since == "now" else "the oldest message that it holds"
-    others = ", ".join(one.name for one in queue.subscribers)
+    others = ", ".join(subscriber.name for subscriber in queue.subscribers)
     lines = (
         f"subscribe {name} to {queue.label}, in addition to {others}",
         f"  it gets {begins}, and everything after that",
@@ -43,15 +43,15 @@ def _subscribe(target: Target, name: str, since: str) -> Result:
 
 def _plan_unsubscribe(target: Target, values: Params) -> Plan:
     queue, name = target.queue, values["subscriber"]
-    found, _ = subscribing.owed(target.database, queue.of(name))
-    left = [one.name for one in queue.subscribers if one.name != name]
+    owed, _ = subscribing.owed(target.database, queue.of(name))
+    left = [subscriber.name for subscriber in queue.subscribers if subscriber.name != name]
     lines = [
         f"unsubscribe {name} from {queue.label}",
-        f"  {numbered(found.owed, 'message')} that it has not popped are dropped, not archived",
+        f"  {numbered(owed.owed, 'message')} that it has not popped are dropped, not archived",
         _WAITS,
     ]
     if queue.finishes:
-        lines.insert(2, f"  {numbered(found.in_hand, 'message')} that it has in hand are dropped")
+        lines.insert(2, f"  {numbered(owed.in_hand, 'message')} that it has in hand are dropped")
     obstacles = () if left else ("It is the last one, and a ring with subscribers must have one.",)
     run = partial(_unsubscribe, target, name)
     return _planned(
@@ -59,8 +59,8 @@ def _plan_unsubscribe(target: Target, values: Params) -> Plan:
         "unsubscribe",
         lines,
         run,
-        {"subscriber": name, "owed": found.owed, "in_hand": found.in_hand},
-        count=found.owed,
+        {"subscriber": name, "owed": owed.owed, "in_hand": owed.in_hand},
+        count=owed.owed,
         obstacles=obstacles,
         next_step="Subscribe another one first, or uninstall the queue.",
     )
@@ -78,17 +78,17 @@ def _unsubscribe(target: Target, name: str) -> Result:
 
 def _plan_skip(target: Target, values: Params) -> Plan:
     queue, name, to = target.queue, values["subscriber"], values["to"]
-    found, number = subscribing.owed(target.database, queue.of(name), to)
+    owed, number = subscribing.owed(target.database, queue.of(name), to)
     lines = (
         f"skip what {name} has not popped of {queue.label}, up to number {number:,} ({to})",
-        f"  {numbered(found.below, 'message')} of {found.owed:,} as things stand, which it will "
+        f"  {numbered(owed.below, 'message')} of {owed.owed:,} as things stand, which it will "
         "never pop",
         "  each goes into the archive; the other subscribers pop them as before",
         _WAITS,
     )
     run = partial(_skip, target, name, to)
-    data = {"subscriber": name, "number": number, "skipped": found.below, "owed": found.owed}
-    return _planned(target, "skip", lines, run, data, count=found.below)
+    data = {"subscriber": name, "number": number, "skipped": owed.below, "owed": owed.owed}
+    return _planned(target, "skip", lines, run, data, count=owed.below)
 
 
 def _skip(target: Target, name: str, to: str) -> Result:

@@ -141,10 +141,10 @@ class Verb(Command):
     @property
     def queue_last(self) -> bool:
         """Whether the queue's name comes after its argument; left out, it means every queue."""
-        return any(one.placement is Placement.BEFORE for one in self.parameters)
+        return any(parameter.placement is Placement.BEFORE for parameter in self.parameters)
 
     def parameters_for(self, queue: Queue) -> tuple[Parameter, ...]:
-        return tuple(one for one in self.parameters if one.applies(queue))
+        return tuple(parameter for parameter in self.parameters if parameter.applies(queue))
 
     def plan(self, target: Target, values: Params) -> Plan:
         """What it would do. Only reads the database. ConsoleError where it is not allowed."""
@@ -199,23 +199,25 @@ def texts_from_words(
         with command.make_context(verb.name, list(full)) as context:
             raw, _, _ = command.make_parser(context).parse_args(list(full))
             given = [
-                one
-                for one in verb.parameters
-                if context.get_parameter_source(one.key) is ParameterSource.COMMANDLINE
+                parameter
+                for parameter in verb.parameters
+                if context.get_parameter_source(parameter.key) is ParameterSource.COMMANDLINE
             ]
     except click.ClickException as error:
-        known = ", ".join(f"--{one.name}" for one in verb.parameters) or "no options"
+        known = ", ".join(f"--{parameter.name}" for parameter in verb.parameters) or "no options"
         raise UsageError(error.format_message(), next_step=f"{verb.name} has: {known}.") from error
     if FILTERS in raw and saved is not None:
         filtering.parse(given_filters := expand(raw[FILTERS], saved))
         raw[FILTERS] = given_filters
-    return {one.name: _text(one, raw[one.key]) for one in given}
+    return {parameter.name: _text(parameter, raw[parameter.key]) for parameter in given}
 
 
 def _with_filter_options(verb: Command, words: Sequence[str]) -> list[str]:
     """The words with `--filter` before each bare filter that is not an option's value."""
-    types = [one.type for one in verb.parameters if one.name == FILTERS]
-    valued_options = {f"--{one.name}" for one in verb.parameters if not one.is_flag}
+    types = [parameter.type for parameter in verb.parameters if parameter.name == FILTERS]
+    valued_options = {
+        f"--{parameter.name}" for parameter in verb.parameters if not parameter.is_flag
+    }
     found: list[str] = []
     for word in words:
         is_value = bool(found) and found[-1] in valued_options
@@ -246,32 +248,32 @@ def _text(parameter: Parameter, raw: Any) -> str:
 
 
 def _command(verb: Command, *, required: bool | None) -> click.Command:
-    parameters = [one.as_click(required=required) for one in verb.parameters]
+    parameters = [parameter.as_click(required=required) for parameter in verb.parameters]
     return click.Command(verb.name, params=parameters, add_help_option=False)
 
 
 def _words_of(parameters: Sequence[Parameter], texts: Mapping[str, str]) -> list[str]:
     options: list[str] = []
     arguments: list[str] = []
-    for one in parameters:
-        text = texts.get(one.name, "")
-        if one.placement in {Placement.ARGUMENT, Placement.BEFORE}:
-            arguments += one.words_of(text) if text else []
-        elif one.placement is Placement.REDIRECTION:
-            options += valued(f"--{one.name}", text) if text else []
+    for parameter in parameters:
+        text = texts.get(parameter.name, "")
+        if parameter.placement in {Placement.ARGUMENT, Placement.BEFORE}:
+            arguments += parameter.words_of(text) if text else []
+        elif parameter.placement is Placement.REDIRECTION:
+            options += valued(f"--{parameter.name}", text) if text else []
         else:
-            options += option_words(one, text)
+            options += option_words(parameter, text)
     return [*options, "--", *arguments]
 
 
 def words_from_texts(verb: Command, texts: Mapping[str, str]) -> list[str]:
     """The verb's arguments and options on the command line."""
-    found = _words_of(verb.parameters, texts)
-    end = found.index("--")
-    options, arguments = found[:end], found[end + 1 :]
+    words_of = _words_of(verb.parameters, texts)
+    end = words_of.index("--")
+    options, arguments = words_of[:end], words_of[end + 1 :]
     # "--" is needed only before an argument that looks like an option.
     dashed = any(word.startswith("-") for word in arguments)
-    return found if dashed else [*arguments, *options]
+    return words_of if dashed else [*arguments, *options]
 
 
 def option_words(parameter: Parameter, text: str) -> list[str]:
@@ -303,10 +305,10 @@ def equivalent_command(
     """
     arguments: list[str] = []
     options = [*verb.fixed]
-    for one in verb.parameters:
-        options += option_words(one, texts.get(one.name, ""))
-        if one.placement is Placement.ARGUMENT and texts.get(one.name):
-            arguments += one.words_of(texts[one.name])
+    for parameter in verb.parameters:
+        options += option_words(parameter, texts.get(parameter.name, ""))
+        if parameter.placement is Placement.ARGUMENT and texts.get(parameter.name):
+            arguments += parameter.words_of(texts[parameter.name])
     before = [
         word
         for one in verb.parameters

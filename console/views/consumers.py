@@ -53,13 +53,17 @@ class SampledConsumers:
 
     @property
     def connected(self) -> list[Consumer]:
-        return [one for one in self.now.consumers if one.sessions != 0]
+        return [consumer for consumer in self.now.consumers if consumer.sessions != 0]
 
     @property
     def gone_with_claims(self) -> list[Consumer]:
         """Those of the present list that have only claims left, and are not among the gone."""
         names = {one.name for one in self.gone or ()}
-        return [one for one in self.now.consumers if one.sessions == 0 and one.name not in names]
+        return [
+            consumer
+            for consumer in self.now.consumers
+            if consumer.sessions == 0 and consumer.name not in names
+        ]
 
 
 @dataclass(frozen=True)
@@ -112,8 +116,8 @@ def _sampled(
 
 def _rows(result: SampledConsumers) -> Mapping[str, Row]:
     at = result.now.at
-    rows = [Row(one, at) for one in result.now.consumers]
-    rows += [Row(one, at, gone=True) for one in result.gone or ()]
+    rows = [Row(consumer, at) for consumer in result.now.consumers]
+    rows += [Row(consumer, at, gone=True) for consumer in result.gone or ()]
     by_key: dict[str, Row] = {}
     for row in rows:
         by_key.setdefault(row.key, row)
@@ -163,9 +167,9 @@ def _columns(display: Display) -> Sequence[Column[Row]]:
 
 def _summary(result: SampledConsumers, display: Display) -> list[Line]:  # noqa: ARG001  # a view's
     connected = result.connected
-    pops, pushes = (sum(what in one.does for one in connected) for what in (POP, PUSH))
+    pops, pushes = (sum(what in consumer.does for consumer in connected) for what in (POP, PUSH))
     text = f"{numbered(pops, 'consumer')}, {numbered(pushes, 'producer')} seen"
-    if unknown := sum(not one.does for one in connected):
+    if unknown := sum(not consumer.does for consumer in connected):
         text += f", {unknown} by locks only"
     if not connected:
         text = "No session seen yet (short calls: by chance)"
@@ -182,14 +186,14 @@ def _summary(result: SampledConsumers, display: Display) -> list[Line]:  # noqa:
 
 def _detail(row: Row, display: Display) -> list[Part]:
     """What is known about it, and why the rest is not."""
-    one = row.consumer
+    consumer = row.consumer
     parts = [
-        (plain(labels.name(one)), "strong"),
-        (f"  {labels.actions(one)}; {plain(labels.client(one))}", ""),
+        (plain(labels.name(consumer)), "strong"),
+        (f"  {labels.actions(consumer)}; {plain(labels.client(consumer))}", ""),
     ]
     if row.gone:
-        return [*parts, (f"\nlast seen {display.time(one.last_seen or row.at)}", "quiet")]
-    return [*parts, *((f"\n? {why}", "quiet") for why in labels.unknown_reasons([one]))]
+        return [*parts, (f"\nlast seen {display.time(consumer.last_seen or row.at)}", "quiet")]
+    return [*parts, *((f"\n? {why}", "quiet") for why in labels.unknown_reasons([consumer]))]
 
 
 def _text(result: SampledConsumers, display: Display) -> Iterator[str]:
@@ -198,8 +202,10 @@ def _text(result: SampledConsumers, display: Display) -> Iterator[str]:
     heading = f"{queue.name} ({queue.design.name}), {numbered(result.samples, 'sample')}"
     yield heading + ("" if popped is None else f": {rate(popped)} messages popped a second")
     if now.consumers:
-        yield from VIEW.table([Row(one, now.at) for one in now.consumers], display)
-        yield from (f"  {labels.name(one)}: {labels.client(one)}" for one in now.consumers)
+        yield from VIEW.table([Row(consumer, now.at) for consumer in now.consumers], display)
+        yield from (
+            f"  {labels.name(consumer)}: {labels.client(consumer)}" for consumer in now.consumers
+        )
     else:
         yield "No session was seen popping or pushing."
     yield from (f"? {why}" for why in labels.unknown_reasons(now.consumers))
@@ -223,7 +229,7 @@ def _json(result: SampledConsumers) -> Mapping[str, object]:
         "samples": result.samples,
         "pop_per_second": result.pop_per_second,
         **result.now.as_json(),
-        "gone": [one.as_json() for one in result.gone or ()],
+        "gone": [consumer.as_json() for consumer in result.gone or ()],
         "recorded": result.gone is not None,
     }
 

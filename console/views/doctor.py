@@ -148,14 +148,14 @@ def _rows(result: Sequence[Diagnosis]) -> dict[str, FindingView]:
     """As the doctor found them; the screens show them with the newest figures."""
     views = [
         FindingView(
-            ("", one.queue.schema, one.queue.name, finding.code.name, str(number)),
+            ("", diagnosis.queue.schema, diagnosis.queue.name, finding.code.name, str(number)),
             finding.code.severity,
             first_line(finding.summary),
             finding=finding,
             silenced=finding.silenced,
         )
-        for one in result
-        for number, finding in enumerate(one.findings)
+        for diagnosis in result
+        for number, finding in enumerate(diagnosis.findings)
     ]
     return by_key(views)
 
@@ -171,11 +171,11 @@ def _detail(view: FindingView, display: Display) -> Sequence[Part]:
 
 
 def _text(result: Sequence[Diagnosis], display: Display) -> Iterator[str]:
-    for one in result:
-        yield plain(f"{one.queue.label} ({one.queue.design.name}): {one.verdict}")
-        for finding in one.findings:
+    for diagnosis in result:
+        yield plain(f"{diagnosis.queue.label} ({diagnosis.queue.design.name}): {diagnosis.verdict}")
+        for finding in diagnosis.findings:
             yield from (f"  {plain(line)}" for line in _finding(finding, display))
-        yield from (f"  not examined: {plain(why)}" for why in one.unseen)
+        yield from (f"  not examined: {plain(why)}" for why in diagnosis.unseen)
     if not result:
         yield "No queues are installed or adopted here."
 
@@ -197,7 +197,7 @@ def _finding(finding: Finding, display: Display) -> Iterator[str]:
 
 
 def _json(result: Sequence[Diagnosis]) -> Mapping[str, object]:
-    return {"queues": [one.as_json() for one in result]}
+    return {"queues": [diagnosis.as_json() for diagnosis in result]}
 
 
 VIEW = View(

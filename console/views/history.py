@@ -65,7 +65,7 @@ def _text(result: History, display: Display) -> Iterator[str]:
         if figure is GAP and any(point.slowest for point in result.points):
             columns.append(_figure("slowest", lambda p: plain(p.slowest or NOT_APPLICABLE)))
     waits = [_of(kind, f"{kind}_p95_seconds", LATENCY) for kind in LATENCY_KINDS]
-    known = [one for one in waits if {*map(one.value, result.points)} != {NOT_APPLICABLE}]
+    known = [column for column in waits if {*map(column.value, result.points)} != {NOT_APPLICABLE}]
     yield from aligned([*columns, *known], result.points, display.zone)
     p95 = "; the highest p95 of waiting and processing" if known else ""
     step = duration(result.step_seconds)

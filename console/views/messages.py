@@ -128,11 +128,11 @@ def _text(shown: ShownPage, display: Display) -> Iterable[str]:
         return ["No messages." if page.complete else "No messages so far."]
     names = _names(page.queue)
     columns = [
-        replace(one, value=lambda m: or_unknown(m.id, lambda id_: cut(plain(id_), _LONGEST_ID)))
-        if one.name == "id"
-        else one
-        for one in _columns(display)
-        if one.name in names
+        replace(column, value=lambda m: or_unknown(m.id, lambda id_: cut(plain(id_), _LONGEST_ID)))
+        if column.name == "id"
+        else column
+        for column in _columns(display)
+        if column.name in names
     ]
     below = partial(_below, display=display, with_payload=shown.with_payload)
     # The last columns are the least important, if an id is long.
@@ -188,7 +188,7 @@ def _json(shown: ShownPage) -> Mapping[str, object]:
     return {
         "queue": page.queue.name,
         "design": page.queue.design.name,
-        "messages": [one.as_json(with_payload=with_payload) for one in page.messages],
+        "messages": [message.as_json(with_payload=with_payload) for message in page.messages],
         "next": None if page.next is None else page.next.text,
         "complete": page.complete,
     }

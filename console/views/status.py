@@ -60,8 +60,8 @@ def read(source: Source) -> SampledQueues:
     """A single sample: it has no rates. `source.values`: those of `take_sample`."""
     sample = take_sample(source.database, **source.values)
     return SampledQueues(
-        [snapshot(one, sample.connection) for one in sample.queues],
-        probe(source.database, [one.queue for one in sample.queues]),
+        [snapshot(queue, sample.connection) for queue in sample.queues],
+        probe(source.database, [queue.queue for queue in sample.queues]),
         source.thresholds_of,
     )
 
@@ -74,9 +74,9 @@ def _text(result: SampledQueues, display: Display) -> Iterator[str]:
         return
     names = {queue.key: _name(queue, queues) for queue in queues}
     columns = [
-        replace(one, value=lambda queue: names[queue.key]) if one.name == "queue" else one
-        for one in _columns(display)
-        if one.name not in _NOT_PRINTED
+        replace(column, value=lambda queue: names[queue.key]) if column.name == "queue" else column
+        for column in _columns(display)
+        if column.name not in _NOT_PRINTED
     ]
     lines = [*aligned(columns, queues, display.zone)]
     if max(map(len, lines)) > WIDTH:
@@ -107,14 +107,14 @@ def _below(queue: QueueSnapshot, thresholds_of: ThresholdsOf) -> Iterator[str]:
         yield f"slowest is {queue.slowest.text}"
     elif "subscribers" in queue.unknown and not queue.problem:
         yield "the figures of its subscribers are unknown"
-    yield from (plain(one.shown) for one in queue.decisions)
-    yield from (plain(one.words) for one in queue.acting)
-    for one in judge(queue, thresholds_of(queue.queue)):
-        yield f"{one.text} ({one.level.word} from {one.limit_text})"
+    yield from (plain(decision.shown) for decision in queue.decisions)
+    yield from (plain(acting.words) for acting in queue.acting)
+    for exceeded in judge(queue, thresholds_of(queue.queue)):
+        yield f"{exceeded.text} ({exceeded.level.word} from {exceeded.limit_text})"
 
 
 def _of_named(queue: QueueSnapshot) -> Iterator[str]:
-    yield from (one.text for one in queue.subscribers or ())
+    yield from (snapshot.text for snapshot in queue.subscribers or ())
     if queue.filling is not None:
         yield f"full in {queue.filling.text}"
     if queue.latency is not None:
@@ -122,7 +122,11 @@ def _of_named(queue: QueueSnapshot) -> Iterator[str]:
 
 
 def _json(result: SampledQueues) -> Mapping[str, object]:
-    return {"queues": [one.as_json(result.thresholds_of(one.queue)) for one in result.queues]}
+    return {
+        "queues": [
+            snapshot.as_json(result.thresholds_of(snapshot.queue)) for snapshot in result.queues
+        ]
+    }
 
 
 VIEW = View(

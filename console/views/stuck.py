@@ -106,8 +106,10 @@ def _columns(display: Display) -> Sequence[Column[Row]]:  # noqa: ARG001  # a vi
 def _rows(result: QueueHolders) -> dict[str, Row]:
     limit, library = result.limit, result.library
     claims = result.claims.claims if result.claims else ()
-    rows = {f"claim {one.id}": _of_claim(one, limit, library) for one in claims}
-    return rows | {f"session {one.key!r}": _of_session(one, limit) for one in result.holders or ()}
+    rows = {f"claim {claim.id}": _of_claim(claim, limit, library) for claim in claims}
+    return rows | {
+        f"session {session.key!r}": _of_session(session, limit) for session in result.holders or ()
+    }
 
 
 def _of_claim(claim: Claim, limit: float, library: str) -> Row:
@@ -219,11 +221,11 @@ def _json(result: QueueHolders) -> Mapping[str, object]:
         "claims": None
         if claims is None
         else [
-            {**asdict(one), "stuck": (one.claimed_seconds or 0.0) >= result.limit}
-            for one in claims.claims
+            {**asdict(claim), "stuck": (claim.claimed_seconds or 0.0) >= result.limit}
+            for claim in claims.claims
         ],
         "more": claims is not None and claims.more,
-        "sessions": None if holders is None else [one.as_json() for one in holders],
+        "sessions": None if holders is None else [session.as_json() for session in holders],
     }
 
 

@@ -210,9 +210,9 @@ class View(Generic[Result, Row]):
         below: Callable[[Row], Iterable[str]] = lambda _: (),
     ) -> Iterator[str]:
         """The printed columns, titles first; `below`: the lines under a row."""
-        columns = [one for one in self.columns(display) if self.is_printed(one)]
+        columns = [column for column in self.columns(display) if self.is_printed(column)]
         if self.printed:
-            columns.sort(key=lambda one: self.printed.index(one.name))
+            columns.sort(key=lambda column: self.printed.index(column.name))
         return aligned(columns, [*rows], display.zone, below)
 
     def is_printed(self, column: Column[Row]) -> bool:
@@ -227,14 +227,18 @@ class View(Generic[Result, Row]):
     def default_values(self) -> dict[str, Any]:
         """Of the parameters, as without any option."""
         return {
-            one.key: False if one.is_flag else one.value_of(one.default) if one.default else None
-            for one in self.parameters
+            parameter.key: False
+            if parameter.is_flag
+            else parameter.value_of(parameter.default)
+            if parameter.default
+            else None
+            for parameter in self.parameters
         }
 
 
 def as_json(row: Any) -> dict[str, object]:
     """The fields of a dataclass; times in ISO 8601, UTC."""
-    values = {one.name: getattr(row, one.name) for one in fields(row)}
+    values = {field.name: getattr(row, field.name) for field in fields(row)}
     return {
         name: value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
         for name, value in values.items()

@@ -216,12 +216,12 @@ def lines(report: WaitReport, display: Display) -> Iterator[str]:  # noqa: ARG00
         yield from _tree_lines(report)
         yield from _other_lines(report.activity)
     for queue in queues:
-        found = [wait for wait in report.waits if wait.queue == queue]
-        if found:
-            yield from _wait_lines(f"Waits at {_label(queue)}", found)
-    if everything and (found := [wait for wait in report.waits if wait.queue is None]):
+        waits = [wait for wait in report.waits if wait.queue == queue]
+        if waits:
+            yield from _wait_lines(f"Waits at {_label(queue)}", waits)
+    if everything and (waits := [wait for wait in report.waits if wait.queue is None]):
         explained = {(wait.kind, wait.wait) for wait in report.waits if wait.queue is not None}
-        yield from _wait_lines("Waits in the whole database", found, explained)
+        yield from _wait_lines("Waits in the whole database", waits, explained)
     if report.samples:
         yield ""
         for line in labels.horizon_lines(report):

@@ -45,8 +45,8 @@ def bench_json(console: Console, *arguments: str) -> dict[str, Any]:
     answer = console("bench", *SMALL, *arguments, "--json")
     assert answer.status == 0, answer
     assert nothing_left(console.url)
-    found: dict[str, Any] = answer.json
-    return found
+    json: dict[str, Any] = answer.json
+    return json
 
 
 def test_the_json_of_a_bench_on_an_embedded_server(tmp_path: Path) -> None:
@@ -55,12 +55,12 @@ def test_the_json_of_a_bench_on_an_embedded_server(tmp_path: Path) -> None:
     arguments = ("--designs", "fifo,claim", "--seconds", "0.3", "--report", str(picture), "--json")
     answer = call("bench", *SMALL, *arguments)
     assert answer.status == 0, answer
-    found = answer.json
-    assert set(found) == {"ran_on", "load", "results", "comparisons"}
-    assert found["ran_on"]["server"]["embedded"] is True
-    assert found["ran_on"]["durable"] is True
-    assert [one["design"] for one in found["results"]] == ["fifo", "claim"]
-    for one in found["results"]:
+    json = answer.json
+    assert set(json) == {"ran_on", "load", "results", "comparisons"}
+    assert json["ran_on"]["server"]["embedded"] is True
+    assert json["ran_on"]["durable"] is True
+    assert [one["design"] for one in json["results"]] == ["fifo", "claim"]
+    for one in json["results"]:
         assert one["batch"] == 1
         assert set(one["messages_per_second"]) == {"median", "min", "max"}
         assert one["messages_per_second"]["median"] > 0
@@ -84,9 +84,9 @@ def test_the_json_of_a_bench_on_an_embedded_server(tmp_path: Path) -> None:
 def test_every_design_runs_one_at_a_time_and_in_batches(console: Console) -> None:
     found = bench_json(console, "--designs", "all", "--batch", "1,7", "--seconds", "0.2")
     results = found["results"]
-    assert {one["design"] for one in results} == set(designs_on("postgresql"))
-    assert {one["batch"] for one in results} == {1, 7}
-    assert all(one["ok"] and one["popped"] for one in results)
+    assert {result["design"] for result in results} == set(designs_on("postgresql"))
+    assert {result["batch"] for result in results} == {1, 7}
+    assert all(result["ok"] and result["popped"] for result in results)
 
 
 def test_messages_left_in_a_queue_are_found_in_every_design(postgresql: Database) -> None:
@@ -127,13 +127,13 @@ def test_a_ring_with_subscribers_is_compared_with_as_many_rings(console: Console
     assert [(one["name"], one["batch"]) for one in results] == [
         (n, b) for b in (1, 7) for n in names
     ]
-    for one in results:
+    for result in results:
         # Each message has two deliveries: one popped by only one subscriber is left once.
-        assert one["ok"]
-        assert one["pushed"] % 2 == 0
-        assert one["popped"] + one["left"] == one["pushed"]
-        assert one["deliveries_per_message"] == 2
-        assert one["disk_bytes"] > 0
+        assert result["ok"]
+        assert result["pushed"] % 2 == 0
+        assert result["popped"] + result["left"] == result["pushed"]
+        assert result["deliveries_per_message"] == 2
+        assert result["disk_bytes"] > 0
     small = console("bench", "--subscribers", "2", "--ring-size", "100", "--room", "60")
     assert small.status == 2
     assert "too small" in small.err
@@ -246,8 +246,8 @@ def run(
     load = Load(producers=1, consumers=1, seconds=seconds, warmup_seconds=0.1, rounds=1)
     bench = Bench(database, new_token(), load)
     entrant = Entrant(candidate, provider)
-    ((_, (one,)),) = bench.run([entrant], lambda *_: None).items()
-    return one
+    ((_, (round_figures,)),) = bench.run([entrant], lambda *_: None).items()
+    return round_figures
 
 
 def add_trigger(when: str, body: str) -> Change:

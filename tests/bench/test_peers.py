@@ -42,8 +42,10 @@ def rounds(
         load = Load(clients, clients, seconds=seconds, warmup_seconds=0.1, rounds=1)
         results = Bench(database, new_token(), load).run(entrants, lambda *_: None)
         assert nothing_left(database.url.render_as_string(hide_password=False))
-        found = [one for (one,) in results.values()]
-        if all(one.verdict is None or one.verdict.popped for one in found):
+        found = [round_figures for (round_figures,) in results.values()]
+        if all(
+            round_figures.verdict is None or round_figures.verdict.popped for round_figures in found
+        ):
             break
     return found
 
@@ -51,15 +53,17 @@ def rounds(
 def test_peers_lose_nothing_one_at_a_time_and_in_batches(database: Database, long: bool) -> None:
     every = [(name, batch) for name in LIBRARIES for batch in (1, 7)]
     candidates = [peers.candidate(*one) for one in (every if long else every[::3])]
-    for one in rounds(database, candidates, peers.PeerQueues(database, new_token()), clients=2):
-        verdict = one.verdict
+    for round_figures in rounds(
+        database, candidates, peers.PeerQueues(database, new_token()), clients=2
+    ):
+        verdict = round_figures.verdict
         assert verdict is not None
         assert verdict.ok
         assert verdict.in_doubt == 0
         assert verdict.popped > 0
         assert verdict.pushed == verdict.popped + verdict.left
-        assert one.failed_calls == 0
-        assert one.table_activity
+        assert round_figures.failed_calls == 0
+        assert round_figures.table_activity
 
 
 class TamperedPeers:
@@ -89,8 +93,10 @@ class TamperedPeers:
 
 
 def one_round(database: Database, name: str, events: str, body: str) -> RoundFigures:
-    (one,) = rounds(database, [peers.candidate(name, 1)], TamperedPeers(database, events, body))
-    return one
+    (round_figures,) = rounds(
+        database, [peers.candidate(name, 1)], TamperedPeers(database, events, body)
+    )
+    return round_figures
 
 
 @pytest.mark.long

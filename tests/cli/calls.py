@@ -47,9 +47,9 @@ class Answer:
     def json(self) -> Any:
         """The JSON object on stdout, which has nothing else."""
         assert self.out.endswith(b"\n")
-        found = json.loads(self.out)
-        assert isinstance(found, dict)
-        return found
+        document = json.loads(self.out)
+        assert isinstance(document, dict)
+        return document
 
 
 def call(
@@ -137,9 +137,9 @@ class Console:
 
     def popped(self, name: str, *options: str) -> list[dict[str, Any]]:
         """The messages of one `pop --json`."""
-        found = self("pop", name, "--json", *options).json
-        assert set(found) == {"messages"}
-        messages: list[dict[str, Any]] = found["messages"]
+        json = self("pop", name, "--json", *options).json
+        assert set(json) == {"messages"}
+        messages: list[dict[str, Any]] = json["messages"]
         return messages
 
     def drained(self, name: str) -> list[str]:

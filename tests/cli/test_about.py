@@ -58,16 +58,16 @@ def test_completion_prints_a_script_that_its_shell_accepts(tmp_path: Path) -> No
         answer = call("completion", shell)
         assert answer.status == 0
         assert "_DBQ_CONSOLE_COMPLETE" in answer.text
-        if found := shutil.which(shell):
+        if which := shutil.which(shell):
             script = tmp_path / shell
             script.write_text(answer.text)
-            subprocess.run([found, "-n", script], check=True, capture_output=True)
+            subprocess.run([which, "-n", script], check=True, capture_output=True)
     assert call("completion", "tcsh").status == 2
 
 
 def completed(*words: str) -> list[str]:
     shell = ShellComplete(cli, {}, "dbq-console", "_DBQ_CONSOLE_COMPLETE")
-    return [one.value for one in shell.get_completions(list(words[:-1]), words[-1])]
+    return [item.value for item in shell.get_completions(list(words[:-1]), words[-1])]
 
 
 def test_verbs_profiles_designs_and_options_are_completed(
@@ -224,9 +224,9 @@ def test_processes_sharing_a_log_lose_no_line_and_keep_a_limited_number_of_files
         if one.name.startswith("x.log") and not one.name.endswith(".lock")
     ]
     assert len(files) > 5
-    logged = [words.split()[0] for one in files for _, words in lines(one)]
+    logged = [words.split()[0] for file in files for _, words in lines(file)]
     assert sorted(logged) == sorted(f"{n}-{line}" for n in range(3) for line in range(150))
-    assert all(one.stat().st_size < 4_000 for one in files)
+    assert all(file.stat().st_size < 4_000 for file in files)
     _write(tmp_path / "few.log", 0, 100, kept=2)
     few = {one.name for one in tmp_path.glob("few*")}
     assert few == {"few.log", "few.log.1", "few.log.2", "few.log.lock"}
@@ -254,8 +254,8 @@ def test_help_lists_the_topics_and_prints_each_as_markdown_without_a_terminal(
         "topics": [{"topic": one.name, "summary": one.summary} for one in topics().values()]
     }
     page = topics()["designs"]
-    found = call("help", "designs", "--json").json
-    assert found == {"topic": "designs", "summary": page.summary, "text": page.text}
+    json = call("help", "designs", "--json").json
+    assert json == {"topic": "designs", "summary": page.summary, "text": page.text}
 
 
 def test_an_unknown_topic_suggests_similar_topics_or_the_help_of_a_verb() -> None:

@@ -143,7 +143,7 @@ def test_the_audit_lists_the_newest_action_first(console: Console, mail: str, st
     console.done("purge", mail, "--yes", mail, "--reason", "ticket 1")
     actions = console.done("audit", mail, "--json").json["actions"]
     assert actions.pop()["verb"] == "install"
-    assert [(one["verb"], one["done"], one["outcome"]) for one in actions] == [
+    assert [(action["verb"], action["done"], action["outcome"]) for action in actions] == [
         ("purge", 8, "done"),
         ("requeue", 3, "done"),
     ]

@@ -182,8 +182,8 @@ BY_SEVERITY = {
 @given(st.lists(st.sampled_from([*BY_SEVERITY])))
 def test_a_queue_has_the_severity_of_its_most_severe_figure(severities: list[Severity]) -> None:
     figures = tuple(BY_SEVERITY[one] for one in severities)
-    found = Checked("mail", "public", "fifo", figures).severity
-    assert found is next((one for one in BY_SEVERITY if one in severities), Severity.OK)
+    severity = Checked("mail", "public", "fifo", figures).severity
+    assert severity is next((one for one in BY_SEVERITY if one in severities), Severity.OK)
 
 
 # -- the doctor and the report
@@ -260,9 +260,9 @@ def test_the_report_is_markdown_with_escaped_data(console: Console, install: Ins
     assert "| processing | ? (complete deletes the message) |" in text
     assert "secret payload" not in text
     assert "<b>" not in text.replace("\\<b\\>", "")
-    found = console.done("report", name, "--json").json
-    assert found["markdown"].strip() == text.strip()
-    assert found["figures"]["errors"] == 1
+    json = console.done("report", name, "--json").json
+    assert json["markdown"].strip() == text.strip()
+    assert json["figures"]["errors"] == 1
 
 
 def test_every_code_is_in_the_help() -> None:

@@ -54,8 +54,8 @@ def test_config_says_where_the_file_is_whether_it_exists_and_whether_it_is_valid
     refused(run("config", "edit"), 2, "edit")
     file.write_text("this is [wrong")
     assert run("config", "path").text == f"{file}\n"
-    found = run("config", "path", "--json", DBQ_CONFIG="/x/y").json
-    assert found == {"path": "/x/y", "exists": False}
+    json = run("config", "path", "--json", DBQ_CONFIG="/x/y").json
+    assert json == {"path": "/x/y", "exists": False}
     file.write_text(f'[profiles.a]\nurl = "{UNREACHABLE}"\n')
     answer = run("config", "validate")
     assert (answer.status, answer.err) == (0, "")
@@ -379,8 +379,8 @@ def test_config_shows_and_validates_saved_filters(saved: Path) -> None:
     assert sum(line.startswith("@one") for line in lines) == 1
     valid = call("config", "validate").text
     assert valid == f"{saved}: valid; 1 profile, 4 saved filters\n  p: this machine\n"
-    found = call("config", "validate", "--json").json
-    assert (found["filters"], found["queue_filters"]) == (["failed", "one"], ["sick"])
+    json = call("config", "validate", "--json").json
+    assert (json["filters"], json["queue_filters"]) == (["failed", "one"], ["sick"])
 
 
 MISTAKES = [

@@ -13,13 +13,13 @@ from tests.servers import connect, value
 def only_planned(answer: Answer, *complaints: str) -> dict[str, Any]:
     """Exit 4, the plan on stdout, the reason on stderr; returns the plan."""
     assert answer.status == 4, answer
-    found = answer.json
-    assert found["done"] == 0
-    assert found["error"]["exit"] == 4
+    json = answer.json
+    assert json["done"] == 0
+    assert json["error"]["exit"] == 4
     assert "Nothing was changed" in answer.err
     for complaint in complaints:
         assert complaint in answer.err
-    plan = found["plan"]
+    plan = json["plan"]
     assert isinstance(plan, dict)
     return plan
 

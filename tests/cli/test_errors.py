@@ -84,24 +84,24 @@ def test_errors_are_counted_over_many_pages_and_limits_are_reported(
     fill(console, name, 600)
     monkeypatch.setattr("console.monitor.errors._PAGE", 100)
     assert console.done("errors", name).text.startswith("600 errors in 3 groups.\n")
-    found = console.done("errors", name, "--json").json
+    json = console.done("errors", name, "--json").json
     shown = ["queue", "design", "groups", "counted", "ungrouped", "complete", "standby"]
-    assert list(found) == shown
-    assert (found["counted"], found["ungrouped"], found["complete"]) == (600, 0, True)
-    assert {group["wording"]: group["count"] for group in found["groups"]} == dict.fromkeys(
+    assert list(json) == shown
+    assert (json["counted"], json["ungrouped"], json["complete"]) == (600, 0, True)
+    assert {group["wording"]: group["count"] for group in json["groups"]} == dict.fromkeys(
         KINDS, 200
     )
-    for group in found["groups"]:
+    for group in json["groups"]:
         assert list(group) == GROUP
         assert (group["attempts_least"], group["attempts_most"]) == (1, 5)
         first, last = (datetime.fromisoformat(group[end]) for end in ("first_at", "last_at"))
         assert (last - first).total_seconds() == pytest.approx(199 * 3 * 0.5)
 
     monkeypatch.setattr("console.monitor.errors.MOST_ERRORS", 200)
-    found = console.done("errors", name, "--json").json
-    assert (found["counted"], found["complete"]) == (200, False)
-    assert sum(group["count"] for group in found["groups"]) == 200
-    oldest = min(group["first_at"] for group in found["groups"])
+    json = console.done("errors", name, "--json").json
+    assert (json["counted"], json["complete"]) == (200, False)
+    assert sum(group["count"] for group in json["groups"]) == 200
+    oldest = min(group["first_at"] for group in json["groups"])
     with connect(console.url) as connection:
         newer = SQL("SELECT count(*) FROM {} WHERE done_at >= %s").format(Identifier(name))
         assert connection.execute(newer, [oldest]).fetchone() == (200,)
@@ -110,17 +110,17 @@ def test_errors_are_counted_over_many_pages_and_limits_are_reported(
     assert "\n≈67  " in text
 
     monkeypatch.setattr("console.monitor.errors.MOST_GROUPS", 2)
-    found = console.done("errors", name, "--json").json
-    assert len(found["groups"]) == 2
-    assert found["ungrouped"] == 200 - sum(group["count"] for group in found["groups"])
-    assert f"and ≈{found['ungrouped']} errors in other groups" in console.done("errors", name).text
+    json = console.done("errors", name, "--json").json
+    assert len(json["groups"]) == 2
+    assert json["ungrouped"] == 200 - sum(group["count"] for group in json["groups"])
+    assert f"and ≈{json['ungrouped']} errors in other groups" in console.done("errors", name).text
 
     monkeypatch.undo()
     monkeypatch.setattr("console.monitor.errors._PAGE", 100)
     with connect(console.url) as connection:  # all failed at the same moment
         connection.execute(SQL("UPDATE {} SET done_at = now()").format(Identifier(name)))
-    found = console.done("errors", name, "--json").json
-    assert (found["counted"], len(found["groups"]), found["complete"]) == (600, 3, True)
+    json = console.done("errors", name, "--json").json
+    assert (json["counted"], len(json["groups"]), json["complete"]) == (600, 3, True)
 
 
 def test_an_error_group_is_requeued_by_its_key(console: Console, install: Install) -> None:

@@ -153,15 +153,15 @@ def commands_of(document: Path) -> list[str]:
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     spans = [" ".join(one.split()) for one in re.findall(r"`([^`]+)`", prose)]
-    lines += [re.sub(r'eval "\$\((.*)\)"', r"\1", one) for one in spans]
+    lines += [re.sub(r'eval "\$\((.*)\)"', r"\1", span) for span in spans]
     return [line for line in lines if re.match(r"\w+ \d+ \| dbq|dbq-console ", line)]
 
 
 def test_every_command_in_the_documents_can_be_called() -> None:
     every = [*ROOT.glob("*.md"), *ROOT.glob("[cqt]*/**/*.md")]
-    documents = [one for one in every if "adding" not in one.parts]  # of what a copy has more
+    documents = [path for path in every if "adding" not in path.parts]  # of what a copy has more
     assert len(documents) > 12
-    found = [words for one in documents for line in commands_of(one) for words in calls_of(line)]
+    found = [words for path in documents for line in commands_of(path) for words in calls_of(line)]
     assert len(found) > 80
     for words in found:
         named = [_EXAMPLES_OF.get(word, word) for word in words if word != "--help"]

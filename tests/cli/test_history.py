@@ -228,9 +228,9 @@ def test_the_doctor_reports_an_unusual_hour_as_a_note(console: Console, install:
     record_hour(console, name, 50_000, minutes=20)
     assert console("doctor", name, "--json").json["queues"][0]["verdict"] == "all clear"
     record_hour(console, name, 50_000)
-    found = console("doctor", name, "--json")
-    assert found.status == 0  # a note
-    (finding,) = found.json["queues"][0]["findings"]
+    answer = console("doctor", name, "--json")
+    assert answer.status == 0  # a note
+    (finding,) = answer.json["queues"][0]["findings"]
     assert (finding["code"], finding["severity"], finding["repair"]) == ("unusual", "note", None)
     evidence = finding["evidence"]
     assert evidence["pushes_seen"] == pytest.approx(50_000, rel=0.02)

@@ -253,9 +253,9 @@ def test_an_unknown_design_does_not_affect_other_queues(empty: Console) -> None:
     for name in ("strange", "built"):
         assert found[name]["problem"] == "design wheel is not known here"
         assert found[name]["design"] == "wheel"
-        assert set(found[name]["unknown"]) == {one.name for one in FIGURES if not one.optional} | {
-            "claims"
-        }
+        assert set(found[name]["unknown"]) == {
+            figure.name for figure in FIGURES if not figure.optional
+        } | {"claims"}
     text = empty.done("status").text
     assert "design wheel is not known here" in text
     assert empty.done("status", "strange", "--json").json["queues"][0]["ready"] is None

@@ -124,11 +124,11 @@ def test_every_verb_that_plans_has_the_same_json_shape(
         assert "error" not in dry
         assert "result" not in dry
         assert dry["done"] == 0
-        found = console.done(*words.split(), "--json", "--yes", name).json
-        assert set(found) - {"design"} == {"queue", "schema", "plan", "done", "result"}
-        assert type(found["done"]) is int
-        assert done is None or found["done"] == done, words
-        for one in (planned.json, dry, found):
+        json = console.done(*words.split(), "--json", "--yes", name).json
+        assert set(json) - {"design"} == {"queue", "schema", "plan", "done", "result"}
+        assert type(json["done"]) is int
+        assert done is None or json["done"] == done, words
+        for one in (planned.json, dry, json):
             durations_are_seconds(one)
 
 

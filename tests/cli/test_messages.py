@@ -178,11 +178,11 @@ def test_a_search_that_stopped_early_says_so_and_can_be_continued(
     answer = console.done("messages", name, "--filter", "older=1h")
     assert answer.text == "No messages so far.\n"
     assert answer.err.endswith("--after ready,,20\n")
-    found = console.done("messages", name, "--filter", "older=1h", "--json").json
-    assert (found["messages"], found["next"], found["complete"]) == ([], "ready,,20", False)
+    json = console.done("messages", name, "--filter", "older=1h", "--json").json
+    assert (json["messages"], json["next"], json["complete"]) == ([], "ready,,20", False)
     after = ["--after", "ready,,20"]
-    found = console.done("messages", name, "--filter", "older=1h", *after, "--json").json
-    assert found["next"] == "ready,,40"
+    json = console.done("messages", name, "--filter", "older=1h", *after, "--json").json
+    assert json["next"] == "ready,,40"
 
 
 def test_a_list_without_an_order_says_that_there_is_more(empty: Console) -> None:
@@ -196,8 +196,8 @@ def test_a_list_without_an_order_says_that_there_is_more(empty: Console) -> None
     assert len(answer.text.splitlines()) == 4
     assert "no order to continue in" in answer.err
     assert answer.text.splitlines()[1].startswith("x" * 39 + "…  ready")
-    found = empty.done("messages", "theirs", "--limit", "3", "--json").json
-    assert (len(found["messages"]), found["next"], found["complete"]) == (3, None, False)
+    json = empty.done("messages", "theirs", "--limit", "3", "--json").json
+    assert (len(json["messages"]), json["next"], json["complete"]) == (3, None, False)
     assert empty.done("messages", "theirs").err == ""
 
 
@@ -316,7 +316,7 @@ def test_a_killed_export_is_resumed_and_has_each_message_once(
     )
     assert numbers(file) == [str(n) for n in range(100)]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [one.name for one in tmp_path.iterdir()] == [file.name]
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
     again = console(*words)
     assert again.status == 2
     assert "already exists" in again.err

@@ -77,7 +77,11 @@ def recording(folder: Path, environment: dict[str, str]) -> Iterator[Forked]:
 
 
 def events_of(receiver: Receiver, queue: str) -> list[str]:
-    return [one["event"] for one in receiver.events if (one["queue"], one["code"]) == (queue, CODE)]
+    return [
+        event["event"]
+        for event in receiver.events
+        if (event["queue"], event["code"]) == (queue, CODE)
+    ]
 
 
 def test_a_recorder_notifies_of_a_finding_and_the_next_recorder_of_its_end(

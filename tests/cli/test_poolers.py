@@ -45,8 +45,8 @@ def settings_of_others(url: str) -> list[dict[str, str]]:
             client.execute("BEGIN")  # holds its session until all are taken
         rows = [client.execute("SELECT name, setting FROM pg_settings") for client in clients]
         return [
-            {name: setting for name, setting in found if name not in READ_ONLY_SETTINGS}
-            for found in rows
+            {name: setting for name, setting in cursor if name not in READ_ONLY_SETTINGS}
+            for cursor in rows
         ]
 
 
@@ -191,9 +191,9 @@ def test_a_long_job_behind_a_pooler_keeps_its_message(
             for design in FINISHING:
                 consumer = stack.enter_context(connect(through))
                 pop = f"SELECT id, attempts, pg_backend_pid() FROM {name}_{design}_pop()"
-                found = consumer.execute(pop.encode()).fetchone()
-                assert found is not None
-                claims[design] = (consumer, *found)
+                row = consumer.execute(pop.encode()).fetchone()
+                assert row is not None
+                claims[design] = (consumer, *row)
             pids = [pid for *_, pid in claims.values()]
             there = f"SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(ARRAY{pids})"
             wait_until(

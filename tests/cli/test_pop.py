@@ -87,8 +87,8 @@ def test_nothing_to_pop_is_exit_1(console: Console, install: Install) -> None:
             plain = console("pop", name, *options)
             assert (plain.status, plain.out) == (1, b"")
             assert "nothing to pop" in plain.err
-            found = console("pop", name, "--json", *options)
-            assert (found.status, found.json) == (1, {"messages": []})
+            answer = console("pop", name, "--json", *options)
+            assert (answer.status, answer.json) == (1, {"messages": []})
 
 
 def test_a_pop_of_a_paused_queue_says_that_it_is_paused_and_by_whom(
@@ -97,10 +97,10 @@ def test_a_pop_of_a_paused_queue_says_that_it_is_paused_and_by_whom(
     name = make(install, "fifo")
     fill(console, name, "one")
     console.done("pause", name, "--reason", "a release", "--yes", name)
-    found = console("pop", name)
-    assert (found.status, found.out) == (1, b"")
-    assert f"The queue '{name}' is paused by " in found.err
-    assert ": a release. Ask them; then: dbq-console resume" in found.err
+    answer = console("pop", name)
+    assert (answer.status, answer.out) == (1, b"")
+    assert f"The queue '{name}' is paused by " in answer.err
+    assert ": a release. Ask them; then: dbq-console resume" in answer.err
     console.done("resume", name, "--yes", name)
     assert console.done("pop", name).out == b"one\n"
 
@@ -122,11 +122,11 @@ def test_a_count_over_1000_is_popped_in_transactions_of_1000(
     taken = console.popped(name, "--count", "2345")
     assert [message["payload"] for message in taken] == numbers[:2345]
     with connect(console.url) as connection:
-        found = connection.execute(
+        rows = connection.execute(
             f'SELECT count(*) FROM public."{name}_archive" '
             "GROUP BY CAST(xmin AS text) ORDER BY min(id)".encode()
         ).fetchall()
-    assert found == [(1000,), (1000,), (345,)]
+    assert rows == [(1000,), (1000,), (345,)]
     assert console.drained(name) == numbers[2345:]
 
 
@@ -200,8 +200,8 @@ def test_messages_that_a_pop_leaves_claimed_are_reported_and_can_be_finished(
     assert "6 messages of" in six.err
     assert six.err.rstrip().endswith("...")
     ids = [message["id"] for message in six.json["messages"]]
-    found = console.done("complete", name, ids[0], ids[1], ids[0], "--json").json
-    assert found == {
+    json = console.done("complete", name, ids[0], ids[1], ids[0], "--json").json
+    assert json == {
         "queue": name,
         "schema": "public",
         "done": 2,

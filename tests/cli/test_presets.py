@@ -90,21 +90,21 @@ def problem(user: User) -> str:
 
 def test_check_reports_types_states_and_costs(ann: User) -> None:
     run(ann.url, "INSERT INTO crates (lane, state, body) VALUES ('a', 'lost', 'x')")
-    found = ann.trusts().done("preset", "check", str(ann.file), "--json").json
-    assert (found["table"], found["trusted"], found["problems"]) == ("crates", True, [])
-    types = {one["name"]: one["type"] for one in found["fragments"]}
+    json = ann.trusts().done("preset", "check", str(ann.file), "--json").json
+    assert (json["table"], json["trusted"], json["problems"]) == ("crates", True, [])
+    types = {one["name"]: one["type"] for one in json["fragments"]}
     assert types["is_ready"] == "boolean"
     assert types["claimed_at"] == "timestamp with time zone"
     assert types["release: who"] == "text"
-    states = found["states"]
+    states = json["states"]
     assert (states["rows_read"], states["in_several"]) == (5, [])
     assert states["in_one"] == {"ready": 2, "claimed": 1, "error": 1}
-    assert [(one["status"], one["rows"]) for one in states["in_none"]] == [("lost", 1)]
-    costs = {one["figure"]: one for one in found["cost"]}
+    assert [(state["status"], state["rows"]) for state in states["in_none"]] == [("lost", 1)]
+    costs = {one["figure"]: one for one in json["cost"]}
     assert "using crates_state_idx" in costs["ready"]["scan"]
     assert (costs["ready"]["rows"], costs["ready"]["pages"] > 0) == (2, True)
-    assert '"problem" = (NULL)' in found["sql"]["requeue"]
-    assert "untrusted" not in found["sql"]["requeue"]
+    assert '"problem" = (NULL)' in json["sql"]["requeue"]
+    assert "untrusted" not in json["sql"]["requeue"]
     text = ann.done("preset", "check", "crate").text
     assert "note  in no state (status lost): 1, for example id 5" in text
     run(ann.url, "DROP INDEX crates_state_idx")
@@ -114,14 +114,14 @@ def test_check_reports_types_states_and_costs(ann: User) -> None:
 def test_an_expression_that_could_write_is_refused_before_it_runs(ann: User) -> None:
     make_roles(ann)
     for text, why in REFUSED_EXPRESSIONS.items():
-        found = ann.writes(ready_if(text))("preset", "check", "crate")
-        assert found.status in {1, 4}, text
+        answer = ann.writes(ready_if(text))("preset", "check", "crate")
+        assert answer.status in {1, 4}, text
         if "FOR UPDATE" not in text:
-            assert why in found.text, text
+            assert why in answer.text, text
         ann.trusts()
-        found = ann("preset", "check", "crate")
-        assert (found.status, why in found.text) == (1, True), (text, found)
-        assert "No problems." not in found.text
+        answer = ann("preset", "check", "crate")
+        assert (answer.status, why in answer.text) == (1, True), (text, answer)
+        assert "No problems." not in answer.text
         refused = ann("adopt", "crates", "--preset", "crate")
         assert (refused.status, why in refused.err) == (2, True), text
     for text, why in REFUSED_TEXTS.items():
@@ -169,23 +169,23 @@ def test_a_preset_that_does_not_match_its_table_is_reported(ann: User) -> None:
         "problem = concat(public.wipe())": "requeue: problem: it calls a function that is VOLATILE",
     }.items():
         ann.writes(PRESET.replace("problem = NULL", line)).trusts()
-        found = ann("preset", "check", "crate")
-        assert (found.status, why in found.text) == (1, True), found
+        answer = ann("preset", "check", "crate")
+        assert (answer.status, why in answer.text) == (1, True), answer
         assert why in ann("adopt", "crates", "--preset", "crate").err
 
     ann.writes(ready_if("m.state IN ('new', 'failed')")).trusts()
-    found = ann("preset", "check", "crate")
-    assert (found.status, "WRONG ready and error: 1, for example id 4" in found.text) == (1, True)
+    answer = ann("preset", "check", "crate")
+    assert (answer.status, "WRONG ready and error: 1, for example id 4" in answer.text) == (1, True)
     (message,) = ann("preset", "check", "crate", "--json").json["problems"]
     assert message == "1 row in two states at once, ready and error, such as the one with the id 4"
     refused = ann("adopt", "crates", "--preset", "crate")
     assert (refused.status, message in refused.err) == (2, True)
 
     run(ann.url, "ALTER TABLE crates ALTER taken_at TYPE timestamp")
-    found = ann.writes().trusts()("preset", "check", "crate")
-    assert found.status == 1
-    assert "WRONG claimed_at: it is timestamp without time zone, not a time" in found.text
-    assert "timezone('UTC', m.COLUMN)" in found.text
+    answer = ann.writes().trusts()("preset", "check", "crate")
+    assert answer.status == 1
+    assert "WRONG claimed_at: it is timestamp without time zone, not a time" in answer.text
+    assert "timezone('UTC', m.COLUMN)" in answer.text
 
     ann.writes(PRESET.replace("error=problem", "error=trouble"))
     for words in (["preset", "check", "crate"], ["adopt", "crates", "--preset", "crate"]):
@@ -204,10 +204,10 @@ def test_a_comparison_by_an_operator_of_an_extension_is_refused_unless_it_is_nam
     """`citext = 'new'` would be a comparison of texts, which matches less than is meant."""
     run(ann.url, "CREATE SCHEMA ext; CREATE EXTENSION citext SCHEMA ext")
     run(ann.url, "ALTER TABLE crates ALTER state TYPE ext.citext")
-    found = ann.writes().trusts()("preset", "check", "crate")
-    assert found.status == 1
-    assert "m.state has the type ext.citext: compare it as CAST(m.state AS text), or" in found.text
-    assert "m.state OPERATOR(ext.=) 'x'" in found.text
+    answer = ann.writes().trusts()("preset", "check", "crate")
+    assert answer.status == 1
+    assert "m.state has the type ext.citext: compare it as CAST(m.state AS text), or" in answer.text
+    assert "m.state OPERATOR(ext.=) 'x'" in answer.text
     named = PRESET.replace("m.state =", "m.state OPERATOR(ext.=)")
     assert ann.writes(named).trusts()("preset", "check", "crate").status == 0
     ann.done("adopt", "crates", "--preset", "crate")
@@ -233,7 +233,7 @@ def test_a_file_that_others_may_write_is_refused(ann: User) -> None:
 def test_an_untrusted_preset_is_run_as_the_role_dbq_reader(ann: User, bob: User) -> None:
     shown = PRESET + "\n-- define: title\nCAST(current_user AS text)\n"
     ann.writes(shown).trusts().done("adopt", "crates", "--preset", "crate")
-    (login,) = {one["title"] for one in messages(ann)}
+    (login,) = {message["title"] for message in messages(ann)}
     assert login != "dbq_reader"
     make_roles(ann)
     # The reader has no right to this table, which does not affect other queues.
@@ -247,7 +247,7 @@ def test_an_untrusted_preset_is_run_as_the_role_dbq_reader(ann: User, bob: User)
     assert bob.done("preset", "list", "--json").json["own"][0]["trusted"] is False
     assert bob.done("preset", "check", "crate").text.count("You have not trusted it") == 1
     assert figures(bob) == [2, 1, 1, 1]
-    assert {one["title"] for one in messages(bob)} == {"dbq_reader"}
+    assert {message["title"] for message in messages(bob)} == {"dbq_reader"}
     assert bob("doctor", "crates", "--idle-for", "0s").status in {0, 1}
     assert bob.done("errors", "crates").text
     before = run(bob.url, "SELECT * FROM crates ORDER BY id")
@@ -261,7 +261,7 @@ def test_an_untrusted_preset_is_run_as_the_role_dbq_reader(ann: User, bob: User)
     assert (refused.status, "not trusted" in refused.err) == (4, True)
     assert run(bob.url, "SELECT * FROM crates ORDER BY id") == before
     bob.trusts().done("requeue", "crates", "--yes")
-    assert {one["title"] for one in messages(bob)} == {login}
+    assert {message["title"] for message in messages(bob)} == {login}
     assert figures(bob) == [3, 1, 1, 0]
 
 
@@ -410,7 +410,7 @@ def test_every_statement_of_own_presets_is_run(ann: User, bob: User) -> None:
         ann.done("requeue", "crates", "--yes")
         bob.writes(ready_if("public.wipe()"))("preset", "check", "crate")
         bob.writes(PRESET.replace("error=problem", "error=no"))("preset", "check", "crate")
-    every = {one.label for one in templates.statements("postgresql", "own").values()}
+    every = {statement.label for statement in templates.statements("postgresql", "own").values()}
     # These two run before and after another statement, on its cursor.
     assert every - labels == {"own.set_reader_role", "own.reset_role"}
 

@@ -68,10 +68,10 @@ def test_the_example_does_what_the_page_says(user: Console, tmp_path: Path) -> N
     found = user.done("status", "parcels", "--json").json["queues"][0]
     assert answers["messages parcels"].text.count("no host 7") == 1
     figures = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
-    assert [found[one] for one in figures] == [3, 1, 1, 1, 0, 1]
+    assert [found[figure] for figure in figures] == [3, 1, 1, 1, 0, 1]
     assert left == [("mail", 0, None), ("mail", 0, None), ("mail", 0, None), ("print", 0, None)]
     assert due == (2,)
     mail = user.done("status", "mail", "--json").json["queues"][0]
-    assert [mail[one] for one in figures] == [2, 1, 1, 1, 0, 0]
+    assert [mail[figure] for figure in figures] == [2, 1, 1, 1, 0, 0]
     refused = user("release", "parcels", "--yes")
     assert (refused.status, "Parcel takes back" in refused.err) == (4, True)

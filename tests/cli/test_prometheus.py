@@ -92,10 +92,10 @@ def test_the_dashboard_conforms_to_grafanas_model() -> None:
 
 def test_every_expression_is_valid_and_uses_exported_metrics_and_labels() -> None:
     served = {
-        f"{one.name}_total" if one.type == "counter" else one.name: set(
-            one._labelnames  # type: ignore[attr-defined]  # its type does not tell
+        f"{metric.name}_total" if metric.type == "counter" else metric.name: set(
+            metric._labelnames  # type: ignore[attr-defined]  # its type does not tell
         )
-        for one in families(())
+        for metric in families(())
     }
     for expression in [*queries(printed_dashboard()), *alert_rules()]:
         promql_parser.parse(expression)
@@ -110,10 +110,10 @@ def test_every_expression_is_valid_and_uses_exported_metrics_and_labels() -> Non
 
 
 def program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
+    which = shutil.which(name)
+    if which is None:
         pytest.skip(f"{name} is not installed (Debian's package: prometheus)")
-    return found
+    return which
 
 
 RULES_TEST = """
@@ -252,7 +252,7 @@ def test_the_dashboards_queries_have_results_in_a_real_prometheus(
             (depth,) = run_query(address, "dbq_queue_ready_messages")
             assert depth["metric"]["queue"] == queue
             assert depth["value"][1] == "1"
-            given = {one: run_query(address, one) for one in queries(printed_dashboard())}
+            given = {query: run_query(address, query) for query in queries(printed_dashboard())}
     without_result = [one for one, result in given.items() if not result]
     # Only figures that this ring does not have now have no result.
     for one in without_result:

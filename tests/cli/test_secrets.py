@@ -266,7 +266,9 @@ class LeakSearch:
     def written(self) -> Iterator[tuple[Path, bytes]]:
         """The files that exist now, without those that may contain it."""
         for path in self.folder.rglob("*"):
-            if path.is_file() and path.name not in {n for one in self.planted for n in one.files}:
+            if path.is_file() and path.name not in {
+                n for planted in self.planted for n in planted.files
+            }:
                 yield path, path.read_bytes()
 
     def assert_clean(self, output: str) -> None:

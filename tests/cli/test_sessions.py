@@ -104,27 +104,27 @@ def test_waits_shows_the_tree_of_sessions_that_wait_for_the_head_of_a_queue(
     assert max(map(len, lines)) <= 80
     assert answer.err == "Sampling for 200 ms.\n"
 
-    found = as_json.json
-    assert (list(found), as_json.err, found["missing"]) == (FIELDS, "", [])
-    assert found["samples"] == found["samples_with_waiters"] >= 1
-    assert 0.4 < found["seconds"] < 5.0
-    (root,) = found["tree"]
+    json = as_json.json
+    assert (list(json), as_json.err, json["missing"]) == (FIELDS, "", [])
+    assert json["samples"] == json["samples_with_waiters"] >= 1
+    assert 0.4 < json["seconds"] < 5.0
+    (root,) = json["tree"]
     last = {"session": second, "deadlock": False, "waiters": []}
     waiter = {"session": first, "deadlock": False, "waiters": [last]}
     assert root == {"session": holder, "deadlock": False, "waiters": [waiter]}
-    by_key = {session["session"]: session for session in found["sessions"]}
+    by_key = {session["session"]: session for session in json["sessions"]}
     assert set(by_key) == {holder, first, second}
     assert all(list(session) == SESSION for session in by_key.values())
     assert all(list(lock) == LOCK for session in by_key.values() for lock in session["locks"])
     assert by_key[holder]["application"] == "night shift"
     assert (by_key[first]["blocked_by"], by_key[holder]["blocked_by"]) == ([holder], [])
-    assert all(list(wait) == WAIT for wait in found["waits"])
-    of_queue = [wait for wait in found["waits"] if wait["queue"] == name]
+    assert all(list(wait) == WAIT for wait in json["waits"])
+    of_queue = [wait for wait in json["waits"] if wait["queue"] == name]
     assert ("Client", "idle in transaction", 1.0) in {
         (wait["kind"], wait["wait"], wait["share"]) for wait in of_queue
     }
     assert all(wait["meaning"] for wait in of_queue)
-    assert {wait["queue"] for wait in found["waits"]} == {name, None}
+    assert {wait["queue"] for wait in json["waits"]} == {name, None}
 
 
 def test_waits_without_a_name_covers_all_queues_and_the_database(empty: Console) -> None:
@@ -175,13 +175,13 @@ def test_consoles_that_only_read_are_left_out(empty: Console) -> None:
     with sessions(empty, "dbq-console", "worker") as (console, worker):
         for session in (console, worker):
             session.execute("SELECT count(*) FROM q")
-        found = empty.done("waits", "--seconds", "0", "--json").json
-        assert [one["application"] for one in found["sessions"]] == ["worker"]
-        in_transaction = [one for one in found["waits"] if one["wait"] == "idle in transaction"]
+        json = empty.done("waits", "--seconds", "0", "--json").json
+        assert [one["application"] for one in json["sessions"]] == ["worker"]
+        in_transaction = [one for one in json["waits"] if one["wait"] == "idle in transaction"]
         assert {one["sessions"] for one in in_transaction} == {1}
         pop(console, "q")
-        found = empty.done("waits", "--seconds", "0", "--json").json
-        assert {one["application"] for one in found["sessions"]} == {"dbq-console", "worker"}
+        json = empty.done("waits", "--seconds", "0", "--json").json
+        assert {one["application"] for one in json["sessions"]} == {"dbq-console", "worker"}
     with sessions(empty, "dbq-console") as (console,):
         console.execute("SELECT 1")
         assert empty.done("waits", "--seconds", "0", "--json").json["waits"] == []
@@ -250,11 +250,11 @@ def test_consumers_prints_text_or_one_json_object(
             name = install(design)
             console.done("push", name, "-", "--lines", stdin=b"one\ntwo\nthree\n")
             pop(shop, name)
-            found = console.done("consumers", name, "--seconds", seconds, "--json", *here).json
+            json = console.done("consumers", name, "--seconds", seconds, "--json", *here).json
             text = console.done("consumers", name, "--seconds", "0", *here).text
-            assert list(found) == CONSUMER_FIELDS
-            assert (found["samples"] > 1) == (seconds == "2")
-            (one,) = [one for one in found["consumers"] if one["name"] == "night shift"]
+            assert list(json) == CONSUMER_FIELDS
+            assert (json["samples"] > 1) == (seconds == "2")
+            (one,) = [one for one in json["consumers"] if one["name"] == "night shift"]
             assert set(one) == {field.name for field in fields(Consumer)}
             assert (one["does"], one["sessions"]) == (["pop"], 1)
             claims = 1 if design == "claim" else None
@@ -264,7 +264,7 @@ def test_consumers_prints_text_or_one_json_object(
             unknown = "? last pop, messages a second, claims: a pop of fifo ends"
             assert (unknown in text) == (design == "fifo")
             assert "Gone: ? (nothing was recorded" in text
-            assert (found["gone"], found["recorded"]) == ([], False)
+            assert (json["gone"], json["recorded"]) == ([], False)
 
 
 def test_consumers_that_are_gone_come_from_the_recording(
@@ -281,8 +281,8 @@ def test_consumers_that_are_gone_come_from_the_recording(
         who = left if hours == 2 else Consumer("long ago", *list(vars(left).values())[1:11])
         recorder.add(CONSUMERS, rows(Consumers(queue, at, (who,)), at, late=0))
     recorder.close()
-    found = console.done("consumers", name, "--json", *here).json
-    (one,) = found["gone"]
+    json = console.done("consumers", name, "--json", *here).json
+    (one,) = json["gone"]
     assert (one["name"], one["host"], one["does"], one["sessions"]) == (
         *("mail\x1b", "10.0.0.4", ["pop"]),
         2,

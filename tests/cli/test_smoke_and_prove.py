@@ -35,13 +35,13 @@ def test_the_json_object_of_smoke_has_stable_keys(console: Console, install: Ins
     name = install("fifo", "order=strict")
     console.done("push", name, "stays")
     answer = console.done("smoke", name, "--json")
-    found = answer.json
+    json = answer.json
     percentiles = {"p50", "p95", "p99"}
-    assert (set(found.pop("push_seconds")), set(found.pop("pop_seconds"))) == (
+    assert (set(json.pop("push_seconds")), set(json.pop("pop_seconds"))) == (
         percentiles,
         percentiles,
     )
-    assert found == {
+    assert json == {
         "queue": name,
         "design": "fifo",
         "order": "strict",
@@ -231,13 +231,13 @@ def test_the_json_object_of_prove_has_stable_keys(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proving(monkeypatch, PROVEN)
-    found = console.done("prove", "--json").json
-    markdown = found.pop("markdown")
-    assert [found.pop(name) for name in ("connection", "schema")][1] == "public"
-    assert found.pop("server").startswith("PostgreSQL ")
-    assert found.pop("began").endswith("+00:00")
-    assert {type(found.pop(name)) for name in ("console", "seconds")} == {str, float}
-    assert found == {
+    json = console.done("prove", "--json").json
+    markdown = json.pop("markdown")
+    assert [json.pop(name) for name in ("connection", "schema")][1] == "public"
+    assert json.pop("server").startswith("PostgreSQL ")
+    assert json.pop("began").endswith("+00:00")
+    assert {type(json.pop(name)) for name in ("console", "seconds")} == {str, float}
+    assert json == {
         "ok": True,
         "complete": True,
         "proven": 1,

@@ -58,14 +58,14 @@ def ids_of(page: Page) -> list[str]:
 
 def all_pages(client: Client, *words: str, limit: int, **options: Any) -> list[Message]:
     """Everything, page by page, each from the key where the previous one ended."""
-    found: list[Message] = []
+    messages: list[Message] = []
     after = None
     for _ in range(1000):
         page = read_messages(client, *words, limit=limit, after=after, **options)
-        found += page.messages
+        messages += page.messages
         assert len(page.messages) <= limit
         if page.next is None:
-            return found
+            return messages
         after = page.next.text
     raise AssertionError("pages never end")
 

@@ -44,8 +44,8 @@ def all_designs(database: Database) -> list[Design]:
 def catalogued(database: Database, queue: Queue) -> Queue | None:
     """The queue as read from the catalog."""
     with database.transaction("look") as connection:
-        found = catalog.queues(connection)
-    return next((q for q in found if q.label == queue.label), None)
+        queues = catalog.queues(connection)
+    return next((q for q in queues if q.label == queue.label), None)
 
 
 def run_concurrently(*calls: Callable[[], object]) -> list[object]:

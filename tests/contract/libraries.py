@@ -32,8 +32,8 @@ class Tables:
         with connect(self.url) as connection:
             connection.execute(f'SET search_path = "{self.schema}", public'.encode())
             sent = query.encode() if isinstance(query, str) else query
-            found = connection.execute(sent, given)
-            return found.fetchall() if found.description is not None else []
+            cursor = connection.execute(sent, given)
+            return cursor.fetchall() if cursor.description is not None else []
 
 
 def working(step: Callable[[], object]) -> AbstractContextManager[object]:
@@ -49,9 +49,9 @@ def working(step: Callable[[], object]) -> AbstractContextManager[object]:
 
 def figures(console: Console, name: str) -> dict[str, Any]:
     """State -> count, by `status`; None where it is unknown or there is no such state."""
-    found = console.status(name)
-    assert not found["problem"]
-    return {state: found[state] for state in STATES}
+    status = console.status(name)
+    assert not status["problem"]
+    return {state: status[state] for state in STATES}
 
 
 def counts(*numbers: int | None) -> dict[str, int | None]:

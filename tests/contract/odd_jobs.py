@@ -115,7 +115,7 @@ class OddJobs:
         """Those that odd values can be put into; keys are last."""
         rows = theirs.rows(_COLUMNS, [theirs.schema, list(self.tables)])
         found = [Column(*row) for row in rows if row[2] in VALUES]
-        return sorted(found, key=lambda one: one.name == one.key)
+        return sorted(found, key=lambda column: column.name == column.key)
 
 
 _SERIES = f"generate_series(1, {CYCLE}) AS n"

@@ -73,7 +73,7 @@ class Call:
 
     @property
     def buffers(self) -> int:
-        return sum(one.buffers for one in self.statements if not one.calls)
+        return sum(statement.buffers for statement in self.statements if not statement.calls)
 
 
 class Recorder:

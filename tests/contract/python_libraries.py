@@ -159,18 +159,18 @@ class ProcrastinateApp(Tables):
 
     def queues(self) -> dict[str, dict[str, int]]:
         """Figures of each queue, by the library."""
-        found = self.drive(lambda app: app.job_manager.list_queues_async())
-        return {row["name"]: {k: v for k, v in row.items() if k != "name"} for row in found}
+        drive = self.drive(lambda app: app.job_manager.list_queues_async())
+        return {row["name"]: {k: v for k, v in row.items() if k != "name"} for row in drive}
 
     def jobs(self, **words: Any) -> list[Any]:
         return list(self.drive(lambda app: app.job_manager.list_jobs_async(**words)))
 
     def stalled(self, seconds: float) -> list[int | None]:
         """The ids of jobs whose workers have no heartbeat, by the library's own function."""
-        found = self.drive(
+        jobs = self.drive(
             lambda app: app.job_manager.get_stalled_jobs(seconds_since_heartbeat=seconds)
         )
-        return [job.id for job in found]
+        return [job.id for job in jobs]
 
     def events(self, job: int) -> list[str]:
         query = "SELECT type::text FROM procrastinate_events WHERE job_id = %s ORDER BY id"
@@ -252,7 +252,7 @@ class PgQueuerApp(Tables):
                 [after] * number,
                 [key] * number,
             )
-            return [int(one) for one in ids]
+            return [int(job_id) for job_id in ids]
 
         return self.drive(drive)
 
@@ -324,17 +324,17 @@ class PgQueuerApp(Tables):
 
     def size(self, entrypoint: str | None = None) -> dict[str, int]:
         """Jobs of each status, by the library's own function."""
-        found = self.drive(lambda queries: queries.queue_size())
+        statisticss = self.drive(lambda queries: queries.queue_size())
         sums: dict[str, int] = {}
-        for row in found:
+        for row in statisticss:
             if entrypoint in (None, row.entrypoint):
                 sums[row.status] = sums.get(row.status, 0) + row.count
         return sums
 
     def stale(self, seconds: float) -> list[int]:
         """The ids of picked jobs without a heartbeat, by the library's own function."""
-        found = self.drive(lambda queries: queries.stale_jobs(timedelta(seconds=seconds), 100))
-        return [int(job.id) for job in found]
+        jobs = self.drive(lambda queries: queries.stale_jobs(timedelta(seconds=seconds), 100))
+        return [int(job.id) for job in jobs]
 
     def log(self, job: int) -> list[str]:
         query = f"SELECT status::text FROM {self.table}_log WHERE job_id = %s ORDER BY id"

@@ -195,7 +195,7 @@ def test_two_concurrent_purges_archive_each_message_once(client: Client) -> None
     assert None not in client.push_many(payloads)
     actions = [action_for(client, "purge") for _ in range(2)]
     plans = [planned(client, action) for action in actions]
-    assert [one.count for one in plans] == [120, 120]
+    assert [plan.count for plan in plans] == [120, 120]
     ledgers = execute_concurrently(client.database, actions, plans)
     assert sum(ledger.out for ledger in ledgers) == 120
     assert all(ledger.balanced for ledger in ledgers)

@@ -321,7 +321,7 @@ def explained_pages(
     query = sql.query(statement, connection.dialect, scope)
     explain = text(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {query.text}")
     with connection.begin_nested() as undone:
-        found = connection.execute(explain, values).scalar_one()
+        scalar_one = connection.execute(explain, values).scalar_one()
         undone.rollback()
-    plan = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
+    plan = (json.loads(scalar_one) if isinstance(scalar_one, str) else scalar_one)[0]["Plan"]
     return Statement(statement, plan).buffers

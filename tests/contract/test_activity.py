@@ -153,8 +153,8 @@ def run(connection: psycopg.Connection, statement: str, *names: str) -> None:
 
 
 def of(activity: Activity, application: str) -> Session:
-    (found,) = [s for s in activity.relevant_sessions if s.application == application]
-    return found
+    (session,) = [s for s in activity.relevant_sessions if s.application == application]
+    return session
 
 
 def session(client: Client, application: str) -> "closing[psycopg.Connection]":

@@ -146,8 +146,8 @@ TABLES = {
 @pytest.fixture(params=sorted(TABLES))
 def name(request: pytest.FixtureRequest) -> str:
     """The name of a design."""
-    found: str = request.param
-    return found
+    param: str = request.param
+    return param
 
 
 def run(database: Database, script: str) -> None:

@@ -37,7 +37,7 @@ def test_a_catalog_of_each_version_works_and_loses_nothing(
         assert catalog_of(console.url) == catalog_of(url)
     states = {one["queue"]: one for one in json_of(console, "status")["queues"]}
     assert {name: states[name]["ready"] for name in QUEUES} == {"held": 3, "mail": 2}
-    kinds = {d["kind"] for one in states.values() for d in one["decisions"]}
+    kinds = {d["kind"] for state in states.values() for d in state["decisions"]}
     assert kinds == {"pause", "protection"}
     assert [one["note"] for one in json_of(console, "report", "mail")["notes"]] == ["deployed 1.4"]
     verbs = [one["verb"] for one in json_of(console, "audit", "mail")["actions"]]

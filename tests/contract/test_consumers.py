@@ -47,8 +47,8 @@ def sampled(client: Client, watch: ConsumerWatch, pop_rate: float | None = None)
     return watch.sample([client.queue], {key: pop_rate})[key]
 
 
-def named(found: Consumers, name: str) -> Consumer:
-    (one,) = [one for one in found.consumers if one.name == name]
+def named(consumers: Consumers, name: str) -> Consumer:
+    (one,) = [consumer for consumer in consumers.consumers if consumer.name == name]
     return one
 
 
@@ -90,7 +90,7 @@ def test_consumers_with_claims_have_names_last_pops_and_rates(use: Use, variant:
     assert (left.sessions, left.claims, left.program) == (0, 1, "another")
     assert left.messages_per_second is None
     new_watch = ConsumerWatch(client.database)
-    unnamed = [one for one in sampled(client, new_watch).consumers if one.claims]
+    unnamed = [consumer for consumer in sampled(client, new_watch).consumers if consumer.claims]
     assert [(one.name, one.sessions) for one in unnamed] == [(None, 0)]
     assert "its session has ended" in unnamed[0].unknown["name"]
 
@@ -129,8 +129,8 @@ def test_queues_whose_names_begin_alike_have_separate_consumers(use: Use) -> Non
     first.push(first.payload(1))
     with program(first, "taker") as taker, taker.database.transaction("pop") as connection:
         assert pop.pop_many(connection, first.queue, 1)
-        found = watch.sample(both, {})
-    assert [len(found[key_of(queue)].consumers) for queue in both] == [1, 0]
+        sample = watch.sample(both, {})
+    assert [len(sample[key_of(queue)].consumers) for queue in both] == [1, 0]
 
 
 @pytest.mark.usefixtures("requires_session_views")
@@ -168,8 +168,10 @@ def test_consumers_of_an_adopted_table_are_known_by_claims_and_statements(
         taken = SQL("UPDATE jobs SET started = now(), worker = {} WHERE id = {}")
         worker.execute(taken.format("worker 7", 1))
         worker.execute(taken.format("worker 8", 2))
-        found = ConsumerWatch(new_database).sample([queue], {key_of(queue): 4.0})[key_of(queue)]
-    by_name: dict[str | None, Consumer] = {one.name: one for one in found.consumers}
+        consumers = ConsumerWatch(new_database).sample([queue], {key_of(queue): 4.0})[key_of(queue)]
+    by_name: dict[str | None, Consumer] = {
+        consumer.name: consumer for consumer in consumers.consumers
+    }
     assert set(by_name) == {"web", "worker 7", "worker 8"}
     assert (by_name["web"].does, by_name["web"].claims) == (("push",), None)
     seven, eight = by_name["worker 7"], by_name["worker 8"]
@@ -189,9 +191,14 @@ def test_without_a_column_for_consumers_a_reason_is_shown(new_database: Database
     words = new_database.url.translate_connect_args(username="user", database="dbname")
     with closing(psycopg.connect(**words, application_name="w", autocommit=True)) as worker:
         worker.execute("DELETE FROM jobs WHERE id = 1")
-        (one,) = ConsumerWatch(new_database).sample([queue], {})[key_of(queue)].consumers
-    assert (one.name, one.does, one.last_pop, one.claims) == ("w", ("pop",), None, None)
-    assert "no column is mapped" in one.unknown["last_pop"]
+        (consumer,) = ConsumerWatch(new_database).sample([queue], {})[key_of(queue)].consumers
+    assert (consumer.name, consumer.does, consumer.last_pop, consumer.claims) == (
+        "w",
+        ("pop",),
+        None,
+        None,
+    )
+    assert "no column is mapped" in consumer.unknown["last_pop"]
 
 
 def test_claims_are_shown_even_if_the_server_refuses_its_session_views(
@@ -206,9 +213,11 @@ def test_claims_are_shown_even_if_the_server_refuses_its_session_views(
         raise RefusedError("Could not read.", why="no right to it")
 
     monkeypatch.setattr(watch, "_clients", refused)
-    found = watch.sample([client.queue], {})[key_of(client.queue)]
-    assert [(one.name, one.claims) for one in found.consumers] == [("night shift", 1)]
-    assert found.missing == {"sessions": "no right to it"}
+    consumers = watch.sample([client.queue], {})[key_of(client.queue)]
+    assert [(consumer.name, consumer.claims) for consumer in consumers.consumers] == [
+        ("night shift", 1)
+    ]
+    assert consumers.missing == {"sessions": "no right to it"}
 
 
 @pytest.mark.parametrize(

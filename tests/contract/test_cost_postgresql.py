@@ -77,8 +77,8 @@ def sampling(url: str) -> Iterator[SampleCost]:
             (sampled,) = take_sample(database, only=[queue], memory=memory).queues
             assert sampled.row is not None, sampled.problem
             statements: list[Statement] = recorder.take()
-            assert any(".status" in one.text for one in statements)
-            return sum(one.buffers for one in statements if of in one.text)
+            assert any(".status" in statement.text for statement in statements)
+            return sum(statement.buffers for statement in statements if of in statement.text)
 
         yield sampled_pages
 

@@ -60,14 +60,14 @@ def test_a_note_is_stored_audited_and_reported(orders: Client) -> None:
         noted = [("", "deployed 1.4"), ("orders", "moved to host b"), ("", "of all")]
         assert stored_notes.fetchall() == noted
     actions = here("audit", "--verb", "note", "--json").json["actions"]
-    assert [(one["queue"], one["detail"]) for one in actions] == noted[::-1]
-    assert {one["outcome"] for one in actions} == {"done"}
+    assert [(action["queue"], action["detail"]) for action in actions] == noted[::-1]
+    assert {action["outcome"] for action in actions} == {"done"}
     text = here("audit", "--verb", "note").text
     assert "note: done" in text
     assert "note public.orders: done" in text
-    found = here("report", "orders", "--idle-for", "0s", "--json").json
-    assert [one["note"] for one in found["notes"]] == [words for _, words in noted[::-1]]
-    assert "deployed 1.4" in found["markdown"].partition("## Notes")[2]
+    json = here("report", "orders", "--idle-for", "0s", "--json").json
+    assert [one["note"] for one in json["notes"]] == [words for _, words in noted[::-1]]
+    assert "deployed 1.4" in json["markdown"].partition("## Notes")[2]
 
 
 def recorded_history(database: Database, root: Path) -> History:
@@ -90,9 +90,9 @@ def test_history_has_the_notes_of_the_queue_and_of_the_database(
     note(orders.database, "moved to host b", orders.queue)
     note(orders.database, "of another", other)
     marks = recorded_history(orders.database, tmp_path).marks
-    noted = [(one.kind, one.words) for one in marks if one.kind == "note"]
+    noted = [(mark.kind, mark.words) for mark in marks if mark.kind == "note"]
     assert noted == [("note", "deployed 1.4"), ("note", "moved to host b")]
-    assert "of another" not in {one.words for one in marks}
+    assert "of another" not in {mark.words for mark in marks}
     for more in ((), ("--plot",)):
         text = call("history", "orders", *more, "--recordings", str(tmp_path), "--since", "1h").text
         assert "deployed 1.4" in text
@@ -113,10 +113,10 @@ def test_verbs_that_lose_messages_are_refused_on_a_protected_queue(ring: Client)
     because = ("--reason", "evidence of incident 4711")
     assert here("protect", "r", *because, "--yes").status == 0
     for words in (("purge", "r"), ("uninstall", "r", "--with-messages"), ("resize", "r", "5")):
-        found = here(*words, "--yes", "r")
-        assert found.status == 4
-        assert "evidence of incident 4711" in found.err
-        assert "unprotect r" in found.err
+        answer = here(*words, "--yes", "r")
+        assert answer.status == 4
+        assert "evidence of incident 4711" in answer.err
+        assert "unprotect r" in answer.err
     assert here("resize", "r", "20", "--yes", "r").status == 0
     assert ring.pop() is not None
     assert here("protect", "r", "--yes").status == 2
@@ -156,7 +156,7 @@ def test_a_login_that_may_not_read_decisions_can_read_the_catalog(ring: Client) 
     ):
         for database, kinds in ((ring.database, ["protection"]), (theirs, [])):
             with database.transaction("read", read_only=True) as connection:
-                assert [one.kind for one in catalog.read(connection).decisions] == kinds
+                assert [decision.kind for decision in catalog.read(connection).decisions] == kinds
 
 
 LIMITED = DEFAULTS.with_limits(depth=Limits(2, 4), errors_share=Limits())
@@ -184,8 +184,10 @@ def stored_silences(client: Client) -> list[dict[str, object]]:
 def examined(
     client: Client, rights: Rights = Rights.READ_ONLY, limits: Thresholds = DEFAULTS
 ) -> Diagnosis:
-    (found,) = Doctor(client.database, lambda _: limits, rights=rights).diagnose([client.queue], ())
-    return found
+    (diagnosis,) = Doctor(client.database, lambda _: limits, rights=rights).diagnose(
+        [client.queue], ()
+    )
+    return diagnosis
 
 
 def test_a_silenced_finding_is_shown_with_its_reason_and_is_no_problem(claims: Client) -> None:
@@ -204,7 +206,9 @@ def test_a_silenced_finding_is_shown_with_its_reason_and_is_no_problem(claims: C
     assert ", until " in doctor.text
     assert ": a long import" in doctor.text
     diagnosis = here("doctor", "orders", *quick, "--json").json["queues"][0]
-    (finding,) = (one for one in diagnosis["findings"] if one["code"] == "claims_nobody")
+    (finding,) = (
+        diagnosi for diagnosi in diagnosis["findings"] if diagnosi["code"] == "claims_nobody"
+    )
     assert finding["severity"] == "warning"
     assert list(finding["silenced"]) == ["kind", "operator", "since", "until", "reason"]
     assert finding["silenced"]["kind"] == "silence"
@@ -220,10 +224,10 @@ def test_a_silenced_finding_is_shown_with_its_reason_and_is_no_problem(claims: C
     metrics = {family.name: family.samples for family in families([seen])}
     (silenced,) = metrics["dbq_queue_findings_silenced"]
     assert silenced.labels["code"] == "claims_nobody"
-    counted = {one.labels["severity"]: one.value for one in metrics["dbq_queue_findings"]}
+    counted = {metric.labels["severity"]: metric.value for metric in metrics["dbq_queue_findings"]}
     assert counted["warning"] == 0
     assert not any(
-        one.labels["code"] == "claims_nobody" for one in metrics["dbq_queue_findings_by_code"]
+        metric.labels["code"] == "claims_nobody" for metric in metrics["dbq_queue_findings_by_code"]
     )
 
     assert here("unsilence", "claims_nobody", "orders").status == 0
@@ -239,10 +243,10 @@ def test_a_silenced_finding_is_shown_with_its_reason_and_is_no_problem(claims: C
 def test_a_silence_can_apply_to_every_queue_and_expires(claims: Client) -> None:
     here = Console(claims.url)
     assert here("silence", "claims_nobody").status == 0
-    (found,) = (one for one in examined(claims).findings if one.code.name == "claims_nobody")
-    assert found.silenced is not None
-    assert found.silenced.until is not None
-    duration = found.silenced.until - found.silenced.since
+    (finding,) = (one for one in examined(claims).findings if one.code.name == "claims_nobody")
+    assert finding.silenced is not None
+    assert finding.silenced.until is not None
+    duration = finding.silenced.until - finding.silenced.since
     assert abs(duration - timedelta(hours=4)) < timedelta(minutes=1)
     assert here("unsilence", "claims_nobody", "orders").status == 2  # it applies to every queue
     with connect(claims.url) as connection:
@@ -336,7 +340,9 @@ def test_an_acknowledgement_ends_when_its_finding_worsens(claims: Client) -> Non
     assert examined(claims, limits=LIMITED).healthy
     claims.push_many(claims.payloads(3, 4))
     worse = examined(claims, limits=LIMITED)
-    assert {one.code.name for one in worse.findings if one.silenced is None} >= {"limit_critical"}
+    assert {finding.code.name for finding in worse.findings if finding.silenced is None} >= {
+        "limit_critical"
+    }
     assert not worse.healthy
     assert stored_silences(claims)[1]["ended_at"] is None
     examined(claims, Rights.OPERATOR, LIMITED)

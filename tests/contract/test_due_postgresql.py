@@ -67,7 +67,7 @@ def test_the_age_of_a_pending_queue_is_of_the_message_that_could_be_popped_first
         new = (numbers.uniform(0, 90_000), numbers.uniform(-90_000, 90_000))
         insert(client, new)
         times.append(new)
-        waiting = [min(one) for one in times if one[1] > 0]
+        waiting = [min(time) for time in times if time[1] > 0]
         age = client.snapshot().age_seconds
         assert age == (pytest.approx(max(waiting), abs=60) if waiting else None)
 
@@ -75,7 +75,7 @@ def test_the_age_of_a_pending_queue_is_of_the_message_that_could_be_popped_first
 def test_the_age_of_each_message_is_since_it_is_due(use_postgresql: Use) -> None:
     client = use_postgresql(default("pending"))
     insert(client, (86_400, 3), (600, 7_200), (600, -7_200))
-    ages = [one.age_seconds for one in read_messages(client).messages]
+    ages = [message.age_seconds for message in read_messages(client).messages]
     assert ages == [pytest.approx(seconds, abs=60) for seconds in (600, 3, 600)]
     assert len(read_messages(client, "state=ready", "older=5m").messages) == 1
 

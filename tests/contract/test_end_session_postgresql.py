@@ -235,7 +235,9 @@ class Scene:
     def named_sessions(self) -> list[object]:
         """Sessions that `rows_held` findings name."""
         findings = self.diagnosis().findings
-        return [one.evidence["session"] for one in findings if one.code.name == "rows_held"]
+        return [
+            finding.evidence["session"] for finding in findings if finding.code.name == "rows_held"
+        ]
 
 
 @contextmanager
@@ -310,7 +312,7 @@ def test_a_row_holder_that_waits_for_another_table_is_still_a_holder(use_postgre
         objects = find_objects(client.database, [client.queue])
         wait_until(lambda: sample_activity(client.database, objects).waiting == 1, "it waits")
         pid = holder.info.backend_pid
-        assert [one.key for one in sessions_holding(client.database, client.queue)] == [pid]
+        assert [session.key for session in sessions_holding(client.database, client.queue)] == [pid]
         assert [one.session for one in client.snapshot().held_by] == [pid]
 
 

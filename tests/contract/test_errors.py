@@ -48,9 +48,9 @@ def failed(client: Client, texts: list[str]) -> dict[str, str]:
     """Messages that failed with these texts: their ids, each with its text."""
     client.push_many(client.payloads(*range(len(texts))))
     taken = client.pop_many(len(texts))
-    for one, text in zip(taken, texts, strict=True):
-        assert client.fail(one, text)
-    return {one.id: text for one, text in zip(taken, texts, strict=True)}
+    for message, text in zip(taken, texts, strict=True):
+        assert client.fail(message, text)
+    return {popped_message.id: text for popped_message, text in zip(taken, texts, strict=True)}
 
 
 def key_of(client: Client, words: str) -> str:

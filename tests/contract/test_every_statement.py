@@ -74,8 +74,8 @@ def labels_run() -> Iterator[set[str]]:
     labels: set[str] = set()
 
     def ran(connection: Connection, cursor: object, statement: str, *rest: object) -> None:
-        if found := _HEAD.match(statement):
-            labels.update(found["label"].split("+"))
+        if match := _HEAD.match(statement):
+            labels.update(match["label"].split("+"))
 
     event.listen(Engine, "after_cursor_execute", ran)
     try:
@@ -138,8 +138,8 @@ def ring_statements(engine: str, *parts: str) -> set[str]:
 
 
 def all_labels(engine: str) -> set[str]:
-    found = (templates.statements(engine, file).values() for file in templates.files(engine))
-    return {statement.label for statements in found for statement in statements}
+    values_views = (templates.statements(engine, file).values() for file in templates.files(engine))
+    return {statement.label for statements in values_views for statement in statements}
 
 
 def use_everything(database: Database, variant: Variant, *, acts: bool) -> None:
@@ -227,7 +227,10 @@ def make_decisions(client: Client) -> None:
     pause.pause(database, queue, reason="bad release", seconds=60.0, push=False)
     get_verb("protect").plan(target, {"reason": None}).run_to_end()
     with database.transaction("look", read_only=True) as connection:
-        assert {one.kind for one in decisions.active(connection)} == {"pause", "protection"}
+        assert {decision.kind for decision in decisions.active(connection)} == {
+            "pause",
+            "protection",
+        }
     get_verb("unprotect").plan(target, {}).run_to_end()
     get_verb("note").plan(target, {"text": "deployed 1.4", "all": False}).run_to_end()
     with database.transaction("read the notes", read_only=True) as connection:
@@ -323,7 +326,9 @@ def block_a_relay(database: Database, variant: Variant) -> None:
 def variants_to_use(engine: str, *, long: bool) -> list[Variant]:
     """All variants; in the short tier as few as cover every pair."""
     every = list(on(engine, ALL))
-    chosen = covering([frozenset(pairs_of("a life", [one], payload=False)) for one in every])
+    chosen = covering(
+        [frozenset(pairs_of("a life", [variant], payload=False)) for variant in every]
+    )
     return [of for number, of in enumerate(every) if long or number in chosen]
 
 

@@ -69,8 +69,10 @@ def test_an_export_has_all_messages_as_they_were_when_it_began(
 
     found = rows(export_request.path)
     assert (done.resumed, done.progress.messages) == (6, len(found))
-    assert sorted(one["id"] for one in found) == sorted(str(one.id) for one in page.messages)
-    same = {one.id: one.as_json(with_payload=True) for one in page.messages}
+    assert sorted(one["id"] for one in found) == sorted(
+        str(message.id) for message in page.messages
+    )
+    same = {message.id: message.as_json(with_payload=True) for message in page.messages}
     for one in found:
         was = same[one["id"]]
         assert one | {"age_seconds": None} == was | {"age_seconds": None}
@@ -134,4 +136,4 @@ def test_an_export_of_several_ids_can_be_continued(use: Use, tmp_path: Path) -> 
     export_request = request(client, tmp_path / "x.jsonl", f"id={ids[3]}", f"id={ids[1]}")
     interrupt_export(client, export_request, 0)
     assert export(client.database, export_request).resumed == 1
-    assert [one["id"] for one in rows(export_request.path)] == [ids[3], ids[1]]
+    assert [row["id"] for row in rows(export_request.path)] == [ids[3], ids[1]]

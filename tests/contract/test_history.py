@@ -41,8 +41,8 @@ def failed(client: Client, error: str) -> Message:
     """Pop a message as this worker and fail it; the message as read by its id."""
     (taken,) = client.pop_many(1, f"worker-{error}")
     assert client.fail(taken, error)
-    (found,) = read_messages(client, f"id={taken.id}").messages
-    return found
+    (message,) = read_messages(client, f"id={taken.id}").messages
+    return message
 
 
 @pytest.mark.parametrize("variant", WITH_HISTORY, ids=str)

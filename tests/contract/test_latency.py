@@ -46,9 +46,9 @@ def latency(client: Client) -> Latency:
 
 def now_of(client: Client) -> datetime:
     """Now, by the server's clock."""
-    found = client.snapshot().moment
-    assert found is not None
-    return found
+    moment = client.snapshot().moment
+    assert moment is not None
+    return moment
 
 
 def set_times(client: Client, table: Table, popped_ago: float, *, ends: bool) -> None:
@@ -79,10 +79,10 @@ def rows_in_work(client: Client) -> Table:
     return table
 
 
-def is_near(found: Percentiles, seconds: Sequence[float], of: int = MESSAGES) -> bool:
-    assert found.unknown == ""
-    assert found.messages == of
-    return found.values == pytest.approx(cuts(seconds), abs=0.001)
+def is_near(percentiles: Percentiles, seconds: Sequence[float], of: int = MESSAGES) -> bool:
+    assert percentiles.unknown == ""
+    assert percentiles.messages == of
+    return percentiles.values == pytest.approx(cuts(seconds), abs=0.001)
 
 
 @pytest.mark.long
@@ -147,9 +147,9 @@ STATUS = default("status")
 
 def test_too_few_or_too_old_messages_give_no_percentiles(use: Use) -> None:
     client = popped(use, STATUS, FEWEST - 1)
-    found = latency(client).waiting
-    assert (found.p99, found.messages) == (None, FEWEST - 1)
-    assert f"{FEWEST} are needed" in found.unknown
+    percentiles = latency(client).waiting
+    assert (percentiles.p99, percentiles.messages) == (None, FEWEST - 1)
+    assert f"{FEWEST} are needed" in percentiles.unknown
     client.push_many(client.payloads(*range(MESSAGES - FEWEST + 1)))
     client.pop_many(MESSAGES)
     assert latency(client).waiting.messages == MESSAGES
@@ -187,8 +187,8 @@ def test_only_the_latest_messages_are_sampled(client: Client, *, ends: bool) -> 
             times = {"claimed_at": popped_at, "pushed_at": popped_at - timedelta(seconds=waited)}
             times |= {"done_at": popped_at} if ends else {}
             connection.execute(update(table).where(table.c.id.in_(some)).values(times))
-    found = latency(client).waiting
-    assert (found.messages, found.p50, found.p95) == (100, 1.0, 1000.0)
+    waiting = latency(client).waiting
+    assert (waiting.messages, waiting.p50, waiting.p95) == (100, 1.0, 1000.0)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=60))
@@ -217,7 +217,7 @@ def test_claims_of_an_adopted_table_have_waiting_times(new_database: Database) -
                 )
             )
         adopt.adopt(new_database, "public", name, DESIGNS["status"], of)
-    latencies = {one.queue.name: one.latency for one in take_sample(new_database).queues}
+    latencies = {sample.queue.name: sample.latency for sample in take_sample(new_database).queues}
     assert latencies["jobs"] is not None
     assert is_near(latencies["jobs"].waiting, WAITED)
     assert latencies["jobs"].processing.unknown == "no index on the time of the end is known"

@@ -110,7 +110,7 @@ def test_both_libraries_are_discovered_and_figures_equal_their_own(
             assert ours["done"] == stats["succeeded"]
         assert figures(console, "mails")["scheduled"] == 3
         total = figures(console, "procrastinate_jobs")
-        assert total["ready"] + total["scheduled"] == sum(one["todo"] for one in theirs.values())
+        assert total["ready"] + total["scheduled"] == sum(its["todo"] for its in theirs.values())
         assert total["claimed"] == 2
         assert total["stuck"] == len(procrastinate.stalled(STUCK_SECONDS)) == 1
 
@@ -150,8 +150,8 @@ def test_failed_jobs_are_retried_by_procrastinates_own_function(
     console.done("adopt", "mails", "--preset", "procrastinate", "--queue", "mails")
 
     errors = listed(console, "mails", "--state", "error", "--payload")
-    assert sorted(int(one["id"]) for one in errors) == sorted([*failing, locked])
-    assert all(one["title"] == "send" and '"fails": true' in one["payload"] for one in errors)
+    assert sorted(int(error["id"]) for error in errors) == sorted([*failing, locked])
+    assert all(error["title"] == "send" and '"fails": true' in error["payload"] for error in errors)
     count, sample = error_group(console, "mails")
     assert (count, "send failed" in sample) == (4, True)
 

@@ -118,7 +118,7 @@ def test_dead_rows_and_a_bloated_index_are_repaired(use_postgresql: Use) -> None
     done = maintain(client.database, planned, on_progress=steps_done.append)
 
     assert (done.done, done.problem) == (3, "")
-    assert [(one.done, one.total) for one in steps_done] == [(1, 3), (2, 3), (3, 3)]
+    assert [(progress.done, progress.total) for progress in steps_done] == [(1, 3), (2, 3), (3, 3)]
     after = find(client.database, client.queue, QUICK)
     assert index_of(after, client).pages < index.pages / 10
     assert after.measures.dead_rows == 0

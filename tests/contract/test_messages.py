@@ -54,11 +54,11 @@ def test_pages_show_every_message_once_and_each_is_found_by_its_key(client: Clie
         return
     keys = [one.key for one in full_page.messages]
     for limit in (1, 5, 11):
-        assert [one.key for one in all_pages(client, limit=limit)] == keys
+        assert [all_page.key for all_page in all_pages(client, limit=limit)] == keys
     backwards = all_pages(client, limit=5, reverse=True)
     for state in filled.ids:
         forwards = [one.id for one in full_page.messages if one.state == state]
-        assert [one.id for one in backwards if one.state == state] == forwards[::-1]
+        assert [backward.id for backward in backwards if backward.state == state] == forwards[::-1]
     for shown in full_page.messages:
         found = message(database, queue, shown.key, payload_bytes=100_000)
         assert found is not None

@@ -174,10 +174,10 @@ def fill_deep(client: Client, depth: int) -> None:
         fill(connection, client.queue, states)
 
 
-def check(found: RecordedPage, what: str, most: int = LIST_PAGES) -> None:
-    sequential = {table for one in found.statements for table in one.sequential()}
+def check(page: RecordedPage, what: str, most: int = LIST_PAGES) -> None:
+    sequential = {table for statement in page.statements for table in statement.sequential()}
     assert {table for table in sequential if not table.endswith(("_config", "_seq"))} == set(), what
-    assert found.buffers <= most, f"{found.buffers} pages: {what}"
+    assert page.buffers <= most, f"{page.buffers} pages: {what}"
 
 
 @pytest.mark.long
@@ -212,7 +212,7 @@ def test_a_page_costs_the_same_at_any_depth(
             if variant.order not in {Order.NONE, Order.DUE}:
                 (last,) = listed(limit=1, reverse=True).page.messages
                 by_id = listed(f"id={last.id}")
-                assert [found.id for found in by_id.page.messages] == [last.id]
+                assert [message.id for message in by_id.page.messages] == [last.id]
                 check(by_id, "one message by its id", BY_ID_PAGES)
 
 
@@ -237,8 +237,8 @@ def test_a_filter_that_matches_nothing_reads_no_more_than_its_bound(
             assert found.most_rows <= rows_at_once + SORTED_ROWS, word
             read = sum(
                 node["Actual Rows"] * node["Actual Loops"]
-                for one in found.statements
-                for node in one.nodes()
+                for statement in found.statements
+                for node in statement.nodes()
                 if node.get("Alias") in {"m", "h"}
             )
             if variant.order is Order.NONE:

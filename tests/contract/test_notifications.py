@@ -61,9 +61,9 @@ class Recorder:
 
     def has_findings(self, queue: Queue, *codes: Code, unproven: str = "") -> None:
         """Pass it the doctor's findings."""
-        found = tuple(Finding(code, f"{code.name} it is") for code in codes)
-        one = Diagnosis(queue, found, unproven=frozenset({unproven}))
-        self.notifier.examined(DoctorUpdate((one,), complete_round=True))
+        findings = tuple(Finding(code, f"{code.name} it is") for code in codes)
+        diagnosis = Diagnosis(queue, findings, unproven=frozenset({unproven}))
+        self.notifier.examined(DoctorUpdate((diagnosis,), complete_round=True))
 
     def is_sender(self) -> bool:
         return any("it sends the notifications" in words for words in self.reported)
@@ -127,7 +127,10 @@ def test_a_finding_and_its_end_arrive_once_each_despite_restarts(
         keys.setdefault(event["key"], []).append(event["event"])
     assert sorted(keys.values()) == [["begun", "ended"]] * 3
     assert {one["connection"] for one in receiver.events} == {"orders"}
-    every = {one.label for one in templates.statements(database.product.name, "notify").values()}
+    every = {
+        statement.label
+        for statement in templates.statements(database.product.name, "notify").values()
+    }
     assert labels >= every - {"notify.withdraw"}
 
 

@@ -193,7 +193,9 @@ def test_columns_added_to_an_installed_queue_come_back_with_its_messages(
     """Of somebody else: the archive has none of them, and a computed one is never written."""
     shape, *options = design.split()
     name = f"own_{shape}"
-    console.done("install", shape, name, *(word for one in options for word in ("--option", one)))
+    console.done(
+        "install", shape, name, *(word for option in options for word in ("--option", option))
+    )
     table = f"{name}_meta" if shape == "split" else name
     run(
         console,

@@ -29,10 +29,10 @@ async def screen_of(console: Console) -> AsyncIterator[Running]:
 
 def times_in(picture: str) -> list[str]:
     """The last time of each line, as far as it is an odd one."""
-    found = [
-        re.search(f"  ({'|'.join(map(re.escape, FAR))}) *$", one) for one in picture.splitlines()
+    matches = [
+        re.search(f"  ({'|'.join(map(re.escape, FAR))}) *$", line) for line in picture.splitlines()
     ]
-    return [one[1] for one in found if one]
+    return [match[1] for match in matches if match]
 
 
 async def tour_of(console: Console, name: str, caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -67,7 +67,7 @@ async def test_our_own_queue_with_odd_times(
             update = b"UPDATE shown SET due_time = %s, pushed_at = %s WHERE id = %s"
             connection.execute(update, [at, at, number])
     pictures = await tour_of(console, "shown", caplog)
-    assert any("before the year 1 or after 9999" in one for one in pictures)
+    assert any("before the year 1 or after 9999" in picture for picture in pictures)
     order = [FAR[2], FAR[1], FAR[0], FAR[3]]
     async with screen_of(console) as running:
 

@@ -86,11 +86,15 @@ def figures(console: Console, count: int | None, *, aged: bool) -> Iterator[str]
     messages = read(console, "messages", "jobs", "--limit", "1000")["messages"]
     if status["problem"]:
         yield status["problem"]
-    if aged and status["age_seconds"] is None and any(one["state"] == "ready" for one in messages):
+    if (
+        aged
+        and status["age_seconds"] is None
+        and any(message["state"] == "ready" for message in messages)
+    ):
         yield "its age is unknown"
     if count not in {None, len(messages)}:
         yield f"{count} jobs, {len(messages)} shown"
-    ages = [one["age_seconds"] for one in messages]
+    ages = [message["age_seconds"] for message in messages]
     for age in (status["age_seconds"], *ages):
         if age is not None and age < 0:
             yield f"{age} seconds old"

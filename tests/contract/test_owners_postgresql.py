@@ -174,7 +174,7 @@ def test_an_upgrade_adds_the_checks_to_an_older_catalog(site: Site) -> None:
             "GRANT INSERT, UPDATE ON dbq.action TO dbq_operator, dbq_admin"
         )
     mail = look_up(site.owner, "mail")
-    assert [one.name for one in differences(site.owner, mail)] == ["dbq.check_action"]
+    assert [difference.name for difference in differences(site.owner, mail)] == ["dbq.check_action"]
     upgrade(site.owner, mail)
     assert differences(site.owner, mail) == []
     query = "SELECT has_table_privilege('dbq_admin', 'dbq.action', 'UPDATE')"

@@ -121,7 +121,9 @@ def test_an_upgrade_keeps_the_pause_whatever_was_changed_meanwhile(new_database:
                 pause.resume(new_database, client.queue)
             with new_database.transaction("read", read_only=True) as connection_:
                 assert pause.replaced_functions(connection_, client.queue) == ["q_pop"]
-        assert [one.name for one in differences(new_database, client.queue)] == ["q_pop"]
+        assert [difference.name for difference in differences(new_database, client.queue)] == [
+            "q_pop"
+        ]
         upgrade(new_database, client.queue)
         assert differences(new_database, client.queue) == []
         assert client.pop() is None
@@ -142,9 +144,9 @@ def test_verbs_that_add_messages_are_refused_while_paused(new_database: Database
     assert call("pause", "q", *words, "--yes", "y", "--url", url).status != 0
     assert call("pause", "q", *words, "--yes", "q", "--url", url).status == 0
     for arguments in (("restore", "q", "--yes", "q"), ("smoke", "q", "--live")):
-        found = call(*arguments, "--url", url)
-        assert found.status == 4
-        assert "bad release" in found.err
+        answer = call(*arguments, "--url", url)
+        assert answer.status == 4
+        assert "bad release" in answer.err
     assert call("pop", "q", "--url", url).status == 1
     assert call("resume", "q", "--yes", "--url", url).status == 0
     assert call("restore", "q", "--yes", "q", "--url", url).status == 0
@@ -261,10 +263,10 @@ def orders(new_database: Database) -> Client:
 
 
 def examined(orders: Client) -> Diagnosis:
-    (found,) = diagnose(
+    (diagnosis,) = diagnose(
         orders.database, [orders.queue], consumption=ConsumptionHistory(0.0, waits=False)
     )
-    return found
+    return diagnosis
 
 
 def test_a_sample_contains_the_decisions_about_a_queue(orders: Client) -> None:
@@ -281,28 +283,28 @@ def test_a_sample_contains_the_decisions_about_a_queue(orders: Client) -> None:
     assert paused.until > paused.since + timedelta(hours=1)
     who = paused.operator.partition("@")[0]
     assert paused.mark(paused.since + timedelta(minutes=12)) == f"PAUSED 12 min, {who}"
-    assert [one.split()[0] for one in observed.marks] == ["PAUSED", "PROTECTED"]
+    assert [mark.split()[0] for mark in observed.marks] == ["PAUSED", "PROTECTED"]
     assert paused.shown.startswith(f"PAUSED by {paused.operator} since ")
     assert paused.shown.endswith(": bad release")
-    assert [one.kind for one in observed.decisions] == ["pause", "protection"]
+    assert [decision.kind for decision in observed.decisions] == ["pause", "protection"]
     assert _paused(observed) == ["orders"]
     pause.resume(orders.database, orders.queue)
     resumed = snapshot(take_sample(orders.database).queues[0], "c")
-    assert [one.kind for one in resumed.decisions] == ["protection"]
+    assert [decision.kind for decision in resumed.decisions] == ["protection"]
     assert _paused(resumed) == []
 
 
 def _paused(observed: QueueSnapshot) -> list[str]:
     state = ConnectionState(Reading("c", queues=(observed,)), 1.0)
-    (found,) = (one for one in families([state]) if one.name == "dbq_queue_paused")
-    return [one.labels["queue"] for one in found.samples]
+    (metric,) = (family for family in families([state]) if family.name == "dbq_queue_paused")
+    return [sample.labels["queue"] for sample in metric.samples]
 
 
 def test_status_and_report_show_the_pause(orders: Client) -> None:
     pause_queue(orders)
-    found = call("status", "--url", orders.url).out
-    assert b"orders: PAUSED by" in found
-    assert b"bad release" in found
+    out = call("status", "--url", orders.url).out
+    assert b"orders: PAUSED by" in out
+    assert b"bad release" in out
     (queue,) = call("status", "--json", "--url", orders.url).json["queues"]
     (one,) = queue["decisions"]
     assert one.keys() == {"kind", "operator", "since", "until", "reason", "push"}
@@ -318,31 +320,33 @@ def test_an_overdue_pause_is_a_finding_and_not_a_stopped_consumer(orders: Client
     pause_queue(orders, 3600.0)
     watch = ConsumptionHistory(0.0, waits=False)
     for _ in range(2):
-        (found,) = diagnose(orders.database, [orders.queue], consumption=watch)
-        assert {"consumer_stopped", OVERDUE.name}.isdisjoint(f.code.name for f in found.findings)
+        (diagnosis,) = diagnose(orders.database, [orders.queue], consumption=watch)
+        assert {"consumer_stopped", OVERDUE.name}.isdisjoint(
+            f.code.name for f in diagnosis.findings
+        )
     with connect(orders.url) as connection:
         connection.execute("UPDATE dbq.pause SET until = paused_at - interval '1 second'")
-    (one,) = [f for f in examined(orders).findings if f.code is OVERDUE]
-    assert "3 ready" in one.summary
-    assert one.cause == "bad release"
-    assert one.repair is not None
-    assert one.repair.command.startswith("dbq-console resume orders")
-    carry_out(one.repair, orders.database)
+    (finding,) = [f for f in examined(orders).findings if f.code is OVERDUE]
+    assert "3 ready" in finding.summary
+    assert finding.cause == "bad release"
+    assert finding.repair is not None
+    assert finding.repair.command.startswith("dbq-console resume orders")
+    carry_out(finding.repair, orders.database)
     assert OVERDUE not in [f.code for f in examined(orders).findings]
     assert len(orders.drain()) == 3
 
 
 def test_a_limit_reached_during_a_pause_names_the_pause_as_the_cause(orders: Client) -> None:
     pause_queue(orders)
-    (found,) = diagnose(
+    (diagnosis,) = diagnose(
         orders.database,
         [orders.queue],
         thresholds_of=lambda _: DEFAULTS.with_limits(depth=Limits(1)),
         consumption=ConsumptionHistory(0.0, waits=False),
     )
-    (one,) = [f for f in found.findings if f.code.name == "limit_reached"]
-    assert one.cause.startswith("it is paused by")
-    assert "resume orders" in one.judgement
+    (finding,) = [f for f in diagnosis.findings if f.code.name == "limit_reached"]
+    assert finding.cause.startswith("it is paused by")
+    assert "resume orders" in finding.judgement
 
 
 def test_a_function_replaced_during_a_pause_is_a_finding_that_upgrade_repairs(
@@ -354,10 +358,10 @@ def test_a_function_replaced_during_a_pause_is_a_finding_that_upgrade_repairs(
         (text,) = connection.execute(read).fetchone() or ()
         pause_queue(orders)
         connection.execute(text)
-    (one,) = [f for f in examined(orders).findings if f.code is UNDONE]
-    assert one.evidence["functions"] == ["orders_pop"]
-    assert one.repair is not None
-    assert one.repair.command.startswith("dbq-console upgrade orders")
+    (finding,) = [f for f in examined(orders).findings if f.code is UNDONE]
+    assert finding.evidence["functions"] == ["orders_pop"]
+    assert finding.repair is not None
+    assert finding.repair.command.startswith("dbq-console upgrade orders")
     assert "code_changed" not in {f.code.name for f in examined(orders).findings}
     upgrade(orders.database, orders.queue)
     assert orders.pop() is None

@@ -128,7 +128,7 @@ def push(client: Client, *numbers: int, due: datetime | None = None) -> None:
 
 
 def due_of(client: Client) -> Counter[datetime | None]:
-    return Counter(one.due_at for one in read_messages(client, limit=1000).messages)
+    return Counter(message.due_at for message in read_messages(client, limit=1000).messages)
 
 
 @pytest.mark.parametrize("variant", DUE, ids=str)

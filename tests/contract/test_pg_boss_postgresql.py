@@ -109,7 +109,7 @@ def own_counts(boss: PgBossApp, *queues: str) -> list[dict[str, int]]:
         "claimed": "activeCount",
         "errors": "failedCount",
     }
-    return [{ours: one[name] for ours, name in names.items()} for one in stats]
+    return [{ours: stat[name] for ours, name in names.items()} for stat in stats]
 
 
 @pytest.mark.long

@@ -212,9 +212,9 @@ SELECT pg_stat_force_next_flush();
 
 def done_figure(console: Console) -> tuple[Any, bool, bool]:
     """The figure `done`: its value, whether it is estimated, whether it is unknown."""
-    found = console.status("orders")
-    assert not found["problem"]
-    return found["done"], "done" in found["estimated"], "done" in found["unknown"]
+    status = console.status("orders")
+    assert not status["problem"]
+    return status["done"], "done" in status["estimated"], "done" in status["unknown"]
 
 
 def test_archived_messages_are_done(console: Console) -> None:

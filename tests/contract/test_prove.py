@@ -237,7 +237,7 @@ def trial_of(use: Use, design: str) -> Trial:
 
 def claim_of(on_trial: Trial, words: str) -> Claim:
     claims = run.claims_of(on_trial.database, on_trial.queue)
-    (found,) = [one for one in claims if one.text.startswith(words)]
+    (found,) = [claim for claim in claims if claim.text.startswith(words)]
     return found
 
 
@@ -317,10 +317,10 @@ def test_a_pop_that_does_not_skip_disproves_readpast(
 
 
 def question_of(on_trial: Trial, name: str) -> Claim:
-    found = [one for one in QUESTIONS if one.statement == f"prove.{name}"]
-    assert [one.design for one in found] == [on_trial.queue.design.name]
-    assert found[0].claim not in run.claims_of(on_trial.database, on_trial.queue)
-    return found[0].claim
+    questions = [question for question in QUESTIONS if question.statement == f"prove.{name}"]
+    assert [question.design for question in questions] == [on_trial.queue.design.name]
+    assert questions[0].claim not in run.claims_of(on_trial.database, on_trial.queue)
+    return questions[0].claim
 
 
 def patch_answer(monkeypatch: pytest.MonkeyPatch, statement: str, answer: object) -> None:

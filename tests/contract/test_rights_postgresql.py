@@ -299,7 +299,7 @@ def prepare(client: Client) -> list[str]:
     client.push_many(client.payloads(1, 2, 3, 4))
     if client.queue.finishes:
         *failed, done, _ = client.pop_many(4)
-        assert all(client.fail(one, "boom") for one in failed)
+        assert all(client.fail(message, "boom") for message in failed)
         assert client.complete(done)
         client.push_many(client.payloads(5))
     return [

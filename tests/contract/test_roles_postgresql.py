@@ -184,7 +184,9 @@ def test_each_function_may_be_called_by_an_operator_and_changed_by_its_owner(
                 assert own.refusal(call) == "0A000", "a trigger's function is called by no one"
             elif not may:
                 attempts.append(call)
-            assert [own.refusal(one) for one in attempts] == ["42501"] * len(attempts), signature
+            assert [own.refusal(attempt) for attempt in attempts] == ["42501"] * len(attempts), (
+                signature
+            )
 
 
 CHANGED = ("SECURITY DEFINER", "SET search_path = public", "OWNER TO CURRENT_USER", "RENAME TO x")
@@ -235,7 +237,7 @@ def test_no_role_becomes_more_than_it_is(site: Site, role: str) -> None:
     attempts += [f"SET ROLE {above}" for above in UPWARD[role]]
     attempts += [f"GRANT {above} TO CURRENT_USER" for above in UPWARD[role]]
     with session(site, role) as own, connect(site.url):
-        states = {one: own.refusal(one) for one in attempts}
+        states = {attempt: own.refusal(attempt) for attempt in attempts}
         creates = {own.refusal(one) for one in CREATES}
     wrong = {one: state for one, state in states.items() if state != "42501"}
     assert not wrong

@@ -55,7 +55,7 @@ def test_an_error_text_of_any_bytes_is_shown(console: Console) -> None:
         connection.execute(b"UPDATE failed SET errors = " + BAD + b" WHERE payload = 'x'")
         connection.execute(b"UPDATE failed SET errors = 'caf\xc3\xa9' WHERE payload = 'y'")
     groups = console.done("errors", "failed", "--json").json["groups"]
-    assert {one["sample"] for one in groups} == {r"\xff\xfe café", "café"}
+    assert {group["sample"] for group in groups} == {r"\xff\xfe café", "café"}
     listed = console.done("messages", "failed", "--json").json["messages"]
     assert {one["error"] for one in listed} == {r"\xff\xfe café", "café"}
     assert (

@@ -298,12 +298,12 @@ def test_one_pass_over_the_catalog_finds_all_tables_with_the_columns_of_a_preset
     libraries.discover(database)
     event.listen(Engine, "before_cursor_execute", record)
     try:
-        found = libraries.discover(database)
+        tables = libraries.discover(database)
     finally:
         event.remove(Engine, "before_cursor_execute", record)
 
     versions = {"hangfire": "23", "river": "7", "solid-queue": None}
-    assert {one.of.name: one.version for one in found} == versions
+    assert {table.of.name: table.version for table in tables} == versions
     labels = sorted(label for label, _ in sent if not label.startswith("catalog."))
     each = ["hangfire.queues", "river.queues", "preset.queues"]
     assert labels == sorted(
@@ -327,10 +327,10 @@ def test_one_pass_over_the_catalog_finds_all_tables_with_the_columns_of_a_preset
             assert read <= {"pg_attribute", *CODE_OF_OTHERS}, plan
             continue
         assert read == {"pg_attribute"}, plan
-        scans = [one for one in found_by.nodes() if one["Node Type"] == "Seq Scan"]
-        assert sum(one["Actual Rows"] for one in scans) < 60, json.dumps(plan)
+        scans = [node for node in found_by.nodes() if node["Node Type"] == "Seq Scan"]
+        assert sum(scan["Actual Rows"] for scan in scans) < 60, json.dumps(plan)
     theirs.run("ALTER TABLE river_job DROP COLUMN kind")
-    assert {one.of.name for one in libraries.discover(database)} == {"hangfire", "solid-queue"}
+    assert {table.of.name for table in libraries.discover(database)} == {"hangfire", "solid-queue"}
 
 
 @contextmanager

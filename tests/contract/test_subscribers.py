@@ -55,7 +55,10 @@ def pop_as(client: Client, subscriber: str, n: int = 100) -> list[PoppedMessage]
 def subscriber_figures(
     observed: QueueSnapshot,
 ) -> dict[str, tuple[int | None, int | None, int | None]]:
-    return {one.subscriber: (one.gap, one.ready, one.parked) for one in observed.subscribers or ()}
+    return {
+        snapshot.subscriber: (snapshot.gap, snapshot.ready, snapshot.parked)
+        for snapshot in observed.subscribers or ()
+    }
 
 
 @pytest.mark.parametrize("content", ["slot", "apart"])
@@ -77,7 +80,10 @@ def test_each_subscriber_has_figures_and_the_queue_has_those_of_the_slowest(
     observed = client.snapshot()
     assert subscriber_figures(observed) == {"billing": (3, 3, 0), "search": (0, 0, 0)}
     assert (observed.gap, observed.slowest and observed.slowest.subscriber) == (3, "billing")
-    assert [one.age_seconds is None for one in observed.subscribers or ()] == [False, True]
+    assert [subscriber.age_seconds is None for subscriber in observed.subscribers or ()] == [
+        False,
+        True,
+    ]
     # One more than fits: full for the slowest.
     client.push_many(client.payloads(*range(13)))
     observed = client.snapshot()
@@ -212,9 +218,9 @@ def planned(client: Client, verb: str, subscriber: str = "", **texts: str) -> Pl
 def held(client: Client, subscriber: str) -> dict[str | None, str]:
     """Message -> state, for all messages of the subscriber."""
     of = Client(client.database, client.queue.of(subscriber))
-    found: list[Message] = list(read_messages(of, limit=100).messages)
-    assert len({one.id for one in found}) == len(found)
-    return {one.id: one.state for one in found}
+    messages: list[Message] = list(read_messages(of, limit=100).messages)
+    assert len({message.id for message in messages}) == len(messages)
+    return {message.id: message.state for message in messages}
 
 
 @pytest.fixture
@@ -270,8 +276,8 @@ def test_verbs_on_claims_require_a_subscriber(both: tuple[Client, list[str]]) ->
             planned(client, verb, "nobody", **texts)
 
 
-def texts_of(found: list[PoppedMessage]) -> list[object]:
-    return [one.payload for one in found]
+def texts_of(messages: list[PoppedMessage]) -> list[object]:
+    return [message.payload for message in messages]
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def time_columns(console: Console, name: str) -> dict[str, list[tuple[str, str]]
         WHERE starts_with(table_name, %s) AND table_name !~ '_(archive|data)$'
         AND data_type = 'timestamp with time zone'"""
     with connect(console.url) as connection:
-        found = connection.execute(query.encode(), [name]).fetchall()
-    return {role: [one for one in found if one[1] in names] for role, names in COLUMNS.items()}
+        rows = connection.execute(query.encode(), [name]).fetchall()
+    return {role: [one for one in rows if one[1] in names] for role, names in COLUMNS.items()}
 
 
 @pytest.mark.parametrize("far", FAR)
@@ -65,7 +65,9 @@ def time_columns(console: Console, name: str) -> dict[str, list[tuple[str, str]]
 def test_each_time_out_of_range_is_found(console: Console, design: str, far: str) -> None:
     shape, *options = design.split()
     name = f"far_{shape}_{len(options)}_{FAR.index(far)}"
-    console.done("install", shape, name, *(word for one in options for word in ("--option", one)))
+    console.done(
+        "install", shape, name, *(word for option in options for word in ("--option", option))
+    )
     console.done("push", name, "-", "--lines", stdin=b"a\nb\nc\n")
     if DESIGNS[design] == FINISHING:
         first, _ = console.popped(name, "--count", "2")
@@ -96,7 +98,9 @@ def test_each_time_out_of_range_is_found(console: Console, design: str, far: str
 def test_the_command_for_claims_releases_them(console: Console, design: str, far: str) -> None:
     shape, *options = design.split()
     name = f"left_{shape}_{FAR.index(far)}"
-    console.done("install", shape, name, *(word for one in options for word in ("--option", one)))
+    console.done(
+        "install", shape, name, *(word for option in options for word in ("--option", option))
+    )
     console.done("push", name, "-", "--lines", stdin=b"a\nb\n")
     console.popped(name, "--count", "2")
     for table, column in time_columns(console, name)["claimed_at"]:
@@ -125,8 +129,8 @@ def reads_of(console: Console, name: str) -> list[int]:
         connection.execute(b"SET enable_seqscan = off; SET enable_bitmapscan = off")
         explained = b"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) "
         plans = [connection.execute(explained + one.encode()).fetchone() for one in statements]
-    texts = [one[0] if one else "" for one in plans]
-    roots = [(json.loads(one) if isinstance(one, str) else one)[0]["Plan"] for one in texts]
+    texts = [plan[0] if plan else "" for plan in plans]
+    roots = [(json.loads(text) if isinstance(text, str) else text)[0]["Plan"] for text in texts]
     return [root["Shared Hit Blocks"] + root["Shared Read Blocks"] for root in roots]
 
 

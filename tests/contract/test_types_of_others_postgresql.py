@@ -75,15 +75,15 @@ def client(types: Database, request: pytest.FixtureRequest) -> Client:
 
 
 def pages(client: Client, *words: str) -> list[Message]:
-    found: list[Message] = []
+    messages: list[Message] = []
     after: str | None = None
-    while after is not None or not found:
+    while after is not None or not messages:
         page = read_page(client.database, client.queue, parse(words), limit=2, after=after)
-        found += page.messages
+        messages += page.messages
         after = page.next.text if page.next else None
         if not page.messages:
             break
-    return found
+    return messages
 
 
 def test_every_message_is_found_once_and_every_verb_works(client: Client) -> None:
@@ -92,11 +92,11 @@ def test_every_message_is_found_once_and_every_verb_works(client: Client) -> Non
         query = f'SELECT t.id::text FROM public."{client.queue.name}" AS t ORDER BY t.id DESC'
         in_order = [key for (key,) in connection.execute(query.encode())]
     assert sorted(key.strip() for key in in_order) == keys
-    assert [one.id for one in pages(client)] == in_order
-    assert [one.id for one in pages(client, "state=error")] == in_order
+    assert [page.id for page in pages(client)] == in_order
+    assert [page.id for page in pages(client, "state=error")] == in_order
     for key in in_order:
-        (one,) = read_page(client.database, client.queue, parse([f"id={key}"])).messages
-        assert one.id == key
+        (message,) = read_page(client.database, client.queue, parse([f"id={key}"])).messages
+        assert message.id == key
     assert len(pages(client, "error~SUCH")) == len(keys)
     assert len(pages(client, "payload.n=1")) == len(keys)
     assert [group.count for group in error_groups(client.database, client.queue).groups] == [5]

@@ -136,12 +136,12 @@ def consume(job: Consume) -> list[CommittedPop]:
         assert time.monotonic() < deadline, "the queue never became empty"
         last_pop = _done.is_set()
         try:
-            one = _pop(database, job, random_numbers)
+            pop = _pop(database, job, random_numbers)
         except _RollBackError:
             continue
-        if one.messages:
-            _complete(database, job.queue, one.messages)
-            taken.append(one)
+        if pop.messages:
+            _complete(database, job.queue, pop.messages)
+            taken.append(pop)
         elif last_pop:
             database.close()
             return taken
@@ -166,8 +166,8 @@ def _complete(database: Database, queue: Queue, messages: Sequence[PoppedMessage
     if not queue.finishes:
         return
     with database.transaction("complete") as connection:
-        for one in messages:
-            assert pop.complete(connection, queue, one)
+        for message in messages:
+            assert pop.complete(connection, queue, message)
 
 
 def _delay_or_roll_back(random_numbers: random.Random, job: Produce | Consume) -> None:
@@ -195,8 +195,8 @@ class WorkerPool:
             pushed = {key: pushed for one in producing for key, pushed in one.result().items()}
         finally:
             self._done.set()
-        taken = [one for future in consuming for one in future.result()]
-        return Outcome(pushed, sorted(taken, key=lambda one: one.at))
+        taken = [pop for future in consuming for pop in future.result()]
+        return Outcome(pushed, sorted(taken, key=lambda pop: pop.at))
 
     def __enter__(self) -> Self:
         return self

@@ -157,22 +157,26 @@ def plan(chance: random.Random, seconds: float, pause: float) -> Sequence[Planne
     In a long campaign one stall lasts longer than all time-outs.
     """
     first = chance.sample(ALWAYS, len(ALWAYS))
-    found: list[Planned] = []
+    planneds: list[Planned] = []
     at = chance.uniform(0.2, 1.0) * pause
     while at < seconds:
         name = first.pop() if first else _random_fault(chance)
-        if seconds > 8 * LONG_SECONDS and at > seconds / 4 and not _contains(found, "long stall"):
+        if (
+            seconds > 8 * LONG_SECONDS
+            and at > seconds / 4
+            and not _contains(planneds, "long stall")
+        ):
             name = "long stall"
         longest = min(FAULTS[name].longest, seconds / 8)
         lasts = longest if name == "long stall" else chance.uniform(0.1, 1) * longest
-        found.append(Planned(at, name, lasts))
+        planneds.append(Planned(at, name, lasts))
         at += lasts + chance.uniform(0.2, 1.0) * pause
-    return found
+    return planneds
 
 
 def _random_fault(chance: random.Random) -> str:
     return chance.choices(list(FAULTS), [fault.rate for fault in FAULTS.values()])[0]
 
 
-def _contains(found: Sequence[Planned], name: str) -> bool:
-    return any(one.name == name for one in found)
+def _contains(planneds: Sequence[Planned], name: str) -> bool:
+    return any(planned.name == name for planned in planneds)

@@ -71,12 +71,12 @@ class AtCommit:
 def rows_of(url: str) -> Counter[str]:
     """All messages of each queue and its archive."""
     with connect(url) as connection:
-        found = connection.execute(
+        cursor = connection.execute(
             "SELECT 'mail', payload FROM mail UNION ALL SELECT 'mail', payload FROM mail_archive"
             " UNION ALL SELECT 'orders', message FROM orders WHERE message_id IS NOT NULL"
             " UNION ALL SELECT 'lines', payload FROM lines"
         )
-        return Counter(f"{queue}: {payload}" for queue, payload in found.fetchall())
+        return Counter(f"{queue}: {payload}" for queue, payload in cursor.fetchall())
 
 
 def added_and_removed(before: Counter[str], after: Counter[str]) -> tuple[int, int]:

@@ -124,7 +124,7 @@ class Case(RingFaults):
     def check_diagnosis(self) -> None:
         """A diagnosis in between, which reports nothing about a side with an open transaction."""
         self.steps["check_diagnosis"] += 1
-        found, unseen = diagnose_ring(self.ring, patience_seconds=0.01 * len(self.all))
+        findings, unseen = diagnose_ring(self.ring, patience_seconds=0.01 * len(self.all))
         drawing = {drawn for it in self.open for drawn in it.drawn}
         hidden: set[tuple[str, Side]] = set()
         for reader in self.all:
@@ -133,17 +133,17 @@ class Case(RingFaults):
                 kind: lost[kind] for kind in lost if (reader.name, kind.side) not in drawing
             }
             hidden |= {(reader.name, kind.side) for kind in lost if lost[kind]} & drawing
-            self.compare(reader, found, provable)
+            self.compare(reader, findings, provable)
         if len(unseen) < len(hidden) or (unseen and not drawing):
             self.tally.counts["unexplained"] += 1
             self.tally.wrong.append(f"under way {drawing}, hidden {hidden}, reported {unseen}")
 
     def compare(
-        self, reader: ReaderModel, found: Sequence[Finding], lost: dict[LostKind, set[int]]
+        self, reader: ReaderModel, findings: Sequence[Finding], lost: dict[LostKind, set[int]]
     ) -> None:
         """Every lost number, and no other, is named with its subscriber."""
         named: dict[tuple[LostKind, ...], set[int]] = {}
-        for finding in found:
+        for finding in findings:
             kinds = NAMED_BY.get(finding.code.name)
             if kinds and finding.subscriber == reader.name:
                 named.setdefault(kinds, set()).update(numbers(finding))
@@ -154,7 +154,7 @@ class Case(RingFaults):
             self._wrong("false_alarms", (reader.name, kinds), reported - of_kind)
 
     def _codes(self, reader: ReaderModel, lost: dict[LostKind, set[int]]) -> set[str]:
-        slowest = min(self.all, key=lambda one: one.store.next_pop)
+        slowest = min(self.all, key=lambda model: model.store.next_pop)
         expected = codes_of(reader.store, lost, slowest=reader is slowest)
         if any(row.claimed for row in reader.in_hand_rows.values()):
             expected.add("claims_gone")
@@ -258,8 +258,8 @@ class Case(RingFaults):
             self._settle(reader)
         after = self.ring.measure()
         assert (after.live, max(after.gap, 0)) == (0, 0)
-        found = self.diagnosis()
-        assert not found.findings, [finding.summary for finding in found.findings]
+        diagnosis = self.diagnosis()
+        assert not diagnosis.findings, [finding.summary for finding in diagnosis.findings]
 
     def _require_clear(self) -> None:
         """Assert that all is clear, except for findings that need judgement."""

@@ -13,19 +13,19 @@ from tests.repairs import carry_out, plan_repair
 def diagnose_ring(ring: Ring, patience_seconds: float = 10.0) -> tuple[list[Finding], list[str]]:
     """The findings, and the parts that could not be checked."""
     with check_context(ring.database, ring.queue, patience_seconds=patience_seconds) as context:
-        found = list(CHECKS.run(context))
-    assert {finding.code for finding in found} <= set(CHECKS.codes)
-    assert found == sorted(found, key=lambda finding: -finding.code.severity)
-    return found, context.unseen
+        findings = list(CHECKS.run(context))
+    assert {finding.code for finding in findings} <= set(CHECKS.codes)
+    assert findings == sorted(findings, key=lambda finding: -finding.code.severity)
+    return findings, context.unseen
 
 
 def findings_by_code(ring: Ring) -> dict[str, Finding]:
     """The findings by code; everything could be checked."""
-    found, unseen = diagnose_ring(ring)
+    findings, unseen = diagnose_ring(ring)
     assert unseen == []
-    codes = [finding.code.name for finding in found]
+    codes = [finding.code.name for finding in findings]
     assert len(codes) == len(set(codes))
-    return dict(zip(codes, found, strict=True))
+    return dict(zip(codes, findings, strict=True))
 
 
 def numbers(finding: Finding) -> list[int]:
@@ -60,8 +60,8 @@ def repair_finding(ring: Ring, finding: Finding) -> None:
 def try_repairs(ring: Ring) -> int:
     """How many repairs changed something; those blocked by an open transaction are skipped."""
     done = 0
-    found, _ = diagnose_ring(ring, patience_seconds=2.0)
-    for finding in found:
+    findings, _ = diagnose_ring(ring, patience_seconds=2.0)
+    for finding in findings:
         assert finding.code.name not in {"slot_mismatch", "slot_count", "sequence_behind"}, finding
         if finding.repair is not None and finding.repair.unattended:
             try:

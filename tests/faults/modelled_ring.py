@@ -194,7 +194,9 @@ class ModelledRing:
         """Begin a transaction on its own session."""
         connection = self.free.pop() if self.free else self.ring.connect()
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-        started = OpenTransaction(connection, {one.name: one.store.begin() for one in self.all})
+        started = OpenTransaction(
+            connection, {model.name: model.store.begin() for model in self.all}
+        )
         self.open.append(started)
         return started
 
@@ -207,7 +209,7 @@ class ModelledRing:
         else:
             self._pop(on, reader)
         if reader.store.next_push != before[0]:
-            on.drawn |= {(one.name, Side.PUSH) for one in self.all}
+            on.drawn |= {(model.name, Side.PUSH) for model in self.all}
         if reader.store.next_pop != before[1]:
             on.drawn.add((reader.name, Side.POP))
 
@@ -251,7 +253,12 @@ class ModelledRing:
 
     def held(self, reader: ReaderModel) -> set[int]:
         """The ids of messages popped by open transactions."""
-        return {m.id for one in self.open for name, m, _ in one.popped if name == reader.name}
+        return {
+            m.id
+            for transaction in self.open
+            for name, m, _ in transaction.popped
+            if name == reader.name
+        }
 
     def end(self, opened: OpenTransaction, how: str) -> None:
         """Commit, roll back, or kill its connection or backend."""

@@ -219,19 +219,19 @@ def diagnosis(
     return found
 
 
-def codes_of(found: Diagnosis) -> list[str]:
+def codes_of(diagnosis: Diagnosis) -> list[str]:
     """The codes of all findings."""
-    return [finding.code.name for finding in found.findings]
+    return [finding.code.name for finding in diagnosis.findings]
 
 
-def without_notes(found: Diagnosis) -> list[Finding]:
+def without_notes(diagnosis: Diagnosis) -> list[Finding]:
     """The findings that are more than notes."""
-    return [one for one in found.findings if one.code.severity is not Severity.NOTE]
+    return [finding for finding in diagnosis.findings if finding.code.severity is not Severity.NOTE]
 
 
-def finding_of(found: Diagnosis, code: str) -> Finding:
+def finding_of(diagnosis: Diagnosis, code: str) -> Finding:
     """The only finding of that code, checked for completeness."""
-    (finding,) = [one for one in found.findings if one.code.name == code]
+    (finding,) = [one for one in diagnosis.findings if one.code.name == code]
     assert finding.summary
     assert finding.evidence
     assert finding.cause

@@ -174,7 +174,7 @@ class _Campaign:
             now = self.now.queue
         except RefusedError:
             return
-        if any(one.name == _BRIEF for one in now.subscribers):
+        if any(subscriber.name == _BRIEF for subscriber in now.subscribers):
             subscribing.unsubscribe(self.ring.database, now, _BRIEF)
 
     @property
@@ -196,7 +196,7 @@ class _Campaign:
         counts = {}
         for name, taken in drained.items():
             pops = self._ledger(_pops(name), marks)
-            received = pops.popped + Counter([one.payload for one in taken])
+            received = pops.popped + Counter([popped.payload for popped in taken])
             if self.ring.queue.options["in_hand"] == "on":
                 received = pops.popped + self._in_hand(name)
             counts[name] = self._counts(name, pushes, received, pushes.marked + pops.marked)
@@ -239,8 +239,8 @@ class _Campaign:
         assert after.live == 0, after
         assert self.repair is not None or after.parked == 0, after
         if self.repair is not None:
-            found, _ = diagnose_ring(self.ring.of(""))
-            assert not found, [one.summary for one in found]
+            findings, _ = diagnose_ring(self.ring.of(""))
+            assert not findings, [finding.summary for finding in findings]
             return
         with self.ring.connect() as connection:
             assert self.ring.contents(connection) == {}

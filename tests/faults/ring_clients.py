@@ -184,7 +184,7 @@ def _relay_and_drain(ring: Ring) -> list[str]:
 
 def _pop_all_parked(ring: Ring) -> list[Popped]:
     """Park all live messages among holes, in a churned table, and pop each of them."""
-    found: list[Popped] = []
+    poppeds: list[Popped] = []
     now = ring.measure()
     numbers = [*range(now.next_pop, now.next_push), *range(-300, 0)]
     random.Random(now.base).shuffle(numbers)
@@ -195,9 +195,9 @@ def _pop_all_parked(ring: Ring) -> list[Popped]:
         connection.execute(ring.sql(park), [numbers])
         most = ring.most_turns(connection)
         for _ in range(most):
-            found += ring.pop_many(connection, 1000)
-            if len(found) == now.live:
+            poppeds += ring.pop_many(connection, 1000)
+            if len(poppeds) == now.live:
                 break
-        assert len(found) == now.live, f"{now.live - len(found)} had no turn in {most} calls"
+        assert len(poppeds) == now.live, f"{now.live - len(poppeds)} had no turn in {most} calls"
         connection.execute(ring.sql("DELETE FROM {parked} WHERE number < 0"))
-    return found
+    return poppeds

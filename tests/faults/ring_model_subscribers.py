@@ -70,7 +70,7 @@ def relay(stores: Sequence[Store], new_size: int) -> bool:
 
     Each continues at the first message owed to it; later ones that it has popped are void.
     """
-    live = sorted({one.message_id for store in stores for one in store.slots.values()})
+    live = sorted({slot.message_id for store in stores for slot in store.slots.values()})
     if len(live) > new_size:
         return False
     base = max(max(store.next_push, store.next_pop) for store in stores)
@@ -78,8 +78,8 @@ def relay(stores: Sequence[Store], new_size: int) -> bool:
     renumbered = dict(zip(live, range(base, next_push), strict=True))
     for store in stores:
         owed = [
-            Live(renumbered[one.message_id], one.first_id, one.payload)
-            for one in store.slots.values()
+            Live(renumbered[slot.message_id], slot.first_id, slot.payload)
+            for slot in store.slots.values()
         ]
         ids = {one.message_id for one in owed}
         store.slots = {one.message_id % new_size: one for one in owed}

@@ -142,8 +142,8 @@ class Ring:
         """Pop with pop_many, at most this many; 0: with pop."""
         if batch:
             return self.pop_many(connection, batch)
-        one = self.pop(connection)
-        return [one] if one else []
+        popped = self.pop(connection)
+        return [popped] if popped else []
 
     def consume_numbers(self, connection: psycopg.Connection, side: str, count: int = 1) -> None:
         """Draw numbers without using them, like callers that roll back; `side`: push or pop."""

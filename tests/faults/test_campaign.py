@@ -59,13 +59,13 @@ def test_balance_without_losses() -> None:
     ledger = Ledger(
         acknowledged={ONE, TWO, GONE}, popped=Counter([ONE]), pushed_in_doubt=Counter([THREE])
     )
-    found = balance_of(ledger, queues=[TWO], purged=1)
-    assert found.balanced, found
-    assert (found.pushed, found.popped, found.pushes_in_doubt) == (3, 1, 1)
+    counts = balance_of(ledger, queues=[TWO], purged=1)
+    assert counts.balanced, counts
+    assert (counts.pushed, counts.popped, counts.pushes_in_doubt) == (3, 1, 1)
     ledger.popped_in_doubt[TWO] += 1
-    found = balance_of(ledger, queues=[], purged=1)
-    assert found.balanced, "a pop in doubt that was committed"
-    assert (found.pops_in_doubt, found.of_them_gone, found.of_them_stored) == (1, 1, 0)
+    counts = balance_of(ledger, queues=[], purged=1)
+    assert counts.balanced, "a pop in doubt that was committed"
+    assert (counts.pops_in_doubt, counts.of_them_gone, counts.of_them_stored) == (1, 1, 0)
 
 
 def test_balance_counts_lost_doubled_damaged_and_unexplained() -> None:

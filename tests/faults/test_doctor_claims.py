@@ -292,7 +292,9 @@ def test_a_claimed_row_without_a_payload_is_marked_as_an_error(use: Use, how: st
         else:
             end_session(client, consumer)
         found = diagnosed(client)
-        assert [one.code.name for one in without_notes(found)] == ["payload_missing"]
+        assert [without_note.code.name for without_note in without_notes(found)] == [
+            "payload_missing"
+        ]
     finding = finding_of(found, "payload_missing")
     assert finding.evidence["claimed"] == {"count": 1, "ids": ["1"]}
     assert run_repair(client, finding, unattended=True) == [

@@ -85,8 +85,8 @@ def diagnose_queue(
     client: Client, history: ConsumptionHistory, thresholds: Thresholds = AT_ONCE
 ) -> tuple[list[str], str]:
     """The codes found, and why consumption is unknown."""
-    found = diagnosed(client, history, thresholds)
-    return _codes(found), _unknown(found)
+    diagnosis = diagnosed(client, history, thresholds)
+    return _codes(diagnosis), _unknown(diagnosis)
 
 
 def diagnosed(
@@ -96,13 +96,17 @@ def diagnosed(
     return diagnosis(client.database, client.queue, thresholds, **arguments)
 
 
-def _codes(found: Diagnosis) -> list[str]:
-    return [one.code.name for one in found.findings if one.code.name == "consumer_stopped"]
+def _codes(diagnosis: Diagnosis) -> list[str]:
+    return [
+        finding.code.name
+        for finding in diagnosis.findings
+        if finding.code.name == "consumer_stopped"
+    ]
 
 
-def _unknown(found: Diagnosis) -> str:
-    reasons = [why for why in found.unseen if why.startswith("consumption not known")]
-    assert not reasons or found.verdict != "all clear"
+def _unknown(diagnosis: Diagnosis) -> str:
+    reasons = [why for why in diagnosis.unseen if why.startswith("consumption not known")]
+    assert not reasons or diagnosis.verdict != "all clear"
     return "; ".join(reasons)
 
 
@@ -252,10 +256,10 @@ def test_the_doctor_waits_once_for_all_queues_together(
 
     clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
     monkeypatch.setattr(stopped_consumers, "time", clock)
-    found = diagnose(
+    diagnoses = diagnose(
         clients[0].database, thresholds_of=lambda _: AT_ONCE, consumption=ConsumptionHistory(0.5)
     )
-    assert [_codes(one) for one in found] == [["consumer_stopped"]] * 6
+    assert [_codes(diagnosis) for diagnosis in diagnoses] == [["consumer_stopped"]] * 6
     assert sum(waited) < 2 * 0.5, "each queue was waited for separately"
 
 
@@ -281,7 +285,7 @@ def test_waiting_checks_of_several_queues_run_concurrently(
                 popped_by(other, client)
             other.execute("BEGIN")
             popped_by(other, client)
-        found = diagnose(
+        diagnoses = diagnose(
             clients[0].database,
             [client.queue for client in clients],
             patience_seconds=0.5,
@@ -290,13 +294,15 @@ def test_waiting_checks_of_several_queues_run_concurrently(
     finally:
         for other in others:
             other.close()
-    assert all("may be held by" in "; ".join(one.unseen) for one in found)
+    assert all("may be held by" in "; ".join(diagnosis.unseen) for diagnosis in diagnoses)
 
 
 def stopped(client: Client, history: ConsumptionHistory) -> list[Finding]:
-    found = diagnosed(client, history)
-    stopped_findings = [one for one in found.findings if one.code.name.endswith("_stopped")]
-    assert _unknown(found) or "subscriber_stopped" not in found.unproven
+    diagnosis = diagnosed(client, history)
+    stopped_findings = [
+        finding for finding in diagnosis.findings if finding.code.name.endswith("_stopped")
+    ]
+    assert _unknown(diagnosis) or "subscriber_stopped" not in diagnosis.unproven
     return stopped_findings
 
 
@@ -381,17 +387,17 @@ def diagnose_now(client: Client) -> Diagnosis:
 
 def test_since_is_by_the_databases_clock(use: Use, now: datetime) -> None:
     client = queue_with_old_messages(use, FIFO)
-    found = diagnose_now(client)
-    aged = finding_of(found, "limit_reached")
+    diagnosis = diagnose_now(client)
+    aged = finding_of(diagnosis, "limit_reached")
     assert aged.since is not None
     assert abs(aged.since + timedelta(seconds=AGE) - now) < timedelta(minutes=5)
     # The screens continue from there by their own clock, which may show any time.
     store = Store({"a": 1.0}, now=0)
     sample = take_sample(client.database, only=[client.queue])
     store.add_reading("a", Reading("a", (snapshot(sample.queues[0], "a"),)), at=100_000)
-    store.add_diagnoses("a", [found], 100_000, now - found.clock_ahead)
+    store.add_diagnoses("a", [diagnosis], 100_000, now - diagnosis.clock_ahead)
     (row,) = store.queues(100_000)
-    ages = {one.code: one.since_seconds or 0.0 for one in row.findings}
+    ages = {finding_view.code: finding_view.since_seconds or 0.0 for finding_view in row.findings}
     # Since the push, or since the server started to count, which may be long ago.
     assert 0 < ages["consumer_stopped"] < 2 * AGE
     # Messages are due by the database's clock, whatever the console's says.
@@ -512,9 +518,9 @@ def test_pops_that_are_committed_beside_a_failing_consumer_are_counted(use: Use)
 
         def seen() -> list[tuple[object, object]]:
             return [
-                (one.evidence["rolled_back"], one.evidence["committed"])
-                for one in diagnosed(client, history).findings
-                if one.code.name == "head_stuck"
+                (finding.evidence["rolled_back"], finding.evidence["committed"])
+                for finding in diagnosed(client, history).findings
+                if finding.code.name == "head_stuck"
             ]
 
         # A session reports what it has done a moment later.

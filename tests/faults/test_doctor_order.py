@@ -139,7 +139,7 @@ def test_a_message_overtaken_by_many_in_a_lax_order_is_a_note(
 
 def run_repairs(client: Client) -> None:
     with check_context(client.database, client.queue) as context:
-        repairs = [one.repair for one in ring.CHECKS.run(context)]
+        repairs = [finding.repair for finding in ring.CHECKS.run(context)]
     for repair in repairs:
         assert repair is not None
         assert carry_out(repair, client.database)

@@ -83,7 +83,7 @@ def test_healthy_traffic_raises_no_alarm(use: Use, variant: Variant, long: bool)
     with traffic.running(min_finished=20):
         while True:
             found = diagnosed(client, consumption=ConsumptionHistory())
-            assert [one.summary for one in without_notes(found)] == []
+            assert [without_note.summary for without_note in without_notes(found)] == []
             assert found.unseen == ()
             if time.monotonic() > ends_at:
                 break
@@ -198,10 +198,10 @@ def test_the_time_until_a_filling_ring_is_full_has_a_range(
     pushes: Callable[[], object] = lambda: client.push_many(client.payloads(1, 2, 3))  # noqa: E731
     with at_work(iter(pushes, object()), pause_seconds=0.02):
         for _ in range(10):  # until it is seen to fill
-            found = diagnosed(client, patience_seconds=0.8)
-            if any(one.code.name == "full_soon" for one in found.findings):
+            diagnosis = diagnosed(client, patience_seconds=0.8)
+            if any(finding.code.name == "full_soon" for finding in diagnosis.findings):
                 break
-        evidence = evidence_of(finding_of(found, "full_soon"))
+        evidence = evidence_of(finding_of(diagnosis, "full_soon"))
         monkeypatch.setattr(general, "FULL_CRITICAL_SECONDS", 0.0)
         assert finding_of(diagnosed(client, patience_seconds=0.8), "full_within_hour").evidence
     soonest, middle, latest = (
@@ -252,10 +252,10 @@ def test_a_lagging_archive_is_found_and_repaired(use: Use) -> None:
 def test_unchecked_parts_are_reported_and_never_all_clear(use: Use) -> None:
     client = filled(use, SPLIT)
     with login(client.url, *READ_CATALOG) as url, closing(open_database(url)) as blind:
-        found = diagnosed(Client(blind, client.queue))
-    assert found.verdict == "unknown"
-    assert not found.healthy
-    lines = "\n".join(found.unseen)
+        diagnosis = diagnosed(Client(blind, client.queue))
+    assert diagnosis.verdict == "unknown"
+    assert not diagnosis.healthy
+    lines = "\n".join(diagnosis.unseen)
     for part in (
         "its figures",
         "claims and their owners",
@@ -283,7 +283,9 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
     assert labels >= {"common.claimed", "common.contradictions"}
     product = client.database.product
     expected = {
-        one.label for design in designs_on(product.name) for one in of_the_doctor(product, design)
+        statement.label
+        for design in designs_on(product.name)
+        for statement in of_the_doctor(product, design)
     }
     # Only on a standby.
     assert expected - labels <= {"doctor.recovering"}

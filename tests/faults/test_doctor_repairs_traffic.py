@@ -102,7 +102,7 @@ class Case:
 
 
 def cases(make: Make, code: str, verb: str, *variants: Variant, **more: Any) -> list[Case]:
-    return [Case(make, code, verb, one, **more) for one in variants]
+    return [Case(make, code, verb, variant, **more) for variant in variants]
 
 
 INCOMPLETE: dict[str, Any] = {"thresholds": MANY_ERRORS, "left": ("payload_lost",)}

@@ -174,8 +174,8 @@ def test_losses_of_a_failover_are_found_and_a_standby_is_not_checked(
         left = fill(ring, connection, 40, 10)
     own_server.kill()
     restart_as_standby(own_server)
-    found, unseen = diagnose_ring(ring)
-    assert (found, len(unseen)) == ([], 1)
+    findings, unseen = diagnose_ring(ring)
+    assert (findings, len(unseen)) == ([], 1)
     with pytest.raises(RefusedError, match="standby"):
         read_slot_map(ring.database, ring.queue)
     with ring.connect() as connection:
@@ -235,8 +235,8 @@ def test_numbers_of_open_transactions_are_not_lost_and_their_sessions_are_named(
         assert ring.pop(holder)
         assert ring.push(holder, "message 21")
         assert ring.push(connection, "message 22")
-        found, unseen = diagnose_ring(ring, patience_seconds=0.1)
-        assert found == []
+        findings, unseen = diagnose_ring(ring, patience_seconds=0.1)
+        assert findings == []
         assert len(unseen) == 2
         assert all(f"pid {holder.info.backend_pid} " in line for line in unseen)
         assert "6-7" in unseen[1] or "6-7" in unseen[0]
@@ -251,10 +251,10 @@ def test_numbers_of_open_transactions_are_not_lost_and_their_sessions_are_named(
         # The doctor waits for a transaction that ends soon.
         later = threading.Timer(0.3, holder.execute, ["COMMIT"])
         later.start()
-        found, unseen = diagnose_ring(ring)
+        findings, unseen = diagnose_ring(ring)
         later.join()
-        assert (len(found), unseen) == (1, [])
-        assert numbers(found[0]) == [6]
+        assert (len(findings), unseen) == (1, [])
+        assert numbers(findings[0]) == [6]
         repair_all(ring)
         assert findings_by_code(ring) == {}
         assert len(ring.texts()) == 16

@@ -89,8 +89,8 @@ def test_heavy_healthy_traffic_raises_no_alarm(own_server: EmbeddedServer, long:
             until = time.monotonic() + (600 if long else 1)
             while time.monotonic() < until:
                 for ring in rings:
-                    found, unseen = diagnose_ring(ring)
-                    assert [finding.summary for finding in found] == []
+                    findings, unseen = diagnose_ring(ring)
+                    assert [finding.summary for finding in findings] == []
                     assert unseen == []
         workers.finish()
         assert not workers.ledger().errors

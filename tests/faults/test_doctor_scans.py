@@ -109,7 +109,7 @@ def start_recorder(context: CheckContext) -> Recorder:
 
 
 def labelled(label: str, recorder: Recorder) -> list[Statement]:
-    return [one for one in recorder.take() if label in one.text]
+    return [statement for statement in recorder.take() if label in statement.text]
 
 
 def rows_read(statement: Statement, relation: str) -> float:
@@ -137,8 +137,10 @@ def test_each_chunk_reads_its_rows_and_no_more(
         run(client, _CLAIM[design])
         assert list(claims.CHECKS.run(context)) == []
         statements = recorder.take()
-        contradictions = [one for one in statements if "common.contradictions" in one.text]
-        claimed = [one for one in statements if "common.claimed" in one.text]
+        contradictions = [
+            statement for statement in statements if "common.contradictions" in statement.text
+        ]
+        claimed = [statement for statement in statements if "common.claimed" in statement.text]
         assert list(messages.PAYLOAD_CHECKS.run(context)) == []
         chunks = labelled("split.missing_payloads", recorder)
         assert context.unseen == []
@@ -146,7 +148,11 @@ def test_each_chunk_reads_its_rows_and_no_more(
     check(contradictions, queue.table, buffers=4_400)
     check(claimed, queue.table, buffers=18_000)
     if design != "claim":
-        full = [one for one in contradictions if rows_read(one, queue.table) >= row_scan.CHUNK_ROWS]
+        full = [
+            contradiction
+            for contradiction in contradictions
+            if rows_read(contradiction, queue.table) >= row_scan.CHUNK_ROWS
+        ]
         assert len(full) == 5 + 2
     full = [one for one in claimed if rows_read(one, queue.table) >= row_scan.CHUNK_ROWS]
     assert len(full) == 2, "once before the owners are looked up, and once after it"
@@ -164,10 +170,10 @@ AHEAD = 64
 
 def check(statements: list[Statement], table: str, buffers: int) -> None:
     assert statements
-    for one in statements:
-        assert rows_read(one, table) <= row_scan.CHUNK_ROWS + AHEAD
-        assert not one.sequential()
-        assert one.buffers <= buffers
+    for statement in statements:
+        assert rows_read(statement, table) <= row_scan.CHUNK_ROWS + AHEAD
+        assert not statement.sequential()
+        assert statement.buffers <= buffers
 
 
 def test_missing_payloads_says_how_far_it_scanned(use: Use) -> None:

@@ -188,7 +188,9 @@ def test_the_rate_of_pushes_tells_for_how_many_days_ids_last(use: Use) -> None:
         ):
             seen = replace(client.snapshot(), push_per_second=per_second)
             context.snapshot = seen
-            assert [one.code for one in sequences.CHECKS.run(context)] == [code][: code is not None]
+            assert [finding.code for finding in sequences.CHECKS.run(context)] == [code][
+                : code is not None
+            ]
 
 
 ADOPTED_ROLES = {"id": "n", "payload": "body", "pushed_at": "at"}

@@ -26,20 +26,20 @@ def make(make: Make) -> Make:
 
 def findings_by_code(ring: Ring) -> Found:
     """Findings by code and subscriber; each summary names its subscriber."""
-    found, unseen = diagnose_ring(ring)
+    findings, unseen = diagnose_ring(ring)
     assert unseen == []
-    for one in found:
+    for one in findings:
         assert not one.subscriber or one.summary.startswith(f"{one.subscriber}: ")
-    by = {(one.code.name, one.subscriber): one for one in found}
-    assert len(by) == len(found)
+    by = {(finding.code.name, finding.subscriber): finding for finding in findings}
+    assert len(by) == len(findings)
     return by
 
 
 def repair_all(ring: Ring, found: Found) -> None:
-    for one in found.values():
-        assert one.repair is not None
-        assert plan_repair(one.repair, ring.database).lines
-        assert carry_out(one.repair, ring.database)
+    for finding in found.values():
+        assert finding.repair is not None
+        assert plan_repair(finding.repair, ring.database).lines
+        assert carry_out(finding.repair, ring.database)
 
 
 @pytest.mark.parametrize(("content", "dies"), [("slot", True), ("apart", False)])
@@ -85,8 +85,8 @@ def test_a_hole_is_found_and_repaired_for_each_subscriber(make: Make) -> None:
         assert ring.of("a").texts() == [*texts, "behind"]
         found = findings_by_code(ring)
         assert list(found) == [("hole", "a"), ("hole", "b")]
-        assert [numbers(one) for one in found.values()] == [[6], [6]]
-        parked = [one.evidence["parked"] for one in found.values()]
+        assert [numbers(finding) for finding in found.values()] == [[6], [6]]
+        parked = [finding.evidence["parked"] for finding in found.values()]
         assert parked == [1, 0]
         # The repair for one does not change the other's.
         repair_all(ring, {("hole", "a"): found["hole", "a"]})
@@ -108,7 +108,7 @@ def test_consumed_numbers_voids_and_laps_belong_to_one_subscriber(make: Make) ->
         connection.execute(b.sql("INSERT INTO {parked} VALUES (2, 3, true, now())"))
         found = findings_by_code(ring)
     assert list(found) == [("spent_beyond_ring", "b"), ("spent", "a"), ("stale_void", "b")]
-    repair_all(ring, {key: one for key, one in found.items() if key[1] == "a"})
+    repair_all(ring, {key: finding for key, finding in found.items() if key[1] == "a"})
     repair_all(ring, {("stale_void", "b"): found["stale_void", "b"]})
     assert list(findings_by_code(ring)) == [("spent_beyond_ring", "b")]
     repair_all(ring, findings_by_code(ring))
@@ -130,10 +130,10 @@ def test_the_subscriber_that_fills_a_ring_is_named_and_deleted_rows_of_popped_ar
         connection.execute(ring.sql(delete))
     found = {key: one for key, one in findings_by_code(ring).items() if key[0] == "slot_count"}
     assert list(found) == [("slot_count", "b")]
-    (one,) = found.values()
-    assert one.evidence["missing"] == [[7, 8]]
-    assert one.repair is not None
-    assert not one.repair.unattended
+    (finding,) = found.values()
+    assert finding.evidence["missing"] == [[7, 8]]
+    assert finding.repair is not None
+    assert not finding.repair.unattended
     repair_all(ring, found)
     assert ring.of("b").texts() == texts[4:]
     assert findings_by_code(ring) == {}
@@ -215,10 +215,10 @@ def test_claims_of_a_gone_owner_are_released(make: Make) -> None:
         with ring.connect() as dead:
             assert dead.execute(call, ["b"]).fetchone() is not None
         wait_until(lambda: len(claims_at(ring)) == 1, "the server has noticed")
-        (found,) = claims_at(ring)
-        assert (found.code.name, found.subscriber) == ("claims_gone", "b")
-        assert found.repair is not None
-        assert carry_out(found.repair, ring.database)
+        (finding,) = claims_at(ring)
+        assert (finding.code.name, finding.subscriber) == ("claims_gone", "b")
+        assert finding.repair is not None
+        assert carry_out(finding.repair, ring.database)
         assert claims_at(ring) == []
         assert alive.execute(call, ["a"]).fetchone() is None
         assert alive.execute(call, ["b"]).fetchone() == ("message 0",)

@@ -72,7 +72,7 @@ PLANNED = [v for v in DEFAULTS if v.design.name not in {"heap", "ring", "broker"
 
 def index_findings(database: Database, queue: Queue) -> dict[str, Finding]:
     with check_context(database, queue) as context:
-        findings = {one.code.name: one for one in indexes.INDEX_CHECKS.run(context)}
+        findings = {finding.code.name: finding for finding in indexes.INDEX_CHECKS.run(context)}
         assert context.unseen == []
     return findings
 

@@ -76,10 +76,10 @@ def url(module_server: EmbeddedServer) -> Iterator[str]:
     """A database with queues, on a server that tests may stop."""
     ensure_running(module_server)
     with ExitStack() as stack:
-        found = stack.enter_context(fresh_database(module_server.url))
+        enter_context = stack.enter_context(fresh_database(module_server.url))
         stack.callback(ensure_running, module_server)
-        make_queues(found)
-        yield found
+        make_queues(enter_context)
+        yield enter_context
 
 
 def run(verb: str, url: str) -> tuple[Answer, float]:
@@ -231,8 +231,8 @@ def cut_off(verb: str, url: str, pieces: int, fate: Fate, *, heals: bool) -> boo
 
 def has_lines(url: str) -> bool:
     with connect(url) as connection:
-        found = connection.execute("SELECT to_regclass('lines') IS NOT NULL").fetchone()
-    return found == (True,)
+        row = connection.execute("SELECT to_regclass('lines') IS NOT NULL").fetchone()
+    return row == (True,)
 
 
 @pytest.mark.long

@@ -47,9 +47,13 @@ def test_whoever_holds_back_the_queue_of_notify_is_named_until_it_ends() -> None
 
 def found(database: Database) -> list[Finding]:
     """The findings about NOTIFY; only a queue that notifies may have some."""
-    diagnoses = {one.queue.name: one.findings for one in diagnose(database, patience_seconds=0.1)}
+    diagnoses = {
+        diagnosis.queue.name: diagnosis.findings
+        for diagnosis in diagnose(database, patience_seconds=0.1)
+    }
     codes = {
-        name: [one for one in all_ if "notify" in one.code.name] for name, all_ in diagnoses.items()
+        name: [finding for finding in all_ if "notify" in finding.code.name]
+        for name, all_ in diagnoses.items()
     }
     assert not codes["quiet"]
     return codes["orders"]

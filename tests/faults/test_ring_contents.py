@@ -214,8 +214,8 @@ def test_a_content_without_a_slot_is_moved_into_the_archive(make: Make) -> None:
 
 
 def findings_now(ring: Ring) -> dict[str, Finding]:
-    found, _ = diagnose_ring(ring, patience_seconds=0.05)
-    return {finding.code.name: finding for finding in found}
+    findings, _ = diagnose_ring(ring, patience_seconds=0.05)
+    return {finding.code.name: finding for finding in findings}
 
 
 @pytest.mark.long

@@ -126,8 +126,8 @@ class RingMachine(RuleBasedStateMachine):
             messages = self.ring.pop_many(self.connection, n)
             expected = finish(model.pop_many(tx, n))
         else:
-            one = self.ring.pop(self.connection)
-            messages = [one] if one else []
+            popped = self.ring.pop(self.connection)
+            messages = [popped] if popped else []
             live = finish(model.pop(tx))
             expected = [live] if live else []
         assert [(m.id, m.payload) for m in messages] == [(e.first_id, e.payload) for e in expected]

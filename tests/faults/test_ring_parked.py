@@ -173,8 +173,8 @@ def test_a_batch_pops_messages_after_holes(ring: Ring) -> None:
     with ring.connect() as connection:
         ring.consume_numbers(connection, "push", 300)
         after_holes = ring.push_many(connection, ["behind"] * 10)
-        found = [m for _ in range(3) for m in ring.pop_many(connection, 50)]
-        assert [message.id for message in found] == after_holes
+        poppeds = [m for _ in range(3) for m in ring.pop_many(connection, 50)]
+        assert [message.id for message in poppeds] == after_holes
 
 
 def test_a_batch_drops_all_voids_at_the_end_at_once(ring: Ring) -> None:

@@ -95,11 +95,11 @@ class RunningSampler:
 def url(own_server: EmbeddedServer) -> Iterator[str]:
     """A database with a ring and a fifo on a server that the test may end."""
     with ExitStack() as stack:
-        found = stack.enter_context(fresh_database(own_server.url))
+        enter_context = stack.enter_context(fresh_database(own_server.url))
         # The server must run again before the database is dropped.
         stack.callback(lambda: own_server.resume() if own_server.running else own_server.restart())
-        install_queues(found)
-        yield found
+        install_queues(enter_context)
+        yield enter_context
 
 
 def install_queues(url: str) -> None:
@@ -284,8 +284,10 @@ def test_a_prepared_transaction_is_shown_as_a_holder(own_server: EmbeddedServer,
 
     def forgotten(stuck_after_seconds: float) -> list[Finding]:
         thresholds = replace(DEFAULTS, stuck_after_seconds=stuck_after_seconds)
-        found = diagnose(database, thresholds_of=lambda _: thresholds, patience_seconds=0.1)
-        return [one for diagnosis in found for one in diagnosis.findings if one.code is PREPARED]
+        diagnoses = diagnose(database, thresholds_of=lambda _: thresholds, patience_seconds=0.1)
+        return [
+            one for diagnosis in diagnoses for one in diagnosis.findings if one.code is PREPARED
+        ]
 
     with closing(open_database(url)) as database:
         assert not forgotten(3600.0)
@@ -374,9 +376,11 @@ def test_a_standby_shows_all_figures_but_those_of_its_primary(standby: Database)
         assert claim.claims is not None
         assert [one.owner for one in claim.claims] == ["unknown"]  # a session of the primary's
     assert "rates" in standby.capabilities.missing
-    for one in diagnose(standby, thresholds_of=lambda _: replace(DEFAULTS, stuck_after_seconds=0)):
-        assert one.verdict == "unknown", one.findings
-        assert "its primary's" in "\n".join(one.unseen)
+    for diagnosis in diagnose(
+        standby, thresholds_of=lambda _: replace(DEFAULTS, stuck_after_seconds=0)
+    ):
+        assert diagnosis.verdict == "unknown", diagnosis.findings
+        assert "its primary's" in "\n".join(diagnosis.unseen)
 
 
 def unknown(queue: QueueSnapshot) -> set[str]:

@@ -164,13 +164,13 @@ def _shows_the_moment_that_it_replayed(database: Database) -> None:
         return take_sample(database, stuck_after_seconds=stuck_after_seconds)
 
     def claimed(sample: DatabaseSample) -> float:
-        (claim,) = (claim for one in sample.queues for claim in one.claims or ())
+        (claim,) = (claim for queue in sample.queues for claim in queue.claims or ())
         assert claim.claimed_seconds is not None
         return claim.claimed_seconds
 
     def lag() -> float:
-        found = sampled().standby
-        return 0.0 if found is None else found.lag_seconds or 0.0
+        standby = sampled().standby
+        return 0.0 if standby is None else standby.lag_seconds or 0.0
 
     before = sampled()
     wait_until(lambda: lag() > 3, "it lags 3 s")
@@ -197,7 +197,7 @@ def _says(console: Console, text: str, *, lag: float | None, paused: bool) -> No
         found = console(*words, "--json").json["standby"]
         assert found["paused"] is paused, words
         assert found["receives"] is True, words
-        return all(text in one for one in lines) and lag in {None, found["lag_seconds"]}
+        return all(text in line for line in lines) and lag in {None, found["lag_seconds"]}
 
     for words in READING:
         # What the primary's own processes write is replayed a moment later.

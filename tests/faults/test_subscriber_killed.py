@@ -59,7 +59,10 @@ class Pusher:
         """Push until a message is not stored, or `most` are; whether all were stored."""
         for number, text in enumerate(islice(self.texts, most)):
             if number % _AT_ONCE == 0:
-                wait_until(lambda: all(self.owed(one) < _LAG for one in subscribers), "they get on")
+                wait_until(
+                    lambda: all(self.owed(subscriber) < _LAG for subscriber in subscribers),
+                    "they get on",
+                )
             if self.views[BILLING].push(self.connection, text) is None:
                 return False
             self.stored.append(text)
@@ -80,7 +83,7 @@ class Pusher:
 def status_of(console: Console, subscriber: str) -> dict[str, Any]:
     """The subscriber's part of `status`."""
     figures = console.status("events")["subscribers"]
-    (found,) = (one for one in figures if one["subscriber"] == subscriber)
+    (found,) = (figure for figure in figures if figure["subscriber"] == subscriber)
     assert isinstance(found, dict)
     return found
 
@@ -93,8 +96,8 @@ def doctor_findings(console: Console, idle_seconds: float) -> dict[str, dict[str
     result = console("doctor", "events", "--json", "--idle-for", f"{idle_seconds}s")
     assert result.status == 1
     findings = result.json["queues"][0]["findings"]
-    assert all(one["summary"].startswith(f"{SEARCH}: ") for one in findings)
-    return {one["code"]: one for one in findings}
+    assert all(finding["summary"].startswith(f"{SEARCH}: ") for finding in findings)
+    return {finding["code"]: finding for finding in findings}
 
 
 def test_the_other_subscriber_continues_until_the_ring_is_full(ring: Ring, *, long: bool) -> None:

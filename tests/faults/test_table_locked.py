@@ -63,7 +63,9 @@ def locking(
                 stack.enter_context(waiting(connection, text))
                 wait_until(partial(are, direct, many), "it waits")
             query = "SELECT pid FROM pg_stat_activity WHERE query = '{}'"
-            yield Locked(url, pid, [int(str(value(direct, query.format(one)))) for one in alters])
+            yield Locked(
+                url, pid, [int(str(value(direct, query.format(alter)))) for alter in alters]
+            )
         finally:
             with suppress(psycopg.OperationalError):  # a test may have ended it
                 root.execute("ROLLBACK")
@@ -95,13 +97,17 @@ def locked(database_url: str) -> Iterator[Locked]:
 
 def table_locked(database: Database) -> dict[str, Finding]:
     """By the queue's name; from this check alone, since others wait for the locked table."""
-    (group,) = (one for one in CHECK_GROUPS if any(c.name == "table_locked" for c in one.codes))
-    figures = {one.queue: one for one in Sampler(database).sample().queues}
+    (group,) = (
+        check_group
+        for check_group in CHECK_GROUPS
+        if any(c.name == "table_locked" for c in check_group.codes)
+    )
+    figures = {snapshot.queue: snapshot for snapshot in Sampler(database).sample().queues}
     found = {}
     for queue in in_use(database):
         known: dict[str, Any] = {"snapshot": figures[queue.name], "patience_seconds": 0.1}
         with check_context(database, queue, **known) as context:
-            of = {one.code.name: one for one in group.run(context)}
+            of = {finding.code.name: finding for finding in group.run(context)}
         if "table_locked" in of:
             found[queue.name] = of["table_locked"]
     return found
@@ -115,14 +121,14 @@ def test_the_root_and_whom_it_stops_are_named_everywhere(locked: Locked) -> None
         assert seen.problem.startswith(root)
         assert f"stops {ddl}" in seen.problem
         assert "1 session behind it" in seen.problem
-        (found,) = diagnose(database, patience_seconds=0.1)
-        (finding,) = [one for one in found.findings if one.code.name == "table_locked"]
+        (diagnosis,) = diagnose(database, patience_seconds=0.1)
+        (finding,) = [one for one in diagnosis.findings if one.code.name == "table_locked"]
         assert finding.summary.startswith(root)
         assert ddl in str(finding.evidence["stopped"])
-        assert found.severity is Severity.CRITICAL
-        views = queue_findings(("c", "public", "orders"), seen, (), found)
+        assert diagnosis.severity is Severity.CRITICAL
+        views = queue_findings(("c", "public", "orders"), seen, (), diagnosis)
         view = views[0]
-        assert "problem" not in [one.code for one in views]
+        assert "problem" not in [finding_view.code for finding_view in views]
         assert (view.code, view.finding) == ("table_locked", finding)
         assert finding.repair is not None
         assert finding.repair.command.startswith(f"dbq-console end-session orders {locked.root}")
@@ -148,9 +154,9 @@ def test_no_examination_waits_for_the_same_lock_again(locked: Locked) -> None:
         closing(open_database(locked.url, timeouts=long)) as database,
         time_limit(PATIENCE_SECONDS),
     ):
-        (found,) = diagnose(database)
-    assert "table_locked" in {one.code.name for one in found.findings}
-    assert any(one.startswith("bloat: ") for one in found.unseen)
+        (diagnosis,) = diagnose(database)
+    assert "table_locked" in {finding.code.name for finding in diagnosis.findings}
+    assert any(one.startswith("bloat: ") for one in diagnosis.unseen)
 
 
 async def test_the_dialog_of_the_finding_names_the_root_and_the_stopped(locked: Locked) -> None:
@@ -160,7 +166,10 @@ async def test_the_dialog_of_the_finding_names_the_root_and_the_stopped(locked: 
             store, clock = console.app.context.store, console.app.context.clock
             await console.press("d")
             await console.until(
-                lambda: [one.code for one in store.findings(clock.monotonic())] == ["table_locked"]
+                lambda: (
+                    [finding_view.code for finding_view in store.findings(clock.monotonic())]
+                    == ["table_locked"]
+                )
             )
             await console.press("tab", "home", "enter")
             await console.until(lambda: console.is_at(FindingDialog))

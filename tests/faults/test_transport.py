@@ -191,7 +191,7 @@ def with_own_tls(certificate: Path, open_folder: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     settings = ["ssl=on", "ssl_cert_file=certificate.pem", "ssl_key_file=key.pem", "fsync=off"]
     settings += ["unix_socket_directories=", "listen_addresses=127.0.0.1", f"port={port}"]
-    arguments = [word for one in settings for word in ("-c", one)]
+    arguments = [word for setting in settings for word in ("-c", setting)]
     program = INITDB.with_name("postgres")
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     running = subprocess.Popen([program, "-D", data, *arguments], **quiet, **process)

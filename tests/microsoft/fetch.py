@@ -61,8 +61,8 @@ def fetch() -> Path:
         libraries = Path(folder) / "ssl" / "psycopg2_binary.libs"
         shutil.copytree(libraries, made / "openssl")
         for name in ("libssl", "libcrypto"):
-            (found,) = (made / "openssl").glob(f"{name}-*.so.1.1")
-            (made / "openssl" / f"{name}.so.1.1").symlink_to(found.name)
+            (path,) = (made / "openssl").glob(f"{name}-*.so.1.1")
+            (made / "openssl" / f"{name}.so.1.1").symlink_to(path.name)
         try:
             made.rename(target)
         except OSError:  # another process was faster

@@ -108,8 +108,8 @@ class Call(Values):
         return (yield from self._block(node["StatementList"]["Statements"]))
 
     def _block(self, statements: Sequence[Node]) -> Steps:
-        for one in statements:
-            if ended_by := (yield from self._statement(one)):
+        for statement in statements:
+            if ended_by := (yield from self._statement(statement)):
                 return ended_by
         return ""
 
@@ -136,7 +136,7 @@ class Call(Values):
         yield from ()
         name = node["Body"]["VariableName"]["Value"]
         columns = node["Body"]["Definition"]["ColumnDefinitions"]
-        self._columns[name] = [one["ColumnIdentifier"]["Value"] for one in columns]
+        self._columns[name] = [column["ColumnIdentifier"]["Value"] for column in columns]
         self._tables[name] = []
 
     def _SetVariableStatement(self, node: Node) -> Steps:

@@ -117,9 +117,9 @@ class Run:
         between_relays = self.chance.choice([20, 100, 10000])
         while running:
             if self.is_orderly or self.chance.randrange(between_relays):
-                one = self.chance.choice(running)
-                if next(one, 1):
-                    running.remove(one)
+                choice = self.chance.choice(running)
+                if next(choice, 1):
+                    running.remove(choice)
             else:
                 self.relay(self.chance.randint(1, 7))
 

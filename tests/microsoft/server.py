@@ -87,7 +87,7 @@ class Session:
             self.server.open.remove(self)
 
     def _others(self) -> Iterator["Session"]:
-        return (one for one in self.server.open if one is not self)
+        return (session for session in self.server.open if session is not self)
 
     def hold(self, table: str) -> None:
         """A shared lock that lasts to the end of the transaction."""
@@ -104,8 +104,8 @@ class Session:
     def all_keys(self, table: str) -> list[tuple[Any, ...]]:
         """The keys of rows that exist for any session, in order."""
         found = set(self.server.tables[table])
-        for one in self.server.open:
-            found |= {key for name, key in one._changed if name == table}
+        for session in self.server.open:
+            found |= {key for name, key in session._changed if name == table}
         return sorted(found)
 
     def read(self, table: str, key: tuple[Any, ...], *, skips: bool, dirty: bool) -> Row | None:

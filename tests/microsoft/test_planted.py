@@ -118,8 +118,8 @@ def test_a_planted_mistake_is_found_by_the_expected_tools(
     expected, statement = MISTAKES[mistake]
     assert tools_that_found[mistake] == expected - {BINDER}
     if icu():
-        found = microsoft.binder([*queue, ("planted", procedure(statement))])
-        assert any("planted" in one for one in found) == (BINDER in expected)
+        binder = microsoft.binder([*queue, ("planted", procedure(statement))])
+        assert any("planted" in one for one in binder) == (BINDER in expected)
 
 
 @pytest.mark.long

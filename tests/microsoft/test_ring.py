@@ -22,17 +22,17 @@ WAIT_HINTS = {"Rowlock", "ReadCommittedLock"}
 HOLD_HINTS = {"RepeatableRead", "Rowlock"}
 
 
-def called(found: Run, name: str, **given: str) -> tuple[list[Row], list[str]]:
+def called(run: Run, name: str, **given: str) -> tuple[list[Row], list[str]]:
     """A call's result, and its counted statements."""
-    call = Call(found._trees, name, found.server.session(), **given)
+    call = Call(run._trees, name, run.server.session(), **given)
     finish(call.run())
     return call.result, call.counted
 
 
 def ring_of_size(trees_of: TreesOf, size: int) -> Run:
-    found = Run(trees_of("plain", 0), 0, 0)
-    found.server = ring(found.chance, size, 0)
-    return found
+    run = Run(trees_of("plain", 0), 0, 0)
+    run.server = ring(run.chance, size, 0)
+    return run
 
 
 def test_a_push_takes_six_statements_and_a_pop_seven(trees_of: TreesOf) -> None:
@@ -65,11 +65,11 @@ def test_a_pop_calls_pop_many_if_a_number_is_parked(trees_of: TreesOf) -> None:
 
 def test_a_push_tries_a_briefly_locked_slot_twice(trees_of: TreesOf) -> None:
     """Locked while a pop of another lap finds that it is the wrong slot."""
-    one = ring_of_size(trees_of, 1)
-    other = one.server.session()
+    run = ring_of_size(trees_of, 1)
+    other = run.server.session()
     other.begin()
     assert other.lock("orders", (0,), skips=True)
-    call = Call(trees_of("plain", 0), "push", one.server.session(), payload="here")
+    call = Call(trees_of("plain", 0), "push", run.server.session(), payload="here")
     steps = call.run()
     while "UpdateStatement" not in call.counted:
         next(steps)

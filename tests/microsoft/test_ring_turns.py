@@ -98,64 +98,62 @@ def test_no_call_waits_for_another_at_any_step(
 def test_a_single_session_pops_everything_once_in_push_order(trees_of: TreesOf) -> None:
     """One session without rollbacks: full at `size` messages exactly, empty at none."""
     for seed in range(12):
-        found = Run(trees_of("plain", 0), seed, 0)
+        run = Run(trees_of("plain", 0), seed, 0)
         waiting: list[str] = []
         for serial in range(40):
-            choice = found.chance.randrange(10)
+            choice = run.chance.randrange(10)
             if choice < 5:
-                (row,) = found.call_alone("push", payload=str(serial))
-                assert (row["id"] is None) == (len(waiting) == found.size)
+                (row,) = run.call_alone("push", payload=str(serial))
+                assert (row["id"] is None) == (len(waiting) == run.size)
                 waiting += [str(serial)] * (row["id"] is not None)
             elif choice < 9:
-                assert [row["payload"] for row in found.call_alone("pop")] == waiting[:1]
+                assert [row["payload"] for row in run.call_alone("pop")] == waiting[:1]
                 del waiting[:1]
             else:
-                assert found.relay(max(1, len(waiting)))
-                found.relay(found.chance.randint(1, 7))
-            assert not found.server.tables["orders_parked"]
+                assert run.relay(max(1, len(waiting)))
+                run.relay(run.chance.randint(1, 7))
+            assert not run.server.tables["orders_parked"]
 
 
 def test_lost_push_and_pop_numbers_never_stop_the_ring(trees_of: TreesOf) -> None:
     """Sequences skip numbers, as after a crash; a relay makes all messages reachable again."""
     for seed in range(12):
-        found = Run(trees_of("plain", 0), seed, 0)
+        run = Run(trees_of("plain", 0), seed, 0)
         for part in ("before", "after"):
             for serial in range(30):
                 payload = f"{part} {serial}"
-                found.pushed += [
-                    payload for row in found.call_alone("push", payload=payload) if row["id"]
+                run.pushed += [
+                    payload for row in run.call_alone("push", payload=payload) if row["id"]
                 ]
             if part == "before":
-                found.server.sequences["orders_push_seq"] += found.chance.randint(0, 12)
-                found.server.sequences["orders_pop_seq"] += found.chance.randint(0, 12)
-            found.popped[""] += [row["payload"] for row in found.drain("")]
-        found.is_orderly = False
-        found.pop_rest_and_check()
-        assert len(set(found.server.sequences.values())) == 1
+                run.server.sequences["orders_push_seq"] += run.chance.randint(0, 12)
+                run.server.sequences["orders_pop_seq"] += run.chance.randint(0, 12)
+            run.popped[""] += [row["payload"] for row in run.drain("")]
+        run.is_orderly = False
+        run.pop_rest_and_check()
+        assert len(set(run.server.sequences.values())) == 1
 
 
 def test_a_number_both_parked_and_void_is_removed(trees_of: TreesOf) -> None:
     """The push that could not use it and the early pop each leave a row; both are deleted."""
-    found = Run(trees_of("plain", 0), 0, 0)
+    run = Run(trees_of("plain", 0), 0, 0)
     pairs = [(number, void) for number in range(1, 4) for void in (0, 1)]
     rows = ({"number": number, "void": void} for number, void in [*pairs, (9, 0), (8, 1)])
-    found.server.fill("orders_parked", *rows)
-    found.server.sequences = dict.fromkeys(found.server.sequences, 9)
-    assert not found.call_alone("pop")
-    assert set(found.server.tables["orders_parked"]) == {(0, 9), (1, 8)}
+    run.server.fill("orders_parked", *rows)
+    run.server.sequences = dict.fromkeys(run.server.sequences, 9)
+    assert not run.call_alone("pop")
+    assert set(run.server.tables["orders_parked"]) == {(0, 9), (1, 8)}
 
 
 def test_a_slot_without_its_content_is_not_popped(trees_of: TreesOf) -> None:
-    found = Run(trees_of("apart", 0), 1, 0)
-    assert found.relay(3)
-    lost, here = (
-        found.call_alone("push", payload=payload)[0]["id"] for payload in ("lost", "here")
-    )
-    contents = found.server.tables[f"orders_content_{lost % 2}"]
+    run = Run(trees_of("apart", 0), 1, 0)
+    assert run.relay(3)
+    lost, here = (run.call_alone("push", payload=payload)[0]["id"] for payload in ("lost", "here"))
+    contents = run.server.tables[f"orders_content_{lost % 2}"]
     assert contents.pop((lost,), None)
-    assert [(row["id"], row["payload"]) for row in found.call_alone("pop")] == [(here, "here")]
-    assert set(found.server.tables["orders_parked"]) == {(0, lost)}
-    left = [row["first_id"] for row in found.server.tables["orders"].values()]
+    assert [(row["id"], row["payload"]) for row in run.call_alone("pop")] == [(here, "here")]
+    assert set(run.server.tables["orders_parked"]) == {(0, lost)}
+    left = [row["first_id"] for row in run.server.tables["orders"].values()]
     assert sorted(filter(None, left)) == [lost]
 
 

@@ -42,8 +42,8 @@ def test_every_text_is_valid_and_no_tree_has_a_mistake(microsoft: Tools) -> None
 @pytest.mark.parametrize("grammar", GRAMMARS[:-1])
 def test_every_grammar_reads_every_text(microsoft: Tools, grammar: str) -> None:
     texts = [text for text in every_text(everything=True) if not digests.is_unread(text)]
-    found = microsoft.scriptdom([text.text for text in texts], grammar)
-    bad = [f"{text.where}: {one[0]}" for text, one in zip(texts, found, strict=True) if one]
+    scriptdom = microsoft.scriptdom([text.text for text in texts], grammar)
+    bad = [f"{text.where}: {one[0]}" for text, one in zip(texts, scriptdom, strict=True) if one]
     assert not bad, "\n".join(bad)
 
 
@@ -61,8 +61,8 @@ def test_every_name_is_bound(microsoft: Tools, variant: Variant) -> None:
             continue
         numbers[text.name] += 1
         texts.append((f"{text.name} {numbers[text.name]}", text.text))
-    found = microsoft.binder(texts)
-    bad = [one for one in found if not any(re.search(pattern, one) for pattern in UNBOUND)]
+    binder = microsoft.binder(texts)
+    bad = [one for one in binder if not any(re.search(pattern, one) for pattern in UNBOUND)]
     assert not bad, "\n".join(bad)
 
 

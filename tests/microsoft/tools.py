@@ -70,8 +70,8 @@ class Tools:
 
     def scriptdom(self, texts: Sequence[str], grammar: str = "150") -> list[list[str]]:
         """ScriptDom, the parser: the syntax errors of each text."""
-        found: list[list[str]] = self._request("scriptdom", grammar, texts)
-        return found
+        request: list[list[str]] = self._request("scriptdom", grammar, texts)
+        return request
 
     def trees(self, texts: Sequence[str]) -> list["ParseResult"]:
         """ScriptDom's newest grammar, and what `trees.py` finds in the trees."""
@@ -79,13 +79,13 @@ class Tools:
 
     def tree(self, text: str) -> Node:
         """ScriptDom's newest grammar: the syntax tree, as `trees.py` says."""
-        found: Node = self._request("tree", text)
-        return found
+        request: Node = self._request("tree", text)
+        return request
 
     def sqlparser(self, texts: Sequence[str]) -> list[list[str]]:
         """The parser of Management Studio: the syntax errors of each text."""
-        found: list[list[str]] = self._request("sqlparser", texts)
-        return found
+        request: list[list[str]] = self._request("sqlparser", texts)
+        return request
 
     def binder(self, texts: Sequence[tuple[str, str]]) -> list[str]:
         """DacFx: the names in these texts, (name, text), that none of them defines.
@@ -94,8 +94,8 @@ class Tools:
         """
         made = [f"CREATE SCHEMA [{name}]" for name in ("of", "dbq", "sales")]
         made += [f"CREATE ROLE [dbq_{name}]" for name in ("reader", "operator", "admin")]
-        found: list[str] = self._request("binder", [*made, *_system()], texts)
-        return found
+        request: list[str] = self._request("binder", [*made, *_system()], texts)
+        return request
 
 
 def _system() -> Iterator[str]:

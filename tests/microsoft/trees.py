@@ -251,7 +251,8 @@ def _starred(columns: list[Node]) -> bool:
 def _columns_of_variable(body: Node) -> int:
     columns = body["Definition"]["ColumnDefinitions"]
     return sum(
-        "IdentityOptions" not in one and "ComputedColumnExpression" not in one for one in columns
+        "IdentityOptions" not in column and "ComputedColumnExpression" not in column
+        for column in columns
     )
 
 

@@ -119,8 +119,8 @@ class Values:
         return matching
 
     def _all(self, conditions: Sequence[Node], rows: Rows) -> Steps:
-        for one in conditions:
-            if not (yield from self._value(one, rows)):
+        for condition in conditions:
+            if not (yield from self._value(condition, rows)):
                 return False
         return True
 
@@ -163,9 +163,9 @@ class Values:
         self._touches = True
         if name == "sequences":
             found = []
-            for one in session.server.sequences:
+            for sequence in session.server.sequences:
                 yield
-                row = {"object_id": one, "current_value": session.server.sequences[one]}
+                row = {"object_id": sequence, "current_value": session.server.sequences[sequence]}
                 found.append(row)
             return found
         if name == "dm_exec_sessions":
@@ -177,7 +177,9 @@ class Values:
             session.lock_table(name)
         self.read.append(name)
         columns = set(session.server.keys[name])
-        key_conditions = [one for one in conditions if _is_about(one, alias, columns, rows)]
+        key_conditions = [
+            condition for condition in conditions if _is_about(condition, alias, columns, rows)
+        ]
         written = alias == self._written or "UpdLock" in hints
         found = []
         for key in session.all_keys(name):
@@ -198,9 +200,9 @@ class Values:
     def _each(self, nodes: Sequence[Node], rows: Rows) -> Steps:
         """Their values, in order."""
         values = []
-        for one in nodes:
-            selected = one["$type"] == "SelectScalarExpression"
-            values.append((yield from self._value(one["Expression"] if selected else one, rows)))
+        for node in nodes:
+            selected = node["$type"] == "SelectScalarExpression"
+            values.append((yield from self._value(node["Expression"] if selected else node, rows)))
         return values
 
     # Values and conditions: None is NULL, and unknown.
@@ -362,11 +364,13 @@ def alias_of(node: Node) -> str:
 def tables_in(sources: Sequence[Node]) -> list[Node]:
     """The tables in FROM."""
     found = []
-    for one in sources:
+    for source in sources:
         joined = [
-            one[name] for name in ("FirstTableReference", "SecondTableReference") if name in one
+            source[name]
+            for name in ("FirstTableReference", "SecondTableReference")
+            if name in source
         ]
-        found += tables_in(joined) if joined else [one]
+        found += tables_in(joined) if joined else [source]
     return found
 
 

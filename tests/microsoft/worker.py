@@ -149,14 +149,14 @@ _LITERAL = re.compile(r"'(?:[^']|'')*'")
 def _extract_objects(objects: dict[str, str], name: str, tree: Any, text: str) -> str:
     """Move what the text creates to the objects; the rest of the text."""
     rest = text
-    for one in _creating_statements(tree.Batches):
-        start, length = one.StartOffset, one.FragmentLength
+    for creating_statement in _creating_statements(tree.Batches):
+        start, length = creating_statement.StartOffset, creating_statement.FragmentLength
         rest = rest[:start] + _NOTHING.ljust(length) + rest[start + length :]
-        kind = type(one).__name__
+        kind = type(creating_statement).__name__
         if kind == "AlterTableAddTableElementStatement":
-            _add_columns(objects, one, text)
+            _add_columns(objects, creating_statement, text)
         elif kind not in _EXISTING:
-            objects.setdefault(_create_statement(text, one), name)
+            objects.setdefault(_create_statement(text, creating_statement), name)
     return rest
 
 

@@ -341,15 +341,17 @@ def verify(messages: int = 5_000_000) -> None:
             began = time.monotonic()
             logs = (str(root / f"{log}.parquet") for log in ("push", "pop"))
             read = [verifying.read_log(spark, log) for log in logs]
-            found = verifying.verify(spark, read[0], read[1], Order.LAX)
+            verify_result = verifying.verify(spark, read[0], read[1], Order.LAX)
             seconds = time.monotonic() - began
         highest = np.maximum.accumulate(order[np.lexsort((order, when))])
         overtaken = int((order[np.lexsort((order, when))] < highest).sum())
         print_json(
-            rows=found.pops,
+            rows=verify_result.pops,
             seconds=round(seconds, 1),
-            rows_per_second=round(found.pops / seconds),
-            found={name: getattr(found, name) for name in (*expected, "overtaken", "farthest")},
+            rows_per_second=round(verify_result.pops / seconds),
+            found={
+                name: getattr(verify_result, name) for name in (*expected, "overtaken", "farthest")
+            },
             expected={**expected, "overtaken": overtaken},
         )
 

@@ -208,8 +208,8 @@ def test_a_plan_takes_so_many_rows_and_the_next_one_the_rest(filled: Client, lak
         patch.setattr(planning, "STEP_ROWS", 4)
         sizes = job.Sizes(plan=12)
         done = job.archive(filled.database, offered, lake, LocalTasks(), sizes=sizes)
-    assert [one.deleted for one in done] == [12, 12, 6]
-    assert [one.plan for one in done] == [1, 2, 3]
+    assert [archive_result.deleted for archive_result in done] == [12, 12, 6]
+    assert [archive_result.plan for archive_result in done] == [1, 2, 3]
     assert len(rows_in_lake(lake)) == 30
 
 

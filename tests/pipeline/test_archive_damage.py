@@ -407,16 +407,16 @@ def test_two_copies_of_a_database_may_write_into_one_lake(filled: Client, lake: 
     with copied(filled) as copy:
         rng = random.Random(3)
         for step in range(6):
-            one = rng.choice((filled, copy))
-            new = [f"{step} {number} of {one.database.url.database}" for number in range(4)]
-            one.push_many(new)
-            assert len(one.drain()) == 4
+            client = rng.choice((filled, copy))
+            new = [f"{step} {number} of {client.database.url.database}" for number in range(4)]
+            client.push_many(new)
+            assert len(client.drain()) == 4
             sent += Counter(new)
             if rng.random() < 0.5:
-                stop_at(one, lake, rng.choice(MOMENTS[1:]))
-            run(one, lake)
+                stop_at(client, lake, rng.choice(MOMENTS[1:]))
+            run(client, lake)
             assert payloads(lake) == sent
-            assert archived_keys(one) == []
+            assert archived_keys(client) == []
 
 
 def test_a_plan_is_only_cancelled_where_the_lake_has_none_of_it(filled: Client, lake: Lake) -> None:
@@ -597,8 +597,8 @@ def test_the_command_that_frees_a_plan_can_be_pasted(
     filled: Client, lake: Lake, tmp_path: Path
 ) -> None:
     stop_at(filled, lake, "verify")
-    with pytest.raises(DamagedError) as found:
+    with pytest.raises(DamagedError) as exception_info:
         run(filled, Lake(tmp_path / "an other"))
-    command = str(found.value.next_step).rpartition("give its rows back: ")[2]
+    command = str(exception_info.value.next_step).rpartition("give its rows back: ")[2]
     words = ["pipeline", "archive", filled.queue.name, "--cancel", "--lake"]
     assert shlex.split(command) == ["dbq-console", *words, str(tmp_path / "an other")]

@@ -101,8 +101,9 @@ class Freezing:
 def connections_to(port: int) -> int:
     """As seen by those who opened them: what they have closed does not count."""
     return sum(
-        one.status == psutil.CONN_ESTABLISHED and tuple(one.raddr)[1:] == (port,)
-        for one in psutil.net_connections("tcp")
+        net_connection.status == psutil.CONN_ESTABLISHED
+        and tuple(net_connection.raddr)[1:] == (port,)
+        for net_connection in psutil.net_connections("tcp")
     )
 
 
@@ -121,7 +122,9 @@ def counted(client: Client, lake: Lake) -> tuple[int, int, int]:
 def leaks(secret: str, folder: Path) -> list[str]:
     """Files and command lines that contain a secret: also event logs, and what Spark spills."""
     files = [path for path in folder.rglob("*") if path.is_file()]
-    lines = (" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"]))
+    lines = (
+        " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    )
     return [
         *(str(path) for path in files if secret.encode() in path.read_bytes()),
         *(line for line in lines if secret in line),
@@ -158,10 +161,10 @@ def kill_worker(cluster: Cluster, _: Any) -> None:
 
 def kill_executor(cluster: Cluster, _: Any) -> None:
     # On a busy machine one worker may have both tasks before the other has an executor.
-    found = next(filter(None, map(cluster.executors, cluster.workers)), [])
-    assert found, "it works"
-    for one in found:
-        one.kill()
+    processes = next(filter(None, map(cluster.executors, cluster.workers)), [])
+    assert processes, "it works"
+    for process in processes:
+        process.kill()
 
 
 def idle(cluster: Cluster) -> bool:

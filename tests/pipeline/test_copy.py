@@ -127,7 +127,7 @@ def test_a_job_that_is_retried_and_finishes_again_is_two_rows(
 
 def test_detached_partitions_of_pgmq_are_copied_as_a_whole(adopted: Adopted) -> None:
     """As pg_partman leaves them: pgmq's own archive table, partitioned by time."""
-    (job,) = [one for one in FINISHED_JOBS if one.preset == "pgmq"]
+    (job,) = [finished_job for finished_job in FINISHED_JOBS if finished_job.preset == "pgmq"]
     of = adopted(job)
     of.tables.run(
         """
@@ -261,7 +261,9 @@ _GRANTS = (
 )
 
 
-@pytest.mark.parametrize("of", [one for one in ODD_JOBS if LIBRARIES[one.preset].finished], ids=str)
+@pytest.mark.parametrize(
+    "of", [jobs for jobs in ODD_JOBS if LIBRARIES[jobs.preset].finished], ids=str
+)
 def test_odd_values_arrive_or_are_kept_as_text(adopted: Adopted, of: OddJobs) -> None:
     copied = adopted(of)
     of.start(copied.tables)
@@ -339,7 +341,9 @@ def test_prune_leaves_what_was_changed_since_and_what_the_lake_lacks(adopted: Ad
 def test_a_job_that_is_committed_during_the_copy_is_pruned_by_the_next_run(
     adopted: Adopted,
 ) -> None:
-    (job,) = [one for one in FINISHED_JOBS if one.preset == "graphile-worker"]
+    (job,) = [
+        finished_job for finished_job in FINISHED_JOBS if finished_job.preset == "graphile-worker"
+    ]
     of = adopted(job)
     job.add(of.tables)
     with transaction(of.tables) as late:
@@ -362,7 +366,7 @@ def test_prune_takes_only_jobs_that_finished_so_long_ago(adopted: Adopted) -> No
 
 
 def test_prune_without_a_rule_is_refused(adopted: Adopted) -> None:
-    (job,) = [one for one in FINISHED_JOBS if one.preset == "pgmq"]
+    (job,) = [finished_job for finished_job in FINISHED_JOBS if finished_job.preset == "pgmq"]
     with pytest.raises(RefusedError, match="Nothing can be pruned"):
         adopted(job).run(older=0.0)
 

@@ -33,19 +33,19 @@ def test_medians_are_those_of_the_known_values(table: Numbers) -> None:
 def test_a_band_contains_its_median_and_does_not_depend_on_the_order_of_weeks(
     table: Numbers, order: list[int]
 ) -> None:
-    found = forecast.bands(table)
+    bands = forecast.bands(table)
     known = np.count_nonzero(~np.isnan(table), axis=1)
-    assert (np.isnan(found).any(axis=1) == (known < LEAST_WEEKS)).all()
-    low, median, high = found[known >= LEAST_WEEKS].T
+    assert (np.isnan(bands).any(axis=1) == (known < LEAST_WEEKS)).all()
+    low, median, high = bands[known >= LEAST_WEEKS].T
     assert (low <= median).all()
     assert (median <= high).all()
-    np.testing.assert_allclose(forecast.bands(table[:, order]), found, rtol=1e-9)
+    np.testing.assert_allclose(forecast.bands(table[:, order]), bands, rtol=1e-9)
 
 
 @given(st.integers(1, 1_000), st.integers(LEAST_WEEKS, WEEKS))
 def test_values_that_never_vary_have_a_band_without_width(level: int, number: int) -> None:
-    found = forecast.bands(np.full((HOURS, number), float(level)))
-    assert (found == level).all()
+    bands = forecast.bands(np.full((HOURS, number), float(level)))
+    assert (bands == level).all()
 
 
 def table_of(*arrays: Numbers, zone: str = "UTC", **more: Any) -> tuple[list[dict[str, Any]], Any]:
@@ -85,9 +85,9 @@ def test_the_band_contains_about_90_percent_of_the_next_week(
     shape: str, noise: str, number: int, long: bool
 ) -> None:
     seeds = range(20) if long else [1]
-    found = np.array([measured(shape, noise, number, seed) for seed in seeds])
-    inside, width, off = found.mean(axis=0)
-    least = found[:, 0].min()
+    array = np.array([measured(shape, noise, number, seed) for seed in seeds])
+    inside, width, off = array.mean(axis=0)
+    least = array[:, 0].min()
     print(f"{shape}, {noise}, {number}: {inside:.1%}, at least {least:.1%}, {width:.2f}, {off:.2f}")
     low, high = (0.88, 0.95) if long else (0.85, 0.97)
     assert low <= inside <= high
@@ -116,8 +116,8 @@ def test_one_bad_day_does_not_widen_the_band() -> None:
     bad = usual.copy()
     bad[2, 24:36] *= 10
     widths = [
-        np.mean([row["pushes_high"] - row["pushes_low"] for row in table_of(one)[0]])
-        for one in (usual, bad)
+        np.mean([row["pushes_high"] - row["pushes_low"] for row in table_of(ndarray)[0]])
+        for ndarray in (usual, bad)
     ]
     assert widths[1] < 1.1 * widths[0]
 
@@ -215,8 +215,8 @@ def test_an_hour_without_samples_is_not_taken_for_zero() -> None:
     rows, summary = table_of(counts)
     medians = [row["pushes_median"] for row in rows]
     assert medians[80] is None
-    assert all(4_500 < one < 5_500 for one in medians if one is not None)
-    assert sum(one is None for one in medians) == 1
+    assert all(4_500 < median < 5_500 for median in medians if median is not None)
+    assert sum(median is None for median in medians) == 1
     assert summary["weeks"] == 4
 
 

@@ -74,7 +74,10 @@ def test_a_recording_becomes_a_forecast(tmp_path: Path, lake: Lake) -> None:
     assert [at for at, _ in hours] == [begin + timedelta(hours=at) for at in range(HOURS)]
     inside = {
         name: np.mean(
-            [value in getattr(one, name) for (_, one), value in zip(hours, counts, strict=True)]
+            [
+                value in getattr(expected, name)
+                for (_, expected), value in zip(hours, counts, strict=True)
+            ]
         )
         for name, counts in (
             ("pushes", pushed[4]),
@@ -209,8 +212,8 @@ def test_history_says_why_there_is_no_forecast(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     put_rollups(lake, np.full(5 * 24, 10.0), now - timedelta(days=5))
     words = ["history", "orders", "--lake", lake.location, "--recordings", str(tmp_path / "none")]
-    found = call(*words, "--forecast", "24h")
-    assert found.text.splitlines()[-1].startswith("no forecast: dbq-console pipeline rollup makes")
+    answer = call(*words, "--forecast", "24h")
+    assert answer.text.splitlines()[-1].startswith("no forecast: dbq-console pipeline rollup makes")
     make_forecast(lake)
     forecast = call(*words, "--forecast", "24h", "--json").json["forecast"]
     assert forecast["hours"] == []

@@ -81,12 +81,12 @@ def archived_on(client: Client, day: str) -> None:
 
 
 def test_compact_merges_the_small_files_of_each_day(new_queue: NewQueue, lake: Lake) -> None:
-    one, other = (new_queue("fifo", "a%/b?", archive_at_pop="on") for _ in range(2))
-    several_runs(one, lake)
+    client, other = (new_queue("fifo", "a%/b?", archive_at_pop="on") for _ in range(2))
+    several_runs(client, lake)
     several_runs(other, lake, 2)
-    push_and_pop(one, 4)
-    archived_on(one, "2020-02-03T00:00+00:00")
-    run(one, lake)
+    push_and_pop(client, 4)
+    archived_on(client, "2020-02-03T00:00+00:00")
+    run(client, lake)
     before = rows(lake)
     offered = planned(lake)
     assert (offered.files, len(offered.groups)) == (5, 2)
@@ -253,7 +253,7 @@ def test_a_mistyped_filter_is_in_no_run_file(
     files = [*(state / "runs").glob("*")]
     assert bool(files) == word.startswith(("since", "until"))
     assert not any("jane" in file.read_text() for file in files)
-    assert all("***" in one.error["what"] for one in runs_in(state / "runs").runs)
+    assert all("***" in run.error["what"] for run in runs_in(state / "runs").runs)
 
 
 def everything_in(lake: Lake) -> str:
@@ -467,7 +467,7 @@ def test_archive_of_all_queues_by_their_ages_and_what_the_lake_has(
     assert done.status == 3, done.err
     assert "down" in done.json["problems"][0]
     ours = [one for one in done.json["queues"] if one["queue"] == all_of.queue.name]
-    assert [one["result"]["exported"] for one in ours] == [3]
+    assert [mine["result"]["exported"] for mine in ours] == [3]
     assert [len(archived_keys(client)) for client in (off, young, all_of)] == [3, 3, 0]
     again = call(*words, "--all", "--profile", "p", "--dry-run", "--json")
     assert (again.status, all_of.queue.name in str(again.json)) == (0, False), again.err

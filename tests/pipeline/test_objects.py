@@ -258,9 +258,9 @@ def test_a_plan_is_there_once_however_many_commit_it_at_the_same_time(lake: Lake
     assert tables[1] is not None
     assert other.commit("b", 1, [{**file, "path": "messages/two.parquet"}])
     assert tables[1].commit("a", 2, [{**file, "path": "messages/three.parquet"}])
-    found = MessagesTable.open(lake)
-    assert found is not None
-    assert len(found.all_files()) == 3
+    messages_table = MessagesTable.open(lake)
+    assert messages_table is not None
+    assert len(messages_table.all_files()) == 3
 
 
 def test_rows_are_read_by_arrow(new_queue: NewQueue, lake: Lake) -> None:

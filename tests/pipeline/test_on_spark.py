@@ -134,7 +134,7 @@ def test_at_once_limits_the_number_of_concurrent_tasks(
     results = SparkTasks(spark.sparkContext).run(
         count_concurrent, items, lambda *, done, **_: reports.append(done), at_once=1
     )
-    assert [(one["n"], one["most"]) for one in results] == [(n, 1) for n in range(6)]
+    assert [(result["n"], result["most"]) for result in results] == [(n, 1) for n in range(6)]
     assert reports[-1] == 6
     with pytest.raises(BusyError, match="13"):
         SparkTasks(spark.sparkContext).run(double, [{"n": 1}, {"n": 13}, {"n": 2}], at_once=1)
@@ -276,25 +276,40 @@ def test_each_kind_of_fault_is_found_and_counted(spark: "SparkSession", tmp_path
     pops += [{**pops[3], "at": at(103.5)}, {**pops[3], "at": at(103.7)}]
     pushes[39] |= {"due_at": at(1000)}
     formats = ("push.csv", "pop.jsonl")
-    found = verified(spark, tmp_path, pushes, pops, Order.STRICT, formats=formats)
-    counts = (found.lost, found.doubled, found.unknown, found.damaged, found.early)
+    verify_result = verified(spark, tmp_path, pushes, pops, Order.STRICT, formats=formats)
+    counts = (
+        verify_result.lost,
+        verify_result.doubled,
+        verify_result.unknown,
+        verify_result.damaged,
+        verify_result.early,
+    )
     assert counts == (1, 2, 1, 1, 1)
-    assert (found.pushes, found.pops, found.overtaken, found.farthest) == (40, 42, 1, 10)
-    assert found.broken == ["lost", "doubled", "unknown", "damaged", "overtaken"]
-    assert found.examples["lost"] == ["m7"]
-    assert found.examples["overtaken"] == ["m20"]
-    assert found.as_json()["ok"] is False
-    lax = replace(found, order=Order.LAX.value)
+    assert (
+        verify_result.pushes,
+        verify_result.pops,
+        verify_result.overtaken,
+        verify_result.farthest,
+    ) == (40, 42, 1, 10)
+    assert verify_result.broken == ["lost", "doubled", "unknown", "damaged", "overtaken"]
+    assert verify_result.examples["lost"] == ["m7"]
+    assert verify_result.examples["overtaken"] == ["m20"]
+    assert verify_result.as_json()["ok"] is False
+    lax = replace(verify_result, order=Order.LAX.value)
     assert lax.broken == ["lost", "doubled", "unknown", "damaged"]
-    assert replace(found, order=Order.DUE.value).broken == [*lax.broken, "early"]
+    assert replace(verify_result, order=Order.DUE.value).broken == [*lax.broken, "early"]
 
 
 def test_a_clean_log_has_no_fault_in_any_order(
     spark: "SparkSession", tmp_path: Path, long: bool
 ) -> None:
     for order in Order if long else [Order.STRICT]:
-        found = verified(spark, tmp_path, *logs(), order)
-        assert (found.as_json()["ok"], found.lost, found.examples) == (True, 0, {})
+        verify_result = verified(spark, tmp_path, *logs(), order)
+        assert (verify_result.as_json()["ok"], verify_result.lost, verify_result.examples) == (
+            True,
+            0,
+            {},
+        )
     pushes, pops = logs()
     assert not verified(spark, tmp_path, pushes, pops[:-1], Order.NONE, left=1).broken
 
@@ -314,9 +329,14 @@ def test_the_archive_is_a_log_of_pops(spark: "SparkSession", tmp_path: Path) -> 
     table = pa.Table.from_pylist(archived, schema=files.SCHEMA)
     pq.write_table(table, tmp_path / "a.parquet")  # type: ignore[no-untyped-call]
     log = verifying.pops_of_archive(spark.read.parquet(str(tmp_path)))
-    found = verifying.verify(spark, None, log, Order.STRICT)
-    assert (found.pops, found.doubled, found.overtaken, found.lost) == (6, 0, 1, None)
-    assert found.broken == ["overtaken"]
+    verify_result = verifying.verify(spark, None, log, Order.STRICT)
+    assert (
+        verify_result.pops,
+        verify_result.doubled,
+        verify_result.overtaken,
+        verify_result.lost,
+    ) == (6, 0, 1, None)
+    assert verify_result.broken == ["overtaken"]
 
 
 def test_copies_of_a_librarys_jobs_are_not_replayed(
@@ -362,10 +382,10 @@ def test_the_filters_of_a_replay_select_archived_messages(spark: "SparkSession")
     )
 
     def selected(*words: str) -> list[str]:
-        found = selection.matching(table, parse_filters(words))
+        frame = selection.matching(table, parse_filters(words))
         return [
             row["message"].split()[0]
-            for row in selection.in_archive_order(selection.with_message_key(found)).collect()
+            for row in selection.in_archive_order(selection.with_message_key(frame)).collect()
         ]
 
     assert selected() == ["a1", "a2", "a3", "a11"]

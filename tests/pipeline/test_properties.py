@@ -54,8 +54,8 @@ def digest_of(found: list[Row]) -> Row:
 
 def digest_of_batches(batches: Iterable[pa.RecordBatch]) -> Row:
     tally = ColumnDigests()
-    for one in batches:
-        tally.add(one)
+    for batch in batches:
+        tally.add(batch)
     return tally.as_json()
 
 
@@ -68,7 +68,7 @@ def test_digests_do_not_depend_on_the_boundaries_of_batches(
     all_rows = batch([*found, *found]).slice(len(found))
     parts = [all_rows.slice(first, last - first) for first, last in pairwise(ends)]
     expected = digest_of(found)
-    assert digest_of_batches([one for one in parts if one.num_rows]) == expected
+    assert digest_of_batches([part for part in parts if part.num_rows]) == expected
     assert expected["rows"] == len(found)
     texts = [(row["payload"] or "").encode() + (row["payload_bytes"] or b"") for row in found]
     assert expected["bytes"] == sum(map(len, texts))

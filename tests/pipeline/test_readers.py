@@ -30,8 +30,8 @@ def with_duckdb(path: str, queue: str) -> list[Any]:
 
 
 def with_polars(path: str, queue: str) -> list[Any]:
-    found = pl.scan_delta(path).filter(pl.col("queue") == queue).collect()
-    return found["payload"].to_list()
+    frame = pl.scan_delta(path).filter(pl.col("queue") == queue).collect()
+    return frame["payload"].to_list()
 
 
 def with_pandas(path: str, queue: str) -> list[Any]:

@@ -67,7 +67,10 @@ def test_an_interrupted_replay_is_finished_without_loss_or_doubles(
     with client.database.transaction("look", read_only=True) as connection:
         wanted = Entries("public", client.queue.name, job.VERB)
         actions = entries(connection, wanted, 9)
-    found = [(one.outcome, one.planned, one.selected, one.done, one.skipped) for one in actions]
+    found = [
+        (action.outcome, action.planned, action.selected, action.done, action.skipped)
+        for action in actions
+    ]
     assert found == [("done", 7, 7, 0, 7), ("done", 7, 7, 4, 3), ("failed", 7, 3, 3, 0)]
     assert actions[0].filters == "error~x"
 

@@ -56,8 +56,8 @@ def segment(name: str, first: float, last: float) -> segment_files.ClosedSegment
 def test_segments_of_one_source_never_overlap(spans: list[tuple[int, int]]) -> None:
     made = [segment(str(n), min(one), max(one)) for n, one in enumerate(spans)]
     sources: dict[int, list[segment_files.ClosedSegment]] = {}
-    for one in segment_files.with_sources(made):
-        sources.setdefault(one.source, []).append(one)
+    for with_source in segment_files.with_sources(made):
+        sources.setdefault(with_source.source, []).append(with_source)
     for segments_of_source in sources.values():
         assert all(a.last < b.first for a, b in pairwise(segments_of_source))
     # As few as possible: as many as overlap at one moment.
@@ -94,7 +94,7 @@ def test_damaged_and_newer_files_are_counted_separately_and_older_ones_read(tmp_
     (by_kind,) = segment_files.names([str(tmp_path)]).values()
     skipped = segment_files.SkippedFiles()
     sound = segment_files.readable_segments(by_kind["samples"], skipped)
-    assert {name for one in sound for name in one.names} == {good.stem, "old"}
+    assert {name for segment in sound for name in segment.names} == {good.stem, "old"}
     assert skipped.as_json() == {"damaged": 1, "newer": 1}
     bad: list[str] = []
     rows = [
@@ -128,8 +128,8 @@ def test_a_copy_of_a_segment_in_another_folder_is_the_same_segment(tmp_path: Pat
     copy.write_bytes(path.read_bytes())
     path.write_bytes(b"damaged")
     (by_kind,) = segment_files.names([str(tmp_path / "a"), str(tmp_path / "b")]).values()
-    (one,) = segment_files.readable_segments(by_kind["samples"], segment_files.SkippedFiles())
-    assert one.file.folder == str(tmp_path / "b")
+    (segment,) = segment_files.readable_segments(by_kind["samples"], segment_files.SkippedFiles())
+    assert segment.file.folder == str(tmp_path / "b")
 
 
 def test_a_folder_without_a_recording_is_reported(tmp_path: Path) -> None:

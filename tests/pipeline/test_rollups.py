@@ -90,13 +90,13 @@ def test_samples_are_rolled_up_into_minutes_hours_and_days() -> None:
 
 def _check_wide(row: Row, samples: Sequence[Row]) -> None:
     """Compares a row with the samples; `alone` are minutes that only the other console sampled."""
-    minutes = {one["at"].replace(second=0) for one in samples}
+    minutes = {sample["at"].replace(second=0) for sample in samples}
     alone = row["samples"] - len(samples)
     assert 0 <= alone <= 4, (alone, len(minutes))
-    ready = [one["ready"] for one in samples if one["ready"] is not None]
+    ready = [sample["ready"] for sample in samples if sample["ready"] is not None]
     assert row["ready_total"] == sum(ready) + alone
     assert row["ready_weight"] == len(ready) + alone
-    own = sorted([one["latency_seconds"] for one in samples] + [1e3] * alone)
+    own = sorted([sample["latency_seconds"] for sample in samples] + [1e3] * alone)
     assert sum(row["latency_sketch"].values()) == len(own)
     for percent in rollup_files.PERCENTILES:
         exact = own[max(1, math.ceil(percent * len(own) / 100)) - 1]
@@ -186,7 +186,7 @@ def test_a_rollup_can_be_repeated_and_includes_late_segments(tmp_path: Path, lon
 
 def check_late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
     """On Spark as well: see `test_on_spark.py`."""
-    one, other, lake = tmp_path / "one", tmp_path / "o t%her", Lake(tmp_path / "the lake")
+    path, other, lake = tmp_path / "one", tmp_path / "o t%her", Lake(tmp_path / "the lake")
     connection = "prod/eu 1%"
 
     def rows(hour: int, count: int) -> list[Row]:
@@ -194,17 +194,17 @@ def check_late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
         return [sample(start + at * 20, ready=at, latency_seconds=0.01) for at in range(count)]
 
     def run(days: job.Days | None = None, *folders: Path) -> Row:
-        paths = [str(folder) for folder in folders or (one,)]
+        paths = [str(folder) for folder in folders or (path,)]
         result = job.rollup(lambda: nullcontext(tasks), lake, paths, days)
         answer: Row = json.loads(json.dumps(result.as_json()))
         return answer
 
-    write(one, SAMPLES, *rows(1, 9), connection=connection)
-    write(one, SAMPLES, *rows(25, 9), connection=connection)
+    write(path, SAMPLES, *rows(1, 9), connection=connection)
+    write(path, SAMPLES, *rows(25, 9), connection=connection)
     finding = {"schema": "public", "queue": "orders", "code": "hole", "at": BEGIN}
-    write(one, FINDINGS, finding, connection=connection)
+    write(path, FINDINGS, finding, connection=connection)
     write(
-        one,
+        path,
         WAITS,
         {"at": BEGIN, "kind": "IO", "wait": "read", "sessions": 1},
         connection=connection,
@@ -231,7 +231,7 @@ def check_late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
     write(other, SAMPLES, *rows(25, 12), connection=connection)
     (bad,) = list(other.rglob("*.parquet"))
     bad.with_name("damaged.parquet").write_bytes(b"PAR1")
-    answer = run(None, one, other)
+    answer = run(None, path, other)
     assert answer["days"] == {connection: ["2026-03-29"]}
     assert answer["skipped"] == {"damaged": 1, "newer": 0}
     after = all_rows(lake)
@@ -241,7 +241,7 @@ def check_late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
     assert {k: v for k, v in after.items() if "2026-03-28" in k} == {
         k: v for k, v in before.items() if "2026-03-28" in k
     }
-    assert run(None, one, other)["days"] == {}
+    assert run(None, path, other)["days"] == {}
 
     check_relative_error(lake, *hour)
 
@@ -271,7 +271,7 @@ def check_relative_error(lake: Lake, *partition: str) -> None:
         "latency_sketch",
         *(f"latency_seconds_p{n}" for n in rollup_files.PERCENTILES),
     }
-    assert {one[b"relative_error"] for one in metadata.values()} == {b"0.01"}
+    assert {metadatum[b"relative_error"] for metadatum in metadata.values()} == {b"0.01"}
 
 
 def roll_up(lake: Lake, folder: Path, tasks: Tasks | None = None) -> job.RollupResult:
@@ -370,11 +370,11 @@ def test_the_rollups_are_read_by_other_programs(tmp_path: Path) -> None:
     ]
     rollups = DeltaTable(lake.path("rollup")).to_pyarrow_dataset()
     with duckdb.connect() as reader:
-        found = reader.register("rollups", rollups).execute(
+        connection = reader.register("rollups", rollups).execute(
             "SELECT wait_kind, wait, sessions_max FROM rollups "
             "WHERE kind = 'waits' AND width = 'day'"
         )
-        assert found.fetchall() == [("IO", "read", 1)]
+        assert connection.fetchall() == [("IO", "read", 1)]
 
 
 def test_rollups_of_two_connections_at_once_both_commit(tmp_path: Path) -> None:
@@ -408,7 +408,7 @@ def test_a_rollup_of_merged_segments_is_the_same(
     before = all_rows(lake)
     for number, folders in enumerate(([folder], [folder, copy], [copy, folder])):
         again = Lake(tmp_path / f"lake {number}")
-        job.rollup(lambda: nullcontext(LocalTasks()), again, [str(one) for one in folders])
+        job.rollup(lambda: nullcontext(LocalTasks()), again, [str(path) for path in folders])
         found = all_rows(again)
         assert found.keys() == before.keys()
         for key, rows in before.items():

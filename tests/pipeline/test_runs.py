@@ -170,8 +170,8 @@ def test_files_that_are_not_runs_are_counted(root: Path) -> None:
     RunFile.begin(root, "archive")
     for number, text in enumerate(('{"format": 1', "[]", '{"format": 9}', '{"format": 1}')):
         (root / f"x{number}.json").write_text(text)
-    found = runs.read(root)
-    assert (len(found.runs), found.unreadable) == (1, 4)
+    run_list = runs.read(root)
+    assert (len(run_list.runs), run_list.unreadable) == (1, 4)
     assert runs.read(root / "nowhere").runs == ()
 
 

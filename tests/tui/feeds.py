@@ -169,8 +169,10 @@ class RecordedConnection:
         standby: Standby | None = None,
     ) -> None:
         self.at = BEGIN + timedelta(seconds=seconds)
-        found = Reading(self._connection, queues, latency_seconds=0.004, next_seconds=next_seconds)
-        self._recorder.reading(replace(found, standby=standby))
+        reading = Reading(
+            self._connection, queues, latency_seconds=0.004, next_seconds=next_seconds
+        )
+        self._recorder.reading(replace(reading, standby=standby))
 
     def fail(self, seconds: float, what: str) -> None:
         self.at = BEGIN + timedelta(seconds=seconds)

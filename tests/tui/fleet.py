@@ -82,12 +82,12 @@ class Fleet:
     def push(self, index: int) -> None:
         """Push a message into each queue of a host; pop one from each ring first."""
         with connect(self.urls[index]) as connection:
-            for one in self.queues:
-                if one.design.name == "ring":
-                    pop = SQL("SELECT FROM {}()").format(Identifier("public", f"{one.name}_pop"))
+            for queue in self.queues:
+                if queue.design.name == "ring":
+                    pop = SQL("SELECT FROM {}()").format(Identifier("public", f"{queue.name}_pop"))
                     connection.execute(pop)
                 push = SQL("SELECT {}({})").format(
-                    Identifier("public", f"{one.name}_push"), Literal("x")
+                    Identifier("public", f"{queue.name}_push"), Literal("x")
                 )
                 connection.execute(push)
 
@@ -131,7 +131,7 @@ def _databases(server: str, queues: Sequence[Queue], names: Sequence[str]) -> li
 
 def _configured(folder: Path, proxies: Sequence[Proxy]) -> dict[str, str]:
     file = folder / "config.toml"
-    hosts = [f"127.0.0.1:{one.port}" for one in proxies]
+    hosts = [f"127.0.0.1:{proxy.port}" for proxy in proxies]
     file.write_text(
         f'[fleets.{NAME}]\nurl = "postgresql+psycopg://{NAME}@{{host}}/{{host}}"\n'
         f'password = "${{env:FLEET_PASSWORD}}"\ninterval = "5s"\nhosts = {hosts}\n'
@@ -163,7 +163,9 @@ def measure_fleet(hosts: int, queues: int, seconds: float) -> Iterator[FleetFigu
     with ExitStack() as opened:
         servers = [opened.enter_context(EmbeddedServer.start(settings=_SETTINGS)) for _ in "123"]
         folder = Path(opened.enter_context(TemporaryDirectory()))
-        fleet = opened.enter_context(fleet_on([one.url for one in servers], folder, hosts, queues))
+        fleet = opened.enter_context(
+            fleet_on([server.url for server in servers], folder, hosts, queues)
+        )
         opened.enter_context(fleet.traffic())
         os.environ.update({**fleet.environment, "XDG_STATE_HOME": str(folder)})
         began = time.perf_counter()

@@ -71,12 +71,12 @@ class ChangingFeed:
             random_numbers = random.Random(1)
         return [
             replace(
-                one,
+                snapshot,
                 ready=random_numbers.randrange(5_000),
                 push_per_second=random_numbers.random() * 100,
                 pop_per_second=random_numbers.random() * 100,
             )
-            for one in self._queues
+            for snapshot in self._queues
         ]
 
     def sample_now(self) -> None:
@@ -318,8 +318,8 @@ def thread_cpu_seconds(pid: int) -> float:
 
 def memory_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+) kB", status)
-    return int(found[1]) / 1024 if found else 0.0
+    match = re.search(r"VmRSS:\s+(\d+) kB", status)
+    return int(match[1]) / 1024 if match else 0.0
 
 
 def main() -> None:

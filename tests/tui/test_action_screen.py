@@ -106,7 +106,7 @@ async def test_verbs_that_are_not_allowed_are_greyed_with_the_reason(database: D
     async with acting(database, "mail", rights=Rights.OPERATOR) as console:
         console.app.open_actions(console.key("mail"))
         await console.until(lambda: bool(console.dialog.choices))
-        why = {one.verb: one.why_not for one in console.dialog.choices}
+        why = {choice.verb: choice.why_not for choice in console.dialog.choices}
         assert why["resize"] == "the design claim has no resize"
         assert why["upgrade"] == "it needs the right admin; this connection has operator"
         assert not why["release"]
@@ -116,7 +116,7 @@ async def test_verbs_that_are_not_allowed_are_greyed_with_the_reason(database: D
         await console.press("escape")
         console.app.open_actions(console.key("mail"))
         await console.until(lambda: bool(console.dialog.choices))
-        assert all(one.why_not for one in console.dialog.choices)
+        assert all(choice.why_not for choice in console.dialog.choices)
 
 
 async def test_escape_changes_nothing_at_any_stage_and_invalid_fields_show_their_error(

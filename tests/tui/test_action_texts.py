@@ -110,42 +110,42 @@ TYPED: dict[object, tuple[str, object]] = {
 }
 
 
-def value_of(one: Parameter) -> tuple[str, object]:
+def value_of(parameter: Parameter) -> tuple[str, object]:
     """A valid text that is not its default, and the value that click parses from it."""
-    if one.is_flag:
+    if parameter.is_flag:
         return "yes", True
-    if one.multiple:
+    if parameter.multiple:
         return "id=1 'error~a b'", ("id=1", "error~a b")
-    if isinstance(one.type, WholeNumber):
-        number = max(7, int(one.type.min or 0))
+    if isinstance(parameter.type, WholeNumber):
+        number = max(7, int(parameter.type.min or 0))
         return str(number), number
-    if isinstance(one.type, click.Choice):
-        return one.type.choices[-1], one.type.choices[-1]
-    return TYPED.get(one.type, ("-odd 'text'", "-odd 'text'"))
+    if isinstance(parameter.type, click.Choice):
+        return parameter.type.choices[-1], parameter.type.choices[-1]
+    return TYPED.get(parameter.type, ("-odd 'text'", "-odd 'text'"))
 
 
 @pytest.mark.parametrize("verb", all_verbs(), ids=lambda verb: verb.name)
 def test_every_parameter_is_the_same_in_a_form_and_on_the_command_line(verb: Verb) -> None:
     filled = {one.name: value_of(one)[0] for one in verb.parameters}
-    for one in verb.parameters:
-        one.check(filled[one.name])
+    for parameter in verb.parameters:
+        parameter.check(filled[parameter.name])
     line = equivalent_command(
         verb, PLACE, "public", "mail", filled, "mail" if verb.confirmed else None
     )
     name, parameters, _ = parsed(line)
     assert name == verb.name
     form_values = values_from_texts(verb, filled)
-    for one in verb.parameters:
-        assert form_values[one.key] == value_of(one)[1], one.name
-        if one.placement is Placement.REDIRECTION:
-            assert shlex.split(line)[-2:] == [">>", filled[one.name]]
+    for parameter in verb.parameters:
+        assert form_values[parameter.key] == value_of(parameter)[1], parameter.name
+        if parameter.placement is Placement.REDIRECTION:
+            assert shlex.split(line)[-2:] == [">>", filled[parameter.name]]
         else:
-            assert parameters.pop(one.key) == value_of(one)[1], one.name
+            assert parameters.pop(parameter.key) == value_of(parameter)[1], parameter.name
     # The command line fills the form that it came from.
     options = [one for one in verb.parameters if one.placement is Placement.OPTION]
-    words = [word for one in options for word in option_words(one, filled[one.name])]
+    words = [word for option in options for word in option_words(option, filled[option.name])]
     read = {**required(verb), **texts_from_words(verb, words)}
-    expected = {**required(verb), **{one.name: filled[one.name] for one in options}}
+    expected = {**required(verb), **{option.name: filled[option.name] for option in options}}
     assert values_from_texts(verb, read) == values_from_texts(verb, expected)
     # The form lacks nothing that the command line has.
     missing = {n for n, value in parameters.items() if n not in GENERIC}
@@ -164,7 +164,7 @@ def test_every_parameter_is_the_same_in_a_form_and_on_the_command_line(verb: Ver
 
 def required(verb: Verb) -> dict[str, str]:
     """A text for each required parameter."""
-    return {one.name: "2000" for one in verb.parameters if one.required}
+    return {parameter.name: "2000" for parameter in verb.parameters if parameter.required}
 
 
 def test_every_verb_of_a_design_has_a_form() -> None:
@@ -188,7 +188,7 @@ def test_fields_refuse_invalid_values() -> None:
         ("resize", "size", ""),
         ("push", "payload", ""),
     ):
-        (found,) = (one for one in get_verb(verb).parameters if one.name == field)
+        (found,) = (parameter for parameter in get_verb(verb).parameters if parameter.name == field)
         with pytest.raises(UsageError):
             found.check(text)
 
@@ -254,7 +254,7 @@ def test_unavailable_verbs_give_a_reason_and_messages_that_cannot_be_written_sta
         plan(database, queue, "end-session")
     for verb in all_verbs():
         needs_input = verb.name in {"end-session", "pop", "push"} or any(
-            one.required for one in verb.parameters
+            parameter.required for parameter in verb.parameters
         )
         if not unavailable(queue, verb.name) and not needs_input:
             plan(database, queue, verb.name)

@@ -57,7 +57,7 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     def read_all(
         connections: Sequence[OpenConnection], search: object, key: QueueKey | None = None
     ) -> AuditEntries:
-        found.append((tuple(one.name for one in connections), search, key))
+        found.append((tuple(connection.name for connection in connections), search, key))
         return AuditEntries()
 
     monkeypatch.setattr(audit, "read_all", read_all)

@@ -242,8 +242,8 @@ def test_the_remaining_time_is_estimated_from_finished_rounds() -> None:
     assert bench_run.seconds_left() == pytest.approx(3 * 12.0)
     clock.now += 2.0
     assert bench_run.seconds_left() == pytest.approx(34.0)
-    for one in (FIFO, RING, FIFO):
-        bench_run.on_event(RoundFinished(one, ROUND))
+    for candidate in (FIFO, RING, FIFO):
+        bench_run.on_event(RoundFinished(candidate, ROUND))
     assert [bench_run.done, bench_run.next_round] == [4, None]
     assert report(bench_run, ".svg").startswith("<svg ")
 

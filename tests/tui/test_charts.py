@@ -40,14 +40,14 @@ AT = datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC)
 
 
 def ring(**figures: object) -> QueueSnapshot:
-    (found,) = (one for one in nine_queues() if one.queue == "orders")
-    return replace(found, **figures)  # type: ignore[arg-type]
+    (snapshot,) = (nine_queue for nine_queue in nine_queues() if nine_queue.queue == "orders")
+    return replace(snapshot, **figures)  # type: ignore[arg-type]
 
 
 def drawn(*samples: tuple[float, QueueSnapshot], now: float, span: int = 0) -> list[Drawing]:
     series = Series()
-    for at, one in samples:
-        series.add(KEY[0], Reading("x", (one,), latency_seconds=0.004), at, 1.0)
+    for at, snapshot in samples:
+        series.add(KEY[0], Reading("x", (snapshot,), latency_seconds=0.004), at, 1.0)
     return drawings(series, KEY, samples[-1][1], SPANS[span], ChartTime(now, AT, UTC))
 
 
@@ -91,9 +91,9 @@ def test_a_chart_begins_at_zero_unless_a_figure_is_negative() -> None:
 
 
 def test_a_ring_has_a_chart_of_its_gap_others_of_their_age_and_a_heap_of_neither() -> None:
-    def heads(one: QueueSnapshot) -> list[str]:
+    def heads(snapshot: QueueSnapshot) -> list[str]:
         series = Series()
-        return [d.title[0][0].strip() for d in drawings(series, KEY, one, SPANS[0], NOW)]
+        return [d.title[0][0].strip() for d in drawings(series, KEY, snapshot, SPANS[0], NOW)]
 
     assert heads(ring()) == ["ready", "▄ push/s", "gap", "sample latency"]
     assert heads(queue("q")) == ["ready", "▄ push/s", "age of the oldest", "sample latency"]
@@ -114,10 +114,10 @@ def latency(p50: float | None = 0.1, messages: int | None = 40) -> Latency:
 def test_latencies_have_a_chart_where_the_design_can_have_them() -> None:
     def waiting(*latencies: Latency) -> list[Drawing]:
         samples = [(1000.0 + n, ring(latency=one)) for n, one in enumerate(latencies)]
-        found = drawn(*samples, now=1000.0 + len(latencies))
-        heads = [one.title[0][0].strip() for one in found]
+        drawings = drawn(*samples, now=1000.0 + len(latencies))
+        heads = [drawing.title[0][0].strip() for drawing in drawings]
         assert "processing" not in heads
-        return [one for one, head in zip(found, heads, strict=True) if head == "waiting"]
+        return [drawing for drawing, head in zip(drawings, heads, strict=True) if head == "waiting"]
 
     (found,) = waiting(latency(0.1), latency(0.2))
     assert [[round(v, 2) for _, v in c.runs[0]] for c in found.curves] == [
@@ -150,8 +150,8 @@ async def test_latencies_are_shown_as_figures_and_in_a_chart() -> None:
         await console.press("left_square_bracket")
         assert "waiting ▄ p50 100 ms" in console.picture
         await console.resize(160, 48)
-        assert len({one.region for one in screen.query_one(Charts).shown}) == 5
-        assert all(one.region.height >= 7 for one in screen.query_one(Charts).shown)
+        assert len({chart.region for chart in screen.query_one(Charts).shown}) == 5
+        assert all(chart.region.height >= 7 for chart in screen.query_one(Charts).shown)
 
 
 NOW = ChartTime(1000.0, AT, UTC)
@@ -262,13 +262,13 @@ def view(sampled: QueueSnapshot, known: Forecast | None, at: float = 10.0) -> Qu
         "prod", [Diagnosis(RING, (), forecast=known)], 0.0, MONDAY, next_seconds=30.0
     )
     store.add_reading("prod", Reading("prod", (replace(sampled, ready=1),)), at)
-    (found,) = store.queues(at)
-    return found
+    (queue_view,) = store.queues(at)
+    return queue_view
 
 
 def full_in(shown_view: QueueView) -> tuple[str, str]:
     """When the ring is full: in the overview's column, and in the queue's figures."""
-    (column,) = (one for one in COLUMNS if one.name == "full_in")
+    (column,) = (queue_column for queue_column in COLUMNS if queue_column.name == "full_in")
     figures = {name: words for name, words, _ in pieces(shown_view.snapshot, DEFAULTS, 160)}
     return cell_of(column, shown_view, column.min_width).text, figures.get(
         "full in", figures.get("filling", "")

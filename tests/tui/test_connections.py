@@ -195,9 +195,9 @@ def test_each_queue_has_the_thresholds_of_its_own_profile(
     monkeypatch.setattr(open_connection, "Sampler", Recorded)
     given = arguments_of(TWO)
     queues = [installed_queue("public", name, DESIGNS["claim"], {}) for name in ("slow", "x")]
-    stuck = [[one["stuck_after_seconds"](queue) for queue in queues] for one in samplers]
+    stuck = [[sampler["stuck_after_seconds"](queue) for queue in queues] for sampler in samplers]
     assert stuck == [[7200.0, 600.0], [600.0, 600.0]]
-    assert [one["interval_seconds"] for one in samplers] == [3.0, 1.0]
+    assert [sampler["interval_seconds"] for sampler in samplers] == [3.0, 1.0]
     depths = [[given["thresholds"][n](q.name)["depth"].critical for q in queues] for n in "ab"]
     assert depths == [[7, None], [None, None]]
     assert given["production"] == {"a"}

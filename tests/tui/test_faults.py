@@ -114,9 +114,9 @@ def cursor(console: Opened) -> str | None:
     server dies.
     """
     tables = [
-        one
-        for one in console.app.screen.query(KeyedTable)
-        if one.display and one.keys and not getattr(one, "stays_on_top", False)
+        table
+        for table in console.app.screen.query(KeyedTable)
+        if table.display and table.keys and not getattr(table, "stays_on_top", False)
     ]
     return tables[0].cursor_key if tables else None
 

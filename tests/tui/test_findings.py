@@ -205,13 +205,13 @@ async def test_findings_fill_rows_that_queues_leave_free_and_the_rest_is_counted
         console.clock.now += 6  # it is not read any more
         # No row is hidden while others are empty.
         await console.give(queue("q0"))
-        found = [finding(WARNING, f"of q0 {number}", minutes=number) for number in range(1, 31)]
-        for shown in (found[:7], found):
+        findings = [finding(WARNING, f"of q0 {number}", minutes=number) for number in range(1, 31)]
+        for shown in (findings[:7], findings):
             await show_diagnoses(console, diagnosis("q0", *shown))
             for _ in range(3):
                 console.overview.draw()
                 await console.pilot.pause()
-            assert ("Tab" in console.text_of("#summary")) == (shown is found)
+            assert ("Tab" in console.text_of("#summary")) == (shown is findings)
         assert console.table.size.height == 1 + console.table.HEADER_LINES, "empty rows"
         assert f"Tab ↓{30 - len(rows(console))}" in console.text_of("#summary")
         await console.press("tab", "G")
@@ -442,7 +442,9 @@ async def test_the_findings_of_a_queue_are_sorted_filtered_copied_and_exported(
         assert console.app.clipboard.startswith("critical: 21 orphans [")
         assert "release [bold] of them" in console.app.clipboard
         notes = console.app._notifications
-        await console.until(lambda: any("1 row in" in one.message for one in notes))
+        await console.until(
+            lambda: any("1 row in" in notification.message for notification in notes)
+        )
         (row,) = exported(tmp_path)
         assert (row["level"], row["finding"]) == ("critical", "21 orphans")
         await console.press("escape", "x")

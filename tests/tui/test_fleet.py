@@ -269,7 +269,9 @@ def head(console: Opened) -> str:
 def not_answering(console: Opened) -> set[str]:
     store = console.app.context.store
     views = store.connections(console.app.context.clock.monotonic())
-    return {one.name for one in views if one.link is not Link.ALIVE}
+    return {
+        connection_view.name for connection_view in views if connection_view.link is not Link.ALIVE
+    }
 
 
 async def test_queues_are_grouped_by_connection_with_totals() -> None:

@@ -93,12 +93,12 @@ async def test_help_topics_follow_the_keys_and_open_by_arrows_or_digits(*, long:
     every = list(topics().values())
     async with opened(size=(120, 200)) as console:
         await console.press("question_mark")
-        for one in every:
-            assert f"{one.name}: " in console.picture
-        for one in every if long else every[:1]:
+        for topic in every:
+            assert f"{topic.name}: " in console.picture
+        for topic in every if long else every[:1]:
             await console.press("right")
-            assert console.app.screen.query_one("#help").border_title == f"Help: {one.name}"
-            assert console.app.screen.query_one(Markdown).source == one.text
+            assert console.app.screen.query_one("#help").border_title == f"Help: {topic.name}"
+            assert console.app.screen.query_one(Markdown).source == topic.text
         await console.press("right" if long else "left")
         assert not console.app.screen.query(Markdown)
         assert ":messages" in console.picture

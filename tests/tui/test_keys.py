@@ -128,7 +128,7 @@ def without_action(console: Running) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("name", ["overview", *SCREENS])
 async def test_each_key_of_a_screen_has_its_action(name: str) -> None:
     async with opened(HERE, connections=[conn(HERE)], size=(160, 48)) as console:
-        console.feed.give(*(replace(one, connection=HERE) for one in nine_queues()))
+        console.feed.give(*(replace(nine_queue, connection=HERE) for nine_queue in nine_queues()))
         await console.pilot.pause()
         before = console.app.screen
         if name in SCREENS:

@@ -49,7 +49,9 @@ async def test_a_list_is_sorted_by_values_and_the_cursor_stays_on_its_row() -> N
         await shown.press("j")
         await shown.press("s")
         assert (order(shown), shown.tab.table.row) == (["a", "c", "b"], SOME)
-        assert [one.name for one in shown.tab.table.laid_out if one.sorted] == ["count"]
+        assert [
+            column_layout.name for column_layout in shown.tab.table.laid_out if column_layout.sorted
+        ] == ["count"]
         await shown.press("S")
         assert (order(shown), shown.tab.table.row) == (["b", "c", "a"], SOME)
         await shown.show(groups(MANY, replace(SOME, count=5_000), FEW))
@@ -97,13 +99,17 @@ async def test_marked_rows_are_copied_and_exported_and_a_file_is_never_overwritt
         assert shown.app.clipboard == "=cmd()|'/c calc'\nno route to h1"
         assert "2 marked" in shown.text_of("#errors-head")
         await shown.press("E")
-        await shown.until(lambda: any("2 rows in" in one.message for one in notes))
+        await shown.until(
+            lambda: any("2 rows in" in notification.message for notification in notes)
+        )
         rows = exported(tmp_path)
         assert [row["errors"] for row in rows] == ["1,200", "9"]
         assert rows[0]["group"] == "'=cmd()", "no spreadsheet runs it"
         await shown.press("q", "E")
         assert not shown.tab.table.marks, "q goes back by one step"
-        await shown.until(lambda: any("Could not write" in one.message for one in notes))
+        await shown.until(
+            lambda: any("Could not write" in notification.message for notification in notes)
+        )
         assert exported(tmp_path) == rows
 
 
@@ -118,7 +124,9 @@ async def test_a_working_directory_that_is_gone_is_reported(
         await shown.show(groups(FEW))
         await shown.press("E")
         notes = shown.app._notifications
-        await shown.until(lambda: any("Could not write" in one.message for one in notes))
+        await shown.until(
+            lambda: any("Could not write" in notification.message for notification in notes)
+        )
 
 
 async def test_all_rows_are_only_those_that_are_shown() -> None:
@@ -160,7 +168,7 @@ async def test_a_list_of_messages_is_exported_and_says_that_there_are_more(
         pane, notes = shown.tab, shown.app._notifications
         await shown.press("E")
         assert not notes, "nothing has been read yet"
-        give(pane, *(replace(one, pushed_at=AT) for one in ABC), more=True)
+        give(pane, *(replace(message, pushed_at=AT) for message in ABC), more=True)
         await shown.press("E")
         await shown.until(lambda: notes)
         assert "messages --export FILE writes all" in next(iter(notes)).message
@@ -170,5 +178,10 @@ async def test_a_list_of_messages_is_exported_and_says_that_there_are_more(
         await shown.press("x", "x")
         shown.tab.context.clock = replace(shown.tab.context.clock, utc=lambda: AT)
         await shown.press("E")
-        await shown.until(lambda: any(one.message.startswith("2 rows") for one in notes))
-        assert not any("2 rows" in one.message and "more" in one.message for one in notes)
+        await shown.until(
+            lambda: any(notification.message.startswith("2 rows") for notification in notes)
+        )
+        assert not any(
+            "2 rows" in notification.message and "more" in notification.message
+            for notification in notes
+        )

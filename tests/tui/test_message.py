@@ -67,8 +67,8 @@ def text_of(screen: MessageScreen, name: str) -> str:
 
 
 def payload(text: str | bytes, *, cut: bool = False, **more: Any) -> ReadMessage:
-    found = replace(FAILED, payload=text, payload_cut=cut, payload_bytes=len(text), **more)
-    return ReadMessage(found, payload_bytes=FIRST_BYTES)
+    message = replace(FAILED, payload=text, payload_cut=cut, payload_bytes=len(text), **more)
+    return ReadMessage(message, payload_bytes=FIRST_BYTES)
 
 
 async def test_a_message_shows_its_state_times_owner_and_error_and_later_that_it_is_gone() -> None:
@@ -222,8 +222,8 @@ async def test_a_message_is_revealed_written_and_followed_on_a_server(
         await console.until(lambda: "claimed for" in text_of(screen, "head"))
         assert "owner" in text_of(screen, "head")
         with database.transaction("complete") as connection:
-            for one in popped:
-                complete(connection, queue, one)
+            for message in popped:
+                complete(connection, queue, message)
         screen._load()
         await console.until(lambda: screen.gone)
         assert "card 4711 is [b]mine" in console.picture

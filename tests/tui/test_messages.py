@@ -47,9 +47,9 @@ def give(pane: MessagesTab, *messages: Message, more: bool = False, again: bool 
 
 def requests_of(pane: MessagesTab, monkeypatch: pytest.MonkeyPatch) -> list[PageRequest]:
     """The pages that it requests from now on."""
-    found: list[PageRequest] = []
-    monkeypatch.setattr(pane, "_load", lambda request, **_: found.append(request))
-    return found
+    requests: list[PageRequest] = []
+    monkeypatch.setattr(pane, "_load", lambda request, **_: requests.append(request))
+    return requests
 
 
 ABC = tuple(message(name) for name in "abcdef")

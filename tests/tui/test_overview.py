@@ -46,8 +46,8 @@ async def test_the_overview_says_that_it_is_connecting_until_the_first_sample() 
         assert console.row("imports")["age"] == "?"
         assert "4 ms" in console.text_of("#connections")
         # All of them are visible at 80 by 24.
-        for one in nine_queues():
-            assert f" {one.queue} " in console.picture
+        for snapshot in nine_queues():
+            assert f" {snapshot.queue} " in console.picture
         assert "? help" in console.picture
 
 
@@ -90,8 +90,8 @@ async def test_production_and_a_read_only_session_of_a_login_that_can_write_are_
             has_warning = login is WRITER
             assert len(below) == (has_warning and columns == 80)
             assert ("by this session only" in console.picture) == has_warning
-            for one in nine_queues():
-                assert f" {one.queue} " in console.picture
+            for snapshot in nine_queues():
+                assert f" {snapshot.queue} " in console.picture
         await console.give(production=False)
         assert "PRODUCTION" not in console.text_of("#connections")
 
@@ -100,8 +100,8 @@ async def test_the_line_of_a_connection_says_what_its_server_is() -> None:
     async with opened(rights={"prod-orders": read_only}, size=(160, 48)) as console:
 
         async def line_of(**server: Any) -> str:
-            found = Reading("prod-orders", tuple(nine_queues()), latency_seconds=0.004, **server)
-            console.feed.deliver(found)
+            reading = Reading("prod-orders", tuple(nine_queues()), latency_seconds=0.004, **server)
+            console.feed.deliver(reading)
             await console.pilot.pause()
             return console.text_of("#connections")
 
@@ -131,7 +131,7 @@ async def test_the_line_of_a_connection_says_what_its_server_is() -> None:
         promoted = await line_of(sessions=some, taken_at=5.0, promoted_at=5.0)
         assert "STANDBY" not in promoted
         assert "primary, promoted " in promoted
-        (said,) = [one.message for one in console.app._notifications]
+        (said,) = [notification.message for notification in console.app._notifications]
         assert said == "prod-orders was a standby and is a primary now."
 
 
@@ -230,10 +230,10 @@ async def test_keys_move_the_cursor_and_sort_and_a_click_on_a_header_sorts() -> 
         assert sorted_by == ["state", "queue", "design", "ready", "age", "gap", "stuck", "errors"]
         assert console.table.sort_column.name == "state"
         await console.press("s")
-        assert console.order == sorted(one.queue for one in nine_queues())
+        assert console.order == sorted(snapshot.queue for snapshot in nine_queues())
         assert "by name ▲" in console.text_of("#summary")
         await console.press("S")
-        assert console.order == sorted((one.queue for one in nine_queues()), reverse=True)
+        assert console.order == sorted((snapshot.queue for snapshot in nine_queues()), reverse=True)
         await console.pilot.click(console.table, offset=(40, 0))
         await console.pilot.pause()
         assert console.table.sort_column.name == "ready"
@@ -497,12 +497,14 @@ async def test_the_queues_that_match_are_exported_and_a_name_is_copied(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     async with opened("a") as console:
-        console.feed.give(*(replace(one, connection="a") for one in nine_queues()))
+        console.feed.give(*(replace(snapshot, connection="a") for snapshot in nine_queues()))
         await console.pilot.pause()
         await console.press("slash", *"mail", "enter", "y", "E")
         assert console.app.clipboard == "public.mail"
         notes = console.app._notifications
-        await console.until(lambda: any("1 row in" in one.message for one in notes))
+        await console.until(
+            lambda: any("1 row in" in notification.message for notification in notes)
+        )
         (row,) = exported(tmp_path)
         assert (row["connection"], row["queue"], row["design"]) == ("a", "mail", "claim")
         assert (row["ready"], row["stuck"], row["gap"]) == ("≈12 k", "14", "·")

@@ -54,7 +54,9 @@ async def test_equal_figures_paint_nothing_and_changed_figures_only_their_row() 
         assert first.push_per_second is not None
         with refreshed() as found:
             await console.give(replace(first, push_per_second=first.push_per_second + 1), *others)
-        regions = [region for one, of in found if isinstance(one, QueueTable) for region in of]
+        regions = [
+            region for widget, of in found if isinstance(widget, QueueTable) for region in of
+        ]
         assert [(region.y, region.height) for region in regions] == [
             (index + table.HEADER_LINES, 1)
         ]
@@ -69,20 +71,20 @@ async def test_a_chart_is_rebuilt_only_when_it_moves_by_a_cell_and_never_when_co
         cell = screen.query_one(Charts).span.seconds / chart.size.width
         with mock.patch.object(Chart, "_built", return_value="") as built, refreshed() as found:
             console.clock.now += cell / 100
-            await console.give(*(replace(one, ready=7) for one in nine_queues()))
+            await console.give(*(replace(snapshot, ready=7) for snapshot in nine_queues()))
             assert not built.called
             # The text on the line above it is updated.
             words = Region(0, 0, chart.size.width, 1)
-            assert [of for one, of in found if one is chart] == [(words,)]
+            assert [of for widget, of in found if widget is chart] == [(words,)]
             console.clock.now += cell
-            await console.give(*(replace(one, ready=7) for one in nine_queues()))
+            await console.give(*(replace(snapshot, ready=7) for snapshot in nine_queues()))
         assert built.call_count == len(screen.query_one(Charts).shown)
         # A covered screen is neither drawn nor painted.
         with (
             mock.patch.object(OverviewScreen, "draw_body") as drawn,
             mock.patch.object(Compositor, "render_full_update") as painted,
         ):
-            await console.give(*(replace(one, ready=8) for one in nine_queues()))
+            await console.give(*(replace(snapshot, ready=8) for snapshot in nine_queues()))
             # Any message to it used to repaint both screens.
             handled = asyncio.Event()
             console.overview.call_later(handled.set)
@@ -127,4 +129,6 @@ async def test_a_queue_opens_with_its_tab_and_without_style_lookups_for_texts() 
         assert screen.tab.is_mounted
         assert not mounted.called
         assert styled
-        assert not [one for one in styled if any(c.startswith("text--") for c in one.classes)]
+        assert not [
+            domnode for domnode in styled if any(c.startswith("text--") for c in domnode.classes)
+        ]

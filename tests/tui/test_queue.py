@@ -91,7 +91,7 @@ async def test_exactly_the_figures_of_the_design_are_shown_with_their_age() -> N
 
 async def test_a_ring_shows_when_it_is_full_and_the_headroom_of_twice_its_size() -> None:
     async with opened(size=(160, 48)) as console:
-        ring = next(one for one in nine_queues() if one.queue == "orders")
+        ring = next(snapshot for snapshot in nine_queues() if snapshot.queue == "orders")
         filling = replace(ring, filling_per_second=(100.0, 200.0), holders=2, held_seconds=4000.0)
         screen = await open_queue(console, "orders", "", filling)
         shown = figures(screen)
@@ -119,13 +119,13 @@ async def test_a_ring_shows_when_it_is_full_and_the_headroom_of_twice_its_size()
 async def test_tabs_are_chosen_by_digits_arrows_tab_and_clicks() -> None:
     async with opened() as console:
         screen = await open_queue(console, "orders", "sql")
-        names = [one.NAME for one in screen._tabs]
+        names = [tab.NAME for tab in screen._tabs]
         assert screen.tab is not None
         assert screen.tab.NAME == "sql"
         for number, name in enumerate(names, start=1):
             await console.press(str(number % 10))
             assert name == screen.tab.NAME
-            (shown,) = (one for one in screen._tabs if one.display)
+            (shown,) = (tab for tab in screen._tabs if tab.display)
             assert shown is screen.tab
             await settled(console.pilot)
             assert screen.focused is None or shown in screen.focused.ancestors
@@ -142,8 +142,8 @@ async def test_tabs_are_chosen_by_digits_arrows_tab_and_clicks() -> None:
         # However fast they are switched, one is visible.
         await asyncio.gather(*(screen.action_tab(number) for number in (1, 4, 2, 5, 3)))
         await settled(console.pilot)
-        assert [one.NAME for one in screen._tabs if one.display] == [names[3]]
-        assert [one.NAME for one in screen._tabs if one.shown] == [names[3]]
+        assert [tab.NAME for tab in screen._tabs if tab.display] == [names[3]]
+        assert [tab.NAME for tab in screen._tabs if tab.shown] == [names[3]]
         assert screen.tab is screen._tabs[3]
 
 
@@ -184,7 +184,7 @@ async def test_a_digit_is_the_same_tab_for_every_design(design_: str) -> None:
         # At 80 columns the titles are short, greyed ones first.
         assert f"1 Findings 2 Msgs {TITLES[design_]}" in console.picture
         line = screen.query_one(TabBar)
-        grey = [one for one in line._shown.spans if one.style == style_of(line, "stale")]
+        grey = [span for span in line._shown.spans if span.style == style_of(line, "stale")]
         greyed = [line.plain_text[one.start] for one in grey]
         assert greyed == list(ABSENT[design_])
         for digit, why in ABSENT[design_].items():
@@ -205,7 +205,7 @@ async def test_only_the_visible_tab_is_polled_and_at_most_at_its_interval(
         assert polled == ["sql"]
         screen.draw()
         assert polled == ["sql"] * 2
-        await console.press(str([one.NAME for one in screen._tabs].index("audit") + 1))
+        await console.press(str([tab.NAME for tab in screen._tabs].index("audit") + 1))
         assert polled == ["sql", "sql", "audit"]
         polled.clear()
         console.clock.now += 1000
@@ -217,7 +217,7 @@ async def test_only_the_visible_tab_is_polled_and_at_most_at_its_interval(
         # A paused screen does not change and polls nothing.
         await console.press("space")
         console.clock.now += 1000
-        await console.give(*(replace(one, ready=1) for one in nine_queues()))
+        await console.give(*(replace(snapshot, ready=1) for snapshot in nine_queues()))
         assert "ready 9,412" in figures(screen)
         assert polled == ["audit"] * 2
         await console.press("space")
@@ -275,7 +275,7 @@ async def test_a_dropped_queue_says_since_when_and_keeps_its_figures(
         for _ in range(5):
             await console.give(*nine_queues())
             console.clock.now += 1
-        await console.give(*(one for one in nine_queues() if one.queue != "orders"))
+        await console.give(*(snapshot for snapshot in nine_queues() if snapshot.queue != "orders"))
         console.clock.now += 30
         screen.draw()
         assert screen.gone
@@ -303,7 +303,7 @@ def diagnosed(console: Opened, *findings: Finding, unseen: tuple[str, ...] = ())
 
 
 async def test_findings_show_evidence_cause_and_consequence_and_open_their_dialog() -> None:
-    found = Finding(
+    finding = Finding(
         ORPHAN,
         "21 orphans since the [crash]",
         {"numbers": [1023, 1043], "server": "\x1b[31mdb1"},
@@ -315,7 +315,7 @@ async def test_findings_show_evidence_cause_and_consequence_and_open_their_dialo
         screen = await open_queue(console, "orders")
         assert "not examined" in console.picture
         assert "94 % full" in console.picture
-        diagnosed(console, found, unseen=("order of pops: \x1b[31mno right",))
+        diagnosed(console, finding, unseen=("order of pops: \x1b[31mno right",))
         console.clock.now += 12
         screen.draw()
         await settled(console.pilot)
@@ -447,10 +447,10 @@ async def test_at_80_by_24_every_tab_has_a_name_and_its_list_ten_lines(tab: int)
 
 
 async def test_the_evidence_of_a_finding_says_of_when_it_is() -> None:
-    found = Finding(ORPHAN, "21 orphans", {"numbers": [1023, 1043]})
+    finding = Finding(ORPHAN, "21 orphans", {"numbers": [1023, 1043]})
     async with opened(size=(120, 40)) as console:
         screen = await open_queue(console, "orders")
-        diagnosed(console, found)
+        diagnosed(console, finding)
         console.clock.now += 12
         screen.draw()
         await settled(console.pilot)

@@ -187,8 +187,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
 
 
 def charts(shown: Shown[HistoryTab]) -> list[Drawing]:
-    found = [one.drawing for one in shown.tab.query(Chart) if one.display]
-    return [one for one in found if one is not None]
+    drawings = [chart.drawing for chart in shown.tab.query(Chart) if chart.display]
+    return [drawing for drawing in drawings if drawing is not None]
 
 
 async def test_recorded_figures_are_drawn_with_their_gaps(recorded: Recordings) -> None:
@@ -205,8 +205,10 @@ async def test_recorded_figures_are_drawn_with_their_gaps(recorded: Recordings) 
             assert [len(run) for run in first.curves[0].runs] == [60, 5]
             # A note about the database is on the charts of each queue, wherever the cursor is.
             noted_at = (BEGIN + timedelta(seconds=3060)).timestamp()
-            assert all(one.notes == (noted_at,) for one in charts(shown))
-        (waiting,) = (one for one in charts(shown) if one.title[0][0] == "waiting p50, p95, p99 ")
+            assert all(drawing.notes == (noted_at,) for drawing in charts(shown))
+        (waiting,) = (
+            drawing for drawing in charts(shown) if drawing.title[0][0] == "waiting p50, p95, p99 "
+        )
         assert len(waiting.curves) == 3
         assert "up to 2 s" in waiting.title[1][0]
 
@@ -256,7 +258,11 @@ async def test_the_forecast_is_drawn_behind_the_rates_and_beyond_now(
         shown.tab.action_zoom(1)  # 24 h
         await shown.until(lambda: shown.tab.result)
         drawings = list(shown.tab._drawings())
-        assert [one.title[0][0] for one in drawings[:3]] == ["ready ", "pushes/s ", "pops/s "]
+        assert [drawing.title[0][0] for drawing in drawings[:3]] == [
+            "ready ",
+            "pushes/s ",
+            "pops/s ",
+        ]
         ready, pushes, pops = drawings[:3]
         assert (ready.ahead_seconds, pops.bands) == (0, ())
         assert pushes.ahead_seconds == 6 * 3600
@@ -271,7 +277,7 @@ async def test_the_forecast_is_drawn_behind_the_rates_and_beyond_now(
         assert shown.tab.result is not None
         shown.tab.show_result((shown.tab.result, short))
         await shown.until(lambda: "12 days of history" in shown.picture)
-        assert [one.title[0][0] for one in shown.tab._drawings()][1] == "push/s and pop/s "
+        assert [drawing.title[0][0] for drawing in shown.tab._drawings()][1] == "push/s and pop/s "
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -308,7 +314,7 @@ async def test_what_happened_is_filtered_sorted_marked_copied_and_exported_as_an
         await shown.press("y")
         assert "ok, 3 of 3, ann" in shown.app.clipboard
         await shown.press("E")
-        await shown.until(lambda: any("1 row in" in one.message for one in notes))
+        await shown.until(lambda: any("1 row in" in notification.message for notification in notes))
         (row,) = exported(tmp_path)
         assert row["when"].startswith("2026-03-29T01:")
         await shown.press("escape", "x")

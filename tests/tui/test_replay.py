@@ -249,11 +249,11 @@ async def test_a_replay_allows_no_action_and_names_what_was_not_recorded(recordi
         await console.until(lambda: "A recording has no messages" in console.picture)
         screen = app.screen
         assert isinstance(screen, QueueScreen)
-        for index, one in enumerate(screen._tabs):
+        for index, tab in enumerate(screen._tabs):
             await screen.action_tab(index)
             await console.pilot.pause()
-            if one.NAME not in {"findings", "history"}:
-                words = "has no slots" if one.NAME == "slots" else "A recording has no"
+            if tab.NAME not in {"findings", "history"}:
+                words = "has no slots" if tab.NAME == "slots" else "A recording has no"
                 assert words in console.picture
         screen.show_tab("history")
         await console.until(lambda: "ready up to 420" in console.picture)

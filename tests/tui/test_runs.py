@@ -84,10 +84,10 @@ def posted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunsScreen, "reload", lambda _: None)
 
 
-async def shown(console: Opened, *found: Run) -> RunsScreen:
+async def shown(console: Opened, *runs: Run) -> RunsScreen:
     """The screen, with these runs."""
     screen = await console.opens(RunsScreen, console.app.run_command, "runs")
-    screen.show(RunList(found))
+    screen.show(RunList(runs))
     await console.pilot.pause()
     return screen
 
@@ -202,10 +202,10 @@ def test_a_run_gets_its_connection_and_no_secret_is_on_its_command_line() -> Non
     assert named.environment == {}
     assert named.command[-len(named.words) :] == [*named.words]
 
-    one = conn()
-    secret = one.database.url.set(password="Pl4nted")
+    connection = conn()
+    secret = connection.database.url.set(password="Pl4nted")
     database = open_database(secret.render_as_string(hide_password=False), label="prod")
-    by_url = replace(one, database=database, cli_options=url_options(database))
+    by_url = replace(connection, database=database, cli_options=url_options(database))
     job = jobs.job_of("verify", {"pop-log": "a b", "left": "0"}, by_url, ("prod", "s", "-odd"))
     assert "Pl4nted" not in f"{job} {job.command}"
     assert "Pl4nted" in job.environ()["DBQ_URL"]
@@ -232,14 +232,15 @@ def test_a_run_gets_its_connection_and_no_secret_is_on_its_command_line() -> Non
 def test_every_field_of_a_jobs_form_is_accepted_by_the_command_line(verb: Verb) -> None:
     """Its command takes what the form makes of the parameters that both have."""
     texts = {
-        one.name: _TEXTS.get(one.name, "yes" if one.is_flag else "/x") for one in verb.parameters
+        parameter.name: _TEXTS.get(parameter.name, "yes" if parameter.is_flag else "/x")
+        for parameter in verb.parameters
     }
     job = jobs.job_of(verb.name, texts, conn(rights=Rights.OPERATOR), KEY)
     group = command("pipeline")
     assert isinstance(group, click.Group)
     found = group.commands[verb.name]
     with found.make_context(verb.name, list(job.words[2:])) as context:
-        given = {one.key: context.params[one.key] for one in verb.parameters}
+        given = {parameter.key: context.params[parameter.key] for parameter in verb.parameters}
     assert all(value not in {None, ()} for value in given.values()), given
 
 
@@ -400,7 +401,7 @@ async def test_a_real_run_goes_from_the_dialog_to_its_result(
         console.app.open_actions(console.key("jobs"))
         await console.until(lambda: console.is_at(VerbsDialog))
         await console.until(lambda: bool(console.dialog.choices))
-        names = [one.verb for one in console.dialog.choices]
+        names = [choice.verb for choice in console.dialog.choices]
         assert "to lake" in names
         console.dialog.query_one(Menu).highlighted = names.index("to lake")
         await console.pilot.press("enter")

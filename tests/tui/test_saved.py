@@ -80,7 +80,7 @@ async def type_filter(console: Opened, line: str) -> None:
 
 def last_notification(console: Opened) -> str:
     """The last notification."""
-    return [one.message for one in console.app._notifications][-1]
+    return [notification.message for notification in console.app._notifications][-1]
 
 
 async def test_overview_filters_and_themes_are_read_from_the_file_and_saved_there(
@@ -148,9 +148,9 @@ async def test_a_list_of_messages_takes_saved_filters_and_prefers_the_profiles_o
 
 
 def with_filters(key: Any = KEY, **more: Any) -> tuple[CommandContext, CallRecorder]:
-    found, navigator = command_context(key)
-    found.context.saved = SAVED
-    return CommandContext(found.context, key, found.themes, **more), navigator
+    context, navigator = command_context(key)
+    context.context.saved = SAVED
+    return CommandContext(context.context, key, context.themes, **more), navigator
 
 
 def test_commands_take_saved_filters() -> None:
@@ -164,13 +164,13 @@ def test_commands_take_saved_filters() -> None:
         ("theme light", ("choose_theme", "light")),
     ]
     for line, call in cases:
-        found, navigator = with_filters()
-        commands.run(found, line)
+        context, navigator = with_filters()
+        commands.run(context, line)
         assert navigator.calls == [call], line
 
 
 def test_wrong_uses_of_saved_filters_are_explained() -> None:
-    found, _ = with_filters()
+    context, _ = with_filters()
     for line, words in (
         ("q mail @lat", "Did you mean: @late?"),
         ("q @lat", "no saved filter 'lat'"),
@@ -182,27 +182,27 @@ def test_wrong_uses_of_saved_filters_are_explained() -> None:
         ("theme light --keep", "is not understood"),
     ):
         with pytest.raises(UsageError) as wrong:
-            commands.run(found, line)
+            commands.run(context, line)
         assert words in str(wrong.value), line
 
 
 def test_a_filter_of_messages_is_saved_in_its_table_and_known_at_once(file: Path) -> None:
-    found, navigator = with_filters(
+    context, navigator = with_filters(
         visible_filter=VisibleFilter("filters", 'error~"no route" id=1')
     )
-    found.context.config_path = file
-    commands.run(found, "save @routes")
+    context.context.config_path = file
+    commands.run(context, "save @routes")
     assert 'routes = "error~\\"no route\\" id=1"\n' in text_of(file)
     assert text_of(file).replace('routes = "error~\\"no route\\" id=1"\n', "") == FILE
-    commands.run(found, "q mail @routes")
+    commands.run(context, "q mail @routes")
     assert navigator.calls[-1] == ("open_messages", KEY, ["error~no route", "id=1"])
     assert load({"DBQ_CONFIG": str(file)}).saved.messages["routes"] == ("error~no route", "id=1")
 
 
 def test_saved_filters_and_the_option_save_are_completed() -> None:
-    found, _ = with_filters()
-    assert completions(found, "purge mail @") == ["purge mail @late"]
-    assert completions(found, "theme light ") == ["theme light --save"]
+    context, _ = with_filters()
+    assert completions(context, "purge mail @") == ["purge mail @late"]
+    assert completions(context, "theme light ") == ["theme light --save"]
     nowhere, _ = with_filters(None)
     assert nowhere.filters == nowhere.context.filters(("gone", "s", "q")) == SAVED.messages
 
@@ -245,9 +245,9 @@ def colour(app: ConsoleApp, name: str) -> str:
 async def test_connections_have_the_marks_of_their_profiles_beside_their_names(
     file: Path,
 ) -> None:
-    openings = [open_profile(one) for one in load({"DBQ_CONFIG": str(file)}).profiles()]
-    connections = [one.conn for one in openings]
-    assert [one.color for one in connections] == ["blue", "red"]
+    openings = [open_profile(profile) for profile in load({"DBQ_CONFIG": str(file)}).profiles()]
+    connections = [connection.conn for connection in openings]
+    assert [connection.color for connection in connections] == ["blue", "red"]
     async with opened("a", "b", connections=connections, production=["b"]) as console:
         for feed in console.feeds:
             feed.give(queue("mail"))
@@ -278,4 +278,6 @@ def test_no_color_removes_the_marks_unless_it_is_empty(
     monkeypatch.setenv("NO_COLOR", value)
     app = ConsoleApp([FakeFeed("prod")], Setup(appearance=Appearance(colors={"prod": "red"})))
     assert app.no_color is no_color
-    assert [one.color for one in app.context.store.connections(0.0)] == ["" if no_color else "red"]
+    assert [connection.color for connection in app.context.store.connections(0.0)] == [
+        "" if no_color else "red"
+    ]

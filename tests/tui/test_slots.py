@@ -110,14 +110,14 @@ async def test_every_slot_is_in_one_cell_and_counted_once_at_every_zoom() -> Non
         await pilot.pause()
 
 
-async def open_slots(console: Opened, found: SlotMap = MAP) -> SlotsTab:
+async def open_slots(console: Opened, slot_map: SlotMap = MAP) -> SlotsTab:
     await console.give(*nine_queues())
     console.app.open_queue(KEY, "slots")
     await console.pilot.pause()
     await console.pilot.pause()
     assert console.is_at(QueueScreen)
     tab = console.app.screen.query_one(SlotsTab)
-    tab.show_result(QueueSlotMap(QUEUE, found))
+    tab.show_result(QueueSlotMap(QUEUE, slot_map))
     await console.pilot.pause()
     return tab
 

@@ -75,14 +75,14 @@ def give_varying_figures(
     for second in seconds:
         high = 0.5 + 0.5 * math.sin(second / swing) ** 2
         if second not in missed:
-            console.feed.give(*(_scaled(one, high, figures) for one in nine_queues()))
+            console.feed.give(*(_scaled(snapshot, high, figures) for snapshot in nine_queues()))
         console.clock.now += seconds.step
 
 
-def _scaled(one: QueueSnapshot, high: float, figures: Sequence[str]) -> QueueSnapshot:
-    values = {name: getattr(one, name) for name in figures}
+def _scaled(snapshot: QueueSnapshot, high: float, figures: Sequence[str]) -> QueueSnapshot:
+    values = {name: getattr(snapshot, name) for name in figures}
     scaled = {name: type(it)(it * high) for name, it in values.items() if it is not None}
-    return replace(one, **scaled)
+    return replace(snapshot, **scaled)
 
 
 # The overview.
@@ -244,11 +244,13 @@ def test_a_finding_with_a_repair(screen_matches: Callable[..., bool]) -> None:
     async def run(console: Opened) -> None:
         await console.give(*nine_queues())
         add_repairable_finding(console)
-        found = console.app.context.store.findings(console.clock.now)
+        finding_views = console.app.context.store.findings(console.clock.now)
         await console.opens(
             FindingDialog,
             console.app.open_finding,
-            next(one for one in found if one.code == WARNING.name),
+            next(
+                finding_view for finding_view in finding_views if finding_view.code == WARNING.name
+            ),
         )
         await console.until(lambda: "shows the plan" in console.picture)
 

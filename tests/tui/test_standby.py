@@ -39,6 +39,6 @@ async def test_each_screen_says_what_its_server_is_until_it_is_promoted(
             pair.standby.run("SELECT pg_wal_replay_resume()")
             pair.standby.run("SELECT pg_promote()")
             await console.until(lambda: "STANDBY" not in console.picture)
-            messages = [one.message for one in console.app._notifications]
+            messages = [notification.message for notification in console.app._notifications]
             assert messages == ["here was a standby and is a primary now."]
             assert "primary, promoted" in console.picture

@@ -147,8 +147,10 @@ FigureFindings = list[tuple[Severity, str]]
 
 def findings_of(snapshot: QueueSnapshot, thresholds: Thresholds = DEFAULTS) -> FigureFindings:
     """The findings of the figures alone, the most severe first."""
-    found = queue_findings(("a", "public", "q"), snapshot, judge(snapshot, thresholds), None)
-    return [(one.level, one.summary) for one in found]
+    finding_views = queue_findings(
+        ("a", "public", "q"), snapshot, judge(snapshot, thresholds), None
+    )
+    return [(finding_view.level, finding_view.summary) for finding_view in finding_views]
 
 
 def test_each_figure_beyond_its_limit_is_a_finding() -> None:

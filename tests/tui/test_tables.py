@@ -42,8 +42,8 @@ STEPS = st.one_of(
 
 
 def subclasses(kind: type[Any]) -> set[str]:
-    found: list[type[Any]] = kind.__subclasses__()
-    return {one.__name__ for one in found}.union(*map(subclasses, found))
+    types: list[type[Any]] = kind.__subclasses__()
+    return {one.__name__ for one in types}.union(*map(subclasses, types))
 
 
 def test_the_console_has_only_four_specialized_tables() -> None:
@@ -186,20 +186,20 @@ WIDEST = st.fixed_dictionaries({name: st.integers(0, 60) for name in COLUMN_NAME
 def test_columns_fit_if_enough_of_them_may_be_dropped(
     columns: list[Column[str]], widest: dict[str, int], room: int, drop_order: list[str]
 ) -> None:
-    widest = {one.name: widest[one.name] for one in columns}
+    widest = {column.name: widest[column.name] for column in columns}
     found = fit(columns, widest, room, drop_order)
-    order = [one.name for one in columns]
+    order = [column.name for column in columns]
     assert [c.name for c in found] == [name for name in order if name in {c.name for c in found}]
     assert sum(one.width + 2 for one in found) <= max(room, 0), "all of them may be lost"
-    least = {one.name: one.min_width for one in columns}
+    least = {column.name: column.min_width for column in columns}
     assert all(one.width >= least[one.name] for one in found)
 
 
 def test_columns_that_were_narrowed_get_spare_width_first() -> None:
     columns = (column("a", "a", 4, 20), column("b", "b", 4, 6), column("c", "c"))
     widest = {"a": 10, "b": 6, "c": 1}
-    assert [one.width for one in fit(columns, widest, 40)] == [10, 6, 18]
-    assert [one.width for one in fit(columns, widest, 20)] == [7, 6, 1]
+    assert [column_layout.width for column_layout in fit(columns, widest, 40)] == [10, 6, 18]
+    assert [column_layout.width for column_layout in fit(columns, widest, 20)] == [7, 6, 1]
 
 
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "a.b", "[bold]", "'", "beta ")
@@ -298,7 +298,7 @@ def _diagnosed(name: str) -> list[Diagnosis]:
     fifo = design("fifo", "postgresql")
     options = fifo.complete_options({}, "postgresql")
     queues = [installed_queue(schema, name, fifo, options) for schema in ("public", "other")]
-    return [Diagnosis(one, (Finding(_SEVERE, "something"),)) for one in queues]
+    return [Diagnosis(queue, (Finding(_SEVERE, "something"),)) for queue in queues]
 
 
 def _agrees(console: Opened) -> None:

@@ -114,9 +114,9 @@ NO_ROUTE = group("no route to <ip>: <text> [bold]", 12, "no route to 10.0.0.7: '
 TIMED_OUT = group("timed out", 3)
 
 
-def groups(*found: ErrorGroup, complete: bool = True, ungrouped: int = 0) -> ErrorGroups:
-    counted = sum(one.count for one in found) + ungrouped
-    return ErrorGroups(QUEUE, found, counted, ungrouped, complete)
+def groups(*error_groups: ErrorGroup, complete: bool = True, ungrouped: int = 0) -> ErrorGroups:
+    counted = sum(group.count for group in error_groups) + ungrouped
+    return ErrorGroups(QUEUE, error_groups, counted, ungrouped, complete)
 
 
 async def test_error_groups_have_counts_times_attempts_and_a_sample() -> None:
@@ -176,9 +176,11 @@ DEPARTED = replace(NIGHT, name="day shift", last_seen=SEEN_AT - timedelta(hours=
 
 async def test_consumers_are_listed_whether_present_or_gone_and_an_empty_list_says_why() -> None:
     async with one_tab(ConsumersTab, connections=[conn()], size=(160, 48)) as shown:
-        found = Consumers(QUEUE, SEEN_AT, (NIGHT, PUSHER), {"sessions": "no right to see others"})
+        consumers = Consumers(
+            QUEUE, SEEN_AT, (NIGHT, PUSHER), {"sessions": "no right to see others"}
+        )
         shown.tab.show_error(RefusedError("Could not look."))
-        await shown.show(SampledConsumers(found, (DEPARTED,)))
+        await shown.show(SampledConsumers(consumers, (DEPARTED,)))
         head = shown.text_of("#consumers-head")
         assert "1 consumer, 1 producer seen   1 gone in the last day" in head
         assert "Not visible: no right to see others" in shown.text_of("#consumers-head")
@@ -192,7 +194,9 @@ async def test_consumers_are_listed_whether_present_or_gone_and_an_empty_list_sa
             ("actions", KEY, "state=claimed", "claimed_by=night\x1b shift")
         ], "who has left or has no claims has nothing to act on"
         # The cursor stays on its row, whoever comes and goes.
-        await shown.show(SampledConsumers(replace(found, consumers=(PUSHER,)), (NIGHT, DEPARTED)))
+        await shown.show(
+            SampledConsumers(replace(consumers, consumers=(PUSHER,)), (NIGHT, DEPARTED))
+        )
         assert shown.tab.table.row is not None
         assert shown.tab.table.row.consumer is PUSHER
         await shown.resize(80, 24)
@@ -254,11 +258,11 @@ async def test_stuck_errors_and_consumers_are_shown_on_a_server(
             taker.execute("SELECT * FROM letters_pop()")
             consumers.tab.poll()
             await consumers.until(lambda: consumers.tab.result is not None)
-            (one,) = consumers.tab.result.now.consumers if consumers.tab.result else ()
-            assert (one.does, one.sessions) == (("pop",), 1)
+            (consumer,) = consumers.tab.result.now.consumers if consumers.tab.result else ()
+            assert (consumer.does, consumer.sessions) == (("pop",), 1)
             taker.execute("SELECT 1")  # its last statement is no longer about the queue
             before = consumers.tab.result
             consumers.tab.reload()
             await consumers.until(lambda: consumers.tab.result is not before)
-            (one,) = consumers.tab.result.now.consumers if consumers.tab.result else ()
-            assert one.does == ("pop",), "it remembers whom it has seen"
+            (consumer,) = consumers.tab.result.now.consumers if consumers.tab.result else ()
+            assert consumer.does == ("pop",), "it remembers whom it has seen"

@@ -152,7 +152,7 @@ def test_no_color_removes_every_colour(database_url: str, monkeypatch: pytest.Mo
     console.expect("no queues here yet")
     drawn = (console.before or "") + quit_at_once(console)
     attributes = re.findall(r"\x1b\[([0-9;]*)m", drawn)
-    codes = {int(code) for one in attributes for code in one.split(";") if code}
+    codes = {int(code) for attribute in attributes for code in attribute.split(";") if code}
     assert codes
     assert not codes & {38, 48, *range(30, 38), *range(40, 48), *range(90, 98), *range(100, 108)}
 

@@ -155,10 +155,10 @@ def test_a_folded_value_shows_how_many_lines_it_has() -> None:
 
 
 def test_invalid_json_is_shown_as_text_with_the_reason() -> None:
-    found = lay_out('{"a": 1,}', PayloadForm.JSON, 80)
-    assert found.form is PayloadForm.TEXT
-    assert [row.text for row in found.rows] == ['{"a": 1,}']
-    assert found.problem == "not JSON: '}' instead of a key (character 9)"
+    payload_layout = lay_out('{"a": 1,}', PayloadForm.JSON, 80)
+    assert payload_layout.form is PayloadForm.TEXT
+    assert [row.text for row in payload_layout.rows] == ['{"a": 1,}']
+    assert payload_layout.problem == "not JSON: '}' instead of a key (character 9)"
 
 
 def test_deeply_nested_json_is_laid_out() -> None:

@@ -39,8 +39,8 @@ ON = BrokerHealth(True, True, True, 0, 0, None)
 LIMIT = 300.0
 
 
-def codes(found: Iterable[Finding]) -> list[str]:
-    return [finding.code.name for finding in found]
+def codes(findings: Iterable[Finding]) -> list[str]:
+    return [finding.code.name for finding in findings]
 
 
 def test_only_broker_queues_are_checked() -> None:
@@ -72,13 +72,13 @@ def test_disabled_switches_are_findings(health: BrokerHealth, code: list[str]) -
 def test_enabling_a_disabled_queue_is_never_unattended() -> None:
     """The poison message is still at its head."""
     off = replace(ON, is_receive_enabled=False, transmission=3)
-    (found,) = check_state(QUEUE, off)
-    assert found.repair == enable_queue(QUEUE)
+    (finding,) = check_state(QUEUE, off)
+    assert finding.repair == enable_queue(QUEUE)
     assert not enable_queue(QUEUE).unattended
     assert enable_queue(QUEUE).command == "dbq-console requeue orders"
-    assert "3 messages not delivered" in found.summary
-    (found,) = check_state(ADOPTED, off)
-    assert found.repair is None
+    assert "3 messages not delivered" in finding.summary
+    (finding,) = check_state(ADOPTED, off)
+    assert finding.repair is None
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,9 @@ def test_more_open_conversations_than_messages_explain_are_a_leak(
 
 def test_ended_conversations_are_reported_above_10_000_only() -> None:
     assert codes(check_leak(QUEUE, {"CD": 10_000}, 0)) == []
-    (found,) = check_leak(QUEUE, {"CD": 10_001}, 0)
-    assert found.summary == "more than 10,000 conversations ended and not removed yet"
-    assert found.repair is None
+    (finding,) = check_leak(QUEUE, {"CD": 10_001}, 0)
+    assert finding.summary == "more than 10,000 conversations ended and not removed yet"
+    assert finding.repair is None
 
 
 def test_repairs_of_service_broker_are_verbs() -> None:
@@ -192,10 +192,10 @@ def test_all_checks_run_each_in_its_own_transaction(odbc: Odbc, database: Databa
         return [tuple(ANSWERS[label[1]])] if label else []
 
     odbc.answer = answer
-    found, unseen = run_checks(database)
+    findings, unseen = run_checks(database)
     expected = ["broker_queue_off", "broker_undelivered", "broker_conversations"]
-    assert codes(found) == expected
-    assert found[2].repair == end_conversations(QUEUE)
+    assert codes(findings) == expected
+    assert findings[2].repair == end_conversations(QUEUE)
     assert unseen == ["activation: its monitor is not visible: somebody lacks VIEW SERVER STATE"]
     begun, ended = (odbc.sent.count(f"{word} TRANSACTION") for word in ("BEGIN", "COMMIT"))
     assert begun == ended == 4, "each statement is alone in its transaction"
@@ -209,14 +209,14 @@ def test_denied_checks_are_unseen_and_the_others_run(odbc: Odbc, database: Datab
         return [DENIED if label[1] == "broker.conversations" else tuple(ANSWERS[label[1]])]
 
     odbc.answer = answer
-    found, unseen = run_checks(database)
-    assert codes(found) == ["broker_queue_off", "broker_undelivered"]
+    findings, unseen = run_checks(database)
+    assert codes(findings) == ["broker_queue_off", "broker_undelivered"]
     assert unseen[0].startswith("conversations: ")
     assert "denied" in unseen[0]
 
 
 def test_every_code_can_be_found() -> None:
-    found = [
+    findings = [
         *check_state(QUEUE, replace(ON, broker_enabled=False)),
         *check_state(QUEUE, replace(ON, is_receive_enabled=False)),
         *check_undelivered(Undelivered(4, LIMIT, None), LIMIT),
@@ -224,8 +224,8 @@ def test_every_code_can_be_found() -> None:
         *check_activation(replace(STARTED, state=None), 7, LIMIT),
         *check_activation(replace(STARTED, enabled=False), 7, LIMIT),
     ]
-    assert [finding.code for finding in found] == list(CHECKS.codes)
-    assert all(finding.cause and finding.consequence for finding in found)
+    assert [finding.code for finding in findings] == list(CHECKS.codes)
+    assert all(finding.cause and finding.consequence for finding in findings)
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ def modules() -> dict[str, Path]:
 def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
+            yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            for one in node.names:
-                of = f"{node.module}.{one.name}"
+            for alias in node.names:
+                of = f"{node.module}.{alias.name}"
                 yield of if of in known else node.module
 
 

@@ -311,8 +311,8 @@ def test_the_default_limit_of_the_errors_share_applies_only_without_error_limits
     """A configured limit of errors replaces the default share."""
 
     def error_limits(text: str) -> tuple[Limits, Limits]:
-        found = chosen(loaded(text), url="postgresql://u@h/d").thresholds()
-        return found["errors"], found["errors_share"]
+        thresholds = chosen(loaded(text), url="postgresql://u@h/d").thresholds()
+        return thresholds["errors"], thresholds["errors_share"]
 
     assert error_limits("") == (Limits(), Limits(0.1))
     assert error_limits("errors.warning = 5") == (Limits(5), Limits())

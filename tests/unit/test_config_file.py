@@ -32,12 +32,12 @@ def mistakes(file: Path, text: str, **environment: str) -> list[str]:
     assert error.exit_status == 2
     assert SECRET not in str(error)
     assert "config validate" in error.next_step
-    found = error.why.replace(f"{file}:", "").split("\n")
+    split = error.why.replace(f"{file}:", "").split("\n")
     assert error.what in {
         "The configuration has an error.",
-        f"The configuration has {len(found)} errors.",
+        f"The configuration has {len(split)} errors.",
     }
-    return found
+    return split
 
 
 def assert_valid(file: Path, text: str) -> None:
@@ -198,9 +198,9 @@ def test_undecodable_and_unreadable_files_are_errors(file: Path) -> None:
 
 
 def test_a_missing_default_file_is_no_error(tmp_path: Path) -> None:
-    found = load({"XDG_CONFIG_HOME": str(tmp_path)})
-    assert not found.exists
-    assert found.names == []
+    configuration = load({"XDG_CONFIG_HOME": str(tmp_path)})
+    assert not configuration.exists
+    assert configuration.names == []
     assert load({"DBQ_CONFIG": "/dev/null"}).exists
 
 

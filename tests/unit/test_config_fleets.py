@@ -48,12 +48,12 @@ def test_each_host_has_a_profile_with_the_settings_of_its_fleet(tmp_path: Path, 
 
 def test_hosts_are_looked_up_only_when_needed(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
-    found = load(fleet(tmp_path, f'"command:touch {ran}"'))
-    chosen = found.selected_profile(CommandLineValues(profile="a"), url_rights=Rights.ADMIN)
+    configuration = load(fleet(tmp_path, f'"command:touch {ran}"'))
+    chosen = configuration.selected_profile(CommandLineValues(profile="a"), url_rights=Rights.ADMIN)
     assert chosen is not None
     assert not ran.exists()
     with pytest.raises(UsageError, match="names no host"):
-        found.in_fleet("shops")
+        configuration.in_fleet("shops")
     assert ran.exists()
 
 
@@ -65,12 +65,12 @@ def test_only_the_hosts_of_the_selected_fleet_are_looked_up_and_only_once(tmp_pa
     with (tmp_path / "config.toml").open("a") as file:
         url = "postgresql://u@{host}/mail"
         file.write(f'[fleets.mail]\nurl = "{url}"\nhosts = "command:sh {program} mail"\n')
-    found = load(environment)
-    assert [one.label for one in found.in_fleet("shops")] == ["shops/db1"]
+    configuration = load(environment)
+    assert [profile.label for profile in configuration.in_fleet("shops")] == ["shops/db1"]
     named = CommandLineValues(profile="shops/db1")
-    assert found.selected_profile(named, url_rights=Rights.ADMIN) is not None
+    assert configuration.selected_profile(named, url_rights=Rights.ADMIN) is not None
     assert ran.read_text().split() == ["shops"]
-    assert found.names == ["a", "shops/db1", "mail/db1"]
+    assert configuration.names == ["a", "shops/db1", "mail/db1"]
     assert ran.read_text().split() == ["shops", "mail"]
 
 

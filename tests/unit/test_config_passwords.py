@@ -65,8 +65,8 @@ def test_a_secret_is_masked_and_cannot_be_copied_or_pickled() -> None:
 
 
 def test_variables_are_substituted_once() -> None:
-    found = source("a${env:ONE}${env:TWO}").look_up("orders", {"ONE": "1${env:TWO}", "TWO": "2"})
-    assert found.reveal() == "a1${env:TWO}2"
+    secret = source("a${env:ONE}${env:TWO}").look_up("orders", {"ONE": "1${env:TWO}", "TWO": "2"})
+    assert secret.reveal() == "a1${env:TWO}2"
     assert_lookup_fails("${env:ONE}${env:TWO}", "TWO is not set", ONE=SECRET)
 
 
@@ -78,8 +78,8 @@ def test_the_first_line_of_a_commands_output_is_the_password(end: str) -> None:
 
 def test_a_command_runs_without_a_shell_and_without_input() -> None:
     code = "import sys; print(sys.argv[1:], repr(sys.stdin.read()))"
-    found = source(python(code) + " '$HOME' ; x").look_up("orders", os.environ)
-    assert found.reveal() == "['$HOME', ';', 'x'] ''"
+    secret = source(python(code) + " '$HOME' ; x").look_up("orders", os.environ)
+    assert secret.reveal() == "['$HOME', ';', 'x'] ''"
     password = source(python("import os; print(os.environ['X'])")).look_up("orders", {"X": "y"})
     assert password.reveal() == "y"
 

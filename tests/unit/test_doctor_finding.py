@@ -105,14 +105,14 @@ def new_context() -> CheckContext:
 
 
 def test_a_refused_check_is_unseen_and_keeps_its_findings() -> None:
-    found = Finding(CODES[0], "something")
+    finding = Finding(CODES[0], "something")
     context = new_context()
 
     def check(_: CheckContext) -> Iterator[Finding]:
-        yield found
+        yield finding
         raise RefusedError("Could not look.", why="permission denied")
 
-    assert list(run_check(context, "the moon", check)) == [found]
+    assert list(run_check(context, "the moon", check)) == [finding]
     assert context.unseen == ["the moon: permission denied"]
 
 

@@ -180,34 +180,34 @@ def losses_of(fake: Any, patch: pytest.MonkeyPatch) -> LostNumbers:
 def test_two_reads_without_an_open_transaction_are_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = [number_range(LostKind.ORPHAN, 5, 9), number_range(LostKind.HOLE, 95, 95)]
     fake = FakeContext("mssql", [], lost, [number_range(LostKind.ORPHAN, 5, 7)])
-    found = losses_of(fake, monkeypatch)
-    assert [(r.first, r.last) for r in found.proven[LostKind.ORPHAN]] == [(5, 7)]
-    assert found.proven[LostKind.HOLE] == ()
-    assert found.unseen() == []
+    numbers = losses_of(fake, monkeypatch)
+    assert [(r.first, r.last) for r in numbers.proven[LostKind.ORPHAN]] == [(5, 7)]
+    assert numbers.proven[LostKind.HOLE] == ()
+    assert numbers.unseen() == []
 
 
 def test_nothing_is_proven_while_a_transaction_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = [number_range(LostKind.ORPHAN, 5, 9)]
-    found = losses_of(FakeContext("mssql", [blocker(99.0)], lost, lost), monkeypatch)
-    assert not any(found.proven.values())
-    (line,) = found.unseen()
+    numbers = losses_of(FakeContext("mssql", [blocker(99.0)], lost, lost), monkeypatch)
+    assert not any(numbers.proven.values())
+    (line,) = numbers.unseen()
     assert line.startswith("5 pop numbers (5-9) may be held by pid 7 (anna, worker")
 
 
 def test_nothing_is_proven_if_transactions_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = [number_range(LostKind.PARKED_HOLE, 5, 5)]
-    found = losses_of(FakeContext("mssql", [HIDDEN], lost, lost), monkeypatch)
-    assert not any(found.proven.values())
-    (line,) = found.unseen()
+    numbers = losses_of(FakeContext("mssql", [HIDDEN], lost, lost), monkeypatch)
+    assert not any(numbers.proven.values())
+    (line,) = numbers.unseen()
     assert line.endswith("held by transactions that this login may not see")
 
 
 def test_without_lost_numbers_there_is_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeContext("mssql", [blocker(99.0)], [])
-    found = losses_of(fake, monkeypatch)
+    numbers = losses_of(fake, monkeypatch)
     assert fake.statements == ["next_numbers"]
-    assert not any(found.proven.values())
-    assert found.unseen() == []
+    assert not any(numbers.proven.values())
+    assert numbers.unseen() == []
 
 
 def test_no_grace_period_is_needed_if_drawing_transactions_are_known(

@@ -26,14 +26,16 @@ def test_every_index_of_the_script_is_expected() -> None:
                 for script in shipped.tables_of(product, queue)
                 for batch in sql.batches(script, product.dialect, queue.scope(product))
             )
-            found = shipped_indexes(product, queue)
-            assert len({(one.label, one.is_key) for one in found}) == len(found), "one is twice"
-            created = [one for one in found if not one.is_key]
+            indexes = shipped_indexes(product, queue)
+            assert len({(index.label, index.is_key) for index in indexes}) == len(indexes), (
+                "one is twice"
+            )
+            created = [index for index in indexes if not index.is_key]
             assert len(created) == len(INDEX.findall(text))
-            assert all(one.table.startswith(ODD) and one.columns for one in found)
-            assert all(one.statement in text for one in created)
+            assert all(index.table.startswith(ODD) and index.columns for index in indexes)
+            assert all(index.statement in text for index in created)
             keys = re.findall(r"(?:PRIMARY KEY|UNIQUE)\b", text)
-            assert len(found) - len(created) == len(keys)
+            assert len(indexes) - len(created) == len(keys)
 
 
 def test_the_keys_of_every_design_are_read_from_its_script() -> None:
@@ -45,14 +47,16 @@ def test_the_keys_of_every_design_are_read_from_its_script() -> None:
     }
     for design in designs_on("postgresql"):
         indexes = shipped_indexes(PRODUCTS["postgresql"], queue(design))
-        keys = {one.columns for one in indexes if one.is_key}
+        keys = {index.columns for index in indexes if index.is_key}
         assert expected.get(design, {("id",)}) <= keys, design
         assert bool(keys) == (design != "heap")
 
 
 def test_an_index_is_recognized_as_postgresql_writes_it() -> None:
     named = replace(queue("claim"), name='odd "name')
-    (ready, *_) = [one for one in shipped_indexes(PRODUCTS["postgresql"], named) if not one.is_key]
+    (ready, *_) = [
+        index for index in shipped_indexes(PRODUCTS["postgresql"], named) if not index.is_key
+    ]
     condition = "(processing_started_at IS NULL)"
     existing = Index('odd "name', "any", ["created_at", "id"], condition, False, True, False)
     assert existing.matches(ready)
@@ -69,7 +73,7 @@ def claimed(condition: str) -> Index:
 
 def test_an_index_is_recognized_as_sql_server_writes_it() -> None:
     status = installed_queue("dbo", "orders", DESIGNS["status"], {})
-    by_condition = {one.condition: one for one in shipped_indexes(PRODUCTS["mssql"], status)}
+    by_condition = {index.condition: index for index in shipped_indexes(PRODUCTS["mssql"], status)}
     claims_index: ShippedIndex = by_condition["status = 1"]
     assert claimed("([status]=(1))").matches(claims_index)
     assert not claimed("([status]=(2))").matches(claims_index)

@@ -58,8 +58,13 @@ def test_a_restarted_numbering_is_no_inversion() -> None:
 
 def test_an_overtaken_message_is_late_since_its_first_overtaker() -> None:
     log = [Pop(5, popped_at=second(1)), Pop(6, popped_at=second(2)), Pop(4, popped_at=second(9))]
-    (one,) = judge(log, Order.LAX).overtaken
-    assert (one.pop.number, one.by, one.first.number, one.late_seconds) == (4, 2, 5, 8.0)
+    (overtaken,) = judge(log, Order.LAX).overtaken
+    assert (overtaken.pop.number, overtaken.by, overtaken.first.number, overtaken.late_seconds) == (
+        4,
+        2,
+        5,
+        8.0,
+    )
     (undated,) = judge([Pop(5), Pop(4)], Order.LAX).overtaken
     assert undated.late_seconds == 0
 

@@ -91,7 +91,8 @@ def test_a_repair_is_the_verb_that_its_command_line_names(
     assert (planned.lines, planned.run_to_end().lines) == (("planned",), ("done",))
     ((target, values),) = calls
     default = verb_module.values_from_texts(
-        found_verb, {one.name: "x" for one in found_verb.parameters if one.required}
+        found_verb,
+        {parameter.name: "x" for parameter in found_verb.parameters if parameter.required},
     )
     assert values == {**default, **arguments}
     assert target.queue == repair.queue
@@ -155,8 +156,8 @@ def test_each_repair_is_planned_once_and_again_only_where_it_could_not_be() -> N
         Counting(CLAIM, "maintain", summary="vacuum", unattended=True),
     )
     code = CODES[0]
-    found = tuple(Finding(code, "wrong", evidence={}, repair=one) for one in both)
-    plan = plan_repairs(target, Diagnosis(CLAIM, found), {"code": (), "subscriber": None})
+    findings = tuple(Finding(code, "wrong", evidence={}, repair=counting) for counting in both)
+    plan = plan_repairs(target, Diagnosis(CLAIM, findings), {"code": (), "subscriber": None})
     assert plan.lines == ("plan of release", "not planned: vacuum: Not as things stand.")
     assert plan.run_to_end().lines == ("release", "maintain")
     assert Counting.planned == Counter(release=1, maintain=2)

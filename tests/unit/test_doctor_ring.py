@@ -247,12 +247,12 @@ def test_a_side_without_losses_in_the_first_read_is_not_proven(
     )
     monkeypatch.setattr(number_proof, "_read", lambda *_: reads.pop(0))
     monkeypatch.setattr(number_proof, "prove", prove)
-    found = number_proof.find_lost_numbers(Mock(spec=CheckContext))
+    numbers = number_proof.find_lost_numbers(Mock(spec=CheckContext))
     assert waited_for == [{Side.POP}]
-    assert {kind: runs for kind, runs in found.proven.items() if runs} == {
+    assert {kind: runs for kind, runs in numbers.proven.items() if runs} == {
         LostKind.ORPHAN: (orphan,)
     }
-    assert found.unseen() == []
+    assert numbers.unseen() == []
 
 
 def test_only_holes_and_parked_holes_are_losses_of_the_push_side() -> None:

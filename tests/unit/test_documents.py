@@ -32,9 +32,9 @@ def test_the_readme_is_short() -> None:
 
 def test_every_topic_has_its_page_and_the_readme_names_it() -> None:
     assert set(topics()) == TOPICS
-    for one in topics().values():
-        assert one.text.startswith("# ")
-        assert f"| `dbq-console help {one.name}` | {one.summary} |\n" in README.read_text()
+    for topic in topics().values():
+        assert topic.text.startswith("# ")
+        assert f"| `dbq-console help {topic.name}` | {topic.summary} |\n" in README.read_text()
 
 
 def test_every_design_is_listed_in_the_readme_and_in_the_help() -> None:

@@ -97,11 +97,11 @@ def ring(gap: int = 0, capacity: int = 1_000, **figures: Any) -> QueueSnapshot:
 
 
 def test_full_in_is_calculated_at_mondays_rate() -> None:
-    found = MONDAYS.filling(ring(), NOW)
-    assert found is not None
+    filling = MONDAYS.filling(ring(), NOW)
+    assert filling is not None
     # 40 minutes to ten o'clock, then two hours at 500 an hour.
-    assert (found.seconds, found.day) == (2 * 3600 + 2400, "Monday")
-    assert found.text == "at Monday's rate: 02:40"
+    assert (filling.seconds, filling.day) == (2 * 3600 + 2400, "Monday")
+    assert filling.text == "at Monday's rate: 02:40"
     later = MONDAYS.filling(ring(), NOW + timedelta(days=1))
     assert later is not None
     assert later.text == "at Monday's rate: 6 d 02:40"
@@ -158,7 +158,7 @@ def test_a_band_is_marked_in_the_cells_that_it_touches(size: tuple[int, int]) ->
     half, up = 4 * 3600 / size[0], 1.0 / size[1]
     for x, y in zip(*area, strict=True):
         ends = (MONDAYS.at(datetime.fromtimestamp(at, UTC)).pushes for at in (x - half, x + half))
-        near = [one for one in ends if one is not None]
+        near = [end for end in ends if end is not None]
         assert min(one.low for one in near) / 3600 - up <= y
         assert max(one.high for one in near) / 3600 + up >= y
     assert len(line[0]) == size[0]

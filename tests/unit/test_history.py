@@ -155,7 +155,9 @@ def test_an_action_without_messages_has_no_counts(tmp_path: Path) -> None:
     write(tmp_path, SAMPLES, sample(0, ready=1))
     install = {"at": BEGIN, "schema": "public", "queue": "orders", "action_id": 1}
     write(tmp_path, ACTIONS, {**install, "verb": "install", "outcome": "done", "operator": "ann"})
-    assert [one.words for one in history(tmp_path, "prod", "orders", HOURS).marks] == ["done, ann"]
+    assert [mark.words for mark in history(tmp_path, "prod", "orders", HOURS).marks] == [
+        "done, ann"
+    ]
 
 
 def test_a_history_says_which_samples_were_taken_on_a_standby(tmp_path: Path) -> None:

@@ -60,12 +60,12 @@ def _text(text: str) -> str:
 
 def read_configuration(text: str, **environment: str) -> None:
     """Reads everything that a verb would need."""
-    found = read(PATH, text)
-    for mistake in found.mistakes:
+    document = read(PATH, text)
+    for mistake in document.mistakes:
         assert str(mistake).startswith(str(PATH))
-    if found.mistakes:
+    if document.mistakes:
         return
-    for profile in found.profiles.values():
+    for profile in document.profiles.values():
         assert profile.values["url"].meaning.shown
 
 

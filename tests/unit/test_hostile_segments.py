@@ -215,7 +215,7 @@ def test_folders_of_any_name_are_connections_or_ignored(tmp_path: Path) -> None:
     for name in FOLDERS:
         (tmp_path / "links" / name / "date=9999-99-99").mkdir(parents=True)
         (tmp_path / "links" / name / "date=9999-12-31").mkdir(parents=True)
-    found: list[Any] = segments.connections(tmp_path)
-    assert found == ["", "\x1b[2J", "../../x", "\ufffd"]
-    for connection in found:
+    connections: list[Any] = segments.connections(tmp_path)
+    assert connections == ["", "\x1b[2J", "../../x", "\ufffd"]
+    for connection in connections:
         assert RecordReader(tmp_path, connection).extent(LINKS) is None

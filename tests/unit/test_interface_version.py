@@ -17,6 +17,6 @@ def test_code_that_has_changed_has_another_version() -> None:
     for engine, product in sorted(PRODUCTS.items()):
         for variant in on(engine, ALL):
             queue = variant.queue("s", "q")
-            for code in sorted(shipped.code(product, queue), key=lambda one: one.name):
+            for code in sorted(shipped.code(product, queue), key=lambda routine: routine.name):
                 digest.update(f"{engine} {variant} {code}\n".encode())
     assert (INTERFACE_VERSION, digest.hexdigest()[:16]) == (VERSION, DIGEST)

@@ -65,12 +65,12 @@ def test_a_message_in_several_samples_counts_once_until_it_is_too_old(clock: Clo
     assert waiting_after(samples, *(popped(n, 1.0) for n in range(FEWEST))).messages == FEWEST
     clock.now += 10
     twice = [popped(n, 1.0, 11.0) for n in range(FEWEST)]
-    found = waiting_after(samples, *twice, *(popped(FEWEST + n, 3.0) for n in range(FEWEST)))
-    assert (found.messages, found.p50, found.p99) == (2 * FEWEST, 2.0, 3.0)
-    assert found.period_seconds == 11.0
+    percentiles = waiting_after(samples, *twice, *(popped(FEWEST + n, 3.0) for n in range(FEWEST)))
+    assert (percentiles.messages, percentiles.p50, percentiles.p99) == (2 * FEWEST, 2.0, 3.0)
+    assert percentiles.period_seconds == 11.0
     clock.now += WITHIN_SECONDS - 5
-    found = waiting_after(samples)
-    assert (found.messages, found.p50) == (FEWEST, 3.0)
+    percentiles = waiting_after(samples)
+    assert (percentiles.messages, percentiles.p50) == (FEWEST, 3.0)
     clock.now += 10
     assert waiting_after(samples).messages == 0
 
@@ -79,19 +79,19 @@ def test_only_the_latest_messages_are_kept(clock: Clock) -> None:
     samples = LatencySamples(clock)
     for sample in range(3):
         clock.now += 10
-        found = waiting_after(
+        percentiles = waiting_after(
             samples, *(popped(sample * MOST + n, float(sample)) for n in range(MOST))
         )
-    assert (found.messages, found.p50, found.p99) == (MOST, 2.0, 2.0)
+    assert (percentiles.messages, percentiles.p50, percentiles.p99) == (MOST, 2.0, 2.0)
 
 
 def test_too_few_messages_are_shown_with_their_number(clock: Clock) -> None:
     samples = LatencySamples(clock)
-    found = waiting_after(samples, *(popped(n, 1.0) for n in range(FEWEST - 1)))
-    assert found.values == (None, None, None)
-    assert found.text == "? (9 messages seen in 5 min, 10 are needed)"
-    found = waiting_after(samples, popped(FEWEST, 1.0))
-    assert found.text == "p50 1.0 s, p95 1.0 s, p99 1.0 s (10 messages of 1.0 s)"
+    percentiles = waiting_after(samples, *(popped(n, 1.0) for n in range(FEWEST - 1)))
+    assert percentiles.values == (None, None, None)
+    assert percentiles.text == "? (9 messages seen in 5 min, 10 are needed)"
+    percentiles = waiting_after(samples, popped(FEWEST, 1.0))
+    assert percentiles.text == "p50 1.0 s, p95 1.0 s, p99 1.0 s (10 messages of 1.0 s)"
 
 
 def test_a_failed_read_makes_latencies_unknown_and_drops_earlier_messages(clock: Clock) -> None:
@@ -162,7 +162,7 @@ def test_latencies_are_recorded_and_history_has_the_highest() -> None:
     (without_latency,) = samples(Reading("x", (replace(QUEUE, latency=None),)), NOW)
     assert snapshot_of(without_latency, "x").latency is None
     slower = replace(QUEUE, latency=Latency(Percentiles(0.5, 0.6, 0.7), KNOWN.processing))
-    rows = [dict(next(samples(Reading("x", (one,)), NOW))) for one in (QUEUE, slower)]
+    rows = [dict(next(samples(Reading("x", (snapshot,)), NOW))) for snapshot in (QUEUE, slower)]
     old = {name: value for name, value in rows[0].items() if name not in FIGURES}
     for read in ([*rows, old], thinned(table_of([*rows, old]), 60)):
         (point,) = points(read, 60)
@@ -175,7 +175,7 @@ def test_latencies_are_recorded_and_history_has_the_highest() -> None:
 
 def test_metrics_have_a_series_per_quantile_and_none_for_unknown_latencies() -> None:
     state = ConnectionState(Reading("x", (QUEUE,)), sampled_at=1.0)
-    found = {one.name: one for one in families([state])}
+    found = {metric.name: metric for metric in families([state])}
     waiting = found["dbq_queue_waiting_seconds"].samples
     assert {(s.labels["quantile"], s.value) for s in waiting} == {
         ("0.5", 0.012),

@@ -56,15 +56,15 @@ def test_there_is_one_scale_of_severity() -> None:
     """Figures, findings, queues and plugins share it, so nothing is translated."""
     own = Path(console.__file__).parent
     scales = [
-        one for one in own.rglob("*.py") if re.search(r"^    CRITICAL = ", one.read_text(), re.M)
+        path for path in own.rglob("*.py") if re.search(r"^    CRITICAL = ", path.read_text(), re.M)
     ]
     assert scales == [own / "monitor" / "limits.py"]
 
 
 def levels(sampled: QueueSnapshot, thresholds: Thresholds) -> dict[str, Severity]:
-    found = judge(sampled, thresholds)
-    assert len({one.figure for one in found}) == len(found)
-    return {one.figure: one.level for one in found}
+    exceededs = judge(sampled, thresholds)
+    assert len({exceeded.figure for exceeded in exceededs}) == len(exceededs)
+    return {exceeded.figure: exceeded.level for exceeded in exceededs}
 
 
 @given(SNAPSHOTS, THRESHOLDS)

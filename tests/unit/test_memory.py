@@ -109,11 +109,11 @@ def test_stuck_messages_are_left_out_with_claimed_ones() -> None:
 
 def test_a_failed_queue_is_sampled_apart_until_it_works_again() -> None:
     memory = Memory()
-    one, two = named("one"), named("two")
+    queue, two = named("one"), named("two")
     keys = {("public", "one"), ("public", "two")}
-    memory.set_apart(one, "dropped")
+    memory.set_apart(queue, "dropped")
     memory.set_apart(two, "locked")
-    memory.set_apart(one, "dropped again")
+    memory.set_apart(queue, "dropped again")
     assert list(memory.apart(keys).items()) == [
         (("public", "two"), "locked"),
         (("public", "one"), "dropped again"),
@@ -124,13 +124,13 @@ def test_a_failed_queue_is_sampled_apart_until_it_works_again() -> None:
 
 def test_a_removed_queue_is_forgotten() -> None:
     memory = Memory(Clock())
-    one, two = named("one"), named("two")
-    for each in (one, two):
+    queue, two = named("one"), named("two")
+    for each in (queue, two):
         memory.was_slow(each, "ready")
         memory.set_apart(each, "no")
         memory.keep_deep(each, DEEP, MANY)
     memory.keep([two])
-    assert memory.left_out(one) == set()
+    assert memory.left_out(queue) == set()
     assert memory.left_out(two) == {"ready"}
     assert list(memory.apart({("public", "one"), ("public", "two")})) == [("public", "two")]
 

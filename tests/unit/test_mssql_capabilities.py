@@ -28,9 +28,9 @@ def capabilities_with(**differs: Any) -> Capabilities:
 
 
 def test_a_server_with_all_capabilities() -> None:
-    found = capabilities_of(ENTERPRISE)
-    assert found.missing == {}
-    assert found.facts == {
+    capabilities = capabilities_of(ENTERPRISE)
+    assert capabilities.missing == {}
+    assert capabilities.facts == {
         "product": "SQL Server 2022",
         "edition": "Enterprise Edition (64-bit)",
         "compatibility_level": "160",
@@ -39,12 +39,16 @@ def test_a_server_with_all_capabilities() -> None:
         "online_rebuild": "on",
         "waits_of": "server",
     }
-    assert (found.server_version, found.version_number) == ("16.0.4185.3", 160004185)
-    assert (found.database, found.database_user, found.encoding) == ("orders", "dbo", "UTF-16")
-    assert found.may_create
-    assert found.counts_rows
-    assert found.sees_all_sessions
-    assert not found.read_only
+    assert (capabilities.server_version, capabilities.version_number) == ("16.0.4185.3", 160004185)
+    assert (capabilities.database, capabilities.database_user, capabilities.encoding) == (
+        "orders",
+        "dbo",
+        "UTF-16",
+    )
+    assert capabilities.may_create
+    assert capabilities.counts_rows
+    assert capabilities.sees_all_sessions
+    assert not capabilities.read_only
 
 
 @pytest.mark.parametrize(
@@ -67,8 +71,8 @@ def test_a_missing_capability_has_its_reason(
 
 
 def test_in_azure_the_missing_right_is_that_of_the_database() -> None:
-    found = capabilities_with(engine_edition=5, sees_all_sessions=False, database_user="ops")
-    assert found.missing["sessions"].startswith("ops lacks VIEW DATABASE STATE")
+    capabilities = capabilities_with(engine_edition=5, sees_all_sessions=False, database_user="ops")
+    assert capabilities.missing["sessions"].startswith("ops lacks VIEW DATABASE STATE")
 
 
 @pytest.mark.parametrize(
@@ -106,13 +110,15 @@ def test_a_database_with_an_old_compatibility_level_is_refused(edition: int) -> 
 
 
 def test_babelfish_is_recognized() -> None:
-    found = capabilities_with(babelfish=True, server_version="12.0.2000.8", compatibility_level=0)
-    assert (found.facts["product"], found.facts["babelfish"]) == ("Babelfish", "on")
-    assert {"queues", "readpast", "waitfor", "broker"} <= set(found.missing)
-    assert {"sessions", "rates"} <= set(found.missing)
-    assert not found.sees_all_sessions
-    assert not found.counts_rows
-    assert all("Babelfish" in reason for reason in found.missing.values())
+    capabilities = capabilities_with(
+        babelfish=True, server_version="12.0.2000.8", compatibility_level=0
+    )
+    assert (capabilities.facts["product"], capabilities.facts["babelfish"]) == ("Babelfish", "on")
+    assert {"queues", "readpast", "waitfor", "broker"} <= set(capabilities.missing)
+    assert {"sessions", "rates"} <= set(capabilities.missing)
+    assert not capabilities.sees_all_sessions
+    assert not capabilities.counts_rows
+    assert all("Babelfish" in reason for reason in capabilities.missing.values())
 
 
 def answer_probe(odbc: Odbc, answer: Any) -> None:
@@ -143,13 +149,13 @@ def test_a_server_that_refuses_the_probe_is_described_by_its_driver(
     answer_probe(odbc, ProgrammingError("42000", refusal))
     del odbc.info[odbc.SQL_USER_NAME]
     odbc.info[odbc.SQL_DATABASE_NAME] = ""
-    found = mssql.capabilities
-    assert (found.server_version, found.version_number) == ("12.00.2000", 120000000)
-    assert (found.database, found.database_user) == ("?", "?")
-    assert found.facts == {"product": "Some Server"}
-    assert not found.may_create
-    assert {"sessions", "rates", "readpast", "broker", "queues"} <= set(found.missing)
-    for reason in found.missing.values():
+    capabilities = mssql.capabilities
+    assert (capabilities.server_version, capabilities.version_number) == ("12.00.2000", 120000000)
+    assert (capabilities.database, capabilities.database_user) == ("?", "?")
+    assert capabilities.facts == {"product": "Some Server"}
+    assert not capabilities.may_create
+    assert {"sessions", "rates", "readpast", "broker", "queues"} <= set(capabilities.missing)
+    for reason in capabilities.missing.values():
         assert reason.endswith("'SERVERPROPERTY' is not known here.")
 
 
@@ -169,10 +175,10 @@ def test_babelfish_is_recognized_even_if_it_refuses_the_probe(
         "/* dbq server.babelfish */ SELECT 1 AS x": [("babelfish",), (1,)],
     }
     odbc.answer = lambda statement: [answers[statement]] if statement in answers else []
-    found = mssql.capabilities
-    assert found.facts == {"product": "Babelfish", "babelfish": "on"}
-    assert "queues" in found.missing
-    assert all("Babelfish" in reason for reason in found.missing.values())
+    capabilities = mssql.capabilities
+    assert capabilities.facts == {"product": "Babelfish", "babelfish": "on"}
+    assert "queues" in capabilities.missing
+    assert all("Babelfish" in reason for reason in capabilities.missing.values())
 
 
 @pytest.mark.parametrize("state", ["08S01", "HYT00"])

@@ -414,9 +414,9 @@ def test_the_probe_reads_the_capabilities(tds: Server, driver: str) -> None:
     probe = dataclasses.replace(ENTERPRISE, sees_all_sessions=False, database_user="ops")
     tds.answers["dbq server.capabilities"] = lambda _: rows(**dataclasses.asdict(probe))
     database = tds.database(tds.url(driver=driver))
-    found = database.capabilities
-    assert (found.facts["product"], found.database) == ("SQL Server 2022", "orders")
-    assert list(found.missing) == ["sessions"]
+    capabilities = database.capabilities
+    assert (capabilities.facts["product"], capabilities.database) == ("SQL Server 2022", "orders")
+    assert list(capabilities.missing) == ["sessions"]
 
 
 def test_a_server_that_refuses_the_probe_has_reasons_for_what_it_lacks(
@@ -424,10 +424,10 @@ def test_a_server_that_refuses_the_probe_has_reasons_for_what_it_lacks(
 ) -> None:
     tds.answers["dbq server.capabilities"] = refusing(195, "'X' is not a function here.")
     database = tds.database(tds.url(driver=driver))
-    found = database.capabilities
-    assert found.version_number // 10_000_000 == 17
-    assert all(why.endswith("'X' is not a function here.") for why in found.missing.values())
-    assert {"queues", "sessions", "rates"} <= set(found.missing)
+    capabilities = database.capabilities
+    assert capabilities.version_number // 10_000_000 == 17
+    assert all(why.endswith("'X' is not a function here.") for why in capabilities.missing.values())
+    assert {"queues", "sessions", "rates"} <= set(capabilities.missing)
 
 
 def test_pysqlbridge_itself_is_described_or_refused(tmp_path: Path, driver: str) -> None:
@@ -440,11 +440,11 @@ def test_pysqlbridge_itself_is_described_or_refused(tmp_path: Path, driver: str)
         with database.transaction("look") as connection:
             assert connection.execute(text("SELECT name FROM people")).scalar() == "Ada"
         try:
-            found = database.capabilities
+            capabilities = database.capabilities
         except UsageError as refused:
             assert "too old" in refused.what  # noqa: PT017  # either is true of it
         else:
-            assert found.database
+            assert capabilities.database
         database.close()
 
 

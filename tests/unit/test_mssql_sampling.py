@@ -202,11 +202,11 @@ def answer_by_label(odbc: Odbc, **rows: list[Any]) -> list[str]:
     labels: list[str] = []
 
     def answer(statement: str) -> Sequence[Any]:
-        found = LABEL.match(statement)
-        if found is None:
+        match = LABEL.match(statement)
+        if match is None:
             return []
-        labels.append(found[1])
-        given = rows.get(found[1].replace(".", "_"))
+        labels.append(match[1])
+        given = rows.get(match[1].replace(".", "_"))
         return [given] if given is not None else []
 
     odbc.answer = answer
@@ -291,9 +291,9 @@ def test_sampling_limits_last_until_the_connection_returns_to_the_pool(
 ) -> None:
     answer_by_label(odbc, server_server_state=[SERVER_STATE, ("x", True, None)])
     with mssql.transaction("look") as connection:
-        found = limit_transaction(connection, mssql, 60.0, 0.04)
+        server_state = limit_transaction(connection, mssql, 60.0, 0.04)
         limits = connection.connection.dbapi_connection.limits  # type: ignore[union-attr]
-    assert (found.incarnation, found.sees_writers) == ("x", True)
+    assert (server_state.incarnation, server_state.sees_writers) == ("x", True)
     assert (limits.statement_seconds, limits.lock_seconds) == (60.0, 0.04)
     with mssql.transaction("push") as connection:
         assert connection.connection.dbapi_connection.limits == mssql.timeouts  # type: ignore[union-attr]

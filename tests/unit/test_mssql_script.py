@@ -65,8 +65,8 @@ def test_a_text_that_only_resembles_a_command_is_printed(harmless: str) -> None:
 def test_an_array_is_json_text_with_hexadecimal_bytes(values: list[str | bytes]) -> None:
     array = PRODUCT.array(values)
     assert isinstance(array, str)
-    found = json.loads(array)
-    assert found == [v if isinstance(v, str) else v.hex() for v in values]
+    document = json.loads(array)
+    assert document == [v if isinstance(v, str) else v.hex() for v in values]
 
 
 def test_names_and_literals_are_quoted_without_a_connection() -> None:

@@ -28,18 +28,18 @@ def unlisted_dynamic_sql(text: str) -> Iterator[str]:
     """Dynamic SQL that is not on the list."""
     if "sp_executesql" in text.lower():
         yield "sp_executesql"
-    for found in re.finditer(r"\bEXEC(?:UTE)?\s*\((?:[^()']|'[^']*')*\)", text, re.IGNORECASE):
-        if found[0] not in DYNAMIC_SQL:
-            yield found[0]
-    for found in re.finditer(r"SET @alter = (.*)", text):
+    for match in re.finditer(r"\bEXEC(?:UTE)?\s*\((?:[^()']|'[^']*')*\)", text, re.IGNORECASE):
+        if match[0] not in DYNAMIC_SQL:
+            yield match[0]
+    for match in re.finditer(r"SET @alter = (.*)", text):
         # @pop_sequence: a subscriber's, made of two quoted names
         begins = (
             "CONCAT(N'ALTER SEQUENCE [sales].[orders_",
             "CONCAT(N'ALTER SEQUENCE ', @pop_sequence,",
             "CONCAT(N'ALTER SEQUENCE [name].[name] RESTART WITH ', @highest",
         )
-        if not found[1].startswith(begins):
-            yield found[0]
+        if not match[1].startswith(begins):
+            yield match[0]
 
 
 def broken_rules(text: str) -> Iterator[str]:

@@ -62,10 +62,10 @@ def diagnosis_of(name: str, codes: set[int], unproven: set[int] = frozenset()) -
 def applied(entries: dict[int, Entry], made: Changes) -> dict[int, Entry]:
     """The outbox's entries after these changes."""
     after = dict(entries)
-    for one in made.ended:
-        after[one.notification_id] = replace(after[one.notification_id], ended_at=NOW)
-    for one in made.withdrawn:
-        del after[one.notification_id]
+    for entry in made.ended:
+        after[entry.notification_id] = replace(after[entry.notification_id], ended_at=NOW)
+    for entry in made.withdrawn:
+        del after[entry.notification_id]
     for new in made.begun:
         number = len(after) + 1
         key = key_of((new.target, new.schema, new.queue, new.code, str(number)), NOW)
@@ -112,10 +112,10 @@ def test_entries_for_another_recorder_s_receivers_are_unchanged() -> None:
 
 def test_error_texts_and_findings_below_the_level_are_not_sent() -> None:
     quoting = Finding(CODES[0], "3 errors; the first: PAYLOAD", {"first_error": "PAYLOAD"})
-    one = Diagnosis(queue("q1"), (quoting,))  # type: ignore[arg-type]
-    (begun,) = changes((), TARGETS[:1], [one], NOW).begun
+    diagnosis = Diagnosis(queue("q1"), (quoting,))  # type: ignore[arg-type]
+    (begun,) = changes((), TARGETS[:1], [diagnosis], NOW).begun
     assert begun.summary == "3 errors"
-    assert not changes((), [replace(TARGETS[0], level=Severity.CRITICAL)], [one], NOW)
+    assert not changes((), [replace(TARGETS[0], level=Severity.CRITICAL)], [diagnosis], NOW)
 
 
 @given(st.integers(1, 10_000))
@@ -139,12 +139,12 @@ def test_every_template_stays_within_its_receiver_s_limits(
             assert "<" not in text
             assert "PRODUCTION" in text
         if name == "pagerduty":
-            for one in messages:
-                payload = one.body["payload"]
+            for message in messages:
+                payload = message.body["payload"]
                 assert isinstance(payload, dict)
                 assert len(payload["summary"]) <= 1024
                 assert payload["severity"] in {"critical", "error", "warning", "info"}
-                assert len(str(one.body["dedup_key"])) <= 255
+                assert len(str(message.body["dedup_key"])) <= 255
 
 
 RIGHT = """
@@ -173,9 +173,9 @@ secret = "${env:PAGE}"
 def configuration_of(tmp_path: Path, text: str, **environment: str) -> object:
     file = tmp_path / "config.toml"
     file.write_text(text, encoding="utf-8")
-    found = load({"DBQ_CONFIG": str(file), **environment})
-    found.require_all()
-    return found
+    configuration = load({"DBQ_CONFIG": str(file), **environment})
+    configuration.require_all()
+    return configuration
 
 
 def test_a_profile_s_targets_are_its_own_its_group_s_or_the_default(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_profile_s_targets_are_its_own_its_group_s_or_the_default(tmp_path: Pa
     a, b, c = loaded.profiles()  # type: ignore[attr-defined]
     assert targets(loaded, a) == ()  # type: ignore[arg-type]
     hook, page = targets(loaded, b)  # type: ignore[arg-type]
-    assert [one.name for one in targets(loaded, c)] == [hook.name]  # type: ignore[arg-type]
+    assert [target.name for target in targets(loaded, c)] == [hook.name]  # type: ignore[arg-type]
     assert (hook.level, hook.within_seconds) == (Severity.CRITICAL, 60.0)
     assert hook.accepts("invoices", Severity.CRITICAL)
     assert not hook.accepts("orders", Severity.CRITICAL)

@@ -39,6 +39,6 @@ def test_redundant_cases_do_not_run_and_the_choice_is_deterministic() -> None:
 
 
 def test_a_case_of_two_variants_shows_the_pairs_of_both() -> None:
-    one, other = ALL[0], ALL[-1]
-    both = set(pairs_of("test", [one, other]))
-    assert both == set(pairs_of("test", [one])) | set(pairs_of("test", [other]))
+    variant, other = ALL[0], ALL[-1]
+    both = set(pairs_of("test", [variant, other]))
+    assert both == set(pairs_of("test", [variant])) | set(pairs_of("test", [other]))

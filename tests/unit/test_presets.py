@@ -30,8 +30,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def own_preset() -> own.OwnPreset:
     own.forget_read()
-    (found,) = own.every()
-    return found
+    (preset,) = own.every()
+    return preset
 
 
 def test_a_head_may_end_without_remarks() -> None:
@@ -123,11 +123,13 @@ def test_invalid_heads_and_sets_are_reported(line: str, other: str, why: str, fi
 def test_a_file_that_others_could_write_is_refused(file: Path) -> None:
     for mode in (0o666, 0o620, 0o602):
         file.chmod(mode)
-        found = own_preset()
-        assert found.design is None
-        assert found.problem == (f"others may write it (its mode is {mode:04o}): chmod go-w {file}")
+        preset = own_preset()
+        assert preset.design is None
+        assert preset.problem == (
+            f"others may write it (its mode is {mode:04o}): chmod go-w {file}"
+        )
         with pytest.raises(RefusedError, match="chmod go-w"):
-            found.require()
+            preset.require()
     file.chmod(0o600)
     file.parent.chmod(0o777)
     assert f"others may write its folder (its mode is 0777): chmod go-w {file.parent}" in (
@@ -199,7 +201,7 @@ def test_a_preset_name_belongs_to_one_file(
     (team / "notes.txt").write_text("no preset")
     monkeypatch.setenv(own.VARIABLE, f"{tmp_path / 'nowhere'}{os.pathsep}{team}")
     own.forget_read()
-    found = {one.path: one.problem for one in own.every()}
+    found = {preset.path: preset.problem for preset in own.every()}
     assert not found[file]
     assert not found[team / "box.sql"]
     assert found[team / "crate.sql"] == f"there is another one with that name: {file}"

@@ -80,7 +80,7 @@ def test_rows_of_open_and_closed_segments_can_be_read(
         assert not segment.close().torn
     for kind in KINDS.values():
         reader = RecordReader(root, connection)
-        written = [one for its_kind, rows in batches for one in rows if its_kind is kind]
+        written = [row for its_kind, rows in batches for row in rows if its_kind is kind]
         assert reader.rows(kind, ALWAYS) == sorted(written, key=lambda one: one["at"])
         assert reader.skipped.text == ""
     if not close:
@@ -129,7 +129,7 @@ def test_lines_of_a_newer_console_and_damaged_files_are_skipped_and_counted(tmp_
     (folder / "half.parquet").write_bytes(b"PAR1 and then nothing")
     (folder / ".draft.parquet").write_bytes(b"nobody reads this")
     reader = RecordReader(tmp_path, "prod")
-    assert [one["queues"] for one in reader.rows(LINKS, ALWAYS)] == [1]
+    assert [row["queues"] for row in reader.rows(LINKS, ALWAYS)] == [1]
     assert reader.skipped.text == "skipped: 1 damaged files"
 
 
@@ -165,9 +165,9 @@ def test_the_recorder_writes_samples_and_failures(tmp_path: Path) -> None:
     recorder.close()
     reader = RecordReader(tmp_path, "prod")
     links = reader.rows(LINKS, ALWAYS)
-    assert [one["error"] for one in links] == [None, "Could not sample the queues."]
-    recorded = [segments.snapshot_of(one, "") for one in reader.rows(SAMPLES, ALWAYS)]
-    expected = [replace(one, claims=None, held_by=(), slow=()) for one in nine_queues()]
+    assert [link["error"] for link in links] == [None, "Could not sample the queues."]
+    recorded = [segments.snapshot_of(row, "") for row in reader.rows(SAMPLES, ALWAYS)]
+    expected = [replace(snapshot, claims=None, held_by=(), slow=()) for snapshot in nine_queues()]
     assert recorded == expected
     assert recorder.problem == ""
 
@@ -181,7 +181,7 @@ def test_the_recorder_writes_whether_the_server_was_a_standby(tmp_path: Path) ->
     recorder.reading(Reading("prod", standby=BEHIND, error=ConnectionFailedError("It is lost.")))
     recorder.close()
     links = RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)
-    assert [one["role"] for one in links] == ["standby", "standby", "standby", "primary", None]
+    assert [link["role"] for link in links] == ["standby", "standby", "standby", "primary", None]
     for row, standby in zip(links, [*given, None], strict=True):
         read = segments.standby_of(row)
         if standby is None:
@@ -283,10 +283,10 @@ def test_the_oldest_files_are_pruned_first_by_age_and_size(tmp_path: Path) -> No
     ]
     size = max(path.stat().st_size for path in files)
     assert prune(tmp_path, "prod", Bounds(keep_seconds=3.5 * 86400), NOW) == 2
-    left = [one["queues"] for one in RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)]
+    left = [row["queues"] for row in RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)]
     assert left == [4, 3, 2, 1, 0]
     prune(tmp_path, "prod", Bounds(most_bytes=4 * size), NOW)
-    left = [one["queues"] for one in RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)]
+    left = [row["queues"] for row in RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)]
     assert left == [1, 0]
     assert not list(tmp_path.glob("*/connection=prod/date=2026-03-24"))
 
@@ -315,7 +315,7 @@ def test_reading_an_hour_does_not_open_the_whole_day(tmp_path: Path) -> None:
             continue
         segment = segments.Segment(tmp_path, "prod", at)
         last = at + (timedelta(hours=2.9) if at == asleep else timedelta(minutes=4))
-        segment.write(segments.SAMPLES, [{"at": one, "queue": "q"} for one in (at, last)])
+        segment.write(segments.SAMPLES, [{"at": moment, "queue": "q"} for moment in (at, last)])
         segment.close()
     opened: list[str] = []
 
@@ -347,9 +347,13 @@ def record_day(root: Path, *, first: int = 0, last: int = 12) -> None:
         at = NEXT_DAY - timedelta(hours=24 - 2 * number)
         times = [at + timedelta(minutes=20 * part) for part in range(6)]
         segment = segments.Segment(root, "prod", at)
-        rows = [{"at": one, "queue": name, "ready": 1} for one in times for name in ("b", "a", "ü")]
+        rows = [
+            {"at": moment, "queue": name, "ready": 1}
+            for moment in times
+            for name in ("b", "a", "ü")
+        ]
         segment.write(SAMPLES, rows)
-        segment.write(LINKS, [{"at": one, "queues": number} for one in times])
+        segment.write(LINKS, [{"at": moment, "queues": number} for moment in times])
         waits = [{"at": times[0], "wait": "x"}, {"at": times[1], "queue": "a"}]
         segment.write(segments.WAITS, waits)
         segment.close()

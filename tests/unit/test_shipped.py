@@ -30,11 +30,11 @@ def queues() -> Iterator[tuple[Product, Queue, str]]:
 def test_every_function_and_column_is_found_whatever_the_queue_is_called() -> None:
     for product, queue, text in queues():
         made = re.findall(r"(?m)^CREATE OR (?:REPLACE|ALTER) ", text)
-        found = shipped.code(product, queue)
-        assert len(found) == len(made) >= 4
-        names = {code.name.removeprefix(queue.name) for code in found}
+        routines = shipped.code(product, queue)
+        assert len(routines) == len(made) >= 4
+        names = {code.name.removeprefix(queue.name) for code in routines}
         assert names >= {"_push", "_pop", "_pop_many"}
-        assert all(code.body.strip() for code in found)
+        assert all(code.body.strip() for code in routines)
         columns = shipped.columns(product, queue)
         tables = re.findall(r"(?m)^CREATE (?:UNLOGGED )?TABLE ", text)
         assert len({column.table for column in columns}) == len(tables)

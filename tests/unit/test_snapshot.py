@@ -185,12 +185,12 @@ def test_a_ring_that_does_not_fill_or_has_unknown_figures_has_no_time_to_full(
 def test_the_range_of_a_ring_s_fill_rate_contains_its_mean() -> None:
     window = RateWindow(Flow.NUMBERS)
     for at, pushed in enumerate([0, 100, 220, 300, 420]):
-        found = window.add(
+        rates = window.add(
             float(at), replace(RING, next_push=1 + pushed, next_pop=1 + 50 * at), counts_rows=True
         )
-    assert found.net == 55.0
-    assert found.net_range is not None
-    low, high = found.net_range
+    assert rates.net == 55.0
+    assert rates.net_range is not None
+    low, high = rates.net_range
     assert 30.0 < low < 55.0 < high < 80.0
     two = RateWindow(Flow.NUMBERS)
     two.add(0.0, RING, counts_rows=True)
@@ -384,10 +384,10 @@ def test_a_total_counts_every_observed_push_and_never_falls(steps: list[int | st
             expected += step if begun else 0
             begun = True
             sampled = replace(RING, next_push=number, base=base)
-        found = window.add(float(now), sampled, counts_rows=True).pushed
-        assert found == (None if sampled is None else expected)
-        assert found is None or last is None or found >= last
-        last = found if found is not None else last
+        pushed = window.add(float(now), sampled, counts_rows=True).pushed
+        assert pushed == (None if sampled is None else expected)
+        assert pushed is None or last is None or pushed >= last
+        last = pushed if pushed is not None else last
 
 
 def test_a_count_that_falls_back_is_not_counted_twice() -> None:

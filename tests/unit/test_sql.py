@@ -333,11 +333,11 @@ def test_every_condition_tests_an_existing_option_and_value(engine: str) -> None
     for design in designs_on(engine).values():
         scope = installed_queue("s", "q", design, design.complete_options({})).scope(product)
         for file in (design.name, "common", "actions"):
-            for found in templates.statements(engine, file).values():
-                for name, values in re.findall(r"-- when (\w+)=([\w|]+)", found.template):
-                    assert set(values.split("|")) <= known[name], (found.label, name)
+            for statement in templates.statements(engine, file).values():
+                for name, values in re.findall(r"-- when (\w+)=([\w|]+)", statement.template):
+                    assert set(values.split("|")) <= known[name], (statement.label, name)
                     testable = {*scope.options, *CONDITIONS}
-                    assert name in testable or file != design.name, (found.label, name)
+                    assert name in testable or file != design.name, (statement.label, name)
 
 
 @pytest.mark.parametrize("engine", PRODUCTS)

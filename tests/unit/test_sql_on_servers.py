@@ -164,5 +164,5 @@ def test_a_union_runs_parts_with_different_names(database: Database) -> None:
     with database.transaction("ask") as connection:
         scopes = [sql.Scope({"queue": name}) for name in names]
         parts = [sql.part(one, connection.dialect, scope) for scope in scopes]
-        found = sql.union(connection, _Value, parts)
-        assert sorted(row.value for row in found) == sorted(names)
+        values = sql.union(connection, _Value, parts)
+        assert sorted(row.value for row in values) == sorted(names)

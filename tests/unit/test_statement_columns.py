@@ -112,7 +112,9 @@ def test_both_engines_have_the_same_statements() -> None:
     names = {engine: set(templates.statements(engine, "ring")) for engine in PRODUCTS}
     for product in PRODUCTS.values():
         designs = designs_on("postgresql")
-        found = (one.name for design in designs for one in of_the_doctor(product, design))
+        found = (
+            statement.name for design in designs for statement in of_the_doctor(product, design)
+        )
         names[product.name].update(found)
     here, there = (names[e] - ONLY_ON[e] for e in ("postgresql", "mssql"))
     assert here - {"target_state", "contents"} <= there
@@ -186,8 +188,8 @@ def test_the_explained_plan_is_that_of_a_pop() -> None:
         functions = sql.script(f"{queue.design.name}.functions", product.dialect, scope)
         plain = re.sub(r"\s+", " ", re.sub(r"--[^\n]*", "", functions))
         choices = {
-            f"SELECT {found['keys']}, head.ctid FROM {found['from']} LIMIT 1"
-            for found in _CHOICE.finditer(plain)
+            f"SELECT {match['keys']}, head.ctid FROM {match['from']} LIMIT 1"
+            for match in _CHOICE.finditer(plain)
         }
         explained = sql.query("doctor.pop_plan", product.dialect, scope)
         text = re.sub(r"\s+", " ", explained.text.partition("*/")[2]).strip(" ;")

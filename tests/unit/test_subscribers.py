@@ -30,7 +30,7 @@ def test_the_limit_of_a_ring_names_its_slowest_subscriber() -> None:
     assert "95 % full, search is slowest" in checked.words
     assert checked.as_json()["figures"]["gap_share"]["subscriber"] == "search"  # type: ignore[index]
     alone = replace(RING, subscribers=None)
-    assert [one.text for one in judge(alone, DEFAULTS)] == ["95 % full"]
+    assert [exceeded.text for exceeded in judge(alone, DEFAULTS)] == ["95 % full"]
 
 
 def test_no_subscriber_is_slowest_while_a_gap_is_unknown() -> None:
@@ -80,9 +80,9 @@ def test_a_recording_keeps_subscribers_and_an_older_one_has_none(tmp_path: Path)
 
 
 def test_the_text_of_a_full_subscriber_says_full_once() -> None:
-    found = replace(SEARCH, full_in_seconds=0.0)
-    assert found.text.endswith(", full")
-    assert "full in" not in found.text
+    snapshot = replace(SEARCH, full_in_seconds=0.0)
+    assert snapshot.text.endswith(", full")
+    assert "full in" not in snapshot.text
 
 
 @pytest.mark.parametrize(

@@ -39,11 +39,11 @@ def _commands(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
 
 def _keys() -> Iterator[tuple[str, str]]:
     for module in pkgutil.walk_packages(console.tui.__path__, "console.tui."):
-        for one in vars(importlib.import_module(module.name)).values():
-            for binding in vars(one).get("BINDINGS", ()) if isinstance(one, type) else ():
+        for var in vars(importlib.import_module(module.name)).values():
+            for binding in vars(var).get("BINDINGS", ()) if isinstance(var, type) else ():
                 if isinstance(binding, Binding):
-                    yield f"{one.__name__} {binding.key}", binding.description
-                    yield f"{one.__name__} {binding.key}", binding.tooltip
+                    yield f"{var.__name__} {binding.key}", binding.description
+                    yield f"{var.__name__} {binding.key}", binding.tooltip
 
 
 def _texts() -> Iterator[tuple[str, str]]:

@@ -75,9 +75,9 @@ def test_threads_that_waited_for_a_failed_connect_do_not_try() -> None:
     found = all_at_once(lock, server, 6)
     assert server.attempts == 1
     assert len({id(one) for one in found}) == 6
-    for one in found:
-        assert isinstance(one, OSError)
-        assert (one.args, one.__notes__) == (("nobody there",), ["a note"])
+    for oserror in found:
+        assert isinstance(oserror, OSError)
+        assert (oserror.args, oserror.__notes__) == (("nobody there",), ["a note"])
     # A later caller tries again.
     with pytest.raises(OSError, match="nobody there"):
         lock.connect(server)

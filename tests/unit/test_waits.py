@@ -184,13 +184,13 @@ def test_counted_waits_are_differences_between_two_readings() -> None:
         counter(None, "WRITELOG", 10, 51, None),
         counter(None, "LCK_M_U", 2, 20, None),
     ]
-    found = differences(before, after, OBJECTS, "mssql")
-    assert [(w.queue, w.kind, w.wait, w.count, w.ms) for w in found] == [
+    waits = differences(before, after, OBJECTS, "mssql")
+    assert [(w.queue, w.kind, w.wait, w.count, w.ms) for w in waits] == [
         (ORDERS, "Lock", "row lock", 3, 40),
         (None, "Tran Log IO", "WRITELOG", 0, 1),
         (None, "Lock", "LCK_M_U", 2, 20),
     ]
-    assert all(wait.meaning for wait in found)
+    assert all(wait.meaning for wait in waits)
 
 
 @pytest.mark.parametrize("after", [counter(1, "row lock", 4, 200), counter(1, "row lock", 6, 90)])
@@ -248,9 +248,9 @@ def report(activity: Activity, name: str = "orders", **more: object) -> WaitRepo
     return WaitReport(**(values | more))  # type: ignore[arg-type]  # by name
 
 
-def lines(found: WaitReport, queues: Sequence[Queue], *, everything: bool) -> list[str]:
+def lines(report: WaitReport, queues: Sequence[Queue], *, everything: bool) -> list[str]:
     """What is printed."""
-    of = replace(found, queues=tuple(queues), of_database=everything)
+    of = replace(report, queues=tuple(queues), of_database=everything)
     return [*VIEW.lines(of, Display(UTC, datetime.now(UTC)))]
 
 
@@ -287,10 +287,10 @@ def test_a_server_without_wait_views_is_not_queried_and_this_is_reported() -> No
     capabilities = SimpleNamespace(missing=missing, database=DATABASE, counts_rows=True)
     product = PRODUCTS["mssql"]
     database: Any = SimpleNamespace(product=product, capabilities=capabilities, label="here")
-    found = watch(database, [ORDERS])
-    assert (found.samples, found.waits, found.missing) == (0, (), {"waits": missing["waits"]})
-    assert found.as_json()["missing"] == [{"what": "waits", "why": "this is no such server"}]
-    (first, *others) = lines(found, [ORDERS], everything=False)
+    report = watch(database, [ORDERS])
+    assert (report.samples, report.waits, report.missing) == (0, (), {"waits": missing["waits"]})
+    assert report.as_json()["missing"] == [{"what": "waits", "why": "this is no such server"}]
+    (first, *others) = lines(report, [ORDERS], everything=False)
     assert first.startswith("orders (naive), 0 samples in ")
     assert others == ["Not visible: this is no such server"]
 

@@ -70,14 +70,14 @@ class ObservedDoctor(Doctor):
         queues: Sequence[Queue],
         snapshots: Sequence[QueueSnapshot],  # noqa: ARG002
     ) -> list[Diagnosis]:
-        names = [one.name for one in queues]
+        names = [queue.name for queue in queues]
         with self.changed:
             self.diagnosed.append(names)
             self.changed.notify_all()
         assert self.go_on.wait(20)
         if self.errors:
             raise self.errors.pop(0)
-        return [Diagnosis(one, self.found) for one in queues]
+        return [Diagnosis(queue, self.found) for queue in queues]
 
     def _on_update(self, update: DoctorUpdate) -> None:
         with self.changed:
@@ -102,11 +102,11 @@ def test_the_first_round_starts_with_the_first_reading_and_the_worst_queues() ->
         doctor.deliver_reading(queue("a"), queue("b"), queue("c", errors=1))
         doctor.wait("updates", 2)
         assert doctor.diagnosed == [["c", "a", "b"]]
-        assert [len(one.diagnoses) for one in doctor.updates] == [3, 0]
+        assert [len(update.diagnoses) for update in doctor.updates] == [3, 0]
         assert doctor.updates[1].next_seconds is not None
         assert doctor.updates[1].next_seconds > 3000
-        assert [one.complete_round for one in doctor.updates] == [False, True]
-        assert [len(one.queues) for one in doctor.readings] == [0, 3]
+        assert [update.complete_round for update in doctor.updates] == [False, True]
+        assert [len(reading.queues) for reading in doctor.readings] == [0, 3]
 
 
 def test_many_queues_are_diagnosed_in_chunks_and_requests_go_first() -> None:
@@ -239,8 +239,8 @@ def test_two_doctors_of_one_ring_do_not_disturb_each_other_s_proofs(database_url
     updates: list[DoctorUpdate] = []
     enough = threading.Event()
 
-    def on_update(one: DoctorUpdate) -> None:
-        updates.append(one)
+    def on_update(update: DoctorUpdate) -> None:
+        updates.append(update)
         if sum(bool(it.diagnoses) for it in updates) >= 6:
             enough.set()
 
@@ -263,9 +263,9 @@ def test_two_doctors_of_one_ring_do_not_disturb_each_other_s_proofs(database_url
     assert enough.wait(60)
     for watcher in watchers:
         watcher.stop(timeout_seconds=20)
-    for diagnosis in (it for one in updates for it in one.diagnoses):
+    for diagnosis in (it for update in updates for it in update.diagnoses):
         assert diagnosis.unseen == ()
         assert [it.code.name for it in diagnosis.findings][:1] == ["orphan"]
-    assert not any(one.error for one in updates)
+    assert not any(update.error for update in updates)
     for database in databases:
         database.close()

@@ -104,8 +104,8 @@ class CheckedFigure:
             return Severity.OK
         if self.value is None:
             return Severity.OK if self.limits == NO_LIMITS else Severity.UNKNOWN
-        found = self.exceeded
-        return Severity.OK if found is None else found.level
+        exceeded = self.exceeded
+        return Severity.OK if exceeded is None else exceeded.level
 
     @property
     def exceeded(self) -> Exceeded | None:
@@ -124,10 +124,10 @@ class CheckedFigure:
         if self.value is None:
             return f"{self.name} {UNKNOWN}"
         shown = self._shown(self.value).text
-        found = self.exceeded
-        if found is None:
+        exceeded = self.exceeded
+        if exceeded is None:
             return shown
-        limit = f"{found.level.word} from {found.limit_text}"
+        limit = f"{exceeded.level.word} from {exceeded.limit_text}"
         return f"{shown} ({limit}" + ("" if not self.silenced else f"; {self.silenced.words}") + ")"
 
     def perfdata(self, label: str) -> str:
@@ -177,7 +177,7 @@ class Checked:
     def severity(self) -> Severity:
         """The most severe of its figures, which are unknown where they are too old."""
         unread = [Severity.UNKNOWN] if self.problem else []
-        figures = (one.severity for one in self.figures)
+        figures = (figure.severity for figure in self.figures)
         return max((*figures, self._lag, *unread), default=Severity.OK)
 
     @property
@@ -197,7 +197,11 @@ class Checked:
         behind = "" if self.standby is None else f"; {plain(self.standby.words)}"
         if self.problem:
             return plain(self.problem) + behind
-        wrong = [one for one in self.figures if one.severity is not Severity.OK or one.silenced]
+        wrong = [
+            figure
+            for figure in self.figures
+            if figure.severity is not Severity.OK or figure.silenced
+        ]
         return ", ".join(one.words for one in wrong or self.figures) + behind
 
     @property
@@ -216,16 +220,16 @@ class Checked:
             "status": self.severity.word,
             "problem": self.problem,
             "figures": {
-                f"{one.name}_seconds" if one.limit.unit.symbol == "s" else one.name: {
-                    "value": None if one.value == math.inf else one.value,  # not in JSON
-                    "status": one.severity.word,
-                    "warning": one.limits.warning,
-                    "critical": one.limits.critical,
-                    "estimated": one.estimated,
-                    "silenced": None if one.silenced is None else one.silenced.as_json(),
-                    "subscriber": one.subscriber or None,
+                f"{figure.name}_seconds" if figure.limit.unit.symbol == "s" else figure.name: {
+                    "value": None if figure.value == math.inf else figure.value,  # not in JSON
+                    "status": figure.severity.word,
+                    "warning": figure.limits.warning,
+                    "critical": figure.limits.critical,
+                    "estimated": figure.estimated,
+                    "silenced": None if figure.silenced is None else figure.silenced.as_json(),
+                    "subscriber": figure.subscriber or None,
                 }
-                for one in self.figures
+                for figure in self.figures
             },
         }
 
@@ -239,9 +243,9 @@ def check(
 ) -> Checked:
     """Check one queue. Figures that its design does not have are left out."""
     known = [*_figures(seen, thresholds, most), *_overdue(thresholds, most, late)]
-    figures = tuple(_silenced(one, seen) for one in known)
-    found = Checked(seen.queue, seen.schema, seen.design, figures, seen.problem)
-    return replace(found, standby=standby, most_lag_seconds=most.get("lag"))
+    figures = tuple(_silenced(figure, seen) for figure in known)
+    checked = Checked(seen.queue, seen.schema, seen.design, figures, seen.problem)
+    return replace(checked, standby=standby, most_lag_seconds=most.get("lag"))
 
 
 def _overdue(thresholds: Thresholds, most: Maximums, late: Late) -> Iterator[CheckedFigure]:
@@ -249,18 +253,18 @@ def _overdue(thresholds: Thresholds, most: Maximums, late: Late) -> Iterator[Che
         yield CheckedFigure(OVERDUE, late.seconds, _limits(OVERDUE, most, thresholds[OVERDUE.name]))
 
 
-def _silenced(one: CheckedFigure, seen: QueueSnapshot) -> CheckedFigure:
+def _silenced(figure: CheckedFigure, seen: QueueSnapshot) -> CheckedFigure:
     """The figure with the decision that silences its exceeded limit, if there is one."""
-    found = one.exceeded
-    if found is None:
-        return one
-    if one.limit is STUCK_LIMIT:
+    exceeded = figure.exceeded
+    if exceeded is None:
+        return figure
+    if figure.limit is STUCK_LIMIT:
         by = stuck_silence(seen.silences, seen.stuck, seen.claims)
-    elif one.limit is OVERDUE:
+    elif figure.limit is OVERDUE:
         by = silence_for(seen.silences, OVERDUE_CODE, Severity.WARNING)
     else:
-        by = limit_silence(seen.silences, found)
-    return replace(one, silenced=by)
+        by = limit_silence(seen.silences, exceeded)
+    return replace(figure, silenced=by)
 
 
 def _figures(
@@ -294,7 +298,7 @@ _PLUGIN_STATUS = {Severity.OK: 0, Severity.WARNING: 1, Severity.CRITICAL: 2, Sev
 def _run(call: Call, names: Sequence[str], plugin: bool, **given: Any) -> None:
     try:
         most = {name.removeprefix("max_"): value for name, value in given.items()}
-        found = _checked(call, names, most)
+        checkeds = _checked(call, names, most)
     except ConsoleError as error:
         if not plugin:
             raise
@@ -302,10 +306,10 @@ def _run(call: Call, names: Sequence[str], plugin: bool, **given: Any) -> None:
         empty = {"status": Severity.UNKNOWN.word, "summary": words, "queues": []}
         call.answer(empty, [f"DBQ UNKNOWN - {words}"], says_standby=False)
         sys.exit(_PLUGIN_STATUS[Severity.UNKNOWN])
-    severity = max((one.severity for one in found), default=Severity.UNKNOWN)
-    queues = [one.as_json() for one in found]
-    answer = {"status": severity.word, "summary": _summary(found), "queues": queues}
-    call.answer(answer, _lines(severity, found), says_standby=False)
+    severity = max((checked.severity for checked in checkeds), default=Severity.UNKNOWN)
+    queues = [checked.as_json() for checked in checkeds]
+    answer = {"status": severity.word, "summary": _summary(checkeds), "queues": queues}
+    call.answer(answer, _lines(severity, checkeds), says_standby=False)
     if severity is not Severity.OK:
         sys.exit(_PLUGIN_STATUS[severity] if plugin else 1)
 
@@ -316,14 +320,14 @@ def _checked(call: Call, names: Sequence[str], most: Maximums) -> list[Checked]:
     sample = take_sample(database, only=only, stuck_after_seconds=stuck_after(call))
     return [
         check(
-            snapshot(one, sample.connection),
-            call.thresholds(one.queue.name),
+            snapshot(queue, sample.connection),
+            call.thresholds(queue.queue.name),
             most,
-            _late(database, one.queue),
+            _late(database, queue.queue),
             sample.standby,
         )
-        for one in sample.queues
-        if call.schema in (None, one.queue.schema)
+        for queue in sample.queues
+        if call.schema in (None, queue.queue.schema)
     ]
 
 
@@ -331,9 +335,11 @@ def _late(database: Database, queue: Queue) -> Late:
     if not has_due_times(database.product, queue):
         return NOT_DUE
     try:
-        with database.transaction(f"read what is due in {queue.name!r}", read_only=True) as found:
-            limit_transaction(found, database, database.timeouts.statement_seconds)
-            late = overdue(found, queue, lag=database.lag)
+        with database.transaction(
+            f"read what is due in {queue.name!r}", read_only=True
+        ) as connection:
+            limit_transaction(connection, database, database.timeouts.statement_seconds)
+            late = overdue(connection, queue, lag=database.lag)
     except ConnectionFailedError:
         raise
     except ConsoleError:
@@ -341,38 +347,45 @@ def _late(database: Database, queue: Queue) -> Late:
     return Late(applies=True, seconds=None if late.messages is None else late.oldest_seconds or 0.0)
 
 
-def _lines(severity: Severity, found: Sequence[Checked]) -> list[str]:
+def _lines(severity: Severity, checkeds: Sequence[Checked]) -> list[str]:
     data = " ".join(
-        figure.perfdata(_label(_name(one, found))) for one in found for figure in one.figures
+        figure.perfdata(_label(_name(checked, checkeds)))
+        for checked in checkeds
+        for figure in checked.figures
     )
-    data += "".join(f" {one.lag_perfdata}" for one in found[:1] if one.standby is not None)
-    first = f"DBQ {severity.name} - {_summary(found)}" + (f" | {data}" if data else "")
-    return [first, *(f"{one.severity.name} {_words(one, found)}" for one in found)]
+    data += "".join(
+        f" {checked.lag_perfdata}" for checked in checkeds[:1] if checked.standby is not None
+    )
+    first = f"DBQ {severity.name} - {_summary(checkeds)}" + (f" | {data}" if data else "")
+    return [
+        first,
+        *(f"{checked.severity.name} {_words(checked, checkeds)}" for checked in checkeds),
+    ]
 
 
-def _summary(found: Sequence[Checked]) -> str:
+def _summary(checkeds: Sequence[Checked]) -> str:
     """How many queues have a problem, and the most severe one."""
-    if not found:
+    if not checkeds:
         return "there are no queues here"
-    counted = Counter(one.severity for one in found)
+    counted = Counter(checked.severity for checked in checkeds)
     wrong = [one for one in (Severity.CRITICAL, Severity.WARNING, Severity.UNKNOWN) if counted[one]]
-    queues = numbered(len(found), "queue")
+    queues = numbered(len(checkeds), "queue")
     if not wrong:
-        behind = "" if found[0].standby is None else f"; {plain(found[0].standby.words)}"
+        behind = "" if checkeds[0].standby is None else f"; {plain(checkeds[0].standby.words)}"
         return f"{queues} within limits{behind}".replace("|", "¦")
-    first = next(one for one in found if one.severity is wrong[0])
+    first = next(checked for checked in checkeds if checked.severity is wrong[0])
     parts = ", ".join(f"{counted[severity]} {severity.word}" for severity in wrong)
-    return f"{parts} of {queues}: {_words(first, found)}"
+    return f"{parts} of {queues}: {_words(first, checkeds)}"
 
 
-def _words(one: Checked, among: Sequence[Checked]) -> str:
+def _words(checked: Checked, among: Sequence[Checked]) -> str:
     # Performance data begins at a "|".
-    return f"{plain(_name(one, among))}: {one.words}".replace("|", "¦")
+    return f"{plain(_name(checked, among))}: {checked.words}".replace("|", "¦")
 
 
-def _name(one: Checked, among: Sequence[Checked]) -> str:
-    alone = sum(other.queue == one.queue for other in among) == 1
-    return one.queue if alone else f"{one.schema}.{one.queue}"
+def _name(checked: Checked, among: Sequence[Checked]) -> str:
+    alone = sum(other.queue == checked.queue for other in among) == 1
+    return checked.queue if alone else f"{checked.schema}.{checked.queue}"
 
 
 def _label(name: str) -> str:

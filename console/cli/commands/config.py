@@ -68,50 +68,54 @@ _MISSING = "  (does not exist)"
 
 
 def _validate(call: Call) -> None:
-    found = load()
-    found.require_all()
-    where = f"{found.path}{'' if found.exists else _MISSING}"
-    messages, queues = found.document.filters, found.document.queue_filters
-    own = sum(len(table.filters) for table in found.document.profiles.values())
+    configuration = load()
+    configuration.require_all()
+    where = f"{configuration.path}{'' if configuration.exists else _MISSING}"
+    messages, queues = configuration.document.filters, configuration.document.queue_filters
+    own = sum(len(table.filters) for table in configuration.document.profiles.values())
     kept = len(messages) + len(queues) + own
     filters = f", {numbered(kept, 'saved filter')}" if kept else ""
-    receivers = list(found.document.notifications)
-    profiles = found.profiles(call.command_line)
-    protections = {one.label: one.protection for one in profiles}
+    receivers = list(configuration.document.notifications)
+    profiles = configuration.profiles(call.command_line)
+    protections = {profile.label: profile.protection for profile in profiles}
     notified = f", {numbered(len(receivers), 'receiver')} of notifications" if receivers else ""
     call.answer(
         {
-            "path": _text(found.path),
-            "exists": found.exists,
-            "profiles": found.names,
+            "path": _text(configuration.path),
+            "exists": configuration.exists,
+            "profiles": configuration.names,
             "filters": list(messages),
             "queue_filters": list(queues),
             "notifications": receivers,
             "transport": protections,
         },
         [
-            f"{where}: valid; {numbered(len(found.names), 'profile')}{filters}{notified}",
+            f"{where}: valid; {numbered(len(configuration.names), 'profile')}{filters}{notified}",
             *(f"  {name}: {words}" for name, words in protections.items()),
         ],
     )
 
 
 def _show(call: Call) -> None:
-    found = call.configuration
+    configuration = call.configuration
     meant = call.profile
     profiles = [] if meant is None else [meant]
     if not (call.command_line.url or call.command_line.profile):
         profiles += [
-            p for p in found.profiles(call.command_line) if meant is None or p.name != meant.name
+            p
+            for p in configuration.profiles(call.command_line)
+            if meant is None or p.name != meant.name
         ]
-    defaults = {k: v for k, v in _all(found.defaults).items() if KeyLevel.TOP in KEYS[k].levels}
+    defaults = {
+        k: v for k, v in _all(configuration.defaults).items() if KeyLevel.TOP in KEYS[k].levels
+    }
     receivers = {
         name: {key: notifications.value(layer, of) for key, of in notifications.KEYS.items()}
-        for name, layer in found.document.notifications.items()
+        for name, layer in configuration.document.notifications.items()
     }
     answer = {
-        "path": _text(found.path),
-        "exists": found.exists,
+        "path": _text(configuration.path),
+        "exists": configuration.exists,
         "defaults": _as_json(defaults),
         "profiles": [
             {
@@ -123,15 +127,15 @@ def _show(call: Call) -> None:
             }
             for profile in profiles
         ],
-        "filters": _as_json(found.document.filters),
-        "queue_filters": _as_json(found.document.queue_filters),
+        "filters": _as_json(configuration.document.filters),
+        "queue_filters": _as_json(configuration.document.queue_filters),
         "notifications": {name: _as_json(one) for name, one in receivers.items()},
     }
-    lines = [f"{found.path}{'' if found.exists else _MISSING}", "", "defaults"]
+    lines = [f"{configuration.path}{'' if configuration.exists else _MISSING}", "", "defaults"]
     lines += _table(defaults)
-    shared = found.document.filters
+    shared = configuration.document.filters
     lines += _filters("filters of messages", shared)
-    lines += _filters("filters of the overview", found.document.queue_filters)
+    lines += _filters("filters of the overview", configuration.document.queue_filters)
     for name, one in receivers.items():
         lines += ["", f"notifications {name}", *_table(one)]
     for profile in profiles:

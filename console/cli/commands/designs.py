@@ -22,11 +22,11 @@ from console.verbs.queues import complete_designs
 
 
 def _run(call: Call, name: str | None) -> None:
-    found = list(DESIGNS.values()) if name is None else [find_design(name)]
+    designs = list(DESIGNS.values()) if name is None else [find_design(name)]
     lines: list[str] = []
-    for design in found:
+    for design in designs:
         lines += [*_head(design), *([] if name is None else _workings(design)), *_uses(design), ""]
-    call.answer({"designs": [_design(design) for design in found]}, lines[:-1])
+    call.answer({"designs": [_design(design) for design in designs]}, lines[:-1])
 
 
 def _head(design: Design) -> list[str]:

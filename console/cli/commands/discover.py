@@ -40,15 +40,17 @@ def _run(call: Call, *, adopt: bool, dry_run: bool, yes: str | None) -> None:
     if (dry_run or yes is not None) and not adopt:
         raise UsageError("--yes and --dry-run go with --adopt.")
     database = call.database()
-    found = [one for one in libraries.discover(database) if call.schema in (None, one.table.schema)]
-    lines = [line for one in found for line in _description(one)]
+    tables = [
+        table for table in libraries.discover(database) if call.schema in (None, table.table.schema)
+    ]
+    lines = [line for table in tables for line in _description(table)]
     if not presets(database.product.name):
         narrate("All libraries with presets keep their queues in PostgreSQL.")
-    elif not found:
+    elif not tables:
         lines = ["Found no queue of a library with a preset that this login may read."]
-    data = {"found": [one.as_json() for one in found], "connection": database.label}
+    data = {"found": [table.as_json() for table in tables], "connection": database.label}
     if adopt:
-        _adopt_all(call, database, found, data, dry_run=dry_run, yes=yes)
+        _adopt_all(call, database, tables, data, dry_run=dry_run, yes=yes)
     else:
         call.answer(data, lines)
 
@@ -56,16 +58,23 @@ def _run(call: Call, *, adopt: bool, dry_run: bool, yes: str | None) -> None:
 def _adopt_all(
     call: Call,
     database: Database,
-    found: Sequence[libraries.DiscoveredTable],
+    tables: Sequence[libraries.DiscoveredTable],
     data: Mapping[str, object],
     *,
     dry_run: bool,
     yes: str | None,
 ) -> None:
-    left = [one for one in found if not one.adopted]
-    wanted = [one for one in left if one.of.trusted]
-    plan = [f"{one.of.library}: adopt {one.key[0]}.{one.key[1]} as {one.name}" for one in wanted]
-    plan += [f"{one.of.library}: {_NOT_TRUSTED} {one.of.file}" for one in left if one not in wanted]
+    left = [table for table in tables if not table.adopted]
+    wanted = [table for table in left if table.of.trusted]
+    plan = [
+        f"{table.of.library}: adopt {table.key[0]}.{table.key[1]} as {table.name}"
+        for table in wanted
+    ]
+    plan += [
+        f"{table.of.library}: {_NOT_TRUSTED} {table.of.file}"
+        for table in left
+        if table not in wanted
+    ]
     plan = [plain(line) for line in plan] or ["Every table found is already adopted."]
     production = call.production(database)
 
@@ -73,13 +82,13 @@ def _adopt_all(
         done = [
             adopt_library(
                 database,
-                one.of,
-                one.name,
-                schema=one.key[0],
-                table=one.key[1],
-                part=one.table.queue or "",
+                table.of,
+                table.name,
+                schema=table.key[0],
+                table=table.key[1],
+                part=table.table.queue or "",
             )
-            for one in wanted
+            for table in wanted
         ]
         lines = [plain(f"adopted {queue.label} as a {queue.design.title}") for queue in done]
         data = {"adopted": [queue_identity(queue) for queue in done], "done": len(done)}
@@ -94,7 +103,7 @@ def _adopt_all(
         run=single_step(run),
         needed=bool(wanted),
     )
-    value = {**data, "adopts": [one.name for one in wanted]}
+    value = {**data, "adopts": [table.name for table in wanted]}
     if not confirmed(call, every, yes, dry_run=dry_run or not wanted, value=value):
         return
     result = every.run_to_end()
@@ -104,21 +113,21 @@ def _adopt_all(
 _NOT_TRUSTED = "not adopted because its preset is not trusted:"
 
 
-def _description(found: libraries.DiscoveredTable) -> list[str]:
+def _description(table: libraries.DiscoveredTable) -> list[str]:
     """One table of a library, with its queues and commands."""
-    several = found.table.queue is None
-    where = f"{found.table.schema}.{found.table.table}"
-    version = "" if found.version is None else f", table version {found.version}"
-    lines = [f"{found.of.library}: {where}{version}"]
+    several = table.table.queue is None
+    where = f"{table.table.schema}.{table.table.table}"
+    version = "" if table.version is None else f", table version {table.version}"
+    lines = [f"{table.of.library}: {where}{version}"]
     if several:
-        lines.append(f"  queues: {', '.join(found.queues) or 'none with messages'}")
+        lines.append(f"  queues: {', '.join(table.queues) or 'none with messages'}")
     lines += [
         f"  adopted as {queue.label}" + (f", only {queue.part}" if queue.part and several else "")
-        for queue in found.adopted
+        for queue in table.adopted
     ]
-    lines += [f"  {command}" for command in found.commands]
-    if not found.of.trusted:
-        file = shlex.quote(found.of.file)
+    lines += [f"  {command}" for command in table.commands]
+    if not table.of.trusted:
+        file = shlex.quote(table.of.file)
         lines.append(f"  its preset is not trusted yet: dbq-console preset trust {file}")
     return [plain(line) for line in lines]
 

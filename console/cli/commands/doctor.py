@@ -69,27 +69,27 @@ def _run(  # noqa: PLR0913  # the options of the command line, by name
     database = call.database("doctor --fix")
     queues = [call.find(database, name, any_design=True) for name in names] or call.queues(database)
     examine = examination(call, database, queues, idle_for)
-    found = examine()
+    diagnoses = examine()
     repaired = 0
     if fix:
-        (before,) = found
+        (before,) = diagnoses
         target = target_of(call, database, before.queue)
         plan = plan_repairs(target, before, {"code": code, "subscriber": subscriber})
         if not _repairs_confirmed(call, before, plan, yes, dry_run=dry_run):
             if not dry_run:
-                _end(found)
+                _end(diagnoses)
             return
         result = plan.run(Control(), lambda now: narrate(now.text))
         repaired = result.done
         for line in result.lines:
             narrate(line)
         if plan.needed:
-            found = examine()
-    answer = {**VIEW.as_json(found)}
+            diagnoses = examine()
+    answer = {**VIEW.as_json(diagnoses)}
     answer |= {"done": repaired} if fix else {}
     answer["transport"] = protection = database.capabilities.facts.get(TRANSPORT, THIS_MACHINE)
-    call.answer(answer, [*_lines(call, found), *_protection_lines(protection)])
-    _end(found)
+    call.answer(answer, [*_lines(call, diagnoses), *_protection_lines(protection)])
+    _end(diagnoses)
 
 
 def _require_together(
@@ -152,11 +152,13 @@ def examination(
     return examine
 
 
-def _show_known(call: Call, shown: ExitStack, found: Sequence[Diagnosis], seconds: float) -> None:
+def _show_known(
+    call: Call, shown: ExitStack, diagnoses: Sequence[Diagnosis], seconds: float
+) -> None:
     """On stderr what is known while the consumption is not, and when that is asked again: on a
     terminal counted down, and replaced by the result."""
     of = [f"{call.connection_words[-1]}:"] if call.of_several else []
-    known, due = [*of, *_lines(call, found)], time.monotonic() + seconds
+    known, due = [*of, *_lines(call, diagnoses)], time.monotonic() + seconds
 
     def lines() -> list[str]:
         return [*known, countdown(due - time.monotonic())]
@@ -197,12 +199,12 @@ def _protection_lines(protection: str) -> list[str]:
     return [] if protection == THIS_MACHINE else [f"connection: {protection}"]
 
 
-def _end(found: Sequence[Diagnosis]) -> None:
-    sys.exit(0 if all(one.healthy for one in found) else 1)
+def _end(diagnoses: Sequence[Diagnosis]) -> None:
+    sys.exit(0 if all(diagnosis.healthy for diagnosis in diagnoses) else 1)
 
 
-def _lines(call: Call, found: Sequence[Diagnosis]) -> list[str]:
-    return [*VIEW.lines(found, Display(call.zone, datetime.now(UTC)))]
+def _lines(call: Call, diagnoses: Sequence[Diagnosis]) -> list[str]:
+    return [*VIEW.lines(diagnoses, Display(call.zone, datetime.now(UTC)))]
 
 
 def _codes() -> list[tuple[str, str]]:

@@ -32,12 +32,12 @@ def complete_topics(_: click.Context, __: click.Parameter, begun: str) -> list[s
 
 def _run(call: Call, name: str | None) -> None:
     if name is None:
-        found = topics().values()
-        width = max(len(one.name) for one in found)
+        values = topics().values()
+        width = max(len(one.name) for one in values)
         call.answer(
-            {"topics": [{"topic": one.name, "summary": one.summary} for one in found]},
+            {"topics": [{"topic": one.name, "summary": one.summary} for one in values]},
             [
-                *(f"{one.name:<{width}}  {one.summary}" for one in found),
+                *(f"{one.name:<{width}}  {one.summary}" for one in values),
                 "",
                 "dbq-console help TOPIC prints a page; dbq-console VERB --help explains a verb.",
             ],

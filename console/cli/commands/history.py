@@ -62,15 +62,15 @@ def _run(
     span = since(datetime.now(UTC), seconds)
     end = span.end + _ahead(ahead, as_csv=as_csv)
     of = {"root": root, "connection": connection, "span": span, "lake": lake, **most}
-    found = VIEW.read(Source(no_database, call.schema, name, of))
+    history = VIEW.read(Source(no_database, call.schema, name, of))
     display = Display(call.zone, datetime.now(UTC))
-    known = None if ahead is None else read_forecast(lake, connection, found.schema, name)
-    if found.skipped:
-        narrate(found.skipped)
+    known = None if ahead is None else read_forecast(lake, connection, history.schema, name)
+    if history.skipped:
+        narrate(history.skipped)
     if as_csv:
-        put(_csv(found.points))
+        put(_csv(history.points))
     elif plot:
-        lines = [plot_of(found, call.zone, known, end), *marks(found, display)]
+        lines = [plot_of(history, call.zone, known, end), *marks(history, display)]
         put("".join(f"{line}\n" for line in lines))
         if known is not None and known.why:
             narrate(known.why)
@@ -78,7 +78,7 @@ def _run(
         forecast = None if known is None else known.as_json(span.begin, end)
         more = [] if known is None else ["", *expected_lines(known, call.zone, span.end, end)]
         call.answer(
-            {**VIEW.as_json(found), "forecast": forecast}, [*VIEW.lines(found, display), *more]
+            {**VIEW.as_json(history), "forecast": forecast}, [*VIEW.lines(history, display), *more]
         )
 
 

@@ -155,13 +155,13 @@ def _export(
 
 def _revealed(call: Call, database: Database, page: Page, size: int | None) -> Page:
     """The same messages without masks, if they still exist."""
-    found = []
-    for one in page.messages:
-        shown = unmask(database, page.queue, one.key, rights=call.rights, payload_bytes=size)
+    messages = []
+    for message in page.messages:
+        shown = unmask(database, page.queue, message.key, rights=call.rights, payload_bytes=size)
         if shown.only_locally:
             narrate(_ONLY_LOCALLY)
-        found += [] if shown.message is None else [shown.message]
-    return replace(page, messages=tuple(found))
+        messages += [] if shown.message is None else [shown.message]
+    return replace(page, messages=tuple(messages))
 
 
 def _narrate_rest(page: Page) -> None:

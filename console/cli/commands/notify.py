@@ -32,17 +32,17 @@ def _run(call: Call, action: str) -> None:
     receivers = targets(call.configuration, profile)
     if not receivers:
         raise _no_receiver(profile)
-    tests = [_Test(one, _test_source(profile)) for one in receivers]
+    tests = [_Test(target, _test_source(profile)) for target in receivers]
     for one in tests:
         one.start()
     for one in tests:
         one.join()
     note = _missing_right(profile)
     call.answer(
-        {"receivers": [one.as_json() for one in tests], "note": note or None},
-        [*(one.line for one in tests), *([note] if note else [])],
+        {"receivers": [test.as_json() for test in tests], "note": note or None},
+        [*(test.line for test in tests), *([note] if note else [])],
     )
-    if status := max(one.status for one in tests):
+    if status := max(test.status for test in tests):
         raise click.exceptions.Exit(status)
 
 

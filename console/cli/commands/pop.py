@@ -118,7 +118,7 @@ class _Writer:
         return bool(self.claims)
 
     def wrote(self, messages: Sequence[popping.PoppedMessage]) -> None:
-        self.claims += [popping.ClaimKey(one.id, one.attempts) for one in messages]
+        self.claims += [popping.ClaimKey(message.id, message.attempts) for message in messages]
 
 
 class _PlainWriter(_Writer):

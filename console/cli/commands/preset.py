@@ -41,37 +41,40 @@ def _list(call: Call) -> None:
         {"preset": of.name, "library": of.library, "engines": list(of.engines)}
         for of in LIBRARIES.values()
     ]
-    mine = [_own_json(one) for one in own.every()]
+    mine = [_own_json(preset) for preset in own.every()]
     where = [str(folder) for folder in own.folders()]
     lines = [f"{of.name:<18}{of.library}" for of in LIBRARIES.values()]
     exists = {True: "", False: " (does not exist)"}
-    lines += ["", *(f"your own, in {one}{exists[one.is_dir()]}:" for one in own.folders())]
-    for one in own.every():
-        library = "?" if one.design is None else one.design.library
-        lines += [f"{one.name:<18}{library}  {one.path}", f"{'':<18}{_standing(one)}"]
+    lines += ["", *(f"your own, in {path}{exists[path.is_dir()]}:" for path in own.folders())]
+    for own_preset in own.every():
+        library = "?" if own_preset.design is None else own_preset.design.library
+        lines += [
+            f"{own_preset.name:<18}{library}  {own_preset.path}",
+            f"{'':<18}{_standing(own_preset)}",
+        ]
     if not own.every():
         lines.append("none. To write one: dbq-console help presets")
     call.answer({"shipped": shipped, "own": mine, "folders": where}, lines)
 
 
-def _standing(one: OwnPreset) -> str:
-    if one.problem:
-        return f"cannot be used: {one.problem}"
-    if one.untrusted:
-        return f"{one.untrusted}; for monitoring only: {one.trust_command}"
-    return f"trusted, SHA-256 {one.sha256}"
+def _standing(preset: OwnPreset) -> str:
+    if preset.problem:
+        return f"cannot be used: {preset.problem}"
+    if preset.untrusted:
+        return f"{preset.untrusted}; for monitoring only: {preset.trust_command}"
+    return f"trusted, SHA-256 {preset.sha256}"
 
 
-def _own_json(one: OwnPreset) -> dict[str, object]:
+def _own_json(preset: OwnPreset) -> dict[str, object]:
     return {
-        "preset": one.name,
-        "library": None if one.design is None else one.design.library,
-        "engines": [] if one.design is None else list(one.design.engines),
-        "file": str(one.path),
-        "sha256": one.sha256 or None,
-        "problem": one.problem or None,
-        "trusted": one.design is not None and not one.untrusted,
-        "untrusted": one.untrusted or None,
+        "preset": preset.name,
+        "library": None if preset.design is None else preset.design.library,
+        "engines": [] if preset.design is None else list(preset.design.engines),
+        "file": str(preset.path),
+        "sha256": preset.sha256 or None,
+        "problem": preset.problem or None,
+        "trusted": preset.design is not None and not preset.untrusted,
+        "untrusted": preset.untrusted or None,
     }
 
 
@@ -117,9 +120,11 @@ def _shown(of: Design, mine: OwnPreset | None, written: Mapping[str, str]) -> It
         yield f"file: {mine.path}"
         yield f"SHA-256: {mine.sha256}"
         yield _standing(mine)
-    found = of.found_by
-    yield f"table: {found['table']}" + (f" in {found['schema']}" if found["schema"] else "")
-    yield f"columns: {_words(found['columns'])}"
+    found_by = of.found_by
+    yield f"table: {found_by['table']}" + (
+        f" in {found_by['schema']}" if found_by["schema"] else ""
+    )
+    yield f"columns: {_words(found_by['columns'])}"
     yield "roles: " + ", ".join(f"{role}={column}" for role, column in of.roles.items())
     yield f"states: {', '.join(of.states)}"
     yield f"verbs: {', '.join(of.verbs) or 'none'}"
@@ -144,12 +149,12 @@ def _own_preset(name: str) -> OwnPreset | None:
 
 
 def _require_own_preset(name: str) -> OwnPreset:
-    found = _own_preset(name)
-    if found is None and name in LIBRARIES:
+    preset = _own_preset(name)
+    if preset is None and name in LIBRARIES:
         raise UsageError(f"{name!r} is built in.", why="This command is for your own preset files.")
-    if found is None:
+    if preset is None:
         raise _no_preset(name)
-    return found
+    return preset
 
 
 def _no_preset(name: str) -> UsageError:
@@ -182,32 +187,33 @@ def _check(call: Call, file: str, table: str | None) -> None:
         click.get_current_context().exit(1)
 
 
-def _checked(mine: OwnPreset, found: Check) -> Iterator[str]:
-    rows = "?" if found.size.rows is None else f"≈{found.size.rows:,}"
-    pages = "? pages" if found.size.pages is None else numbered(found.size.pages, "page")
-    yield f"{mine.name} on {found.queue.schema}.{found.queue.table}: {rows} rows, {pages}"
+def _checked(mine: OwnPreset, check: Check) -> Iterator[str]:
+    rows = "?" if check.size.rows is None else f"≈{check.size.rows:,}"
+    pages = "? pages" if check.size.pages is None else numbered(check.size.pages, "page")
+    yield f"{mine.name} on {check.queue.schema}.{check.queue.table}: {rows} rows, {pages}"
     yield _standing(mine)
-    for one in found.fragments:
-        yield f"  {'WRONG' if one.problem else 'ok':<6}{one.name}: {one.problem or one.type}"
-    if found.states is not None:
-        yield f"states of {numbered(found.rows_read, 'row')}:"
-        for met in found.states:
+    for fragment in check.fragments:
+        verdict = "WRONG" if fragment.problem else "ok"
+        yield f"  {verdict:<6}{fragment.name}: {fragment.problem or fragment.type}"
+    if check.states is not None:
+        yield f"states of {numbered(check.rows_read, 'row')}:"
+        for met in check.states:
             status = f" (status {met.status})" if met.status is not None else ""
             where = "in no state" if not met.states else met.states.replace(" ", " and ")
             level = "WRONG" if met.several else "" if met.states else "note"
             yield f"  {level:<6}{where}{status}: {met.rows:,}, for example id {met.id}"
-    if found.costs:
+    if check.costs:
         yield "a sample reads, for each figure until 10,001 are found:"
-        yield from (f"  {one.text}" for one in found.costs)
-    for verb, text in found.sent.items():
+        yield from (f"  {cost.text}" for cost in check.costs)
+    for verb, text in check.sent.items():
         yield f"{verb} runs for each batch:"
         yield from (f"    {line}" for line in text.split("\n"))
     for verb in SETS:
-        if verb not in found.sent and not found.problems and mine.design_if_trusted is not None:
+        if verb not in check.sent and not check.problems and mine.design_if_trusted is not None:
             yield f"no {verb}: {mine.design_if_trusted.refusals[verb]}"
     yield (
-        f"{numbered(len(found.problems), 'thing')} to correct."
-        if found.problems
+        f"{numbered(len(check.problems), 'thing')} to correct."
+        if check.problems
         else "No problems."
     )
 

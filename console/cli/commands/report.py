@@ -33,8 +33,8 @@ def _run(call: Call, name: str, idle_for: float) -> None:
         {
             **diagnosis.as_json(),
             "figures": None if figures is None else figures.as_json(call.thresholds(queue.name)),
-            "actions": [one.as_json() for one in actions],
-            "notes": [one.as_json() for one in notes],
+            "actions": [entry.as_json() for entry in actions],
+            "notes": [note.as_json() for note in notes],
             "markdown": text,
         },
         text.split("\n"),

@@ -70,7 +70,7 @@ def _others(connection: Connection, queue: Queue) -> list[_Other]:
 
 
 def _commented(queue: Queue, script: str, others: Sequence[_Other]) -> str:
-    owners = ", ".join(sorted({one.owner for one in others}))
+    owners = ", ".join(sorted({other.owner for other in others}))
     what = "adopted" if queue.kind is Kind.ADOPTED else "not yours"
     head = f"{queue.label} ({what}): {others[0].name} belongs to {owners}, who has to run this:"
     return "\n".join(f"-- {line}" for line in [plain(head), *script.strip().splitlines()])

@@ -90,8 +90,8 @@ class Shown:
             "returns": self.returns,
             "sql": self.text,
             "parameters": [
-                {"name": one.name, "type": one.type or None, "value": one.value}
-                for one in self.bound
+                {"name": bound.name, "type": bound.type or None, "value": bound.value}
+                for bound in self.bound
             ],
         }
 
@@ -115,10 +115,10 @@ def _one(
     of = name if "." in name else source.statement_name(name)
     if sql.has(source.product, of):
         dialect = source.product.dialect
-        found = sql.statement(dialect.name, of)
-        text = sql.script(found, dialect, within or source.queue.scope(source.product)).strip()
+        statement = sql.statement(dialect.name, of)
+        text = sql.script(statement, dialect, within or source.queue.scope(source.product)).strip()
         if sql.plain(text).strip(";"):
-            yield Shown(found.label, found.comment, text, _bound(text, values))
+            yield Shown(statement.label, statement.comment, text, _bound(text, values))
 
 
 def _each(*names: str) -> Callable[[MessageSource], Iterator[Shown]]:
@@ -133,11 +133,11 @@ def _each(*names: str) -> Callable[[MessageSource], Iterator[Shown]]:
 
 def _bound(text: str, values: Mapping[str, object]) -> tuple[Bound, ...]:
     code = _SKIPPED.sub("", text)
-    found = []
+    bounds = []
     for name in dict.fromkeys(match["name"] for match in _BIND.finditer(code)):
         cast = re.search(_CAST.format(name), text)
-        found.append(Bound(name, "" if cast is None else cast["type"], values.get(name)))
-    return tuple(found)
+        bounds.append(Bound(name, "" if cast is None else cast["type"], values.get(name)))
+    return tuple(bounds)
 
 
 def _gate(source: MessageSource) -> Iterator[Shown]:
@@ -275,7 +275,9 @@ def _restore(source: MessageSource) -> Iterator[Shown]:
 
 
 def _reschedule(source: MessageSource) -> Iterator[Shown]:
-    yield from _moved(lambda one: Reschedule(one, at=datetime.now(UTC)))(source)
+    yield from _moved(lambda message_source: Reschedule(message_source, at=datetime.now(UTC)))(
+        source
+    )
     yield from _one(source, "due_before", scope(source, Storage.TABLE))
 
 
@@ -309,10 +311,10 @@ def _run(call: Call, verb: str, name: str, subscriber: str | None) -> None:
     queue = call.find(database, name, subscriber=subscriber)
     if queue.not_known:
         raise UsageError(f"{queue.name!r} has another version.", why=f"{queue.not_known}.")
-    found = of_verb(Target(database, queue).source(), verb)
+    showns = of_verb(Target(database, queue).source(), verb)
     of = {"queue": queue.name, "schema": queue.schema, "connection": database.label}
-    value = {**of, "verb": verb, "statements": [one.as_json() for one in found]}
-    call.answer_script(value, "\n".join(line for one in found for line in one.lines))
+    value = {**of, "verb": verb, "statements": [shown.as_json() for shown in showns]}
+    call.answer_script(value, "\n".join(line for shown in showns for line in shown.lines))
 
 
 _PARAMETERS = (

@@ -53,12 +53,17 @@ def _run(call: Call, names: Sequence[str], watch: bool) -> None:
 
 def _expecting(shown: Sequence[QueueSnapshot], database: Database) -> list[QueueSnapshot]:
     """Rings with the time at which they will be full by the forecast."""
-    if (lake := existing_default_lake()) is None or all(one.capacity is None for one in shown):
+    if (lake := existing_default_lake()) is None or all(
+        snapshot.capacity is None for snapshot in shown
+    ):
         return list(shown)
     from console.monitor.recording.forecast import Forecast, of_all  # noqa: PLC0415
 
     known, now = of_all(lake, database.label), datetime.now(UTC)
-    return [known.get((one.schema, one.queue), Forecast()).with_filling(one, now) for one in shown]
+    return [
+        known.get((snapshot.schema, snapshot.queue), Forecast()).with_filling(snapshot, now)
+        for snapshot in shown
+    ]
 
 
 def chosen(call: Call, database: Database, names: Sequence[str]) -> list[Queue] | None:
@@ -105,7 +110,7 @@ def _show(call: Call, database: Database, seen: SampledQueues) -> None:
         call.rights, seen.login, transactions=bool(database.product.read_only_options)
     )
     if call.schema is not None:
-        of_schema = [one for one in seen.queues if one.schema == call.schema]
+        of_schema = [snapshot for snapshot in seen.queues if snapshot.schema == call.schema]
         seen = replace(seen, queues=of_schema, where=f"schema {call.schema!r}")
     lines = [*VIEW.lines(seen, Display(call.zone, datetime.now(UTC)))]
     if standing.words != call.rights.word:

@@ -80,10 +80,10 @@ def programs(folder: Path) -> Path:
 
 def client_program(name: str) -> Path:
     """A client program of PostgreSQL, such as pgbench, for this process's own user."""
-    found = _wheel() / _PROGRAMS / "bin" / name
-    if not found.is_file():
+    path = _wheel() / _PROGRAMS / "bin" / name
+    if not path.is_file():
         raise ConnectionFailedError(f"There is no {name} in the package {_DISTRIBUTION}.")
-    return found
+    return path
 
 
 def _wheel() -> Path:
@@ -132,11 +132,11 @@ def _copy(wheel: Path, folder: Path) -> Path:
 
 def _files(root: Path) -> list[Path]:
     """The files of the wheel that a server needs, relative to `root`, sorted."""
-    found: set[Path] = set()
+    paths: set[Path] = set()
     for needed in _NEEDED:
         start = root / needed
-        found.update(start.rglob("*") if start.is_dir() else [start])
-    relative = (path.relative_to(root) for path in found if path.is_file() and path.suffix != ".a")
+        paths.update(start.rglob("*") if start.is_dir() else [start])
+    relative = (path.relative_to(root) for path in paths if path.is_file() and path.suffix != ".a")
     return sorted(path for path in relative if _NOT_NEEDED.isdisjoint(path.parts))
 
 
@@ -168,9 +168,9 @@ def _version() -> str:
 
 def _require_ours(folder: Path) -> None:
     """Refuse a folder that another local user may have created or can change."""
-    found = folder.lstat()
-    others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or others_write:
+    lstat = folder.lstat()
+    others_write = lstat.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not stat.S_ISDIR(lstat.st_mode) or lstat.st_uid != os.geteuid() or others_write:
         raise RefusedError(
             f"{folder} is not safe to use.",
             why="It is not this user's own directory, or others can write to it.",

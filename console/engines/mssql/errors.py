@@ -60,15 +60,15 @@ def translate(error: DBAPIError, doing: str) -> ConsoleError:
     original = error.orig
     what = f"Could not {doing}."
     arguments = [str(argument) for argument in original.args] if original else []
-    found = records(arguments[-1]) if arguments else []
-    if original is None or not found:
+    diagnostic_records = records(arguments[-1]) if arguments else []
+    if original is None or not diagnostic_records:
         return _driver_error(what, str(original), arguments)
-    record = _main_record(found)
+    record = _main_record(diagnostic_records)
     if record.number in _OURS:
         why, *more = (part.strip() for part in record.text.split("|", 2))
         reason, next_step = (*more, "", "")[:2]
         return _OURS[record.number](f"{what} {why}", why=reason, next_step=next_step)
-    why = _why(record, found)
+    why = _why(record, diagnostic_records)
     notes: Sequence[str] = getattr(original, "__notes__", ())
     if IN_DOUBT in notes and record.number not in _UNDONE:
         return InDoubtError(
@@ -96,19 +96,19 @@ def _driver_error(what: str, text: str, arguments: list[str]) -> ConsoleError:
     return kind(what, why=arguments[-1] if arguments else text, next_step=next_step)
 
 
-def _main_record(found: Sequence[DiagnosticRecord]) -> DiagnosticRecord:
+def _main_record(diagnostic_records: Sequence[DiagnosticRecord]) -> DiagnosticRecord:
     """The message about the error itself; others are about its consequences."""
-    known = [record for record in found if record.number not in _CONSEQUENCES]
+    known = [record for record in diagnostic_records if record.number not in _CONSEQUENCES]
     if not known:
-        return found[0]
+        return diagnostic_records[0]
     ours = [record for record in known if record.number in _OURS]
     meant = [record for record in known if record.number in _MEANINGS]
     return (ours or meant or known)[0]
 
 
-def _why(record: DiagnosticRecord, found: Iterable[DiagnosticRecord]) -> str:
+def _why(record: DiagnosticRecord, diagnostic_records: Iterable[DiagnosticRecord]) -> str:
     """The texts, the main one first, without any of a row's values."""
-    texts = [record, *(r for r in found if r.number not in _CONSEQUENCES)]
+    texts = [record, *(r for r in diagnostic_records if r.number not in _CONSEQUENCES)]
     return " ".join(dict.fromkeys(text for r in texts[:3] if (text := _without_data(r))))
 
 
@@ -132,15 +132,15 @@ def _taken_key(text: str) -> tuple[type[ConsoleError], str]:
 def _meaning(record: DiagnosticRecord, *, at_login: bool) -> tuple[type[ConsoleError], str]:
     if record.number in {2601, 2627}:
         return _taken_key(record.text)
-    if found := _MEANINGS.get(record.number):
-        return found
+    if meaning := _MEANINGS.get(record.number):
+        return meaning
     if record.state == "01000" and "Can't open lib" in record.text:
         return ConnectionFailedError, _DRIVER
     if at_login and record.state in {"HYT00", "HYT01", "42000", "HY000"}:
         return ConnectionFailedError, UNREACHABLE
     for length in (5, 2):
-        if found := _STATES.get(record.state[:length]):
-            return found
+        if meaning := _STATES.get(record.state[:length]):
+            return meaning
     return ConsoleError, ""
 
 

@@ -345,14 +345,14 @@ def _written(attribute: Attribute, family: Family) -> str:
 
 def _query(url: URL) -> dict[str, str]:
     """The URL's query, each keyword once."""
-    found: dict[str, str] = {}
+    query: dict[str, str] = {}
     for keyword, given in url.query.items():
         if not isinstance(given, str):
             raise _unreadable(f"It gives the keyword {showable(keyword)} more than once.")
         if not odbc_string.is_keyword(keyword):
             raise _unreadable("Its query has a name that is not an ODBC keyword.")
-        found[keyword] = given
-    return found
+        query[keyword] = given
+    return query
 
 
 def _fields(url: URL) -> dict[str, str]:

@@ -85,7 +85,7 @@ class BenchCandidates:
                 for options in [{"size": str(size)} for size in sizes] or [{}]:
                     if one := self._candidate(words, batch, options, leave_out=everything):
                         found[one] = None
-        return [Entrant(one, self._queues) for one in found]
+        return [Entrant(candidate, self._queues) for candidate in found]
 
     def _fanout(self, wanted: BenchRequest) -> list[Entrant]:
         provider, product = (
@@ -95,10 +95,10 @@ class BenchCandidates:
         readers, room = wanted.subscribers, self._load.room
         sizes = [{"size": str(size)} for size in wanted.ring_sizes] or [{}]
         return [
-            Entrant(one, provider)
+            Entrant(candidate, provider)
             for batch in wanted.batches
             for size in sizes
-            for one in queues.fanout_candidates(product, readers, batch, size, room)
+            for candidate in queues.fanout_candidates(product, readers, batch, size, room)
         ]
 
     def _candidate(
@@ -106,8 +106,8 @@ class BenchCandidates:
     ) -> Candidate | None:
         database = self._database
         try:
-            one = queues.candidate(words, database.product, batch, options)
-            queue = self._queues.queue(one, self._load.payload)
+            candidate = queues.candidate(words, database.product, batch, options)
+            queue = self._queues.queue(candidate, self._load.payload)
             object_names.check(database.product, queue)
             require_server(database, queue)
         except UsageError as error:
@@ -115,7 +115,7 @@ class BenchCandidates:
                 raise
             self._on_note(f"{words} is left out: {error}")
             return None
-        return one
+        return candidate
 
     def _peers(self, wanted: BenchRequest) -> list[Entrant]:
         everything = wanted.peers == ALL
@@ -124,13 +124,13 @@ class BenchCandidates:
         found: dict[Candidate, None] = {}
         for batch in wanted.batches:
             for name in others.NAMES if everything else named:
-                one = others.candidate(name, batch)
+                candidate = others.candidate(name, batch)
                 if why := others.why_unavailable(name, self._database):
                     if not everything:
                         raise UsageError(f"{name} cannot take part.", why=why)
                     self._on_note(f"{name} is left out: {why}")
                     continue
-                found[one] = None
+                found[candidate] = None
         return [Entrant(one, provider) for one in found]
 
     def _floor(self) -> Entrant:
@@ -152,13 +152,15 @@ class BenchCandidates:
         drop_leftovers(database, find_leftovers(database), remove, self._on_note)
         pgbench = _pgbench() if against_pgbench else None
 
-        def after(candidate: Candidate, scratch: ScratchQueue, one: RoundFigures) -> RoundFigures:
+        def after(
+            candidate: Candidate, scratch: ScratchQueue, round_figures: RoundFigures
+        ) -> RoundFigures:
             if pgbench is None or candidate.carries:
-                return one
+                return round_figures
             rate = queues.pgbench_updates_per_second(
                 pgbench, database.complete_url(), scratch, self._load.payload, self._load.seconds
             )
-            return replace(one, pgbench_per_second=rate)
+            return replace(round_figures, pgbench_per_second=rate)
 
         runner = Bench(
             database, self._token, self._load, postmaster=postmaster, on_progress=live, after=after

@@ -182,19 +182,19 @@ def find_leftovers(database: Database, prefix: str = PREFIX) -> Leftovers:
 
 def drop_leftovers(
     database: Database,
-    found: Leftovers,
+    leftovers: Leftovers,
     uninstall: Callable[[Database, Queue], None],
     report: Callable[[str], None],
     what: str = "bench",
 ) -> None:
     """Remove and report them. `what`: the verb that created them."""
-    for queue in found.queues:
+    for queue in leftovers.queues:
         report(f"An earlier {what} left the queue {queue.label} behind: it is dropped.")
         uninstall(database, queue)
-    for schema in found.schemas:
+    for schema in leftovers.schemas:
         report(f"An earlier {what} left the schema {schema} behind: it is dropped.")
         drop_schema(database, schema)
-    for name in found.in_use:
+    for name in leftovers.in_use:
         report(f"{name} belongs to a {what} that may still be running: it is skipped.")
 
 

@@ -145,7 +145,7 @@ def fanout_candidates(
     """A ring with subscribers, and as many rings. UsageError where one could get full."""
     of = design("ring", product.name)
     names = ",".join(f"s{number}" for number in range(1, readers + 1))
-    found = []
+    candidates = []
     for name, own_options in (
         (f"ring subscribers={readers}", {**options, "subscribers": names}),
         (f"{readers} rings", dict(options)),
@@ -157,8 +157,8 @@ def fanout_candidates(
                 next_step=f"Give --ring-size {2 * room} or more, or less --room.",
             )
         run, order = driver(product, "run_queue"), of.order_with(complete)
-        found.append(Candidate(name, of.name, batch, run, order, own_options, readers=readers))
-    return found
+        candidates.append(Candidate(name, of.name, batch, run, order, own_options, readers=readers))
+    return candidates
 
 
 class FanoutQueues:
@@ -170,8 +170,8 @@ class FanoutQueues:
 
     @contextmanager
     def scratch(self, candidate: Candidate, payload: int) -> Iterator[ScratchQueue]:
-        one = self._queues.queue(candidate, payload)
-        rings = [one] if one.subscribers else [_numbered(one, n) for n in _numbers(candidate)]
+        queue = self._queues.queue(candidate, payload)
+        rings = [queue] if queue.subscribers else [_numbered(queue, n) for n in _numbers(candidate)]
         with ExitStack() as stack:
             for ring in rings:
                 stack.enter_context(self._queues.install_scratch(self._database, ring))
@@ -180,15 +180,15 @@ class FanoutQueues:
             readers = [reader_of(self._database, view, driver) for view in views]
             tables = [name for ring in rings for name in object_names.of(product, ring)]
             settings = {**readers[0].settings}
-            if not one.subscribers:
+            if not queue.subscribers:
                 # Pushes go into all rings by one statement, in one transaction.
                 each = ",".join(f"s{number}:{number}" for number in _numbers(candidate))
-                scope = one.scope(product, subscribers=each)
+                scope = queue.scope(product, subscribers=each)
                 settings["calls"] = {
                     name: _call(f"bench.{name}_each", product, scope, driver)
                     for name in ("push", "push_many")
                 }
-            yield ScratchQueue(one.schema, tables, readers, settings)
+            yield ScratchQueue(queue.schema, tables, readers, settings)
 
 
 def _numbers(candidate: Candidate) -> range:
@@ -275,10 +275,10 @@ def pgbench_updates_per_second(
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ConsoleError("pgbench could not be run.", why=str(error)) from error
-    found = _RATE.search(done.stdout)
-    if found is None:
+    match = _RATE.search(done.stdout)
+    if match is None:
         raise ConsoleError("pgbench reported no rate.", why=done.stderr.strip())
-    return float(found[1])
+    return float(match[1])
 
 
 def _without_comment(statement: str) -> str:

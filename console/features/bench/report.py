@@ -45,7 +45,7 @@ def as_json(
         "ran_on": about.as_json(),
         "load": asdict(load),
         "results": [result.as_json() for result in results],
-        "comparisons": [one.as_json() for one in comparisons(results)],
+        "comparisons": [comparison.as_json() for comparison in comparisons(results)],
     }
 
 
@@ -53,17 +53,17 @@ def wait_lines(results: Sequence[CandidateResult]) -> list[str]:
     """For each candidate, what sessions were waiting for."""
     shown = []
     for result in results:
-        found = result.waits()
-        if found is None:
+        waits = result.waits()
+        if waits is None:
             shown.append(f"{result.label} waits: {UNKNOWN}")
             continue
-        texts = [f"{wait['wait']} {wait['average_sessions']}" for wait in found[:_MANY_WAITS]]
+        texts = [f"{wait['wait']} {wait['average_sessions']}" for wait in waits[:_MANY_WAITS]]
         shown.append(f"{result.label}: sessions at a time: {', '.join(texts)}")
     return shown
 
 
 def comparison_lines(compared: Sequence[Comparison]) -> list[str]:
-    return [f"{one.ratio:8.2f}  {one.description}" for one in compared]
+    return [f"{comparison.ratio:8.2f}  {comparison.description}" for comparison in compared]
 
 
 def verdict_lines(results: Sequence[CandidateResult]) -> list[str]:
@@ -128,7 +128,10 @@ def svg(
     page.text("Messages a second through the queue (median; line: lowest to highest round)", "head")
     page.text(load, "small")
     shown = _with_curve(results)
-    colours = {one.label: colour for one, colour in zip(shown, _COLOURS, strict=False)}
+    colours = {
+        candidate_result.label: colour
+        for candidate_result, colour in zip(shown, _COLOURS, strict=False)
+    }
     _bars(page, results, colours)
     page.skip(_LINE)
     those = "" if len(shown) == len(results) else f", of the {len(shown)} fastest"
@@ -136,8 +139,8 @@ def svg(
     _curves(page, shown, colours)
     if compared:
         page.text("Compared", "head")
-        for one in compared:
-            page.text(f"{one.ratio:,.2f}   {one.description}")
+        for comparison in compared:
+            page.text(f"{comparison.ratio:,.2f}   {comparison.description}")
         page.skip(_LINE)
     page.text("Ran on", "head")
     for line in about.lines:
@@ -148,9 +151,13 @@ def svg(
 
 def _with_curve(results: Sequence[CandidateResult]) -> list[CandidateResult]:
     """The fastest ones, as many as there are colours."""
-    fastest = sorted(results, key=lambda one: one.messages_per_second.median, reverse=True)
-    kept = {one.label for one in fastest[: len(_COLOURS)]}
-    return [one for one in results if one.label in kept]
+    fastest = sorted(
+        results,
+        key=lambda candidate_result: candidate_result.messages_per_second.median,
+        reverse=True,
+    )
+    kept = {candidate_result.label for candidate_result in fastest[: len(_COLOURS)]}
+    return [candidate_result for candidate_result in results if candidate_result.label in kept]
 
 
 class _Page:
@@ -221,7 +228,9 @@ def _curves(page: _Page, results: Sequence[CandidateResult], colours: Mapping[st
             f'stroke="{colours[result.label]}">'
             f"<title>{html.escape(result.label)}</title></polyline>"
         )
-    seconds = max((one.seconds for result in results for one in result.plain), default=0)
+    seconds = max(
+        (round_figures.seconds for result in results for round_figures in result.plain), default=0
+    )
     page.skip(_CURVES)
     page.add(_text(right - 60, bottom + 16, f"{seconds:,.0f} s", "small"))
     page.skip(_LINE)

@@ -60,9 +60,9 @@ class CandidateResult:
         """For the floor, half the updates."""
         return Spread.of([self.rate(one) for one in self.plain])
 
-    def rate(self, one: RoundFigures) -> float:
+    def rate(self, round_figures: RoundFigures) -> float:
         """A message takes at least two updates."""
-        return one.messages_per_second * (1.0 if self.candidate.carries else 0.5)
+        return round_figures.messages_per_second * (1.0 if self.candidate.carries else 0.5)
 
     @property
     def ok(self) -> bool:
@@ -80,7 +80,11 @@ class CandidateResult:
 
     def latency(self, name: str) -> Latency | None:
         """Medians of `push_ms`, `pop_ms` or `end_to_end_ms`."""
-        found = [value for one in self.plain if (value := getattr(one, name)) is not None]
+        found = [
+            value
+            for round_figures in self.plain
+            if (value := getattr(round_figures, name)) is not None
+        ]
         if not found:
             return None
         cuts = ("p50", "p95", "p99")
@@ -88,7 +92,9 @@ class CandidateResult:
 
     def median(self, figure: Callable[[RoundFigures], float | None]) -> float | None:
         """None where it is not known for any round."""
-        found = [value for one in self.plain if (value := figure(one)) is not None]
+        found = [
+            value for round_figures in self.plain if (value := figure(round_figures)) is not None
+        ]
         return statistics.median(found) if found else None
 
     @property
@@ -148,9 +154,9 @@ class CandidateResult:
             "order": self.candidate.order.value if self.candidate.carries else None,
             **(self.verdict if self.candidate.carries else {}),
             "errors": self.errors,
-            "failed_calls": sum(one.failed_calls for one in self.rounds),
-            "empty_pops": sum(one.empty for one in self.rounds),
-            "full_pushes": sum(one.full for one in self.rounds),
+            "failed_calls": sum(round_figures.failed_calls for round_figures in self.rounds),
+            "empty_pops": sum(round_figures.empty for round_figures in self.rounds),
+            "full_pushes": sum(round_figures.full for round_figures in self.rounds),
             "cpu": {"server": _rounded(self.server_cpu), "clients": _rounded(self.client_cpu)},
             "log_bytes_per_message": _rounded(self.median(log_bytes_per_message), 0),
             "pages_per_message": _rounded(self.median(pages_per_message), 1),
@@ -162,13 +168,15 @@ class CandidateResult:
             "ok": self.ok,
         }
         if (ratio := self.console_ratio) is not None:
-            with_console = Spread.of([self.rate(one) for one in self.rounds if one.console])
+            with_console = Spread.of(
+                [self.rate(round_figures) for round_figures in self.rounds if round_figures.console]
+            )
             found["console_at_1_hz"] = {
                 "messages_per_second": with_console.as_json(),
                 "ratio": round(ratio, 4),
             }
         if (ratio := self.pgbench_ratio) is not None:
-            per_second = self.median(lambda one: one.pgbench_per_second)
+            per_second = self.median(lambda round_figures: round_figures.pgbench_per_second)
             found["pgbench"] = {
                 "updates_per_second": _rounded(per_second, 1),
                 "ratio": round(ratio, 4),
@@ -177,7 +185,9 @@ class CandidateResult:
 
     def waits(self) -> list[dict[str, object]] | None:
         """What sessions were waiting for, or running; None: not known."""
-        known = [one.waits for one in self.plain if one.waits is not None]
+        known = [
+            round_figures.waits for round_figures in self.plain if round_figures.waits is not None
+        ]
         seen: defaultdict[str, float] = defaultdict(float)
         meaning: dict[str, str | None] = {}
         for wait in itertools.chain.from_iterable(known):
@@ -231,29 +241,33 @@ def comparisons(results: Sequence[CandidateResult]) -> list[Comparison]:
     return found
 
 
-def log_bytes_per_message(one: RoundFigures) -> float | None:
+def log_bytes_per_message(round_figures: RoundFigures) -> float | None:
     """Of the server's log, in the measured time."""
-    if one.log_bytes_per_second is None or not one.messages:
+    if round_figures.log_bytes_per_second is None or not round_figures.messages:
         return None
-    return one.log_bytes_per_second / one.messages_per_second
+    return round_figures.log_bytes_per_second / round_figures.messages_per_second
 
 
-def pages_per_message(one: RoundFigures) -> float | None:
+def pages_per_message(round_figures: RoundFigures) -> float | None:
     """Of the queue's tables and indexes, for push and pop together."""
-    pages = one.table_activity.pages if one.table_activity else None
-    return pages / one.messages_total if pages is not None and one.messages_total else None
+    pages = round_figures.table_activity.pages if round_figures.table_activity else None
+    return (
+        pages / round_figures.messages_total
+        if pages is not None and round_figures.messages_total
+        else None
+    )
 
 
-def hot_share(one: RoundFigures) -> float | None:
+def hot_share(round_figures: RoundFigures) -> float | None:
     """The share of updates that changed no index."""
-    touched = one.table_activity
+    touched = round_figures.table_activity
     if touched is None or touched.hot_updates is None or not touched.updates:
         return None
     return touched.hot_updates / touched.updates
 
 
-def _per_second(one: RoundFigures, cpu_seconds: float | None) -> float | None:
-    return None if cpu_seconds is None else cpu_seconds / one.seconds
+def _per_second(round_figures: RoundFigures, cpu_seconds: float | None) -> float | None:
+    return None if cpu_seconds is None else cpu_seconds / round_figures.seconds
 
 
 def _rounded(value: float | None, digits: int = 2) -> float | None:

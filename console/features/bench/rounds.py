@@ -150,7 +150,7 @@ class Bench:
         *,
         postmaster: int | None = None,
         on_progress: Callable[[RoundProgress], None] = lambda _: None,
-        after: AfterRound = lambda _, __, found: found,
+        after: AfterRound = lambda _, __, round_figures: round_figures,
     ) -> None:
         """`postmaster`: the server's process, if it is on this machine."""
         self._database = database
@@ -171,9 +171,9 @@ class Bench:
                 # In alternating order: neither is always the later one.
                 for console in consoles if number % 2 else consoles[::-1]:
                     for entrant in entrants:
-                        one = self._round(entrant, number, sampler, console=console)
-                        found[entrant.candidate].append(one)
-                        done(entrant, one)
+                        round_figures = self._round(entrant, number, sampler, console=console)
+                        found[entrant.candidate].append(round_figures)
+                        done(entrant, round_figures)
         return found
 
     def _round(
@@ -196,9 +196,9 @@ class Bench:
                 call_logs = workers.call_logs(times.stop)
             table_activity = sampler.table_activity(scratch.schema, scratch.tables)
             disk_bytes = sampler.disk_bytes(scratch.schema, scratch.tables)
-            one = self._figures(candidate, scratch, call_logs, times)
-            one = replace(
-                one,
+            round_figures = self._figures(candidate, scratch, call_logs, times)
+            round_figures = replace(
+                round_figures,
                 number=number,
                 console=console,
                 waits=sampler.waits(),
@@ -207,7 +207,7 @@ class Bench:
                 table_activity=table_activity,
                 disk_bytes=disk_bytes,
             )
-            return self._after(candidate, scratch, one)
+            return self._after(candidate, scratch, round_figures)
 
     def _times(self) -> Times:
         produce = now_us() + round(_BEGIN_SECONDS * 1e6)
@@ -224,7 +224,9 @@ class Bench:
         tasks: list[WorkerTask] = []
         shared = max(1, load.consumers // len(readers))
         sides = [(True, load.producers, 0, scratch.settings)]
-        sides += [(False, shared, at * shared, one.settings) for at, one in enumerate(readers)]
+        sides += [
+            (False, shared, at * shared, reader.settings) for at, reader in enumerate(readers)
+        ]
         for produces, clients, before, settings in sides:
             for first, count in _shares(clients):
                 tasks.append(

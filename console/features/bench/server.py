@@ -100,13 +100,13 @@ def _memory_gib() -> float | None:
 
 
 def _versions() -> dict[str, Any]:
-    found = {}
+    versions = {}
     for name in _LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,8 @@ def _known(matches: pa.Array) -> pa.Array:
 
 def matches(rows: pa.RecordBatch, filters: Sequence[ArchiveFilter]) -> pa.Array:
     """Whether each row matches any of the ids and all other filters. At least one is given."""
-    ids = [one.mask(rows) for one in filters if one.is_id]
-    others = [one.mask(rows) for one in filters if not one.is_id]
+    ids = [archive_filter.mask(rows) for archive_filter in filters if archive_filter.is_id]
+    others = [archive_filter.mask(rows) for archive_filter in filters if not archive_filter.is_id]
     any_id = [reduce(pc.or_, ids)] if ids else []
     return reduce(pc.and_, (*any_id, *others))
 
@@ -68,10 +68,10 @@ def parse_filters(words: Sequence[str]) -> tuple[ArchiveFilter, ...]:
 
 def _parse(word: str) -> ArchiveFilter:
     term = ARCHIVED.term(word)
-    found = ArchiveFilter(term.field, term.operator, term.value)
-    if found.field in {"since", "until"}:
-        _ = found.time  # raises what is wrong with it
-    return found
+    archive_filter = ArchiveFilter(term.field, term.operator, term.value)
+    if archive_filter.field in {"since", "until"}:
+        _ = archive_filter.time  # raises what is wrong with it
+    return archive_filter
 
 
 def _time(text: str) -> datetime:

@@ -104,16 +104,18 @@ _COLUMNS = {
 }
 
 
-def _condition(one: ArchiveFilter) -> Column:
-    if one.field in {"since", "until"}:
-        at, time = F.col("archived_at"), F.lit(one.time)
+def _condition(archive_filter: ArchiveFilter) -> Column:
+    if archive_filter.field in {"since", "until"}:
+        at, time = F.col("archived_at"), F.lit(archive_filter.time)
         # A time that no file can hold is one before the year 1.
-        return at >= time if one.field == "since" else F.coalesce(at < time, F.lit(True))  # noqa: FBT003
-    column, value = F.col(one.field), F.lit(one.value)
-    if one.field == "payload":
-        others = (F.contains(F.col("payload_bytes"), F.lit(text)) for text in one.encoded)
+        return at >= time if archive_filter.field == "since" else F.coalesce(at < time, F.lit(True))  # noqa: FBT003
+    column, value = F.col(archive_filter.field), F.lit(archive_filter.value)
+    if archive_filter.field == "payload":
+        others = (
+            F.contains(F.col("payload_bytes"), F.lit(text)) for text in archive_filter.encoded
+        )
         return F.coalesce(column.contains(value), reduce(or_, others))
-    return column == value if one.operator == "=" else column.contains(value)
+    return column == value if archive_filter.operator == "=" else column.contains(value)
 
 
 def matching(rows: DataFrame, filters: Sequence[ArchiveFilter]) -> DataFrame:
@@ -121,13 +123,13 @@ def matching(rows: DataFrame, filters: Sequence[ArchiveFilter]) -> DataFrame:
 
     Delivered messages, popped or done, only match where a filter names their reason or state.
     """
-    ids = [_condition(one) for one in filters if one.is_id]
+    ids = [_condition(archive_filter) for archive_filter in filters if archive_filter.is_id]
     for one in filters:
         if not one.is_id:
             rows = rows.where(_condition(one))
     if ids:
         rows = rows.where(reduce(or_, ids))
-    named = {one.field for one in filters}
+    named = {archive_filter.field for archive_filter in filters}
     reason = F.coalesce("reason", F.lit(""))
     if "reason" not in named:
         rows = rows.where(reason != "pop")

@@ -48,36 +48,36 @@ class ArchivedMessages:
 
 def plan(
     database: Database,
-    found: ArchivedMessages,
+    messages: ArchivedMessages,
     run: Callable[[], Result],
     spark: Security,
     *,
     production: bool,
 ) -> Plan:
-    queue, of = found.queue, found.source
+    queue, of = messages.queue, messages.source
     source = f"{of.schema}.{of.queue} of {of.connection}"
     lines = [
-        f"{VERB}: {numbered(found.count, 'message')} of {plain(source)} in {plain(found.lake)}, "
-        f"pushed into {plain(queue.label)}"
+        f"{VERB}: {numbered(messages.count, 'message')} of {plain(source)} "
+        f"in {plain(messages.lake)}, pushed into {plain(queue.label)}"
     ]
-    if found.filters:
-        lines.append(f"  that match {plain(' '.join(found.filters))}")
-    if found.oldest:
-        lines.append(f"  archived {found.oldest} to {found.newest} UTC")
+    if messages.filters:
+        lines.append(f"  that match {plain(' '.join(messages.filters))}")
+    if messages.oldest:
+        lines.append(f"  archived {messages.oldest} to {messages.newest} UTC")
     lines += ["  they get new ids; those replayed before are skipped", f"  {spark.line}"]
     data = {
         "verb": VERB,
         "queue": queue.name,
         "schema": queue.schema,
-        "lake": found.lake,
+        "lake": messages.lake,
         "source": {"connection": of.connection, "schema": of.schema, "queue": of.queue},
-        "filters": list(found.filters),
-        "count": found.count,
-        "oldest": found.oldest,
-        "newest": found.newest,
+        "filters": list(messages.filters),
+        "count": messages.count,
+        "oldest": messages.oldest,
+        "newest": messages.newest,
         "spark": spark.as_json(),
     }
-    subject, count = Subject.of(database, queue, VERB), found.count
+    subject, count = Subject.of(database, queue, VERB), messages.count
     return job_plan(subject, lines, run, data, queue=queue, rows=count, production=production)
 
 
@@ -154,7 +154,7 @@ def find(
 
 def replay(
     database: Database,
-    found: ArchivedMessages,
+    messages: ArchivedMessages,
     rows: Iterable[Row],
     *,
     on_progress: Callable[[int], object] = lambda _: None,
@@ -165,9 +165,9 @@ def replay(
     A batch is one transaction: the push, the list of replayed messages, and the audit. So an
     interrupted run has done whole batches. RefusedError where another replay is running.
     """
-    name = leases.lease_name("replay", found.queue)
+    name = leases.lease_name("replay", messages.queue)
     refusal = RefusedError(
-        f"Another replay into {found.queue.name!r} is running.",
+        f"Another replay into {messages.queue.name!r} is running.",
         next_step="Wait for its end: dbq-console audit --running",
     )
     with database.transaction("read the audit") as connection:
@@ -176,7 +176,7 @@ def replay(
         leases.held(database, name, refusal) as lease,
         database.session("replay out of the lake") as session,
     ):
-        run = _Replay(session, database, found, lease)
+        run = _Replay(session, database, messages, lease)
         run.require_list()
         with run.action() as result:
             rest = iter(rows)
@@ -193,16 +193,16 @@ class _Replay:
         self,
         session: Session,
         database: Database,
-        found: ArchivedMessages,
+        messages: ArchivedMessages,
         lease: leases.Lease,
     ) -> None:
         self._session = session
         self._lease = lease
         self._database = database
         self._product: Product = database.product
-        self._found = found
-        self._queue = found.queue
-        source = found.source
+        self._found = messages
+        self._queue = messages.queue
+        source = messages.source
         name = "\0".join((source.connection, source.schema, source.queue))
         digest = hashlib.sha256(name.encode()).hexdigest()[:40]
         self._key = {"lake": source.table_id, "source": digest}

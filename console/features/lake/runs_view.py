@@ -39,11 +39,11 @@ _STYLES = {
 
 
 def read(source: Source) -> RunList:
-    found = pipeline_runs.read(pipeline_runs.folder())
-    if found.unreadable:
+    run_list = pipeline_runs.read(pipeline_runs.folder())
+    if run_list.unreadable:
         folder = pipeline_runs.folder()
-        source.on_wait(f"{numbered(found.unreadable, 'file')} of {folder} cannot be read.")
-    return RunList(found.runs[: source.values.get("limit")], found.unreadable)
+        source.on_wait(f"{numbered(run_list.unreadable, 'file')} of {folder} cannot be read.")
+    return RunList(run_list.runs[: source.values.get("limit")], run_list.unreadable)
 
 
 def size(number: int | None) -> str:

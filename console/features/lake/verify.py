@@ -76,14 +76,14 @@ class Front:
         last = max((p for _, p in self._points), default=-np.inf)
         beyond = numbers > np.maximum.accumulate(np.append(most, numbers))[:-1]
         beyond &= added >= np.maximum.accumulate(np.append(last, added))[:-1]
-        found = np.zeros(len(numbers), np.int64)
+        ndarray = np.zeros(len(numbers), np.int64)
         for at in np.flatnonzero(~beyond):
             self._restart(numbers, added, beyond, int(at) - 1)
             point = int(numbers[at]), float(pushed[at])
-            found[at] = self.overtook(point)
+            ndarray[at] = self.overtook(point)
             self.add(point)
         self._restart(numbers, added, beyond, len(numbers) - 1)
-        return found
+        return ndarray
 
     def _restart(self, numbers: Numbers, added: Numbers, beyond: Numbers, at: int) -> None:
         if at >= 0 and beyond[at]:
@@ -94,9 +94,9 @@ def before(fronts: Sequence[Sequence[Point]]) -> list[list[Point]]:
     """For each piece of a log the front of all pieces before it, from the pieces' own fronts."""
     earlier: list[list[Point]] = []
     so_far = Front()
-    for one in fronts:
+    for front in fronts:
         earlier.append(so_far.points)
-        for point in one:
+        for point in front:
             so_far.add(point)
     return earlier
 
@@ -328,12 +328,12 @@ def _counts() -> Iterator[Column]:
 
 
 def _examples(messages: DataFrame, result: VerifyResult) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    examples: dict[str, list[str]] = {}
     for name, column in _wrong().items():
         if getattr(result, name):
             few = messages.where(column > 0).select("id").orderBy("id").limit(SHOWN).collect()
-            found[name] = [row.id for row in few]
-    return found
+            examples[name] = [row.id for row in few]
+    return examples
 
 
 def _check_order(spark: "SparkSession", messages: DataFrame, result: VerifyResult) -> None:
@@ -368,9 +368,9 @@ def _check_order(spark: "SparkSession", messages: DataFrame, result: VerifyResul
             rows = log.mapInArrow(_checker(fronts), _OVERTAKEN).collect()
     finally:
         log.unpersist()
-    result.overtaken = sum(one["overtaken"] for one in rows)
-    result.farthest = max((one["farthest"] for one in rows), default=0)
-    ids = [id_ for one in sorted(rows, key=lambda one: one["piece"]) for id_ in one["ids"]]
+    result.overtaken = sum(row["overtaken"] for row in rows)
+    result.farthest = max((row["farthest"] for row in rows), default=0)
+    ids = [id_ for row in sorted(rows, key=lambda one: one["piece"]) for id_ in row["ids"]]
     if ids:
         result.examples["overtaken"] = ids[:SHOWN]
 

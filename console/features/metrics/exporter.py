@@ -66,7 +66,11 @@ LATENCIES = {
 
 def families(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
     yield from _of_connections(seen)
-    read = [(queue, one.up and not queue.problem) for one in seen for queue in one.reading.queues]
+    read = [
+        (queue, connection_state.up and not queue.problem)
+        for connection_state in seen
+        for queue in connection_state.reading.queues
+    ]
     yield _gauge(
         "dbq_queue_up",
         "Whether the queue could be read; if not, it has no figures.",
@@ -106,19 +110,19 @@ def families(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
         ((_labels(queue), 1.0) for queue in readable if queue.paused),
     )
     yield from _of_subscribers(readable)
-    yield from _of_findings([one for one in seen if one.up])
-    yield from _of_consumers([one for one in seen if one.up])
+    yield from _of_findings([connection_state for connection_state in seen if connection_state.up])
+    yield from _of_consumers([connection_state for connection_state in seen if connection_state.up])
 
 
 def _of_subscribers(queues: Sequence[QueueSnapshot]) -> Iterator[Metric]:
     of = [
-        ([*_labels(queue), one.subscriber], one)
+        ([*_labels(queue), subscriber_snapshot.subscriber], subscriber_snapshot)
         for queue in queues
-        for one in queue.subscribers or ()
+        for subscriber_snapshot in queue.subscribers or ()
     ]
     labels = (*QUEUE, "subscriber")
     for field, name, unit, help_text in SUBSCRIBER_GAUGES:
-        values = ((named, getattr(one, field)) for named, one in of)
+        values = ((named, getattr(subscriber_snapshot, field)) for named, subscriber_snapshot in of)
         yield _gauge(f"dbq_subscriber_{name}", help_text, labels, values, unit)
     counter = CounterMetricFamily(
         "dbq_subscriber_popped_messages",
@@ -126,9 +130,9 @@ def _of_subscribers(queues: Sequence[QueueSnapshot]) -> Iterator[Metric]:
         labels=labels,
         unit="messages",
     )
-    for named, one in of:
-        if one.popped is not None:
-            counter.add_metric(named, math.floor(one.popped))
+    for named, snapshot in of:
+        if snapshot.popped is not None:
+            counter.add_metric(named, math.floor(snapshot.popped))
     yield counter
 
 
@@ -149,38 +153,57 @@ def _of_connections(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
         values: Iterable[tuple[ConnectionState, float | None]],
         unit: str = "",
     ) -> Metric:
-        labelled = (([one.reading.connection], value) for one, value in values)
+        labelled = (
+            ([connection_state.reading.connection], value) for connection_state, value in values
+        )
         return _gauge(f"dbq_{name}", help_text, CONNECTION, labelled, unit)
 
-    yield gauge("up", "Whether the last sample succeeded.", [(one, float(one.up)) for one in seen])
+    yield gauge(
+        "up",
+        "Whether the last sample succeeded.",
+        [(connection_state, float(connection_state.up)) for connection_state in seen],
+    )
     yield gauge(
         "sample_duration_seconds",
         "Sample latency: how long the last successful sample took.",
-        [(one, one.reading.latency_seconds) for one in seen],
+        [(connection_state, connection_state.reading.latency_seconds) for connection_state in seen],
         "seconds",
     )
-    replaying = [(one, one.reading.standby) for one in seen if one.reading.standby is not None]
+    replaying = [
+        (connection_state, connection_state.reading.standby)
+        for connection_state in seen
+        if connection_state.reading.standby is not None
+    ]
     yield gauge(
         "figures_current",
         "0: a standby that is too far behind for its figures to be those of now.",
-        [(one, float(one.reading.standby is None or one.reading.standby.current)) for one in seen],
+        [
+            (
+                connection_state,
+                float(
+                    connection_state.reading.standby is None
+                    or connection_state.reading.standby.current
+                ),
+            )
+            for connection_state in seen
+        ],
     )
     yield gauge(
         "standby_lag_seconds",
         "Of a standby: how long ago the moment was that its figures are of.",
-        [(one, standby.lag_seconds) for one, standby in replaying],
+        [(connection_state, standby.lag_seconds) for connection_state, standby in replaying],
         "seconds",
     )
     yield gauge(
         "last_sample_timestamp_seconds",
         "When the figures were sampled; a scrape queries no database.",
-        [(one, one.sampled_at) for one in seen],
+        [(connection_state, connection_state.sampled_at) for connection_state in seen],
         "seconds",
     )
     yield gauge(
         "last_examination_timestamp_seconds",
         "When the doctor last examined all queues.",
-        [(one, one.examined_at) for one in seen],
+        [(connection_state, connection_state.examined_at) for connection_state in seen],
         "seconds",
     )
 
@@ -190,10 +213,15 @@ def _of_findings(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
     unseen: list[tuple[list[str], float]] = []
     coded: list[tuple[list[str], float]] = []
     silenced: list[tuple[list[str], float]] = []
-    for one in seen:
-        for diagnosis in one.diagnoses:
+    for connection_state in seen:
+        for diagnosis in connection_state.diagnoses:
             queue = diagnosis.queue
-            labels = [one.reading.connection, queue.schema, queue.name, queue.design.name]
+            labels = [
+                connection_state.reading.connection,
+                queue.schema,
+                queue.name,
+                queue.design.name,
+            ]
             loud = [one for one in diagnosis.findings if one.silenced is None]
             counted = Counter(finding.code.severity for finding in loud)
             unseen.append((labels, float(len(diagnosis.unseen))))
@@ -220,14 +248,19 @@ def _of_findings(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
 def _of_consumers(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
     counted: list[tuple[list[str], float]] = []
     sessions: list[tuple[list[str], float]] = []
-    for one in seen:
-        for diagnosis in one.diagnoses:
-            queue, found = diagnosis.queue, diagnosis.consumers
+    for connection_state in seen:
+        for diagnosis in connection_state.diagnoses:
+            queue, consumers = diagnosis.queue, diagnosis.consumers
             figures = diagnosis.figures
-            if found is None or found.missing or figures is None or figures.problem:
+            if consumers is None or consumers.missing or figures is None or figures.problem:
                 continue  # a part of them is a false figure
-            labels = [one.reading.connection, queue.schema, queue.name, queue.design.name]
-            there = [consumer for consumer in found.consumers if consumer.sessions != 0]
+            labels = [
+                connection_state.reading.connection,
+                queue.schema,
+                queue.name,
+                queue.design.name,
+            ]
+            there = [consumer for consumer in consumers.consumers if consumer.sessions != 0]
             rates = {POP: figures.pop_per_second, PUSH: figures.push_per_second}
             for does, rate in rates.items():
                 of = [consumer for consumer in there if does in consumer.does]
@@ -330,9 +363,9 @@ class Watch:
             with self._lock:
                 self._seen = replace(self._seen, diagnoses=())
         elif examined.complete_round:
-            found, self._round = tuple(self._round), []
+            diagnoses, self._round = tuple(self._round), []
             with self._lock:
-                self._seen = replace(self._seen, diagnoses=found, examined_at=time.time())
+                self._seen = replace(self._seen, diagnoses=diagnoses, examined_at=time.time())
 
 
 class _Collector(Collector):

@@ -384,11 +384,11 @@ def _findings(severity: str) -> str:
     return f"{_OF_QUEUE}: the doctor has {severity} findings: dbq-console doctor"
 
 
-def _of_connection(one: Limited) -> Iterator[_Rule]:
-    here = [] if one.connection is None else [f"connection={_promql(one.connection)}"]
-    others = [f"queue!={_promql(name)}" for name in one.queues]
-    yield from _of_limits([*here, *others], one.thresholds)
-    for name, thresholds in one.queues.items():
+def _of_connection(limited: Limited) -> Iterator[_Rule]:
+    here = [] if limited.connection is None else [f"connection={_promql(limited.connection)}"]
+    others = [f"queue!={_promql(name)}" for name in limited.queues]
+    yield from _of_limits([*here, *others], limited.thresholds)
+    for name, thresholds in limited.queues.items():
         yield from _of_limits([*here, f"queue={_promql(name)}"], thresholds)
 
 

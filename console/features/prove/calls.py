@@ -119,8 +119,8 @@ def isolated(level: str) -> Callable[[Trial], str]:
         until = time.monotonic() + _MOST_SECONDS
         consumers = [_Consumer(trial, level, popped, until) for _ in range(_CONSUMERS)]
         with ThreadPoolExecutor(_CONSUMERS, "consumer") as pool:
-            for one in [pool.submit(consumer.run) for consumer in consumers]:
-                one.result()
+            for future in [pool.submit(consumer.run) for consumer in consumers]:
+                future.result()
         at_level = len(popped)
         trial.finish(popped)
         refused = next((one.refused for one in consumers if one.refused), "")

@@ -68,9 +68,11 @@ def _nothing_left_behind(trial: Trial) -> str:
             trial.require_repaired("hole"),
         )
         named = f"{orphans}: {parked}; {holes}: {dropped}; then "
-    found = trial.diagnosis()
-    severe = [one for one in found.findings if one.code.severity is not Severity.NOTE]
-    require(not severe, f"the doctor finds {'; '.join(one.summary for one in severe)}")
+    diagnosis = trial.diagnosis()
+    severe = [
+        finding for finding in diagnosis.findings if finding.code.severity is not Severity.NOTE
+    ]
+    require(not severe, f"the doctor finds {'; '.join(finding.summary for finding in severe)}")
     came = trial.require_drained(sent)
     return f"{named}no finding, {len(came)} of {len(sent)} came"
 

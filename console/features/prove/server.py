@@ -89,21 +89,25 @@ def _prove(trial: Trial) -> str:
             raise NotApplicableError(f"this login may not make the roles: {why}") from error
         allowed = []
         for role in _ROLES:
-            may = [one for one in _OPERATIONS if _require_rights(session, trial, role, one)]
-            allowed.append(f"{role}: {', '.join(one.name for one in may)}")
+            may = [
+                operation
+                for operation in _OPERATIONS
+                if _require_rights(session, trial, role, operation)
+            ]
+            allowed.append(f"{role}: {', '.join(operation.name for operation in may)}")
     calls = len(_ROLES) * len(_OPERATIONS)
     return f"{calls} calls, of which the server allowed what it should: {'; '.join(allowed)}"
 
 
-def _require_rights(session: Session, trial: Trial, role: str, one: _Operation) -> bool:
+def _require_rights(session: Session, trial: Trial, role: str, operation: _Operation) -> bool:
     """Whether the server allowed it. DisprovedError if that is wrong."""
     try:
-        _call_as(session, trial, role, one.do)
+        _call_as(session, trial, role, operation.do)
     except RefusedError as error:
         why = " ".join((error.why or error.what).split())
-        require(not one.allowed(role), f"a {role} may not {one.name}: {why}")
+        require(not operation.allowed(role), f"a {role} may not {operation.name}: {why}")
         return False
-    require(one.allowed(role), f"a {role} may {one.name}")
+    require(operation.allowed(role), f"a {role} may {operation.name}")
     return True
 
 
@@ -254,7 +258,7 @@ QUESTIONS = (
 
 def claims(product: Product, queue: Queue) -> list[Claim]:
     return [
-        one.claim
-        for one in QUESTIONS
-        if one.design == queue.design.name and sql.has(product, one.statement)
+        question.claim
+        for question in QUESTIONS
+        if question.design == queue.design.name and sql.has(product, question.statement)
     ]

@@ -181,20 +181,22 @@ class Trial:
     def require_repaired(self, code: str, thresholds: Thresholds = DEFAULTS) -> tuple[str, str]:
         """The summary of the finding with this code, and what its repair did; it has to be gone
         afterwards."""
-        found = self.diagnosis(thresholds)
-        summary = next((one.summary for one in found.findings if one.code.name == code), None)
+        diagnosis = self.diagnosis(thresholds)
+        summary = next(
+            (finding.summary for finding in diagnosis.findings if finding.code.name == code), None
+        )
         if summary is None:
-            codes = ", ".join(one.code.name for one in found.findings) or "nothing"
-            unseen = f"; not examined: {'; '.join(found.unseen)}" if found.unseen else ""
+            codes = ", ".join(finding.code.name for finding in diagnosis.findings) or "nothing"
+            unseen = f"; not examined: {'; '.join(diagnosis.unseen)}" if diagnosis.unseen else ""
             raise DisprovedError(f"the doctor found {codes}, not {code}{unseen}")
-        repairs = allowed_repairs(found, Rights.ADMIN, {code})
+        repairs = allowed_repairs(diagnosis, Rights.ADMIN, {code})
         require(repairs, f"{code} has no repair")
         target = Target(self.database, self.installed, Rights.ADMIN, lambda _: thresholds)
         results = [try_repair(repair, target) for repair in repairs]
-        lines = "; ".join(line for one in results for line in one.lines)
-        failed = [one for one in results if one.outcome is audit.Outcome.FAILED]
+        lines = "; ".join(line for result in results for line in result.lines)
+        failed = [result for result in results if result.outcome is audit.Outcome.FAILED]
         require(not failed, f"{code} was not repaired: {lines}")
-        left = [one.code.name for one in self.diagnosis(thresholds).findings]
+        left = [finding.code.name for finding in self.diagnosis(thresholds).findings]
         require(code not in left, f"{code} is still there after its repair: {lines}")
         return summary, lines
 

@@ -56,7 +56,7 @@ class Expected:
 
     def times(self, factor: float) -> "Expected":
         bands = (getattr(self, name) for name in MEASURES)
-        return Expected(*(None if one is None else one.times(factor) for one in bands))
+        return Expected(*(None if band is None else band.times(factor) for band in bands))
 
     def as_json(self) -> dict[str, float | None]:
         """`pushes_low` to `net_high`, as the table has them."""
@@ -93,8 +93,8 @@ class Forecast:
 
     def at(self, moment: datetime) -> Expected:
         week, hour = forecast_files.week_and_hour(moment, self.zone)
-        found = self.hours.get(hour, _UNKNOWN)
-        return found if self.growth == 1.0 else found.times(self.growth ** (week - self.week))
+        expected = self.hours.get(hour, _UNKNOWN)
+        return expected if self.growth == 1.0 else expected.times(self.growth ** (week - self.week))
 
     def between(self, begin: datetime, end: datetime) -> Iterator[tuple[datetime, Expected]]:
         """The hours of a period, by their beginnings, that have a forecast."""
@@ -102,8 +102,8 @@ class Forecast:
             return
         moment = hour_of(begin)
         while moment < end:
-            if (found := self.at(moment)) != _UNKNOWN:
-                yield moment, found
+            if (expected := self.at(moment)) != _UNKNOWN:
+                yield moment, expected
             moment += timedelta(hours=1)
 
     def filling(self, seen: QueueSnapshot, now: datetime) -> Filling | None:
@@ -120,8 +120,8 @@ class Forecast:
         return Filling(seconds, f"{(now + timedelta(seconds=seconds)).astimezone(self.zone):%A}")
 
     def with_filling(self, seen: QueueSnapshot, now: datetime) -> QueueSnapshot:
-        found = self.filling(seen, now)
-        return seen if found is None else replace(seen, filling=found)
+        filling = self.filling(seen, now)
+        return seen if filling is None else replace(seen, filling=filling)
 
     def _growths(self, now: datetime) -> Iterator[tuple[float, float | None]]:
         """Of the hours of a week from now: the seconds (of the first, the rest) and the growth."""
@@ -132,7 +132,7 @@ class Forecast:
             moment = after
 
     def bands(self, measure: str, begin: datetime, end: datetime) -> list[tuple[datetime, Band]]:
-        found = ((at, getattr(one, measure)) for at, one in self.between(begin, end))
+        found = ((at, getattr(expected, measure)) for at, expected in self.between(begin, end))
         return [(at, band) for at, band in found if band is not None]
 
     def as_json(self, begin: datetime, end: datetime) -> dict[str, object]:
@@ -143,7 +143,8 @@ class Forecast:
             "days": self.days,
             "made_at": None if self.made_at is None else self.made_at.isoformat(),
             "hours": [
-                {"at": at.isoformat(), **found.as_json()} for at, found in self.between(begin, end)
+                {"at": at.isoformat(), **expected.as_json()}
+                for at, expected in self.between(begin, end)
             ],
             "growth": round(self.growth, 4),
         }

@@ -301,7 +301,7 @@ def _gaps(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, int]:
     for row in rows:
         gaps = row.get("subscribers")
         if not isinstance(gaps, Mapping):
-            gaps = {one.subscriber: one.gap for one in from_text(gaps) or ()}
+            gaps = {snapshot.subscriber: snapshot.gap for snapshot in from_text(gaps) or ()}
         for name, gap in gaps.items():
             if gap is not None:
                 highest[name] = max(gap, highest.get(name, gap))

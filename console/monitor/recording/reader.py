@@ -183,11 +183,11 @@ class RecordReader:
                 raise
         except (OSError, LookupError, ValueError, OverflowError, pa.ArrowException):
             pass
-        found = []
+        closed = []
         for path in paths:
             with self.skipped.counting_damage():
-                found.append(read([path]))
-        return found
+                closed.append(read([path]))
+        return closed
 
 
 def _schema(kind: RecordKind, names: Sequence[str]) -> "pa.Schema":
@@ -257,12 +257,12 @@ class Rollups:
         if not lake_tables.is_installed():
             self.skipped.rollups = f"the lake, which needs {lake_tables.INSTALL}"
             return []
-        found = self._reader.table(table)
-        if found is None and self._reader.has("_manifests"):
+        files = self._reader.table(table)
+        if files is None and self._reader.has("_manifests"):
             self.skipped.rollups = (
                 "rollups of an older console: dbq-console pipeline rollup says what to do"
             )
-        return found or []
+        return files or []
 
     def _rollups(self, **partition: str) -> list[TableFile]:
         of = {"connection": self.connection, **partition}.items()
@@ -272,10 +272,10 @@ class Rollups:
         """The days of the lake. ConsoleError: it cannot be read."""
         of = {"connection": self.connection, "kind": rollup_files.SEGMENTS}
         files = [
-            one for one in self.files(rollup_files.TABLE) if of.items() <= one.partition.items()
+            file for file in self.files(rollup_files.TABLE) if of.items() <= file.partition.items()
         ]
         made = rollup_files.days_made_of(files, self._read)
-        return {date.fromisoformat(day): one for (_, day), one in made.items()}
+        return {date.fromisoformat(day): day_made_of for (_, day), day_made_of in made.items()}
 
     def rows(
         self, kind: str, width: str, days: Iterable[date], span: TimeRange, **equal: str
@@ -311,7 +311,7 @@ class Rollups:
 
 def _types() -> dict[str, "pa.DataType"]:
     columns = (*rollup_files.columns(), *forecast_files.columns())
-    return {one.name: one.type for one in columns if one.name != "latency_sketch"}
+    return {column.name: column.type for column in columns if column.name != "latency_sketch"}
 
 
 def connections(lake: str) -> list[str]:
@@ -377,11 +377,11 @@ def choose_sources(
 
 def _recorded(root: Path, connection: str) -> dict[date, set[tuple[str, str]]]:
     """Day -> (kind, name) of its closed segments, of the kinds that are rolled up."""
-    found: dict[date, set[tuple[str, str]]] = {}
+    recorded: dict[date, set[tuple[str, str]]] = {}
     for kind in rollup_files.KINDS:
         for day, path in segments.closed(root, KINDS[kind], connection):
-            found.setdefault(day, set()).update((kind, one) for one in segments.names_in(path))
-    return found
+            recorded.setdefault(day, set()).update((kind, one) for one in segments.names_in(path))
+    return recorded
 
 
 def _first_open(root: Path, connection: str) -> date | None:

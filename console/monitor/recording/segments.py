@@ -147,20 +147,20 @@ KINDS = {kind.name: kind for kind in (SAMPLES, LINKS, WAITS, FINDINGS, ACTIONS, 
 
 
 def samples(reading: Reading, at: datetime) -> Iterator[Row]:
-    for one in reading.queues:
+    for snapshot in reading.queues:
         yield {
             "at": at,
-            "schema": one.schema,
-            "queue": one.queue,
-            "design": one.design,
-            **{name: getattr(one, name) for name in BY_NAME},
+            "schema": snapshot.schema,
+            "queue": snapshot.queue,
+            "design": snapshot.design,
+            **{name: getattr(snapshot, name) for name in BY_NAME},
             "latency_seconds": reading.latency_seconds,
-            "estimated": ",".join(one.estimated),
-            "unknown": ",".join(one.unknown),
-            "problem": one.problem,
+            "estimated": ",".join(snapshot.estimated),
+            "unknown": ",".join(snapshot.unknown),
+            "problem": snapshot.problem,
             "next_seconds": reading.next_seconds,
-            **({} if one.latency is None else one.latency.figures),
-            "subscribers": subscribers.to_text(one.subscribers),
+            **({} if snapshot.latency is None else snapshot.latency.figures),
+            "subscribers": subscribers.to_text(snapshot.subscribers),
         }
 
 
@@ -326,29 +326,29 @@ def seal(root: Path, connection: str, path: Path) -> SegmentLines:
 
 def read_lines(path: Path) -> SegmentLines:
     """Also while the segment is written. OSError."""
-    found = SegmentLines()
+    lines = SegmentLines()
     with path.open("rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
-                found.torn += 1  # or being written
+                lines.torn += 1  # or being written
                 break
-            _read_line(line, found)
-    return found
+            _read_line(line, lines)
+    return lines
 
 
-def _read_line(line: bytes, found: SegmentLines) -> None:
+def _read_line(line: bytes, lines: SegmentLines) -> None:
     try:
         record = json.loads(line)
         if int(record["v"]) > VERSION:
-            found.newer += 1
+            lines.newer += 1
             return
         kind = KINDS[record["of"]]
         row = {name: _typed(of, record.get(name)) for name, of in kind.columns.items()}
         row["at"] = _time(record["at"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        found.torn += 1
+        lines.torn += 1
     else:
-        found.rows.append((kind, row))
+        lines.rows.append((kind, row))
 
 
 def _json_values(kind: RecordKind, row: Row) -> dict[str, object]:
@@ -367,10 +367,10 @@ def _typed(of: str, value: object) -> object:
 
 
 def _time(value: object) -> datetime:
-    found = datetime.fromisoformat(str(value)).astimezone(UTC)
-    if found not in ALWAYS:
+    moment = datetime.fromisoformat(str(value)).astimezone(UTC)
+    if moment not in ALWAYS:
         raise ValueError("time out of range")
-    return found
+    return moment
 
 
 def _text(value: object) -> str:
@@ -379,17 +379,17 @@ def _text(value: object) -> str:
 
 
 def _count(value: Any) -> int:
-    found = int(value)
-    if not -(2**63) <= found < 2**63:
+    count = int(value)
+    if not -(2**63) <= count < 2**63:
         raise ValueError("count out of range")
-    return found
+    return count
 
 
 def _number(value: Any) -> float:
-    found = float(value)
-    if not math.isfinite(found):
+    number = float(value)
+    if not math.isfinite(number):
         raise ValueError("figure is not finite")
-    return found
+    return number
 
 
 _READERS: Mapping[str, Callable[[Any], object]] = {

@@ -151,8 +151,8 @@ def _next_words(ctx: CommandContext, command: Command, before: Sequence[str]) ->
         yield from ("state=ready", "state=claimed", "state=error", "state=done")
         yield from (re.split("(?<=[=~.])", one)[0] for one in filtering.FORMS)
         yield from (f"{MARK}{name}" for name in ctx.filters)
-    options = (one for one in parameters if one.placement is Placement.OPTION)
-    yield from (f"--{one.name}" for one in options)
+    options = (parameter for parameter in parameters if parameter.placement is Placement.OPTION)
+    yield from (f"--{parameter.name}" for parameter in options)
 
 
 def _arguments(ctx: CommandContext, what: str) -> Iterator[str]:

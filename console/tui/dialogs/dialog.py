@@ -41,7 +41,7 @@ class Menu(OptionList):
     def scroll_to_highlight(self, top: bool = False) -> None:  # noqa: FBT001, FBT002  # Textual's
         """At the last enabled option also show the disabled ones below it."""
         super().scroll_to_highlight(top)
-        enabled = [at for at, one in enumerate(self.options) if not one.disabled]
+        enabled = [at for at, option in enumerate(self.options) if not option.disabled]
         below = len(self.options) - 1 - enabled[-1] if enabled else 0
         if (
             enabled
@@ -267,16 +267,16 @@ class RunningDialog(Dialog[None]):
             panel.border_title = "Actions running here"
             panel.border_subtitle = "Enter opens one   Escape closes"
             runs = self._app_context.action_runs.all
-            yield Menu(*(Option(Text(one.summary), id=str(one.number)) for one in runs))
+            yield Menu(*(Option(Text(run.summary), id=str(run.number)) for run in runs))
 
     def on_mount(self) -> None:
         self.every(1.0, self._draw)
 
     def _draw(self) -> None:
         options = self.query_one(OptionList)
-        for one in self._app_context.action_runs.all:
-            if options.get_option_index(str(one.number)) is not None:
-                options.replace_option_prompt(str(one.number), Text(one.summary))
+        for run in self._app_context.action_runs.all:
+            if options.get_option_index(str(run.number)) is not None:
+                options.replace_option_prompt(str(run.number), Text(run.summary))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         if self.close():

@@ -151,7 +151,14 @@ class FindingDialog(Dialog[None]):
             return "r shows the plan of its repair, to be confirmed there.", "strong"
         if now - view.examined_seconds <= planned_at:
             return "The doctor is examining it again ...", "quiet"
-        still = next((one for one in view.findings if one.key == self.finding.key), None)
+        still = next(
+            (
+                finding_view
+                for finding_view in view.findings
+                if finding_view.key == self.finding.key
+            ),
+            None,
+        )
         if still is None:
             return "The doctor no longer finds it.", "good"
         return f"The doctor still finds: {still.summary}", "warning"

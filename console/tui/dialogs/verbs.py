@@ -41,7 +41,7 @@ class VerbChoice:
 def choices(queue: Queue, conn: OpenConnection, stale: str = "") -> tuple[VerbChoice, ...]:
     """All verbs, those that can be chosen first. `stale`: why none can."""
     every = [*_every(queue, conn, stale)]
-    return tuple(sorted(every, key=lambda one: bool(one.why_not)))
+    return tuple(sorted(every, key=lambda choice: bool(choice.why_not)))
 
 
 def _every(queue: Queue, conn: OpenConnection, stale: str) -> Iterator[VerbChoice]:
@@ -85,8 +85,8 @@ def acting_lines(view: QueueView | None) -> list[str]:
     """Decisions on a queue, and the actions that are running on it."""
     if view is None:
         return []
-    decided = [f"! {plain(one.shown)}" for one in view.snapshot.decisions]
-    return [*decided, *(f"! under {plain(one.words)}" for one in view.snapshot.acting)]
+    decided = [f"! {plain(decision.shown)}" for decision in view.snapshot.decisions]
+    return [*decided, *(f"! under {plain(acting.words)}" for acting in view.snapshot.acting)]
 
 
 class VerbsDialog(Dialog[None]):
@@ -141,7 +141,7 @@ class VerbsDialog(Dialog[None]):
         self._show_lines(acting_lines(view))
         options = self.query_one("#choices", OptionList)
         options.clear_options()
-        options.add_options([_option(one) for one in self.choices])
+        options.add_options([_option(choice) for choice in self.choices])
         options.focus()
         options.highlighted = self._first(view)
 
@@ -149,7 +149,7 @@ class VerbsDialog(Dialog[None]):
         """The initial cursor: at the suggested verb."""
         figures = (None, None) if view is None else (view.snapshot.stuck, view.snapshot.errors)
         wanted = suggested(*figures, self._state)
-        enabled = [at for at, one in enumerate(self.choices) if not one.why_not]
+        enabled = [at for at, choice in enumerate(self.choices) if not choice.why_not]
         suggested_ones = [at for at in enabled if self.choices[at].verb == wanted]
         return next(iter((*suggested_ones, *enabled)), None)
 

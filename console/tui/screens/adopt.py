@@ -49,7 +49,14 @@ class Tables:
     def library_of(self, table: CandidateTable) -> DiscoveredTable | None:
         """None if no library with a preset made the table."""
         key = (table.schema, table.name)
-        return next((one for one in self.from_libraries if one.key == key), None)
+        return next(
+            (
+                discovered_table
+                for discovered_table in self.from_libraries
+                if discovered_table.key == key
+            ),
+            None,
+        )
 
 
 class AdoptScreen(PlannedScreen):
@@ -153,9 +160,9 @@ class AdoptScreen(PlannedScreen):
         self.show_problem()
         self.draw()
         named = self._initial.get("table") or self._initial.get("name")
-        for one in tables.free:
-            if one.name == named and self.stage is Stage.CHOOSING:
-                self._choose(one)
+        for table in tables.free:
+            if table.name == named and self.stage is Stage.CHOOSING:
+                self._choose(table)
                 return
         if named and self.stage is Stage.CHOOSING:
             self.show_problem(
@@ -374,7 +381,7 @@ def _if_adopted(one: CandidateTable | Queue) -> str:
     return "quiet" if isinstance(one, Queue) else ""
 
 
-def _rows(one: CandidateTable | Queue) -> str:
-    if isinstance(one, Queue):
+def _rows(table: CandidateTable | Queue) -> str:
+    if isinstance(table, Queue):
         return ""
-    return or_unknown(one.rows_estimated, lambda rows: formats.count(rows, estimated=True))
+    return or_unknown(table.rows_estimated, lambda rows: formats.count(rows, estimated=True))

@@ -138,7 +138,11 @@ class AuditScreen(PolledScreen):
         self._key = key
         super().__init__(context)
         name = connection or (key[0] if key is not None else "")
-        self._connections = [one for one in context.connections.values() if name in {"", one.name}]
+        self._connections = [
+            open_connection
+            for open_connection in context.connections.values()
+            if name in {"", open_connection.name}
+        ]
         self._search = Search()
         self._filter_error = ""
         self._audit_entries: AuditEntries | None = None

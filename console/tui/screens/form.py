@@ -167,8 +167,8 @@ class FormScreen(LiveScreen):
             connection, schema, name = map(plain, self.key)
             line.append(f" {schema}.{name}").append(f" on {connection}", "not bold")
             if self.stage in {Stage.FORM, Stage.PLANNING, Stage.PLAN}:
-                for one in acting_lines(view_of(self.context, self.key)):
-                    line.append(f"\n{one}", "bold")
+                for acting_line in acting_lines(view_of(self.context, self.key)):
+                    line.append(f"\n{acting_line}", "bold")
         return line
 
     def update_progress(self) -> None:

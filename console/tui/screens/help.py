@@ -75,8 +75,8 @@ class HelpScreen(Closable, ModalScreen[None]):
         digits = _DIGITS.ljust(len(topics()))
         parts.append(
             tuple(
-                (digit, f"{one.name}: {one.summary}")
-                for digit, one in zip(digits, topics().values(), strict=True)
+                (digit, f"{topic.name}: {topic.summary}")
+                for digit, topic in zip(digits, topics().values(), strict=True)
             )
         )
         for at, part in enumerate(parts):
@@ -144,7 +144,7 @@ def filters_of(screen: Screen[Any]) -> tuple[tuple[str, str], ...]:
     given: tuple[tuple[str, str], ...] | None = getattr(screen, "FILTERS", None)
     if given is not None:
         return given
-    names = {type(one).__name__ for one in screen.walk_children()}
+    names = {type(domnode).__name__ for domnode in screen.walk_children()}
     if "QueueTable" in names:
         return _QUEUE_FILTERS
     return _MESSAGE_FILTERS if "MessagesTab" in names else ()
@@ -154,8 +154,11 @@ def _command_lines() -> tuple[tuple[str, str], ...]:
     from console.tui.commands import COMMANDS  # noqa: PLC0415  # so that the console starts at once
 
     return tuple(
-        (f":{one.name}", f"{one.usage} · {one.summary}" if one.usage else one.summary)
-        for one in COMMANDS
+        (
+            f":{command.name}",
+            f"{command.usage} · {command.summary}" if command.usage else command.summary,
+        )
+        for command in COMMANDS
     )
 
 

@@ -108,7 +108,7 @@ class LiveScreen(Closable, Screen[None]):
         lines = self.query_one(ConnectionLines)
         lines.draw(views, self.context.corner_text, most, plain(self.about) if many else None)
         self.draw_body(now, paused=self.paused_at is not None)
-        runs = [one for one in self.context.action_runs.all if one.number != self.shown_action]
+        runs = [run for run in self.context.action_runs.all if run.number != self.shown_action]
         self.query_one(BackgroundLine).draw(runs, self._not_recorded, self._played)
 
     @property

@@ -193,9 +193,9 @@ class MessageScreen(LiveScreen):
             cut = "\n(cut off here)" if self.message and self.message.error_cut else ""
             lines = "\n".join(map(plain, error.splitlines())) + cut
             shown.append(f"error  {lines}\n", style_of(text, "warning"))
-        for one in history:
+        for past in history:
             shown.append(
-                f"{plain(errors.past_attempt(one, self.context.zone))}\n", style_of(text, "quiet")
+                f"{plain(errors.past_attempt(past, self.context.zone))}\n", style_of(text, "quiet")
             )
         shown.rstrip()
         text.set_text(shown)

@@ -201,7 +201,7 @@ class ActionScreen(PlannedScreen):
         self._key = key
         self.verb = get_verb(verb)
         self._initial = {n.replace("_", "-"): text for n, text in (options or {}).items() if text}
-        if any(one.name == "id" and one.multiple for one in self.verb.parameters):
+        if any(parameter.name == "id" and parameter.multiple for parameter in self.verb.parameters):
             # The verb takes single messages, no filters.
             ids = [word.removeprefix("id=") for word in words if word.startswith("id=")]
             self._initial |= {"id": line_of(ids)} if ids else {}

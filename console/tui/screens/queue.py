@@ -191,25 +191,28 @@ class QueueScreen(LiveScreen):
 
     def show_tab(self, name: str) -> None:
         self._first_tab = name
-        named = (index for index, one in enumerate(self._tabs) if name == one.NAME)
+        named = (index for index, tab in enumerate(self._tabs) if name == tab.NAME)
         if (index := next(named, None)) is not None:
             self.after_refresh(self.action_tab, index)
 
     def filter_messages(self, words: Sequence[str]) -> None:
         """Now, or once the tab of messages is there: it comes with the queue's first figures."""
         self._message_words = words
-        for one in self._tabs:
-            if isinstance(one, MessagesTab) and one.is_mounted:
-                one.open(words)
-            elif isinstance(one, MessagesTab):
-                one.begin_with(words)
+        for tab in self._tabs:
+            if isinstance(tab, MessagesTab) and tab.is_mounted:
+                tab.open(words)
+            elif isinstance(tab, MessagesTab):
+                tab.begin_with(words)
 
     def _make_tabs(self, view: QueueView) -> QueueTab:
         """Make the tabs and return the one to show first."""
         self._tabs = tuple(self._make_tab(each, view) for each in TABS)
-        for one in self._tabs:
-            one.display = False
-        return next((one for one in self._tabs if self._first_tab == one.NAME), self._tabs[0])
+        for tab in self._tabs:
+            tab.display = False
+        return next(
+            (queue_tab for queue_tab in self._tabs if self._first_tab == queue_tab.NAME),
+            self._tabs[0],
+        )
 
     def _make_tab(self, kind: type[QueueTab], view: QueueView) -> QueueTab:
         why = kind.unavailable(view) or self.context.lacks.get(kind.NAME, "")
@@ -230,9 +233,9 @@ class QueueScreen(LiveScreen):
             if chosen.parent is None:
                 await self.query_one("#tabs").mount(chosen)
             # During the await yet another one may have been chosen.
-            for one in self._tabs:
-                one.display = one is self._chosen
-                one.shown = one.shown and one.display
+            for tab in self._tabs:
+                tab.display = tab is self._chosen
+                tab.shown = tab.shown and tab.display
             self.draw()
         if not isinstance(self.focused, TabBar):
             # A widget that was hidden cannot be focused before it is laid out.
@@ -252,8 +255,8 @@ class QueueScreen(LiveScreen):
         unavailable = [
             index for index, tab in enumerate(self._tabs) if isinstance(tab, UnavailableTab)
         ]
-        titles = [one.TITLE for one in self._tabs]
-        short = [one.SHORT_TITLE or one.TITLE for one in self._tabs]
+        titles = [queue_tab.TITLE for queue_tab in self._tabs]
+        short = [queue_tab.SHORT_TITLE or queue_tab.TITLE for queue_tab in self._tabs]
         self.query_one(TabBar).draw(titles, self._tabs.index(chosen), unavailable, short)
         if not chosen.is_mounted:
             return
@@ -315,4 +318,4 @@ class QueueScreen(LiveScreen):
 
 def _focusable(tab: QueueTab) -> Widget | None:
     """The first focusable widget of a tab."""
-    return next((one for one in tab.query("*").results(Widget) if one.focusable), None)
+    return next((widget for widget in tab.query("*").results(Widget) if widget.focusable), None)

@@ -64,12 +64,14 @@ class SubscriberSlots(TextView):
 
     def draw(self, maps: Sequence[SlotMap], width: int, most: int) -> None:
         """In at most `most` lines; none where the ring has no subscribers."""
-        ordered = sorted(maps, key=lambda one: -1 if one.next_pop is None else one.next_pop)
+        ordered = sorted(
+            maps, key=lambda slot_map: -1 if slot_map.next_pop is None else slot_map.next_pop
+        )
         shown = ordered if len(ordered) <= most else ordered[: most - 1]
         name_width = min(
-            LONGEST_SUBSCRIBER, max((len(one.subscriber) for one in ordered), default=0)
+            LONGEST_SUBSCRIBER, max((len(slot_map.subscriber) for slot_map in ordered), default=0)
         )
-        lines = [self._row(one, name_width, width) for one in shown]
+        lines = [self._row(slot_map, name_width, width) for slot_map in shown]
         if len(shown) < len(ordered):
             more = formats.numbered(len(ordered) - len(shown), "subscriber")
             lines.append(Text(f"{more} less far behind", style_of(self, "quiet")))
@@ -154,7 +156,9 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
         if slot_map.subscribers:
             line.append(f"{slot_map.subscriber}  ", style_of(head, "strong"))
         size = slot_map.capacity
-        counts = self.view.counts((0, max([size - 1, *(one.last_slot for one in slot_map.ranges)])))
+        counts = self.view.counts(
+            (0, max([size - 1, *(slots.last_slot for slots in slot_map.ranges)]))
+        )
         for state in _STATES:
             count = counts.pop(state, 0)
             if count or state in _ALWAYS:

@@ -223,13 +223,13 @@ class SqlTab(ReadingTab[QueueObjects]):
 
     def _summary(self, head: TextView, objects: QueueObjects) -> Text:
         part = self.part
-        differ = sum(one.how is not None for one in objects.parts)
+        differ = sum(installed_object.how is not None for installed_object in objects.parts)
         if part is not None and part.how is not None:
             text, style = f"{part.kind} {plain(part.name)} {_DIFFERENCES[part.how]}", "warning"
         elif differ:
             text = f"{differ} of {len(objects.parts)} differ from what this console installs"
             style = "warning"
-        elif any(one.kind == "function" for one in objects.parts):
+        elif any(installed_object.kind == "function" for installed_object in objects.parts):
             text, style = "all as this console installs it", "good"
         else:
             text, style = "an adopted table: its code belongs to another program", "quiet"
@@ -262,7 +262,10 @@ def _name_style(part: InstalledObject) -> str:
 def _by_key(objects: tuple[InstalledObject, ...]) -> dict[str, InstalledObject]:
     """Functions of the same name that differ in their arguments are numbered."""
     parts: dict[str, InstalledObject] = {}
-    for one in objects:
-        names = (repr((one.kind, one.name, number)) for number in range(len(objects)))
-        parts[next(name for name in names if name not in parts)] = one
+    for installed_object in objects:
+        names = (
+            repr((installed_object.kind, installed_object.name, number))
+            for number in range(len(objects))
+        )
+        parts[next(name for name in names if name not in parts)] = installed_object
     return parts

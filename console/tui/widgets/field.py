@@ -284,7 +284,10 @@ class Form(VerticalScroll, can_focus=False):
 
     def add_fields(self, parameters: Sequence[Parameter], texts: Mapping[str, str]) -> None:
         """Add a field for each parameter, with its initial text."""
-        fields = [Field.for_parameter(one, texts.get(one.name, "")) for one in parameters]
+        fields = [
+            Field.for_parameter(parameter, texts.get(parameter.name, ""))
+            for parameter in parameters
+        ]
         self.mount(*fields, before=0)
 
     @property

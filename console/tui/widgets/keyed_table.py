@@ -64,17 +64,18 @@ def fit(
     first; what is left over goes to the narrowed columns, then to the last one.
     """
     empty = not any(widest.values())
-    shown = [one for one in columns if (one.title if empty else widest[one.name])]
+    shown = [column for column in columns if (column.title if empty else widest[column.name])]
     wanted = {
-        one.name: min(one.max_width, max(widest[one.name], cell_len(one.title))) for one in shown
+        column.name: min(column.max_width, max(widest[column.name], cell_len(column.title)))
+        for column in shown
     }
-    widths = {one.name: max(one.min_width, wanted[one.name]) for one in shown}
-    least = {one.name: min(one.min_width, widths[one.name]) for one in shown}
+    widths = {column.name: max(column.min_width, wanted[column.name]) for column in shown}
+    least = {column.name: min(column.min_width, widths[column.name]) for column in shown}
     for lost in drop_order:
         if total_width(shown, least) <= room:
             break
-        shown = [one for one in shown if one.name != lost]
-    names = [one.name for one in shown]
+        shown = [column for column in shown if column.name != lost]
+    names = [column.name for column in shown]
     while names and (over := total_width(shown, widths) - room) > 0:
         name = max(names, key=lambda name: widths[name] - least[name])
         if widths[name] == least[name]:
@@ -85,11 +86,11 @@ def fit(
         widths[name] += max(0, min(spare, wanted[name] - widths[name]))
     if names:
         widths[names[-1]] += max(0, room - total_width(shown, widths))
-    return [ColumnLayout(one, widths[one.name], one.title) for one in shown]
+    return [ColumnLayout(column, widths[column.name], column.title) for column in shown]
 
 
 def total_width(columns: Sequence[Column[Any]], widths: Mapping[str, int]) -> int:
-    return sum(widths[one.name] + PADDING for one in columns)
+    return sum(widths[column.name] + PADDING for column in columns)
 
 
 def cell_of(column: Column[Row], row: Row, width: int) -> Cell:
@@ -183,7 +184,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         return {self._cursor}
 
     def cells(self, key: str) -> dict[str, Cell]:
-        names = (one.name for one in self.laid_out)
+        names = (column_layout.name for column_layout in self.laid_out)
         return dict(zip(names, self._cells(key), strict=True))
 
     def show(self, rows: Mapping[str, Row], *, keep: bool = False) -> None:
@@ -212,7 +213,8 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         if self._cursor not in self._row_index:
             self._cursor = self.keys[min(at, len(self.keys) - 1)] if self.keys else None
         self.virtual_size = Size(
-            sum(one.width + PADDING for one in self.laid_out), len(self.keys) + self.HEADER_LINES
+            sum(column_layout.width + PADDING for column_layout in self.laid_out),
+            len(self.keys) + self.HEADER_LINES,
         )
         if top and self.cursor_row != at:
             # Whatever changes above it, the row stays at its line on the screen.
@@ -237,10 +239,13 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
 
     def build_cells(self, key: str) -> Cells:
         row = self.rows[key]
-        cells = (cell_of(one.column, row, one.width) for one in self.laid_out)
+        cells = (
+            cell_of(column_layout.column, row, column_layout.width)
+            for column_layout in self.laid_out
+        )
         if key not in self.removed or not self._removed_column:
             return tuple(cells)
-        names = (one.name for one in self.laid_out)
+        names = (column_layout.name for column_layout in self.laid_out)
         return tuple(
             replace(cell, text=LEFT if name == self._removed_column else cell.text, style="stale")
             for name, cell in zip(names, cells, strict=True)
@@ -286,7 +291,10 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         base = self._base
         if y < self.HEADER_LINES:
             base += self.get_component_rich_style("keyed-table--header", partial=True)
-            cells = tuple(Cell(one.title, "sorted" if one.sorted else "") for one in self.laid_out)
+            cells = tuple(
+                Cell(column_layout.title, "sorted" if column_layout.sorted else "")
+                for column_layout in self.laid_out
+            )
             return self._strip(cells, base, left, width)
         index = top + y - self.HEADER_LINES
         if index >= len(self.keys):
@@ -298,10 +306,10 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
 
     def _strip(self, cells: Cells, base: Style, left: int, width: int) -> Strip:
         segments = []
-        for one, cell in zip(self.laid_out, cells, strict=True):
-            text = shorten(cell.text, one.width)
-            space = " " * (one.width - cell_len(text))
-            before, after = (space, "") if one.column.align_right else ("", space)
+        for column_layout, cell in zip(self.laid_out, cells, strict=True):
+            text = shorten(cell.text, column_layout.width)
+            space = " " * (column_layout.width - cell_len(text))
+            before, after = (space, "") if column_layout.column.align_right else ("", space)
             if not cell.first_char_style and not cell.style:
                 segments.append(Segment(f" {before}{text}{after} ", base))
                 continue
@@ -352,10 +360,10 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
                 self.move_cursor(index)
             return
         right = -self.scroll_offset.x
-        for one in self.laid_out:
-            right += one.width + PADDING
+        for column_layout in self.laid_out:
+            right += column_layout.width + PADDING
             if event.x < right:
-                self.post_message(self.TitleClicked(one.name))
+                self.post_message(self.TitleClicked(column_layout.name))
                 return
 
     def action_move(self, rows: int) -> None:
@@ -494,7 +502,10 @@ class MarkedTable(KeyedTable[Row]):
         self.show(self._read or {}, keep=bool(self.removed))
 
     def sort_next(self) -> None:
-        names = ["", *(one.name for one in self.laid_out if one.title)]
+        names = [
+            "",
+            *(column_layout.name for column_layout in self.laid_out if column_layout.title),
+        ]
         at = names.index(self.sort_column) if self.sort_column in names else 0
         self.descending = False
         self.sort_by(names[(at + 1) % len(names)])
@@ -505,14 +516,18 @@ class MarkedTable(KeyedTable[Row]):
 
     def lay_out(self, room: int) -> Sequence[ColumnLayout[Row]]:
         marks = (_MARK,) if self._shows_marks else ()
-        columns = super().lay_out(room - total_width([one.column for one in marks], {"marked": 1}))
+        columns = super().lay_out(
+            room - total_width([column_layout.column for column_layout in marks], {"marked": 1})
+        )
         return (*marks, *map(self._with_arrow, columns))
 
-    def _with_arrow(self, one: ColumnLayout[Row]) -> ColumnLayout[Row]:
-        if not self.sort_column or one.name != self.sort_column:
-            return one
-        title = title_with_arrow(one.title, one.width, descending=self.descending)
-        return replace(one, title=title, sorted=True)
+    def _with_arrow(self, column_layout: ColumnLayout[Row]) -> ColumnLayout[Row]:
+        if not self.sort_column or column_layout.name != self.sort_column:
+            return column_layout
+        title = title_with_arrow(
+            column_layout.title, column_layout.width, descending=self.descending
+        )
+        return replace(column_layout, title=title, sorted=True)
 
     def build_cells(self, key: str) -> Cells:
         if not self._shows_marks:

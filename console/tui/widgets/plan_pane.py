@@ -98,15 +98,20 @@ class PlanView(Static):
             table.add_column(Text(title, style_of(self, "quiet")), no_wrap=True)
         # The last column takes what the others leave: rich would shrink all of them.
         most = self.app.size.width - 6 - _OTHERS
-        names = [shorten(_name(one), max(8, most - 2 - _LEAST_ERROR)) for one in sample]
+        names = [
+            shorten(_name(sample_message), max(8, most - 2 - _LEAST_ERROR))
+            for sample_message in sample
+        ]
         room = max(_LEAST_ERROR, most - 2 - max(map(cell_len, names)))
-        for one, name in zip(sample, names, strict=True):
-            text = one.error or one.claimed_by or ""
+        for message, name in zip(sample, names, strict=True):
+            text = message.error or message.claimed_by or ""
             table.add_row(
                 Text(name),
-                Text(one.state),
-                Text(formats.UNKNOWN if one.age_seconds is None else _age(one.age_seconds)),
-                Text(formats.NOT_APPLICABLE if one.attempts is None else f"{one.attempts:,}"),
+                Text(message.state),
+                Text(formats.UNKNOWN if message.age_seconds is None else _age(message.age_seconds)),
+                Text(
+                    formats.NOT_APPLICABLE if message.attempts is None else f"{message.attempts:,}"
+                ),
                 Text(shorten(first_line(masked(text, masks)), room)),
             )
         return table
@@ -117,8 +122,8 @@ _OTHERS = 11 + 12 + 10
 _LEAST_ERROR = 14
 
 
-def _name(one: SampleMessage) -> str:
-    return plain(one.id or one.key or formats.UNKNOWN)
+def _name(message: SampleMessage) -> str:
+    return plain(message.id or message.key or formats.UNKNOWN)
 
 
 def _age(seconds: float) -> str:

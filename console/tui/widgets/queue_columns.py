@@ -112,8 +112,8 @@ LONGEST_SUBSCRIBER = 20
 def slowest_first(snapshot: QueueSnapshot) -> list[SubscriberSnapshot]:
     """Those with an unknown gap come first."""
 
-    def behind(one: SubscriberSnapshot) -> float:
-        return float("inf") if one.gap is None else one.gap
+    def behind(subscriber_snapshot: SubscriberSnapshot) -> float:
+        return float("inf") if subscriber_snapshot.gap is None else subscriber_snapshot.gap
 
     return sorted(snapshot.subscribers or (), key=behind, reverse=True)
 
@@ -123,7 +123,7 @@ def notable_slowest(snapshot: QueueSnapshot) -> str:
     are about equally fast each is behind at times."""
     if snapshot.slowest is None:
         return ""
-    gap, *others = [one.gap or 0 for one in slowest_first(snapshot)]
+    gap, *others = [subscriber_snapshot.gap or 0 for subscriber_snapshot in slowest_first(snapshot)]
     alone = gap > 2 * max(others, default=0) + 1
     return snapshot.slowest.subscriber if alone or gap * 10 >= (snapshot.capacity or 1) else ""
 
@@ -136,9 +136,13 @@ def _marked(view: QueueView, width: int) -> str:
         mark = snapshot.marks[0]
         forms = [mark, mark.split(",")[0], mark.split()[0]]
     elif snapshot.acting:
-        one = snapshot.acting[0]
-        since = whole_seconds(one.since_seconds)
-        forms = [f"{one.verb} by {one.operator}, {since}", f"{one.verb} {since}", one.verb]
+        acting = snapshot.acting[0]
+        since = whole_seconds(acting.since_seconds)
+        forms = [
+            f"{acting.verb} by {acting.operator}, {since}",
+            f"{acting.verb} {since}",
+            acting.verb,
+        ]
     elif name := notable_slowest(snapshot):
         forms = [f"{name} is slowest", name]
     name = f"{view.connection_label}{_INSIDE}{view.label}" if view.connection_label else view.label

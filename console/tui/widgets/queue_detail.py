@@ -102,7 +102,7 @@ class FiguresPanel(TextView):
 
     def _findings(self, view: QueueView) -> Text:
         """Their number, and the text of the most severe."""
-        problems = [one for one in view.findings if one.is_problem]
+        problems = [finding_view for finding_view in view.findings if finding_view.is_problem]
         if problems:
             more = f"{len(problems)} findings: " if len(problems) > 1 else ""
             return Text(
@@ -158,12 +158,15 @@ def subscriber_lines(
         return [Text(f"{_INDENT}subscribers {formats.UNKNOWN}", style_of(on, "quiet"))]
     subscribers = slowest_first(snapshot)
     shown = subscribers if len(subscribers) <= most else subscribers[: most - 1]
-    figures = [list(one.figures) for one in subscribers]
-    if all(one.parked == 0 for one in subscribers):
+    figures = [list(subscriber_snapshot.figures) for subscriber_snapshot in subscribers]
+    if all(subscriber_snapshot.parked == 0 for subscriber_snapshot in subscribers):
         figures = [[piece for piece in row if piece[0] != "parked"] for row in figures]
     widths = [max(len(words) for _, words in column) for column in zip(*figures, strict=True)]
     name_width = min(
-        LONGEST_SUBSCRIBER, max((len(one.subscriber) for one in subscribers), default=0)
+        LONGEST_SUBSCRIBER,
+        max(
+            (len(subscriber_snapshot.subscriber) for subscriber_snapshot in subscribers), default=0
+        ),
     )
     lines = []
     for one, row in zip(shown, figures, strict=False):
@@ -199,13 +202,15 @@ def _append_state(line: Text, on: TextView, view: QueueView, mark: str = "") -> 
 
 def decided(snapshot: QueueSnapshot, width: int) -> str:
     """The operators' decisions, each after two blanks; with reasons if there is room."""
-    complete = [one.shown for one in snapshot.decisions]
-    return "".join(f"  {plain(one)}" for one in (complete if width >= _WIDE else snapshot.marks))
+    complete = [decision.shown for decision in snapshot.decisions]
+    return "".join(f"  {plain(mark)}" for mark in (complete if width >= _WIDE else snapshot.marks))
 
 
 def pieces(snapshot: QueueSnapshot, thresholds: Thresholds, width: int) -> Iterator[Piece]:
     """All figures of the design; on a narrow screen without the optional ones."""
-    levels = {LIMITS[one.figure].figure: one.level for one in judge(snapshot, thresholds)}
+    levels = {
+        LIMITS[exceeded.figure].figure: exceeded.level for exceeded in judge(snapshot, thresholds)
+    }
     if snapshot.stuck:
         levels[STUCK] = Severity.CRITICAL
     for figure in COLUMNS:
@@ -297,7 +302,14 @@ class QueueDetail(TextView):
             return
         lines = [self._verdict(view), self._figures(view)]
         if self.app.size.height >= _MANY_LINES:
-            worst = next((one for one in view.findings if one.finding is not None), None)
+            worst = next(
+                (
+                    finding_view
+                    for finding_view in view.findings
+                    if finding_view.finding is not None
+                ),
+                None,
+            )
             lines += [self._why(worst), self._more_of(worst)]
         show_lines(self, lines)
 
@@ -346,14 +358,16 @@ class QueueDetail(TextView):
         line = Text(no_wrap=True)
         _append_name(line, self, view)
         _append_state(line, self, view)
-        problems = [one for one in view.findings if one.level > Severity.NOTE]
-        words = ", ".join(one.text for one in problems)
+        problems = [
+            finding_view for finding_view in view.findings if finding_view.level > Severity.NOTE
+        ]
+        words = ", ".join(finding_view.text for finding_view in problems)
         if not words and view.stale_seconds is None:
             words = "nothing wrong in the figures"
             if view.diagnosis is not None and view.diagnosis.healthy:
                 words = full_soon(view.full_in_seconds) or view.diagnosis.verdict
         style = SEVERITY_STYLES.get(
-            max((one.level for one in problems), default=Severity.OK), "quiet"
+            max((finding_view.level for finding_view in problems), default=Severity.OK), "quiet"
         )
         line.append(f"  {words}", style_of(self, style))
         if view.diagnosis is not None and view.diagnosis.unseen:

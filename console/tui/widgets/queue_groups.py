@@ -55,13 +55,13 @@ class Group:
     @cached_property
     def answering(self) -> int:
         """How many of the connections answer."""
-        return sum(one.link is Link.ALIVE for one in self.connections)
+        return sum(connection.link is Link.ALIVE for connection in self.connections)
 
     @cached_property
     def level(self) -> Severity:
         """The most severe below it."""
-        queues = max((one.level for one in self.queues), default=Severity.OK)
-        return max(queues, *(one.level for one in self.connections))
+        queues = max((queue.level for queue in self.queues), default=Severity.OK)
+        return max(queues, *(connection.level for connection in self.connections))
 
     @cached_property
     def stale(self) -> bool:
@@ -73,7 +73,7 @@ class Group:
         """The queues in its totals: in a group those of answering connections."""
         if self.connection:
             return self.queues
-        return tuple(one for one in self.queues if one.stale_seconds is None)
+        return tuple(queue for queue in self.queues if queue.stale_seconds is None)
 
     def number(self, name: str) -> float | None:
         """A figure's sum, or the oldest age; None if no queue has it."""
@@ -206,7 +206,7 @@ def group_lines(
     connections: Mapping[str, ConnectionView], lines: Sequence[Group]
 ) -> Iterator[Group]:
     """A line for each group of these connections."""
-    names = dict.fromkeys(one.connections[0].group for one in lines if one.under)
+    names = dict.fromkeys(group.connections[0].group for group in lines if group.under)
     for name in names:
         every = tuple(conn for conn in connections.values() if conn.group == name)
         key = _key_of(name)

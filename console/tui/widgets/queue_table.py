@@ -48,7 +48,7 @@ class QueueTable(KeyedTable[QueueView | Group]):
     @property
     def shown(self) -> list[QueueView]:
         """The queues that match the filter and are not folded, in the table's order."""
-        return [one for one in self._lines(self.matching).values() if isinstance(one, QueueView)]
+        return [line for line in self._lines(self.matching).values() if isinstance(line, QueueView)]
 
     @property
     def queue_key(self) -> QueueKey | None:
@@ -96,8 +96,8 @@ class QueueTable(KeyedTable[QueueView | Group]):
             return {_row_key(view): view for view in self._ordered(matching)}
         every = list(connection_groups(self.connections, matching, self.filter.names))
         below: dict[str, list[Group]] = {}
-        for one in every:
-            below.setdefault(one.under, []).append(one)
+        for group in every:
+            below.setdefault(group.under, []).append(group)
         lines: dict[str, QueueView | Group] = {}
         top = [*group_lines(self.connections, every), *below.get("", ())]
         for first in self._ordered_groups(top):
@@ -117,8 +117,12 @@ class QueueTable(KeyedTable[QueueView | Group]):
 
     def _ordered_groups(self, groups: Sequence[Group]) -> list[Group]:
         column = self.sort_column
-        ordered = sort_rows(groups, lambda one: one.sort_value(column), descending=self.descending)
-        return self.in_shown_order(ordered, lambda one: one.key) if self._keeps_order else ordered
+        ordered = sort_rows(
+            groups, lambda group: group.sort_value(column), descending=self.descending
+        )
+        return (
+            self.in_shown_order(ordered, lambda group: group.key) if self._keeps_order else ordered
+        )
 
     def toggle_fold(self) -> None:
         """Fold or unfold the group under the cursor."""
@@ -131,7 +135,9 @@ class QueueTable(KeyedTable[QueueView | Group]):
         view = self.view
         groups_above = () if view is None or not self.connections else self._groups_above(view)
         if self.grouped:
-            several = len({one.group for one in self.connections.values()}) > 1
+            several = (
+                len({connection_view.group for connection_view in self.connections.values()}) > 1
+            )
             self._folding.step(groups=several)
         else:
             self.grouped = True
@@ -142,10 +148,10 @@ class QueueTable(KeyedTable[QueueView | Group]):
 
     def _groups_above(self, view: QueueView) -> tuple[str, ...]:
         """The keys of the groups above it, the nearest first."""
-        (one,) = connection_groups(
+        (group,) = connection_groups(
             {view.connection: self.connections[view.connection]}, [view], bool
         )
-        return one.key, one.under
+        return group.key, group.under
 
     def build_cells(self, key: str) -> Cells:
         row = self.rows[key]
@@ -172,13 +178,13 @@ class QueueTable(KeyedTable[QueueView | Group]):
         in_sight = [self.rows[key] for key in self.keys[top : top + self.size.height]]
         views: Sequence[QueueView] = self.views
         if len(views) == self._measured:
-            views = [one for one in in_sight if isinstance(one, QueueView)]
+            views = [queue_view for queue_view in in_sight if isinstance(queue_view, QueueView)]
         self._measured = len(self.views)
-        groups = [one for one in in_sight if isinstance(one, Group)]
+        groups = [group for group in in_sight if isinstance(group, Group)]
         for column in COLUMNS:
             if column.name not in {"state", "trend"}:
                 texts = [column.value(view) for view in views]
-                texts += [one.text(column, _WIDEST_NAME) for one in groups]
+                texts += [group.text(column, _WIDEST_NAME) for group in groups]
                 widest = max(map(cell_len, texts), default=0)
                 self._widest[column.name] = max(self._widest.get(column.name, 0), widest)
         return self._widest

@@ -70,10 +70,10 @@ def strip_cells(ranges: Sequence[SlotRange], capacity: int, count: int) -> list[
     """`count` cells for the whole ring, or one per slot if that is fewer."""
     count = min(count, capacity)
     cells = [CellState.UNSEEN] * count
-    for one in ranges:
-        shown = cell_state(one.state)
-        last = min(one.last_slot, capacity - 1)
-        for index in range(one.first_slot * count // capacity, last * count // capacity + 1):
+    for slots in ranges:
+        shown = cell_state(slots.state)
+        last = min(slots.last_slot, capacity - 1)
+        for index in range(slots.first_slot * count // capacity, last * count // capacity + 1):
             cells[index] = max(cells[index], shown)
     return cells
 
@@ -200,7 +200,7 @@ class SlotMapView(Widget, can_focus=True):
         if self.map is not None and self.map.capacity != slot_map.capacity:
             self._windows.clear()
         self.map = slot_map
-        self._firsts = [one.first_slot for one in slot_map.ranges]
+        self._firsts = [slots.first_slot for slots in slot_map.ranges]
         self.cursor = max(0, min(self.cursor, slot_map.capacity - 1))
         self.refresh()
 
@@ -235,16 +235,16 @@ class SlotMapView(Widget, can_focus=True):
             return
         first, last = window
         at = max(0, bisect_right(self._firsts, first) - 1)
-        for one in self.map.ranges[at:]:
-            if one.first_slot > last:
+        for slots in self.map.ranges[at:]:
+            if slots.first_slot > last:
                 return
-            if one.last_slot >= first:
-                yield _cut(one, first, last)
+            if slots.last_slot >= first:
+                yield _cut(slots, first, last)
 
     def counts(self, window: Window) -> Counter[str]:
         counts: Counter[str] = Counter()
-        for one in self.ranges_in(window):
-            counts[one.state] += one.count
+        for slots in self.ranges_in(window):
+            counts[slots.state] += slots.count
         return counts
 
     @property
@@ -287,7 +287,7 @@ class SlotMapView(Widget, can_focus=True):
         if heads:
             return heads[0] if len(heads) == 1 else BOTH_HEADS, "head"
         slot = max(
-            (cell_state(one.state) for one in self.ranges_in(window)), default=CellState.UNSEEN
+            (cell_state(slots.state) for slots in self.ranges_in(window)), default=CellState.UNSEEN
         )
         return slot.mark, CELL_STYLES.get(slot, "")
 
@@ -351,7 +351,9 @@ class SlotMapView(Widget, can_focus=True):
         if self.map is None:
             return
         lost = [
-            one.first_slot for one in self.map.ranges if cell_state(one.state) >= CellState.LOST
+            slots.first_slot
+            for slots in self.map.ranges
+            if cell_state(slots.state) >= CellState.LOST
         ]
         if not lost:
             return
@@ -376,11 +378,11 @@ def _in(slot: int, window: Window) -> bool:
     return window[0] <= slot <= window[1]
 
 
-def _cut(one: SlotRange, first: int, last: int) -> SlotRange:
+def _cut(slots: SlotRange, first: int, last: int) -> SlotRange:
     """The part of a range in a window; its numbers increase with its slots."""
-    start, end = max(one.first_slot, first), min(one.last_slot, last)
-    count = min(one.count, end - start + 1)
-    if one.first_number is None:
-        return SlotRange(start, end, one.state, count, None, None)
-    number = one.first_number + start - one.first_slot
-    return SlotRange(start, end, one.state, count, number, number + end - start)
+    start, end = max(slots.first_slot, first), min(slots.last_slot, last)
+    count = min(slots.count, end - start + 1)
+    if slots.first_number is None:
+        return SlotRange(start, end, slots.state, count, None, None)
+    number = slots.first_number + start - slots.first_slot
+    return SlotRange(start, end, slots.state, count, number, number + end - start)

@@ -67,7 +67,9 @@ class WaitsChart(Widget):
         base, width = self.rich_style, self.size.width
         most, stacks = self.stacks(self.size.height)
         legend = self._legend(y)
-        room = max(0, width - max((one.cell_len for one in map(self._legend, range(5))), default=0))
+        room = max(
+            0, width - max((text.cell_len for text in map(self._legend, range(5))), default=0)
+        )
         axis = f"{most:5.1f} " if y == 0 else "    0 " if y == self.size.height - 1 else "      "
         segments = [Segment(axis, base + style_of(self, "quiet"))]
         level = self.size.height - y

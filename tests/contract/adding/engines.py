@@ -14,7 +14,7 @@ from console.verbs.parameters import Parameter, Placement
 
 def _run(call: Call, engine: str | None, schemas: bool) -> None:
     products = engines.PRODUCTS.values() if engine is None else [engines.product(engine)]
-    schema_of = {one.name: one.default_schema if schemas else "" for one in products}
+    schema_of = {product.name: product.default_schema if schemas else "" for product in products}
     call.answer({"engines": schema_of}, [" ".join(one).strip() for one in schema_of.items()])
 
 

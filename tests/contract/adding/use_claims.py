@@ -23,7 +23,7 @@ def use(here: Console, design: str) -> None:
     assert sorted(states) == ["claimed", "done", "done", "error", "error", *["ready"] * 3]
     here.done("complete", "q", str(claimed["id"]))
     (diagnosis,) = here("doctor", "q", "--json", "--idle-for", "1s").json["queues"]
-    codes = {one["code"] for one in diagnosis["findings"]}
+    codes = {diagnosi["code"] for diagnosi in diagnosis["findings"]}
     assert codes - {"consumer_stopped", "consumers_unsaid"} == set(), "two errors are no share"
     for verb, done in (("requeue", 2), ("archive", 3), ("purge", 5), ("restore", 5)):
         assert here.done(verb, "q", "--yes", "q", "--json").json["done"] == done, verb

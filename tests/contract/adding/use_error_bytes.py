@@ -26,7 +26,10 @@ def ask(here: Console) -> None:
     here.done("push", "orders", "-", "--lines", stdin=b"a\nb\n")
     here.done("pop", "orders", "--fail", ERROR)
     messages = here.done("messages", "orders", "--json").json["messages"]
-    assert {one["state"]: one["error_bytes"] for one in messages} == {"ready": None, "error": BYTES}
+    assert {message["state"]: message["error_bytes"] for message in messages} == {
+        "ready": None,
+        "error": BYTES,
+    }
     head, *rows = here.done("messages", "orders").text.splitlines()
     at = head.index("error bytes")
     shown = [row[at:].split()[0] for row in rows if row[0] != " "]

@@ -28,10 +28,10 @@ def type_it(here: Console, name: str) -> None:
         one for one in here.done("doctor", "--codes", "--json").json["codes"] if one["code"] == CODE
     )
     assert code["severity"] == "warning"
-    found = here("doctor", name, "--idle-for", "0s")
-    assert found.status == 1
-    assert f"warning: {FAILED} errors are no good [{CODE}]" in found.text
-    assert f"dbq-console requeue {name} --filter state=error" in found.text
+    answer = here("doctor", name, "--idle-for", "0s")
+    assert answer.status == 1
+    assert f"warning: {FAILED} errors are no good [{CODE}]" in answer.text
+    assert f"dbq-console requeue {name} --filter state=error" in answer.text
     planned = here("doctor", name, "--fix", "--dry-run", "--idle-for", "0s", "--json").json
     assert [one["summary"] for one in planned["plan"]] == ["requeue them"]
     fixed = here("doctor", name, "--fix", "--yes", name, "--idle-for", "0s", "--json").json

@@ -68,7 +68,9 @@ async def press_it(url: str) -> None:
             assert "table mail" in here.app.clipboard
             await here.press("escape", "g", "x", "x", "y", "E")
             assert len(here.app.clipboard.splitlines()) == 2
-            await here.until(lambda: any("2 rows in" in one.message for one in messages(here)))
+            await here.until(
+                lambda: any("2 rows in" in notification.message for notification in messages(here))
+            )
             (path,) = Path.cwd().glob("sizes-*.csv")
             with path.open() as file:
                 rows = [*csv.DictReader(file)]

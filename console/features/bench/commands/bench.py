@@ -103,10 +103,10 @@ def _row(result: CandidateResult) -> tuple[str, ...]:
 
 
 def _latency(result: CandidateResult, name: str) -> tuple[str, str, str]:
-    found = result.latency(name)
-    if found is None:
+    latency = result.latency(name)
+    if latency is None:
         return (NOT_APPLICABLE,) * 3
-    return (f"{found.p50:,.2f}", f"{found.p95:,.2f}", f"{found.p99:,.2f}")
+    return (f"{latency.p50:,.2f}", f"{latency.p95:,.2f}", f"{latency.p99:,.2f}")
 
 
 def _figure(value: float | None, form: str) -> str:
@@ -205,10 +205,10 @@ def _write(report: Path, picture: str) -> None:
     narrate(f"The report is in {report}.")
 
 
-def _narrate_round(entrant: Entrant, one: RoundFigures) -> None:
+def _narrate_round(entrant: Entrant, figures: RoundFigures) -> None:
     words = f"{entrant.candidate.name} x{entrant.candidate.batch}"
-    console = ", console beside it" if one.console else ""
-    narrate(f"round {one.number}{console}: {words}: {one.messages_per_second:,.0f}/s")
+    console = ", console beside it" if figures.console else ""
+    narrate(f"round {figures.number}{console}: {words}: {figures.messages_per_second:,.0f}/s")
 
 
 _PARAMETERS = (*BENCH.parameters, *MORE_OF_BENCH)

@@ -17,7 +17,7 @@ def open_bench(context: Context, connection: str, **texts: str) -> None:
     if isinstance(navigator.screen, BenchScreen):
         # Escape must not lead through it twice.
         navigator.pop_screen()
-    runs = [one for one in context.action_runs.all if isinstance(one.plan, BenchWork)]
+    runs = [run for run in context.action_runs.all if isinstance(run.plan, BenchWork)]
     navigator.push_screen(BenchScreen(context, connection, texts, runs[-1] if runs else None))
 
 

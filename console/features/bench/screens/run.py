@@ -250,15 +250,15 @@ def lines_of(bench_run: BenchRun) -> dict[str, BenchRow]:
         None if bench_run.finished or bench_run.next_round is None else bench_run.next_round[0]
     )
     return {
-        label(one): BenchRow(
-            one,
+        label(candidate): BenchRow(
+            candidate,
             bench_run.load.rounds,
             max(rates, default=0.0),
-            current == one,
-            results.get(one),
-            bench_run.live if current == one else None,
+            current == candidate,
+            results.get(candidate),
+            bench_run.live if current == candidate else None,
         )
-        for one in bench_run.candidates
+        for candidate in bench_run.candidates
     }
 
 

@@ -43,11 +43,11 @@ def compare(
         parts = planning.parts(connection, plan, _PART_ROWS)
         others = planning.others(connection, queue)
     files = table.files(queue_value(queue.schema, queue.name), dates=dates)
-    found = Comparison()
+    comparison = Comparison()
     if not files:
         for part in parts:
-            found.absent += _keys(database, plan, part)
-        return found
+            comparison.absent += _keys(database, plan, part)
+        return comparison
     with _readable(lake):
         rows = dataset.dataset(
             [lake.path(file.path) for file in files],
@@ -61,9 +61,9 @@ def compare(
             here = _table(conform(b, item["kind"]) for b in source.batches(item["rows"]))
             there = _read(lake, rows, part)
             held = _held(lake, here, there)
-            found.held += len(held)
-            found.absent += [key for key in _keys(database, plan, part) if key not in held]
-    return found
+            comparison.held += len(held)
+            comparison.absent += [key for key in _keys(database, plan, part) if key not in held]
+    return comparison
 
 
 def _keys(database: Database, plan: LakePlan, part: Part) -> list[int]:

@@ -80,10 +80,12 @@ def _delete(session: Session, queue: Queue, plan: LakePlan, action_id: int, part
         planning.require_charge(connection, plan)
         values = {"plan_id": plan.plan_id, "after": part.after, "last": part.last}
         within = queue.scope(connection)
-        found = sql.row(connection, _Deleted, "pipeline.delete_rows", within, **values)
-        if found.reserved != part.rows:
+        deleted = sql.row(connection, _Deleted, "pipeline.delete_rows", within, **values)
+        if deleted.reserved != part.rows:
             raise planning.rows_changed(plan)
-        gone = found.reserved - found.deleted
-        ledger = Ledger(found.reserved, found.deleted, found.deleted, {GONE: gone} if gone else {})
+        gone = deleted.reserved - deleted.deleted
+        ledger = Ledger(
+            deleted.reserved, deleted.deleted, deleted.deleted, {GONE: gone} if gone else {}
+        )
         audit.batch(connection, action_id, ledger)
-    return found.deleted
+    return deleted.deleted

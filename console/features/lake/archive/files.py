@@ -228,13 +228,17 @@ def verify(item: Item) -> dict[str, Any]:
     def verify_file(entry: Mapping[str, Any]) -> tuple[int, int, str]:
         path = entry["path"]
         try:
-            found = _read(lake, path)
+            column_digests = _read(lake, path)
         except (OSError, ValueError, pa.ArrowException, ConsoleError) as error:
             return 0, 0, f"{path}: {_line(error)}"
         written = {name: entry[name] for name in (*_COUNTS, digests.DIGESTS)}
-        if found.as_json() == written:
-            return found.rows, found.bytes, ""
-        return found.rows, found.bytes, f"{path}: {_difference(written, found.as_json())}"
+        if column_digests.as_json() == written:
+            return column_digests.rows, column_digests.bytes, ""
+        return (
+            column_digests.rows,
+            column_digests.bytes,
+            f"{path}: {_difference(written, column_digests.as_json())}",
+        )
 
     with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
         results = list(threads.map(verify_file, item["files"]))

@@ -62,13 +62,13 @@ class RowsToArchive:
         return self.found.rows + self.left
 
     def lines(self) -> list[str]:
-        found, first = self.found, self.unfinished
+        rows, first = self.found, self.unfinished
         lines = [
-            f"{VERB} {plain(self.queue.label)}: {numbered(found.rows, 'row')} "
+            f"{VERB} {plain(self.queue.label)}: {numbered(rows.rows, 'row')} "
             f"into {plain(self.lake)}, then deleted"
         ]
-        if found.rows:
-            lines.append(f"  archived {_utc(found.oldest)} to {_utc(found.newest)} UTC")
+        if rows.rows:
+            lines.append(f"  archived {_utc(rows.oldest)} to {_utc(rows.newest)} UTC")
         lines.append(
             f"  popped rows up to {_utc(self.cutoffs.cutoff)} UTC, others up to "
             f"{_utc(self.cutoffs.before)} UTC"
@@ -188,11 +188,11 @@ def find(database: Database, queue: Queue, lake: Lake, request: ArchiveRequest) 
         cutoffs = Cutoffs.of(connection, request)
         plan = _unfinished(connection, queue)
         left = 0 if plan is None else planning.reserved(connection, plan).rows
-        found = planning.available(connection, queue, cutoffs)
+        rows = planning.available(connection, queue, cutoffs)
     if plan is not None and plan.state == RESERVED:
         # What is reserved is in the archive still.
-        found = replace(found, rows=max(0, found.rows - left))
-    return RowsToArchive(queue, lake.location, plan, left, found, cutoffs)
+        rows = replace(rows, rows=max(0, rows.rows - left))
+    return RowsToArchive(queue, lake.location, plan, left, rows, cutoffs)
 
 
 def _unfinished(connection: "Connection", queue: Queue) -> LakePlan | None:
@@ -360,11 +360,11 @@ class _Run:
             raise UsageError(f"The queue {self._queue.name!r} has no unfinished plan.")
         table = self._table
         if table is not None and table.id == plan.table_id and plan.database == self._identity:
-            found = compare.compare(self._database, self._queue, self._lake, table, plan)
-            if found.held:
+            comparison = compare.compare(self._database, self._queue, self._lake, table, plan)
+            if comparison.held:
                 raise RefusedError(
                     f"Plan {plan.serial} cannot be cancelled: the lake {self._lake.location} has "
-                    f"{numbered(found.held, 'row')} of it.",
+                    f"{numbered(comparison.held, 'row')} of it.",
                     why="Given back, they would be there twice.",
                     next_step="Finish it: dbq-console pipeline archive "
                     f"{shlex.quote(self._queue.name)}",
@@ -401,10 +401,10 @@ class _Run:
             planning.require_charge(connection, self._plan)
             # Of a plan of which this row knows nothing: it was changed, or restored.
             forgotten = planning.release_all(connection, self._plan)
-            found = planning.reserve(connection, self._queue, self._plan, cutoffs, how.sizes.plan)
-            if not found.rows:
+            rows = planning.reserve(connection, self._queue, self._plan, cutoffs, how.sizes.plan)
+            if not rows.rows:
                 return 0
-            subject = replace(self._subject(detail, found.rows), cutoff=cutoffs.cutoff)
+            subject = replace(self._subject(detail, rows.rows), cutoff=cutoffs.cutoff)
             action_id = audit.begin(connection, subject)
             plan = planning.update(
                 connection,
@@ -419,7 +419,7 @@ class _Run:
                 made_at=sql.value(connection, datetime, "pipeline.server_time"),
                 action_id=action_id,
             )
-        self._complete = found.rows < how.sizes.plan and not doubtful
+        self._complete = rows.rows < how.sizes.plan and not doubtful
         self._doubtful = doubtful or bool(forgotten) or last != self._plan.serial
         self._plan = plan
         return action_id
@@ -523,13 +523,13 @@ class _Run:
     def _compare(self) -> None:
         """Go on by what the table has of the reserved rows: what it has is only deleted."""
         plan, table = self._plan, self._opened
-        found = compare.compare(self._database, self._queue, self._lake, table, plan)
-        self._result.rows["compare"] = found.held + len(found.absent)
-        if found.held or plan.state == COMMITTED:
-            self._result.in_lake_before = found.held
+        comparison = compare.compare(self._database, self._queue, self._lake, table, plan)
+        self._result.rows["compare"] = comparison.held + len(comparison.absent)
+        if comparison.held or plan.state == COMMITTED:
+            self._result.in_lake_before = comparison.held
             # What the table lacks, or has lost since, goes with the next plan.
             committed = table.last_serial(self._application)
-            self._release(found.absent, state=COMMITTED, committed=committed)
+            self._release(comparison.absent, state=COMMITTED, committed=committed)
         else:
             self._set(serial=max(plan.serial, table.last_serial(self._application) + 1))
             self._result.plan = self._plan.serial

@@ -57,7 +57,7 @@ class Cutoffs:
         now = sql.value(connection, datetime, "pipeline.server_time").astimezone(UTC)
         # --older applies to all rows of the archive.
         seconds = request.older, max(request.older, request.retention)
-        return cls(*(_ago(now, one) for one in seconds))
+        return cls(*(_ago(now, second) for second in seconds))
 
 
 def _ago(now: datetime, seconds: float) -> datetime:
@@ -140,10 +140,10 @@ def find(connection: Connection, queue: Queue, *, lock: bool = False) -> LakePla
     """None where the queue never had a plan. `lock`: until the transaction ends."""
     within = queue.scope(connection)
     options = {**within.options, "lock": "yes" if lock else "no"}
-    found = sql.rows(
+    lake_plans = sql.rows(
         connection, LakePlan, "pipeline.plan", sql.Scope(within.values, options, within.roles)
     )
-    return found[0] if found else None
+    return lake_plans[0] if lake_plans else None
 
 
 def locked(connection: Connection, queue: Queue) -> LakePlan:

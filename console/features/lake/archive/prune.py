@@ -188,8 +188,8 @@ def _in_lake(source: Source, lake: Lake, days: set[str]) -> Any:
     """The key and the digest of each row of these days."""
     table = MessagesTable.open(lake)
     queue = queue_value(source.queue.schema, source.queue.name)
-    found = [] if table is None else table.files(queue, source.label)
-    paths = [file.path for file in found if file.date in days]
+    files = [] if table is None else table.files(queue, source.label)
+    paths = [file.path for file in files if file.date in days]
     for batch in lake_batches(lake, paths) if paths else ():
         yield from zip(keys_of(batch), _digests(batch), strict=True)
 

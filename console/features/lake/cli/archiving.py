@@ -87,7 +87,7 @@ def archive(
         with how.tasks(f"{job.VERB} {queue.name}") as tasks:
             done = how.archive(database, rows, queue.name, tasks)
         result = total_of(done)
-        lines = tuple(line for one in done for line in one.lines())
+        lines = tuple(line for archive_result in done for line in archive_result.lines())
         return Result(Outcome.DONE, lines, done=result["exported"], data=result)
 
     production = how.call.production(database)
@@ -228,7 +228,10 @@ def _archive_each(how: Archiving, queues: _Queues) -> Result:
                 queues.failed(label, error)
                 continue
             values.append(_as_json(database, rows) | {"result": total_of(done)})
-            lines += [f"{label}:", *(f"  {line}" for one in done for line in one.lines())]
+            lines += [
+                f"{label}:",
+                *(f"  {line}" for archive_result in done for line in archive_result.lines()),
+            ]
     data = {
         "queues": values,
         "problems": queues.problems,
@@ -240,11 +243,14 @@ def _archive_each(how: Archiving, queues: _Queues) -> Result:
 def total_of(done: Sequence[ArchiveResult]) -> dict[str, Any]:
     """All plans that a run carried out, and their totals."""
     figures = ("exported", "deleted", "in_lake_before", "files", "bytes")
-    total = {figure: sum(getattr(one, figure) for one in done) for figure in figures}
+    total = {
+        figure: sum(getattr(archive_result, figure) for archive_result in done)
+        for figure in figures
+    }
     last = done[-1] if done else None
     return {
         "plan": None if last is None else last.plan,
         **total,
         "rows_per_second": {} if last is None else last.rows_per_second,
-        "plans": [one.as_json() for one in done],
+        "plans": [archive_result.as_json() for archive_result in done],
     }

@@ -60,36 +60,44 @@ def show_lake(call: Call, lake: str | None) -> None:
     found = contents(opened)
     value = {
         "lake": opened.location,
-        "tables": [one.as_json() for one in found.tables],
-        "queues": [one.as_json() for one in found.queues],
+        "tables": [table.as_json() for table in found.tables],
+        "queues": [queue.as_json() for queue in found.queues],
     }
     call.answer(value, [f"{opened.location}:", *_lines(call, found)])
 
 
-def _lines(call: Call, found: "LakeContents") -> list[str]:
+def _lines(call: Call, lake_contents: "LakeContents") -> list[str]:
     of_tables = ("table", "rows", "files", "size")
     tables = [
-        (one.name, f"{one.rows:,}", f"{one.files:,}", megabytes(one.size)) for one in found.tables
+        (
+            table_contents.name,
+            f"{table_contents.rows:,}",
+            f"{table_contents.files:,}",
+            megabytes(table_contents.size),
+        )
+        for table_contents in lake_contents.tables
     ]
     lines = aligned([of_tables, *tables], left=1)
-    if not found.queues:
+    if not lake_contents.queues:
         return lines
     head = ("connection", "queue", "first day", "last day", "last plan")
     figures = ("rows", "days", "size", "files", "to compact")
     cells = [
         (
-            plain(one.of.connection),
-            plain(one.of.label),
-            one.days[0],
-            one.days[-1],
-            "" if one.last_plan_at is None else bare_moment(one.last_plan_at, call.zone),
-            f"{one.of.rows:,}",
-            f"{len(one.days):,}",
-            megabytes(one.size),
-            f"{len(one.of.files):,}",
-            f"{one.to_compact:,}",
+            plain(queue_contents.of.connection),
+            plain(queue_contents.of.label),
+            queue_contents.days[0],
+            queue_contents.days[-1],
+            ""
+            if queue_contents.last_plan_at is None
+            else bare_moment(queue_contents.last_plan_at, call.zone),
+            f"{queue_contents.of.rows:,}",
+            f"{len(queue_contents.days):,}",
+            megabytes(queue_contents.size),
+            f"{len(queue_contents.of.files):,}",
+            f"{queue_contents.to_compact:,}",
         )
-        for one in found.queues
+        for queue_contents in lake_contents.queues
     ]
     return [*lines, "", *aligned([(*head, *figures), *cells], left=5)]
 

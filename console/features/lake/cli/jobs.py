@@ -80,7 +80,8 @@ def _zones(call: Call, zone: str | None) -> Callable[[str], str]:
     known = {} if call.profile is None else {call.profile.label: call.zone}
     with suppress(ConsoleError):  # recordings outlive their configuration
         known |= {
-            one.label: one.display_zone for one in call.configuration.profiles(call.command_line)
+            profile.label: profile.display_zone
+            for profile in call.configuration.profiles(call.command_line)
         }
     return lambda connection: name_of(known.get(connection, UTC))
 
@@ -90,16 +91,16 @@ def _days(text: str) -> "Days":
 
     first, _, last = text.partition("..")
     try:
-        found = Days(date.fromisoformat(first), date.fromisoformat(last or first))
+        days = Days(date.fromisoformat(first), date.fromisoformat(last or first))
     except ValueError as error:
         raise UsageError(
             f"{text!r} is not a day or a range of days.",
             why=str(error),
             next_step="Examples: 2026-03-28, 2026-03-01..2026-03-31.",
         ) from error
-    if found.last < found.first:
+    if days.last < days.first:
         raise UsageError(f"{text!r}: the last day is before the first.")
-    return found
+    return days
 
 
 @job("verify", OPTIONAL_NAME)

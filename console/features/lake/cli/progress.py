@@ -150,15 +150,17 @@ def without_secrets(text: str) -> str:
 
 def _private_values(context: click.Context, private: Sequence[str]) -> list[str]:
     """What was given for these options, the longest first."""
-    names = [one.name for one in context.command.params if set(one.opts) & set(private)]
+    names = [
+        parameter.name for parameter in context.command.params if set(parameter.opts) & set(private)
+    ]
     found = [word for name in names for word in context.params.get(name or "") or ()]
     return sorted(found, key=len, reverse=True)
 
 
 def _without(word: str) -> str:
     """A filter without its value; a word that is no filter is all value."""
-    found = re.match("[^=~]*[=~]", word)
-    return f"{found[0] if found else ''}{HIDDEN}"
+    match = re.match("[^=~]*[=~]", word)
+    return f"{match[0] if match else ''}{HIDDEN}"
 
 
 def _error_text(text: str, hidden: Mapping[str, str]) -> str:
@@ -192,8 +194,8 @@ def about(*, database: Database | None = None, queue: str = "", lake: str = "") 
 
 def kept() -> RunFile | None:
     """The run file of this call, if there is one."""
-    found: RunFile | None = click.get_current_context().meta.get(_RECORD)
-    return found
+    file: RunFile | None = click.get_current_context().meta.get(_RECORD)
+    return file
 
 
 Shown = Callable[[str, int, int, str], None]

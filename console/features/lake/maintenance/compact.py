@@ -35,16 +35,16 @@ def groups(files: Iterable[LakeFile]) -> list[list[LakeFile]]:
     """The files that are merged into one each."""
     small = (file for file in files if file.size < SMALL)
     ordered = sorted(small, key=lambda file: (*_partition(file), file.path))
-    found: list[list[LakeFile]] = []
+    lake_files: list[list[LakeFile]] = []
     for _, of_day in groupby(ordered, key=_partition):
         room = 0
         for file in of_day:
             if file.size > room:
-                found.append([])
+                lake_files.append([])
                 room = _LARGEST
-            found[-1].append(file)
+            lake_files[-1].append(file)
             room -= file.size
-    return [group for group in found if len(group) > 1]
+    return [group for group in lake_files if len(group) > 1]
 
 
 def _partition(file: LakeFile) -> tuple[str, str, str]:
@@ -54,16 +54,16 @@ def _partition(file: LakeFile) -> tuple[str, str, str]:
 def find(lake: Lake, kept_seconds: float) -> SmallFiles:
     """What compact would merge. DamagedError."""
     tables = tables_of(lake)
-    messages = [one for one in tables if isinstance(one, MessagesTable)]
-    found = groups(messages[0].all_files()) if messages else []
-    return SmallFiles(lake, tables, found, kept_seconds)
+    messages = [table for table in tables if isinstance(table, MessagesTable)]
+    files = groups(messages[0].all_files()) if messages else []
+    return SmallFiles(lake, tables, files, kept_seconds)
 
 
 def tables_of(lake: Lake) -> list[LakeTable]:
     """Those that the lake has. UsageError without any."""
     known: tuple[type[LakeTable], ...] = (MessagesTable, RollupTable, ForecastTable)
-    if found := [table for table in (of.open(lake) for of in known) if table is not None]:
-        return found
+    if tables := [table for table in (of.open(lake) for of in known) if table is not None]:
+        return tables
     raise no_table(lake)
 
 
@@ -80,7 +80,7 @@ class SmallFiles:
     @property
     def messages(self) -> MessagesTable:
         """Whose files are merged: days of rollups and forecasts have one file each."""
-        return next(one for one in self.tables if isinstance(one, MessagesTable))
+        return next(table for table in self.tables if isinstance(table, MessagesTable))
 
     @property
     def files(self) -> int:
@@ -140,8 +140,8 @@ def compact(
         for at in range(0, len(small.groups), _GROUPS_A_COMMIT):
             few = small.groups[at : at + _GROUPS_A_COMMIT]
             done = list(threads.map(lambda of: rewrite(lake, of, none_dropped), few))
-            removed = [file.path for one in done for file in one.sources]
-            added = [one.entry for one in done if one.entry is not None]
+            removed = [file.path for rewritten in done for file in rewritten.sources]
+            added = [rewritten.entry for rewritten in done if rewritten.entry is not None]
             if not small.messages.exchange(removed, added, by):
                 raise changed_meanwhile(lake)
             merged, into = merged + len(removed), into + len(added)

@@ -83,7 +83,12 @@ class LakeContents:
 def contents(lake: Lake) -> LakeContents:
     """UsageError for a lake without tables."""
     tables = tables_of(lake)
-    queues = [one for table in tables if isinstance(table, MessagesTable) for one in _queues(table)]
+    queues = [
+        queue_contents
+        for table in tables
+        if isinstance(table, MessagesTable)
+        for queue_contents in _queues(table)
+    ]
     return LakeContents([TableContents.of(table) for table in tables], queues)
 
 
@@ -94,8 +99,11 @@ def _queues(table: MessagesTable) -> list[QueueContents]:
             at = datetime.fromtimestamp(commit["timestamp"] / 1_000, UTC)
             queue = commit["application"].split("/", 2)[-1]
             plans.setdefault((commit["connection"], queue), (int(commit["serial"]), at))
-    found: list[QueueContents] = []
-    for one in queues_of(table):
-        plan = plans.get((one.connection, queue_value(one.schema, one.queue)), (None, None))
-        found.append(QueueContents(one, *plan))
-    return found
+    queue_contents: list[QueueContents] = []
+    for queue_files in queues_of(table):
+        plan = plans.get(
+            (queue_files.connection, queue_value(queue_files.schema, queue_files.queue)),
+            (None, None),
+        )
+        queue_contents.append(QueueContents(queue_files, *plan))
+    return queue_contents

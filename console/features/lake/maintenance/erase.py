@@ -44,7 +44,7 @@ class MatchingRows:
 
     @property
     def final(self) -> list[str]:
-        return final_words((one.connection for one in self.queues if self.of(one)), self.own)
+        return final_words((queue.connection for queue in self.queues if self.of(queue)), self.own)
 
     @property
     def rows(self) -> int:
@@ -56,7 +56,7 @@ class MatchingRows:
 
 
 def plan(database: Database, matching: MatchingRows, *, production: bool) -> Plan:
-    words = plain(" ".join(one.word for one in matching.filters))
+    words = plain(" ".join(archive_filter.word for archive_filter in matching.filters))
     files = sum(len(queue.files) for queue in matching.queues)
     having = [(queue, rows) for queue in matching.queues if (rows := matching.of(queue))]
     lake = matching.table.lake.location
@@ -77,7 +77,7 @@ def plan(database: Database, matching: MatchingRows, *, production: bool) -> Pla
     data = {
         "verb": VERB,
         "lake": lake,
-        "filters": [one.word for one in matching.filters],
+        "filters": [archive_filter.word for archive_filter in matching.filters],
         "rows": matching.rows,
         "queues": [
             {
@@ -104,8 +104,8 @@ def find(
 ) -> MatchingRows:
     """Searches every file of the queues. DamagedError for one that cannot be read."""
     files = [file for queue in queues for file in queue.files]
-    found = _search(table, filters, files, on_progress)
-    return MatchingRows(table, tuple(filters), queues, found, own)
+    match = _search(table, filters, files, on_progress)
+    return MatchingRows(table, tuple(filters), queues, match, own)
 
 
 def _search(
@@ -117,15 +117,15 @@ def _search(
     def count(file: LakeFile) -> int:
         return sum(matches(batch, filters).true_count for batch in read(table.lake, file))
 
-    found: dict[str, int] = {}
+    search: dict[str, int] = {}
     searched = 0
     with at_once(table.lake) as threads:
         for at, (file, rows) in enumerate(zip(files, threads.map(count, files), strict=True), 1):
             if rows:
-                found[file.path] = rows
+                search[file.path] = rows
             searched += file.rows
             on_progress(at, len(files), searched)
-    return found
+    return search
 
 
 def erase(database: Database, matching: MatchingRows) -> list[str]:
@@ -145,8 +145,12 @@ def _again(matching: MatchingRows) -> MatchingRows:
     table = MessagesTable.open(matching.table.lake)
     if table is None:
         raise changed_meanwhile(matching.table.lake)
-    wanted = {(one.connection, one.label) for one in matching.queues}
-    queues = [one for one in queues_of(table) if (one.connection, one.label) in wanted]
+    wanted = {(queue_files.connection, queue_files.label) for queue_files in matching.queues}
+    queues = [
+        queue_files
+        for queue_files in queues_of(table)
+        if (queue_files.connection, queue_files.label) in wanted
+    ]
     searched = {file.path for queue in matching.queues for file in queue.files}
     newer = [file for queue in queues for file in queue.files if file.path not in searched]
     found = matching.found | _search(table, matching.filters, newer, lambda *_: None)
@@ -158,20 +162,23 @@ def _erase_of(database: Database, matching: MatchingRows, queue: QueueFiles, row
     affected = [file for file in queue.files if file.path in matching.found]
     with at_once(table.lake) as threads:
         done = list(threads.map(lambda file: rewrite(table.lake, [file], dropped), affected))
-    removed = [file.path for one in done for file in one.sources]
-    added = [one.entry for one in done if one.entry is not None]
+    removed = [file.path for rewritten in done for file in rewritten.sources]
+    added = [rewritten.entry for rewritten in done if rewritten.entry is not None]
     detail = f"rows out of {table.lake.location}"
     subject = subject_of(VERB, queue, database, rows, detail)
-    subject = replace(subject, filters=[_audited(one) for one in matching.filters])
+    subject = replace(
+        subject, filters=[_audited(archive_filter) for archive_filter in matching.filters]
+    )
     take_out(database, table, subject, lambda by: table.exchange(removed, added, by))
 
 
 _PERSONAL = {"error", "title", "payload", "more"}
 
 
-def _audited(one: ArchiveFilter) -> str:
+def _audited(archive_filter: ArchiveFilter) -> str:
     """Whom the erased rows were about is not to be read for ever in the audit. Who knows the text
     can compare its SHA-256."""
-    if one.field not in _PERSONAL:
-        return one.word
-    return f"{one.field}{one.operator}sha256:{hashlib.sha256(one.value.encode()).hexdigest()}"
+    if archive_filter.field not in _PERSONAL:
+        return archive_filter.word
+    digest = hashlib.sha256(archive_filter.value.encode()).hexdigest()
+    return f"{archive_filter.field}{archive_filter.operator}sha256:{digest}"

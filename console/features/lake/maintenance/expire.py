@@ -49,21 +49,21 @@ class OldDays:
 
     @property
     def final(self) -> list[str]:
-        return final_words((one.of.connection for one in self.queues), self.own)
+        return final_words((queue.of.connection for queue in self.queues), self.own)
 
     @property
     def rows(self) -> int:
-        return sum(one.of.rows for one in self.queues)
+        return sum(queue.of.rows for queue in self.queues)
 
 
 def plan(database: Database, days: OldDays, *, production: bool) -> Plan:
     lake = days.table.lake.location
     lines = [f"{VERB}: takes {numbered(days.rows, 'row')} out of {plain(lake)}"]
     lines += [
-        f"  {plain(one.of.label)} of {plain(one.of.connection)}: "
-        f"{numbered(one.of.rows, 'row')} of {numbered(len(_days(one)), 'day')} before "
-        f"{one.before} ({duration(one.older_seconds)}), {megabytes(one.size)}"
-        for one in days.queues
+        f"  {plain(expiring.of.label)} of {plain(expiring.of.connection)}: "
+        f"{numbered(expiring.of.rows, 'row')} of {numbered(len(_days(expiring)), 'day')} before "
+        f"{expiring.before} ({duration(expiring.older_seconds)}), {megabytes(expiring.size)}"
+        for expiring in days.queues
     ]
     data = {
         "verb": VERB,
@@ -71,27 +71,27 @@ def plan(database: Database, days: OldDays, *, production: bool) -> Plan:
         "rows": days.rows,
         "queues": [
             {
-                "connection": one.of.connection,
-                "schema": one.of.schema,
-                "queue": one.of.queue,
-                "before": str(one.before),
-                "rows": one.of.rows,
-                "days": len(_days(one)),
-                "files": len(one.of.files),
-                "bytes": one.size,
+                "connection": expiring.of.connection,
+                "schema": expiring.of.schema,
+                "queue": expiring.of.queue,
+                "before": str(expiring.before),
+                "rows": expiring.of.rows,
+                "days": len(_days(expiring)),
+                "files": len(expiring.of.files),
+                "bytes": expiring.size,
             }
-            for one in days.queues
+            for expiring in days.queues
         ],
     }
     lines += days.final if days.queues else []
-    queues = [one.of for one in days.queues]
+    queues = [expiring.of for expiring in days.queues]
     take = partial(expire, database, days)
     subject = Subject(VERB, "", "", database.label)
     return removal_plan(subject, lines, take, data, days.rows, queues, production=production)
 
 
-def _days(one: Expiring) -> set[str]:
-    return {file.date for file in one.of.files}
+def _days(expiring: Expiring) -> set[str]:
+    return {file.date for file in expiring.of.files}
 
 
 def find(
@@ -101,15 +101,15 @@ def find(
     own: str,
 ) -> OldDays:
     """`older`: the age in seconds, None: the queue is left alone."""
-    found: list[Expiring] = []
+    expirings: list[Expiring] = []
     for queue in queues:
         if (seconds := older(queue)) is None:
             continue
         before = _day_before(seconds)
         files = tuple(file for file in queue.files if file.date < str(before))
         if files:
-            found.append(Expiring(replace(queue, files=files), seconds, before))
-    return OldDays(table, found, own)
+            expirings.append(Expiring(replace(queue, files=files), seconds, before))
+    return OldDays(table, expirings, own)
 
 
 def _day_before(seconds: float) -> date:
@@ -122,11 +122,11 @@ def _day_before(seconds: float) -> date:
 def expire(database: Database, days: OldDays) -> list[str]:
     """Queue by queue, each a commit with its audit. What was done, in lines."""
     table, lines = days.table, []
-    with guarded(database, [one.of for one in days.queues]):
-        for one in days.queues:
-            detail = f"days before {one.before} out of {table.lake.location}"
-            subject = subject_of(VERB, one.of, database, one.of.rows, detail)
-            paths = [file.path for file in one.of.files]
+    with guarded(database, [queue.of for queue in days.queues]):
+        for expiring in days.queues:
+            detail = f"days before {expiring.before} out of {table.lake.location}"
+            subject = subject_of(VERB, expiring.of, database, expiring.of.rows, detail)
+            paths = [file.path for file in expiring.of.files]
             take_out(database, table, subject, partial(table.exchange, paths, []))
-            lines.append(f"{one.of.label}: {numbered(one.of.rows, 'row')} taken out")
+            lines.append(f"{expiring.of.label}: {numbered(expiring.of.rows, 'row')} taken out")
     return [*lines, *days.final]

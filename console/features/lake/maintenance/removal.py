@@ -80,22 +80,27 @@ def selected(
     """The queues of these names, or all. UsageError for a name that the lake does not have."""
     queues = queues_of(table, connection)
     found = [
-        one
-        for one in queues
-        if (not names or one.queue in names or one.label in names) and schema in {None, one.schema}
+        queue_files
+        for queue_files in queues
+        if (not names or queue_files.queue in names or queue_files.label in names)
+        and schema in {None, queue_files.schema}
     ]
     if not found and not names:
-        has = sorted({one.connection for one in queues_of(table)})
+        has = sorted({queue_files.connection for queue_files in queues_of(table)})
         raise UsageError(
             f"The lake {table.lake.location} has nothing of the connection {connection}.",
             why=f"It has: {', '.join(has) or 'nothing'}.",
             next_step="Name one of those with --from.",
         )
-    if missing := [n for n in names if all(n not in {one.queue, one.label} for one in found)]:
+    if missing := [
+        n
+        for n in names
+        if all(n not in {queue_files.queue, queue_files.label} for queue_files in found)
+    ]:
         raise UsageError(
             f"The lake {table.lake.location} has nothing of {', '.join(map(repr, missing))}.",
             why=f"Of the connection {connection} it has: "
-            f"{', '.join(one.label for one in queues) or 'nothing'}.",
+            f"{', '.join(queue_files.label for queue_files in queues) or 'nothing'}.",
             next_step="See what it has: dbq-console pipeline lake; name its connection with --from",
         )
     return found

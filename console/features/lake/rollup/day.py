@@ -28,12 +28,12 @@ def item(lake: Lake, connection: str, day: date, kind: str, of: Sequence[ClosedS
     """All that the task needs, as JSON."""
     segments = [
         {
-            **vars(one),
-            "file": vars(one.file),
-            "first": one.first.isoformat(),
-            "last": one.last.isoformat(),
+            **vars(segment),
+            "file": vars(segment.file),
+            "first": segment.first.isoformat(),
+            "last": segment.last.isoformat(),
         }
-        for one in of
+        for segment in of
     ]
     return {
         "lake": lake.location,
@@ -60,10 +60,10 @@ def roll_up(item: Item) -> dict[str, Any]:
     ]
     damaged: set[str] = set()
     files = _Day(item, segments, damaged).write()
-    good = [one for one in segments if one.file.path not in damaged]
+    good = [segment for segment in segments if segment.file.path not in damaged]
     return {
-        "rows": sum(one.rows for one in good),
-        "bytes": sum(one.size for one in good),
+        "rows": sum(segment.rows for segment in good),
+        "bytes": sum(segment.size for segment in good),
         "files": files,
         "damaged": sorted(damaged),
     }
@@ -119,10 +119,10 @@ class _Day:
                 yield rows.filter(_counted(self._kind, rows, begin, end)), end
             return
         # A segment has no rows before it begins, nor have those after it.
-        first = [_minute(one.first) for one in self._segments]
+        first = [_minute(segment.first) for segment in self._segments]
         pending = segment_files.schema(self._kind).empty_table()
-        for one, upto in zip(self._segments, [*first[1:], end], strict=True):
-            batches = segment_files.batches(self._kind, [one], self._damaged.add)
+        for closed_segment, upto in zip(self._segments, [*first[1:], end], strict=True):
+            batches = segment_files.batches(self._kind, [closed_segment], self._damaged.add)
             rows = pa.Table.from_batches(batches, pending.schema)
             rows = rows.filter(_counted(self._kind, rows, begin, end))
             pending = pa.concat_tables([pending, rows])

@@ -142,10 +142,10 @@ def table_of(hours: pa.Table, zone_name: str) -> pa.Table:
     zone = forecast_files.zone_named(zone_name)
     rank, names = ranks(hours, QUEUE)
     begins, which = np.unique(numbers(hours.column("begin")), return_inverse=True)
-    times = [datetime.fromtimestamp(int(one) / 1e6, UTC) for one in begins]
-    weeks_and_hours = [forecast_files.week_and_hour(one, zone) for one in times]
+    times = [datetime.fromtimestamp(int(begin) / 1e6, UTC) for begin in begins]
+    weeks_and_hours = [forecast_files.week_and_hour(moment, zone) for moment in times]
     weeks, of_week = np.array(weeks_and_hours, np.int64).reshape(-1, 2).T
-    days = np.array([one.astimezone(zone).toordinal() for one in times], np.int64)
+    days = np.array([moment.astimezone(zone).toordinal() for moment in times], np.int64)
     counts = {name: _messages(hours, rate) for name, rate in FORECASTS.items()}
     unknown = np.isnan(counts["pushes"]) & np.isnan(counts["pops"])
     forecasts = [_schema().empty_table()]

@@ -134,10 +134,10 @@ class RollupResult:
 
 
 def _by_connection(days: Iterable[Day]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    by_connection: dict[str, list[str]] = {}
     for connection, day in sorted(days):
-        found.setdefault(connection, []).append(day.isoformat())
-    return found
+        by_connection.setdefault(connection, []).append(day.isoformat())
+    return by_connection
 
 
 def rollup(
@@ -172,8 +172,8 @@ def rollup(
             _commit(rollups, selection)
             new_zones = {one: zone for one, zone in zones.items() if one in new}
             result.forecasts = forecast.update(tasks, rollups, new_zones)
-        for one in filter(None, (rollups, table.ForecastTable.open(lake))):
-            one.vacuum(LEFTOVER_SECONDS)
+        for lake_table in filter(None, (rollups, table.ForecastTable.open(lake))):
+            lake_table.vacuum(LEFTOVER_SECONDS)
     for file in chain.from_iterable(due.files for due in selection.due):
         of_width = result.tables.setdefault(file["partition"]["width"], {})
         kind = file["partition"]["kind"]
@@ -202,7 +202,9 @@ def _roll_up(tasks: Tasks, lake: Lake, result: RollupResult, on_progress: PhaseP
     for (due, kind, segments), report in zip(work, done, strict=True):
         bad = set(report["damaged"])
         selection.skipped.damaged |= bad
-        due.segments[kind] = [one for one in segments if one.file.path not in bad]
+        due.segments[kind] = [
+            closed_segment for closed_segment in segments if closed_segment.file.path not in bad
+        ]
         result.rows[kind] = result.rows.get(kind, 0) + report["rows"]
         due.files += report["files"]
     selection.kept += [due.day for due in selection.due if not due.known <= due.used]

@@ -116,15 +116,15 @@ def readable_segments(
     for name, copies in files.items():
         for file in copies:
             names.setdefault(file, set()).add(name)
-    found, covered = [], set[str]()
+    segments, covered = [], set[str]()
     # Merged ones first: what is in them is read from them.
     for file, of in sorted(names.items(), key=lambda one: (-len(one[1]), one[0].path)):
         if not of <= covered:
             segment = _segment(tuple(sorted(of)), file, skipped)
             if segment is not None:
-                found.append(segment)
+                segments.append(segment)
                 covered |= of
-    return list(with_sources(found))
+    return list(with_sources(segments))
 
 
 def _segment(
@@ -175,11 +175,11 @@ def _spans(metadata: Any) -> Iterator[tuple[datetime, datetime]]:
 def with_sources(segments: Iterable[ClosedSegment]) -> Iterator[ClosedSegment]:
     """Each gets the lowest source whose segments so far ended before it began."""
     ends: list[datetime] = []
-    for one in sorted(segments, key=lambda s: (s.first, s.last, s.names)):
-        free = (number for number, end in enumerate(ends) if end < one.first)
+    for segment in sorted(segments, key=lambda s: (s.first, s.last, s.names)):
+        free = (number for number, end in enumerate(ends) if end < segment.first)
         source = next(free, len(ends))
-        ends[source:] = [one.last, *ends[source + 1 :]]
-        yield replace(one, source=source)
+        ends[source:] = [segment.last, *ends[source + 1 :]]
+        yield replace(segment, source=source)
 
 
 _TIME, _TEXT, _COUNT, _NUMBER = "timestamp", "string", "bigint", "double"
@@ -219,12 +219,12 @@ def batches(
     """The rows of segments. `damaged` gets the path of a file that turns out to be unreadable."""
     import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
 
-    for one in segments:
+    for segment in segments:
         try:
-            for table in _tables(kind, one):
+            for table in _tables(kind, segment):
                 yield from table.to_batches()
         except (FileNotFoundError, OSError, KeyError, pa.ArrowException):
-            damaged(one.file.path)
+            damaged(segment.file.path)
 
 
 def _tables(kind: str, segment: ClosedSegment) -> "Iterator[pa.Table]":

@@ -102,7 +102,9 @@ def _grouped(rows: pa.Table, keys: Sequence[str], *aggregates: tuple[Any, ...]) 
     """Each aggregate has the name of its column; sorted by the keys."""
     result = rows.group_by(list(keys), use_threads=False).aggregate(list(aggregates))
     columns = {key: result.column(key) for key in keys}
-    columns |= {one[0]: result.column(f"{one[0]}_{one[1]}") for one in aggregates}
+    columns |= {
+        aggregate[0]: result.column(f"{aggregate[0]}_{aggregate[1]}") for aggregate in aggregates
+    }
     return _sorted(pa.table(columns), *keys)
 
 
@@ -322,7 +324,7 @@ def _wider_findings(table: pa.Table, seconds: int) -> pa.Table:
     examinations = _grouped(
         _with(examinations, begin=begins[1]), ("begin", "of"), ("examinations", "sum")
     )
-    found = _grouped(
+    grouped = _grouped(
         _sorted(_with(rows, begin=begins[0]), "last_at", "summary"),
         ("begin", "name"),
         ("of", "first"),
@@ -330,7 +332,7 @@ def _wider_findings(table: pa.Table, seconds: int) -> pa.Table:
         *_latest(),
     )
     return _finding_columns(
-        _sorted(found.join(examinations, ["begin", "of"]), "begin", "name"), names
+        _sorted(grouped.join(examinations, ["begin", "of"]), "begin", "name"), names
     )
 
 

@@ -111,17 +111,20 @@ def equivalent_command(
 
 def _options(verb: Command, texts: Mapping[str, str]) -> list[str]:
     words = []
-    for one in verb.parameters:
-        text = texts.get(one.name, "").strip()
-        if not text or text == one.default:
+    for parameter in verb.parameters:
+        text = texts.get(parameter.name, "").strip()
+        if not text or text == parameter.default:
             continue
         if _LOGIN.search(text):
             raise UsageError(
-                f"{one.name}: other users can see a command line.",
+                f"{parameter.name}: other users can see a command line.",
                 next_step="Put the login into the console's environment.",
             )
-        option, values = f"--{one.name}", one.words_of(text)
-        words += [option if one.is_flag else f"{option}={_absolute_path(one, v)}" for v in values]
+        option, values = f"--{parameter.name}", parameter.words_of(text)
+        words += [
+            option if parameter.is_flag else f"{option}={_absolute_path(parameter, v)}"
+            for v in values
+        ]
     return words
 
 
@@ -155,7 +158,9 @@ class PipelineScreen(FormScreen):
         self._verb = BY_NAME[verb]
         self._initial = dict(options or {})
         recorded = context.recordings
-        if recorded is not None and any(one.name == "recordings" for one in self._verb.parameters):
+        if recorded is not None and any(
+            parameter.name == "recordings" for parameter in self._verb.parameters
+        ):
             self._initial.setdefault("recordings", str(recorded.root))
         self._plan: DryRun | None = None
         self._job: Job | None = None

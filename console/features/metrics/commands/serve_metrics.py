@@ -112,8 +112,12 @@ def _print_alerts(
     configured = bool(call.configuration.names or call.profile)
     profiles = profiles_of(call, group, fleet, command_line) if configured or group or fleet else []
     limited = [
-        Limited(one.label, one.thresholds(), {name: one.thresholds(name) for name in one.queues})
-        for one in profiles
+        Limited(
+            profile.label,
+            profile.thresholds(),
+            {name: profile.thresholds(name) for name in profile.queues},
+        )
+        for profile in profiles
     ] or [Limited(None, DEFAULTS, {})]
     lines = alerts(limited, interval_seconds)
     call.answer({"alerts": "".join(f"{line}\n" for line in lines)}, lines)
