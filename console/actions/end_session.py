@@ -21,9 +21,9 @@ from console.errors import ConsoleError, RefusedError, UsageError
 from console.formats import duration
 from console.monitor.activity import (
     Activity,
-    Key,
     Lock,
     Session,
+    SessionKey,
     find_objects,
     label_of,
     sample_activity,
@@ -60,7 +60,7 @@ class SessionAtQueue:
     identity: Identity
     holds: tuple[Lock, ...]
     """Its locks on the queue's objects."""
-    blocks: tuple[Key, ...]
+    blocks: tuple[SessionKey, ...]
     """Sessions at the queue that wait for it, directly or behind others."""
 
     @property
@@ -155,7 +155,7 @@ def find(database: Database, queue: Queue, name: str) -> SessionAtQueue:
         )
     if identity.own:
         raise RefusedError(f"Session {name} is this console's own.")
-    key: Key = name if prepared else int(name)
+    key: SessionKey = name if prepared else int(name)
     _refuse_an_action(database, name, identity)
     session = activity.by_key.get(key, Session(key))
     blocks = tuple(_waiting_for(activity, queue, key))
@@ -254,7 +254,7 @@ def _refuse_an_action(database: Database, name: str, identity: Identity) -> None
             )
 
 
-def _waiting_for(activity: Activity, queue: Queue, key: Key) -> Iterator[Key]:
+def _waiting_for(activity: Activity, queue: Queue, key: SessionKey) -> Iterator[SessionKey]:
     """Sessions at the queue that wait for it, directly or behind others."""
     for session in activity.sessions:
         if (queue.schema, queue.name) not in session.queues or session.key == key:

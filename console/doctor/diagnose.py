@@ -35,7 +35,7 @@ from console.doctor.traffic import TrafficForecasts
 from console.engines import Database
 from console.monitor.limits import ThresholdsOf, defaults_of, silence_for
 from console.monitor.message import Masks
-from console.monitor.rates import Key, RateWindow, key_of
+from console.monitor.rates import QueueName, RateWindow, key_of
 from console.monitor.sample import DatabaseSample, QueueSample, take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.verbs import get_verb
@@ -83,7 +83,7 @@ def diagnose(  # noqa: PLR0913  # what is known from before
     )
 
     def on_pending(
-        latest: DatabaseSample, verdicts: Mapping[Key, ConsumptionVerdict], seconds: float
+        latest: DatabaseSample, verdicts: Mapping[QueueName, ConsumptionVerdict], seconds: float
     ) -> None:
         if on_known is not None:
             on_known(doctor.judge(latest, verdicts), seconds)
@@ -101,7 +101,7 @@ class _Doctor:
     database: Database
     thresholds_of: ThresholdsOf
     patience_seconds: float
-    known: Mapping[Key, QueueSnapshot]
+    known: Mapping[QueueName, QueueSnapshot]
     masks: Masks
     consumption: ConsumptionHistory
     consumers: ConsumerHistory
@@ -115,7 +115,7 @@ class _Doctor:
         )
 
     def judge(
-        self, latest: DatabaseSample, verdicts: Mapping[Key, ConsumptionVerdict]
+        self, latest: DatabaseSample, verdicts: Mapping[QueueName, ConsumptionVerdict]
     ) -> list[Diagnosis]:
         seconds = min(self.patience_seconds, _RATE_SECONDS)
         figures = _with_rates(latest, self.known, self.sample, seconds)
@@ -185,10 +185,10 @@ def _each(
 
 def _with_rates(
     latest: DatabaseSample,
-    known: Mapping[Key, QueueSnapshot],
+    known: Mapping[QueueName, QueueSnapshot],
     sample: Callable[[Sequence[Queue]], DatabaseSample],
     seconds: float,
-) -> dict[Key, QueueSnapshot]:
+) -> dict[QueueName, QueueSnapshot]:
     """The figures, with their rates if these are known; those of a filling ring are measured."""
     figures = {key_of(one.queue): snapshot(one, latest.connection) for one in latest.queues}
     for key, seen in figures.items():

@@ -23,7 +23,7 @@ from console.doctor.finding import Diagnosis, Repair
 from console.engines import Database, product_of
 from console.errors import ConnectionFailedError, ConsoleError
 from console.filters import line_of
-from console.monitor.activity import Key
+from console.monitor.activity import SessionKey
 from console.monitor.filters import Filters
 from console.monitor.owners import Evidence, owner_of, session_evidence
 from console.plan import Plan, Result, queue_plan, single_step
@@ -166,7 +166,7 @@ def skip(queue: Queue, subscriber: str) -> VerbRepair:
     return VerbRepair(queue, "skip", {"to": "now", "subscriber": subscriber}, summary)
 
 
-def terminate_session(queue: Queue, key: Key, older_seconds: float) -> VerbRepair:
+def terminate_session(queue: Queue, key: SessionKey, older_seconds: float) -> VerbRepair:
     """`key`: a session's, or the name of a prepared transaction. Its rollback frees the rows that
     it holds."""
     summary = f"terminate session {key}, which rolls its transaction back"

@@ -23,7 +23,7 @@ from console.formats import count, duration, moment
 from console.monitor.consumer_watch import ConsumerWatch
 from console.monitor.consumers import Consumer, Consumers, consumer_of, latest
 from console.monitor.limits import Severity
-from console.monitor.rates import Key, key_of
+from console.monitor.rates import QueueName, key_of
 from console.monitor.snapshot import QueueSnapshot
 from console.monitor.statement_text import POP
 
@@ -136,13 +136,16 @@ class ConsumerHistory:
         self._watch = ConsumerWatch(database)
         self._recall = recall
         self._apart = timedelta(seconds=apart_seconds)
-        self._records: defaultdict[Key, dict[str, _Record]] = defaultdict(dict)
-        self._sampled: dict[Key, tuple[datetime, int]] = {}
+        self._records: defaultdict[QueueName, dict[str, _Record]] = defaultdict(dict)
+        self._sampled: dict[QueueName, tuple[datetime, int]] = {}
         """The time of the last sample, and their number."""
 
     def update(
-        self, queues: Sequence[Queue], snapshots: Mapping[Key, QueueSnapshot], late: set[Key]
-    ) -> tuple[dict[Key, Consumers], str]:
+        self,
+        queues: Sequence[Queue],
+        snapshots: Mapping[QueueName, QueueSnapshot],
+        late: set[QueueName],
+    ) -> tuple[dict[QueueName, Consumers], str]:
         """Sample the consumers: those of each queue, or why they could not be seen. `late`: queues
         whose messages wait for too long."""
         rates = {key: snapshot.pop_per_second for key, snapshot in snapshots.items()}
@@ -168,7 +171,7 @@ class ConsumerHistory:
             consumers = [consumer for row in seen if (consumer := consumer_of(row)) is not None]
             self._add(key_of(queue), at, consumers, late=any(row.get("late") for row in seen))
 
-    def _add(self, key: Key, at: datetime, seen: Iterable[Consumer], *, late: bool) -> None:
+    def _add(self, key: QueueName, at: datetime, seen: Iterable[Consumer], *, late: bool) -> None:
         before, samples = self._sampled.get(key, (None, 0))
         if before is not None and at - before < self._apart:
             return

@@ -22,7 +22,7 @@ from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import count, duration
 from console.monitor.limits import Severity, Thresholds, ThresholdsOf
 from console.monitor.owners import Evidence
-from console.monitor.rates import Key, StatusRow, key_of, undone_pops
+from console.monitor.rates import QueueName, StatusRow, key_of, undone_pops
 from console.monitor.sample import DatabaseSample, QueueSample
 from console.monitor.sample_queries import limit_transaction
 from console.monitor.snapshot import QueueSnapshot, snapshot
@@ -120,7 +120,7 @@ class ConsumptionVerdict:
 
 _FINE = ConsumptionVerdict(ConsumptionState.FINE)
 
-OnPending = Callable[[DatabaseSample, dict[Key, ConsumptionVerdict], float], None]
+OnPending = Callable[[DatabaseSample, dict[QueueName, ConsumptionVerdict], float], None]
 """Called with what is known before the second sample, and the seconds until then."""
 
 
@@ -135,7 +135,7 @@ def _combined(verdicts: Sequence[ConsumptionVerdict]) -> ConsumptionVerdict:
     )
 
 
-_ViewKey = tuple[Key, str]
+_ViewKey = tuple[QueueName, str]
 """A queue, or one of its subscribers."""
 
 
@@ -173,9 +173,9 @@ class ConsumptionHistory:
         database: Database,
         sampled: Callable[[], DatabaseSample],
         thresholds_of: ThresholdsOf,
-        snapshots: Mapping[Key, QueueSnapshot],
+        snapshots: Mapping[QueueName, QueueSnapshot],
         on_pending: OnPending | None = None,
-    ) -> tuple[DatabaseSample, dict[Key, ConsumptionVerdict]]:
+    ) -> tuple[DatabaseSample, dict[QueueName, ConsumptionVerdict]]:
         """The latest sample and its verdicts. `snapshots`: recent ones, with rates. `on_pending`:
         called once, if this waits for long."""
         began = time.monotonic()
@@ -203,9 +203,9 @@ class ConsumptionHistory:
         database: Database,
         sample: DatabaseSample,
         thresholds_of: ThresholdsOf,
-        snapshots: Mapping[Key, QueueSnapshot],
-    ) -> dict[Key, ConsumptionVerdict]:
-        verdicts: dict[Key, list[ConsumptionVerdict]] = {}
+        snapshots: Mapping[QueueName, QueueSnapshot],
+    ) -> dict[QueueName, ConsumptionVerdict]:
+        verdicts: dict[QueueName, list[ConsumptionVerdict]] = {}
         waiting: list[tuple[QueueSample, QueueSnapshot, bool]] = []
         for sampled in sample.queues:
             key, thresholds = key_of(sampled.queue), thresholds_of(sampled.queue.name)

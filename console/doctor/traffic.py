@@ -11,7 +11,7 @@ from console import clock, rollup_files
 from console.errors import ConsoleError
 from console.figures import FORECASTS
 from console.forecast_files import HOUR_SECONDS
-from console.monitor.rates import Key
+from console.monitor.rates import QueueName
 from console.monitor.recording import forecast
 from console.monitor.recording.forecast import Forecast
 from console.monitor.recording.reader import RecordReader, Rollups
@@ -31,12 +31,12 @@ class TrafficForecasts:
     connection: str
     root: Path = field(default_factory=folder)
     lake: str | None = field(default_factory=rollup_files.existing_default_lake)
-    forecasts: dict[Key, Forecast] = field(default_factory=dict)
+    forecasts: dict[QueueName, Forecast] = field(default_factory=dict)
     _hour: datetime | None = None
-    _seen: dict[Key, dict[str, float]] = field(default_factory=dict)
+    _seen: dict[QueueName, dict[str, float]] = field(default_factory=dict)
     _read_at: float | None = None
 
-    def last_hour(self, of: Key) -> tuple[datetime, dict[str, float]]:
+    def last_hour(self, of: QueueName) -> tuple[datetime, dict[str, float]]:
         """The start of the last whole hour, and its `pushes` and `pops` if they are known."""
         began = forecast.hour_of(clock.utc()) - timedelta(hours=1)
         if began != self._hour and any(one.hours for one in self.forecasts.values()):
@@ -44,7 +44,7 @@ class TrafficForecasts:
             self._hour = began
         return began, self._seen.get(of, {}) if began == self._hour else {}
 
-    def refreshed(self) -> Mapping[Key, Forecast]:
+    def refreshed(self) -> Mapping[QueueName, Forecast]:
         """The forecasts, read again after a while; the old ones if the lake cannot be read."""
         now = clock.elapsed()
         if self._read_at is None or now - self._read_at >= _REFRESH_SECONDS:
@@ -56,7 +56,7 @@ class TrafficForecasts:
 
 def seen_in_hour(
     root: Path, lake: str | None, connection: str, begin: datetime
-) -> dict[Key, dict[str, float]]:
+) -> dict[QueueName, dict[str, float]]:
     """Messages pushed and popped in an hour, by the recordings, else by the rollups; of queues that
     were recorded for at least half of it."""
     recorded = _recorded(root, connection, begin)
@@ -71,14 +71,14 @@ def seen_in_hour(
     return recorded
 
 
-def _recorded(root: Path, connection: str, begin: datetime) -> dict[Key, dict[str, float]]:
+def _recorded(root: Path, connection: str, begin: datetime) -> dict[QueueName, dict[str, float]]:
     """Each sample covers the time since the previous one, as in a rollup."""
     # The previous one of the first may be from the hour before.
     early = timedelta(seconds=rollup_files.LONGEST_SAMPLE_SECONDS)
     span = TimeRange(begin - early, begin + timedelta(hours=1))
     columns = ("at", "schema", "queue", *FORECASTS.values())
-    before: dict[Key, datetime] = {}
-    sums: defaultdict[tuple[Key, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    before: dict[QueueName, datetime] = {}
+    sums: defaultdict[tuple[QueueName, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for row in RecordReader(root, connection).rows(SAMPLES, span, columns):
         key = row["schema"] or "", row["queue"]
         since = max(begin, row["at"] - early, before.get(key, begin))
@@ -88,7 +88,7 @@ def _recorded(root: Path, connection: str, begin: datetime) -> dict[Key, dict[st
                 seconds = (row["at"] - since).total_seconds()
                 sums[key, name][0] += seconds
                 sums[key, name][1] += seconds * row[rate]
-    recorded: dict[Key, dict[str, float]] = {}
+    recorded: dict[QueueName, dict[str, float]] = {}
     for (key, name), (seconds, messages) in sums.items():
         if seconds >= _ENOUGH_SECONDS:
             recorded.setdefault(key, {})[name] = messages / seconds * HOUR_SECONDS

@@ -30,7 +30,7 @@ NAMES = (
 
 
 @dataclass(frozen=True)
-class Key:
+class CommandKey:
     """A key of the overview and of a queue's screen, which is a command after `:`."""
 
     key: str
@@ -47,7 +47,7 @@ class Feature:
     summary: str
     needs: tuple[str, ...] = ()
     """Other features that it imports."""
-    keys: tuple[Key, ...] = ()
+    keys: tuple[CommandKey, ...] = ()
 
 
 @cache
@@ -89,7 +89,7 @@ def modules(kind: str) -> Iterator[Any]:
             yield import_module(package)
 
 
-def keys() -> tuple[Key, ...]:
+def keys() -> tuple[CommandKey, ...]:
     """Those of all that are not off."""
     known = features().items()
     return tuple(key for name, feature in known if not missing(name) for key in feature.keys)

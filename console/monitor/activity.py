@@ -16,15 +16,13 @@ from console.catalog import Queue
 from console.engines import Database
 from console.formats import duration_between, is_one_duration
 from console.monitor.known_waits import wait_kind_of
+from console.monitor.rates import QueueName
 from console.monitor.sample_queries import limit_transaction
 from console.monitor.statement_text import masked
 from console.monitor.wait_graph import Node, wait_graph
 
-Key = int | str
+SessionKey = int | str
 """A session's id, or the name of a prepared transaction, which has no session."""
-
-QueueKey = tuple[str, str]
-"""Schema and name of a queue."""
 
 SAMPLE_TIMEOUT_SECONDS = 1.0
 """The time-out of a sample; it takes milliseconds."""
@@ -94,7 +92,7 @@ class Objects:
         rows = {name for row in self.rows for name in (row.schema, row.queue, row.name)}
         return self.functions | rows
 
-    def queues_of(self, id_: int) -> list[QueueKey]:
+    def queues_of(self, id_: int) -> list[QueueName]:
         """The queues of a table, an index or a sequence."""
         return [(row.schema, row.queue) for row in self.by_id.get((False, id_), ())]
 
@@ -145,7 +143,7 @@ class Session(RowHolder):
     `wait` is `running` if it waits for nothing, and None if that is hidden.
     """
 
-    key: Key
+    key: SessionKey
     kind: str | None = None
     database: str | None = None
     user: str | None = None
@@ -161,7 +159,7 @@ class Session(RowHolder):
     statement_seconds: float | None = None
     state_seconds: float | None = None
     query: str | None = None
-    blocked_by: tuple[Key, ...] = ()
+    blocked_by: tuple[SessionKey, ...] = ()
     locks: tuple[Lock, ...] = ()
     has_locked_rows: bool = False
     """Of some table; no server reports which rows."""
@@ -178,11 +176,11 @@ class Session(RowHolder):
         return f"{self.user or '?'}, {self.application or '?'}, {self.client or 'local'}"
 
     @property
-    def queues(self) -> tuple[QueueKey, ...]:
+    def queues(self) -> tuple[QueueName, ...]:
         return tuple(dict.fromkeys((lock.schema, lock.queue) for lock in self.locks))
 
     @property
-    def waits_in(self) -> tuple[QueueKey, ...]:
+    def waits_in(self) -> tuple[QueueName, ...]:
         """The queues that its wait counts for: those it waits at, else all that it uses."""
         awaited = [(lock.schema, lock.queue) for lock in self.locks if not lock.granted]
         return tuple(dict.fromkeys(awaited)) or self.queues
@@ -197,7 +195,7 @@ class Session(RowHolder):
         return {"session": self.key} | values | {"blocked_by": [*self.blocked_by], "locks": locks}
 
 
-def label_of(key: Key) -> str:
+def label_of(key: SessionKey) -> str:
     """`session 4711`, `prepared transaction 'order-17'`."""
     return f"prepared transaction {key!r}" if isinstance(key, str) else f"session {key}"
 
@@ -217,7 +215,7 @@ class Activity:
     were active in the database."""
 
     @cached_property
-    def by_key(self) -> Mapping[Key, Session]:
+    def by_key(self) -> Mapping[SessionKey, Session]:
         """With blockers that have disconnected meanwhile, of which only the key is known."""
         seen = {session.key: session for session in self.sessions}
         missing = [key for s in self.sessions for key in s.blocked_by if key not in seen]
@@ -227,7 +225,7 @@ class Activity:
     def relevant_sessions(self) -> tuple[Session, ...]:
         """Those that use the queues and all that these block or wait for, directly or not; the
         longest transaction first."""
-        bound: defaultdict[Key, set[Key]] = defaultdict(set)
+        bound: defaultdict[SessionKey, set[SessionKey]] = defaultdict(set)
         for session in self.sessions:
             for other in session.blocked_by:
                 bound[session.key].add(other)
@@ -271,7 +269,7 @@ class Activity:
         return any(writing(self.by_key[key], queue, objects) for key in session.blocked_by)
 
     @cached_property
-    def trees(self) -> tuple[Node[Key], ...]:
+    def trees(self) -> tuple[Node[SessionKey], ...]:
         """Blockers above their waiters, the longest wait first."""
         waiting = sorted(self.relevant_sessions, key=lambda s: -(s.wait_seconds or 0.0))
         return wait_graph({session.key: session.blocked_by for session in waiting})

@@ -8,7 +8,7 @@ from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import duration, numbered
 from console.monitor.activity import Activity, Session, find_objects, sample_activity
-from console.monitor.rates import Key, key_of
+from console.monitor.rates import QueueName, key_of
 from console.monitor.wait_graph import Node
 
 _WHOLE_TABLE = {"relation", "OBJECT"}
@@ -41,7 +41,7 @@ class Blocked:
         return max(waiter.wait_seconds or 0.0 for waiter in self.waiters)
 
 
-def blocked(database: Database, queues: Sequence[Queue]) -> dict[Key, Blocked]:
+def blocked(database: Database, queues: Sequence[Queue]) -> dict[QueueName, Blocked]:
     """Of each of these queues whose table somebody waits for as a whole. Raises ConsoleError."""
     if not queues:
         return {}
@@ -50,7 +50,7 @@ def blocked(database: Database, queues: Sequence[Queue]) -> dict[Key, Blocked]:
     return {key: one for key, one in found.items() if one is not None}
 
 
-def blocked_words(database: Database, queues: Sequence[Queue]) -> dict[Key, str]:
+def blocked_words(database: Database, queues: Sequence[Queue]) -> dict[QueueName, str]:
     """The same in words; nothing where the sessions cannot be read."""
     try:
         return {key: one.words for key, one in blocked(database, queues).items()}
@@ -60,14 +60,16 @@ def blocked_words(database: Database, queues: Sequence[Queue]) -> dict[Key, str]
         return {}
 
 
-def stopped_too(database: Database, queues: Sequence[Queue], one: Blocked, key: Key) -> list[str]:
+def stopped_too(
+    database: Database, queues: Sequence[Queue], one: Blocked, key: QueueName
+) -> list[str]:
     """The other ones of these queues that the same session stops. Raises ConsoleError."""
     others = blocked(database, [queue for queue in queues if key_of(queue) != key])
     labels = {key_of(queue): queue.label for queue in queues}
     return [labels[of] for of, other in others.items() if other.root.key == one.root.key]
 
 
-def _blocked(activity: Activity, key: Key) -> Blocked | None:
+def _blocked(activity: Activity, key: QueueName) -> Blocked | None:
     """Without what waits behind the same root for other tables only."""
     for tree in activity.trees:
         here = [waiter for waiter in tree.waiters if _has_waiter(activity, waiter, key)]
@@ -77,7 +79,7 @@ def _blocked(activity: Activity, key: Key) -> Blocked | None:
     return None
 
 
-def _has_waiter(activity: Activity, tree: Node[int | str], key: Key) -> bool:
+def _has_waiter(activity: Activity, tree: Node[int | str], key: QueueName) -> bool:
     return any(_waits_for_table(activity.by_key[node], key) for node in _layers([tree]))
 
 
@@ -90,7 +92,7 @@ def _layers(trees: Sequence[Node[int | str]]) -> list[int | str]:
     return layers
 
 
-def _waits_for_table(session: Session, key: Key) -> bool:
+def _waits_for_table(session: Session, key: QueueName) -> bool:
     return any(
         not lock.granted and lock.lock in _WHOLE_TABLE and (lock.schema, lock.queue) == key
         for lock in session.locks

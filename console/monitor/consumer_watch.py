@@ -21,7 +21,7 @@ from console.errors import ConnectionFailedError, ConsoleError, RefusedError
 from console.monitor.activity import SAMPLE_TIMEOUT_SECONDS, Objects, document, find_objects
 from console.monitor.consumers import Consumer, Consumers
 from console.monitor.owners import owner_of
-from console.monitor.rates import Key, key_of
+from console.monitor.rates import QueueName, key_of
 from console.monitor.sample_queries import groups, limit_transaction
 from console.monitor.statement_text import (
     POP,
@@ -112,7 +112,7 @@ class _QueueState:
     samples: deque[tuple[datetime, dict[_Identity, _Claims]]] = field(default_factory=deque)
 
 
-_NO_CLAIMS: Mapping[Key, Sequence[ClaimantRow]] = {}
+_NO_CLAIMS: Mapping[QueueName, Sequence[ClaimantRow]] = {}
 
 
 class ConsumerWatch:
@@ -120,8 +120,8 @@ class ConsumerWatch:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._objects: dict[tuple[Key, ...], Objects] = {}
-        self._known: defaultdict[Key, _QueueState] = defaultdict(_QueueState)
+        self._objects: dict[tuple[QueueName, ...], Objects] = {}
+        self._known: defaultdict[QueueName, _QueueState] = defaultdict(_QueueState)
         self._hidden = ""
         """Why the server refuses to show sessions."""
 
@@ -137,8 +137,8 @@ class ConsumerWatch:
                 )
 
     def sample(
-        self, queues: Sequence[Queue], pop_rates: Mapping[Key, float | None]
-    ) -> dict[Key, Consumers]:
+        self, queues: Sequence[Queue], pop_rates: Mapping[QueueName, float | None]
+    ) -> dict[QueueName, Consumers]:
         """In two statements; `pop_rates`: those of the queues that are known. ConsoleError."""
         claimants, problems, at = self._claimants(queues)
         self.sample_sessions(queues, claimants)
@@ -165,7 +165,9 @@ class ConsumerWatch:
         return samples
 
     def sample_sessions(
-        self, queues: Sequence[Queue], claimants: Mapping[Key, Sequence[ClaimantRow]] = _NO_CLAIMS
+        self,
+        queues: Sequence[Queue],
+        claimants: Mapping[QueueName, Sequence[ClaimantRow]] = _NO_CLAIMS,
     ) -> None:
         """Sessions alone: calls of a millisecond are only seen by chance. ConsoleError.
 
@@ -187,12 +189,12 @@ class ConsumerWatch:
 
     def _claimants(
         self, queues: Sequence[Queue]
-    ) -> tuple[dict[Key, list[ClaimantRow]], dict[Key, str], datetime]:
+    ) -> tuple[dict[QueueName, list[ClaimantRow]], dict[QueueName, str], datetime]:
         """By queue; why some could not be read; and the time, by the database's clock."""
         product = self._database.product
         wanted = [queue for queue in queues if names_claims(queue, product)]
-        found: dict[Key, list[ClaimantRow]] = {key_of(queue): [] for queue in queues}
-        problems: dict[Key, str] = {}
+        found: dict[QueueName, list[ClaimantRow]] = {key_of(queue): [] for queue in queues}
+        problems: dict[QueueName, str] = {}
         at = utc()
         for group in groups(wanted) if wanted else [()]:
             parts = [
@@ -218,7 +220,7 @@ class ConsumerWatch:
     def _clients(
         self,
         queues: Sequence[Queue],
-        claimants: Mapping[Key, Sequence[ClaimantRow]],
+        claimants: Mapping[QueueName, Sequence[ClaimantRow]],
         objects: Objects,
     ) -> tuple[list[ClientRow], datetime]:
         product = self._database.product

@@ -16,7 +16,7 @@ from console import formats
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.figures import LATENCIES, LATENCY_KINDS, PERCENTILES
-from console.monitor.rates import Key, key_of
+from console.monitor.rates import QueueName, key_of
 
 EVERY_SECONDS = 10.0
 WITHIN_SECONDS = 300.0
@@ -155,7 +155,7 @@ class LatencySamples:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._next = float("-inf")
-        self._seen: dict[Key, _Seen] = {}
+        self._seen: dict[QueueName, _Seen] = {}
 
     @property
     def due(self) -> bool:
@@ -165,7 +165,7 @@ class LatencySamples:
         self._next = now + EVERY_SECONDS
         return True
 
-    def keep(self, known: Iterable[Key]) -> None:
+    def keep(self, known: Iterable[QueueName]) -> None:
         """Forget all queues but these."""
         kept = set(known)
         self._seen = {key: seen for key, seen in self._seen.items() if key in kept}

@@ -9,7 +9,7 @@ from console.catalog import Queue
 from console.engines import Product
 from console.figures import COUNTED
 from console.monitor.latency import LatencySamples
-from console.monitor.rates import MAY_BE_SLOW, Key, StatusRow, key_of
+from console.monitor.rates import MAY_BE_SLOW, QueueName, StatusRow, key_of
 
 RECOUNT_EVERY = 10
 """A deep state is counted in one of this many samples, and estimated in the others."""
@@ -42,10 +42,12 @@ class Memory:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._slow: dict[Key, dict[str, _Slow]] = {}
-        self._deep: dict[Key, _Deep] = {}
-        self._apart: dict[Key, str] = {}
-        self._parts: dict[tuple[Key, str], tuple[Queue, Mapping[str, str], sql.UnionMember]] = {}
+        self._slow: dict[QueueName, dict[str, _Slow]] = {}
+        self._deep: dict[QueueName, _Deep] = {}
+        self._apart: dict[QueueName, str] = {}
+        self._parts: dict[
+            tuple[QueueName, str], tuple[Queue, Mapping[str, str], sql.UnionMember]
+        ] = {}
         self.latency = LatencySamples(clock)
 
     def keep(self, queues: Iterable[Queue]) -> None:
@@ -111,7 +113,7 @@ class Memory:
         for figure in figures:
             known.pop(figure, None)
 
-    def apart(self, keys: Container[Key]) -> dict[Key, str]:
+    def apart(self, keys: Container[QueueName]) -> dict[QueueName, str]:
         """The queues whose last sample failed, and why; the latest failure last."""
         return {key: problem for key, problem in self._apart.items() if key in keys}
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from console import audit, object_names, sql
 from console.catalog import Acting, Queue
 from console.engines import CONSUMERS, Database, product_of
-from console.monitor.activity import Key as SessionKey
-from console.monitor.activity import RowHolder
+from console.monitor.activity import RowHolder, SessionKey
 from console.monitor.filters import Filters
 from console.monitor.memory import Memory
 from console.monitor.messages import read_page
-from console.monitor.rates import Key, age_as_of, key_of
+from console.monitor.rates import QueueName, age_as_of, key_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -143,10 +142,10 @@ def claims(
     queues: Sequence[Queue],
     memory: Memory,
     stuck_after: Callable[[Queue], float],
-) -> dict[Key, tuple[Claim, ...]]:
+) -> dict[QueueName, tuple[Claim, ...]]:
     """The oldest claims of each queue that has some, the oldest first."""
     parts = [memory.part(database.product, queue, "claims", {}) for queue in queues]
-    found: dict[Key, list[Claim]] = defaultdict(list)
+    found: dict[QueueName, list[Claim]] = defaultdict(list)
     of_key = {key_of(queue): queue for queue in queues}
     for row in sql.union(connection, _ClaimRow, parts):
         key = (row.schema, row.queue)
@@ -257,13 +256,13 @@ def _with_evidence(claim: Claim, owners: Owners) -> Claim:
 
 def holders(
     connection: Connection, database: Database, queues: Sequence[Queue]
-) -> dict[Key, tuple[Holder, ...]]:
+) -> dict[QueueName, tuple[Holder, ...]]:
     """The open transactions that hold rows of each queue, the longest first."""
     if not sql.has(connection, "server.holders"):
         return {}
-    found: dict[Key, dict[SessionKey, Holder]] = {key_of(queue): {} for queue in queues}
+    found: dict[QueueName, dict[SessionKey, Holder]] = {key_of(queue): {} for queue in queues}
     rows = sql.rows(connection, _HolderRow, "server.holders")
-    by_table: dict[tuple[str, str], list[Key]] = defaultdict(list)
+    by_table: dict[tuple[str, str], list[QueueName]] = defaultdict(list)
     for queue in queues if rows else ():  # a library keeps several in one table
         for name in object_names.with_rows(database.product, queue):
             by_table[queue.schema, name].append(key_of(queue))

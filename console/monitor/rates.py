@@ -46,11 +46,11 @@ def age_as_of(seconds: float | None, lag: timedelta) -> float | None:
     return max(0.0, seconds - lag.total_seconds())
 
 
-Key = tuple[str, str]
+QueueName = tuple[str, str]
 """Schema and name: one queue of a database."""
 
 
-def key_of(queue: Queue) -> Key:
+def key_of(queue: Queue) -> QueueName:
     return (queue.schema, queue.name)
 
 

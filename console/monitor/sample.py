@@ -26,7 +26,7 @@ from console.monitor.latency import Latency, TimesRow, statement_of
 from console.monitor.limits import silences_of
 from console.monitor.memory import Memory
 from console.monitor.owners import Claim, Holder
-from console.monitor.rates import STATES, Key, StatusRow, age_as_of, key_of
+from console.monitor.rates import STATES, QueueName, StatusRow, age_as_of, key_of
 from console.monitor.sample_queries import (
     Budget,
     SampledRow,
@@ -64,7 +64,7 @@ Estimates = Mapping[str, float | None]
 """By state."""
 
 Value = TypeVar("Value")
-_Read = Callable[["Connection", Sequence[Queue]], Mapping[Key, Value]]
+_Read = Callable[["Connection", Sequence[Queue]], Mapping[QueueName, Value]]
 
 
 def estimates(
@@ -73,7 +73,7 @@ def estimates(
     memory: Memory,
     *,
     counts_rows: bool = True,
-) -> dict[Key, Estimates]:
+) -> dict[QueueName, Estimates]:
     """Of queues that were just sampled; `counts_rows`: may the login read the row counters?"""
     product, counters = product_of(connection), "yes" if counts_rows else "no"
     parts = []
@@ -256,7 +256,7 @@ class _Extras:
     stuck_after: Callable[[Queue], float]
     lag: timedelta
 
-    def holders(self, queues: Sequence[Queue]) -> dict[Key, tuple[Holder, ...]]:
+    def holders(self, queues: Sequence[Queue]) -> dict[QueueName, tuple[Holder, ...]]:
         """The open transactions that write in each queue; empty where the server shows none."""
         return self._collect(
             queues[:1],
@@ -265,13 +265,15 @@ class _Extras:
         )
 
     def claims(
-        self, queues: Sequence[Queue], sampled: Mapping[Key, SampledRow]
-    ) -> dict[Key, tuple[Claim, ...]]:
+        self, queues: Sequence[Queue], sampled: Mapping[QueueName, SampledRow]
+    ) -> dict[QueueName, tuple[Claim, ...]]:
         """The oldest claims of each queue whose claims could be counted."""
         rows = {key_of(queue): sampled[key_of(queue)].row for queue in self._with("claims", queues)}
         counts = {key: row.claimed for key, row in rows.items() if row and row.claimed is not None}
 
-        def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, tuple[Claim, ...]]:
+        def read(
+            connection: Connection, some: Sequence[Queue]
+        ) -> Mapping[QueueName, tuple[Claim, ...]]:
             found = owners.claims(connection, self.database, some, self.memory, self.stuck_after)
             return {
                 key_of(queue): tuple(
@@ -281,12 +283,14 @@ class _Extras:
             }
 
         claimed = [queue for queue in queues if counts.get(key_of(queue))]
-        unclaimed: dict[Key, tuple[Claim, ...]] = {key: () for key, n in counts.items() if not n}
+        unclaimed: dict[QueueName, tuple[Claim, ...]] = {
+            key: () for key, n in counts.items() if not n
+        }
         return unclaimed | self._collect(claimed, "read claims", read)
 
     def estimates(
-        self, queues: Sequence[Queue], sampled: Mapping[Key, SampledRow]
-    ) -> tuple[dict[Key, Estimates], list[Queue]]:
+        self, queues: Sequence[Queue], sampled: Mapping[QueueName, SampledRow]
+    ) -> tuple[dict[QueueName, Estimates], list[Queue]]:
         """Of the queues with states that were not counted to their end; and the queues that are
         not as deep as they were, whose states must be counted now."""
         rows = {
@@ -296,7 +300,7 @@ class _Extras:
         }
         counts_rows = self.database.capabilities.counts_rows
 
-        def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, Estimates]:
+        def read(connection: Connection, some: Sequence[Queue]) -> Mapping[QueueName, Estimates]:
             pairs = [(queue, rows[key_of(queue)]) for queue in some]
             return estimates(connection, pairs, self.memory, counts_rows=counts_rows)
 
@@ -310,17 +314,19 @@ class _Extras:
         ]
         return found, shallow
 
-    def archived(self, queues: Sequence[Queue]) -> dict[Key, int | None]:
+    def archived(self, queues: Sequence[Queue]) -> dict[QueueName, int | None]:
         """About how many messages are done, of each queue that keeps those in another table."""
 
-        def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, int | None]:
+        def read(connection: Connection, some: Sequence[Queue]) -> Mapping[QueueName, int | None]:
             rows = sql.union(connection, ArchivedRow, self._parts(some, "archive_estimate"))
             return {(row.schema, row.queue): row.done for row in rows}
 
         return self._collect(self._with("archive_estimate", queues), "estimate archives", read)
 
-    def subscribers(self, queues: Sequence[Queue]) -> dict[Key, SubscriberRows]:
-        def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, SubscriberRows]:
+    def subscribers(self, queues: Sequence[Queue]) -> dict[QueueName, SubscriberRows]:
+        def read(
+            connection: Connection, some: Sequence[Queue]
+        ) -> Mapping[QueueName, SubscriberRows]:
             started = elapsed()
             rows = sql.union(connection, SubscriberRow, self._parts(some, "subscriber_status"))
             rows = [
@@ -333,11 +339,11 @@ class _Extras:
         return self._collect_unless_slow(shared, "subscribers", "read subscribers", read)
 
     def problems(
-        self, queues: Sequence[Queue], sampled: Mapping[Key, SampledRow]
-    ) -> dict[Key, str]:
+        self, queues: Sequence[Queue], sampled: Mapping[QueueName, SampledRow]
+    ) -> dict[QueueName, str]:
         """What is wrong with queues as a whole, for designs whose engine reports that."""
 
-        def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, str]:
+        def read(connection: Connection, some: Sequence[Queue]) -> Mapping[QueueName, str]:
             found = {}
             for queue in some:
                 row = sampled[key_of(queue)].row
@@ -348,7 +354,7 @@ class _Extras:
 
         return self._collect(self._with("health", queues), "read the state of Service Broker", read)
 
-    def latency(self, queues: Sequence[Queue]) -> dict[Key, Latency]:
+    def latency(self, queues: Sequence[Queue]) -> dict[QueueName, Latency]:
         """How long messages waited and were processed; read less often than the figures."""
         kept, product = self.memory.latency, self.database.product
         if kept.due:
@@ -360,7 +366,7 @@ class _Extras:
                 and sql.has(product, f"{queue.design.name}.{name}")
             ]
 
-            def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, bool]:
+            def read(connection: Connection, some: Sequence[Queue]) -> Mapping[QueueName, bool]:
                 parts = [self.memory.part(product, one, statement_of(one), {}) for one in some]
                 kept.add(some, sql.union(connection, TimesRow, parts))
                 return dict.fromkeys(map(key_of, some), True)
@@ -383,7 +389,7 @@ class _Extras:
 
     def _collect_unless_slow(
         self, queues: Sequence[Queue], name: str, doing: str, read: _Read[Value]
-    ) -> dict[Key, Value]:
+    ) -> dict[QueueName, Value]:
         """Leaves out the queues where `name` was too slow lately, and remembers which are slow."""
         tried = [queue for queue in queues if self.memory.may_try(queue, name)]
         found = self._collect(tried, doing, read)
@@ -394,9 +400,11 @@ class _Extras:
                 self.memory.was_slow(queue, name)
         return found
 
-    def _collect(self, queues: Sequence[Queue], doing: str, read: _Read[Value]) -> dict[Key, Value]:
+    def _collect(
+        self, queues: Sequence[Queue], doing: str, read: _Read[Value]
+    ) -> dict[QueueName, Value]:
         """Reads the queues in groups; where a group fails, one by one."""
-        found: dict[Key, Value] = {}
+        found: dict[QueueName, Value] = {}
         for group in groups(queues):
             if not self._read(group, doing, read, found) and len(group) > 1:
                 ends_at = time.monotonic() + self.budget.retry
@@ -406,7 +414,7 @@ class _Extras:
         return found
 
     def _read(
-        self, group: Sequence[Queue], doing: str, read: _Read[Value], found: dict[Key, Value]
+        self, group: Sequence[Queue], doing: str, read: _Read[Value], found: dict[QueueName, Value]
     ) -> bool:
         limit = self.budget.together(len(group))
         try:

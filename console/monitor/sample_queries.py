@@ -19,7 +19,7 @@ from console.clock import elapsed, utc
 from console.engines import Database, Session, Timeouts, within_lock_limit
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, TooSlowError
 from console.monitor.memory import Memory
-from console.monitor.rates import MAY_BE_SLOW, Key, StatusRow, age_as_of, key_of
+from console.monitor.rates import MAY_BE_SLOW, QueueName, StatusRow, age_as_of, key_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -160,12 +160,12 @@ class SampleRun:
         self._stuck_after = stuck_after
         self._lag = lag
         self._budget = budget
-        self._sampled: dict[Key, SampledRow] = {}
+        self._sampled: dict[QueueName, SampledRow] = {}
         self.locked: list[Queue] = []
         """Those that could not be read because another session holds a lock."""
         self._search_ends_at: float | None = None
 
-    def sample(self, queues: Sequence[Queue]) -> dict[Key, SampledRow]:
+    def sample(self, queues: Sequence[Queue]) -> dict[QueueName, SampledRow]:
         """Raises ConnectionFailedError; other errors are the `problem` of their queue."""
         by_key = {key_of(queue): queue for queue in queues}
         apart = self._memory.apart(by_key)

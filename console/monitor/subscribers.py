@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from console.designs import Flow
 from console.formats import ESTIMATE, NOT_APPLICABLE, UNKNOWN, count, duration, rate
-from console.monitor.rates import Key, Rates, RateWindow, StatusRow, known_age
+from console.monitor.rates import QueueName, Rates, RateWindow, StatusRow, known_age
 
 _FULL = "full"
 """It fills the ring now."""
@@ -44,8 +44,10 @@ class SubscriberRows:
     at: float
 
     @classmethod
-    def by_queue(cls, rows: Sequence[SubscriberRow], at: float) -> Mapping[Key, SubscriberRows]:
-        found: dict[Key, list[SubscriberRow]] = {}
+    def by_queue(
+        cls, rows: Sequence[SubscriberRow], at: float
+    ) -> Mapping[QueueName, SubscriberRows]:
+        found: dict[QueueName, list[SubscriberRow]] = {}
         for row in sorted(rows, key=lambda one: one.number):
             found.setdefault((row.schema, row.queue), []).append(row)
         return {key: cls(tuple(own), at) for key, own in found.items()}

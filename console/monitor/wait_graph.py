@@ -5,15 +5,15 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-Key = TypeVar("Key", bound=Hashable)
+Waiter = TypeVar("Waiter", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Node(Generic[Key]):
+class Node(Generic[Waiter]):
     """A session that blocks others or waits, with its waiters."""
 
-    key: Key
-    waiters: tuple["Node[Key]", ...] = ()
+    key: Waiter
+    waiters: tuple["Node[Waiter]", ...] = ()
     cut: bool = False
     """A root that waits itself: a cycle (a deadlock) was cut here."""
 
@@ -32,7 +32,7 @@ class Node(Generic[Key]):
         return count
 
 
-def wait_graph(blocked_by: Mapping[Key, Collection[Key]]) -> tuple[Node[Key], ...]:
+def wait_graph(blocked_by: Mapping[Waiter, Collection[Waiter]]) -> tuple[Node[Waiter], ...]:
     """The trees, the largest first; sessions that neither wait nor block are in none.
 
     A session with several blockers is below the one nearest to a root. Waiters are in the order of
@@ -42,12 +42,12 @@ def wait_graph(blocked_by: Mapping[Key, Collection[Key]]) -> tuple[Node[Key], ..
         key: [other for other in dict.fromkeys(others) if other != key]
         for key, others in blocked_by.items()
     }
-    waiters: defaultdict[Key, list[Key]] = defaultdict(list)
+    waiters: defaultdict[Waiter, list[Waiter]] = defaultdict(list)
     for key, others in blockers.items():
         for other in others:
             waiters[other].append(key)
     roots = [key for key in waiters if not blockers.get(key)]
-    parents: dict[Key, Key | None] = {}
+    parents: dict[Waiter, Waiter | None] = {}
     _grow(roots, waiters, parents)
     cuts = []
     for key, others in blockers.items():
@@ -59,7 +59,9 @@ def wait_graph(blocked_by: Mapping[Key, Collection[Key]]) -> tuple[Node[Key], ..
 
 
 def _grow(
-    roots: list[Key], waiters: Mapping[Key, list[Key]], parents: dict[Key, Key | None]
+    roots: list[Waiter],
+    waiters: Mapping[Waiter, list[Waiter]],
+    parents: dict[Waiter, Waiter | None],
 ) -> None:
     """Add the roots and all that wait for them, layer by layer."""
     parents.update(dict.fromkeys(roots))
@@ -75,8 +77,8 @@ def _grow(
 
 
 def _on_a_circle(
-    start: Key, blockers: Mapping[Key, list[Key]], parents: Mapping[Key, Key | None]
-) -> Key:
+    start: Waiter, blockers: Mapping[Waiter, list[Waiter]], parents: Mapping[Waiter, Waiter | None]
+) -> Waiter:
     """From a session that no root reaches, the first one that comes twice on the way up."""
     met = set()
     key = start
@@ -87,9 +89,9 @@ def _on_a_circle(
     return key
 
 
-def _built(parents: Mapping[Key, Key | None], cuts: Collection[Key]) -> list[Node[Key]]:
+def _built(parents: Mapping[Waiter, Waiter | None], cuts: Collection[Waiter]) -> list[Node[Waiter]]:
     """The nodes from the leaves up: parents come before their waiters."""
-    below: defaultdict[Key, list[Node[Key]]] = defaultdict(list)
+    below: defaultdict[Waiter, list[Node[Waiter]]] = defaultdict(list)
     trees = []
     for key, parent in reversed(list(parents.items())):
         node = Node(key, tuple(reversed(below.pop(key, []))), key in cuts)

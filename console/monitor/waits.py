@@ -18,14 +18,14 @@ from console.formats import UNKNOWN, count, duration, numbered
 from console.monitor.activity import (
     SAMPLE_TIMEOUT_SECONDS,
     Activity,
-    Key,
     Objects,
-    QueueKey,
     Session,
+    SessionKey,
     find_objects,
     sample_activity,
 )
 from console.monitor.known_waits import explain, wait_kind_of
+from console.monitor.rates import QueueName
 from console.monitor.sample_queries import limit_transaction
 
 Row = TypeVar("Row")
@@ -114,7 +114,7 @@ class Wait:
 class _Seen:
     samples: int = 0
     sessions_seen: int = 0
-    sessions: set[Key] = field(default_factory=set)
+    sessions: set[SessionKey] = field(default_factory=set)
 
 
 class WaitWindow:
@@ -125,7 +125,7 @@ class WaitWindow:
         self._engine = engine
         self._database = database
         self._queues = {(queue.schema, queue.name): queue for queue in queues}
-        self._seen: defaultdict[tuple[QueueKey | None, str | None, str | None], _Seen]
+        self._seen: defaultdict[tuple[QueueName | None, str | None, str | None], _Seen]
         self._seen = defaultdict(_Seen)
         self.samples = 0
         self.samples_with_waiters = 0
@@ -138,7 +138,7 @@ class WaitWindow:
             self.samples_with_waiters += 1
         if activity.waiting >= self.worst.waiting:
             self.worst, self.worst_at_sample = activity, self.samples
-        now: defaultdict[tuple[QueueKey | None, str | None, str | None], list[Key]]
+        now: defaultdict[tuple[QueueName | None, str | None, str | None], list[SessionKey]]
         now = defaultdict(list)
         for session in activity.sessions:
             for queue_key in session.waits_in:
@@ -179,7 +179,7 @@ class WaitReport:
     """The number of that sample, from 1."""
     samples_with_waiters: int
     horizon: tuple[HorizonRow, ...]
-    dead_rows: Mapping[QueueKey, int]
+    dead_rows: Mapping[QueueName, int]
     missing: Mapping[str, str]
     """What could not be seen -> why."""
     queues: tuple[Queue, ...] = ()
@@ -308,12 +308,12 @@ def differences(
 
 def _totals(
     rows: Iterable[CounterRow], objects: Objects
-) -> dict[tuple[QueueKey | None, str | None, str], tuple[int, int]]:
+) -> dict[tuple[QueueName | None, str | None, str], tuple[int, int]]:
     """(queue, kind, wait) -> count and milliseconds, over all objects of the queue."""
-    totals: defaultdict[tuple[QueueKey | None, str | None, str], tuple[int, int]]
+    totals: defaultdict[tuple[QueueName | None, str | None, str], tuple[int, int]]
     totals = defaultdict(lambda: (0, 0))
     for row in rows:
-        queue_keys: Sequence[QueueKey | None] = [None]
+        queue_keys: Sequence[QueueName | None] = [None]
         if row.id is not None:
             queue_keys = objects.queues_of(row.id)
         for queue_key in queue_keys:
@@ -322,8 +322,8 @@ def _totals(
     return totals
 
 
-def _by_queue(rows: Iterable[DeadRow], objects: Objects) -> dict[QueueKey, int]:
-    dead: defaultdict[QueueKey, int] = defaultdict(int)
+def _by_queue(rows: Iterable[DeadRow], objects: Objects) -> dict[QueueName, int]:
+    dead: defaultdict[QueueName, int] = defaultdict(int)
     for row in rows:
         for queue_key in objects.queues_of(row.id):
             dead[queue_key] += row.dead_rows

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from console.figures import AGE, FIGURES, GAP, POP, PUSH, READY
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
+from console.tui.findings import QueueKey
 
-Key = tuple[str, str, str]
-"""Connection, schema and name, as in the store."""
 Point = tuple[float, float]
 """A moment (by `time.monotonic()`, the middle of its cell) and a value."""
 Run = tuple[Point, ...]
@@ -138,9 +137,9 @@ class Series:
     def __init__(self) -> None:
         self._samples: dict[str, tuple[_Samples, ...]] = {}
         self._latencies: dict[str, _FigureHistory] = {}
-        self._queues: dict[Key, dict[str, _FigureHistory]] = {}
-        self._sampled_at: dict[Key, float] = {}
-        self._removed: dict[Key, None] = {}
+        self._queues: dict[QueueKey, dict[str, _FigureHistory]] = {}
+        self._sampled_at: dict[QueueKey, float] = {}
+        self._removed: dict[QueueKey, None] = {}
         """Removed queues that are still kept, in the order of their removal."""
 
     def add(self, connection: str, reading: Reading, at: float, interval_seconds: float) -> None:
@@ -166,7 +165,7 @@ class Series:
         self._forget({key for key in self._queues if key[0] == connection} - current)
 
     def _add_queue(
-        self, key: Key, snapshot: QueueSnapshot, at: float, positions: Sequence[int]
+        self, key: QueueKey, snapshot: QueueSnapshot, at: float, positions: Sequence[int]
     ) -> None:
         self._sampled_at[key] = at
         self._removed.pop(key, None)
@@ -180,17 +179,17 @@ class Series:
                     figures[name] = _FigureHistory(mean=name in _MEANS)
                 figures[name].add(positions, value)
 
-    def _forget(self, missing: set[Key]) -> None:
+    def _forget(self, missing: set[QueueKey]) -> None:
         for key in sorted(missing - self._removed.keys()):
             self._removed[key] = None
         for key in list(self._removed)[: max(0, len(self._removed) - _MAX_REMOVED)]:
             del self._removed[key], self._queues[key], self._sampled_at[key]
 
-    def sampled_at(self, key: Key) -> float | None:
+    def sampled_at(self, key: QueueKey) -> float | None:
         """When the queue was last sampled; None: never, or too long ago."""
         return self._sampled_at.get(key)
 
-    def runs(self, key: Key, figure: str, span: ChartSpan, now: float) -> tuple[Run, ...]:
+    def runs(self, key: QueueKey, figure: str, span: ChartSpan, now: float) -> tuple[Run, ...]:
         return self._runs(self._queues.get(key, {}).get(figure), key[0], span, now)
 
     def latency(self, connection: str, span: ChartSpan, now: float) -> tuple[Run, ...]:

@@ -21,7 +21,7 @@ from rich.cells import cell_len
 from console.catalog import Queue
 from console.formats import count, duration, numbered, plain
 from console.monitor import waits as labels
-from console.monitor.activity import Activity, Key, Session
+from console.monitor.activity import Activity, Session, SessionKey
 from console.monitor.wait_graph import Node
 from console.monitor.waits import Wait, WaitReport, watch
 from console.verbs.parameters import SECONDS_TYPE, Parameter
@@ -156,9 +156,9 @@ _DEEPEST_BRANCH = 12
 """Branches are indented up to this depth."""
 
 
-def _branches(trees: tuple[Node[Key], ...]) -> Iterator[tuple[Node[Key], str]]:
+def _branches(trees: tuple[Node[SessionKey], ...]) -> Iterator[tuple[Node[SessionKey], str]]:
     """Every node with the branch drawn before it, from the top."""
-    stack: list[tuple[Node[Key], str, str]] = [(tree, "", "") for tree in reversed(trees)]
+    stack: list[tuple[Node[SessionKey], str, str]] = [(tree, "", "") for tree in reversed(trees)]
     while stack:
         node, branch, below = stack.pop()
         yield node, branch
@@ -250,7 +250,7 @@ def _tree_lines(report: WaitReport) -> Iterator[str]:
 
 
 def _node_lines(
-    node: Node[Key], activity: Activity, head: str, below: str, parents: Sequence[Key]
+    node: Node[SessionKey], activity: Activity, head: str, below: str, parents: Sequence[SessionKey]
 ) -> Iterator[str]:
     """`head` prefixes its first line, `below` all others; `parents`: the session above it."""
     session = activity.by_key[node.key]

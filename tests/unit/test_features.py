@@ -52,7 +52,7 @@ def test_a_feature_imports_only_those_that_it_names(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_said_of_a_feature_imports_nothing_else(name: str) -> None:
     path = ROOT / "features" / name / "__init__.py"
-    allowed = {"console.features", "console.features.Feature", "console.features.Key"}
+    allowed = {"console.features", "console.features.Feature", "console.features.CommandKey"}
     assert {*imports(path)} <= allowed
 
 

@@ -15,7 +15,7 @@ from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
 from console.engines import PRODUCTS
 from console.formats import plain
-from console.monitor.activity import Activity, Key, Lock, ObjectRow, Objects, Session
+from console.monitor.activity import Activity, Lock, ObjectRow, Objects, Session, SessionKey
 from console.monitor.waits import (
     CounterRow,
     HorizonRow,
@@ -45,7 +45,7 @@ def lock(on: str, *, granted: bool = True) -> Lock:
 
 
 def session(
-    key: Key, wait: str | None = "running", *on: str, blocked_by: Sequence[Key] = ()
+    key: SessionKey, wait: str | None = "running", *on: str, blocked_by: Sequence[SessionKey] = ()
 ) -> Session:
     return Session(
         key,
@@ -203,7 +203,7 @@ def test_a_counter_that_disappeared_is_ignored() -> None:
 
 
 TEXTS = st.text(max_size=60)
-KEYS: st.SearchStrategy[Key] = st.integers(1, 30) | st.text(min_size=1, max_size=40)
+KEYS: st.SearchStrategy[SessionKey] = st.integers(1, 30) | st.text(min_size=1, max_size=40)
 SESSIONS = st.builds(
     Session,
     key=KEYS,

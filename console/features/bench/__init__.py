@@ -1,8 +1,10 @@
 """How fast each design is on an operator's own server, every message checked; libraries too."""
 
-from console.features import Feature, Key
+from console.features import CommandKey, Feature
 
 FEATURE = Feature(
     "how fast each design is here, every message checked",
-    keys=(Key("B", "bench", "how fast each design is on this server", about_connection=True),),
+    keys=(
+        CommandKey("B", "bench", "how fast each design is on this server", about_connection=True),
+    ),
 )

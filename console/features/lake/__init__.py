@@ -4,9 +4,9 @@ The only package that imports pyspark. The archive and rollup jobs are plain Pyt
 their tasks is passed to them, so that they run, and are tested, without Spark as well.
 """
 
-from console.features import Feature, Key
+from console.features import CommandKey, Feature
 
 FEATURE = Feature(
     "archives and history in Delta Lake tables, by Spark",
-    keys=(Key("P", "runs", "the runs of the pipeline"),),
+    keys=(CommandKey("P", "runs", "the runs of the pipeline"),),
 )

@@ -32,7 +32,8 @@ from console.forecast_files import HOUR_SECONDS
 from console.monitor.latency import Percentiles
 from console.monitor.recording.forecast import SHADES, Band, cells
 from console.monitor.snapshot import QueueSnapshot
-from console.tui.series import SPANS, ChartSpan, Key, Run, Series, figures_of
+from console.tui.findings import QueueKey
+from console.tui.series import SPANS, ChartSpan, Run, Series, figures_of
 from console.tui.text import style_of
 
 WIDE, HIGH = 120, 40
@@ -264,7 +265,7 @@ AXES = {figures.MESSAGES: COUNTS, figures.PER_SECOND: RATES, figures.SECONDS: SE
 
 
 def drawings(
-    series: Series, key: Key, snapshot: QueueSnapshot, span: ChartSpan, moment: ChartTime
+    series: Series, key: QueueKey, snapshot: QueueSnapshot, span: ChartSpan, moment: ChartTime
 ) -> list[Drawing]:
     """Depth, rates, gap (for others than rings the age of the oldest), waiting and processing times
     if known, sample latency."""
@@ -359,7 +360,9 @@ class Charts(Container):
     def step(self, charts: int) -> None:
         self._chart_index += charts
 
-    def draw(self, series: Series, key: Key, snapshot: QueueSnapshot, moment: ChartTime) -> None:
+    def draw(
+        self, series: Series, key: QueueKey, snapshot: QueueSnapshot, moment: ChartTime
+    ) -> None:
         """Draw those that are visible."""
         size = self.app.size
         self.display = not (self.folded or self.replaced) and size.height >= MIN_HEIGHT

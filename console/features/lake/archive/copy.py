@@ -30,7 +30,7 @@ from console.features.lake.archive.files import conform
 from console.features.lake.archive.finished import (
     ALWAYS,
     EPOCH,
-    Key,
+    JobKey,
     Source,
     keys_of,
     lake_batches,
@@ -346,7 +346,7 @@ def copy_rows(item: Item) -> dict[str, Any]:
     return {**done, "held": before}
 
 
-def _held(item: Item, source: TaskReader) -> set[Key]:
+def _held(item: Item, source: TaskReader) -> set[JobKey]:
     """Those of the finished jobs that the lake has. As many are in memory as finished since."""
     if not item["held_in"]:
         return set()

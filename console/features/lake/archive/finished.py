@@ -30,7 +30,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """The day of jobs without a time of finishing that a file can hold."""
 ALWAYS = "-infinity"
 _VALUES = {"what": "rows", "pruned": "no", "since": ALWAYS, "before": ALWAYS, "most": "0"}
-Key = tuple[str, int | None, int]
+JobKey = tuple[str, int | None, int]
 """Id, attempt, and microseconds of the time of finishing."""
 
 
@@ -165,7 +165,7 @@ def lake_batches(
         ) from error
 
 
-def keys_of(batch: pa.RecordBatch) -> list[Key]:
+def keys_of(batch: pa.RecordBatch) -> list[JobKey]:
     names = batch.schema.names
     attempts = batch.column("attempts").to_pylist() if "attempts" in names else None
     times = pc.cast(batch.column("archived_at"), files.TIME).cast(pa.int64()).to_pylist()

@@ -21,7 +21,7 @@ from console.engines.database import retry_transient
 from console.errors import RefusedError
 from console.features.lake import leases
 from console.features.lake.archive import export, files
-from console.features.lake.archive.finished import Key, Source, keys_of, lake_batches
+from console.features.lake.archive.finished import JobKey, Source, keys_of, lake_batches
 from console.features.lake.lake import Lake
 from console.features.lake.table import MessagesTable, queue_value
 from console.formats import numbered, plain
@@ -140,11 +140,11 @@ class _Round:
         absent = len(jobs) - len(different)
         self.kept = {DIFFERENT: len(different), ABSENT: absent, CHANGED: 0}
 
-    def _read(self, before: datetime) -> tuple[dict[Key, _Job], set[str]]:
+    def _read(self, before: datetime) -> tuple[dict[JobKey, _Job], set[str]]:
         database, source = self._database, self._source
         values = {"pruned": "yes", "before": before.isoformat(), "most": str(ROUND_ROWS)}
         text = source.text(database, "finished_rows", **values)
-        jobs: dict[Key, _Job] = {}
+        jobs: dict[JobKey, _Job] = {}
         days: set[str] = set()
         with export.reader(database.product.name, export.url_for_tasks(database)) as opened:
             for batch in opened.batches(text):
