@@ -110,6 +110,7 @@ async def test_verbs_that_are_not_allowed_are_greyed_with_the_reason(database: D
         assert why["resize"] == "the design claim has no resize"
         assert why["upgrade"] == "it needs the right admin; this connection has operator"
         assert not why["release"]
+        assert [why[name] for name in ("to lake", "from lake", "verify log")] == ["", "", ""]
         await console.press("end")  # there are more verbs than a small terminal shows
         await console.until(lambda: "it needs the right admin" in console.picture)
         console.feed.fail()
