@@ -157,7 +157,12 @@ HELD = Figure("held_seconds", "held for", SECONDS, optional=True, in_history=Fal
 @dataclass(frozen=True)
 class SampledFigures:
     """Of one queue, as every `status` statement returns them; None: not of this design, or not
-    known."""
+    known.
+
+    A row is read by position: a figure has no default here, and is in all four statements (of
+    `monitor.sql` and `ring/monitor.sql`, for each engine) the column after the one before it. Where
+    an engine cannot know it, that is `CAST(NULL AS bigint)`.
+    """
 
     schema: str
     queue: str

@@ -76,6 +76,7 @@ class VerbRepair:
     """Its parameters' values, as in the fields of its form."""
     summary: str = ""
     unattended: bool = False
+    """Whether `--fix` runs it; if not, `--fix --code CODE` does, and the finding's screen."""
 
     @property
     def command(self) -> str:

@@ -6,11 +6,12 @@ listed without importing them:
 - `commands/`: commands, as in `console/cli/commands`
 - `views/`: lists, as in `console/views`
 - `help/`: pages, as in `console/help`
-- `screens/`: its screens; `COMMANDS` are what can be typed after `:` to open them
+- `screens/`: its screens; `COMMANDS` are what can be typed after `:` to open them; a `Key` of its
+  value opens one of these from the overview and from a queue's screen
 
-and in its `__init__.py` the value FEATURE, which imports nothing but this. The core imports no
-feature; a feature imports the core, and those features that its value names. One whose needs are
-not here is off: its commands say so.
+Each is a package (with `__init__.py`), except `help/`. The folder's own `__init__.py` has the value
+FEATURE, which imports nothing but this. The core imports no feature; a feature imports the core,
+and those features that its value names. One whose needs are not here is off: its commands say so.
 """
 
 from collections.abc import Iterator

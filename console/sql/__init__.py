@@ -306,8 +306,16 @@ def _fill(statement: Statement, dialect: Dialect, scope: Scope, *, for_text: boo
 
     opening = _plain(dialect).identifier_preparer.initial_quote
 
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            raise KeyError(
+                f"{statement.label} has {match[0]}, and this queue no such role or value: for a "
+                f"role's column put the lines between `-- when role {match[1]}` and `-- end`"
+            )
+        return values[match[1]]
+
     def fill(quoted: str) -> str:
-        return _PLACEHOLDER.sub(lambda match: values[match[1]], quoted)
+        return _PLACEHOLDER.sub(value, quoted)
 
     def identifier(token: str) -> str:
         if not _PLACEHOLDER.search(token):

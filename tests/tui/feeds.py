@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from console.decisions import Decision
 from console.engines.standby import Standby
 from console.errors import ConnectionFailedError, ConsoleError
+from console.figures import SAMPLED
 from console.monitor.recording.recorder import Recorder
 from console.monitor.recording.segments import ACTIONS, FINDINGS
 from console.monitor.sampler import Reading
@@ -67,20 +69,13 @@ class FakeFeed:
         self._deliver(reading)
 
 
+FIGURES: dict[str, Any] = {figure.name: None for figure in SAMPLED} | {"ready": 0}
 PLAIN = QueueSnapshot(
+    **FIGURES,
     queue="",
     design="fifo",
-    ready=0,
-    claimed=None,
-    stuck=None,
-    errors=None,
-    done=None,
-    scheduled=None,
-    age_seconds=None,
     push_per_second=4.0,
     pop_per_second=4.0,
-    gap=None,
-    capacity=None,
     schema="public",
     connection="",
     estimated=(),

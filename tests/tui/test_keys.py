@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.screen import Screen
 
 from console.monitor.consumers import Consumers
 from console.monitor.owners import Claims
 from console.monitor.wording import RULES
+from console.tui import ConsoleApp
+from console.tui.commands import BY_NAME
 from console.tui.screens.audit import AuditTab
 from console.tui.screens.help import keys_of
+from console.tui.screens.overview import KEYS, OverviewScreen
 from console.tui.screens.queue import TABS, QueueScreen
 from console.tui.tabs.consumers import ConsumersTab
 from console.tui.tabs.errors import ErrorsTab
@@ -137,3 +141,17 @@ async def test_each_key_of_a_screen_has_its_action(name: str) -> None:
             await console.pilot.pause()
         assert console.app.screen.active_bindings
         assert without_action(console) == []
+
+
+@pytest.mark.parametrize("screen", [OverviewScreen, QueueScreen])
+def test_the_keys_of_features_are_free_and_open_a_command(screen: type[Screen[None]]) -> None:
+    """A key that is taken would silently do what it did before."""
+    for key in KEYS:
+        taken = [
+            binding.description
+            for owner in (screen, ConsoleApp)
+            for binding in owner._merge_bindings().key_to_bindings.get(key.key, [])
+            if binding.action != f"feature('{key.key}')"
+        ]
+        assert taken == [], f"{key.key} for {key.command} is taken: choose another"
+        assert key.command in BY_NAME, f"no COMMANDS of a feature's screens have {key.command}"

@@ -1,7 +1,8 @@
 """From samples to figures: estimated, unknown and absent ones, and rates that are never wrong."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,25 +16,9 @@ from console.monitor.rates import Rates, RateWindow, StatusRow, _Total
 from console.monitor.sample import QueueSample
 from console.monitor.snapshot import QueueSnapshot, snapshot
 
-NOTHING = StatusRow(
-    schema="public",
-    queue="q",
-    ready=0,
-    scheduled=None,
-    claimed=None,
-    stuck=None,
-    errors=None,
-    done=None,
-    age_seconds=None,
-    rows_estimated=0,
-    inserted=0,
-    updated=0,
-    deleted=0,
-    next_push=None,
-    next_pop=None,
-    base=None,
-    capacity=None,
-)
+COLUMNS: dict[str, Any] = {field.name: None for field in fields(StatusRow)}
+COUNTERS = dict.fromkeys(("rows_estimated", "inserted", "updated", "deleted"), 0)
+NOTHING = StatusRow(**COLUMNS | COUNTERS | {"schema": "public", "queue": "q", "ready": 0})
 RING = replace(NOTHING, next_push=1, next_pop=1, base=1, capacity=100)
 
 

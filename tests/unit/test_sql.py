@@ -53,8 +53,8 @@ def test_placeholders_in_names_and_comments_are_not_replaced() -> None:
     assert rendered('"{queue}" -- {queue}', queue="{schema}") == '"{schema}" -- {queue}'
 
 
-def test_a_placeholder_without_a_value_fails() -> None:
-    with pytest.raises(KeyError, match="size"):
+def test_a_placeholder_without_a_value_fails_with_the_name_of_its_statement() -> None:
+    with pytest.raises(KeyError, match=r"made.up has {size}.*`-- when role size`"):
         rendered("'{size}'", queue="q")
 
 
