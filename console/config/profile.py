@@ -92,7 +92,11 @@ LOG_LEVEL: ConfigKey[str] = ConfigKey(
     "log_level", values.one_of(LOG_LEVELS), "warning", TOP_ONLY, "DBQ_LOG_LEVEL"
 )
 NOTIFY: ConfigKey[tuple[str, ...] | None] = ConfigKey(
-    "notify", values.names_or_all, values.ALL, frozenset({*CONNECTION, *PROFILE_OR_GROUP})
+    "notify",
+    values.names_or_all,
+    values.ALL,
+    frozenset({*CONNECTION, *PROFILE_OR_GROUP}),
+    names_tables="notifications",
 )
 BELL: ConfigKey[bool] = ConfigKey("bell", values.flag, default=True, levels=CONNECTION)
 STUCK_AFTER: ConfigKey[float] = ConfigKey(

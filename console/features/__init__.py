@@ -7,6 +7,8 @@ listed without importing them:
 - `views/`: lists, as in `console/views`
 - `help/`: pages, as in `console/help`
 - `screens/`: its screens; `COMMANDS` are what can be typed after `:` to open them
+- `config/`: its tables of the configuration, as `TABLES` (`console/config/feature_tables.py`)
+- `recorder/`: what it runs beside a recorder, as `companion` (`console/doctor/recording.py`)
 
 and in its `__init__.py` the value FEATURE, which imports nothing but this. The core imports no
 feature; a feature imports the core, and those features that its value names. One whose needs are
@@ -25,6 +27,7 @@ NAMES = (
     "demo",
     "lake",
     "metrics",
+    "notify",
     "prove",
 )
 
