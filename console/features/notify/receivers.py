@@ -6,7 +6,7 @@ from functools import partial
 
 from console.config.configuration import Configuration
 from console.config.passwords import PasswordSource
-from console.config.profile import Profile, Settings
+from console.config.profile import NOTIFY, Profile, Settings
 from console.config.urls import VARIABLE, filled
 from console.config.values import Layer
 from console.features.notify.config import (
@@ -23,7 +23,7 @@ from console.features.notify.targets import Target, Webhook
 
 def targets(configuration: Configuration, profile: Profile | None = None) -> tuple[Target, ...]:
     """The receivers of a connection; without a profile, all."""
-    chosen = None if profile is None else profile.notify
+    chosen = None if profile is None else profile.settings[NOTIFY]
     known = configuration.document.tables_of(TABLES.word)
     names = known if chosen is None else [name for name in known if name in chosen]
     configuration.require(*((TABLES.word, name) for name in names))

@@ -4,6 +4,7 @@ python -m tests.contract.adding.use_greeting URL FOLDER
 """
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from tests.cli.calls import Console, call
@@ -17,8 +18,6 @@ if __name__ == "__main__":
     assert call("greet", "--json").json == {"greeting": "good night"}
     assert call("help", "greetings").text.startswith("# Greetings")
 
-    from console.features.greeting.recorder import EXAMINED  # type: ignore[import-untyped]
-
     url, folder = sys.argv[1], Path(sys.argv[2])
     Console(url).done("install", "fifo", "orders")
     assert call("config", "show", "--example").text.count("[greetings.anna]") == 1
@@ -27,7 +26,8 @@ if __name__ == "__main__":
     assert "valid; 1 profile, 1 way of greetings" in valid
     shown = call("config", "show", "--json", environment=environment).json
     assert shown["greetings"]["anna"]["words"]["value"] == "sleep well"
-    recorded = record(folder, environment, EXAMINED.is_set)
+    examined = import_module("console.features.greeting.recorder").EXAMINED
+    recorded = record(folder, environment, examined.is_set)
     assert "sleep well, anna" in recorded.err
     assert "good morning, after 15 seconds at most" in recorded.err
     for mistake, text in (

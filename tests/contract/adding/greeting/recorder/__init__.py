@@ -1,11 +1,9 @@
-"""Greets beside a recorder, with the number of queues that were examined."""
+"""Greets beside a recorder."""
 
 from collections.abc import Callable
 from threading import Event
 
-from console.features.greeting.config import TABLES, WORDS  # type: ignore[import-untyped]
-
-from console.config import Configuration, Profile, Settings
+from console.config import Configuration, Profile
 from console.doctor.watcher import DoctorUpdate
 from console.engines import Database
 
@@ -34,6 +32,5 @@ def companion(
     database: Database,
     on_message: Callable[[str], None],
 ) -> _Greeter:
-    names = configuration.document.tables_of(TABLES.word)
-    words = [f"{Settings((layer,))[WORDS]}, {name}" for name, layer in names.items()]
-    return _Greeter(words, on_message)
+    tables = configuration.document.tables_of("greetings")
+    return _Greeter([f"{of['words'].meaning}, {name}" for name, of in tables.items()], on_message)
