@@ -1,7 +1,8 @@
-"""Tables of the configuration that belong to a feature."""
+"""Tables of the configuration that belong to a feature, and the example, which ends with them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
 from console import features
@@ -28,3 +29,10 @@ def feature_tables() -> dict[str, FeatureTables]:
     """Those of all features that are not off, by their words."""
     tables = (module.TABLES for module in features.modules("config"))
     return {table.word: table for table in tables}
+
+
+def example_file() -> str:
+    """A commented file to start from."""
+    parts = [resources.files("console.config") / "example.toml"]
+    parts += [path for path in features.files("config") if path.name == "example.toml"]
+    return "".join(path.read_text("utf-8") for path in parts)

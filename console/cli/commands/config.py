@@ -13,12 +13,10 @@ Examples:
 
 import json
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from typing import Any
 
 import click
 
-from console import features
 from console.cli.context import Call
 from console.config import (
     KEYS,
@@ -29,7 +27,7 @@ from console.config import (
     file_path,
     load,
 )
-from console.config.feature_tables import feature_tables
+from console.config.feature_tables import example_file, feature_tables
 from console.config.passwords import PasswordSource
 from console.config.urls import HIDDEN
 from console.config.values import Redacted
@@ -47,9 +45,7 @@ def _run(call: Call, action: str, example: bool) -> None:
     if example and action != "show":
         raise UsageError("--example goes with show.")
     if example:
-        parts = [resources.files("console.config") / "example.toml"]
-        parts += [path for path in features.files("config") if path.name == "example.toml"]
-        text = "".join(path.read_text("utf-8") for path in parts)
+        text = example_file()
         call.answer_script({"example": text}, text)
     else:
         {"show": _show, "validate": _validate, "path": _path}[action](call)
