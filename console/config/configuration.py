@@ -11,6 +11,7 @@ from console.config import profile as keys
 from console.config.file_reader import (
     FLEETS,
     GROUPS,
+    NAMED_BY,
     PROFILES,
     Document,
     KeyPath,
@@ -61,7 +62,7 @@ class Configuration:
     variables: Layer
     """The values that the environment sets."""
     mistakes: tuple[Mistake, ...] = ()
-    """Of single profiles, fleets, groups and receivers: only who uses one of these is refused."""
+    """Of single profiles, fleets, groups and tables of features: only who uses one is refused."""
 
     def require(self, *tables: KeyPath) -> None:
         """ConfigurationError with the mistakes of these tables."""
@@ -249,11 +250,11 @@ def load(environment: Mapping[str, str] | None = None) -> Configuration:
     path = file_path(environment)
     text = None if path is None else _text(path, must_exist=bool(environment.get("DBQ_CONFIG")))
     document = Document({}, {}) if path is None or text is None else read(path, text)
-    mistakes = list(document.mistakes)
+    mistakes = [*document.mistakes, *document.unread]
     variables = dict(_variables(environment, mistakes))
     configuration = Configuration(path, text is not None, document, environment, variables)
     mistakes += _inverted_limits(configuration)
-    mistakes += _unknown_receivers(configuration)
+    mistakes += _unknown_tables(configuration)
     if any(not mistake.table for mistake in mistakes):
         raise _error(mistakes)
     return replace(configuration, mistakes=tuple(mistakes))
@@ -347,22 +348,24 @@ def _inverted_limits(configuration: Configuration) -> list[Mistake]:
     return list(mistakes)
 
 
-def _unknown_receivers(configuration: Configuration) -> list[Mistake]:
-    """Names of receivers that do not exist."""
-    known = configuration.document.notifications
+def _unknown_tables(configuration: Configuration) -> list[Mistake]:
+    """Names, in a key, of tables of a feature that do not exist."""
     mistakes: dict[Mistake, None] = {}
     own = [
         (path, _settings(configuration, table, {})[0])
         for path, table in configuration.document.tables.items()
     ]
     for path, settings in ((), configuration.defaults), *own:
-        value = settings.value(keys.NOTIFY)
-        for name in value.meaning or ():
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                advice = (
-                    f'did you mean "{near[0]}"?' if near else f"known: {', '.join(known) or '-'}"
-                )
-                text = f"notify names {name!r}, but there is no [notifications.{name}]; {advice}"
-                mistakes[Mistake(str(value.origin), text, path)] = None
+        for word, key in NAMED_BY.items():
+            value, known = settings.value(key), configuration.document.tables_of(word)
+            for name in value.meaning or ():
+                if name not in known:
+                    near = difflib.get_close_matches(name, known, n=1)
+                    advice = (
+                        f'did you mean "{near[0]}"?'
+                        if near
+                        else f"known: {', '.join(known) or '-'}"
+                    )
+                    text = f"{key.name} names {name!r}, but there is no [{word}.{name}]; {advice}"
+                    mistakes[Mistake(str(value.origin), text, path)] = None
     return list(mistakes)

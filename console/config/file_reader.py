@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from console.config import notifications
+from console.config.feature_tables import FeatureTables, feature_tables
 from console.config.passwords import command_words, output
 from console.config.profile import GROUP, KEYS, URL
 from console.config.values import (
@@ -95,13 +95,14 @@ Hosts = Callable[[Path, Mapping[str, str]], tuple[str, ...]]
 PROFILES, QUEUES, GROUPS, FLEETS = "profiles", "queues", "groups", "fleets"
 HOSTS = "hosts"
 FILTERS, QUEUE_FILTERS = "filters", "queue_filters"
-NOTIFICATIONS = notifications.TABLE
-_SEPARATE = (PROFILES, GROUPS, FLEETS, NOTIFICATIONS)
+_SEPARATE = (PROFILES, GROUPS, FLEETS)
 READERS: Mapping[str, Callable[[Any], Any]] = {
     FILTERS: message_filter,
     QUEUE_FILTERS: queue_filter,
 }
 """The tables of saved filters: for a queue's messages, and for the overview."""
+NAMED_BY = {key.names_tables: key for key in KEYS.values() if key.names_tables}
+"""The words of the tables whose names a key has, with that key."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _WHERE_TOML_FAILED = re.compile(r" \(at line (\d+), column (\d+)\)$")
@@ -114,8 +115,8 @@ class Mistake:
     location: str
     text: str
     table: KeyPath = ()
-    """The profile, fleet, group or receiver that alone has it, as in `profiles.orders`; empty: it
-    concerns every connection."""
+    """The profile, fleet, group or table of a feature that alone has it, as in `profiles.orders`;
+    empty: it concerns every connection."""
 
     def __str__(self) -> str:
         return f"{self.location}: {self.text}"
@@ -160,9 +161,15 @@ class Document:
     """Of messages, by name."""
     queue_filters: Layer = field(default_factory=dict)
     """Of the overview, by name."""
-    notifications: Mapping[str, Layer] = field(default_factory=dict)
-    """The receivers by name."""
+    of_features: Mapping[str, Mapping[str, Layer]] = field(default_factory=dict)
+    """The tables [WORD.x] of features, by word and name; empty if the feature is not here."""
+    unread: tuple[Mistake, ...] = ()
+    """The tables whose feature is not here: nothing is done with them."""
     fleets: Mapping[str, FleetTable] = field(default_factory=dict)
+
+    def tables_of(self, word: str) -> Mapping[str, Layer]:
+        """The tables [WORD.x] of a feature, by name."""
+        return self.of_features.get(word, {})
 
     @property
     def tables(self) -> dict[KeyPath, ProfileTable]:
@@ -189,17 +196,35 @@ def _syntax_error(path: Path, words: str) -> Mistake:
 
 
 _INNER = {
-    KeyLevel.TOP: (PROFILES, FLEETS, GROUPS, FILTERS, QUEUE_FILTERS, NOTIFICATIONS),
+    KeyLevel.TOP: (PROFILES, FLEETS, GROUPS, FILTERS, QUEUE_FILTERS),
     KeyLevel.PROFILE: (QUEUES, FILTERS),
 }
-"""The tables of tables with names chosen by the user."""
+
+
+def _inner(level: KeyLevel) -> list[str]:
+    """The tables of tables with names chosen by the user."""
+    of_features = _feature_words() if level is KeyLevel.TOP else []
+    return [*_INNER.get(level, ()), *of_features]
+
+
+_UNREAD = (
+    "is not read, for its feature is not in this console: remove the table, or use a console that "
+    "has the feature"
+)
+
+
+def _feature_words() -> list[str]:
+    """Of the tables of features, also of those that are not here if a key names them."""
+    return list(dict.fromkeys((*feature_tables(), *NAMED_BY)))
 
 
 class _Reader:
     def __init__(self, path: Path, known_lines: Mapping[tuple[str, ...], int]) -> None:
         self._path = path
         self._lines = known_lines
+        self._of_features = feature_tables()
         self._mistakes: list[tuple[int, Mistake]] = []
+        self._unread: list[Mistake] = []
 
     def document(self, found: Mapping[str, Any]) -> Document:
         """The contents of the file."""
@@ -214,14 +239,25 @@ class _Reader:
         }
         filters = self._filters(found, (FILTERS,))
         queue_filters = self._filters(found, (QUEUE_FILTERS,))
-        receivers = {
-            name: self._notification(name, table)
-            for name, table in self._tables(found, (NOTIFICATIONS,))
+        of_features = {
+            word: {
+                name: self._feature_table((word, name), table, self._of_features.get(word))
+                for name, table in self._tables(found, (word,))
+            }
+            for word in _feature_words()
         }
         in_order = sorted(self._mistakes, key=lambda found: found[0])
         mistakes = tuple(mistake for _, mistake in in_order)
         return Document(
-            values, profiles, mistakes, groups, filters, queue_filters, receivers, fleets
+            values,
+            profiles,
+            mistakes,
+            groups,
+            filters,
+            queue_filters,
+            of_features,
+            tuple(self._unread),
+            fleets,
         )
 
     def _fleet(self, name: str, table: Mapping[str, Any]) -> FleetTable:
@@ -265,26 +301,32 @@ class _Reader:
             self._mistake((GROUPS, name), "is not the group of any profile")
         return self._layer(table, (GROUPS, name), KeyLevel.GROUP)
 
-    def _notification(self, name: str, table: Mapping[str, Any]) -> Layer:
-        path = (NOTIFICATIONS, name)
-        if not NAME.fullmatch(name):
+    def _feature_table(
+        self, path: KeyPath, table: Mapping[str, Any], of: FeatureTables | None
+    ) -> Layer:
+        if of is None:
+            self._unread.append(
+                Mistake(str(self._origin(path)), f"{_dotted(path)} {_UNREAD}", path)
+            )
+            return {}
+        if not NAME.fullmatch(path[-1]):
             self._mistake(path, "needs a name of letters, digits, _ and -")
-        notification: dict[str, Value] = {}
+        layer: dict[str, Value] = {}
         for word, written in table.items():
             here = (*path, word)
             try:
-                notification[word] = notifications.KEYS[word].value(written, self._origin(here))
+                layer[word] = of.keys[word].value(written, self._origin(here))
             except KeyError:
-                known = list(notifications.KEYS)
+                known = list(of.keys)
                 near = difflib.get_close_matches(word, known, n=1)
                 advice = f'did you mean "{near[0]}"?' if near else f"known here: {', '.join(known)}"
                 self._mistake(here, f"is not a known key; {advice}")
             except WrongValueError as error:
                 self._mistake(here, str(error))
-        if notification.keys() == table.keys():
-            for word, why in notifications.wrong(notification):
-                self._mistake((*path, word) if word in notification else path, why)
-        return notification
+        if layer.keys() == table.keys():
+            for word, why in of.wrong(layer):
+                self._mistake((*path, word) if word in layer else path, why)
+        return layer
 
     def _filters(self, table: Mapping[str, Any], path: tuple[str, ...]) -> Layer:
         """Saved filters, by their names."""
@@ -336,7 +378,7 @@ class _Reader:
                     yield from self._values(written, here, level, f"{name}.")
                 else:
                     self._mistake(here, f"must be {_LIMITS}, not {type_name(written)}")
-            elif group or word not in _INNER.get(level, ()):
+            elif group or word not in _inner(level):
                 self._mistake(here, f"is not a known key{_advice(word, level, group)}")
 
     def _origin(self, path: tuple[str, ...]) -> Origin:
@@ -344,7 +386,8 @@ class _Reader:
 
     def _mistake(self, path: tuple[str, ...], text: str) -> None:
         origin = self._origin(path)
-        table = path[:2] if path[0] in _SEPARATE and path[1:] else ()
+        separate = path[1:] and path[0] in (*_SEPARATE, *_feature_words())
+        table = path[:2] if separate else ()
         mistake = Mistake(str(origin), f"{_dotted(path)} {text}", table)
         self._mistakes.append((origin.line or 0, mistake))
 
@@ -369,7 +412,7 @@ def _words(level: KeyLevel, group: str) -> list[str]:
 
 def _advice(word: str, level: KeyLevel, group: str) -> str:
     """The end of a message about an unknown key."""
-    known = _words(level, group) + ([] if group else [*_INNER.get(level, ())])
+    known = _words(level, group) + ([] if group else _inner(level))
     if near := difflib.get_close_matches(word, known, n=1):
         return f'; did you mean "{near[0]}"?'
     elsewhere = [other.value for other in KeyLevel if not group and word in _words(other, "")]

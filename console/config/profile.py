@@ -92,8 +92,13 @@ LOG_LEVEL: ConfigKey[str] = ConfigKey(
     "log_level", values.one_of(LOG_LEVELS), "warning", TOP_ONLY, "DBQ_LOG_LEVEL"
 )
 NOTIFY: ConfigKey[tuple[str, ...] | None] = ConfigKey(
-    "notify", values.names_or_all, values.ALL, frozenset({*CONNECTION, *PROFILE_OR_GROUP})
+    "notify",
+    values.names_or_all,
+    values.ALL,
+    frozenset({*CONNECTION, *PROFILE_OR_GROUP}),
+    names_tables="notifications",
 )
+"""The names of the receivers of its notifications; None: all."""
 BELL: ConfigKey[bool] = ConfigKey("bell", values.flag, default=True, levels=CONNECTION)
 STUCK_AFTER: ConfigKey[float] = ConfigKey(
     "stuck_after", values.seconds(1, 3650 * _DAY), "5m", EVERYWHERE
@@ -197,8 +202,6 @@ class Profile:
     """Between two samples."""
     record = _Setting(RECORD)
     """Whether the screens record it."""
-    notify = _Setting(NOTIFY)
-    """The names of the receivers of its notifications; None: all."""
     bell = _Setting(BELL)
     """Whether the screens ring the terminal's bell at a new critical finding."""
     display_zone = _Setting(DISPLAY_ZONE)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from enum import Enum, StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from console.errors import UsageError
 from console.filters import MARK, words_of
@@ -97,6 +97,8 @@ class ConfigKey(Generic[T]):
     levels: frozenset[KeyLevel]
     variable: str = ""
     """The environment variable that sets it for every profile."""
+    names_tables: str = ""
+    """The tables [WORD.x] whose names it has; of a feature, which may not be here."""
 
     def value(self, written: Any, origin: Origin) -> Value:
         """The value as written at that origin. WrongValueError."""
@@ -107,6 +109,15 @@ class ConfigKey(Generic[T]):
         """The value if nothing is set."""
         meaning = None if self.default is None else self.read(self.default)
         return Value(self.default, meaning, Origin(ValueSource.DEFAULT))
+
+
+@runtime_checkable
+class Redacted(Protocol):
+    """A meaning that may contain a secret."""
+
+    @property
+    def shown(self) -> str:
+        """What `config show` prints of it."""
 
 
 OFF = "off"

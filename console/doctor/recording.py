@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from console import audit, catalog
 from console.catalog import Queue
@@ -115,6 +115,18 @@ class WaitsAndActions:
         self._recorder.add(ACTIONS, map(action, reversed(news)))
 
 
+class Companion(Protocol):
+    """What a feature runs beside a recorder: `companion` of its package `recorder` makes it."""
+
+    def start(self) -> None: ...
+
+    def examined(self, update: DoctorUpdate, /) -> None:
+        """Called in the doctor's thread."""
+
+    def stop(self, timeout_seconds: float) -> None:
+        """End it, and wait for it for at most that long."""
+
+
 class Recording:
     """Records one database until stopped. A lost connection leaves a gap."""
 
@@ -136,8 +148,8 @@ class Recording:
         self._recorder = recorder
         self._rights = rights
         self._on_reading = on_reading
-        self.on_update: Callable[[DoctorUpdate], None] = lambda _: None
-        """Called in the doctor's thread. To be set before `start`."""
+        self.companions: Sequence[Companion] = ()
+        """To be set before `start`."""
         self._waits_and_actions = WaitsAndActions(database, recorder)
         self._watcher = Watcher(
             Sampler(
@@ -154,18 +166,23 @@ class Recording:
     def start(self) -> None:
         self._watcher.start()
         self._waits_and_actions.start()
+        for companion in self.companions:
+            companion.start()
 
     def stop(self, timeout_seconds: float) -> None:
         """Cancel what is running, and wait for each part for at most `timeout_seconds`."""
         self._watcher.stop(timeout_seconds)
         self._waits_and_actions.stop(timeout_seconds)
+        for companion in self.companions:
+            companion.stop(timeout_seconds)
 
     def _sampled(self, reading: Reading) -> None:
         self._waits_and_actions.sampled(reading)
         self._on_reading(reading)
 
     def _diagnosed(self, update: DoctorUpdate) -> None:
-        self.on_update(update)
+        for companion in self.companions:
+            companion.examined(update)
         at = datetime.now(UTC)
         self._recorder.add(FINDINGS, findings(update.diagnoses, at))
         self._recorder.add(CONSUMERS, consumers(update.diagnoses, at))

@@ -6,8 +6,10 @@ listed without importing them:
 - `commands/`: commands, as in `console/cli/commands`
 - `views/`: lists, as in `console/views`
 - `help/`: pages, as in `console/help`
-- `screens/`: its screens; `COMMANDS` are what can be typed after `:` to open them; a `Key` of its
-  value opens one of these from the overview and from a queue's screen
+- `screens/`: its screens; `COMMANDS` are what can be typed after `:` to open them; a `CommandKey`
+  of its value opens one of these from the overview and from a queue's screen
+- `config/`: its tables of the configuration, as `TABLES` (`console/config/feature_tables.py`)
+- `recorder/`: what it runs beside a recorder, as `companion` (`console/doctor/recording.py`)
 
 Each is a package (with `__init__.py`), except `help/`. The folder's own `__init__.py` has the value
 FEATURE, which imports nothing but this. The core imports no feature; a feature imports the core,
@@ -26,6 +28,7 @@ NAMES = (
     "demo",
     "lake",
     "metrics",
+    "notify",
     "prove",
 )
 

@@ -211,7 +211,7 @@ def test_a_test_notification_that_is_not_accepted_says_why(tmp_path: Path) -> No
 def test_a_test_notification_without_a_response_times_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.notify.targets.SECONDS", 0.2)
+    monkeypatch.setattr("console.features.notify.targets.SECONDS", 0.2)
     with receiving(Receiver(silent=threading.Event())) as receiver:
         answer = notify_test(
             tmp_path, hook(receiver) + "[notifications.p]\nto = 'exec:sleep 600'\n"

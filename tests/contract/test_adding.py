@@ -289,6 +289,7 @@ COMMANDS = {
     "demo": "demo",
     "lake": "pipeline",
     "metrics": "serve-metrics",
+    "notify": "notify",
     "prove": "prove",
 }
 """Feature -> commands that go with it."""
@@ -303,15 +304,30 @@ def test_a_feature_can_be_taken_away(copy: Copy, feature: str, database_url: str
     assert copy.touched == [FEATURES]
 
 
-def test_a_feature_can_be_added(copy: Copy) -> None:
-    """A folder and a line: here a command, a page of help and a value."""
+def test_without_its_feature_a_recorder_says_that_receivers_are_not_read(
+    copy: Copy, database_url: str, tmp_path: Path
+) -> None:
+    shutil.rmtree(copy.folder / "console" / "features" / "notify")
+    copy.edit(FEATURES, ('    "notify",\n', ""))
+    own = tmp_path / "own"
+    own.mkdir()
+    copy.use("use_unread", database_url, str(own))
+
+
+def test_a_feature_can_be_added(copy: Copy, database_url: str, tmp_path: Path) -> None:
+    """A folder and a line: here a command, a page of help, a value, tables of the configuration and
+    what runs beside a recorder."""
     folder = "console/features/greeting"
-    (copy.folder / folder / "commands").mkdir(parents=True)
-    (copy.folder / folder / "help").mkdir()
-    copy.add(OWN / "greeting" / "__init__.py", f"{folder}/__init__.py")
-    for name in ("commands/__init__.py", "commands/greet.py", "help/greetings.md"):
+    for kind in ("commands", "config", "help", "recorder"):
+        (copy.folder / folder / kind).mkdir(parents=True)
+    for name in (
+        *("__init__.py", "commands/__init__.py", "commands/greet.py", "help/greetings.md"),
+        *("config/__init__.py", "config/example.toml", "recorder/__init__.py"),
+    ):
         copy.add(OWN / "greeting" / name, f"{folder}/{name}")
     copy.edit(FEATURES, ('    "demo",\n', '    "demo",\n    "greeting",\n'))
-    copy.use("use_greeting")
+    own = tmp_path / "own"
+    own.mkdir()
+    copy.use("use_greeting", database_url, str(own))
     assert copy.touched[-1] == FEATURES
     assert all(path.startswith(folder) for path in copy.touched[:-1])

@@ -16,11 +16,11 @@ from console.doctor.finding import Code, Diagnosis, Finding
 from console.doctor.watcher import DoctorUpdate
 from console.engines import Database
 from console.errors import ConnectionFailedError
+from console.features.notify import outbox
+from console.features.notify.notifier import Intervals, Notifier
+from console.features.notify.outbox import Outbox, prepare
+from console.features.notify.targets import Source, Target, Webhook
 from console.monitor.limits import Severity
-from console.notify import outbox
-from console.notify.notifier import Intervals, Notifier
-from console.notify.outbox import Outbox, prepare
-from console.notify.targets import Source, Target, Webhook
 from console.sql import templates
 from tests.contract.client import Client
 from tests.contract.test_every_statement import labels_run, rows_checked

@@ -20,9 +20,9 @@ from console.designs import design
 from console.engines import PRODUCTS, Database, open_database
 from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError
+from console.features.notify.outbox import Changes, New, Outbox, lacks_rights
 from console.monitor.filters import parse
 from console.monitor.sampler import probe
-from console.notify.outbox import Changes, New, Outbox, lacks_rights
 from tests.contract.client import Client
 from tests.contract.installs import installed
 from tests.contract.test_actions import action_for

@@ -3,13 +3,13 @@
 import re
 import tomllib
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from console.config import KEYS, ConfigurationError, KeyLevel, file_path, load
+from console.config.feature_tables import example_file
 from console.config.file_reader import lines
 from console.errors import ConsoleError
 
@@ -221,7 +221,7 @@ def test_the_path_of_the_file_is_read_from_the_environment(monkeypatch: pytest.M
 
 
 def test_the_example_is_valid_with_and_without_its_commented_out_keys(file: Path) -> None:
-    example = resources.files("console.config").joinpath("example.toml").read_text("utf-8")
+    example = example_file()
     assert_valid(file, example)
     shown = load({"DBQ_CONFIG": str(file)})
     assert shown.names == ["orders", "billing", "shops/db1", "shops/db2:5433"]
@@ -236,7 +236,7 @@ def test_the_example_is_valid_with_and_without_its_commented_out_keys(file: Path
 
 
 def test_the_commented_out_defaults_of_the_example_are_the_defaults(file: Path) -> None:
-    example = resources.files("console.config").joinpath("example.toml").read_text("utf-8")
+    example = example_file()
     top = example.partition("\n[")[0]
     assert_valid(file, re.sub(r"^#(\w+ = )", r"\1", top, flags=re.MULTILINE))
     uncommented = load({"DBQ_CONFIG": str(file)})

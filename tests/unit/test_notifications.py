@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.config import ConfigurationError, load
-from console.config.receivers import targets
 from console.designs import DESIGNS
 from console.doctor.finding import Code, Diagnosis, Finding
-from console.monitor.limits import Severity
-from console.notify.notifier import back_off
-from console.notify.outbox import Changes, Entry, changes, endings_of_missing_queues
-from console.notify.targets import (
+from console.features.notify.notifier import back_off
+from console.features.notify.outbox import Changes, Entry, changes, endings_of_missing_queues
+from console.features.notify.receivers import targets
+from console.features.notify.targets import (
     TEMPLATES,
     Bell,
     Event,
@@ -26,6 +25,7 @@ from console.notify.targets import (
     example_events,
     key_of,
 )
+from console.monitor.limits import Severity
 from tests.contract.variants import Variant
 
 NOW = datetime(2026, 11, 23, 3, 4, 5, tzinfo=UTC)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.notify import http
-from console.notify.sending import NotSentError
+from console.features.notify import http
+from console.features.notify.sending import NotSentError
 from tests.receivers import Receiver, receiving
 
 SECRET = "Qx7Rk2Vb9Lm4"

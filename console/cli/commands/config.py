@@ -13,7 +13,6 @@ Examples:
 
 import json
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from typing import Any
 
 import click
@@ -27,14 +26,14 @@ from console.config import (
     Value,
     file_path,
     load,
-    notifications,
 )
+from console.config.feature_tables import example_file, feature_tables
 from console.config.passwords import PasswordSource
-from console.config.urls import HIDDEN, ConnectionUrl
+from console.config.urls import HIDDEN
+from console.config.values import Redacted
 from console.errors import ConsoleError, UsageError
 from console.filters import MARK
 from console.formats import numbered
-from console.notify.targets import Program, Webhook
 from console.verbs.command import Command
 from console.verbs.parameters import Parameter, argument
 
@@ -46,7 +45,7 @@ def _run(call: Call, action: str, example: bool) -> None:
     if example and action != "show":
         raise UsageError("--example goes with show.")
     if example:
-        text = resources.files("console.config").joinpath("example.toml").read_text("utf-8")
+        text = example_file()
         call.answer_script({"example": text}, text)
     else:
         {"show": _show, "validate": _validate, "path": _path}[action](call)
@@ -75,10 +74,14 @@ def _validate(call: Call) -> None:
     own = sum(len(table.filters) for table in configuration.document.profiles.values())
     kept = len(messages) + len(queues) + own
     filters = f", {numbered(kept, 'saved filter')}" if kept else ""
-    receivers = list(configuration.document.notifications)
+    of_features = {word: list(configuration.document.tables_of(word)) for word in feature_tables()}
     profiles = configuration.profiles(call.command_line)
     protections = {profile.label: profile.protection for profile in profiles}
-    notified = f", {numbered(len(receivers), 'receiver')} of notifications" if receivers else ""
+    counts = "".join(
+        f", {numbered(len(of_features[word]), table.noun)} of {word}"
+        for word, table in feature_tables().items()
+        if of_features[word]
+    )
     call.answer(
         {
             "path": _text(configuration.path),
@@ -86,11 +89,11 @@ def _validate(call: Call) -> None:
             "profiles": configuration.names,
             "filters": list(messages),
             "queue_filters": list(queues),
-            "notifications": receivers,
+            **of_features,
             "transport": protections,
         },
         [
-            f"{where}: valid; {numbered(len(configuration.names), 'profile')}{filters}{notified}",
+            f"{where}: valid; {numbered(len(configuration.names), 'profile')}{filters}{counts}",
             *(f"  {name}: {words}" for name, words in protections.items()),
         ],
     )
@@ -109,9 +112,12 @@ def _show(call: Call) -> None:
     defaults = {
         k: v for k, v in _all(configuration.defaults).items() if KeyLevel.TOP in KEYS[k].levels
     }
-    receivers = {
-        name: {key: notifications.value(layer, of) for key, of in notifications.KEYS.items()}
-        for name, layer in configuration.document.notifications.items()
+    of_features = {
+        word: {
+            name: {key: Settings((layer,)).value(of) for key, of in table.keys.items()}
+            for name, layer in configuration.document.tables_of(word).items()
+        }
+        for word, table in feature_tables().items()
     }
     answer = {
         "path": _text(configuration.path),
@@ -129,15 +135,19 @@ def _show(call: Call) -> None:
         ],
         "filters": _as_json(configuration.document.filters),
         "queue_filters": _as_json(configuration.document.queue_filters),
-        "notifications": {name: _as_json(one) for name, one in receivers.items()},
+        **{
+            word: {name: _as_json(values) for name, values in tables.items()}
+            for word, tables in of_features.items()
+        },
     }
     lines = [f"{configuration.path}{'' if configuration.exists else _MISSING}", "", "defaults"]
     lines += _table(defaults)
     shared = configuration.document.filters
     lines += _filters("filters of messages", shared)
     lines += _filters("filters of the overview", configuration.document.queue_filters)
-    for name, one in receivers.items():
-        lines += ["", f"notifications {name}", *_table(one)]
+    for word, tables in of_features.items():
+        for name, values in tables.items():
+            lines += ["", f"{word} {name}", *_table(values)]
     for profile in profiles:
         lines += ["", *_profile_lines(profile, shared, meant=profile is meant)]
     call.answer(answer, lines)
@@ -196,7 +206,7 @@ def _table(values: Mapping[str, Value]) -> Iterator[str]:
 
 def _plain(value: Value) -> Any:
     """The value as it was written, without secrets."""
-    if isinstance(value.meaning, ConnectionUrl | Webhook | Program):
+    if isinstance(value.meaning, Redacted):
         return value.meaning.shown
     return HIDDEN if isinstance(value.meaning, PasswordSource) else value.written
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import click
 
+from console import features
 from console.cli.command import FLEET, GROUP
 from console.cli.commands.history import RECORDINGS
 from console.cli.context import Call
@@ -55,6 +56,8 @@ def _run(
     fleet: str | None,
 ) -> None:
     profiles = profiles_of(call, group, fleet)
+    for mistake in call.configuration.document.unread:
+        narrate(str(mistake))
     bounds = Bounds(keep_seconds=keep, most_bytes=most_mib * _MIB)
     with ExitStack() as stack, stop_requested() as stop:
         labels = [
@@ -69,16 +72,15 @@ def _run(
 @contextmanager
 def _recording(call: Call, profile: Profile, root: Path, bounds: Bounds) -> Iterator[str]:
     """Record a connection meanwhile; yields its label."""
-    from console.config.receivers import targets  # noqa: PLC0415  # slow to import
-    from console.doctor.recording import Recording  # noqa: PLC0415
-    from console.notify.notifier import Notifier  # noqa: PLC0415
-    from console.notify.targets import Source  # noqa: PLC0415
+    from console.doctor.recording import Recording  # noqa: PLC0415  # slow to import
 
     database = profile.open()
     recorder = Recorder(root, database.label, bounds)
     state = _Narrator(recorder)
-    source = Source(database.label, profile.group, production=profile.production)
-    notifier = Notifier(database, targets(call.configuration, profile), source, narrate)
+    companions = [
+        module.companion(call.configuration, profile, database, narrate)
+        for module in features.modules("recorder")
+    ]
     recording = Recording(
         database,
         recorder,
@@ -89,14 +91,12 @@ def _recording(call: Call, profile: Profile, root: Path, bounds: Bounds) -> Iter
         rights=profile.rights,
         on_reading=state.on_reading,
     )
-    recording.on_update = notifier.examined
+    recording.companions = companions
     recording.start()
-    notifier.start()
     try:
         yield database.label
     finally:
         recording.stop(_STOP_SECONDS)
-        notifier.stop(_STOP_SECONDS)
         recorder.close()
         database.close()
 

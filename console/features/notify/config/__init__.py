@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from console.config import values
+from console.config.feature_tables import FeatureTables
 from console.config.passwords import (
     PasswordSource,
     Prompt,
@@ -14,10 +15,10 @@ from console.config.passwords import (
     command_words,
     read_source,
 )
+from console.config.profile import NOTIFY, Settings
 from console.config.urls import VARIABLE, filled
-from console.config.values import TOP_ONLY, ConfigKey, Layer, Value, WrongValueError
-from console.monitor.limits import Severity
-from console.notify.targets import (
+from console.config.values import TOP_ONLY, ConfigKey, Layer, WrongValueError
+from console.features.notify.targets import (
     SECRET,
     TEMPLATES,
     Bell,
@@ -26,9 +27,8 @@ from console.notify.targets import (
     Webhook,
     wrong_address,
 )
+from console.monitor.limits import Severity
 
-TABLE = "notifications"
-"""The table of receivers in the file."""
 _FORMS = '"webhook:URL", "exec:PROGRAM ..." or "bell"'
 _LEVELS = {one.word: one for one in (Severity.NOTE, Severity.WARNING, Severity.CRITICAL)}
 
@@ -77,14 +77,10 @@ KEYS: Mapping[str, ConfigKey[Any]] = {
 }
 
 
-def value(layer: Layer, key: ConfigKey[Any]) -> Value:
-    """The value of the key, or its default."""
-    return layer.get(key.name) or key.default_value
-
-
-def wrong(layer: Layer) -> Iterator[tuple[str, str]]:
+def _wrong(layer: Layer) -> Iterator[tuple[str, str]]:
     """Inconsistencies: a key, and the problem."""
-    receiver, template = value(layer, TO).meaning, value(layer, TEMPLATE).meaning
+    settings = Settings((layer,))
+    receiver, template = settings.value(TO).meaning, settings[TEMPLATE]
     has_secret = SECRET_SOURCE.name in layer
     if receiver is None:
         yield TO.name, f"needs to = {_FORMS}"
@@ -111,3 +107,6 @@ def wrong(layer: Layer) -> Iterator[tuple[str, str]]:
 def _readable(url: str) -> str:
     """The address with variables replaced; their values are checked when sending."""
     return "https://x" if VARIABLE.match(url) else VARIABLE.sub("x", url)
+
+
+TABLES = FeatureTables(NOTIFY.names_tables, "receiver", KEYS, _wrong)

@@ -17,8 +17,8 @@ from console import audit, catalog, clock, sql
 from console.doctor.finding import Diagnosis, Finding
 from console.engines import Database, product_of
 from console.errors import BusyError, RefusedError
+from console.features.notify.targets import SUMMARY_LENGTH, Event, Target, key_of
 from console.monitor.limits import Severity
-from console.notify.targets import SUMMARY_LENGTH, Event, Target, key_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -12,7 +12,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
-from console.notify.sending import LOCAL, NotSentError
+from console.features.notify.sending import LOCAL, NotSentError
 
 _SHOWN_BYTES = 300
 

@@ -16,8 +16,7 @@ from console.doctor.finding import Diagnosis
 from console.doctor.watcher import DoctorUpdate
 from console.engines import Database, time_limit
 from console.errors import ConsoleError
-from console.formats import duration
-from console.notify.outbox import (
+from console.features.notify.outbox import (
     LEASE_SECONDS,
     Entry,
     Outbox,
@@ -26,8 +25,9 @@ from console.notify.outbox import (
     endings_of_missing_queues,
     lacks_rights,
 )
-from console.notify.sending import NotSentError
-from console.notify.targets import SECONDS, Event, Source, Target
+from console.features.notify.sending import NotSentError
+from console.features.notify.targets import SECONDS, Event, Source, Target
+from console.formats import duration
 
 _LOG = logging.getLogger(__name__)
 _TOGETHER = 50

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from console import processes
 from console.errors import ConsoleError
+from console.features.notify.sending import LOCAL, NotSentError
 from console.monitor.limits import Severity
-from console.notify.sending import LOCAL, NotSentError
 
 SUMMARY_LENGTH = 500
 """Of a finding."""
@@ -232,7 +232,7 @@ class Webhook:
         return f"webhook:{seen}{'/***' if seen != self.written else ''}"
 
     def send(self, body: Body, secret: str, environment: Mapping[str, str]) -> str:
-        from console.notify import http  # noqa: PLC0415  # verbs shall start at once
+        from console.features.notify import http  # noqa: PLC0415  # verbs shall start at once
 
         del environment
         try:

@@ -17,10 +17,10 @@ import click
 
 from console.cli.context import Call
 from console.config import Profile
-from console.config.receivers import targets
 from console.errors import UsageError
-from console.notify.sending import NotSentError
-from console.notify.targets import Source, Target, example_events
+from console.features.notify.receivers import targets
+from console.features.notify.sending import NotSentError
+from console.features.notify.targets import Source, Target, example_events
 from console.rights import Rights
 from console.verbs.command import Command
 from console.verbs.parameters import argument

@@ -1,0 +1,20 @@
+"""What runs beside a recorder: the threads that send."""
+
+from collections.abc import Callable
+
+from console.config import Configuration, Profile
+from console.engines import Database
+from console.features.notify.notifier import Notifier
+from console.features.notify.receivers import targets
+from console.features.notify.targets import Source
+
+
+def companion(
+    configuration: Configuration,
+    profile: Profile,
+    database: Database,
+    on_message: Callable[[str], None],
+) -> Notifier:
+    """It notifies the receivers of this connection."""
+    source = Source(database.label, profile.group, production=profile.production)
+    return Notifier(database, targets(configuration, profile), source, on_message)
