@@ -101,6 +101,7 @@ READING = {
     "status": "status",
     "messages": "messages mail --payload",
     "errors": "errors mail",
+    "stuck": "stuck mail",
     "waits": "waits --seconds 0",
     "consumers": "consumers mail --seconds 0",
     "doctor": "doctor --idle-for 0s",

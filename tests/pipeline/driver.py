@@ -51,7 +51,7 @@ ROLLUP_PHASES = {
     "vacuum": "clean",
 }
 _FILES = ("job.py", "copy.py", "prune.py", "forecast.py", "segment_files.py", "delta.py")
-_OURS = str(Path("console", "pipeline")) + os.sep
+_OURS = str(Path("console", "features", "lake")) + os.sep
 
 
 class StepCounter:
