@@ -9,7 +9,7 @@ from console.features.bench.screens.bench import BenchScreen
 from console.features.lake.screens.job import PipelineScreen
 from console.features.lake.screens.runs import RunsScreen
 from tests.tui.feeds import queue
-from tests.tui.opened import Opened, alone, conn
+from tests.tui.opened import Opened, alone, conn, opened
 
 KEY = ("prod", "public", "mail")
 
@@ -50,8 +50,8 @@ async def test_a_command_opens_its_screen_with_its_fields(
 
 @pytest.mark.parametrize("on_queue", [False, True])
 async def test_the_keys_of_features_open_their_screens(on_queue: bool) -> None:
-    """On a connection, on a queue's screen."""
-    async with alone(connections=[conn()], size=(120, 40)) as console:
+    """On the overview, on a queue's screen."""
+    async with opened("prod", connections=[conn()], size=(120, 40)) as console:
         await console.give(queue("mail", "claim"))
         if on_queue:
             console.app.open_queue(KEY)
