@@ -34,7 +34,8 @@ class Reschedule(RowAction):
         require_verb(source.queue, self.verb)
         if (at is None) == (in_seconds is None):
             raise UsageError(
-                "A due time is missing.", next_step="Give either --at TIME or --in DURATION."
+                "A due time is missing." if at is None else "--at and --in exclude each other.",
+                next_step="Give either --at TIME or --in DURATION.",
             )
         super().__init__(source)
         self._in_seconds = in_seconds

@@ -136,6 +136,8 @@ def _plan_archive(target: Target, values: Params) -> Plan:
     once = _message_plan(_archive)(target, values)
     every = values["every"]
     if every is None:
+        if values["hot_above"] is not None:
+            raise UsageError("--hot-above goes with --every.")
         return once
     again = f"  again every {duration(every)}, until it is stopped"
     run = partial(

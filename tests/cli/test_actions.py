@@ -409,3 +409,9 @@ def test_upgrade_all_upgrades_every_queue_and_names_what_it_cannot(
     assert not any(one["done"] for one in again["queues"])
     unneeded = console.done("upgrade", "--all")
     assert "only the plan" not in unneeded.err
+
+
+def test_the_limit_of_ready_messages_goes_with_rounds(console: Console, install: Install) -> None:
+    refused = console("archive", install("claim"), "--hot-above", "5")
+    assert (refused.status, refused.out) == (2, b"")
+    assert "--hot-above goes with --every" in refused.err

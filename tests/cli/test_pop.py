@@ -287,3 +287,17 @@ def test_claims_lost_before_they_could_be_finished_are_reported(
     assert (popping.returncode, len(out)) == (0, 1_000_001)
     assert b"Lost: 1 claim, released or claimed by another consumer meanwhile" in err
     assert states(console, name)["claimed"] == 1
+
+
+def test_the_shown_command_finishes_the_claims_of_a_subscriber(
+    console: Console, install: Install
+) -> None:
+    name = install("ring", "subscribers=a,b", "in_hand=on", "size=20")
+    fill(console, name, "x", "y")
+    answer = console.done("pop", name, "--count", "2", "--subscriber", "a")
+    shown = answer.err.splitlines()[-1].strip()
+    program, *words = shlex.split(shown)
+    assert program == "dbq-console"
+    console.done(*words)
+    assert console("pop", name, "--subscriber", "a").status == 1
+    assert console.done("pop", name, "--subscriber", "b").text == "x\n"

@@ -132,3 +132,14 @@ def test_sql_shows_or_refuses_every_verb(console: Console, install: Install) -> 
     assert {sql.statement("postgresql", "ring.relay").name} <= {
         one["name"].partition(".")[2] for one in shown(console, "relay", name)
     }
+
+
+def test_what_a_verb_refuses_without_a_subscriber_is_not_printed(
+    console: Console, install: Install
+) -> None:
+    name = install("ring", "subscribers=a,b", "in_hand=on", "size=20")
+    for verb in ("pop", "complete", "fail"):
+        refused = console("sql", verb, name)
+        assert (refused.status, refused.out) == (2, b"")
+        assert "with --subscriber: a, b" in refused.err
+        assert "''" not in console.done("sql", verb, name, "--subscriber", "b").text

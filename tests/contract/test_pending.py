@@ -226,9 +226,10 @@ def test_impossible_reschedules_are_refused(use: Use) -> None:
     source = source_of(client)
     with pytest.raises(UsageError, match="has no verb reschedule"):
         Reschedule(source_of(fifo), at=LATER)
-    for due in ({}, {"at": LATER, "in_seconds": 1.0}):
-        with pytest.raises(UsageError, match="A due time is missing"):
-            Reschedule(source, **due)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="A due time is missing"):
+        Reschedule(source)
+    with pytest.raises(UsageError, match="--at and --in exclude each other"):
+        Reschedule(source, at=LATER, in_seconds=1.0)
     with pytest.raises(UsageError, match="beyond the year 9999"):
         rescheduled(client, Reschedule(source, in_seconds=1e12))
     with pytest.raises(UsageError, match="keep-newest"):

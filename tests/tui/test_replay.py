@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from console import tui
 from console.errors import UsageError
-from console.features.bench.screens import open_bench
 from console.features.lake.screens import open_job
 from console.monitor.recording.history import NothingRecordedError
 from console.tui.dialogs.dialog import SeekDialog
@@ -230,7 +229,7 @@ async def test_a_replay_allows_no_action_and_names_what_was_not_recorded(recordi
             lambda: app.open_adopt("prod"),
             lambda: app.open_smoke(MAIL),
             lambda: app.run_command("runs"),
-            lambda: open_bench(app.context, "prod"),
+            lambda: app.run_command("bench nowhere"),
             lambda: open_job(app.context, "archive", MAIL),
             lambda: app.run_command("pipeline rollup"),
             lambda: app.open_message(MAIL, "1"),

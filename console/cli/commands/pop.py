@@ -97,6 +97,8 @@ def _narrate_claimed(
         return
     same = {claim.attempts for claim in claims}
     words = [queue.name, *(claim.id for claim in claims[:_SHOWN_IDS])]
+    if queue.subscriber:
+        words += ["--subscriber", queue.subscriber]
     if len(same) == 1:
         words += ["--attempts", str(same.pop())]
     more = " ..." if len(claims) > _SHOWN_IDS else ""

@@ -26,6 +26,7 @@ from console import sql
 from console.actions.archive import Archive, Purge
 from console.actions.availability import unavailable
 from console.actions.message_action import RowAction
+from console.actions.pop import require_subscriber
 from console.actions.requeue import Release, Requeue
 from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
@@ -311,12 +312,15 @@ def _run(call: Call, verb: str, name: str, subscriber: str | None) -> None:
     queue = call.find(database, name, subscriber=subscriber)
     if queue.not_known:
         raise UsageError(f"{queue.name!r} has another version.", why=f"{queue.not_known}.")
+    if verb in _OF_ONE_SUBSCRIBER:
+        require_subscriber(queue)
     showns = of_verb(Target(database, queue).source(), verb)
     of = {"queue": queue.name, "schema": queue.schema, "connection": database.label}
     value = {**of, "verb": verb, "statements": [shown.as_json() for shown in showns]}
     call.answer_script(value, "\n".join(line for shown in showns for line in shown.lines))
 
 
+_OF_ONE_SUBSCRIBER = {"pop", "complete", "fail"}
 _PARAMETERS = (
     argument("verb", type=click.Choice(tuple(VERBS)), metavar="VERB"),
     NAME,

@@ -9,8 +9,6 @@ from console.verbs.verb import texts_from_words
 def open_bench(context: Context, connection: str, **texts: str) -> None:
     """A bench on a connection, or the one that is running. `texts`: the fields of its form."""
     navigator = context.navigator
-    if not navigator.can("verbs"):
-        return
     from console.features.bench.screens.bench import BenchScreen  # noqa: PLC0415
     from console.features.bench.screens.run import BenchWork  # noqa: PLC0415
 
@@ -22,6 +20,8 @@ def open_bench(context: Context, connection: str, **texts: str) -> None:
 
 
 def _bench(ctx: CommandContext, words: list[str]) -> None:
+    if not ctx.app.can("verbs"):
+        return
     named = [word for word in words[:1] if not word.startswith("--")]
     connection = connection_named(ctx, named)
     open_bench(ctx.context, connection, **texts_from_words(BENCH, words[len(named) :]))
