@@ -90,7 +90,8 @@ class Relaid:
         live = numbered(self.live, "live message")
         numbers = f", numbers {self.base:,} to {self.next_push - 1:,}" if self.live else ""
         return [
-            f"relaid {queue.label}: {self.size_before:,} slots before, {self.size_after:,} now",
+            f"{'relaid' if self.size_after == self.size_before else 'resized'} {queue.label}: "
+            f"{self.size_before:,} slots before, {self.size_after:,} now",
             f"  {live}{numbers}; the next push is {self.next_push:,}",
         ]
 
@@ -142,8 +143,9 @@ def plan(database: Database, queue: Queue, new_size: int | None = None) -> Plan:
 def describe(queue: Queue, now: Measure, blockers: Sequence[Blocker], slots: int) -> Sequence[str]:
     """A relay to so many slots."""
     start = max(now.next_push, now.next_pop)
+    verb = "relay" if slots == now.size else "resize"
     lines = [
-        f"relay {queue.label}: {now.size:,} slots now, {slots:,} afterwards",
+        f"{verb} {queue.label}: {now.size:,} slots now, {slots:,} afterwards",
         f"  {numbered(now.live, 'live message')}, renumbered in order, from {start:,}"
         if now.live
         else f"  no live messages; the next push is {start:,}",

@@ -80,7 +80,7 @@ def test_yes_with_the_name_runs_the_verb(console: Console, ring: str) -> None:
         }
     resized = console.done("resize", ring, "7", "--yes", ring, "--json").json
     assert resized["result"]["size_after"] == 7
-    assert "relaid" in console.done("resize", ring, "10", "--yes", ring).text
+    assert "resized" in console.done("resize", ring, "10", "--yes", ring).text
     untouched(console, ring)
     console.done("push", ring, "last")
     done = console.done("uninstall", ring, "--with-messages", "--yes", ring, "--json")
@@ -102,7 +102,9 @@ def test_shrinking_below_the_live_messages_says_how_many_to_drain(
         answer = console("resize", ring, "2", *yes)
         assert answer.status == 4
         assert "Drain 1 message first" in answer.err
-    assert "REFUSED: drain 1 " in console("resize", ring, "2").text
+    refused = console("resize", ring, "2").text
+    assert refused.startswith("resize ")
+    assert "REFUSED: drain 1 " in refused
     plan = console.done("resize", ring, "2", "--dry-run", "--json").json["plan"]
     assert (plan["drain_first"], plan["new_size"], plan["size"]) == (1, 2, 10)
     done = console.done("resize", ring, "3", "--yes", ring, "--json").json

@@ -212,3 +212,8 @@ def test_a_session_that_could_write_is_refused_to_a_read_only_connection(
     answer = console("status", name, "--rights", "read-only")
     assert (answer.status, answer.out) == (RefusedError.exit_status, b"")
     assert "This connection is read-only." in answer.err
+
+
+def test_a_queue_that_is_named_twice_is_shown_once(console: Console, install: Install) -> None:
+    name = install("fifo")
+    assert len(console.done("status", name, name, "--json").json["queues"]) == 1

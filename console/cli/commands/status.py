@@ -68,11 +68,11 @@ def _expecting(shown: Sequence[QueueSnapshot], database: Database) -> list[Queue
 
 def chosen(call: Call, database: Database, names: Sequence[str]) -> list[Queue] | None:
     """The queues of those names; None, which means all, without names."""
-    only = [call.find(database, name, any_design=True) for name in names] if names else None
-    for queue in only or ():
+    queues = [call.find(database, name, any_design=True) for name in dict.fromkeys(names)]
+    for queue in queues:
         if queue.kind is Kind.ARCHIVE:
             raise UsageError(f"Only the archive of {queue.name!r} is left: it has no status.")
-    return only
+    return queues or None
 
 
 def _watch(call: Call, database: Database, only: Sequence[Queue] | None) -> NoReturn:
