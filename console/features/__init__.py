@@ -48,7 +48,6 @@ class CommandKey:
 class Feature:
     """What is to be known of a feature before it is used."""
 
-    summary: str
     needs: tuple[str, ...] = ()
     """Other features that it imports."""
     keys: tuple[CommandKey, ...] = ()

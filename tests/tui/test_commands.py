@@ -38,6 +38,10 @@ class CallRecorder:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
+    def can(self, *_: str) -> bool:
+        """It is no recording."""
+        return True
+
     def __getattr__(self, name: str) -> Callable[..., None]:
         def go(*words: Any, **options: Any) -> None:
             self.calls.append((name, *words, options) if options else (name, *words))

@@ -57,7 +57,7 @@ def test_what_is_said_of_a_feature_imports_nothing_else(name: str) -> None:
 
 
 def test_a_feature_whose_needs_are_not_here_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"a": Feature("", ("b",)), "b": Feature("", ("c", "d")), "d": Feature("")}
+    known = {"a": Feature(("b",)), "b": Feature(("c", "d")), "d": Feature()}
     monkeypatch.setattr(features, "features", lambda: known)
     assert features.missing("d") == ()
     assert features.missing("b") == ("c",)

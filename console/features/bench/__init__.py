@@ -3,7 +3,6 @@
 from console.features import CommandKey, Feature
 
 FEATURE = Feature(
-    "how fast each design is here, every message checked",
     keys=(
         CommandKey("B", "bench", "how fast each design is on this server", about_connection=True),
     ),

@@ -2,4 +2,4 @@
 
 from console.features import Feature
 
-FEATURE = Feature("a real server with queues, traffic and faults to try the console on")
+FEATURE = Feature()

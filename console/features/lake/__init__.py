@@ -7,6 +7,5 @@ their tasks is passed to them, so that they run, and are tested, without Spark a
 from console.features import CommandKey, Feature
 
 FEATURE = Feature(
-    "archives and history in Delta Lake tables, by Spark",
     keys=(CommandKey("P", "runs", "the runs of the pipeline"),),
 )

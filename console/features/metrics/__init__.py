@@ -2,4 +2,4 @@
 
 from console.features import Feature
 
-FEATURE = Feature("figures and findings as OpenMetrics, with alerts and a dashboard")
+FEATURE = Feature()

@@ -5,4 +5,4 @@ On scratch queues only, whose names have a prefix of their own, and which are re
 
 from console.features import Feature
 
-FEATURE = Feature("every claim about each design, tested on a server", needs=("bench",))
+FEATURE = Feature(needs=("bench",))

@@ -12,12 +12,12 @@ from textual.containers import Vertical
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from console import features
 from console.actions.availability import unavailable
 from console.catalog import Queue, look_up
 from console.errors import ConsoleError
 from console.monitor import filters
 from console.tui.command import Command, CommandContext, QueueAction
+from console.tui.commands import COMMANDS
 from console.tui.context import Context
 from console.tui.dialogs.dialog import Dialog, Menu
 from console.tui.findings import QueueKey
@@ -49,20 +49,15 @@ def _every(queue: Queue, conn: OpenConnection, stale: str) -> Iterator[VerbChoic
     for verb in (*all_verbs(), SMOKE):
         why = unavailable(queue, verb.name) or why_not_allowed(conn, verb.right({}))
         yield VerbChoice(verb.name, verb.summary, why or stale)
-    for name, (_, action) in _of_features().items():
+    for name, (_, action) in _offered().items():
         yield VerbChoice(
             name, action.of.summary, why_not_allowed(conn, action.of.right({})) or stale
         )
 
 
-def _of_features() -> dict[str, tuple[Command, QueueAction]]:
+def _offered() -> dict[str, tuple[Command, QueueAction]]:
     """Name in this list -> its command, and what that does with a queue."""
-    return {
-        action.name: (command, action)
-        for module in features.modules("screens")
-        for command in module.COMMANDS
-        for action in command.of_queue
-    }
+    return {action.name: (command, action) for command in COMMANDS for action in command.of_queue}
 
 
 _BY_STATE = {"error": "requeue", "claimed": "release", "done": "archive", "ready": ""}
@@ -167,7 +162,7 @@ class VerbsDialog(Dialog[None]):
         verb = event.option.id or ""
         if verb == SMOKE.name:
             self._app_context.navigator.open_smoke(self._key)
-        elif (found := _of_features().get(verb)) is not None:
+        elif (found := _offered().get(verb)) is not None:
             command, action = found
             command.do(CommandContext(self._app_context, self._key), [*action.words])
         else:

@@ -2,4 +2,4 @@
 
 from console.features import Feature
 
-FEATURE = Feature("greets whoever is on call", needs=("metrics",))
+FEATURE = Feature(needs=("metrics",))
