@@ -28,8 +28,8 @@ from tests.contract.installs import installed
 from tests.contract.plans import Statement, recorded
 from tests.contract.test_plans_postgresql import auto_explain, on_each_table, without_autovacuum
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, default
-from tests.filling import fill
 from tests.servers import connect, statements_sent, wait_until
+from tests.tools.filling import fill
 
 __all__ = ["auto_explain"]
 

@@ -25,7 +25,7 @@ from console.monitor.rates import StatusRow
 from console.monitor.sample import EstimateRow, SessionsUsed, take_sample
 from console.monitor.sample_queries import Budget, SampleRun, limit_transaction
 from tests.contract.variants import ALL, on
-from tests.lint_sql import variants
+from tests.tools.lint_sql import variants
 from tests.unit.mssql_tools import ENTERPRISE, LABEL, Error, Odbc, open_mssql
 
 ROLLBACK = "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"

@@ -21,7 +21,7 @@ from console.monitor.scan_query import MessageSource, query
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest
 from console.sql import templates
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
-from tests.statements import MORE, pipeline_statements
+from tests.tools.statements import MORE, pipeline_statements
 
 RING = {"next_numbers", "lost", "structure", "broken_slots", "missing_slots", "sequence_settings"}
 RING |= {"server_start", "park_orphans", "drop_holes", "void_holes", "park_spent", "drop_voids"}
