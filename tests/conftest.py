@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 import console.verbs  # they plan the doctor's repairs
 from console.engines import Database, open_database
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.contract.variants import Variant
 from tests.pairs import Pair, covering, pairs_of
 from tests.poolers import Pooler, pgbouncer, through

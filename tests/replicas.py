@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from console.engines.embedded import cluster
+from console.features.demo.embedded import cluster
 from tests.contract.packages import from_pip
 from tests.pipeline.cluster import free_port
 from tests.servers import connect, value, wait_until

@@ -35,7 +35,7 @@ from console.actions.install import install
 from console.catalog import installed_queue
 from console.designs import design
 from console.engines import Timeouts, open_database
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
 from tests.servers import connect, fresh_database
 from tests.tui import speed as screens

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import make_url
 
 from console.designs import own_file
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from console.sql import templates
 from tests.cli.own_presets import IS_READY, PRESET, TABLE, User, ready_if, run
 from tests.contract.test_every_statement import labels_run

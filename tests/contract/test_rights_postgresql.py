@@ -18,8 +18,8 @@ from console.cli.commands.roles import role_script
 from console.clock import utc
 from console.designs import design
 from console.engines import PRODUCTS, Database, open_database
-from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError
+from console.features.demo.embedded import EmbeddedServer
 from console.features.notify.outbox import Changes, New, Outbox, lacks_rights
 from console.monitor.filters import parse
 from console.monitor.sampler import probe

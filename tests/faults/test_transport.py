@@ -17,8 +17,8 @@ import pytest
 from sqlalchemy import make_url
 
 from console.engines import TRANSPORT, Database, open_database
-from console.engines.embedded.cluster import server_process
 from console.errors import ConnectionFailedError
+from console.features.demo.embedded.cluster import server_process
 from tests.cli.calls import call
 from tests.servers import Server, wait_until
 

@@ -14,7 +14,7 @@ from textual.command import CommandList
 from console.actions.install import uninstall
 from console.actions.push import push_many
 from console.engines import Database, open_database
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from console.monitor.messages import read_page
 from console.monitor.sampler import Sampler
 from console.rights import Rights
