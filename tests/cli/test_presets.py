@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from console.designs import own_file
 from console.features.demo.embedded import EmbeddedServer
+from console.features.presets.designs import own_file
 from console.sql import templates
 from tests.cli.own_presets import IS_READY, PRESET, TABLE, User, ready_if, run
 from tests.contract.test_every_statement import labels_run

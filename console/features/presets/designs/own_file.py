@@ -3,14 +3,14 @@
 They are inserted between brackets into the statements of `queries/<engine>/own.sql`. The checks
 here keep them inside: no comment, no semicolon, no quote that servers read differently, balanced
 brackets. Whether each is an expression that writes nothing is checked by the server's own parser
-(`console.actions.own_fragments`)."""
+(`console.features.presets.own_fragments`)."""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from console.designs.libraries import fields
+from console.features.presets.designs.libraries import fields
 from console.sql import templates
 
 STATES = ("ready", "scheduled", "claimed", "error", "done")
