@@ -110,9 +110,9 @@ class OwnFile:
         if queue := self.head.get("queue"):
             found["queue_column"] = f'm."{queue}"'
             found["part"] = f"m.\"{queue}\" = '{{only}}'"
-        for name in (*(f"is_{state}" for state in STATES), "is_stuck", "is_waiting"):
-            if name in found:
-                found[name] = f"({found[name]} AND {{in_part}})"
+            for name in (*(f"is_{state}" for state in STATES), "is_stuck", "is_waiting"):
+                if name in found:
+                    found[name] = f"({found[name]} AND {{in_part}})"
         for verb, sets in self.sets.items():
             found[verb] = ",\n".join(f'"{column}" = ({text})' for column, text in sets.items())
             for number, (column, text) in enumerate(sets.items()):
