@@ -6,6 +6,7 @@ listed without importing them:
 - `commands/`: commands, as in `console/cli/commands`
 - `views/`: lists, as in `console/views`
 - `help/`: pages, as in `console/help`
+- `tabs/`: tabs of a queue's screen, a module each, as `TAB`; its name opens it after `:`
 - `screens/`: its screens; `COMMANDS` are what can be typed after `:` to open them; a `CommandKey`
   of its value opens one of these from the overview and from a queue's screen
 - `config/`: its tables of the configuration, as `TABLES` (`console/config/feature_tables.py`)
@@ -26,6 +27,7 @@ from typing import Any
 NAMES = (
     "bench",
     "demo",
+    "history",
     "lake",
     "metrics",
     "notify",
