@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from console import audit, sql
 from console.actions import relay as relaying
-from console.actions.relay import retry_while_busy
+from console.actions.short_locks import retry_while_busy
 from console.audit import Ledger
 from console.catalog import Queue
 from console.doctor.context import PATIENCE_SECONDS, check_context, counted
