@@ -45,7 +45,8 @@ class How(StrEnum):
 @dataclass(frozen=True)
 class Difference:
     kind: str
-    """`function`, `column`, `table`, `sequence`, `cache`, `index`, `key`, `catalog` or `version`."""
+    """`function`, `column`, `table`, `sequence`, `cache` (of one), `index`, `key`, `catalog` or
+    `version`."""
     name: str
     how: How
     installed: str = ""
@@ -434,7 +435,9 @@ def _require_repairable(queue: Queue, differences: Sequence[Difference]) -> None
 
 
 def _lock(connection: Connection, queue: Queue, differences: Sequence[Difference]) -> None:
-    tables_change = any(difference.kind in {"column", "sequence", "cache"} for difference in differences)
+    tables_change = any(
+        difference.kind in {"column", "sequence", "cache"} for difference in differences
+    )
     if tables_change and queue.kind is Kind.INSTALLED:
         # In the order in which callers lock, against deadlocks.
         sql.run(connection, "common.lock_all", queue.scope(connection))

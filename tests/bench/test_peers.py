@@ -27,7 +27,7 @@ from tests.bench.test_bench import SMALL, bench_json, nothing_left
 from tests.cli.calls import Console
 from tests.contract import pgmq_library
 from tests.servers import connect, value
-from tests.template import CopiedServer
+from tests.servers.postgresql import CopiedServer
 
 LIBRARIES = ("procrastinate", "pgqueuer")
 TABLES = {"procrastinate": "procrastinate_jobs", "pgqueuer": "pgqueuer"}

@@ -19,7 +19,7 @@ from console import features
 from console.cli import main
 from console.cli.verbs import DeferredVerb, cli
 from tests.servers import PATIENCE_SECONDS, value, wait_until
-from tests.warm import Forked
+from tests.tools.warm import Forked
 
 COMMAND = [sys.executable, "-m", "console.cli"]
 

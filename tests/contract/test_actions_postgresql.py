@@ -33,9 +33,9 @@ from tests.contract.message_actions import entries, planned, source_of
 from tests.contract.plans import Statement
 from tests.contract.test_actions import action_for, contents
 from tests.contract.variants import DEFAULTS, Variant, default
-from tests.filling import fill
-from tests.proxy import Proxy
 from tests.servers import connect
+from tests.servers.proxy import Proxy
+from tests.tools.filling import fill
 
 ROLES = {
     "id": "job id",

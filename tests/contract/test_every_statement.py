@@ -61,7 +61,7 @@ from tests.contract.client import Client
 from tests.contract.installs import installed
 from tests.contract.message_actions import source_of
 from tests.contract.variants import ALL, Variant, default, on
-from tests.pairs import covering, pairs_of
+from tests.tools.pairs import covering, pairs_of
 
 OF_ONE_DESIGN = {"status_check", "done_lag", "missing_payloads", "fail_missing_payloads", "bottom"}
 OF_ONE_DESIGN |= {"orphaned_payloads", "status_unknown", "state_illegal"}

@@ -27,8 +27,8 @@ from console.features.lake.table import QueueArchive
 from console.rights import Rights
 from tests.cli.calls import Answer, Console
 from tests.cli.verbs import verbs
-from tests.local_tasks import LocalTasks
 from tests.servers import connect, login, value
+from tests.tools.local_tasks import LocalTasks
 from tests.tui import tour
 from tests.tui.acting import acting, database_at, make
 

@@ -31,7 +31,7 @@ from tests.faults.doctor_tools import diagnose_ring, numbers
 from tests.faults.modelled_ring import InHand, ReaderModel, lost_numbers, unpoppable_numbers
 from tests.faults.ring_faults import RingFaults
 from tests.faults.ring_model import Store
-from tests.repairs import carry_out, plan_repair
+from tests.tools.repairs import carry_out, plan_repair
 
 NAMED_BY: dict[str, tuple[LostKind, ...]] = {
     "orphan": (LostKind.ORPHAN,),

@@ -19,8 +19,8 @@ from tests.faults.ring_clients import (
     wait_for_progress,
 )
 from tests.faults.ring_tools import wait_for_server
-from tests.repairs import carry_out
 from tests.servers import wait_until
+from tests.tools.repairs import carry_out
 
 _MOST_WAITING = model.MOST_PARKED_READ - 16
 _MOST_OPEN = 2

@@ -28,8 +28,8 @@ from tests.faults.doctor_tools import (
     repair_finding,
 )
 from tests.faults.ring_tools import Make, Ring, page_of_holes, wait_for_server
-from tests.repairs import carry_out, plan_repair
 from tests.servers import kill_session, restart_as_standby, wait_until
+from tests.tools.repairs import carry_out, plan_repair
 
 
 @pytest.fixture

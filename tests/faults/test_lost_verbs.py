@@ -22,8 +22,8 @@ from tests.faults.connection_faults import (
     make_queues,
     rows_of,
 )
-from tests.proxy import Fate, Proxy
 from tests.servers import connect, fresh_database, login
+from tests.servers.proxy import Fate, Proxy
 
 HASTY = {
     "DBQ_CONNECT_TIMEOUT": "1s",

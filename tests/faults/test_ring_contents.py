@@ -22,7 +22,7 @@ from console.verbs.queues import install_plan
 from tests.faults.doctor_tools import diagnose_ring, findings_by_code, repair_all, repair_finding
 from tests.faults.ring_clients import clients, settle, traffic, try_relay
 from tests.faults.ring_tools import Make, Popped, Ring, wait_for_server
-from tests.repairs import carry_out
+from tests.tools.repairs import carry_out
 
 KB, MB = 1000, 1_000_000
 

@@ -32,12 +32,12 @@ from tests.contract.finished_jobs import FINISHED_JOBS, PRUNED, FinishedJob
 from tests.contract.libraries import Tables, adopt
 from tests.contract.odd_jobs import LIBRARIES as ODD_JOBS
 from tests.contract.odd_jobs import OddJobs
-from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import HookedTasks, audit_of, rows_in_lake
 from tests.pipeline.driver import COPY_PHASES
 from tests.servers import READ_CATALOG, connect, login
-from tests.statements import library_queues
-from tests.warm import Forked
+from tests.tools.local_tasks import LocalTasks
+from tests.tools.statements import library_queues
+from tests.tools.warm import Forked
 
 RIVER = FINISHED_JOBS[0]
 

@@ -25,8 +25,8 @@ from console.features.lake.spark import Tasks
 from console.monitor.recording import segments
 from console.monitor.recording.history import history
 from console.monitor.recording.segments import FINDINGS, SAMPLES, WAITS, TimeRange
-from tests.local_tasks import LocalTasks
 from tests.pipeline.recorded import BEGIN, all_rows, sample, write
+from tests.tools.local_tasks import LocalTasks
 
 Row = dict[str, Any]
 

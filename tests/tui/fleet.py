@@ -23,8 +23,8 @@ from console.catalog import Queue, installed_queue
 from console.designs import design
 from console.engines import open_database
 from console.features.demo.embedded import EmbeddedServer
-from tests.proxy import Proxy
 from tests.servers import connect
+from tests.servers.proxy import Proxy
 from tests.tui.speed import (
     LINES,
     KeyLatency,

@@ -17,7 +17,7 @@ from console.monitor.recording.reader import RecordReader
 from console.monitor.recording.recorder import Recorder
 from console.monitor.recording.segments import ALWAYS, KINDS, LINKS, SAMPLES, VERSION
 from console.tui.replay_thread import ConnectionRecording
-from tests.hostile import COSTLY, outcome, texts
+from tests.tools.hostile import COSTLY, outcome, texts
 
 NOW = datetime(2026, 3, 29, 12, tzinfo=UTC)
 ODD = st.one_of(

@@ -320,7 +320,10 @@ GRANT SELECT ON OBJECT::[{schema}].[{queue}_subscribers] TO dbq_reader;
 GRANT SELECT ON OBJECT::[{schema}].[{queue}_popped] TO dbq_reader;
 GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_popped] TO dbq_operator;
 -- end
-GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_sweep] TO dbq_operator; -- when defined keeps_popped
+-- when defined keeps_popped
+GRANT SELECT ON OBJECT::[{schema}].[{queue}_swept] TO dbq_reader;
+GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_sweep] TO dbq_operator;
+-- end
 -- Relay affects all callers: it takes more than the right to work with messages.
 GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_relay] TO dbq_admin;
 -- each partition

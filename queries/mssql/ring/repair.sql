@@ -416,7 +416,7 @@ SELECT
         FROM sys.sequences AS s
         WHERE s.object_id IN (OBJECT_ID(N'[{schema}].[{queue}_push_seq]'), OBJECT_ID(N'[{schema}].[{pop_sequence}]'))
     ), 1) AS ahead
-FROM sys.databases AS d WHERE d.database_id = DB_ID();
+FROM sys.databases AS d WHERE d.name = DB_NAME();
 
 -- name: park_orphans
 -- one row: how many orphans there were below :drawn_pop (proven), and how many are parked now

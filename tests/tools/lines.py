@@ -1,6 +1,6 @@
 """The size of the code: files and lines by package; code, docstrings, comments, blanks.
 
-    python -m tests.lines [REVISION ...]
+    python -m tests.tools.lines [REVISION ...]
 
 Of the working tree or of git revisions: one table each, then their sums side by side. `width` is
 the mean number of characters in a line of code without its indentation, so that fewer lines are
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path, PurePosixPath
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDERS = ("console", "queries", "tests")
 _LAYOUT = {
     tokenize.ENCODING,

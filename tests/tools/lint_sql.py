@@ -1,6 +1,6 @@
 """Lints the SQL: every file of `queries/`, rendered as it is sent to servers, with sqlfluff.
 
-    python -m tests.lint_sql
+    python -m tests.tools.lint_sql
 
 The files are templates, so what is linted is their SQL for a queue with default options, and for
 one with the last choice of every option. Exit 1: violations.
@@ -25,7 +25,7 @@ from console.features.presets.designs.own_file import parse
 from console.features.presets.discovery import LibraryTable, queue_of
 from console.sql import templates
 from tests.cli.own_presets import PRESET
-from tests.statements import (
+from tests.tools.statements import (
     BIND,
     MORE,
     action_statements,

@@ -1,12 +1,12 @@
 """Measures all speeds, next to their targets and other programs' speeds, in one table.
 
-    python -m tests.speed [ROW ...] [--write]
-    python -m tests.speed start status screens --seconds 5 --queues 20     a trial of a minute
-    python -m tests.speed sample --rows 200000; ... archive rollup --rows 200000
+    python -m tests.tools.speed [ROW ...] [--write]
+    python -m tests.tools.speed start status screens --seconds 5 --queues 20     a trial of a minute
+    python -m tests.tools.speed sample --rows 200000; ... archive rollup --rows 200000
 
-Parts can be measured alone with `tests.tui.speed`, `tests.cost`, `tests.pipeline.speed`. If other
-programs are running, elapsed time means little, so CPU time is compared with the target. `--write`
-puts the table into `tests/bench/README.md`.
+Parts can be measured alone with `tests.tui.speed`, `tests.tools.cost`, `tests.pipeline.speed`. If
+other programs are running, elapsed time means little, so CPU time is compared with the target.
+`--write` puts the table into `tests/bench/README.md`.
 """
 
 import argparse
@@ -44,8 +44,8 @@ from tests.tui.fleet import measure_fleet
 if TYPE_CHECKING:
     import psycopg
 
-README = Path(__file__).parent / "bench" / "README.md"
-BEGIN, END = "<!-- tests.speed writes from here -->", "<!-- to here -->"
+README = Path(__file__).parents[1] / "bench" / "README.md"
+BEGIN, END = "<!-- tests.tools.speed writes from here -->", "<!-- to here -->"
 CONSOLE = (sys.executable, "-m", "console.cli")
 TIMES = 5
 _FEWEST_SAMPLES = 200_000
@@ -250,7 +250,7 @@ def with_pg_activity(arguments: argparse.Namespace) -> Iterator[Measured]:
 
 def samples(arguments: argparse.Namespace) -> Iterator[Measured]:
     designs = [word for one in arguments.design for word in ("--design", one)]
-    text = output_of("tests.cost", "--rows", "10000", "--rows", str(arguments.rows), *designs)
+    text = output_of("tests.tools.cost", "--rows", "10000", "--rows", str(arguments.rows), *designs)
     found: dict[str, list[tuple[int, float]]] = {}
     for name, pages, at_last in re.findall(r"^([a-z]+) .* (\d+) +([\d.]+)$", text, re.M):
         found.setdefault(name, []).append((int(pages), float(at_last)))
@@ -419,7 +419,7 @@ def main() -> None:
             lines.append(f"| {' | '.join(one.cells)} |")
             print(lines[-1], flush=True)
     sizes = f"--rows {arguments.rows} --seconds {arguments.seconds:g} --runs {arguments.runs}"
-    words = " ".join(["python -m tests.speed", *arguments.row, sizes])
+    words = " ".join(["python -m tests.tools.speed", *arguments.row, sizes])
     lines = [f"`{words}`: {machine()}.", "", *lines]
     print(lines[0])
     if arguments.write:

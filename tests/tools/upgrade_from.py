@@ -1,6 +1,6 @@
 """Upgrades queues that an earlier revision installed and used, and counts their messages.
 
-    python -m tests.upgrade_from REVISION
+    python -m tests.tools.upgrade_from REVISION
 
 The earlier revision installs a queue of every variant that it has, with messages in every state
 that its verbs reach. This one says what it thinks of them, upgrades all, and takes every message.
@@ -19,8 +19,8 @@ from sqlalchemy import make_url
 
 from console.features.demo.embedded import EmbeddedServer
 from tests.contract.variants import ALL, Variant, on
-from tests.json_before import Console, check_out, copy_package
 from tests.servers import connect, value
+from tests.tools.json_before import Console, check_out, copy_package
 
 MESSAGES = 9
 STATES = ("ready", "scheduled", "claimed", "errors", "done")

@@ -16,7 +16,7 @@ import psutil
 
 from console.cli import __main__ as command_line
 from console.features.lake import java
-from tests.servers import wait_until
+from tests.servers import free_port, wait_until
 
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -172,12 +172,6 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def is_listening(port: int) -> bool:

@@ -1,4 +1,4 @@
-"""A primary and its streaming standby, of each version of PostgreSQL that this machine has."""
+"""A PostgreSQL of a version that this machine has: alone, or with a streaming standby."""
 
 import ctypes
 import importlib.util
@@ -17,8 +17,8 @@ import pytest
 
 from console.features.demo.embedded import cluster
 from tests.contract.packages import from_pip
-from tests.pipeline.cluster import free_port
-from tests.servers import connect, value, wait_until
+from tests.servers import connect, free_port, value, wait_until
+from tests.servers.postgresql import SETTINGS
 
 _DEBIAN = Path("/usr/lib/postgresql")
 _WHEELS = {"16": "pgserver==0.1.4"}
@@ -55,27 +55,39 @@ def _end_with_this_process() -> None:
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGINT)
 
 
+def debian_version() -> str:
+    """The first that Debian's packages have here, with TLS; skips if there is none."""
+    for version in VERSIONS:
+        if (_DEBIAN / version / "bin" / "initdb").is_file():
+            return version
+    pytest.skip("Debian's PostgreSQL is not installed")
+
+
 @dataclass
-class Replica:
-    """One server of a pair, owned by this process."""
+class VersionServer:
+    """Owned by this process, and without a password unless `initialise` is given one."""
 
     bin: Path
     data: Path
     port: int = field(default_factory=free_port)
     environment: Mapping[str, str] = field(default_factory=dict)
     process: "subprocess.Popen[bytes] | None" = None
+    password: str = ""
 
     @property
     def url(self) -> str:
-        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/postgres"
+        login = f"postgres:{self.password}" if self.password else "postgres"
+        return f"postgresql+psycopg://{login}@127.0.0.1:{self.port}/postgres"
 
     def call(self, program: str, *words: str) -> None:
         command = [str(self.bin / program), *words]
         subprocess.run(command, check=True, capture_output=True, **cluster.server_process())
 
-    def start(self, *settings: str) -> None:
-        words = [f"port={self.port}", "listen_addresses=127.0.0.1", "unix_socket_directories="]
-        options = [word for one in (*words, *settings) for word in ("-c", one)]
+    def start(self, **settings: str) -> None:
+        """Other settings than the suite's."""
+        where = {"port": str(self.port), "listen_addresses": "127.0.0.1"}
+        every = {**SETTINGS, **where, "unix_socket_directories": "", **settings}
+        options = [word for name, text in every.items() for word in ("-c", f"{name}={text}")]
         run = cluster.server_process()
         run["env"] |= self.environment
         with (self.data.parent / f"{self.port}.log").open("ab") as log:
@@ -88,11 +100,22 @@ class Replica:
             )
         wait_until(self._answers, "it accepts connections")
 
-    def initialise(self) -> None:
-        self.call(
-            *("initdb", "-D", str(self.data), "-U", "postgres", "--auth=trust"),
-            *("--encoding=UTF8", "--locale=C", "--no-sync"),
-        )
+    def initialise(self, password: str = "") -> None:
+        words = ["-D", str(self.data), "-U", "postgres", "--encoding=UTF8", "--locale=C"]
+        self.password = password
+        if password:
+            file = self.add(self.data.parent, "password", password.encode())
+            words += ["--auth=scram-sha-256", f"--pwfile={file}"]
+        self.call("initdb", "--no-sync", *words, *([] if password else ["--auth=trust"]))
+
+    def add(self, folder: Path, name: str, content: bytes) -> Path:
+        """A file that only the server's user can read."""
+        file = folder / name
+        file.write_bytes(content)
+        file.chmod(0o600)
+        owner = folder.stat()
+        os.chown(file, owner.st_uid, owner.st_gid)
+        return file
 
     def _answers(self) -> bool:
         with suppress(psycopg.OperationalError), connect(self.url):
@@ -123,8 +146,8 @@ class Replica:
 
 @dataclass
 class Pair:
-    primary: Replica
-    standby: Replica
+    primary: VersionServer
+    standby: VersionServer
 
     def caught_up(self) -> None:
         """Wait until the standby has replayed all of the primary."""
@@ -160,13 +183,11 @@ def _folders(version: str) -> Iterator[tuple[Path, Path]]:
 
 
 @contextmanager
-def single(version: str, environment: Mapping[str, str], *settings: str) -> Iterator[Replica]:
-    """One server, in that environment."""
+def single(version: str, environment: Mapping[str, str] | None = None) -> Iterator[VersionServer]:
+    """One server, in that environment; neither initialised nor started."""
     with _folders(version) as (bin_, servers):
-        server = Replica(bin_, servers / "data", environment=environment)
+        server = VersionServer(bin_, servers / "data", environment=environment or {})
         try:
-            server.initialise()
-            server.start("fsync=off", *settings)
             yield server
         finally:
             server.stop()
@@ -176,15 +197,15 @@ def single(version: str, environment: Mapping[str, str], *settings: str) -> Iter
 def streaming(version: str) -> Iterator[Pair]:
     """A primary, and a standby that streams from it."""
     with _folders(version) as (bin_, servers):
-        primary = Replica(bin_, servers / "primary")
-        standby = Replica(bin_, servers / "standby")
+        primary = VersionServer(bin_, servers / "primary")
+        standby = VersionServer(bin_, servers / "standby")
         try:
             primary.initialise()
-            primary.start("fsync=off")
+            primary.start()
             source = f"host=127.0.0.1 port={primary.port} user=postgres"
             backup = ("pg_basebackup", "-d", source, "-D", str(standby.data))
             standby.call(*backup, "-R", "--checkpoint=fast", "--no-sync")
-            standby.start("fsync=off", "wal_receiver_status_interval=1")
+            standby.start(wal_receiver_status_interval="1")
             yield Pair(primary, standby)
         finally:
             standby.stop()

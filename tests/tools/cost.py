@@ -1,7 +1,7 @@
 """The cost of one monitoring sample: pages and CPU milliseconds, by design and depth.
 
-    python -m tests.cost --rows 10000 --rows 1000000 [--design fifo ...]
-    python -m tests.cost --queues 200
+    python -m tests.tools.cost --rows 10000 --rows 1000000 [--design fifo ...]
+    python -m tests.tools.cost --queues 200
 
 Runs on its own embedded server. Ten million rows need 10 GB of disk and some minutes each. The
 tests compare pages. Times are measured only here, as they depend on the machine: the CPU of the
@@ -29,8 +29,8 @@ from console.monitor.memory import Memory
 from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
 from console.monitor.snapshot import snapshot
 from tests.contract.plans import Recorder
-from tests.filling import fill
 from tests.servers import connect, fresh_database
+from tests.tools.filling import fill
 
 DESIGNS = designs_on("postgresql")
 SAMPLES = 101

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -170,6 +171,12 @@ def statements_sent() -> Iterator[list[str]]:
         yield sent
     finally:
         event.remove(Engine, "after_cursor_execute", ran)
+
+
+def free_port() -> int:
+    """A port of the loopback that nothing listened on a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:

@@ -151,7 +151,7 @@ def _forker() -> socket.socket:
     """The socket to the forking process, which ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     running = subprocess.Popen(
-        [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
+        [sys.executable, "-m", "tests.tools.warm", str(theirs.fileno())],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
         env=os.environ | {"PYTHONIOENCODING": "utf-8"},

@@ -2,8 +2,8 @@
 
 A case is a test on a variant: a design with options. Of a module's cases, which are about one verb,
 the fewest run that cover every pair of all of them; README lists the pairs. `pytest --collect-only
--n 0 FILE` shows the cases of a module, `python -m tests.pairs` which design is tested with which
-verb and payload in the short tier.
+-n 0 FILE` shows the cases of a module, `python -m tests.tools.pairs` which design is tested with
+which verb and payload in the short tier.
 """
 
 from collections import defaultdict

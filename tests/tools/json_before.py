@@ -1,6 +1,6 @@
 """Compares every `--json` of every verb between this console and an earlier revision.
 
-    python -m tests.json_before REVISION
+    python -m tests.tools.json_before REVISION
 
 On one server the earlier revision creates and uses a queue of each design, an adopted table and a
 library's. Both run verbs that read on one database, and verbs that change something each on its own
@@ -36,7 +36,7 @@ from console.features.demo.embedded import EmbeddedServer
 from tests.contract import pgmq_library
 from tests.servers import PATIENCE_SECONDS, connect
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CALLS = Path(__file__).with_name("console_calls.py")
 
 CHANGING_KEYS = re.compile(

@@ -2,18 +2,17 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 from sqlalchemy import make_url
 
 from console.engines import Database
-from tests.servers import connect, wait_until
+from tests.servers import connect, free_port, wait_until
 
 Pooler = Callable[[Database], Database]
 PROGRAM = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
@@ -28,7 +27,7 @@ def pgbouncer(
     Whoever connects is let in, as the user of `url`.
     """
     assert PROGRAM is not None
-    parts, port = make_url(url), _free_port()
+    parts, port = make_url(url), free_port()
     words = {
         "listen_addr": "127.0.0.1",
         "listen_port": str(port),
@@ -67,12 +66,6 @@ def through(url: str, database: Database) -> Database:
     pooler = make_url(url)
     database._complete = lambda: database.url.set(host=pooler.host, port=pooler.port)
     return database
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def _answers(url: str) -> bool:
