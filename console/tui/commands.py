@@ -28,6 +28,7 @@ from console.tui.command import (
     without_arguments,
 )
 from console.tui.findings import QueueKey
+from console.tui.tabs import summaries_of_features
 from console.tui.text import plain
 from console.verbs import all_verbs
 from console.verbs.decisions import NOTE
@@ -36,8 +37,10 @@ from console.verbs.verb import Verb, texts_from_words
 from console.views import get_view, summaries
 from console.views.view import Subject
 
+_OF_FEATURES = summaries_of_features()
 TABS = (
-    *("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "audit", "history"),
+    *("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "audit"),
+    *_OF_FEATURES,
     "consumers",
 )
 
@@ -221,7 +224,10 @@ COMMANDS: tuple[Command, ...] = (
     Command("queue", "[QUEUE] [TAB]", "its screen, on a tab", _queue, "queue"),
     Command("errors", "[QUEUE]", "its errors, in groups", _tab("errors"), "queue"),
     Command("stuck", "[QUEUE]", "its stuck claims, and who holds them", _tab("stuck"), "queue"),
-    Command("history", "[QUEUE]", "its recorded past, and what happened", _tab("history"), "queue"),
+    *(
+        Command(name, "[QUEUE]", line[:1].lower() + line[1:-1], _tab(name), "queue")
+        for name, line in _OF_FEATURES.items()
+    ),
     Command("actions", "[QUEUE] [FILTER...]", "what can be done with it", _actions, "queue"),
     *(
         form_command(
