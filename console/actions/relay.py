@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
-from console import audit, decisions, sql
-from console.audit import Ledger, Outcome
-from console.catalog import Kind, Queue
+from console import sql
+from console.catalog import Kind, Queue, audit, decisions
+from console.catalog.audit import Ledger, Outcome
 from console.engines import Database
 from console.errors import BusyError, RefusedError, UsageError
 from console.formats import numbered
