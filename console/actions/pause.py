@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from console import audit, decisions, sql
+from console import sql
 from console.actions.rows import run_others_code
 from console.actions.short_locks import retry_while_busy
-from console.audit import ImbalanceError
-from console.catalog import Queue
+from console.catalog import Queue, audit, decisions
+from console.catalog.audit import ImbalanceError
 from console.engines import Database, product_of
 from console.errors import RefusedError, UsageError
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from console import audit, decisions, sql
+from console import sql
 from console.actions import short_locks
 from console.actions.short_locks import retry_while_busy
-from console.audit import Ledger, Outcome
-from console.catalog import Kind, Queue
+from console.catalog import Kind, Queue, audit, decisions
+from console.catalog.audit import Ledger, Outcome
 from console.engines import Database
 from console.errors import BusyError, RefusedError, UsageError
 from console.formats import numbered

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from console import audit, decisions, relations, sql
+from console import sql
 from console.actions import indexes, maintain, maintenance, pause, shipped, short_locks
 from console.actions.short_locks import retry_while_busy
-from console.audit import ImbalanceError, Outcome
-from console.catalog import INTERFACE_VERSION, Kind, Queue
+from console.catalog import INTERFACE_VERSION, Kind, Queue, audit, decisions, relations
+from console.catalog.audit import ImbalanceError, Outcome
 from console.engines import Database, Product, product_of
 from console.errors import BusyError, ConsoleError, RefusedError, UsageError
 from console.plan import Plan, Result, queue_plan, single_step

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from console.catalog import Queue
-from console.decisions import Decision
+from console.catalog.decisions import Decision
 from console.formats import whole_seconds
 from console.monitor.consumers import Consumers
 from console.monitor.limits import Severity

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from console import audit, catalog
-from console.catalog import Queue
+from console import catalog
+from console.catalog import Queue, audit
 from console.doctor.finding import Diagnosis, Repair
 from console.doctor.lost_numbers import PILE
 from console.doctor.repairs import try_repair

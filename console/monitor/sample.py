@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from console import catalog, sql
 from console.catalog import Acting, Kind, Queue
+from console.catalog.decisions import Decision
 from console.clock import elapsed, utc
-from console.decisions import Decision
 from console.engines import Database, Session, Timeouts, product_of, time_limit
 from console.engines.standby import Standby, read_standby
 from console.errors import ConnectionFailedError, ConsoleError

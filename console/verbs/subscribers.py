@@ -9,7 +9,7 @@ import click
 
 from console.actions import short_locks
 from console.actions import subscribe as subscribing
-from console.audit import Outcome
+from console.catalog.audit import Outcome
 from console.formats import numbered
 from console.plan import FOR_CALLERS, Plan, Result, waiting_step
 from console.verbs.command import Params, admin

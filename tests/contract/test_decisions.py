@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from psycopg.rows import dict_row
 
-from console import audit, catalog
+from console import catalog
 from console.actions.install import uninstall
 from console.actions.relay import relay
+from console.catalog import audit
 from console.doctor.finding import Diagnosis
 from console.doctor.recording import action
 from console.doctor.watcher import Doctor

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from console.audit import EntryFilter, entries
+from console.catalog.audit import EntryFilter, entries
 from console.doctor import ring as doctor
 from console.doctor.context import check_context
 from console.doctor.finding import Diagnosis

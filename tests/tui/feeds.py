@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from console.decisions import Decision
+from console.catalog.decisions import Decision
 from console.engines.standby import Standby
 from console.errors import ConnectionFailedError, ConsoleError
 from console.figures import SAMPLED

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from console import audit, catalog, sql
+from console import catalog, sql
 from console.actions import broker
 from console.actions.archive import Purge
 from console.actions.rows import CHANGED, SelectionCriteria
-from console.audit import Ledger
-from console.catalog import Kind, Queue, installed_queue
+from console.catalog import Kind, Queue, audit, installed_queue
+from console.catalog.audit import Ledger
 from console.designs import DESIGNS
 from console.engines import Database
 from console.engines.mssql import PRODUCT

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from console.audit import Outcome
+from console.catalog.audit import Outcome
 from console.cli.context import Call, aligned
 from console.cli.planned import carry_out
 from console.errors import UsageError

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, date
 from typing import TYPE_CHECKING, Any
 
-from console.audit import Outcome
+from console.catalog.audit import Outcome
 from console.cli.command import FLEET, GROUP, NAME, OPTIONAL_NAME
 from console.cli.context import Call
 from console.cli.planned import carry_out
