@@ -1,5 +1,6 @@
-"""All checks, and the codes of their findings."""
+"""All checks, those of features among them, and the codes of their findings."""
 
+from console import features
 from console.doctor import (
     broker,
     claims,
@@ -16,7 +17,6 @@ from console.doctor import (
     sequences,
     sessions,
     times,
-    unusual,
 )
 from console.doctor.finding import Code
 from console.doctor.silent_consumers import SILENT
@@ -37,7 +37,7 @@ CHECK_GROUPS = (
         notify_queue.CHECKS,
         indexes.CONSTRAINT_CHECKS,
         decisions.CHECKS,
-        unusual.CHECKS,
+        *(group for module in features.modules("checks") for group in module.CHECKS),
         general.CHECKS,
     ),
 )

@@ -287,6 +287,7 @@ FEATURES = "console/features/__init__.py"
 COMMANDS = {
     "bench": "bench",
     "demo": "demo",
+    "history": "history,record",
     "lake": "pipeline",
     "metrics": "serve-metrics",
     "notify": "notify",
@@ -302,6 +303,14 @@ def test_a_feature_can_be_taken_away(copy: Copy, feature: str, database_url: str
     copy.edit(FEATURES, (f'    "{feature}",\n', ""))
     copy.use("use_without", feature, COMMANDS[feature], database_url)
     assert copy.touched == [FEATURES]
+
+
+def test_without_the_past_the_screens_and_all_that_is_present_work(
+    copy: Copy, database_url: str
+) -> None:
+    shutil.rmtree(copy.folder / "console" / "features" / "history")
+    copy.edit(FEATURES, ('    "history",\n', ""))
+    copy.use("use_without_history", database_url)
 
 
 def test_without_its_feature_a_recorder_says_that_receivers_are_not_read(
