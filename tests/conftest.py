@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, settings
 
 import console.verbs  # they plan the doctor's repairs
 from console.engines import Database, open_database
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.contract.variants import Variant
-from tests.pairs import Pair, covering, pairs_of
-from tests.poolers import Pooler, pgbouncer, through
 from tests.servers import EXTERNAL_URL, TIMEOUTS, ExternalServer, Server, fresh_database
-from tests.template import FOLDER, CopiedServer, folder_of_run
+from tests.servers.poolers import Pooler, pgbouncer, through
+from tests.servers.postgresql import FOLDER, CopiedServer, folder_of_run
+from tests.tools.pairs import Pair, covering, pairs_of
 
 
 def pytest_configure(config: pytest.Config) -> None:

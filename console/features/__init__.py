@@ -6,11 +6,12 @@ listed without importing them:
 - `commands/`: commands, as in `console/cli/commands`
 - `views/`: lists, as in `console/views`
 - `help/`: pages, as in `console/help`
+- `designs/`: presets, for queues in tables that others made (`AddedDesigns` in `console/designs`)
+- `checks/`: checks of the doctor, as `CHECK_GROUPS`
 - `tabs/`: tabs of a queue's screen, a module each, as `TAB`; its name opens it after `:`
 - `screens/`: its screens; `COMMANDS` are what can be typed after `:` to open them; a `CommandKey`
   of its value opens one of these from the overview and from a queue's screen
 - `config/`: its tables of the configuration, as `TABLES` (`console/config/feature_tables.py`)
-- `checks/`: what the doctor examines besides, as `CHECKS` (`console/doctor/checks.py`)
 - `past/`: what it knows of the time before, as `PAST` (`console/monitor/past.py`)
 - `recordings/`: where the screens' readings go, and the screens on them, for `--replay`
   (`console/tui/recordings.py`)
@@ -35,6 +36,7 @@ NAMES = (
     "lake",
     "metrics",
     "notify",
+    "presets",
     "prove",
 )
 

@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import make_url
 
 from console.engines import Database
-from console.engines.embedded import EmbeddedServer
 from console.features.bench import peers
 from console.features.bench.candidate import (
     PREFIX,
@@ -22,12 +21,13 @@ from console.features.bench.candidate import (
 )
 from console.features.bench.peers import is_lost, url_in_schema
 from console.features.bench.rounds import Bench, Entrant, Load
+from console.features.demo.embedded import EmbeddedServer
 from console.load.round_figures import RoundFigures
 from tests.bench.test_bench import SMALL, bench_json, nothing_left
 from tests.cli.calls import Console
 from tests.contract import pgmq_library
 from tests.servers import connect, value
-from tests.template import CopiedServer
+from tests.servers.postgresql import CopiedServer
 
 LIBRARIES = ("procrastinate", "pgqueuer")
 TABLES = {"procrastinate": "procrastinate_jobs", "pgqueuer": "pgqueuer"}

@@ -31,7 +31,7 @@ from console.help import topics
 from tests.cli.calls import Console, call, command
 from tests.cli.conftest import Install
 from tests.cli.verbs import UNREACHABLE
-from tests.warm import Forked
+from tests.tools.warm import Forked
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z \d+ (\w+) console[\w.]*: (.*)")
 

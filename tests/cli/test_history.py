@@ -41,14 +41,14 @@ from console.monitor.latency import Latency, Percentiles
 from console.monitor.rates import RateWindow, StatusRow
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
-from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
-from tests.pipeline.cluster import s3_environment
 from tests.pipeline.recorded import put_days, sample, write
 from tests.servers import PATIENCE_SECONDS, connect, wait_until
+from tests.servers.cluster import s3_environment
+from tests.tools.local_tasks import LocalTasks
+from tests.tools.warm import Forked
 from tests.tui.feeds import BEGIN, BEHIND, RecordedConnection, queue
 from tests.unit.test_snapshot import NOTHING
-from tests.warm import Forked
 
 _POINT = [
     *("at", "samples", "ready", "scheduled", "claimed", "stuck", "errors", "done", "age_seconds"),

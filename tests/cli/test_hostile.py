@@ -17,8 +17,8 @@ from console.figures import FIGURES
 from tests.cli.calls import Answer, Console, call
 from tests.cli.conftest import Install
 from tests.cli.verbs import UNREACHABLE, assert_no_result, refused
-from tests.hostile import CANARY, TEXTS, control_characters, valid_texts
 from tests.servers import connect, value
+from tests.tools.hostile import CANARY, TEXTS, control_characters, valid_texts
 
 NAMES = {
     "terminal": "\x1b[2J\x9b1m\u202eq\nr' %s{x}:n\";--",

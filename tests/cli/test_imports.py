@@ -12,9 +12,9 @@ import pytest
 from console.cli.verbs import cli
 from console.verbs import get_verb
 from console.verbs.index import VERBS
-from tests.call_path import MOST, files_on_call_path
 from tests.cli.calls import Console, command
 from tests.cli.conftest import Install
+from tests.tools.call_path import MOST, files_on_call_path
 
 HEAVY = {
     *("asyncio", "psycopg", "pyodbc", "sqlalchemy", "sqlalchemy.dialects.postgresql"),

@@ -15,9 +15,9 @@ import pytest
 
 from tests.cli.calls import Answer, Console, call, profile
 from tests.cli.conftest import Install
-from tests.receivers import Receiver, receiving
 from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
-from tests.warm import Forked
+from tests.servers.receivers import Receiver, receiving
+from tests.tools.warm import Forked
 
 SECRET = "hunter2-of-the-receiver"
 PASSWORD = "hunter2-of-the-database"

@@ -12,8 +12,8 @@ from console.designs import DESIGNS
 from console.engines import open_database
 from tests.cli.calls import Console
 from tests.cli.verbs import refused
-from tests.poolers import PROGRAM, pgbouncer
 from tests.servers import Server, connect, fresh_database, value, wait_until
+from tests.servers.poolers import PROGRAM, pgbouncer
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Debian's pgbouncer")
 

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from console.features.metrics.exporter import families
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
 from tests.cli.test_metrics import is_up, rules, serving, until
-from tests.servers import PATIENCE_SECONDS, wait_until
+from tests.servers import PATIENCE_SECONDS, free_port, wait_until
 
 VARIABLES = {"$__rate_interval": "1m", "$connection": ".*", "$schema": ".*", "$queue": ".*"}
 
@@ -188,8 +187,7 @@ def test_promtool_accepts_the_rules_and_their_unit_tests_pass(tmp_path: Path) ->
 @contextmanager
 def prometheus(folder: Path, scraped: str) -> Iterator[str]:
     """A Prometheus that scrapes one address each second; its own URL."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     config = {
         "global": {"scrape_interval": "1s"},
         "scrape_configs": [{"job_name": "dbq", "static_configs": [{"targets": [scraped]}]}],

@@ -16,8 +16,8 @@ from tests.contract.client import Client
 from tests.contract.installs import installed
 from tests.contract.variants import Variant
 from tests.contract.workers import WorkerPool
-from tests.poolers import Pooler
 from tests.servers import TIMEOUTS, Server, fresh_database, fresh_mssql_database, url_of
+from tests.servers.poolers import Pooler
 
 Use = Callable[[Variant], Client]
 

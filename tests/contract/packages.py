@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 from tests.contract.child_processes import foreign_process
 from tests.contract.libraries import Tables
 from tests.microsoft.fetch import caches
-from tests.template import FOLDER, exclusive_access
+from tests.servers.postgresql import FOLDER, exclusive_access
 
 NPM = ("graphile-worker@~0.18.0", "pg-boss@~12.38.0", "node@22")
 NODE = "DBQ_TEST_NODE"

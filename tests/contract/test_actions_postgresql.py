@@ -11,7 +11,6 @@ from sqlalchemy import Connection, text
 
 from console import sql
 from console.actions import execute, message_action, rows
-from console.actions.adopt import adopt
 from console.actions.archive import Archive, Purge
 from console.actions.execute import Batching
 from console.actions.message_action import MessageAction
@@ -21,6 +20,7 @@ from console.audit import ImbalanceError
 from console.designs import DESIGNS, design
 from console.engines import Database, Timeouts, open_database
 from console.errors import BusyError, ConnectionFailedError, RefusedError, UsageError
+from console.features.presets.adopt import adopt
 from console.monitor.errors import error_groups
 from console.monitor.filters import Filters, parse
 from console.monitor.message import Message
@@ -33,9 +33,9 @@ from tests.contract.message_actions import entries, planned, source_of
 from tests.contract.plans import Statement
 from tests.contract.test_actions import action_for, contents
 from tests.contract.variants import DEFAULTS, Variant, default
-from tests.filling import fill
-from tests.proxy import Proxy
 from tests.servers import connect
+from tests.servers.proxy import Proxy
+from tests.tools.filling import fill
 
 ROLES = {
     "id": "job id",

@@ -29,8 +29,8 @@ from tests.contract.test_plans_postgresql import (
     without_autovacuum,
 )
 from tests.contract.variants import DEFAULTS, Variant, default
-from tests.filling import fill
 from tests.servers import connect
+from tests.tools.filling import fill
 
 __all__ = ["auto_explain"]
 

@@ -25,8 +25,8 @@ from console.sql import templates
 from tests.contract.client import Client
 from tests.contract.test_every_statement import labels_run, rows_checked
 from tests.contract.variants import Variant
-from tests.receivers import Receiver, receiving
 from tests.servers import wait_until
+from tests.servers.receivers import Receiver, receiving
 
 INTERVALS = Intervals(renew=0.2, poll=0.02, first_back_off=0.1, longest_back_off=0.2)
 """With the real lease, which is not lost on a slow machine."""

@@ -35,9 +35,9 @@ from tests.contract.client import Client
 from tests.contract.installs import installed
 from tests.contract.traffic import at_work
 from tests.contract.variants import Variant, default
-from tests.repairs import carry_out
 from tests.servers import connect, login, value, wait_until
-from tests.warm import Forked
+from tests.tools.repairs import carry_out
+from tests.tools.warm import Forked
 
 POP_KINDS = ("ring", "fifo", "claim")
 """Designs that pop by number, by deletion, by claim."""

@@ -16,8 +16,8 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.plans import Call, Session, Statement, recorded
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
-from tests.filling import fill
 from tests.servers import Server, connect
+from tests.tools.filling import fill
 
 ROUNDS = 7
 """From the sixth call on a session uses generic plans."""

@@ -18,8 +18,8 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from console import audit, catalog
-from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError
+from console.features.demo.embedded import EmbeddedServer
 from console.features.lake import replay as replaying
 from console.features.lake import spark
 from console.features.lake.spark import Tasks
@@ -27,8 +27,8 @@ from console.features.lake.table import QueueArchive
 from console.rights import Rights
 from tests.cli.calls import Answer, Console
 from tests.cli.verbs import verbs
-from tests.local_tasks import LocalTasks
 from tests.servers import connect, login, value
+from tests.tools.local_tasks import LocalTasks
 from tests.tui import tour
 from tests.tui.acting import acting, database_at, make
 

@@ -23,8 +23,8 @@ from tests.contract.client import Client, sampled
 from tests.contract.conftest import Use
 from tests.contract.traffic import Traffic
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, default
-from tests.filling import STATES, fill
 from tests.servers import TIMEOUTS, connect, wait_until
+from tests.tools.filling import STATES, fill
 
 pytestmark = pytest.mark.thinned(3)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from psycopg.conninfo import make_conninfo
 from sqlalchemy import make_url
 
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.faults import campaign_balance
 from tests.faults.campaign_balance import DOOMED, FEW, QUEUES, MessageCounts, Result
 from tests.faults.campaign_calls import Call, Defects, FaultTimes, Order, Service, Terminal
@@ -22,8 +22,8 @@ from tests.faults.campaign_verbs import SPARK_SECONDS, Operators
 from tests.faults.ring_clients import CONSUMER, PRODUCER, Clients, wait_for_progress
 from tests.faults.ring_tools import wait_for_server
 from tests.pipeline.driver import PHASES
-from tests.proxy import Proxy
-from tests.warm import Forked
+from tests.servers.proxy import Proxy
+from tests.tools.warm import Forked
 
 ROOT = Path(__file__).resolve().parents[2]
 _EXPECTED_ERRORS = ["55P03", "57014", "40P01"]

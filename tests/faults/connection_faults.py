@@ -6,8 +6,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from console.engines import open_database
-from tests.proxy import Fate, Proxy
 from tests.servers import connect
+from tests.servers.proxy import Fate, Proxy
 from tests.tui.acting import make
 
 LIMIT = 60.0

@@ -7,7 +7,7 @@ from console.doctor.finding import Finding
 from console.doctor.ring import CHECKS
 from console.errors import BusyError
 from tests.faults.ring_tools import Ring
-from tests.repairs import carry_out, plan_repair
+from tests.tools.repairs import carry_out, plan_repair
 
 
 def diagnose_ring(ring: Ring, patience_seconds: float = 10.0) -> tuple[list[Finding], list[str]]:

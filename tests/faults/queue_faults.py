@@ -20,8 +20,8 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.messages import FILL
 from tests.contract.variants import SMALL_RING, Variant
-from tests.repairs import carry_out, plan_repair
 from tests.servers import connect, wait_until
+from tests.tools.repairs import carry_out, plan_repair
 
 SOON = 0.05
 """A threshold that is exceeded at once."""

@@ -19,7 +19,7 @@ from tests.faults import queue_client
 from tests.faults.queue_client import Counts, Ledger
 from tests.faults.ring_tools import Popped, Ring
 from tests.servers import PATIENCE_SECONDS, connect, kill_session, wait_until
-from tests.warm import Forked
+from tests.tools.warm import Forked
 
 _LARGEST = 400
 PRODUCER, CONSUMER = ["push", "push_many"], ["pop", "pop_many"]

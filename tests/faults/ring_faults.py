@@ -5,7 +5,7 @@ from collections import Counter
 from console.doctor.finding import Diagnosis
 from console.doctor.number_proof import Side
 from console.doctor.repairs import release_claims
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.faults import ring_model as model
 from tests.faults.modelled_ring import ModelledRing, ReaderModel
 from tests.faults.queue_client import Ledger
@@ -19,8 +19,8 @@ from tests.faults.ring_clients import (
     wait_for_progress,
 )
 from tests.faults.ring_tools import wait_for_server
-from tests.repairs import carry_out
 from tests.servers import wait_until
+from tests.tools.repairs import carry_out
 
 _MOST_WAITING = model.MOST_PARKED_READ - 16
 _MOST_OPEN = 2

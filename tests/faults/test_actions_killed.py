@@ -20,7 +20,7 @@ from console.monitor import owners
 from tests.contract.client import Client
 from tests.contract.filled import read_messages
 from tests.servers import PATIENCE_SECONDS, Server, fresh_database, wait_until
-from tests.warm import Forked
+from tests.tools.warm import Forked
 
 MESSAGES = 200
 _DEADLINE_SECONDS = PATIENCE_SECONDS

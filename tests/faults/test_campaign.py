@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 
 pytest.importorskip("pyarrow", reason="needs Arrow: pip install 'dbq-console[pipeline]'")
 
@@ -17,7 +17,7 @@ from tests.faults.campaign_calls import Call, Defects, FaultTimes, Order
 from tests.faults.campaign_traffic import size
 from tests.faults.queue_client import Ledger, payload
 from tests.servers import wait_until
-from tests.template import SETTINGS
+from tests.servers.postgresql import SETTINGS
 
 SHORT_MINUTES, LONG_MINUTES = 0.08, 30.0
 

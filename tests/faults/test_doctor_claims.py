@@ -37,8 +37,8 @@ from tests.faults.queue_faults import (
     statement_for,
     without_notes,
 )
-from tests.repairs import carry_out
 from tests.servers import connect, wait_until
+from tests.tools.repairs import carry_out
 
 pytestmark = [pytest.mark.thinned(3), pytest.mark.usefixtures("short_chunks")]
 

@@ -50,8 +50,8 @@ from tests.faults.queue_faults import (
     popped_by,
     run,
 )
-from tests.repairs import carry_out, plan_repair
 from tests.servers import connect, wait_until
+from tests.tools.repairs import carry_out, plan_repair
 
 AT_ONCE = DEFAULTS.with_limits(age=Limits(0.0001))
 """Messages are late at once."""

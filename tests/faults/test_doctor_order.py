@@ -25,7 +25,7 @@ from tests.contract.plans import Recorder
 from tests.contract.traffic import Traffic
 from tests.contract.variants import Variant
 from tests.faults.queue_faults import change_code, filled, run, variant
-from tests.repairs import carry_out
+from tests.tools.repairs import carry_out
 
 
 def archiving(design: str, **options: str) -> Variant:

@@ -60,8 +60,8 @@ from tests.faults.queue_faults import (
     wait_for_dead_rows,
     without_notes,
 )
-from tests.repairs import carry_out
 from tests.servers import READ_CATALOG, connect, login, wait_until
+from tests.tools.repairs import carry_out
 from tests.unit.test_statement_columns import of_the_doctor
 
 pytestmark = pytest.mark.thinned(3)

@@ -14,8 +14,8 @@ from console.doctor import ring as doctor
 from console.doctor.context import check_context
 from console.doctor.finding import Diagnosis
 from console.doctor.slot_map import read_slot_map
-from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, RefusedError
+from console.features.demo.embedded import EmbeddedServer
 from console.features.history.recorder import Recorder
 from console.features.history.recording import Recording, hole_repairs
 from console.rights import Rights
@@ -28,8 +28,8 @@ from tests.faults.doctor_tools import (
     repair_finding,
 )
 from tests.faults.ring_tools import Make, Ring, page_of_holes, wait_for_server
-from tests.repairs import carry_out, plan_repair
 from tests.servers import kill_session, restart_as_standby, wait_until
+from tests.tools.repairs import carry_out, plan_repair
 
 
 @pytest.fixture

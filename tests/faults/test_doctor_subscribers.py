@@ -12,8 +12,8 @@ from console.doctor.context import check_context
 from console.doctor.finding import Finding
 from tests.faults.doctor_tools import diagnose_ring, numbers
 from tests.faults.ring_tools import Make, Popped, Ring
-from tests.repairs import carry_out, plan_repair
 from tests.servers import wait_until
+from tests.tools.repairs import carry_out, plan_repair
 
 Found = dict[tuple[str, str], Finding]
 

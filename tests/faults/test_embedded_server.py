@@ -18,11 +18,11 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from console.engines.embedded import EmbeddedServer, cluster, guard
-from console.engines.embedded import server as server_module
 from console.errors import ConnectionFailedError, RefusedError, UsageError
+from console.features.demo.embedded import EmbeddedServer, cluster, guard
+from console.features.demo.embedded import server as server_module
 from tests.servers import connect, value, wait_until
-from tests.template import CopiedServer
+from tests.servers.postgresql import CopiedServer
 
 REPOSITORY = Path(__file__).parents[2]
 LINUX = sys.platform == "linux"
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(
 
 OWNER = """
 import json, os, time
-from tests.template import CopiedServer
+from tests.servers.postgresql import CopiedServer
 
 with CopiedServer.start() as server:
     child = os.fork()

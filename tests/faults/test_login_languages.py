@@ -6,16 +6,18 @@ from contextlib import ExitStack
 import pytest
 
 from tests.cli.calls import Console
-from tests.replicas import Replica, single
 from tests.servers import connect
+from tests.servers.versions import VersionServer, single
 
 GERMAN = {"LC_ALL": "C.UTF-8", "LANGUAGE": "de"}
 """Debian's servers have translations, which need no installed locale but UTF-8."""
 
 
 @pytest.fixture(scope="module")
-def german() -> Iterator[Replica]:
-    with single("15", GERMAN, "lc_messages=C.UTF-8", "max_connections=5") as server:
+def german() -> Iterator[VersionServer]:
+    with single("15", GERMAN) as server:
+        server.initialise()
+        server.start(lc_messages="C.UTF-8", max_connections="5")
         with connect(server.url) as connection:
             connection.execute("CREATE ROLE guest LOGIN")
             connection.execute("CREATE DATABASE closed ALLOW_CONNECTIONS false")
@@ -36,7 +38,7 @@ def german() -> Iterator[Replica]:
     ],
 )
 def test_the_hint_is_that_of_the_refusal(
-    german: Replica, login: str, database: str, hint: str
+    german: VersionServer, login: str, database: str, hint: str
 ) -> None:
     refused = Console(f"postgresql://{login}@127.0.0.1:{german.port}/{database}")("status")
     assert refused.status == 3
@@ -44,7 +46,7 @@ def test_the_hint_is_that_of_the_refusal(
     assert "SQLSTATE" in refused.err
 
 
-def test_a_server_without_a_free_slot_says_so(german: Replica) -> None:
+def test_a_server_without_a_free_slot_says_so(german: VersionServer) -> None:
     guest = f"postgresql://guest@127.0.0.1:{german.port}/postgres"
     with ExitStack() as held:
         for _ in range(5):

@@ -27,8 +27,8 @@ from tests.faults.connection_faults import (
     rows_of,
     unencrypted_url,
 )
-from tests.proxy import Fate, Proxy
 from tests.servers import connect
+from tests.servers.proxy import Fate, Proxy
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 

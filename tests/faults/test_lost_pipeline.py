@@ -20,9 +20,9 @@ pytest.importorskip("pyarrow", reason="needs the pipeline: pip install 'dbq-cons
 
 from console.features.lake.archive import job
 from tests.faults.connection_faults import Cutter
-from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import NO_RETENTION, all_payloads, payloads
-from tests.proxy import Fate, Proxy
+from tests.servers.proxy import Fate, Proxy
+from tests.tools.local_tasks import LocalTasks
 
 HASTY = Timeouts(connect_seconds=2, statement_seconds=2.0, lock_seconds=1.0)
 MESSAGES = 40

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 import pytest
 from sqlalchemy import make_url
 
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.cli.calls import Answer, call
 from tests.faults.connection_faults import (
     FATES,
@@ -22,8 +22,8 @@ from tests.faults.connection_faults import (
     make_queues,
     rows_of,
 )
-from tests.proxy import Fate, Proxy
 from tests.servers import connect, fresh_database, login
+from tests.servers.proxy import Fate, Proxy
 
 HASTY = {
     "DBQ_CONNECT_TIMEOUT": "1s",

@@ -22,8 +22,8 @@ from console.tui.dialogs.verbs import VerbsDialog
 from tests.cli.calls import COMMAND
 from tests.faults.connection_faults import unencrypted_url
 from tests.faults.test_sampler import install_queues, push
-from tests.proxy import Proxy
 from tests.servers import PATIENCE_SECONDS, Server, connect, fresh_database, wait_until
+from tests.servers.proxy import Proxy
 from tests.tui.opened import Opened
 from tests.tui.test_faults import MAIL, current_queues, cursor, queues_on, wait_for_text, watching
 

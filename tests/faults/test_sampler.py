@@ -21,14 +21,12 @@ from console.doctor.diagnose import diagnose
 from console.doctor.finding import Finding
 from console.doctor.sessions import PREPARED
 from console.engines import Database, Timeouts, open_database
-from console.engines.embedded import EmbeddedServer
 from console.errors import ConnectionFailedError
+from console.features.demo.embedded import EmbeddedServer
 from console.monitor.limits import DEFAULTS
 from console.monitor.sampler import Reading, Sampler
 from console.monitor.snapshot import QueueSnapshot
 from tests.contract.client import Client
-from tests.proxy import Proxy
-from tests.repairs import carry_out
 from tests.servers import (
     PATIENCE_SECONDS,
     connect,
@@ -37,6 +35,8 @@ from tests.servers import (
     value,
     wait_until,
 )
+from tests.servers.proxy import Proxy
+from tests.tools.repairs import carry_out
 
 LIMIT = 2.0
 """The longest time of a sample."""

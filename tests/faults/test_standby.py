@@ -12,8 +12,8 @@ from console.features.history.recorder import Recorder
 from console.monitor.sample import DatabaseSample, take_sample
 from console.monitor.sampler import Reading, Sampler
 from tests.cli.calls import Console, call
-from tests.replicas import VERSIONS, Pair, streaming
 from tests.servers import TIMEOUTS, wait_until
+from tests.servers.versions import VERSIONS, Pair, streaming
 
 READING: tuple[tuple[str, ...], ...] = (
     ("status",),

@@ -23,9 +23,9 @@ from console.tui.dialogs.finding import FindingDialog
 from console.tui.findings import queue_findings
 from tests.cli.calls import Console
 from tests.contract.due_jobs import DUE_JOBS
-from tests.poolers import PROGRAM, pgbouncer, through
-from tests.repairs import carry_out
 from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
+from tests.servers.poolers import PROGRAM, pgbouncer, through
+from tests.tools.repairs import carry_out
 from tests.tui.test_faults import watching
 
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'"

@@ -1,7 +1,5 @@
 """False servers, and a real one with TLS: 0.0.0.0 is this machine by an address that is not."""
 
-import os
-import signal
 import socket
 import ssl
 import struct
@@ -11,16 +9,15 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import make_url
 
 from console.engines import TRANSPORT, Database, open_database
-from console.engines.embedded.cluster import server_process
 from console.errors import ConnectionFailedError
 from tests.cli.calls import call
-from tests.servers import Server, wait_until
+from tests.servers import Server
+from tests.servers.versions import debian_version, single
 
 ELSEWHERE = "0.0.0.0"  # noqa: S104  # to connect to
 SECRET = "hunter2-Sesame"
@@ -167,41 +164,15 @@ def with_tls(certificate: Path, server: Server) -> Iterator[str]:
     accepting.join()
 
 
-INITDB = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))), None)
-
-
 @pytest.fixture
-def with_own_tls(certificate: Path, open_folder: Path) -> Iterator[str]:
+def with_own_tls(certificate: Path) -> Iterator[str]:
     """The URL of Debian's server, which has TLS itself."""
-    if INITDB is None:
-        pytest.skip("Debian's PostgreSQL is not installed")
-    process = server_process()
-    user = process.get("user", os.getuid())
-    data, password = open_folder / "data", open_folder / "password"
-    password.write_text(SECRET)
-    for path in (open_folder, password):
-        os.chown(path, user, -1)
-    words = ["-D", str(data), "-U", "u", "--auth=scram-sha-256", f"--pwfile={password}"]
-    subprocess.run([INITDB, *words], check=True, stdout=subprocess.DEVNULL, **process)
-    for name in ("key.pem", "certificate.pem"):
-        (data / name).write_bytes((certificate / name).read_bytes())
-        os.chown(data / name, user, -1)
-        (data / name).chmod(0o600)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    settings = ["ssl=on", "ssl_cert_file=certificate.pem", "ssl_key_file=key.pem", "fsync=off"]
-    settings += ["unix_socket_directories=", "listen_addresses=127.0.0.1", f"port={port}"]
-    arguments = [word for setting in settings for word in ("-c", setting)]
-    program = INITDB.with_name("postgres")
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    running = subprocess.Popen([program, "-D", data, *arguments], **quiet, **process)
-    try:
-        status = data / "postmaster.pid"
-        wait_until(lambda: status.exists() and "ready" in status.read_text(), "it is ready")
-        yield f"postgresql+psycopg://u:{SECRET}@127.0.0.1:{port}/postgres"
-    finally:
-        running.send_signal(signal.SIGINT)
-        running.wait()
+    with single(debian_version()) as server:
+        server.initialise(password=SECRET)
+        for name in ("key.pem", "certificate.pem"):
+            server.add(server.data, name, (certificate / name).read_bytes())
+        server.start(ssl="on", ssl_cert_file="certificate.pem", ssl_key_file="key.pem")
+        yield server.url
 
 
 def test_a_server_s_own_tls_is_named_with_its_version(with_own_tls: str, certificate: Path) -> None:

@@ -18,7 +18,7 @@ from console.monitor.scan_query import query
 from console.monitor.scans import ScanRequest
 from console.sql import templates
 from tests.contract.variants import ALL, DEFAULTS, SUBSCRIBED, Variant, on
-from tests.statements import (
+from tests.tools.statements import (
     MORE,
     _other_results,
     action_statements,
@@ -27,7 +27,7 @@ from tests.statements import (
     scan_requests,
     sources,
 )
-from tests.statements import adopted as adopted_queues
+from tests.tools.statements import adopted as adopted_queues
 
 COMMENT = re.compile(r"--(?: [^\n]*)?$", re.MULTILINE)
 """An option in a message, such as `--dry-run`, is not a comment."""

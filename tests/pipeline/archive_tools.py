@@ -25,7 +25,7 @@ from console.features.lake.table import MessagesTable
 from console.monitor.filters import parse
 from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
-from tests.local_tasks import LocalTasks
+from tests.tools.local_tasks import LocalTasks
 
 NO_RETENTION = ArchiveRequest(retention=0.0)
 """Everything in the archive, whatever its age."""

@@ -23,7 +23,7 @@ from console.features.lake.archive import copy, job, prune
 from console.features.lake.archive.plan import ArchiveRequest
 from console.features.lake.lake import Lake
 from console.features.lake.spark import SparkTasks, Tasks, session
-from tests.local_tasks import LocalTasks
+from tests.tools.local_tasks import LocalTasks
 
 SIZES = job.Sizes(plan=200, part=40, batch=7)
 PHASES = {

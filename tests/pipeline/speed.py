@@ -33,7 +33,7 @@ from console.actions.install import install
 from console.catalog import Queue, installed_queue
 from console.designs import Order, design
 from console.engines import Database, Timeouts, open_database
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from console.features.lake import spark as spark_jobs
 from console.features.lake.archive import export, files, job
 from console.features.lake.archive.files import Writer, pq
@@ -41,10 +41,10 @@ from console.features.lake.archive.plan import ArchiveRequest
 from console.features.lake.lake import Lake
 from console.features.lake.rollup import job as rollups
 from console.features.lake.spark import Item, Tasks, tasks
-from tests.local_tasks import LocalTasks
-from tests.pipeline.cluster import Cluster
 from tests.pipeline.recorded import BEGIN, all_rows, fill
 from tests.servers import connect, fresh_database
+from tests.servers.cluster import Cluster
+from tests.tools.local_tasks import LocalTasks
 
 SETTINGS = {"max_wal_size": "8GB", "shared_buffers": "512MB"}
 PATIENT = Timeouts(statement_seconds=86400.0, lock_seconds=60.0)

@@ -27,7 +27,7 @@ from tests.pipeline.archive_tools import (
     stop_at,
 )
 from tests.pipeline.conftest import NewQueue
-from tests.poolers import PROGRAM, pgbouncer, through
+from tests.servers.poolers import PROGRAM, pgbouncer, through
 
 
 def test_every_row_is_archived_once_and_a_preview_changes_nothing(

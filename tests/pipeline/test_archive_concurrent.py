@@ -25,7 +25,6 @@ from console.features.lake.spark import Item, Work
 from console.monitor.filters import parse
 from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client, call_pop
-from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import (
     NO_RETENTION,
     HookedTasks,
@@ -38,6 +37,7 @@ from tests.pipeline.archive_tools import (
     stop_at,
 )
 from tests.servers import wait_until
+from tests.tools.local_tasks import LocalTasks
 
 
 def restore_popped(client: Client, *words: str) -> int:

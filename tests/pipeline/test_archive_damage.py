@@ -32,7 +32,6 @@ from console.features.lake.archive.plan import ArchiveRequest
 from console.features.lake.lake import DamagedError, Lake
 from console.features.lake.table import PARTITIONS, MessagesTable
 from tests.contract.client import Client
-from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import (
     HookedTasks,
     all_payloads,
@@ -49,6 +48,7 @@ from tests.pipeline.archive_tools import (
 )
 from tests.pipeline.test_lake import Failing
 from tests.servers import login
+from tests.tools.local_tasks import LocalTasks
 
 
 def flip(data: bytes) -> bytes:

@@ -23,7 +23,7 @@ from tests.contract.messages import message
 from tests.contract.traffic import Traffic
 from tests.pipeline.archive_tools import act, all_payloads, payloads
 from tests.pipeline.conftest import NewQueue
-from tests.warm import Forked
+from tests.tools.warm import Forked
 
 PHASES = ("reserve", "export", "verify", "commit", "delete")
 DESIGNS = [("fifo", {"archive_at_pop": "on"}), ("split", {}), ("status", {})]

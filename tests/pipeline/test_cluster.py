@@ -15,11 +15,11 @@ from console.features.history.segments import SAMPLES
 from console.features.lake.lake import Lake
 from tests.contract.client import Client
 from tests.pipeline.archive_tools import all_payloads, execute_sql, payloads
-from tests.pipeline.cluster import BUCKET, SECRET, Cluster, object_store, s3_environment
 from tests.pipeline.conftest import NewQueue
 from tests.pipeline.recorded import sample, write
-from tests.proxy import Fate, Proxy
 from tests.servers import Server, wait_until
+from tests.servers.cluster import BUCKET, SECRET, Cluster, object_store, s3_environment
+from tests.servers.proxy import Fate, Proxy
 
 pytestmark = pytest.mark.long
 """Three JVMs, and one or two more per job."""

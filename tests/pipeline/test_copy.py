@@ -15,7 +15,6 @@ import psycopg
 import pytest
 
 from console import catalog
-from console.designs import LIBRARIES
 from console.engines import PRODUCTS, Database, open_database
 from console.errors import RefusedError
 from console.features.lake import spark
@@ -26,18 +25,19 @@ from console.features.lake.lake import DamagedError, Lake
 from console.features.lake.maintenance import compact, erase, removal
 from console.features.lake.maintenance.contents import contents
 from console.features.lake.table import MessagesTable
+from console.features.presets.designs import LIBRARIES
 from tests.cli.calls import Console
 from tests.cli.own_presets import PRESET, TABLE, User
 from tests.contract.finished_jobs import FINISHED_JOBS, PRUNED, FinishedJob
 from tests.contract.libraries import Tables, adopt
 from tests.contract.odd_jobs import LIBRARIES as ODD_JOBS
 from tests.contract.odd_jobs import OddJobs
-from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import HookedTasks, audit_of, rows_in_lake
 from tests.pipeline.driver import COPY_PHASES
 from tests.servers import READ_CATALOG, connect, login
-from tests.statements import library_queues
-from tests.warm import Forked
+from tests.tools.local_tasks import LocalTasks
+from tests.tools.statements import library_queues
+from tests.tools.warm import Forked
 
 RIVER = FINISHED_JOBS[0]
 

@@ -22,10 +22,10 @@ from console.features.lake.rollup import job
 from console.features.lake.rollup.table import ForecastTable, RollupTable
 from console.features.lake.spark import Tasks
 from tests.cli.calls import call
-from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
 from tests.pipeline.recorded import put_days, sample, write
 from tests.pipeline.weekly import BEGIN
+from tests.tools.local_tasks import LocalTasks
 
 HOURS = forecast_files.HOURS
 

@@ -21,7 +21,7 @@ from console.features.lake.archive import files
 from console.features.lake.archive.files import pq
 from console.features.lake.lake import DamagedError, Lake
 from console.features.lake.table import MessagesTable, find_archive
-from tests.hostile import texts
+from tests.tools.hostile import texts
 
 
 class Failing:

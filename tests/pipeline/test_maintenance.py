@@ -30,7 +30,6 @@ from console.features.lake.runs import read as runs_in
 from console.features.lake.table import MessagesTable
 from tests.cli.calls import call
 from tests.contract.client import Client
-from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import (
     archived_keys,
     execute_sql,
@@ -39,9 +38,10 @@ from tests.pipeline.archive_tools import (
     run,
     stop_at,
 )
-from tests.pipeline.cluster import s3_environment
 from tests.pipeline.conftest import NewQueue
 from tests.servers import READ_CATALOG, login
+from tests.servers.cluster import s3_environment
+from tests.tools.local_tasks import LocalTasks
 
 
 @pytest.fixture(autouse=True)

@@ -32,13 +32,13 @@ from tests.pipeline.archive_tools import (
     push_and_pop,
     run,
 )
-from tests.pipeline.cluster import BUCKET, SECRET, object_store
 from tests.pipeline.conftest import NewQueue
 from tests.pipeline.recorded import BEGIN, all_rows, sample, write
 from tests.pipeline.test_archive_killed import kill_under_traffic, run_driver
 from tests.pipeline.test_rollups import Between, roll_up
-from tests.proxy import Fate, Proxy
 from tests.servers import wait_until
+from tests.servers.cluster import BUCKET, SECRET, object_store
+from tests.servers.proxy import Fate, Proxy
 
 KILLS = 12
 PHASES = ("commit", "export", "delete", "verify", "reserve")

@@ -27,7 +27,6 @@ from console.features.lake.lake import DamagedError, Lake
 from console.features.lake.spark import Item, SparkTasks
 from console.features.lake.table import QueueArchive
 from tests.cli.calls import call
-from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
 from tests.pipeline.archive_tools import (
     NO_RETENTION,
@@ -36,6 +35,7 @@ from tests.pipeline.archive_tools import (
 from tests.pipeline.conftest import NewQueue
 from tests.pipeline.test_forecast_lake import make_forecast, put_rollups, read
 from tests.pipeline.test_rollups import check_late_segments
+from tests.tools.local_tasks import LocalTasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,9 +13,9 @@ from console.features.lake.lake import Lake
 from console.features.lake.maintenance import compact
 from console.features.lake.table import queue_value
 from tests.contract.client import Client
-from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import NO_RETENTION, push_and_pop, rows_in_lake, run
 from tests.pipeline.conftest import NewQueue
+from tests.tools.local_tasks import LocalTasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,8 +24,8 @@ from console.features.lake.lake import DamagedError, Lake
 from console.features.lake.rollup import day, job, segment_files, tables
 from console.features.lake.rollup.table import RollupTable
 from console.features.lake.spark import Tasks
-from tests.local_tasks import LocalTasks
 from tests.pipeline.recorded import BEGIN, all_rows, sample, write
+from tests.tools.local_tasks import LocalTasks
 
 Row = dict[str, Any]
 

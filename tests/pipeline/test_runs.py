@@ -25,11 +25,11 @@ from console.features.lake.lake import Lake
 from console.features.lake.launch import Job
 from console.features.lake.runs import Run, RunFile, RunOutcome
 from tests.cli.calls import call
-from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import push_and_pop
 from tests.pipeline.conftest import NewQueue
 from tests.pipeline.test_lake import modes
 from tests.servers import wait_until
+from tests.tools.local_tasks import LocalTasks
 
 CORE = "Pl4ntedC0re"
 

@@ -1,4 +1,4 @@
-"""The path of a queue's name from the screens to the SQL: `tests/call_path.py` counts its files.
+"""A queue's name from the screens to the SQL: `tests/tools/call_path.py` counts the path's files.
 
 The statements of the dialog, of the plan and of the run are each sent in their own thread; the
 dialog and the form are not on its stack. The doctor runs at the same time.
@@ -10,7 +10,7 @@ from sqlalchemy import Engine, event
 
 from console.engines import Database
 from console.tui.screens.form import Stage
-from tests.call_path import MOST, files_on_call_path
+from tests.tools.call_path import MOST, files_on_call_path
 from tests.tui.acting import FAILED, acting, make, states
 
 

@@ -15,7 +15,7 @@ from console.tui import app_on
 from console.tui.open_connection import OpenConnection
 from console.tui.text import sparkline
 from console.tui.views import Link
-from tests.template import CopiedServer
+from tests.servers.postgresql import CopiedServer
 from tests.tui.feeds import queue
 from tests.tui.fleet import NAME, Fleet, fleet_on
 from tests.tui.opened import Opened, opened, threads_ended

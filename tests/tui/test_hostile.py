@@ -12,7 +12,7 @@ from console.tui.screens.message import MessageScreen
 from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.queue import QueueScreen
 from console.tui.tabs.messages import MessagesTab
-from tests.hostile import TEXTS, control_characters
+from tests.tools.hostile import TEXTS, control_characters
 from tests.tui.acting import make
 from tests.tui.feeds import broken, queue
 from tests.tui.opened import Opened, opened

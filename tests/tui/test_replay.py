@@ -26,6 +26,7 @@ from console.features.history.recordings.player import (
 from console.features.history.recordings.replay_app import ReplayApp
 from console.features.history.recordings.seek import SeekDialog
 from console.features.lake.screens import open_job
+from console.features.presets.screens import open_adopt
 from console.tui.findings import QueueKey
 from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.queue import QueueScreen
@@ -233,7 +234,7 @@ async def test_a_replay_allows_no_action_and_names_what_was_not_recorded(recordi
             lambda: app.open_waits("prod"),
             lambda: app.open_audit("prod"),
             lambda: app.open_install("prod"),
-            lambda: app.open_adopt("prod"),
+            lambda: open_adopt(app.context, "prod"),
             lambda: app.open_smoke(MAIL),
             lambda: app.run_command("runs"),
             lambda: app.run_command("bench nowhere"),

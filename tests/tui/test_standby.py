@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from console.engines import open_database
-from tests.replicas import VERSIONS, streaming
+from tests.servers.versions import VERSIONS, streaming
 from tests.tui.test_faults import FEW, KINDS, queues_on, watching
 
 

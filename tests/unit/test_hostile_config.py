@@ -18,7 +18,7 @@ from console.engines import label_of
 from console.errors import ConsoleError, UsageError
 from console.filters import expand, words_of
 from console.monitor.filters import parse
-from tests.hostile import TEXTS, outcome, texts
+from tests.tools.hostile import TEXTS, outcome, texts
 
 SECRET = "Pl4nted"
 PATH = Path("/nowhere/config.toml")

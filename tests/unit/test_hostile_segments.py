@@ -17,7 +17,7 @@ from console.features.history.reader import RecordReader
 from console.features.history.recorder import Recorder
 from console.features.history.recordings.replay_thread import ConnectionRecording
 from console.features.history.segments import ALWAYS, KINDS, LINKS, SAMPLES, VERSION
-from tests.hostile import COSTLY, outcome, texts
+from tests.tools.hostile import COSTLY, outcome, texts
 
 NOW = datetime(2026, 3, 29, 12, tzinfo=UTC)
 ODD = st.one_of(

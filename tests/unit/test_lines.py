@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import lines
-from tests.lines import Lines
+from tests.tools import lines
+from tests.tools.lines import Lines
 
 PYTHON = '''\
 """A module,

@@ -9,8 +9,8 @@ from console.catalog import Queue
 from console.engines import PRODUCTS, Product
 from console.monitor.scan_query import scope_of
 from tests.contract.variants import ALL, DEFAULTS, Variant
-from tests.statements import BIND, adopted, scan_requests, sources, texts
-from tests.statements import CONDITIONS_OF_SCANS as CONDITIONS
+from tests.tools.statements import BIND, adopted, scan_requests, sources, texts
+from tests.tools.statements import CONDITIONS_OF_SCANS as CONDITIONS
 
 BOUND = {
     *("read_limit", "n", "after_id", "after_time", "first", "last", "first_slot", "last_slot"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from console.features.notify import http
 from console.features.notify.sending import NotSentError
-from tests.receivers import Receiver, receiving
+from tests.servers.receivers import Receiver, receiving
 
 SECRET = "Qx7Rk2Vb9Lm4"
 

@@ -1,7 +1,7 @@
 """Which cases the short tier runs: they cover every pair, and none is redundant."""
 
 from tests.contract.variants import ALL, BEHAVIOURS
-from tests.pairs import covering, pairs_of
+from tests.tools.pairs import covering, pairs_of
 
 TESTS = ("test_a", "test_b", "test_c")
 CASES = [frozenset(pairs_of(test, [variant])) for test in TESTS for variant in (*ALL, *BEHAVIOURS)]

@@ -10,7 +10,7 @@ from console.designs import DESIGNS, Design
 from console.engines import PRODUCTS, Product
 from console.sql import templates
 from tests.contract.variants import ALL, Variant
-from tests.statements import MORE, library_queues
+from tests.tools.statements import MORE, library_queues
 
 SHARED_FILES = (
     *("activity", "bench", "catalog", "common", "maintenance", "prove"),

@@ -28,8 +28,8 @@ from console.features.history.segments import (
     TimeRange,
 )
 from console.monitor.sampler import Reading
-from tests.hostile import COSTLY
 from tests.servers import wait_until
+from tests.tools.hostile import COSTLY
 from tests.tui.feeds import BEHIND, nine_queues, queue
 
 NOW = datetime(2026, 3, 29, 0, 59, 58, 123456, tzinfo=UTC)

@@ -16,8 +16,8 @@ from console.catalog import installed_queue
 from console.designs import DESIGNS, designs_on, presets
 from console.engines import PRODUCTS
 from console.sql import templates
-from tests.statements import CONDITIONS as MOVES
-from tests.statements import CONDITIONS_OF_SCANS as CONDITIONS
+from tests.tools.statements import CONDITIONS as MOVES
+from tests.tools.statements import CONDITIONS_OF_SCANS as CONDITIONS
 
 DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 BRACKETS = mssql.dialect()  # type: ignore[no-untyped-call]

@@ -21,7 +21,7 @@ from console.monitor.scan_query import MessageSource, query
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest
 from console.sql import templates
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
-from tests.statements import MORE, pipeline_statements
+from tests.tools.statements import MORE, pipeline_statements
 
 RING = {"next_numbers", "lost", "structure", "broken_slots", "missing_slots", "sequence_settings"}
 RING |= {"server_start", "park_orphans", "drop_holes", "void_holes", "park_spent", "drop_voids"}
@@ -31,7 +31,7 @@ ONLY_ON = {
         *("drawing_transactions", "disable_jit", "pop_plan"),
         *("far_times", "far_times_plan"),  # SQL Server's times are of the years 1 to 9999
     },
-    "mssql": set[str](),
+    "mssql": {"large_caches"},  # elsewhere sessions cache, and a ring's have none
 }
 """Statements of one engine alone: who has drawn from a ring, which the other derives from two
 samples; and a pop's plan."""

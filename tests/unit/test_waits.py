@@ -27,7 +27,7 @@ from console.monitor.waits import (
 )
 from console.views.view import Display
 from console.views.waits import VIEW
-from tests.hostile import COSTLY
+from tests.tools.hostile import COSTLY
 
 DATABASE = "shop"
 

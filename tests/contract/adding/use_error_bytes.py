@@ -13,8 +13,8 @@ from console.features.lake.archive import job
 from console.features.lake.archive.files import pq
 from console.features.lake.lake import Lake
 from tests.cli.calls import Console
-from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import NO_RETENTION
+from tests.tools.local_tasks import LocalTasks
 from tests.tui.acting import acting, database_at
 
 ERROR = "no such mailbox"

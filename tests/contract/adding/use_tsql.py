@@ -12,7 +12,7 @@ from console.designs import DESIGNS
 from console.engines.mssql import PRODUCT
 from console.monitor.scan_query import query
 from tests.microsoft.texts import COMMENT
-from tests.statements import action_statements, scan_requests, sources
+from tests.tools.statements import action_statements, scan_requests, sources
 
 _LABEL = re.compile(r"/\* dbq \S+ \*/")
 

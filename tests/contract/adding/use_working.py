@@ -22,8 +22,8 @@ from console.monitor.sample import take_sample
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from tests.cli.calls import Console, call
-from tests.local_tasks import LocalTasks
 from tests.pipeline.recorded import write
+from tests.tools.local_tasks import LocalTasks
 from tests.tui.feeds import queue
 from tests.tui.opened import opened
 

@@ -64,4 +64,4 @@ def _describe(name: str, value: float, band: Band) -> str:
     return f"{count(round(value))} {name} instead of the usual {usual}"
 
 
-CHECKS = (CheckGroup((UNUSUAL,), {"what is usual": _check_last_hour}),)
+CHECK_GROUPS = (CheckGroup((UNUSUAL,), {"what is usual": _check_last_hour}),)
