@@ -360,14 +360,15 @@ def test_without_its_feature_a_recorder_says_that_receivers_are_not_read(
 
 
 def test_a_feature_can_be_added(copy: Copy, database_url: str, tmp_path: Path) -> None:
-    """A folder and a line: here a command, a page of help, a value, tables of the configuration and
-    what runs beside a recorder."""
+    """A folder and a line: here a command, a page of help, a value, tables of the configuration, a
+    tab of a queue and what runs beside a recorder."""
     folder = "console/features/greeting"
-    for kind in ("commands", "config", "help", "recorder"):
+    for kind in ("commands", "config", "help", "recorder", "tabs"):
         (copy.folder / folder / kind).mkdir(parents=True)
     for name in (
         *("__init__.py", "commands/__init__.py", "commands/greet.py", "help/greetings.md"),
         *("config/__init__.py", "config/example.toml", "recorder/__init__.py"),
+        *("tabs/__init__.py", "tabs/greetings.py"),
     ):
         copy.add(OWN / "greeting" / name, f"{folder}/{name}")
     copy.edit(FEATURES, ('    "demo",\n', '    "demo",\n    "greeting",\n'))
