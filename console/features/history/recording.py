@@ -20,12 +20,12 @@ from console.doctor.repairs import try_repair
 from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, DoctorUpdate, Watcher
 from console.engines import Database, time_limit
 from console.errors import ConsoleError
+from console.features.history.consumers import rows
+from console.features.history.recorder import Recorder
+from console.features.history.segments import ACTIONS, CONSUMERS, FINDINGS, WAITS, Row
 from console.monitor.activity import Activity, find_objects, sample_activity
-from console.monitor.consumers import rows
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
-from console.monitor.recording.recorder import Recorder
-from console.monitor.recording.segments import ACTIONS, CONSUMERS, FINDINGS, WAITS, Row
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler
 from console.rights import Rights
