@@ -391,7 +391,8 @@ def _design(row: _QueueRow, engine: str) -> Design:
     options: Any = _parsed(row.options)
     sha256 = options.get("sha256", "") if isinstance(options, dict) else ""
     by = f"{row.installed_from} (login {row.installed_by})"
-    return recorded(row.design, engine, sha256=str(sha256), by=by)
+    adopted = row.kind == Kind.ADOPTED
+    return recorded(row.design, engine, sha256=str(sha256), by=by, adopted=adopted)
 
 
 def _document(what: str, value: Any) -> dict[str, str]:
@@ -470,7 +471,7 @@ def _is_production(connection: Connection) -> bool:
 
 def every_queue() -> Queue:
     """A queue without a name, for decisions about all queues."""
-    return Queue("", "", recorded(""), {}, {})
+    return Queue("", "", unknown("", None), {}, {})
 
 
 def find(

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 import console.verbs  # they plan the doctor's repairs
 from console.engines import Database, open_database
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.contract.variants import Variant
 from tests.servers import EXTERNAL_URL, TIMEOUTS, ExternalServer, Server, fresh_database
 from tests.servers.poolers import Pooler, pgbouncer, through

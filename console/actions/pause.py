@@ -230,8 +230,8 @@ def _exchange(connection: Connection, queue: Queue, *, push: bool) -> str:
             _Kept(one.name, one.id, one.definition, of.signature, of.settings, of.body, push)
         )
         pushes = "yes" if one.name.startswith(f"{queue.name}_push") else "no"
-        where = {"schema": queue.schema, "function": one.id or one.name, "pushes": pushes}
-        sql.run(connection, "pause.exchange", sql.Scope(where))
+        scope = queue.scope(connection, function=one.id or one.name, pushes=pushes)
+        sql.run(connection, "pause.exchange", scope)
     return json.dumps([asdict(one) for one in kept], ensure_ascii=False)
 
 

@@ -36,6 +36,8 @@ class How(StrEnum):
     HIDDEN = "hidden"
     """This login may not see its text."""
     OLDER = "older"
+    LARGE = "large"
+    """A sequence's cache, of which a crash or a fail-over skips the rest."""
     NOT_PAUSED = "pops"
     """The queue is paused, and the function has been replaced since."""
 
@@ -43,7 +45,8 @@ class How(StrEnum):
 @dataclass(frozen=True)
 class Difference:
     kind: str
-    """`function`, `column`, `table`, `sequence`, `index`, `key`, `catalog` or `version`."""
+    """`function`, `column`, `table`, `sequence`, `cache` (of one), `index`, `key`, `catalog` or
+    `version`."""
     name: str
     how: How
     installed: str = ""
@@ -63,6 +66,7 @@ class Difference:
             How.OTHER: "differs from what is shipped",
             How.OTHER_SIGNATURE: f"is {self.installed}, shipped is {self.shipped}",
             How.HIDDEN: "cannot be compared: this login may not see its text",
+            How.LARGE: "is larger than this version's: a crash or a fail-over skips the rest of it",
             How.NOT_PAUSED: "was replaced while the queue was paused, and is no longer paused",
             How.OLDER: f"is {self.installed}, this console installs {self.shipped}",
         }
@@ -115,7 +119,7 @@ def _lines(queue: Queue, differences: Sequence[Difference], triggers: Sequence[s
         "need their schema, or the function a SET search_path"
         for name in triggers
     ]
-    if any(difference.kind in {"column", "sequence"} for difference in differences):
+    if any(difference.kind in {"column", "sequence", "cache"} for difference in differences):
         lines.append("  its tables are locked for a moment, once no one holds them")
     return [*lines, "  messages are not touched; callers continue"]
 
@@ -270,11 +274,18 @@ def _columns(connection: Connection, queue: Queue) -> list[Difference]:
 
 
 def _sequences(connection: Connection, queue: Queue) -> list[Difference]:
-    """Sequences that a queue of an older version lacks."""
+    """Sequences that a queue of an older version lacks, and caches that it has too large."""
     wanted = shipped.added_sequences(product_of(connection), queue)
     rows = relations.named(connection, queue.schema, wanted) if wanted else []
     there = {row.name for row in rows}
-    return [Difference("sequence", name, How.MISSING) for name in wanted if name not in there]
+    differences = [
+        Difference("sequence", name, How.MISSING) for name in wanted if name not in there
+    ]
+    caches = f"{queue.design.name}.large_caches"
+    if queue.kind is Kind.INSTALLED and sql.has(connection, caches):
+        large = sql.values(connection, str, caches, queue.scope(connection))
+        differences += [Difference("cache", name, How.LARGE) for name in large]
+    return differences
 
 
 def _catalog(connection: Connection) -> list[Difference]:
@@ -424,7 +435,9 @@ def _require_repairable(queue: Queue, differences: Sequence[Difference]) -> None
 
 
 def _lock(connection: Connection, queue: Queue, differences: Sequence[Difference]) -> None:
-    tables_change = any(difference.kind in {"column", "sequence"} for difference in differences)
+    tables_change = any(
+        difference.kind in {"column", "sequence", "cache"} for difference in differences
+    )
     if tables_change and queue.kind is Kind.INSTALLED:
         # In the order in which callers lock, against deadlocks.
         sql.run(connection, "common.lock_all", queue.scope(connection))
@@ -434,6 +447,8 @@ def _add_sequences(connection: Connection, queue: Queue, differences: Sequence[D
     if any(difference.kind == "sequence" for difference in differences):
         for script in shipped.added(product_of(connection), queue):
             sql.run(connection, script, queue.scope(connection))
+    if any(difference.kind == "cache" for difference in differences):
+        sql.run(connection, f"{queue.design.name}.uncache", queue.scope(connection))
 
 
 def _add_columns(connection: Connection, queue: Queue, differences: Sequence[Difference]) -> None:

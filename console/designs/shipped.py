@@ -103,8 +103,9 @@ RING = Design(
         Option(
             "cache",
             "how many numbers of each sequence the server caches: it writes once for all of "
-            "them. Its price: a crash skips them, and a ring that skips as many as it has slots is "
-            "full until a relay. auto: a quarter of the slots, at most 1000",
+            "them. Its price: a crash or a fail-over skips them, each skipped pop number is an "
+            "orphan, and a ring that skips as many as it has slots is full until a relay. auto: "
+            "a quarter of the slots, of the pushes' at most 100, of the pops' 50",
             "auto",
             words=("auto",),
             maximum=1_000_000,

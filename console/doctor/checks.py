@@ -1,12 +1,12 @@
 """All checks, and the codes of their findings."""
 
+from console import features
 from console.doctor import (
     broker,
     claims,
     decisions,
     general,
     indexes,
-    libraries,
     messages,
     notify_queue,
     order,
@@ -31,7 +31,9 @@ CHECK_GROUPS = (
         indexes.INDEX_CHECKS,
     ),
     *(broker.CHECKS, order.CHECKS, sessions.CHECKS, indexes.KEY_CHECKS),
-    *(schema.CHECKS, libraries.CHECKS, overdue.CHECKS, times.CHECKS),
+    schema.CHECKS,
+    *(group for added in features.modules("checks") for group in added.CHECK_GROUPS),
+    *(overdue.CHECKS, times.CHECKS),
     *(
         sequences.CHECKS,
         notify_queue.CHECKS,

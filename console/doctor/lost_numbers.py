@@ -176,6 +176,13 @@ def _describe(cause: LossCause, ranges: Sequence[NumberRange], history: ServerHi
             )
         case LossCause.UNKNOWN if crash and any(_fits(numbers, crash) for numbers in ranges):
             text = f"a rollback, a caller's death, or the crash{at}"
+        case _ if history.checkpointer_started is None:
+            # SQL Server counts neither, and a fail-over leaves its start as it was.
+            text = (
+                "a rollback, a caller's death, or a crash or fail-over, which skips up to "
+                f"{history.ahead:,} numbers that the sequence had cached; this server counts none "
+                "of these"
+            )
         case _:
             # A session reports its rollbacks when it ends, or up to ten seconds after them.
             text = "not known: the server's counters do not explain it (they lag by some seconds)"
@@ -287,8 +294,8 @@ def check_holes(ring: RingState) -> Iterator[Finding]:
         PILE if pile else HOLE,
         ranges,
         f"{numbered(total(ranges), 'hole')}: {format_ranges(ranges)}{age}",
-        "a pop that meets them spends a few milliseconds on each, and after eight it returns no "
-        "row; nothing is lost",
+        "a pop that meets them spends a few milliseconds on each of the first eight, and parks all "
+        "of them until they are repaired; nothing is lost",
         ring.repair(LostKind.PARKED_HOLE, LostKind.HOLE),
         parked=total(parked),
         not_drawn_yet=total(ahead),

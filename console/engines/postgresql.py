@@ -118,6 +118,8 @@ class PostgreSQL:
     online_index = ("CREATE INDEX ON", "CREATE INDEX CONCURRENTLY ON")
     keeps_definitions = False
     key_by_hand = ""
+    sampled_together = 70
+    first_run_seconds = 0.0
     sql_lexer = "postgresql"
     code_lexer = "plpgsql"
 

@@ -104,6 +104,10 @@ class Product(Protocol):
     """The server stores a function's whole definition as sent, not only its body."""
     key_by_hand: str
     """How an operator restores a missing key; empty: the doctor does."""
+    sampled_together: int
+    """Queues in one statement of a sample: with more, a planner takes longer for each."""
+    first_run_seconds: float
+    """How long the first run of such a statement may take: the server compiles it."""
     sql_lexer: str
     code_lexer: str
     """The Pygments lexers of its SQL and of its functions' language."""

@@ -6,6 +6,9 @@ listed without importing them:
 - `commands/`: commands, as in `console/cli/commands`
 - `views/`: lists, as in `console/views`
 - `help/`: pages, as in `console/help`
+- `designs/`: presets, for queues in tables that others made (`AddedDesigns` in `console/designs`)
+- `checks/`: checks of the doctor, as `CHECK_GROUPS`
+- `tabs/`: tabs of a queue's screen, a module each, as `TAB`; its name opens it after `:`
 - `screens/`: its screens; `COMMANDS` are what can be typed after `:` to open them; a `CommandKey`
   of its value opens one of these from the overview and from a queue's screen
 - `config/`: its tables of the configuration, as `TABLES` (`console/config/feature_tables.py`)
@@ -26,9 +29,11 @@ from typing import Any
 NAMES = (
     "bench",
     "demo",
+    "history",
     "lake",
     "metrics",
     "notify",
+    "presets",
     "prove",
 )
 

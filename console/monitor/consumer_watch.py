@@ -196,7 +196,7 @@ class ConsumerWatch:
         found: dict[QueueName, list[ClaimantRow]] = {key_of(queue): [] for queue in queues}
         problems: dict[QueueName, str] = {}
         at = utc()
-        for group in groups(wanted) if wanted else [()]:
+        for group in groups(wanted, product) if wanted else [()]:
             parts = [
                 sql.part(
                     f"{q.design.name}.consumers", product.dialect, q.scope_of("consumers", product)

@@ -1,7 +1,7 @@
 """What earlier samples showed about a database's queues, so that the next one costs less."""
 
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from console import sql
@@ -20,6 +20,10 @@ SURELY_DEEP = 2 * COUNTED
 FIRST_PAUSE_SECONDS = 10.0
 LONGEST_PAUSE_SECONDS = 300.0
 """A figure that was too slow is left out for twice as long each time, up to this."""
+
+
+_STATEMENTS = 10_000
+"""How many statements are remembered as run."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Memory:
         self._parts: dict[
             tuple[QueueName, str], tuple[Queue, Mapping[str, str], sql.UnionMember]
         ] = {}
+        self._run: set[int] = set()
         self.latency = LatencySamples(clock)
 
     def keep(self, queues: Iterable[Queue]) -> None:
@@ -72,6 +77,15 @@ class Memory:
             kept = (queue, values, part)
             self._parts[key] = kept
         return kept[2]
+
+    def is_new(self, parts: Sequence[sql.UnionMember]) -> bool:
+        """Whether these have not been read in one statement yet: the server compiles it first."""
+        return hash(tuple(parts)) not in self._run
+
+    def was_run(self, parts: Sequence[sql.UnionMember]) -> None:
+        if len(self._run) >= _STATEMENTS:
+            self._run.clear()
+        self._run.add(hash(tuple(parts)))
 
     def left_out(self, queue: Queue) -> set[str]:
         deep = self._deep.get(key_of(queue))

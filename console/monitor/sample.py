@@ -405,7 +405,7 @@ class _Extras:
     ) -> dict[QueueName, Value]:
         """Reads the queues in groups; where a group fails, one by one."""
         found: dict[QueueName, Value] = {}
-        for group in groups(queues):
+        for group in groups(queues, self.database.product):
             if not self._read(group, doing, read, found) and len(group) > 1:
                 ends_at = time.monotonic() + self.budget.retry
                 for queue in group:

@@ -1,12 +1,13 @@
 """Reads the figures of many queues in a few statements, so that no queue holds up the others.
 
-Seventy queues go into one statement. Where it fails or takes too long, it is repeated in halves,
+Many queues go into one statement. Where it fails or takes too long, it is repeated in halves,
 down to the queue that is the cause; the figures of that queue are read one at a time, and those
 that are too slow even then are unknown, and left out for a while.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,16 +17,13 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.catalog import LIMITS, Kind, Queue
 from console.clock import elapsed, utc
-from console.engines import Database, Session, Timeouts, within_lock_limit
+from console.engines import Database, Product, Session, Timeouts, within_lock_limit
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, TooSlowError
 from console.monitor.memory import Memory
 from console.monitor.rates import MAY_BE_SLOW, QueueName, StatusRow, age_as_of, key_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-TOGETHER = 70
-"""Queues in a statement: with more of them a planner takes longer for each."""
 
 StuckAfter = float | Callable[[Queue], float]
 """Seconds: one value for all queues, or a function of the queue."""
@@ -130,14 +128,15 @@ def limit_transaction(
     return ServerState(row.incarnation, row.sees_writers, row.now)
 
 
-def groups(queues: Sequence[Queue]) -> Iterator[Sequence[Queue]]:
+def groups(queues: Sequence[Queue], product: Product) -> Iterator[Sequence[Queue]]:
     """The queues of one statement each. Those of untrusted presets, which another role reads, are
     in groups of their own."""
+    together = product.sampled_together
     trusted = [queue for queue in queues if queue.design.trusted]
     untrusted = [queue for queue in queues if not queue.design.trusted]
     for some in (trusted, untrusted):
-        for start in range(0, len(some), TOGETHER):
-            yield some[start : start + TOGETHER]
+        for start in range(0, len(some), together):
+            yield some[start : start + together]
 
 
 class SampleRun:
@@ -169,7 +168,8 @@ class SampleRun:
         """Raises ConnectionFailedError; other errors are the `problem` of their queue."""
         by_key = {key_of(queue): queue for queue in queues}
         apart = self._memory.apart(by_key)
-        for group in groups([queue for key, queue in by_key.items() if key not in apart]):
+        rest = [queue for key, queue in by_key.items() if key not in apart]
+        for group in groups(rest, self._database.product):
             if self._may_search():
                 self._read(group, self._budget.together(len(group)))
             else:
@@ -278,15 +278,18 @@ class SampleRun:
         doing = f"sample {queues[0].name!r}" if len(queues) == 1 else "sample the queues"
         with self._session.transaction(doing) as connection:
             sent_at = utc()
+            parts = [self._status(queue, left_out) for queue in queues]
+            if self._memory.is_new(parts):
+                seconds = max(seconds, self._database.product.first_run_seconds)
             self.server = limit_transaction(connection, self._database, seconds, self._budget.lock)
             if self.server.now is not None:
                 self.clock_ahead = self.server.now - (sent_at + (utc() - sent_at) / 2)
             # A ring's numbers and slots belong together while no relay can run in between.
             if gates := [gate for queue in queues for gate in self._gate(queue)]:
                 sql.union(connection, _Gate, gates)
-            parts = [self._status(queue, left_out) for queue in queues]
             started = elapsed()
             rows = sql.union(connection, StatusRow, parts)
+            self._memory.was_run(parts)
             at = (started + elapsed()) / 2
         by_key = {(row.schema, row.queue): row for row in rows}
         for queue in queues:
@@ -302,7 +305,8 @@ class SampleRun:
     def stuck_after(self, queue: Queue) -> float:
         """The age in seconds, now, from which a claim of the queue was stuck in what is shown."""
         value = self._stuck_after
-        return (value(queue) if callable(value) else value) + self._lag.total_seconds()
+        # Whole seconds of lag, so that the statement's text, and so its plan, stays the same.
+        return (value(queue) if callable(value) else value) + math.ceil(self._lag.total_seconds())
 
     def _gate(self, queue: Queue) -> Iterator[sql.UnionMember]:
         product = self._database.product

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from console.designs import design
 from console.errors import UsageError
 from console.filters import MARK, Words, line_of
 from console.tui.context import Context
@@ -13,7 +14,7 @@ from console.tui.findings import QueueKey
 from console.tui.navigation import Navigation
 from console.tui.text import plain
 from console.verbs import command as values
-from console.verbs.verb import is_filter
+from console.verbs.verb import is_filter, texts_from_words
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,21 @@ def connection_named(ctx: CommandContext, words: list[str]) -> str:
             f"There is no connection {plain(words[0])!r}.", next_step=f"There are: {known}"
         )
     return words[0]
+
+
+def for_new_queue(
+    verb: values.Command, open_form: Callable[[CommandContext], Callable[..., None]]
+) -> Handler:
+    """An optional connection, then the initial values of the form."""
+
+    def do(ctx: CommandContext, words: list[str]) -> None:
+        named = [word for word in words[:1] if word in ctx.context.connections]
+        given = texts_from_words(verb, words[len(named) :])
+        if "design" in given:
+            design(given["design"])
+        open_form(ctx)(*named or [ctx.connection], **given)
+
+    return do
 
 
 def without_arguments(method_of: Callable[[Navigation], Callable[[], None]]) -> Handler:

@@ -4,14 +4,12 @@ A command opens a screen, or a form with its fields filled in. None changes data
 """
 
 import difflib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from console import features
 from console.config import file_writer
 from console.config.file_reader import FILTERS
-from console.designs import design
 from console.errors import UsageError
 from console.filters import MARK, expand, words_of
 from console.monitor import filters as filtering
@@ -19,6 +17,7 @@ from console.tui.command import (
     Command,
     CommandContext,
     Handler,
+    for_new_queue,
     form_command,
     is_option,
     names_of,
@@ -29,18 +28,19 @@ from console.tui.command import (
     without_arguments,
 )
 from console.tui.findings import QueueKey
-from console.tui.navigation import Navigation
+from console.tui.tabs import summaries_of_features
 from console.tui.text import plain
 from console.verbs import all_verbs
-from console.verbs import command as values
 from console.verbs.decisions import NOTE
-from console.verbs.queues import ADOPT, INSTALL, SMOKE
+from console.verbs.queues import INSTALL, SMOKE
 from console.verbs.verb import Verb, texts_from_words
 from console.views import get_view, summaries
 from console.views.view import Subject
 
+_OF_FEATURES = summaries_of_features()
 TABS = (
-    *("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "audit", "history"),
+    *("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "audit"),
+    *_OF_FEATURES,
     "consumers",
 )
 
@@ -164,21 +164,6 @@ def _doctor(ctx: CommandContext, words: list[str]) -> None:
     ctx.app.examine(queue_named(ctx, words[0]) if words else None)
 
 
-def _for_new_queue(
-    verb: values.Command, method_of: Callable[[Navigation], Callable[..., None]]
-) -> Handler:
-    """An optional connection, then the initial values of the form."""
-
-    def do(ctx: CommandContext, words: list[str]) -> None:
-        named = [word for word in words[:1] if word in ctx.context.connections]
-        given = texts_from_words(verb, words[len(named) :])
-        if "design" in given:
-            design(given["design"])
-        method_of(ctx.app)(*named or [ctx.connection], **given)
-
-    return do
-
-
 def _theme(ctx: CommandContext, words: list[str]) -> None:
     if not words or words[0] not in ctx.themes:
         raise UsageError("Which theme?", next_step=f"There are: {', '.join(ctx.themes)}")
@@ -239,7 +224,10 @@ COMMANDS: tuple[Command, ...] = (
     Command("queue", "[QUEUE] [TAB]", "its screen, on a tab", _queue, "queue"),
     Command("errors", "[QUEUE]", "its errors, in groups", _tab("errors"), "queue"),
     Command("stuck", "[QUEUE]", "its stuck claims, and who holds them", _tab("stuck"), "queue"),
-    Command("history", "[QUEUE]", "its recorded past, and what happened", _tab("history"), "queue"),
+    *(
+        Command(name, "[QUEUE]", line[:1].lower() + line[1:-1], _tab(name), "queue")
+        for name, line in _OF_FEATURES.items()
+    ),
     Command("actions", "[QUEUE] [FILTER...]", "what can be done with it", _actions, "queue"),
     *(
         form_command(
@@ -265,11 +253,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     form_command(
         INSTALL, "[CONNECTION] [DESIGN NAME] ...",
-        _for_new_queue(INSTALL, lambda app: app.open_install), "connection", in_palette=True,
-    ),
-    form_command(
-        ADOPT, "[CONNECTION] [NAME] ...",
-        _for_new_queue(ADOPT, lambda app: app.open_adopt), "connection", in_palette=True,
+        for_new_queue(INSTALL, lambda ctx: ctx.app.open_install), "connection", in_palette=True,
     ),
     Command(
         "connections", "", "their state; add a new one",

@@ -142,14 +142,6 @@ class Navigator(App[None]):
 
         self.push_screen(InstallScreen(self.context, connection, options))
 
-    def open_adopt(self, connection: str, **options: str) -> None:
-        """Adopt an existing table."""
-        if not self.can("verbs"):
-            return
-        from console.tui.screens.adopt import AdoptScreen  # noqa: PLC0415
-
-        self.push_screen(AdoptScreen(self.context, connection, options))
-
     def open_smoke(self, key: QueueKey, **options: str) -> None:
         """A trial of the queue's design."""
         if not self.can("verbs"):

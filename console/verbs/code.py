@@ -1,6 +1,6 @@
 """Verbs on a queue's tables and code: resize, relay, maintain, upgrade, uninstall, forget."""
 
-from console.actions import adopt, install, maintain, relay, upgrade
+from console.actions import forget, install, maintain, relay, upgrade
 from console.audit import Outcome
 from console.designs import design
 from console.plan import Plan, Result, single_step
@@ -56,7 +56,7 @@ def _plan_forget(target: Target, values: Params) -> Plan:
 
 
 def _forget(target: Target) -> Result:
-    adopt.forget(target.database, target.queue)
+    forget.forget(target.database, target.queue)
     line = f"forgot {target.queue.label}; its table is untouched"
     return Result(Outcome.DONE, (line,), done=1, queue_removed=True)
 

@@ -1,19 +1,16 @@
-"""The verbs without a `Target`, which is an existing queue: install, adopt, smoke.
+"""The verbs without a `Target`, which is an existing queue: install, smoke.
 
 The functions here carry them out, for the command line and the screens.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
-from console.actions import adopt as adopting
 from console.actions import install as installing
-from console.actions import libraries
-from console.actions.adopt import CandidateTable
 from console.audit import Outcome, Subject
 from console.catalog import Queue, installed_queue
-from console.designs import DESIGNS, LIBRARIES, Flow, design
+from console.designs import DESIGNS, Flow, design
 from console.engines import Database, Product
 from console.errors import UsageError
 from console.formats import numbered
@@ -69,7 +66,7 @@ def new_queue(values: Params, product: Product, schema: str | None) -> Queue:
 def install_plan(database: Database, queue: Queue, *, production: bool = False) -> Plan:
     """Does not query the database: whether names are free is checked by the run."""
     where = f"{'PRODUCTION ' if production else ''}{database.label}"
-    return _queue_plan(
+    return new_queue_plan(
         database,
         queue,
         "install",
@@ -108,67 +105,7 @@ def _install(database: Database, queue: Queue) -> Result:
     return Result(Outcome.DONE, (line,), done=1, data=data)
 
 
-def adopt_plan(
-    database: Database,
-    queue: Queue,
-    table: CandidateTable,
-    values: Params,
-    lines: Sequence[str],
-) -> Plan:
-    """`queue`: as previewed; `lines`: the columns and their roles."""
-    text = (
-        f"{table.schema}.{table.name} on {database.label} becomes a queue of the design "
-        f"{queue.design.name}.",
-        "Nothing in it is changed; its own callers continue.",
-        "",
-        *lines,
-    )
-    run = single_step(adopted, database, values, table.schema)
-    return _queue_plan(database, queue, "adopt", text, run)
-
-
-def adopted(database: Database, values: Params, schema: str | None) -> Result:
-    """Adopt the queue that the values describe. UsageError."""
-    of, name, part, table = (values[word] for word in ("design", "name", "queue", "table"))
-    path = values["search_path"] or ""
-    if values["preset"] is not None:
-        if of is not None or values["map"]:
-            raise UsageError(
-                "--preset and --design exclude each other, and --map goes with --design.",
-                why="A preset knows the columns of its library.",
-            )
-        library = libraries.preset(values["preset"], database.product.name)
-        queue = adopting.adopt_library(
-            database, library, name, schema=schema, table=table, part=part or "", search_path=path
-        )
-    elif of is None:
-        raise UsageError(
-            "Missing option --design, or --preset.",
-            next_step="See which libraries keep queues here with: dbq-console discover",
-        )
-    elif part is not None or table is not None:
-        raise UsageError("--queue and --table go with --preset.")
-    else:
-        where = database.product.default_schema if schema is None else schema
-        roles = pairs(values["map"], "--map")
-        known, consumers = design(of, database.product.name), values["consumers"]
-        queue = adopting.adopt(database, where, name, known, roles, path, consumers=consumers)
-    only = f", only {queue.part}" if queue.part else ""
-    data: Mapping[str, object] = {
-        **queue_identity(queue),
-        "roles": dict(queue.roles),
-        "connection": database.label,
-        "table": queue.table,
-        "only": queue.part or None,
-        "search_path": queue.options.get("search_path"),
-    }
-    lines = [f"adopted {queue.label} as a {queue.design.title}{only}"]
-    if queue.options.get("search_path"):
-        lines.append(f"its triggers run with search_path = {queue.options['search_path']}")
-    return Result(Outcome.DONE, tuple(lines), done=1, data=data)
-
-
-def _queue_plan(
+def new_queue_plan(
     database: Database,
     queue: Queue,
     verb: str,
@@ -176,6 +113,7 @@ def _queue_plan(
     run: Callable[[Control, OnProgress], Result],
     sql: str = "",
 ) -> Plan:
+    """The plan of a verb that makes a queue."""
     subject = Subject.of(database, queue, verb)
     return Plan(subject, queue, lines, requires_name=False, run=run, stoppable=False, sql=sql)
 
@@ -200,41 +138,6 @@ INSTALL = Command(
         ),
         Parameter("print", "Print the SQL; needs no connection.", is_flag=True),
         Parameter("engine", "With --print: the engine to write for.", metavar="E"),
-    ),
-    right=admin,
-    examined_after=False,
-)
-
-ADOPT = Command(
-    "adopt",
-    own_summary="adopt an existing table",
-    parameters=(
-        argument("name", "What it is called."),
-        Parameter(
-            "design",
-            "The design that the table NAME follows.",
-            metavar="D",
-            complete=complete_designs,
-        ),
-        Parameter("map", "Which column has which role.", multiple=True, metavar="ROLE=COLUMN"),
-        Parameter(
-            "preset", f"The library that owns it: {', '.join(LIBRARIES)}.", metavar="LIBRARY"
-        ),
-        Parameter(
-            "queue", "Only this one of the library's queues (entrypoints, tasks).", metavar="Q"
-        ),
-        Parameter("table", "The library's table, if there are several.", metavar="T"),
-        Parameter(
-            "consumers",
-            "With --design: `direct` if each consumer has a session of its own, so that a claim "
-            "whose session is gone has lost its owner; never through a pooler.",
-            metavar="direct",
-        ),
-        Parameter(
-            "search-path",
-            "For its triggers and functions; by default that of the table's owner (PostgreSQL).",
-            metavar="PATH",
-        ),
     ),
     right=admin,
     examined_after=False,

@@ -92,16 +92,15 @@ FROM (
             WHEN l.resource_type = N'OBJECT' THEN l.resource_associated_entity_id
             WHEN l.resource_type <> N'APPLICATION' THEN p.object_id
             -- 0:[the name's beginning]:(a hash)
-            WHEN l.resource_description LIKE N'%:[[]%]:%'
+            WHEN d.description LIKE N'%:[[]%]:%'
                 THEN CAST(
                     SUBSTRING(
                         HASHBYTES(
                             N'SHA2_256',
                             SUBSTRING(
-                                l.resource_description,
-                                CHARINDEX(N'[', l.resource_description) + 1,
-                                LEN(l.resource_description) - CHARINDEX(N'[', l.resource_description)
-                                - CHARINDEX(N']', REVERSE(l.resource_description))
+                                d.description,
+                                CHARINDEX(N'[', d.description) + 1,
+                                LEN(d.description) - CHARINDEX(N'[', d.description) - CHARINDEX(N']', REVERSE(d.description))
                             )
                         ), 1, 8
                     ) AS bigint
@@ -109,7 +108,7 @@ FROM (
         END AS id,
         l.resource_type AS lock,
         l.resource_associated_entity_id AS entity,
-        l.resource_description AS detail,
+        d.description AS detail,
         l.request_mode AS mode,
         CASE l.request_status WHEN N'GRANT' THEN 1 ELSE 0 END AS granted,
         CASE
@@ -117,6 +116,8 @@ FROM (
             ELSE 0
         END AS is_row
     FROM sys.dm_tran_locks AS l
+    -- The view pads it with blanks to 256 characters, which LEN does not count and REVERSE puts first.
+    CROSS APPLY (SELECT RTRIM(l.resource_description) AS description) AS d
     -- READUNCOMMITTED: never waits for somebody's DDL.
     LEFT JOIN sys.partitions AS p WITH (READUNCOMMITTED)
         ON

@@ -137,14 +137,14 @@ CROSS APPLY (
     (N'read_committed_snapshot', CASE WHEN d.is_read_committed_snapshot_on = 1 THEN N'on' ELSE N'off' END),
     (N'compatibility_level', CAST(d.compatibility_level AS nvarchar(10)))
 ) AS chosen (name, value)
-WHERE d.database_id = DB_ID()
+WHERE d.name = DB_NAME()
 ORDER BY chosen.name;
 
 -- name: durable
 -- one row: whether commits are flushed to disk (the bench's own sessions wait for that)
 SELECT CAST(CASE WHEN d.delayed_durability_desc = N'FORCED' THEN 0 ELSE 1 END AS bit) AS durable
 FROM sys.databases AS d
-WHERE d.database_id = DB_ID();
+WHERE d.name = DB_NAME();
 
 -- name: bytes_written
 -- one row: bytes of this database's log that were written so far

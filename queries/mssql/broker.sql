@@ -512,7 +512,7 @@ SELECT
         ORDER BY t.enqueue_time
     ) AS transmission_status
 FROM sys.service_queues AS q CROSS JOIN sys.databases AS d
-WHERE q.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND d.database_id = DB_ID();
+WHERE q.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND d.name = DB_NAME();
 
 -- name: messages
 -- the messages by Service Broker's order number, for `chunk` of common.sql

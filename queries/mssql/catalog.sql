@@ -303,7 +303,7 @@ SELECT
 SELECT CONCAT(d.service_broker_guid, N'/', i.id) AS [identity]
 FROM sys.databases AS d
 CROSS JOIN dbq.catalog_id AS i
-WHERE d.database_id = DB_ID();
+WHERE d.name = DB_NAME();
 
 -- name: may_act
 -- one row: whether this login may write the audit

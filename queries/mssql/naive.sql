@@ -18,11 +18,6 @@ CAST(NULL AS datetime2(7))
 -- define: id_sequence
 N'[{schema}].[{queue}_seq]'
 
--- define: grants
--- push_many draws its numbers by sp_sequence_get_range, as the caller, which follows no ownership chain: it needs UPDATE on
--- the sequence (Microsoft's manual, "sp_sequence_get_range", Security).
-GRANT UPDATE ON OBJECT::[{schema}].[{queue}_seq] TO dbq_operator;
-
 -- define: read_committed_only
 -- refused for another reason than elsewhere: nothing is skipped here
 IF EXISTS (
@@ -70,23 +65,24 @@ AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
-    DECLARE @wanted bigint, @range sql_variant, @first bigint;
+    DECLARE @drawn TABLE (position int NOT NULL PRIMARY KEY, id bigint NOT NULL);
     {read_committed_only}
     {payloads_as_rows}
     {rows_in_bounds}
-    SET @wanted = (SELECT COUNT_BIG(*) FROM @rows);
-    IF @wanted > 0
-        -- The numbers of a range follow each other, as the payloads do.
-        EXEC sys.sp_sequence_get_range
-            @sequence_name = N'[{schema}].[{queue}_seq]', @range_size = @wanted, @range_first_value = @range OUTPUT;
-    SET @first = CAST(@range AS bigint);
+    -- Not by sp_sequence_get_range, which follows no ownership chain: callers would need UPDATE on the sequence.
+    INSERT INTO @drawn (position, id)
+    SELECT
+        g.position,
+        NEXT VALUE FOR [{schema}].[{queue}_seq] OVER (ORDER BY g.position) -- noqa: RF01
+    FROM @rows AS g;
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (message_id, time, message)
     SELECT
-        @first + g.position,
+        d.id,
         SYSUTCDATETIME(),
         g.payload
-    FROM @rows AS g;
-    SELECT @first + g.position AS id FROM @rows AS g ORDER BY g.position;
+    FROM @rows AS g
+    INNER JOIN @drawn AS d ON g.position = d.position;
+    SELECT d.id FROM @drawn AS d ORDER BY d.position;
 END;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]

@@ -52,14 +52,11 @@ SELECT
     @mark = {mark}
 FROM (VALUES (OBJECT_DEFINITION(@procedure))) AS d (definition)
 WHERE {as_line} IS NOT NULL;
-DECLARE @columns nvarchar(max) = STUFF((
-    SELECT CONCAT(N', CAST(NULL AS ', r.system_type_name, N') AS ', QUOTENAME(r.name)) AS [text()]
-    FROM sys.dm_exec_describe_first_result_set_for_object(@procedure, 0) AS r
-    WHERE r.is_hidden = 0 AND r.name IS NOT NULL
-    ORDER BY r.column_ordinal
-    FOR XML PATH('')
-), 1, 2, N'');
-IF @head IS NULL OR @columns IS NULL
+-- All designs have these. The server cannot describe a procedure that calls an extended one (11520), as order=strict does.
+DECLARE @columns nvarchar(max) = N'CAST(NULL AS {id_type}) AS id';
+IF N'{pushes}' = N'no'
+    SET @columns += N', CAST(NULL AS {payload_type}) AS payload, CAST(NULL AS datetime2(7)) AS pushed_at, CAST(NULL AS int) AS attempts';
+IF @head IS NULL
     THROW 51007, N'A procedure cannot be exchanged: it was changed, or this login may not see its text.||Nothing was changed. See: dbq-console upgrade --dry-run', 1;
 DECLARE @rows nvarchar(max) = CASE
     WHEN N'{pushes}' = N'no' THEN N'SELECT TOP (0) ' + @columns

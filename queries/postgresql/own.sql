@@ -1,7 +1,8 @@
 -- like: preset
 -- Shared by users' own presets: files that define expressions and predicates, and have no statement
--- (console/designs/own_file.py, `dbq-console help presets`). Each definition is inserted here in brackets. SQL of a
--- file that its user has not trusted is run between set_reader_role and reset_role.
+-- (console/features/presets/designs/own_file.py, `dbq-console help presets`). Each definition is
+-- inserted here in brackets. SQL of a file that its user has not trusted is run between
+-- set_reader_role and reset_role.
 
 -- define: fragment
 -- the definition of the file that is examined

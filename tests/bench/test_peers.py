@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import make_url
 
 from console.engines import Database
-from console.engines.embedded import EmbeddedServer
 from console.features.bench import peers
 from console.features.bench.candidate import (
     PREFIX,
@@ -22,6 +21,7 @@ from console.features.bench.candidate import (
 )
 from console.features.bench.peers import is_lost, url_in_schema
 from console.features.bench.rounds import Bench, Entrant, Load
+from console.features.demo.embedded import EmbeddedServer
 from console.load.round_figures import RoundFigures
 from tests.bench.test_bench import SMALL, bench_json, nothing_left
 from tests.cli.calls import Console

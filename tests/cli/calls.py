@@ -15,9 +15,9 @@ from unittest import mock
 import click
 from sqlalchemy import make_url
 
+from console import features
 from console.cli import main
 from console.cli.verbs import DeferredVerb, cli
-from console.designs.own import forget_read
 from tests.servers import PATIENCE_SECONDS, value, wait_until
 from tests.tools.warm import Forked
 
@@ -52,6 +52,14 @@ class Answer:
         return document
 
 
+def _forget_presets() -> None:
+    """A process reads its user's presets once, if it has them at all."""
+    if not features.missing("presets"):
+        from console.features.presets.designs.own import forget_read  # noqa: PLC0415
+
+        forget_read()
+
+
 def call(
     *arguments: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None
 ) -> Answer:
@@ -65,7 +73,7 @@ def call(
         mock.patch.multiple(sys, stdout=out, stderr=err),
         mock.patch.dict(os.environ, variables, clear=True),
     ):
-        forget_read()  # a process reads its user's presets once
+        _forget_presets()
         try:
             main()
         except SystemExit as end:

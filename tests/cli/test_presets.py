@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from console.designs import own_file
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
+from console.features.presets.designs import own_file
 from console.sql import templates
 from tests.cli.own_presets import IS_READY, PRESET, TABLE, User, ready_if, run
 from tests.contract.test_every_statement import labels_run
@@ -109,6 +109,15 @@ def test_check_reports_types_states_and_costs(ann: User) -> None:
     assert "note  in no state (status lost): 1, for example id 5" in text
     run(ann.url, "DROP INDEX crates_state_idx")
     assert "ready: Seq Scan, 1 page for 2 rows" in ann.done("preset", "check", "crate").text
+
+
+def test_a_preset_whose_table_is_one_queue_names_no_column_of_queues(ann: User) -> None:
+    ann.writes(PRESET.replace("-- queue: lane\n", "")).trusts()
+    assert ann.done("preset", "check", "crate", "--json").json["problems"] == []
+    ann.done("adopt", "crates", "--preset", "crate")
+    assert figures(ann) == [2, 1, 1, 1]
+    ann.done("requeue", "crates", "--yes")
+    assert figures(ann) == [3, 1, 1, 0]
 
 
 def test_an_expression_that_could_write_is_refused_before_it_runs(ann: User) -> None:

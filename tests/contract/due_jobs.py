@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from console.designs import LIBRARIES
+from console.features.presets.designs import LIBRARIES
 from tests.contract import pgmq_library, test_graphile_worker_postgresql, test_oban_postgresql
 from tests.contract.libraries import Tables
 from tests.contract.packages import from_npm

@@ -11,7 +11,6 @@ from sqlalchemy import Connection, text
 
 from console import sql
 from console.actions import execute, message_action, rows
-from console.actions.adopt import adopt
 from console.actions.archive import Archive, Purge
 from console.actions.execute import Batching
 from console.actions.message_action import MessageAction
@@ -21,6 +20,7 @@ from console.audit import ImbalanceError
 from console.designs import DESIGNS, design
 from console.engines import Database, Timeouts, open_database
 from console.errors import BusyError, ConnectionFailedError, RefusedError, UsageError
+from console.features.presets.adopt import adopt
 from console.monitor.errors import error_groups
 from console.monitor.filters import Filters, parse
 from console.monitor.message import Message

@@ -15,10 +15,10 @@ from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url, text
 
 from console import sql
-from console.actions.adopt import adopt
 from console.designs import DESIGNS
 from console.engines import Database, open_database
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
+from console.features.presets.adopt import adopt
 from console.monitor.activity import Activity, Session, find_objects, sample_activity
 from console.monitor.known_waits import known_waits
 from console.monitor.waits import Wait, watch

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import make_url
 
 from console.features import NAMES
+from tests.cli.calls import Console
 from tests.contract import pgmq_library
 from tests.contract.adding.copied import OWN, Copy
 
@@ -27,7 +28,7 @@ def add_design(copy: Copy, name: str) -> None:
     copy.add(OWN / f"{name}.py", f"console/designs/{name}.py")
     copy.edit(
         DESIGNS,
-        ("import libraries, ", f"import {name}, libraries, "),
+        ("designs import shipped\n", f"designs import {name}, shipped\n"),
         ("        shipped.BROKER,\n", f"        shipped.BROKER,\n        {name}.{name.upper()},\n"),
     )
 
@@ -290,6 +291,7 @@ COMMANDS = {
     "lake": "pipeline",
     "metrics": "serve-metrics",
     "notify": "notify",
+    "presets": "adopt,discover,preset",
     "prove": "prove",
 }
 """Feature -> commands that go with it."""
@@ -302,6 +304,40 @@ def test_a_feature_can_be_taken_away(copy: Copy, feature: str, database_url: str
     copy.edit(FEATURES, (f'    "{feature}",\n', ""))
     copy.use("use_without", feature, COMMANDS[feature], database_url)
     assert copy.touched == [FEATURES]
+
+
+PARCEL = """-- preset: Parcel
+-- queue: lane
+-- roles: id=parcel_id status=phase payload=goods
+
+-- define: is_ready
+m.phase = 'new'
+"""
+TABLES = """
+CREATE TABLE jobs (id bigint PRIMARY KEY, body text);
+INSERT INTO jobs VALUES (1, 'card');
+CREATE TABLE parcels (parcel_id bigint PRIMARY KEY, lane text, phase text, goods text);
+"""
+
+
+def test_without_its_feature_an_adopted_queue_says_why_it_is_unknown(
+    copy: Copy, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pgmq_library.run(database_url, pgmq_library.SQL.read_text())
+    pgmq_library.run(database_url, f"SELECT pgmq.create('orders'); {TABLES}")
+    file = tmp_path / "own" / "parcel.sql"
+    file.parent.mkdir(mode=0o700)
+    file.write_text(PARCEL)
+    for variable in ("DBQ_PRESETS", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(variable, str(file.parent))
+    here = Console(database_url)
+    here.done("preset", "trust", str(file))
+    here.done("adopt", "jobs", "--design", "fifo", "--map", "id=id", "--map", "payload=body")
+    here.done("adopt", "orders", "--preset", "pgmq")
+    here.done("adopt", "parcels", "--preset", "parcel")
+    shutil.rmtree(copy.folder / "console" / "features" / "presets")
+    copy.edit(FEATURES, ('    "presets",\n', ""))
+    copy.use("use_presets_off", database_url)
 
 
 def test_without_its_feature_a_recorder_says_that_receivers_are_not_read(

@@ -8,12 +8,13 @@ from psycopg.sql import SQL
 
 from console import catalog
 from console.actions import pop, push, relay
-from console.actions.adopt import adopt, forget
+from console.actions.forget import forget
 from console.actions.install import uninstall
 from console.catalog import Kind, Queue
 from console.designs import DESIGNS, design
 from console.engines import Database
 from console.errors import RefusedError, UsageError
+from console.features.presets.adopt import adopt
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from tests.contract.installs import installed

@@ -6,13 +6,14 @@ from contextlib import closing
 import pytest
 
 from console import audit
-from console.actions.adopt import adopt, forget
+from console.actions.forget import forget
 from console.actions.install import install, uninstall
 from console.actions.relay import relay
 from console.audit import ImbalanceError
 from console.designs import DESIGNS
 from console.engines import Database, open_database
 from console.errors import RefusedError, UsageError
+from console.features.presets.adopt import adopt
 from tests.contract.installs import installed
 from tests.contract.variants import Variant
 from tests.servers import connect, login

@@ -9,7 +9,7 @@ from sqlalchemy.schema import CreateTable
 
 from console import catalog, object_names, sql
 from console.actions import pop, push, relay
-from console.actions.adopt import forget
+from console.actions.forget import forget
 from console.actions.install import install, plan, uninstall
 from console.catalog import Kind, Queue, installed_queue
 from console.designs import DESIGNS, Design, design

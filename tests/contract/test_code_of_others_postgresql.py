@@ -11,7 +11,7 @@ import pytest
 
 from console.cli.commands.roles import role_script
 from console.engines import PRODUCTS
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.cli.calls import Answer, Console
 from tests.contract.planted_names import REPORTING
 from tests.servers import connect, fresh_database, login

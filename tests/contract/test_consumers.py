@@ -14,11 +14,11 @@ from psycopg.sql import SQL
 from sqlalchemy import text
 
 from console.actions import pop, push
-from console.actions.adopt import adopt
 from console.catalog import installed_queue
 from console.designs import design
 from console.engines import PRODUCTS, Database, open_database
 from console.errors import RefusedError
+from console.features.presets.adopt import adopt
 from console.monitor.consumer_watch import MOST, ConsumerWatch
 from console.monitor.consumers import Consumer, Consumers
 from console.monitor.rates import key_of

@@ -21,7 +21,6 @@ from console.designs import DESIGNS, Flow
 from console.engines import Database, Timeouts, open_database
 from console.monitor.memory import Memory
 from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
-from console.monitor.sample_queries import TOGETHER
 from console.monitor.snapshot import snapshot
 from tests.contract.client import Client
 from tests.contract.conftest import Use, use_of
@@ -209,7 +208,7 @@ def test_two_hundred_queues_take_a_handful_of_statements(new_database: Database)
             sample = take_sample(database)
     assert len(sample.queues) == len(queues) >= 190
     assert {snapshot(queue, "test").ready for queue in sample.queues} == {0}
-    unions = -(-len(queues) // TOGETHER)
+    unions = -(-len(queues) // new_database.product.sampled_together)
     # Five of the catalog, one of which reads decisions (pause, protection, silence); for each union
     # its settings, the gates of the rings and the status; at the end the sessions that hold rows,
     # and the waiting times, each after its settings.

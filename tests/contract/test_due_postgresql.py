@@ -7,7 +7,7 @@ from psycopg.sql import SQL, Identifier
 
 from console.actions import execute, message_action
 from console.actions.reschedule import Reschedule
-from console.designs import LIBRARIES
+from console.features.presets.designs import LIBRARIES
 from console.monitor.filters import parse
 from tests.cli.calls import Console
 from tests.contract.client import Client

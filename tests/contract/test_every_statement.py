@@ -18,7 +18,6 @@ from sqlalchemy.schema import CreateSequence, CreateTable
 
 from console import catalog, decisions, sql
 from console.actions import (
-    adopt,
     broker,
     execute,
     maintenance,
@@ -29,9 +28,9 @@ from console.actions import (
     relay,
     upgrade,
 )
-from console.actions.adopt import forget
 from console.actions.archive import Purge
 from console.actions.canary import CanaryTracker
+from console.actions.forget import forget
 from console.actions.install import install, missing_requirement, uninstall
 from console.actions.message_action import MessageAction
 from console.actions.pop import Finish, PoppedMessage
@@ -39,9 +38,11 @@ from console.actions.requeue import Release, RequeueTo
 from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
 from console.actions.selected import SelectedError
-from console.designs import DESIGNS, LIBRARIES, Flow, Order, designs_on
+from console.designs import DESIGNS, Flow, Order, designs_on
 from console.engines import Database
 from console.errors import UsageError
+from console.features.presets import adopt
+from console.features.presets.designs import LIBRARIES
 from console.figures import COUNTED
 from console.monitor.consumer_watch import ConsumerWatch
 from console.monitor.errors import error_groups

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import Column, MetaData, Table, select, text, update
 
-from console.actions import adopt
 from console.designs import DESIGNS
 from console.engines import Database
+from console.features.presets import adopt
 from console.figures import PERCENTILES
 from console.monitor.latency import (
     EVERY_SECONDS,

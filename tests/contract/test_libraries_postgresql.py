@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from console.actions import libraries
 from console.actions.availability import unavailable
 from console.catalog import Kind, Queue, find
-from console.designs import LIBRARIES, library
 from console.engines import open_database
 from console.errors import UsageError
+from console.features.presets import discovery
+from console.features.presets.designs import LIBRARIES, library
 from console.figures import COUNTED
 from console.monitor.memory import Memory
 from console.monitor.rates import STATES
@@ -401,7 +401,7 @@ def test_every_verb_is_available_or_has_a_reason(name: str) -> None:
     assert unavailable(queue, "forget") == ""
     if library(name, "mssql") is None:
         with pytest.raises(UsageError, match="postgresql only"):
-            libraries.preset(name, "mssql")
+            discovery.preset(name, "mssql")
 
 
 def test_adopting_a_missing_or_ambiguous_table_is_refused(

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 import pytest
 
 from console.actions import execute, message_action
-from console.actions.adopt import adopt
 from console.actions.requeue import Requeue
 from console.catalog import Queue
 from console.clock import FarTime
 from console.designs import DESIGNS
 from console.engines import Database
 from console.errors import ConsoleError, TooSlowError, UsageError
+from console.features.presets.adopt import adopt
 from console.monitor import scan_query
 from console.monitor.errors import error_groups
 from console.monitor.filters import parse

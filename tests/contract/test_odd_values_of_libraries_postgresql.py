@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from console.designs import LIBRARIES
 from console.engines import open_database
+from console.features.presets.designs import LIBRARIES
 from tests.cli.calls import Answer, Console
 from tests.contract.libraries import Tables, adopt
 from tests.contract.odd_jobs import CYCLE, OddJobs

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 from sqlalchemy import make_url
 
-from console.actions.adopt import adopt, forget
 from console.actions.archive import Purge
+from console.actions.forget import forget
 from console.actions.message_action import MessageAction
 from console.actions.requeue import Release, Requeue, RequeueTo
 from console.actions.reschedule import Reschedule
@@ -18,6 +18,7 @@ from console.clock import utc
 from console.designs import DESIGNS
 from console.engines import Database, open_database
 from console.errors import ConsoleError, RefusedError
+from console.features.presets.adopt import adopt
 from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
 from tests.contract.installs import installed

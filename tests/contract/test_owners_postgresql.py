@@ -10,14 +10,14 @@ import psycopg
 import pytest
 
 from console import audit, object_names, sql
-from console.actions.adopt import adopt
 from console.actions.upgrade import differences, upgrade
 from console.catalog import look_up, queues
 from console.cli.commands.roles import role_script
 from console.designs import DESIGNS
 from console.engines import PRODUCTS, Database, open_database
-from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError
+from console.features.demo.embedded import EmbeddedServer
+from console.features.presets.adopt import adopt
 from tests.contract.client import Client
 from tests.contract.installs import installed
 from tests.contract.variants import ALL, default, on

@@ -11,7 +11,7 @@ import pytest
 from console.actions.install import missing_requirement, uninstall
 from console.designs import DESIGNS
 from console.engines import Database, open_database
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.contract.client import Client
 from tests.contract.installs import installed
 from tests.contract.planted_names import plant

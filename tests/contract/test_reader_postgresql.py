@@ -18,8 +18,8 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from console import audit, catalog
-from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError
+from console.features.demo.embedded import EmbeddedServer
 from console.features.lake import replay as replaying
 from console.features.lake import spark
 from console.features.lake.spark import Tasks

@@ -9,7 +9,6 @@ from sqlalchemy import text
 
 from console import catalog
 from console.actions import execute, maintain, maintenance, message_action, relay
-from console.actions.adopt import adopt
 from console.actions.install import uninstall
 from console.actions.restore import Restore
 from console.audit import Outcome
@@ -18,9 +17,10 @@ from console.cli.commands.roles import role_script
 from console.clock import utc
 from console.designs import design
 from console.engines import PRODUCTS, Database, open_database
-from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError
+from console.features.demo.embedded import EmbeddedServer
 from console.features.notify.outbox import Changes, New, Outbox, lacks_rights
+from console.features.presets.adopt import adopt
 from console.monitor.filters import parse
 from console.monitor.sampler import probe
 from tests.contract.client import Client

@@ -15,8 +15,8 @@ import pytest
 from psycopg.sql import SQL, Literal
 from sqlalchemy import Engine, create_engine, event
 
-from console.actions import libraries
 from console.engines import Database, open_database
+from console.features.presets import discovery
 from tests.cli.calls import Console
 from tests.contract import stand_in
 from tests.contract.libraries import (
@@ -295,10 +295,10 @@ def test_one_pass_over_the_catalog_finds_all_tables_with_the_columns_of_a_preset
     def record(*called: Any) -> None:
         sent.append((called[2].removeprefix("/* dbq ").partition(" ")[0], called[2:4]))
 
-    libraries.discover(database)
+    discovery.discover(database)
     event.listen(Engine, "before_cursor_execute", record)
     try:
-        tables = libraries.discover(database)
+        tables = discovery.discover(database)
     finally:
         event.remove(Engine, "before_cursor_execute", record)
 
@@ -330,7 +330,7 @@ def test_one_pass_over_the_catalog_finds_all_tables_with_the_columns_of_a_preset
         scans = [node for node in found_by.nodes() if node["Node Type"] == "Seq Scan"]
         assert sum(scan["Actual Rows"] for scan in scans) < 60, json.dumps(plan)
     theirs.run("ALTER TABLE river_job DROP COLUMN kind")
-    assert {table.of.name for table in libraries.discover(database)} == {"hangfire", "solid-queue"}
+    assert {table.of.name for table in discovery.discover(database)} == {"hangfire", "solid-queue"}
 
 
 @contextmanager

@@ -3,13 +3,13 @@ in the order of its keys, each message once."""
 
 import pytest
 
-from console.actions.adopt import adopt
 from console.actions.archive import Purge
 from console.actions.requeue import Release, Requeue
 from console.designs import DESIGNS
 from console.doctor.diagnose import diagnose
 from console.engines import Database
 from console.errors import RefusedError, UsageError
+from console.features.presets.adopt import adopt
 from console.monitor.errors import error_groups
 from console.monitor.filters import parse
 from console.monitor.message import Message

@@ -24,7 +24,7 @@ from typing import Any
 
 import psycopg
 
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from console.features.lake.archive.files import pq
 from console.features.lake.lake import DATA, Lake
 from tests.faults import campaign_balance

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.sql import SQL, Composed, Identifier
 
 from console.catalog import Queue
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.faults.ring_clients import backends, kill_backend
 from tests.servers import connect
 from tests.servers.proxy import Proxy

@@ -13,7 +13,7 @@ from pathlib import Path
 from psycopg.conninfo import make_conninfo
 from sqlalchemy import make_url
 
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.faults import campaign_balance
 from tests.faults.campaign_balance import DOOMED, FEW, QUEUES, MessageCounts, Result
 from tests.faults.campaign_calls import Call, Defects, FaultTimes, Order, Service, Terminal

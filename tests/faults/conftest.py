@@ -10,7 +10,7 @@ import pytest
 
 from console.actions import execute
 from console.engines import Database, open_database
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.contract.conftest import Use, use_of
 from tests.faults.ring_tools import Make, Ring, make_ring
 from tests.servers import Server, fresh_database

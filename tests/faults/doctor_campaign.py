@@ -22,8 +22,8 @@ from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis, Finding
 from console.doctor.number_proof import LostKind, Side
 from console.doctor.stopped_consumers import ConsumptionHistory
-from console.engines.embedded import EmbeddedServer
 from console.errors import ConsoleError
+from console.features.demo.embedded import EmbeddedServer
 from console.monitor.limits import DEFAULTS, Limits
 from tests.faults import ring_model as model
 from tests.faults import ring_model_subscribers as subscribers_model

@@ -19,8 +19,8 @@ import psycopg
 
 from console.actions import maintain, maintenance
 from console.actions import subscribe as subscribing
-from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, RefusedError
+from console.features.demo.embedded import EmbeddedServer
 from tests.faults.doctor_tools import diagnose_ring, try_repairs
 from tests.faults.queue_client import Counts, Ledger, is_intact
 from tests.faults.ring_clients import CONSUMER, PRODUCER, Clients, clients, kill_backend, try_relay

@@ -5,7 +5,7 @@ from collections import Counter
 from console.doctor.finding import Diagnosis
 from console.doctor.number_proof import Side
 from console.doctor.repairs import release_claims
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.faults import ring_model as model
 from tests.faults.modelled_ring import ModelledRing, ReaderModel
 from tests.faults.queue_client import Ledger

@@ -25,7 +25,7 @@ _NEAR = 32
 """A batch that is at most this many batches from the end checks for messages before it draws."""
 PUSH_TRIES = _TRIES = 8
 _CHECKS = 4
-_MOST_VOIDS = 1000
+_MOST_DRAWN = 1000
 
 
 @dataclass(frozen=True)
@@ -268,15 +268,17 @@ def pop(tx: Transaction) -> Steps[Live | None]:
     if from_parked:
         return from_parked[0]
     tries = voids = 0
-    while tries < _TRIES and voids < _MOST_VOIDS:
+    while tries + voids < _MOST_DRAWN:
         next_pop = store.next_pop
         yield
         if next_pop >= store.next_push:
             assert store.gap <= 0, "said empty and was not"
             return None
         yield
+        if tries >= _TRIES and _ready_from(tx, next_pop) is None:
+            return None
         number = store.draw(push=False)
-        for _ in range(_CHECKS):
+        for _ in range(_CHECKS if tries < _TRIES else 1):
             yield
             if live := _take(tx, number):
                 return live
@@ -295,12 +297,14 @@ def pop_many(tx: Transaction, n: int) -> Steps[list[Live]]:
     store = tx.store
     taken = yield from _pop_parked(tx, n)
     tries = voids = 0
-    while tries < _TRIES and voids < _MOST_VOIDS:
+    while tries + voids < _MOST_DRAWN:
         next_pop = store.next_pop
         yield
         gap = store.next_push - next_pop
         room = min(n - len(taken), gap)
         if room <= 0:
+            break
+        if tries >= _TRIES and _ready_from(tx, next_pop) is None:
             break
         if room > 1 and gap < _NEAR * room:
             checks = 1 if tries + voids else 2
@@ -310,7 +314,7 @@ def pop_many(tx: Transaction, n: int) -> Steps[list[Live]]:
             numbers.append(store.draw(push=False))
             yield
         missing = list(numbers)
-        for _ in range(2):
+        for _ in range(2 if tries < _TRIES else 1):
             now = [live for number in missing if (live := _take(tx, number))]
             taken += now
             missing = [m for m in missing if m not in {live.message_id for live in now}]
@@ -324,6 +328,12 @@ def pop_many(tx: Transaction, n: int) -> Steps[list[Live]]:
         voids += len(known)
         tries += len(known) < len(missing)
     return sorted(taken, key=lambda live: live.message_id)
+
+
+def _ready_from(tx: Transaction, next_pop: int) -> int | None:
+    """The lowest number from there on whose message is stored."""
+    numbers = range(next_pop, tx.store.next_push)
+    return next((number for number in numbers if _is_stored(tx, number)), None)
 
 
 def _numbers_to_draw(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 
 pytest.importorskip("pyarrow", reason="needs Arrow: pip install 'dbq-console[pipeline]'")
 

@@ -17,7 +17,7 @@ import pytest
 
 from console.designs import designs_on
 from console.engines import open_database
-from console.engines.embedded import cluster
+from console.features.demo.embedded import cluster
 from console.features.demo.running import Demo
 from console.tui.open_connection import url_options
 from tests.faults.test_embedded_server import REPOSITORY, is_alive

@@ -15,8 +15,8 @@ from console.doctor.context import check_context
 from console.doctor.finding import Diagnosis
 from console.doctor.recording import Recording, hole_repairs
 from console.doctor.slot_map import read_slot_map
-from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, RefusedError
+from console.features.demo.embedded import EmbeddedServer
 from console.monitor.recording.recorder import Recorder
 from console.rights import Rights
 from tests.faults.doctor_tools import (

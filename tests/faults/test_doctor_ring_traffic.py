@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager, suppress
 import psycopg
 import pytest
 
-from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError
+from console.features.demo.embedded import EmbeddedServer
 from tests.contract.traffic import at_work
 from tests.faults.doctor_campaign import Tally, campaign
 from tests.faults.doctor_tools import diagnose_ring, findings_by_code

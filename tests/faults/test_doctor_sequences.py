@@ -7,7 +7,6 @@ from typing import LiteralString
 
 import pytest
 
-from console.actions.adopt import adopt
 from console.catalog import Queue
 from console.designs import DESIGNS
 from console.doctor import sequences
@@ -15,6 +14,7 @@ from console.doctor.context import check_context
 from console.doctor.finding import Finding
 from console.engines import Database, open_database
 from console.errors import ConsoleError, UsageError
+from console.features.presets.adopt import adopt
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.installs import installed

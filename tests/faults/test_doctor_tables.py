@@ -6,7 +6,7 @@ from typing import Any, LiteralString
 
 import pytest
 
-from console.actions.adopt import adopt, forget
+from console.actions.forget import forget
 from console.catalog import INTERFACE_VERSION, Kind, Queue
 from console.designs import DESIGNS
 from console.doctor import indexes
@@ -14,6 +14,7 @@ from console.doctor.context import check_context
 from console.doctor.finding import Finding
 from console.engines import PRODUCTS, Database, open_database
 from console.errors import ConsoleError
+from console.features.presets.adopt import adopt
 from console.monitor.limits import Severity
 from tests.contract.client import Client
 from tests.contract.conftest import Use

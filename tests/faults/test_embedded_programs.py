@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from console.engines.embedded import EmbeddedServer, cluster
 from console.errors import ConnectionFailedError, RefusedError
+from console.features.demo.embedded import EmbeddedServer, cluster
 from tests.faults.test_embedded_server import LINUX, REPOSITORY
 
 pytestmark = pytest.mark.skipif(
@@ -58,7 +58,7 @@ def test_a_damaged_copy_is_replaced(tmp_path: Path) -> None:
 IN_CLOSED_HOME = """
 import sys
 from pathlib import Path
-from console.engines.embedded import EmbeddedServer, cluster, server as module
+from console.features.demo.embedded import EmbeddedServer, cluster, server as module
 
 base = Path(sys.argv[1])
 module.private_folder = lambda: base
@@ -105,7 +105,7 @@ def test_the_server_runs_with_a_closed_home_and_an_empty_environment(open_folder
 
 AS_ORDINARY_USER = """
 import os
-from console.engines.embedded import EmbeddedServer, cluster
+from console.features.demo.embedded import EmbeddedServer, cluster
 from pathlib import Path
 with EmbeddedServer.start() as server:
     folder = server.folder
@@ -128,7 +128,7 @@ def test_an_ordinary_user_runs_the_programs_of_the_wheel() -> None:
     user = {"user": 65534, "group": 65534, "extra_groups": []}
     try:
         subprocess.run(
-            [command[0], "-c", "import console.engines.embedded"],
+            [command[0], "-c", "import console.features.demo.embedded"],
             env={"PYTHONPATH": path},
             cwd="/",
             capture_output=True,

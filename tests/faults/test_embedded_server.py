@@ -18,9 +18,9 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from console.engines.embedded import EmbeddedServer, cluster, guard
-from console.engines.embedded import server as server_module
 from console.errors import ConnectionFailedError, RefusedError, UsageError
+from console.features.demo.embedded import EmbeddedServer, cluster, guard
+from console.features.demo.embedded import server as server_module
 from tests.servers import connect, value, wait_until
 from tests.servers.postgresql import CopiedServer
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 import pytest
 from sqlalchemy import make_url
 
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.cli.calls import Answer, call
 from tests.faults.connection_faults import (
     FATES,

@@ -8,7 +8,7 @@ import pytest
 from console.doctor.diagnose import diagnose
 from console.doctor.finding import Finding
 from console.engines import Database, open_database
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.cli.calls import Console
 from tests.servers import connect, value, wait_until
 

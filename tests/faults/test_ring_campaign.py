@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.contract.traffic import at_work
 from tests.faults.doctor_tools import try_repairs
 from tests.faults.ring_campaign import OPTIONS, campaign

@@ -16,7 +16,7 @@ from console.designs import DESIGNS
 from console.doctor.context import check_context
 from console.doctor.finding import Finding
 from console.doctor.lost_numbers import ContentMismatch
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from console.monitor.scan_query import MessageSource
 from console.verbs.queues import install_plan
 from tests.faults.doctor_tools import diagnose_ring, findings_by_code, repair_all, repair_finding

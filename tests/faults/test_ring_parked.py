@@ -177,6 +177,20 @@ def test_a_batch_pops_messages_after_holes(ring: Ring) -> None:
         assert [message.id for message in poppeds] == after_holes
 
 
+@pytest.mark.parametrize("batch", [0, 1, 100])
+def test_one_pop_gets_past_all_numbers_that_a_crash_skipped(ring: Ring, batch: int) -> None:
+    """What it draws is parked, but not without end: only up to a message that is there."""
+    with ring.connect() as connection:
+        ring.consume_numbers(connection, "push", 49)
+        assert ring.push(connection, "behind them") == 50
+        ring.consume_numbers(connection, "push", 49)
+        assert [message.id for message in ring.take(connection, batch)] == [50]
+        at_most = 49 if batch < 2 else 50 + 49
+        assert len(ring.parked(connection)) <= at_most
+        assert ring.take(connection, batch) == []
+        assert len(ring.parked(connection)) <= at_most + 8
+
+
 def test_a_batch_drops_all_voids_at_the_end_at_once(ring: Ring) -> None:
     with ring.connect() as connection:
         voids = "INSERT INTO {parked} SELECT g, true, now() FROM generate_series(1, 300) AS g"

@@ -9,8 +9,8 @@ from psycopg import IsolationLevel
 
 from console.actions import relay
 from console.actions import relay as action
-from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, ConsoleError
+from console.features.demo.embedded import EmbeddedServer
 from tests.faults.ring_tools import Make, Ring, wait_for_server, wait_until_blocked
 
 HELD = """

@@ -21,8 +21,8 @@ from console.doctor.diagnose import diagnose
 from console.doctor.finding import Finding
 from console.doctor.sessions import PREPARED
 from console.engines import Database, Timeouts, open_database
-from console.engines.embedded import EmbeddedServer
 from console.errors import ConnectionFailedError
+from console.features.demo.embedded import EmbeddedServer
 from console.monitor.limits import DEFAULTS
 from console.monitor.sampler import Reading, Sampler
 from console.monitor.snapshot import QueueSnapshot

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from console.actions.libraries import LibraryTable, queue_of
 from console.designs import presets
+from console.features.presets.discovery import LibraryTable, queue_of
 from tests.contract.stand_in import HANGFIRE_MSSQL
 from tests.microsoft.texts import COMMENT, Text, every_text, texts_of_library
 from tests.microsoft.tools import NO_ICU, Tools, icu, tools, why_unavailable

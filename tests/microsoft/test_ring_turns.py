@@ -134,6 +134,28 @@ def test_lost_push_and_pop_numbers_never_stop_the_ring(trees_of: TreesOf) -> Non
         assert len(set(run.server.sequences.values())) == 1
 
 
+@pytest.mark.parametrize(("kind", "subscribers"), [("plain", 0), ("archive", 2), ("apart", 0)])
+@pytest.mark.parametrize("call", ["pop", "pop_many"])
+def test_one_pop_gets_past_all_numbers_that_a_fail_over_skipped(
+    trees_of: TreesOf, kind: str, subscribers: int, call: str
+) -> None:
+    """Of the push sequence it skips what is left of its cache; what is drawn of these is parked."""
+    run = Run(trees_of(kind, subscribers), 1, subscribers)
+    assert run.relay(30)
+    given = {"n": 1} if call == "pop_many" else {}
+    for name in run.names:
+        assert not run.call_alone(call, subscriber=name, **given)
+    run.server.sequences["orders_push_seq"] += 20
+    assert run.call_alone("push", payload="behind them")
+    run.server.sequences["orders_push_seq"] += 5
+    for name in run.names:
+        rows = run.call_alone(call, subscriber=name, **given)
+        assert [row["payload"] for row in rows] == ["behind them"]
+        assert not run.call_alone(call, subscriber=name, **given)
+    parked = len(run.server.tables["orders_parked"])
+    assert parked <= (20 + 8) * len(run.names)
+
+
 def test_a_number_both_parked_and_void_is_removed(trees_of: TreesOf) -> None:
     """The push that could not use it and the early pop each leave a row; both are deleted."""
     run = Run(trees_of("plain", 0), 0, 0)

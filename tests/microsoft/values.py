@@ -1,6 +1,7 @@
 """Queries, conditions and values of T-SQL, read from syntax trees: see `interpreter`."""
 # ruff: noqa: N802 - methods are named as ScriptDom's classes
 
+import hashlib
 import json
 import math
 import operator
@@ -38,6 +39,13 @@ _AGGREGATES: Mapping[str, Callable[[list[Any]], Any]] = {
     "MIN": lambda values: min(values, default=None),
     "MAX": lambda values: max(values, default=None),
 }
+
+
+def _substring(text: Any, first: int, length: int) -> Any:
+    assert length >= 0, "Invalid length parameter passed to the LEFT or SUBSTRING function (537)"
+    return text[first - 1 : first - 1 + length]
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "CONCAT": lambda *values: "".join("" if v is None else str(v) for v in values),
     "QUOTENAME": lambda name: f"[{name}]",
@@ -46,6 +54,14 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "DATALENGTH": lambda text: 2 * len(text),
     "ISJSON": lambda _: 1,
     "REPLICATE": lambda text, _: text,
+    "LEN": lambda text: len(text.rstrip(" ")),
+    "REVERSE": lambda text: text[::-1],
+    "RTRIM": lambda text: text.rstrip(" "),
+    "LEFT": lambda text, length: text[:length],
+    "CHARINDEX": lambda part, text: text.find(part) + 1,
+    "SUBSTRING": _substring,
+    "HASHBYTES": lambda _, text: hashlib.sha256(text.encode("utf-16-le")).digest(),
+    "DB_ID": lambda: 5,
 }
 
 
@@ -230,6 +246,10 @@ class Values:
         yield from ()
         return {"@@ROWCOUNT": self._rowcount, "@@SPID": 1}[node["Name"]]
 
+    def _UnaryExpression(self, node: Node, rows: Rows) -> Steps:
+        value = yield from self._value(node["Expression"], rows)
+        return -value if node["UnaryExpressionType"] == "Negative" else value
+
     def _ParenthesisExpression(self, node: Node, rows: Rows) -> Steps:
         return (yield from self._value(node["Expression"], rows))
 
@@ -268,6 +288,29 @@ class Values:
     def _BooleanIsNullExpression(self, node: Node, rows: Rows) -> Steps:
         return ((yield from self._value(node["Expression"], rows)) is None) != node["IsNot"]
 
+    def _InPredicate(self, node: Node, rows: Rows) -> Steps:
+        value = yield from self._value(node["Expression"], rows)
+        if "Subquery" in node:
+            query = node["Subquery"]["QueryExpression"]
+            found = yield from self._derived(query, rows, positions=True)
+            values = [row[0] for row in found]
+        else:
+            values = yield from self._each(node["Values"], rows)
+        if value is not None and value in values:
+            return not node["NotDefined"]
+        return None if value is None or None in values else node["NotDefined"]
+
+    def _LikePredicate(self, node: Node, rows: Rows) -> Steps:
+        value = yield from self._value(node["FirstExpression"], rows)
+        pattern = yield from self._value(node["SecondExpression"], rows)
+        parts = re.split(r"(%|_|\[[^\]]+\])", pattern)
+        regex = "".join(
+            {"%": ".*", "_": "."}.get(part)
+            or (part.replace("[[", r"[\[") if at % 2 else re.escape(part))
+            for at, part in enumerate(parts)
+        )
+        return None if value is None else re.fullmatch(regex, value.rstrip(" "), re.S) is not None
+
     def _ExistsPredicate(self, node: Node, rows: Rows) -> Steps:
         return bool((yield from self._query(node["Subquery"]["QueryExpression"], rows)))
 
@@ -279,6 +322,8 @@ class Values:
 
     def _CastCall(self, node: Node, rows: Rows) -> Steps:
         value = yield from self._value(node["Parameter"], rows)
+        if isinstance(value, bytes):
+            return int.from_bytes(value, signed=True)
         return int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else value
 
     def _TryCastCall(self, node: Node, rows: Rows) -> Steps:

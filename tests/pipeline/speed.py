@@ -33,7 +33,7 @@ from console.actions.install import install
 from console.catalog import Queue, installed_queue
 from console.designs import Order, design
 from console.engines import Database, Timeouts, open_database
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from console.features.lake import spark as spark_jobs
 from console.features.lake.archive import export, files, job
 from console.features.lake.archive.files import Writer, pq

@@ -15,7 +15,6 @@ import psycopg
 import pytest
 
 from console import catalog
-from console.designs import LIBRARIES
 from console.engines import PRODUCTS, Database, open_database
 from console.errors import RefusedError
 from console.features.lake import spark
@@ -26,6 +25,7 @@ from console.features.lake.lake import DamagedError, Lake
 from console.features.lake.maintenance import compact, erase, removal
 from console.features.lake.maintenance.contents import contents
 from console.features.lake.table import MessagesTable
+from console.features.presets.designs import LIBRARIES
 from tests.cli.calls import Console
 from tests.cli.own_presets import PRESET, TABLE, User
 from tests.contract.finished_jobs import FINISHED_JOBS, PRUNED, FinishedJob

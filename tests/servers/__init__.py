@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
 import psycopg
@@ -15,7 +16,10 @@ from psycopg.sql import SQL, Identifier
 from sqlalchemy import Engine, event, make_url
 
 from console.engines import Database, Timeouts, open_database
-from console.engines.embedded import EmbeddedServer
+
+if TYPE_CHECKING:
+    # A copy without the demo has none.
+    from console.features.demo.embedded import EmbeddedServer
 
 
 def url_of(engine: str) -> str:
@@ -36,7 +40,7 @@ PATIENCE_SECONDS = 180.0
 TIMEOUTS = Timeouts(statement_seconds=120.0, lock_seconds=60.0)
 """Generous: a slow machine is not a defect."""
 
-Server = EmbeddedServer | ExternalServer
+Server: TypeAlias = "EmbeddedServer | ExternalServer"
 EXTERNAL_URL = url_of("postgresql")
 
 
@@ -95,7 +99,7 @@ def kill_session(url: str, pid: int) -> bool:
     return True
 
 
-def restart_as_standby(server: EmbeddedServer) -> Path:
+def restart_as_standby(server: "EmbeddedServer") -> Path:
     """Start a stopped server as a standby, as long as the returned file exists."""
     assert server.folder is not None
     signal_file = server.folder / "data" / "standby.signal"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy import make_url
 
-from console.engines.embedded import EmbeddedServer, guard
+from console.features.demo.embedded import EmbeddedServer, guard
 
 FOLDER = "DBQ_TEST_FOLDER"
 """The environment variable with the folder that a run's processes share; set by conftest.py."""

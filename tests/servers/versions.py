@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from console.engines.embedded import cluster
+from console.features.demo.embedded import cluster
 from tests.contract.packages import from_pip
 from tests.servers import connect, free_port, value, wait_until
 from tests.servers.postgresql import SETTINGS

@@ -24,7 +24,7 @@ from console.actions.install import install
 from console.catalog import Queue, installed_queue
 from console.designs import designs_on
 from console.engines import Database, Timeouts, open_database
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from console.monitor.memory import Memory
 from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
 from console.monitor.snapshot import snapshot

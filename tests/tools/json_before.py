@@ -32,7 +32,7 @@ from typing import Any
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url
 
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.contract import pgmq_library
 from tests.servers import PATIENCE_SECONDS, connect
 

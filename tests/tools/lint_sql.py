@@ -16,13 +16,13 @@ from functools import cache
 from sqlfluff.core import FluffConfig, Linter
 
 from console import sql
-from console.actions.libraries import LibraryTable, queue_of
 from console.actions.rows import Storage
 from console.catalog import Queue, installed_queue
 from console.designs import Design, Flow, designs_on
-from console.designs.libraries import design_of
-from console.designs.own_file import parse
 from console.engines import PRODUCTS, Product
+from console.features.presets.designs.libraries import design_of
+from console.features.presets.designs.own_file import parse
+from console.features.presets.discovery import LibraryTable, queue_of
 from console.sql import templates
 from tests.cli.own_presets import PRESET
 from tests.tools.statements import (

@@ -30,12 +30,12 @@ import psutil
 from psycopg.sql import SQL, Identifier, Literal
 from sqlalchemy import make_url
 
-from console.actions import libraries
 from console.actions.install import install
 from console.catalog import installed_queue
 from console.designs import design
 from console.engines import Timeouts, open_database
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
+from console.features.presets import discovery
 from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
 from tests.servers import connect, fresh_database
 from tests.tui import speed as screens
@@ -306,7 +306,7 @@ def discovering(_: argparse.Namespace) -> Iterator[Measured]:
             for _again in range(TIMES + 1):
                 began = time.perf_counter()
                 before = time.process_time() + screens.thread_cpu_seconds(pid)
-                assert len(libraries.discover(database)) == 3
+                assert len(discovery.discover(database)) == 3
                 cpu = time.process_time() + screens.thread_cpu_seconds(pid) - before
                 took.append((time.perf_counter() - began, cpu))
     ms, cpu = (statistics.median(one) * 1000 for one in zip(*took[1:], strict=True))

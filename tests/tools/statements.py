@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from console import sql
-from console.actions.libraries import LibraryTable, queue_of
 from console.actions.rows import Storage, scope
 from console.catalog import Kind, Queue
 from console.designs import DESIGNS, Flow, presets
 from console.engines import Product
+from console.features.presets.discovery import LibraryTable, queue_of
 from console.monitor.filters import MOST_PAYLOAD_FILTERS, NOTHING, Filters, parse
 from console.monitor.scan_query import KeyType, MessageSource, query, scope_of
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest, scans_by_id, scans_of

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sqlalchemy import make_url
 
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.contract.variants import ALL, Variant, on
 from tests.servers import connect, value
 from tests.tools.json_before import Console, check_out, copy_package

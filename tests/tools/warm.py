@@ -247,7 +247,7 @@ def _warm_up() -> None:
 
 _PACKAGES = ("cli", "verbs", "doctor", "actions", "monitor", "designs", "engines")
 _WARM = tuple(f"console.{package}" for package in _PACKAGES)
-_COLD = ("console.cli.__main__", "console.engines.mssql", "console.engines.embedded")
+_COLD = ("console.cli.__main__", "console.engines.mssql", "console.features.demo.embedded")
 
 if __name__ == "__main__":
     _warm_up()

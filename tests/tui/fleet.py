@@ -22,7 +22,7 @@ from console.actions.install import install
 from console.catalog import Queue, installed_queue
 from console.designs import design
 from console.engines import open_database
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
 from tests.servers import connect
 from tests.servers.proxy import Proxy
 from tests.tui.speed import (

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from console.actions.adopt import adopt
 from console.actions.availability import unavailable
 from console.actions.pop import pop_many
 from console.audit import Ledger, Outcome
@@ -21,6 +20,7 @@ from console.cli.context import Call
 from console.designs import DESIGNS, design
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError
+from console.features.presets.adopt import adopt
 from console.filters import line_of
 from console.monitor.filters import FORMS as FILTER_FORMS
 from console.plan import Control, Plan, Result

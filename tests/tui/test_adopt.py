@@ -6,19 +6,21 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from console.actions.adopt import CandidateQueue, CandidateTable, candidate
 from console.catalog import find
-from console.designs import DESIGNS, own
+from console.designs import DESIGNS
 from console.engines import Database
 from console.errors import TooSlowError
+from console.features.presets.adopt import CandidateQueue, CandidateTable, candidate
+from console.features.presets.designs import own
+from console.features.presets.screens import open_adopt
+from console.features.presets.screens.adopt import AdoptScreen, Tables
+from console.features.presets.verbs import ADOPT
 from console.relations import Column
 from console.rights import Rights
 from console.tui import jobs
 from console.tui.open_connection import OpenConnection
-from console.tui.screens.adopt import AdoptScreen, Tables
 from console.tui.screens.form import Stage
 from console.tui.widgets.field import Field
-from console.verbs.queues import ADOPT
 from console.verbs.verb import texts_from_words, words_from_texts
 from tests.cli.own_presets import TABLE, User, run
 from tests.tui.opened import Opened, alone, conn
@@ -41,7 +43,7 @@ def no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_jobs")
 async def test_the_mapping_shows_a_preview_missing_roles_and_missing_rights() -> None:
     async with alone(connections=[conn(rights=Rights.OPERATOR)], size=(160, 48)) as console:
-        screen = await console.opens(AdoptScreen, console.app.open_adopt, "prod")
+        screen = await console.opens(AdoptScreen, open_adopt, console.app.context, "prod")
         screen.show_tables(Tables((JOBS, CandidateTable("sales", "mail", None))))
         await console.pilot.pause()
         assert "jobs[bold]" in console.picture
@@ -87,7 +89,8 @@ async def test_the_adopt_form_takes_a_command_lines_values_and_returns_them() ->
     async with alone(connections=[conn()], size=(160, 48)) as console:
         screen = await console.opens(
             AdoptScreen,
-            console.app.open_adopt,
+            open_adopt,
+            console.app.context,
             "prod",
             name=JOBS.name,
             design="fifo",
@@ -116,7 +119,7 @@ async def test_a_table_chosen_from_the_list_is_adopted(database: Database) -> No
     async with alone(connections=[here], size=(160, 48)) as console:
         opened_queues: list[object] = []
         console.app.open_queue = lambda *key: opened_queues.append(key)  # type: ignore[method-assign]
-        console.app.open_adopt("prod")
+        open_adopt(console.app.context, "prod")
         await console.until(lambda: "jobs" in console.picture)
         await console.press("enter")
         await console.until(lambda: "card 4111 [b]" in console.picture)
@@ -148,7 +151,7 @@ def crates(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 async def chosen_crates(console: Opened) -> AdoptScreen:
-    console.app.open_adopt("prod")
+    open_adopt(console.app.context, "prod")
     await console.until(lambda: "queues of crate" in console.picture)
     await console.press("slash", *"crat", "enter", "enter")
     screen = console.on_top(AdoptScreen)

@@ -11,6 +11,8 @@ from textual.command import Hit, Hits
 from textual.widgets import Input
 
 from console.errors import UsageError
+from console.features.presets import screens as presets_screens
+from console.features.presets.screens.adopt import AdoptScreen
 from console.filters import words_of
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
@@ -23,7 +25,6 @@ from console.tui.dialogs.command_line import (
     completions,
     entries,
 )
-from console.tui.screens.adopt import AdoptScreen
 from console.tui.store import Store
 from tests.tui.feeds import FakeClock, nine_queues, queue
 from tests.tui.opened import alone, conn, opened
@@ -99,11 +100,6 @@ def test_each_command_opens_its_screen() -> None:
                 {"design": "ring", "name": "late", "option": "size=20 in_hand=on"},
             ),
         ),
-        ("adopt prod", ("open_adopt", "prod")),
-        (
-            "adopt jobs --design claim --map id=job_id",
-            ("open_adopt", "prod", {"name": "jobs", "design": "claim", "map": "id=job_id"}),
-        ),
         ("smoke mail", ("open_smoke", KEY)),
         ("smoke mail --live", ("open_smoke", KEY, {"live": "yes"})),
         ("connections", ("open_connections",)),
@@ -113,6 +109,17 @@ def test_each_command_opens_its_screen() -> None:
         context, navigator = command_context(KEY)
         commands.run(context, line)
         assert navigator.calls == [call], line
+
+
+def test_adopt_opens_its_form_with_what_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        presets_screens, "open_adopt", lambda _, *where, **options: opened.append((*where, options))
+    )
+    for line in ("adopt prod", "adopt jobs --design claim --map id=job_id"):
+        commands.run(command_context(KEY)[0], line)
+    given = {"name": "jobs", "design": "claim", "map": "id=job_id"}
+    assert opened == [("prod", {}), ("prod", given)]
 
 
 def test_a_wrong_command_is_explained() -> None:

@@ -14,7 +14,8 @@ from textual.command import CommandList
 from console.actions.install import uninstall
 from console.actions.push import push_many
 from console.engines import Database, open_database
-from console.engines.embedded import EmbeddedServer
+from console.features.demo.embedded import EmbeddedServer
+from console.features.presets.screens import open_adopt
 from console.monitor.messages import read_page
 from console.monitor.sampler import Sampler
 from console.rights import Rights
@@ -91,7 +92,7 @@ KINDS = (
     Kind("audit", lambda app, _: app.open_audit("here"), "install"),
     Kind("connections", lambda app, _: app.open_connections(), "here"),
     Kind("install", lambda app, _: app.open_install("here"), "fifo"),
-    Kind("adopt", lambda app, _: app.open_adopt("here"), "table"),
+    Kind("adopt", lambda app, _: open_adopt(app.context, "here"), "table"),
 )
 SHORT = {"messages", "action"}
 FEW = {"messages", "slots", "waits", "action", "audit"}

@@ -15,6 +15,7 @@ from console.catalog import Queue
 from console.designs import design
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.doctor.watcher import DoctorUpdate
+from console.features.history.tabs.history import HistoryTab
 from console.forecast_files import HOURS
 from console.monitor.latency import Latency, Percentiles
 from console.monitor.limits import Severity
@@ -25,7 +26,6 @@ from console.monitor.recording.recorder import Recorder
 from console.monitor.recording.segments import ALWAYS, FINDINGS, LINKS, SAMPLES
 from console.monitor.sampler import Reading
 from console.tui.open_connection import RETRY_SECONDS, ConnectionRecorder, Recordings
-from console.tui.tabs.history import HistoryTab
 from console.tui.text import Paragraph
 from console.tui.widgets.charts import Chart, Drawing, y_limits
 from tests.servers import wait_until
@@ -252,7 +252,7 @@ async def test_the_forecast_is_drawn_behind_the_rates_and_beyond_now(
 ) -> None:
     hour = Expected(Band(3_600, 14_400, 25_200), None, None)
     forecast = Forecast(dict.fromkeys(range(HOURS), hour), UTC, 8, 56, BEGIN)
-    monkeypatch.setattr("console.tui.tabs.history.read_forecast", lambda *_: forecast)
+    monkeypatch.setattr("console.features.history.tabs.history.read_forecast", lambda *_: forecast)
     async with one_tab(HistoryTab, size=(160, 48)) as shown:
         shown.app.context.recordings = recorded
         shown.tab.action_zoom(1)  # 24 h

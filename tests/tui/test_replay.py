@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from console import tui
 from console.errors import UsageError
 from console.features.lake.screens import open_job
+from console.features.presets.screens import open_adopt
 from console.monitor.recording.history import NothingRecordedError
 from console.tui.dialogs.dialog import SeekDialog
 from console.tui.findings import QueueKey
@@ -226,7 +227,7 @@ async def test_a_replay_allows_no_action_and_names_what_was_not_recorded(recordi
             lambda: app.open_waits("prod"),
             lambda: app.open_audit("prod"),
             lambda: app.open_install("prod"),
-            lambda: app.open_adopt("prod"),
+            lambda: open_adopt(app.context, "prod"),
             lambda: app.open_smoke(MAIL),
             lambda: app.run_command("runs"),
             lambda: app.run_command("bench nowhere"),

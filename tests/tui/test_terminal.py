@@ -22,8 +22,8 @@ from console.actions.push import push_many
 from console.catalog import Queue, installed_queue
 from console.designs import design
 from console.engines import Database, open_database
-from console.engines.embedded import EmbeddedServer
 from console.errors import UsageError
+from console.features.demo.embedded import EmbeddedServer
 from console.plan import Control
 from console.rights import Rights
 from console.verbs import get_verb

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from console.engines import Database
 from console.features.bench.screens import open_bench
 from console.features.lake.screens import open_job
+from console.features.presets.screens import open_adopt
 from console.monitor.sampler import Sampler
 from console.rights import Rights
 from console.tui import ConsoleApp
@@ -23,7 +24,7 @@ SCREENS: Mapping[str, Callable[[ConsoleApp, QueueKey], object]] = {
     "verbs": lambda app, key: app.open_actions(key),
     "a form": lambda app, key: app.open_action(key, "purge"),
     "install": lambda app, _: app.open_install(HERE),
-    "adopt": lambda app, _: app.open_adopt(HERE),
+    "adopt": lambda app, _: open_adopt(app.context, HERE),
     "smoke": lambda app, key: app.open_smoke(key),
     "bench": lambda app, _: open_bench(app.context, HERE),
     "runs": lambda app, _: app.run_command("runs"),

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.catalog import installed_queue
-from console.designs import DESIGNS, LIBRARIES, Design, Option, Order, design, designs_on
+from console.designs import DESIGNS, Design, Option, Order, design, designs_on
 from console.designs.model import EVERY_VERB, FINISHING_VERBS
 from console.errors import UsageError
+from console.features.presets.designs import LIBRARIES
 
 EACH = pytest.mark.parametrize("tested_design", DESIGNS.values(), ids=DESIGNS)
 OPTIONS = [

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from console.catalog import Kind, Queue
-from console.designs import DESIGNS, LIBRARIES
+from console.designs import DESIGNS
 from console.features.metrics.exporter import ConnectionState, families
+from console.features.presets.designs import LIBRARIES
 from console.monitor.latency import (
     EVERY_SECONDS,
     FEWEST,

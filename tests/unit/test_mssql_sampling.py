@@ -20,9 +20,10 @@ from console.engines.mssql import PRODUCT
 from console.engines.mssql.statement_timeout import StatementStopped, watched
 from console.engines.standby import Standby
 from console.errors import BusyError, ConnectionFailedError, TooSlowError
+from console.monitor.memory import Memory
 from console.monitor.rates import StatusRow
 from console.monitor.sample import EstimateRow, SessionsUsed, take_sample
-from console.monitor.sample_queries import limit_transaction
+from console.monitor.sample_queries import Budget, SampleRun, limit_transaction
 from tests.contract.variants import ALL, on
 from tests.tools.lint_sql import variants
 from tests.unit.mssql_tools import ENTERPRISE, LABEL, Error, Odbc, open_mssql
@@ -75,6 +76,32 @@ def test_a_timeout_below_one_second_stops_a_statement(
         *("BEGIN TRANSACTION", "SELECT 2", "COMMIT TRANSACTION"),
     ]
     assert len(odbc.connections) == 1
+
+
+@pytest.mark.parametrize(
+    ("way", "seconds", "expected"), [(0.4, 0.05, 0.45), (0.06, 0.05, 0.25), (0.0, 3.0, 3.0)]
+)
+def test_the_way_to_the_server_is_added_to_a_statements_limit(
+    odbc: Odbc,
+    mssql: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    way: float,
+    seconds: float,
+    expected: float,
+) -> None:
+    """The limit is kept here, and the server would get what the network takes."""
+    now = [1000.0]
+    monkeypatch.setattr("console.engines.mssql.session.time.monotonic", lambda: now[0])
+
+    def answer(statement: str) -> Sequence[Any]:
+        now[0] += way if statement == "BEGIN TRANSACTION" else 0.0
+        return []
+
+    odbc.answer = answer
+    with mssql.transaction("look") as connection:
+        raw: Any = connection.connection.dbapi_connection
+        ends_at = raw.ends_at(Timeouts(statement_seconds=seconds))
+        assert ends_at - now[0] == pytest.approx(expected)
 
 
 def test_a_connection_whose_rollback_fails_after_a_cancel_is_closed(
@@ -284,6 +311,40 @@ def test_a_sample_without_rights_leaves_figures_unknown(odbc: Odbc) -> None:
         for statement in odbc.sent
         if "sys.dm_" in statement and "dbq server" not in statement
     ]
+
+
+def test_few_queues_share_a_statement_and_its_first_run_has_time_to_be_compiled(
+    odbc: Odbc, mssql: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancelled compilation is not cached: the next run would be as slow, for ever."""
+    limits: list[float] = []
+
+    def limited(connection: Connection, database: Database, seconds: float, lock: float) -> Any:
+        limits.append(seconds)
+        return limit_transaction(connection, database, seconds, lock)
+
+    def answer(statement: str) -> Sequence[Any]:
+        if "server.server_state" in statement:
+            return [(SERVER_STATE, ("since then", True, None))]
+        if "server.capabilities" in statement:
+            return [(tuple(vars(ENTERPRISE)), tuple(vars(ENTERPRISE).values()))]
+        names = sorted(set(re.findall(r"N'(q\d+)'", statement)))
+        rows = [tuple((STATUS_ROW | {"queue": n, "schema": "sales"}).values()) for n in names]
+        return [(STATUS, *rows)] if "monitor.status" in statement else []
+
+    monkeypatch.setattr("console.monitor.sample_queries.limit_transaction", limited)
+    odbc.answer = answer
+    fifo = next(v for v in on("mssql", ALL) if str(v) == "fifo")
+    queues = [fifo.queue("sales", f"q{n}", "mssql") for n in range(25)]
+    memory, budget = Memory(), Budget(statement=0.05, lock=0.04)
+    with mssql.session("look") as session:
+        for run in range(3):
+            sampled = SampleRun(mssql, session, memory, budget, 300.0).sample(queues)
+            assert [one.problem for one in sampled.values()] == [""] * 25
+            first = PRODUCT.first_run_seconds
+            expected = [first] * 3 if not run else [budget.together(n) for n in (10, 10, 5)]
+            assert limits == expected
+            limits.clear()
 
 
 def test_sampling_limits_last_until_the_connection_returns_to_the_pool(

@@ -24,8 +24,9 @@ def batches(script: str) -> list[str]:
 def test_a_script_is_one_transaction_that_stops_at_the_first_error() -> None:
     pieces = ["CREATE TABLE a (x int);\nGO\nCREATE PROCEDURE b AS SELECT 1;", "\nSELECT 2;\nGO\n"]
     script = PRODUCT.as_script("-- What it is.", pieces)
-    first, *middle, last = batches(script)
-    assert first.startswith("-- What it is.\n")
+    check, first, *middle, last = batches(script)
+    assert check.startswith("-- What it is.\n")
+    assert check.endswith("SET NOEXEC ON;\nEND;")
     assert first.endswith("\nBEGIN TRANSACTION;")
     assert "QUOTED_IDENTIFIER ON;" in first
     assert "SET XACT_ABORT ON;" in first
@@ -41,8 +42,20 @@ def test_a_script_is_one_transaction_that_stops_at_the_first_error() -> None:
     commands = [line.strip() for line in last.splitlines() if not line.startswith("--")]
     assert commands.index("COMMIT TRANSACTION;") < commands.index("SET NOEXEC OFF;")
     assert commands.index("SET @done = 1;") < commands.index("SET NOEXEC OFF;")
-    assert commands.index("IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;") > commands.index(
-        "SET NOEXEC OFF;"
+    rolls_back = next(line for line in commands if "ROLLBACK" in line)
+    assert commands.index(rolls_back) > commands.index("SET NOEXEC OFF;")
+
+
+def test_a_script_in_an_open_transaction_leaves_it_alone() -> None:
+    """Of a tab of SSMS or a migration tool: rolled back, its own work would be gone too."""
+    check, first, *_, last = batches(PRODUCT.as_script("--", ["SELECT 1;"]))
+    assert "WHEN @@TRANCOUNT > 0" in check
+    assert "BEGIN TRANSACTION" not in check
+    assert check.index("CREATE TABLE #dbq_refused") < check.index("SET NOEXEC ON")
+    assert "#dbq_refused" not in first
+    (rolls_back,) = (line for line in last.splitlines() if "ROLLBACK" in line)
+    assert rolls_back == (
+        "IF @@TRANCOUNT > 0 AND OBJECT_ID(N'tempdb..#dbq_refused') IS NULL ROLLBACK TRANSACTION;"
     )
 
 
@@ -100,11 +113,20 @@ def test_dbq_owner_gets_rights_on_the_sequences_only() -> None:
     ]
 
 
-@pytest.mark.parametrize(("design", "sequence"), [("ring", "push_seq"), ("naive", "seq")])
-def test_operators_may_draw_a_range_of_numbers(design: str, sequence: str) -> None:
+def test_operators_may_draw_a_range_of_a_rings_numbers() -> None:
     """sp_sequence_get_range follows no ownership chain."""
-    grant = f"    GRANT UPDATE ON OBJECT::[sales].[orders_{sequence}] TO dbq_operator;"
-    assert grant in granted(design)
+    grant = "    GRANT UPDATE ON OBJECT::[sales].[orders_push_seq] TO dbq_operator;"
+    assert grant in granted("ring")
+
+
+def test_no_procedure_that_runs_as_its_caller_needs_more_than_execute() -> None:
+    """sp_sequence_get_range follows no ownership chain, and neither does dynamic SQL."""
+    for queue in QUEUES.values():
+        script = re.sub(r"--[^\n]*", "", install.script(PRODUCT, queue))
+        for procedure in re.split(r"(?m)^GO$", script):
+            if "CREATE OR ALTER PROCEDURE" in procedure and "EXECUTE AS" not in procedure:
+                assert "sp_sequence_get_range" not in procedure
+                assert not re.search(r"EXEC \(@", procedure)
 
 
 def test_admins_may_drop_the_objects_of_a_broker_queue() -> None:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from console.actions import adopt, libraries
-from console.actions.own_presets import check
-from console.designs import libraries as shipped
-from console.designs import own, own_file, presets
+from console.designs import presets
 from console.engines import open_database
 from console.errors import RefusedError, UsageError
+from console.features.presets import adopt, discovery
+from console.features.presets.designs import libraries as shipped
+from console.features.presets.designs import own, own_file
+from console.features.presets.preset_check import check
 from console.sql import templates
 from tests.cli.own_presets import PRESET, ready_if
 
@@ -175,7 +176,7 @@ def test_own_presets_are_refused_on_sql_server_without_connecting() -> None:
     crate = own_preset()
     database = open_database("mssql+pyodbc://nobody:x@127.0.0.1:1/nothing")
     attempts: list[Callable[[], object]] = [
-        lambda: libraries.preset("crate", "mssql"),
+        lambda: discovery.preset("crate", "mssql"),
         lambda: check(database, crate),
         lambda: adopt.adopt_library(database, crate.require(), "crates"),
     ]

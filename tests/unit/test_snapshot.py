@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.catalog import Queue, installed_queue
-from console.designs import DESIGNS, LIBRARIES, Flow
+from console.designs import DESIGNS, Flow
+from console.features.presets.designs import LIBRARIES
 from console.figures import COUNTED
 from console.monitor.owners import Claim, Evidence, Holder
 from console.monitor.rates import Rates, RateWindow, StatusRow, _Total

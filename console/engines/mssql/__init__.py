@@ -27,9 +27,32 @@ _TOKEN = re.compile(
     r"""--[^\n]*|/\*.*?\*/|\[(?:[^\]]|\]\])*\]|'(?:[^']|'')*'|"(?:[^"]|"")*\"""", re.DOTALL
 )
 
-_FIRST = """\
+_CHECK = """\
 -- For sqlcmd (-f 65001 where this file is UTF-8), SSMS and other clients that know GO.
 -- After an error they go on with the next batch; here, later batches do nothing.
+DECLARE @why nvarchar(400) = CASE
+    WHEN @@TRANCOUNT > 0
+        THEN N'a transaction is open here: end it, and let no tool (Flyway, DbUp) begin one'
+    WHEN DB_NAME() IN (N'master', N'model', N'msdb', N'tempdb')
+        THEN N'this is a system database. Choose yours: USE, sqlcmd -d'
+    WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) = N'READ_ONLY'
+        THEN N'this database is read-only'
+    -- In Azure the version stays at 12.0.
+    WHEN CAST(SERVERPROPERTY(N'EngineEdition') AS int) NOT IN (5, 8, 12)
+        AND CAST(PARSENAME(CAST(SERVERPROPERTY(N'ProductVersion') AS nvarchar(128)), 4) AS int) < 13
+        THEN N'this server is older than SQL Server 2016'
+    WHEN (SELECT d.compatibility_level FROM sys.databases AS d WHERE d.name = DB_NAME()) < 130
+        THEN N'this database''s compatibility level is below 130'
+END;
+IF @why IS NOT NULL
+BEGIN
+    CREATE TABLE #dbq_refused (why nvarchar(400) NULL);
+    RAISERROR(N'Nothing was done: %s.', 16, 1, @why);
+    SET NOEXEC ON;
+END;"""
+"""`#dbq_refused`: what is open is another's transaction, which the last batch leaves alone."""
+
+_FIRST = """\
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET IMPLICIT_TRANSACTIONS OFF;
@@ -48,9 +71,10 @@ DECLARE @done bit;
 COMMIT TRANSACTION;
 SET @done = 1;
 SET NOEXEC OFF;
-IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+IF @@TRANCOUNT > 0 AND OBJECT_ID(N'tempdb..#dbq_refused') IS NULL ROLLBACK TRANSACTION;
 IF @done = 1 PRINT N'Done.';
-ELSE RAISERROR(N'Nothing was changed; the first error above says why.', 16, 1);"""
+ELSE RAISERROR(N'Nothing was changed; the first error above says why.', 16, 1);
+DROP TABLE IF EXISTS #dbq_refused;"""
 
 
 def batches(text: str) -> list[str]:
@@ -68,7 +92,7 @@ def batches(text: str) -> list[str]:
 
 def as_script(head: str, pieces: Sequence[str]) -> str:
     """One transaction over all batches: all or nothing, whatever fails."""
-    parts = [f"{head}\n{_FIRST}"]
+    parts = [f"{head}\n{_CHECK}", _FIRST]
     for piece in pieces:
         for batch in batches(piece):
             parts += [batch, _GUARD]
@@ -102,6 +126,9 @@ class SQLServer:
         "Recreate it as in the design's script (dbq-console install ... --print "
         "--engine mssql): callers wait meanwhile, unless the edition supports ONLINE = ON"
     )
+    # Its optimizer takes seconds for a hundred table references, and keeps the plan by the text.
+    sampled_together = 10
+    first_run_seconds = 3.0
     sql_lexer = code_lexer = "tsql"
 
     read_only_options: Mapping[str, bool] = {}

@@ -33,6 +33,10 @@ two. After the first it cancels the statement and waits for the confirmation."""
 _ENDLESS = 2**31 - 1
 """Seconds, for a statement that only the thread's time limit ends."""
 
+_SHORTEST_SECONDS = 0.25
+"""No statement is cancelled earlier: the limit is kept here, not by the server, and a cancelled
+compilation is not cached, so that the next one is as slow."""
+
 CONNECTING = "Connecting to "
 """Prefix of a note on a driver's error of the login; the server follows."""
 
@@ -206,6 +210,8 @@ class OdbcConnection:
         """Whether a statement was cancelled since then, perhaps without effect on the server."""
         self._usual = self._timeouts = Timeouts()
         self._lock_seconds = self._usual.lock_seconds
+        self._round_trip = 0.0
+        """Seconds that the last BEGIN TRANSACTION took: the way there and back, and no work."""
 
     @property
     def driver_connection(self) -> Any:
@@ -250,7 +256,8 @@ class OdbcConnection:
         """When to cancel a statement that begins now; None: leave it to the driver's timeout."""
         if timeouts is self._usual or not timeouts.statement_seconds:
             return None
-        return time.monotonic() + timeouts.statement_seconds
+        seconds = timeouts.statement_seconds + self._round_trip
+        return time.monotonic() + max(seconds, _SHORTEST_SECONDS)
 
     def prepare(self) -> None:
         """Before each statement. Raises the driver's error when the time limit is reached."""
@@ -286,7 +293,9 @@ class OdbcConnection:
     def begin(self) -> None:
         """Begin a transaction, unless in autocommit mode."""
         if not self.autocommit:
+            sent_at = time.monotonic()
             self._execute("BEGIN TRANSACTION")
+            self._round_trip = time.monotonic() - sent_at
             self._begun = True
 
     def commit(self) -> None:

@@ -3,6 +3,7 @@
 from console.features import CommandKey, Feature
 
 FEATURE = Feature(
+    needs=("demo",),
     keys=(
         CommandKey("B", "bench", "how fast each design is on this server", about_connection=True),
     ),

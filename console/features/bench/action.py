@@ -170,7 +170,7 @@ class BenchCandidates:
 
 
 def _pgbench() -> Path:
-    from console.engines.embedded.cluster import client_program  # noqa: PLC0415
+    from console.features.demo.embedded.cluster import client_program  # noqa: PLC0415
 
     return client_program("pgbench")
 

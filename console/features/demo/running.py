@@ -18,10 +18,10 @@ from sqlalchemy import URL, make_url
 
 from console.actions.install import install
 from console.engines import Database, open_database
-from console.engines.embedded import EmbeddedServer
 from console.errors import ConsoleError
 from console.features.demo import plan
 from console.features.demo.child import Child, signals_deferred, signals_noted
+from console.features.demo.embedded import EmbeddedServer
 from console.monitor.rates import Rates, RateWindow
 from console.monitor.sample import SAMPLING_TIMEOUTS, DatabaseSample, take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot

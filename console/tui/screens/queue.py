@@ -21,10 +21,10 @@ from console.tui.jobs import start_job
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.audit import AuditTab
 from console.tui.screens.live import LiveScreen
+from console.tui.tabs import tabs_of_features
 from console.tui.tabs.consumers import ConsumersTab
 from console.tui.tabs.errors import ErrorsTab
 from console.tui.tabs.findings import FindingsTab
-from console.tui.tabs.history import HistoryTab
 from console.tui.tabs.messages import MessagesTab
 from console.tui.tabs.slots import SlotsTab
 from console.tui.tabs.sql import SqlTab
@@ -46,7 +46,7 @@ TABS: tuple[type[QueueTab], ...] = (
     SlotsTab,
     SqlTab,
     AuditTab,
-    HistoryTab,
+    *tabs_of_features(),
     ConsumersTab,
 )
 """In the order of their digits; the tenth has 0."""

@@ -2,9 +2,10 @@
 --
 -- A push draws a number and fills slot number % size; a pop draws a number and empties that slot. The two sequences
 -- are independent and NEXT VALUE FOR is not transactional, so a rollback or a killed caller loses a number, and a
--- server crash skips what is left of CACHE (Microsoft's manual, "Sequence Numbers"). CACHE is therefore at most a
--- quarter of the slots unless the option cache says otherwise: a ring that skips a lap refuses every push until a
--- relay. Three things keep lost numbers harmless:
+-- server crash or a fail-over, planned or not, skips what is left of CACHE (Microsoft's manual, "Sequence Numbers").
+-- CACHE is therefore small, and at most a quarter of the slots, unless the option cache says otherwise: each skipped pop
+-- number is an orphan, and a ring that skips a lap refuses every push until a relay. Three things keep lost numbers
+-- harmless:
 --
 --   parked (void = 0)   a pop number whose message was not there yet; it is used as soon as the message arrives
 --   parked (void = 1)   a push number that could not be used; the pop that draws it drops it
@@ -111,6 +112,13 @@ SET @next_push = {push_number_due};
 SET @next_pop = {visible_next_pop};
 IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
     THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
+
+-- define: push_cache
+-- how many numbers a crash or a fail-over may skip: of pushes they become holes, of pops orphans, which are worse
+COALESCE(TRY_CAST(N'{cache}' AS bigint), CASE WHEN @size >= 396 THEN 100 ELSE @size / 4 + 1 END)
+
+-- define: pop_cache
+COALESCE(TRY_CAST(N'{cache}' AS bigint), CASE WHEN @size >= 196 THEN 50 ELSE @size / 4 + 1 END)
 
 -- define: prefilled
 -- what a new slot contains: a message of full width
@@ -312,7 +320,10 @@ GRANT SELECT ON OBJECT::[{schema}].[{queue}_subscribers] TO dbq_reader;
 GRANT SELECT ON OBJECT::[{schema}].[{queue}_popped] TO dbq_reader;
 GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_popped] TO dbq_operator;
 -- end
-GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_sweep] TO dbq_operator; -- when defined keeps_popped
+-- when defined keeps_popped
+GRANT SELECT ON OBJECT::[{schema}].[{queue}_swept] TO dbq_reader;
+GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_sweep] TO dbq_operator;
+-- end
 -- Relay affects all callers: it takes more than the right to work with messages.
 GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_relay] TO dbq_admin;
 -- each partition
@@ -394,15 +405,11 @@ CREATE SEQUENCE [{schema}].[{queue}_push_seq] AS bigint START WITH 0 INCREMENT B
 CREATE SEQUENCE [{schema}].[{queue}_pop_seq] AS bigint START WITH 0 INCREMENT BY 1; -- when subscribed=no
 GO
 -- CACHE takes only a constant, hence dynamic SQL.
-DECLARE @drawn bigint, @alter nvarchar(max);
-DECLARE @cache bigint = COALESCE(
-    TRY_CAST(N'{cache}' AS bigint),
-    CASE WHEN CAST(N'{size}' AS bigint) >= 4000 THEN 1000 ELSE CAST(N'{size}' AS bigint) / 4 + 1 END
-);
-SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_push_seq] CACHE ', @cache);
+DECLARE @drawn bigint, @alter nvarchar(max), @size bigint = CAST(N'{size}' AS bigint);
+SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_push_seq] CACHE ', {push_cache});
 EXEC (@alter);
 -- when subscribed=no
-SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq] CACHE ', @cache);
+SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq] CACHE ', {pop_cache});
 EXEC (@alter);
 -- end
 SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_push_seq];

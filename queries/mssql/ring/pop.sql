@@ -13,6 +13,32 @@ OUTPUT 1, r.message_id, r.first_id, r.time, 1 -- when subscribed=yes
 INTO @popped (lane, number, id, pushed_at, attempts)
 -- end
 
+-- define: draw_on
+-- Eight times nothing came: that is no race any more, as after a crash or a fail-over, which skip numbers. It draws on
+-- without waiting, but only up to a message that is here: what it draws is parked, and slows down the calls after it.
+IF @tries >= 8 AND COALESCE(@ready, -1) < @next_pop
+BEGIN
+    SET @to = @next_push - @next_pop;
+    IF @to > @size
+        SET @to = @size;
+    IF @to > 10000
+        SET @to = 10000;
+    SET @from = @next_pop % @size;
+    SET @to += @from - 1;
+    SET @ready = (
+        SELECT MIN(r.message_id) FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+        WHERE r.slot BETWEEN @from AND @to AND r.message_id BETWEEN @next_pop AND @next_push - 1
+    );
+    -- What is left of them is at the beginning of the ring.
+    IF @ready IS NULL
+        SET @ready = (
+            SELECT MIN(r.message_id) FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+            WHERE r.slot BETWEEN 0 AND @to - @size AND r.message_id BETWEEN @next_pop AND @next_push - 1
+        );
+    IF @ready IS NULL
+        BREAK;
+END;
+
 -- more: functions
 -- script: pop and pop_many, and with in_hand complete and fail
 -- when in_hand=on
@@ -38,7 +64,7 @@ BEGIN
     SET ROWCOUNT 0;
 
     DECLARE @size bigint, @next_push bigint, @next_pop bigint, @drawn bigint;
-    DECLARE @parked bit, @tries int = 0, @voids int = 0, @look int, @taken bit = 0, @dropped bit;
+    DECLARE @parked bit, @tries int = 0, @voids int = 0, @ready bigint, @from bigint, @to bigint, @look int, @taken bit = 0, @dropped bit;
     DECLARE @id bigint, @payload {slot_payload_type}, @pushed_at datetime2(7);
     -- when subscribed=yes
     DECLARE @of smallint, @pop_sequence nvarchar(600), @range sql_variant, @message nvarchar(2048);
@@ -64,7 +90,7 @@ BEGIN
         RETURN;
     END;
 
-    WHILE @taken = 0 AND @tries < 8 AND @voids < 1000
+    WHILE @taken = 0 AND @tries + @voids < 1000
     BEGIN
         IF @tries + @voids > 0 OR @next_pop >= @next_push
         BEGIN
@@ -76,6 +102,7 @@ BEGIN
             THROW 51004, N'The ring''s numbers or its size cannot be read.|Its owner does not see its sequences, or its configuration is empty.|Nothing was popped. Look with: dbq-console doctor', 1;
         IF @next_pop >= @next_push
             BREAK;
+        {draw_on}
 
         SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_pop_seq]; -- when subscribed=no
         -- when subscribed=yes
@@ -85,7 +112,8 @@ BEGIN
         -- end
         SET @dropped = 0;
         SET @look = 0;
-        WHILE @taken = 0 AND @dropped = 0 AND (@look - 1) * 5 < CAST(N'{commit_wait_ms}' AS int)
+        WHILE @taken = 0 AND @dropped = 0 AND (@look = 0 OR @tries < 8)
+        AND (@look - 1) * 5 < CAST(N'{commit_wait_ms}' AS int)
         BEGIN
             IF @look > 0
                 WAITFOR DELAY '00:00:00.005'; -- the push's commit may be in flight
@@ -204,7 +232,7 @@ BEGIN
 
     DECLARE @size bigint, @next_push bigint, @next_pop bigint, @range sql_variant, @first bigint;
     DECLARE @wanted bigint = 0, @room bigint, @found bigint, @from bigint, @to bigint, @low bigint, @high bigint;
-    DECLARE @tries int = 0, @voids int = 0, @look int, @parked_now int;
+    DECLARE @tries int = 0, @voids int = 0, @look int, @parked_now int, @ready bigint;
     DECLARE @session nvarchar(256); -- when in_hand=on
     DECLARE @turn bigint, @stretch bigint, @first_stretch bigint, @stretches bigint, @all_turns bigint = 1;
     -- when subscribed=yes
@@ -415,7 +443,7 @@ BEGIN
         END;
     END;
 
-    WHILE @wanted > 0 AND @tries < 8 AND @voids < 1000
+    WHILE @wanted > 0 AND @tries + @voids < 1000
     BEGIN
         SELECT
             @next_pop = {pop_number_due},
@@ -439,6 +467,7 @@ BEGIN
             SET @room = 10000;
         IF @room <= 0
             BREAK;
+        {draw_on}
 
         EXEC sys.sp_sequence_get_range
             -- when subscribed=no
@@ -450,7 +479,7 @@ BEGIN
 
         SET @found = 0;
         SET @look = 0;
-        WHILE @found < @room AND (@look - 1) * 5 < CAST(N'{commit_wait_ms}' AS int)
+        WHILE @found < @room AND (@look = 0 OR @tries < 8) AND (@look - 1) * 5 < CAST(N'{commit_wait_ms}' AS int)
         BEGIN
             IF @look > 0
                 WAITFOR DELAY '00:00:00.005'; -- a push's commit may be in flight

@@ -12,7 +12,7 @@ BEGIN
     SET ROWCOUNT 0;
 
     DECLARE @old_size bigint, @size bigint, @base bigint, @next_push bigint, @next_pop bigint;
-    DECLARE @live bigint, @drawn bigint, @held bigint, @cache bigint, @alter nvarchar(max), @message nvarchar(2048);
+    DECLARE @live bigint, @drawn bigint, @held bigint, @alter nvarchar(max), @message nvarchar(2048);
     -- when subscribed=yes
     DECLARE @of smallint, @pop_sequence nvarchar(600), @start bigint, @range sql_variant;
     DECLARE @moved TABLE (slot bigint NOT NULL PRIMARY KEY, old_number bigint NOT NULL, number bigint NOT NULL);
@@ -170,8 +170,7 @@ BEGIN
     UPDATE [{schema}].[{queue}_config] SET size = @size, base = @base;
 
     -- RESTART WITH and CACHE take constants and nothing else, so these two have to be put together.
-    SET @cache = COALESCE(TRY_CAST(N'{cache}' AS bigint), CASE WHEN @size >= 4000 THEN 1000 ELSE @size / 4 + 1 END);
-    SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_push_seq] RESTART WITH ', @base + @live - 1, N' CACHE ', @cache);
+    SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_push_seq] RESTART WITH ', @base + @live - 1, N' CACHE ', {push_cache});
     EXEC (@alter);
     SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_push_seq];
     IF @drawn <> @base + @live - 1
@@ -183,7 +182,7 @@ BEGIN
     BEGIN
         SELECT @pop_sequence = {pop_sequence_of} FROM [{schema}].[{queue}_subscribers] AS b WHERE b.number = @of;
         SET @start = COALESCE((SELECT MIN(o.number) FROM @owed AS o WHERE o.subscriber = @of), @base + @live);
-        SET @alter = CONCAT(N'ALTER SEQUENCE ', @pop_sequence, N' RESTART WITH ', @start - 1, N' CACHE ', @cache);
+        SET @alter = CONCAT(N'ALTER SEQUENCE ', @pop_sequence, N' RESTART WITH ', @start - 1, N' CACHE ', {pop_cache});
         EXEC (@alter);
         EXEC sys.sp_sequence_get_range
             @sequence_name = @pop_sequence, @range_size = 1, @range_first_value = @range OUTPUT;
@@ -192,7 +191,7 @@ BEGIN
         SET @of = (SELECT MIN(b.number) FROM [{schema}].[{queue}_subscribers] AS b WHERE b.number > @of);
     END;
     -- else
-    SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq] RESTART WITH ', @base - 1, N' CACHE ', @cache);
+    SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq] RESTART WITH ', @base - 1, N' CACHE ', {pop_cache});
     EXEC (@alter);
     SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_pop_seq];
     IF @drawn <> @base - 1

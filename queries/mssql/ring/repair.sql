@@ -376,6 +376,22 @@ FROM sys.sequences AS s
 WHERE s.object_id IN (OBJECT_ID(N'[{schema}].[{push_sequence}]'), OBJECT_ID(N'[{schema}].[{pop_sequence}]'))
 ORDER BY s.name;
 
+-- name: large_caches
+-- a row for each sequence that caches more than this version would: those of older installations
+DECLARE @size bigint = (SELECT c.size FROM [{schema}].[{queue}_config] AS c);
+SELECT CAST(s.name AS nvarchar(128)) AS sequence
+FROM sys.sequences AS s
+WHERE
+    s.is_cached = 1 AND (
+        (s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]') AND s.cache_size > {push_cache})
+        -- when subscribed=no
+        OR (s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]') AND s.cache_size > {pop_cache})
+        -- end
+        -- each subscriber
+        OR (s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq_{subscriber_number}]') AND s.cache_size > {pop_cache})
+        -- end
+    );
+
 -- name: server_start
 -- one row: when the server was started, and how many numbers a crash may lose
 -- An orderly shutdown saves the sequences; a crash skips the rest of their caches. So a start together with numbers lost
@@ -400,7 +416,7 @@ SELECT
         FROM sys.sequences AS s
         WHERE s.object_id IN (OBJECT_ID(N'[{schema}].[{queue}_push_seq]'), OBJECT_ID(N'[{schema}].[{pop_sequence}]'))
     ), 1) AS ahead
-FROM sys.databases AS d WHERE d.database_id = DB_ID();
+FROM sys.databases AS d WHERE d.name = DB_NAME();
 
 -- name: park_orphans
 -- one row: how many orphans there were below :drawn_pop (proven), and how many are parked now
@@ -652,17 +668,14 @@ SELECT @found = COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (TABLOCK
 -- script: both sequences get INCREMENT 1 and the option's cache
 DECLARE @size bigint = (SELECT c.size FROM [{schema}].[{queue}_config] AS c);
 DECLARE @alter nvarchar(max);
-DECLARE @cache bigint = COALESCE(
-    TRY_CAST(N'{cache}' AS bigint), CASE WHEN @size >= 4000 THEN 1000 ELSE @size / 4 + 1 END
-);
-SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_push_seq] INCREMENT BY 1 NO CYCLE CACHE ', @cache);
+SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_push_seq] INCREMENT BY 1 NO CYCLE CACHE ', {push_cache});
 EXEC (@alter);
 -- when subscribed=no
-SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq] INCREMENT BY 1 NO CYCLE CACHE ', @cache);
+SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq] INCREMENT BY 1 NO CYCLE CACHE ', {pop_cache});
 EXEC (@alter);
 -- end
 -- each subscriber
-SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq_{subscriber_number}] INCREMENT BY 1 NO CYCLE CACHE ', @cache);
+SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq_{subscriber_number}] INCREMENT BY 1 NO CYCLE CACHE ', {pop_cache});
 EXEC (@alter);
 -- end
 

@@ -305,15 +305,13 @@ INSERT INTO [{schema}].[{queue}_swept] (only_row, number) VALUES (1, 1);
 GO
 -- Subscriber {subscriber}: its sequences, and what it counts as popped of each slot at its start.
 DECLARE @since bigint = CAST(N'{since}' AS bigint), @range sql_variant, @alter nvarchar(max);
-DECLARE @cache bigint = COALESCE(TRY_CAST(N'{cache}' AS bigint), (
-    SELECT CASE WHEN c.size >= 4000 THEN 1000 ELSE c.size / 4 + 1 END FROM [{schema}].[{queue}_config] AS c
-));
+DECLARE @size bigint = (SELECT c.size FROM [{schema}].[{queue}_config] AS c);
 IF OBJECT_ID(N'[{schema}].[{queue}_turn_seq_{subscriber_number}]') IS NULL
     CREATE SEQUENCE [{schema}].[{queue}_turn_seq_{subscriber_number}] AS bigint START WITH 1 INCREMENT BY 1 CACHE 1000;
 IF OBJECT_ID(N'[{schema}].[{queue}_pop_seq_{subscriber_number}]') IS NULL
 BEGIN
     CREATE SEQUENCE [{schema}].[{queue}_pop_seq_{subscriber_number}] AS bigint START WITH 0 INCREMENT BY 1;
-    SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq_{subscriber_number}] RESTART WITH ', @since - 1, N' CACHE ', @cache);
+    SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq_{subscriber_number}] RESTART WITH ', @since - 1, N' CACHE ', {pop_cache});
     EXEC (@alter);
     EXEC sys.sp_sequence_get_range
         @sequence_name = N'[{schema}].[{queue}_pop_seq_{subscriber_number}]',

@@ -35,7 +35,7 @@ def record(folder: Path, environment: dict[str, str], until: Callable[[], bool])
     def requested() -> Iterator[_Stop]:
         yield _Stop(lambda: until() and bool([*recordings.glob("open/*/*.jsonl")]))
 
-    with mock.patch("console.cli.commands.record.stop_requested", requested):
+    with mock.patch("console.features.history.commands.record.stop_requested", requested):
         answer = call("record", "--recordings", str(recordings), environment=environment)
     assert [*recordings.glob("samples/*/*/*.parquet")], answer
     return answer

@@ -175,7 +175,7 @@ def _database(call: Call, load: Load) -> Iterator[tuple[Database, int | None]]:
         database.timeouts = TIMEOUTS  # before its first connection
         yield database, None
         return
-    from console.engines.embedded import EmbeddedServer  # noqa: PLC0415
+    from console.features.demo.embedded import EmbeddedServer  # noqa: PLC0415
 
     narrate("Starting a PostgreSQL server for the bench...")
     connections = load.producers + load.consumers + 30

@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import URL
 
 from console import sql
-from console.designs import LIBRARIES, Order
+from console.designs import Order
 from console.engines import Database, product
 from console.errors import UsageError
 from console.features.bench.candidate import (
@@ -46,11 +46,6 @@ class Library:
     """As its documentation promises."""
     tables: tuple[str, ...]
     """That its calls write."""
-
-    @property
-    def library(self) -> str:
-        """As `LIBRARIES` names it."""
-        return self.name
 
     @property
     def _module(self) -> str:
@@ -124,7 +119,6 @@ class Pgmq:
     name: str
     takes: Mapping[str, str]
     """The statements that pop, by call: POPS or READS."""
-    library: str = _LIBRARY
 
     def why_unavailable(self, database: Database) -> str:
         """Empty: it is available."""
@@ -211,12 +205,14 @@ _PEERS: Mapping[str, Library | Pgmq] = {peer.name: peer for peer in _ALL}
 
 NAMES: Sequence[str] = tuple(_PEERS)
 
+ENGINE = "postgresql"
+"""All keep their queues there."""
+
 
 def why_unavailable(name: str, database: Database) -> str:
     """Empty: it is available."""
-    engines = LIBRARIES[_PEERS[name].library].engines
-    if database.product.name not in engines:
-        return f"It is for {', '.join(product(engine).title for engine in engines)}."
+    if database.product.name != ENGINE:
+        return f"It is for {product(ENGINE).title}."
     return _PEERS[name].why_unavailable(database)
 
 

@@ -17,9 +17,9 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import URL
 
-from console.engines.embedded import cluster, guard
-from console.engines.embedded.cluster import exclusive_access, private_folder, programs
 from console.errors import ConnectionFailedError, RefusedError, UsageError
+from console.features.demo.embedded import cluster, guard
+from console.features.demo.embedded.cluster import exclusive_access, private_folder, programs
 
 _NAME_LIMIT_BYTES = 63
 # Below the ephemeral range: an outgoing connection could take the port between kill and restart,

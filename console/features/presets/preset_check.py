@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from console import sql
-from console.actions import libraries, own_fragments
-from console.actions.own_fragments import Fragment, StatesRow
 from console.actions.rows import Storage, scope
 from console.catalog import Queue
-from console.designs.own import OwnPreset
-from console.designs.own_file import STATES, OwnFile
 from console.engines import Database
 from console.errors import TooSlowError
+from console.features.presets import discovery, own_fragments
+from console.features.presets.designs.own import OwnPreset
+from console.features.presets.designs.own_file import STATES, OwnFile
+from console.features.presets.own_fragments import Fragment, StatesRow
 from console.formats import numbered
 from console.monitor.sample_queries import limit_transaction
 from console.monitor.scan_query import MessageSource
@@ -100,11 +100,11 @@ def check(
     """Check the preset against its table. Blocking. UsageError where there is none, or several."""
     of, file = preset.require(), preset.parsed
     assert file is not None  # noqa: S101  # a file that has a design was parsed
-    libraries.require_engine(of, database.product.name)
+    discovery.require_engine(of, database.product.name)
     doing = f"check the preset {of.name!r}"
     with database.transaction(doing, read_only=True) as connection:
-        _, library_table = libraries.choose(connection, of, schema=schema, table=table)
-        queue = libraries.queue_of(of, library_table, library_table.table, "")
+        _, library_table = discovery.choose(connection, of, schema=schema, table=table)
+        queue = discovery.queue_of(of, library_table, library_table.table, "")
         size = sql.row(connection, Size, f"{of.name}.size", queue.scope(connection))
         checked = tuple(own_fragments.fragments(connection, queue, file))
         problems = [

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from console import sql
 from console.catalog import Queue
-from console.designs.own_file import OwnFile
 from console.engines import product_of
 from console.errors import ConnectionFailedError, RefusedError, UsageError
+from console.features.presets.designs.own_file import OwnFile
 from console.formats import numbered
 from console.monitor.scan_query import KeyType
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from console import catalog, relations, sql
-from console.actions import own_fragments
 from console.catalog import Kind, Queue
-from console.designs import Design, own, presets
+from console.designs import Design, presets
 from console.engines import Database, product_of
 from console.errors import ConsoleError, UsageError
+from console.features.presets import own_fragments
+from console.features.presets.designs import own
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

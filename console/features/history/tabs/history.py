@@ -1,4 +1,7 @@
-"""The tab History of a queue: the last hour, day, week or month, from what was recorded."""
+"""Its recorded past, and what happened.
+
+Of the last hour, day, week or month.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +17,7 @@ from textual.containers import Container
 
 from console import formats
 from console.errors import ConsoleError
+from console.features.history.views.history import VIEW
 from console.figures import AGE, CHARTS, ERRORS, FORECASTS, LATENCY_KINDS, PERCENTILES, READY
 from console.monitor.recording.forecast import SHADES, Forecast
 from console.monitor.recording.forecast import read as read_forecast
@@ -41,7 +45,6 @@ from console.tui.widgets.charts import (
     Drawing,
 )
 from console.tui.widgets.keyed_table import KeyedTable
-from console.views.history import VIEW
 from console.views.view import Source, View, no_database
 
 SPANS = (
@@ -303,6 +306,9 @@ class HistoryTab(QueueTab, Browser):
     def action_chart(self, step: int) -> None:
         self._chart += step
         self._draw_charts()
+
+
+TAB = HistoryTab
 
 
 def _is_known(points: Sequence[Point], name: str) -> bool:

@@ -22,9 +22,10 @@ from pathlib import Path
 
 from console.cli.command import NAME
 from console.cli.context import Call
-from console.cli.history_plot import expected_lines, plot_of
 from console.cli.streams import narrate, put
 from console.errors import UsageError
+from console.features.history.plot import expected_lines, plot_of
+from console.features.history.views.history import VIEW, marks
 from console.monitor.recording.forecast import read as read_forecast
 from console.monitor.recording.history import NothingRecordedError, Point, since
 from console.monitor.recording.reader import connections as rolled_up
@@ -33,7 +34,6 @@ from console.monitor.recording.segments import connections
 from console.rollup_files import existing_default_lake
 from console.verbs.command import Command
 from console.verbs.parameters import DURATION, FOLDER_TYPE, LOCATION, Parameter
-from console.views.history import VIEW, marks
 from console.views.view import Display, Source, no_database
 
 _TABLE_POINTS = 40

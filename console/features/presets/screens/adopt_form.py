@@ -7,11 +7,11 @@ from textual.app import ComposeResult
 from textual.message import Message as Event
 
 from console import formats
-from console.actions import adopt
-from console.actions.adopt import CandidateQueue, CandidateTable
-from console.actions.libraries import DiscoveredTable
 from console.designs import DESIGNS, Design, presets
 from console.designs.model import CONSUMERS
+from console.features.presets import adopt
+from console.features.presets.adopt import CandidateQueue, CandidateTable
+from console.features.presets.discovery import DiscoveredTable
 from console.figures import SHOWN
 from console.filters import line_of, words_of
 from console.monitor.message import Message

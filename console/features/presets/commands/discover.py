@@ -18,8 +18,6 @@ Examples:
 import shlex
 from collections.abc import Mapping, Sequence
 
-from console.actions import libraries
-from console.actions.adopt import adopt_library
 from console.audit import Outcome, Subject
 from console.catalog import every_queue
 from console.cli.context import Call
@@ -28,6 +26,8 @@ from console.cli.streams import narrate
 from console.designs import presets
 from console.engines import Database
 from console.errors import UsageError
+from console.features.presets import discovery
+from console.features.presets.adopt import adopt_library
 from console.formats import plain
 from console.plan import Plan, Result, single_step
 from console.rights import Rights
@@ -41,7 +41,7 @@ def _run(call: Call, *, adopt: bool, dry_run: bool, yes: str | None) -> None:
         raise UsageError("--yes and --dry-run go with --adopt.")
     database = call.database()
     tables = [
-        table for table in libraries.discover(database) if call.schema in (None, table.table.schema)
+        table for table in discovery.discover(database) if call.schema in (None, table.table.schema)
     ]
     lines = [line for table in tables for line in _description(table)]
     if not presets(database.product.name):
@@ -58,7 +58,7 @@ def _run(call: Call, *, adopt: bool, dry_run: bool, yes: str | None) -> None:
 def _adopt_all(
     call: Call,
     database: Database,
-    tables: Sequence[libraries.DiscoveredTable],
+    tables: Sequence[discovery.DiscoveredTable],
     data: Mapping[str, object],
     *,
     dry_run: bool,
@@ -113,7 +113,7 @@ def _adopt_all(
 _NOT_TRUSTED = "not adopted because its preset is not trusted:"
 
 
-def _description(table: libraries.DiscoveredTable) -> list[str]:
+def _description(table: discovery.DiscoveredTable) -> list[str]:
     """One table of a library, with its queues and commands."""
     several = table.table.queue is None
     where = f"{table.table.schema}.{table.table.table}"

@@ -1,4 +1,4 @@
-"""Adopt an existing table as a queue of a design, and forget it again."""
+"""Adopt an existing table as a queue of a design."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from console import audit, catalog, object_names, relations, sql
-from console.actions import libraries
 from console.actions.availability import unavailable
 from console.actions.install import prepare_catalog, record, require_schema
-from console.catalog import Kind, Queue, require_known
+from console.catalog import Kind, Queue
 from console.designs import Design
 from console.engines import Database, Product, product_of
 from console.errors import ConsoleError, RefusedError, UsageError
+from console.features.presets import discovery
 from console.monitor.message import Masks, Message
 from console.monitor.messages import read_page
 from console.monitor.sample import take_sample
@@ -89,17 +89,17 @@ def candidate(table: CandidateTable, of: Design, roles: Mapping[str, str]) -> Qu
 
 def preview_of_library(
     database: Database,
-    discovered_table: libraries.DiscoveredTable,
+    discovered_table: discovery.DiscoveredTable,
     name: str,
     part: str,
     masks: Masks = (),
 ) -> CandidateQueue:
     """The same for a library's table. Blocking; errors are in the preview."""
     of, table = discovered_table.of, discovered_table.table
-    queue = libraries.queue_of(of, table, name, table.queue or part)
+    queue = discovery.queue_of(of, table, name, table.queue or part)
     try:
         with database.transaction("read a library's table", read_only=True) as connection:
-            queue = libraries.candidate(connection, of, table, name, part)
+            queue = discovery.candidate(connection, of, table, name, part)
     except ConsoleError as error:
         return CandidateQueue(queue, errors=(error,))
     return preview(database, queue, masks)
@@ -277,7 +277,7 @@ def adopt_library(
     own table. `search_path`: for its functions and triggers.
     """
     product = database.product
-    libraries.preset(of.name, product.name)
+    discovery.preset(of.name, product.name)
     require_trusted(of)
     for text in (name, part, schema, table):
         if text or text is name:
@@ -286,8 +286,8 @@ def adopt_library(
         part = part or name
     doing = f"adopt the queue {name!r}"
     with database.transaction(doing, read_only=True) as connection:
-        of, library_table = libraries.choose(connection, of, schema=schema, table=table, part=part)
-        queue = libraries.candidate(connection, of, library_table, name, part)
+        of, library_table = discovery.choose(connection, of, schema=schema, table=table, part=part)
+        queue = discovery.candidate(connection, of, library_table, name, part)
     detail = f"preset {of.name}" + (f", only {queue.part}" if queue.part else "")
     detail += f", SHA-256 {of.sha256}" if of.sha256 else ""
     with audit.recorded(database, doing, audit.Subject.of(database, queue, "adopt", detail)) as act:
@@ -328,32 +328,6 @@ def _require_new(connection: Connection, queue: Queue) -> None:
                 next_step=f"For another name: dbq-console forget {shlex.quote(known.name)}, "
                 "then adopt again.",
             )
-
-
-def forget(database: Database, queue: Queue) -> None:
-    """Take an adopted queue out of the catalog; its table stays as it is.
-
-    One that the console installed is forgotten only if all its objects were dropped by hand.
-    """
-    if queue.kind is not Kind.ADOPTED:
-        require_known(queue)
-    subject = audit.Subject.of(database, queue, "forget", detail=f"it was {queue.kind.value}")
-    with audit.recorded(database, f"forget the queue {queue.name!r}", subject) as act:
-        connection = act.connection
-        if queue.kind is not Kind.ADOPTED and (left := _objects(connection, queue)):
-            raise UsageError(
-                f"The queue {queue.name!r} was installed by the console, not adopted.",
-                why=f"Forgetting it would leave {', '.join(left)} behind, unlisted.",
-                next_step=f"Remove it with: dbq-console uninstall {shlex.quote(queue.name)}",
-            )
-        sql.run(connection, "catalog.erase", queue.scope(database.product))
-
-
-def _objects(connection: Connection, queue: Queue) -> list[str]:
-    """Existing objects with the names of the queue's own."""
-    names = object_names.of(product_of(connection), queue)
-    named = relations.named(connection, queue.schema, names)
-    return [f"{relation.kind} {relation.name!r}" for relation in named]
 
 
 def _check_name(product: Product, name: str) -> None:

@@ -7,6 +7,6 @@ It listens on 127.0.0.1 only, requires a password, is as durable as any server, 
 the process that started it. Needs the extra [demo].
 """
 
-from console.engines.embedded.server import EmbeddedServer
+from console.features.demo.embedded.server import EmbeddedServer
 
 __all__ = ["EmbeddedServer"]

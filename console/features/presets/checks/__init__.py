@@ -143,12 +143,14 @@ def _check_retries(context: CheckContext) -> Iterator[Finding]:
     )
 
 
-CHECKS = CheckGroup(
-    (DEFAULT_PARTITION, LOCKED, RETRYING),
-    {
-        "its default partition": _check_default_partition,
-        "its named queues": _check_locked_queues,
-        "jobs that are retried": _check_retries,
-    },
-    lambda queue: queue.kind is Kind.ADOPTED,
+CHECK_GROUPS = (
+    CheckGroup(
+        (DEFAULT_PARTITION, LOCKED, RETRYING),
+        {
+            "its default partition": _check_default_partition,
+            "its named queues": _check_locked_queues,
+            "jobs that are retried": _check_retries,
+        },
+        lambda queue: queue.kind is Kind.ADOPTED,
+    ),
 )

@@ -16,13 +16,14 @@ from pathlib import Path
 
 import click
 
-from console.actions.own_presets import Check, check
 from console.cli.command import as_command
 from console.cli.context import Call
-from console.designs import LIBRARIES, Design, own, presets
-from console.designs.own import OwnPreset
-from console.designs.own_file import SETS
+from console.designs import Design, presets
 from console.errors import UsageError
+from console.features.presets.designs import LIBRARIES, own
+from console.features.presets.designs.own import OwnPreset
+from console.features.presets.designs.own_file import SETS
+from console.features.presets.preset_check import Check, check
 from console.formats import numbered
 from console.sql import templates
 from console.verbs.command import Command

@@ -1,8 +1,8 @@
 """This user's presets: files in the configuration's folder `presets` and in those of DBQ_PRESETS.
 
-They are read once a process; `console.designs.own_file` defines their content. Only the owner may
-write such a file, and only files on the user's list (path and SHA-256) are trusted. An untrusted or
-changed one is used for reading only, by the reader role (`console.engines.database`).
+They are read once a process; `own_file` defines their content. Only the owner may write such a
+file, and only files on the user's list (path and SHA-256) are trusted. An untrusted or changed one
+is used for reading only, by the reader role (`console.engines.database`).
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from console.designs.libraries import design_of
 from console.designs.model import Design
-from console.designs.own_file import SETS, NotAPresetError, OwnFile, parse
 from console.engines import PRODUCTS
 from console.errors import ConsoleError, RefusedError, UsageError
+from console.features.presets.designs.libraries import design_of
+from console.features.presets.designs.own_file import SETS, NotAPresetError, OwnFile, parse
 from console.sql import templates
 from console.state import configuration_folder
 

@@ -14,12 +14,14 @@ from textual.containers import Container, Vertical, VerticalScroll
 from textual.widgets import Input
 
 from console import formats
-from console.actions import adopt, libraries
-from console.actions.adopt import CandidateQueue, CandidateTable
-from console.actions.libraries import DiscoveredTable
 from console.catalog import Queue
 from console.designs import DESIGNS, Design, designs_on
 from console.errors import RefusedError, UsageError
+from console.features.presets import adopt, discovery
+from console.features.presets.adopt import CandidateQueue, CandidateTable
+from console.features.presets.discovery import DiscoveredTable
+from console.features.presets.screens.adopt_form import AdoptForm, AdoptPreview
+from console.features.presets.verbs import ADOPT, adopt_plan
 from console.relations import Column
 from console.tui import jobs
 from console.tui.context import Context
@@ -29,9 +31,7 @@ from console.tui.screens.form import Stage
 from console.tui.screens.install import connection_text, is_production
 from console.tui.screens.planned import PlannedScreen
 from console.tui.text import Paragraph, TextView, plain, style_of
-from console.tui.widgets.adopt_form import AdoptForm, AdoptPreview
 from console.tui.widgets.keyed_table import KeyedTable
-from console.verbs.queues import ADOPT, adopt_plan
 from console.verbs.verb import values_from_texts, words_from_texts
 from console.views.view import Column as Shown
 from console.views.view import or_unknown
@@ -149,7 +149,7 @@ class AdoptScreen(PlannedScreen):
             return Tables(
                 tuple(adopt.tables(database)),
                 tuple(adopt.adopted(database)),
-                tuple(libraries.discover(database)),
+                tuple(discovery.discover(database)),
             )
 
         jobs.start_job(self, read, self.show_tables, self.show_problem)
@@ -326,7 +326,7 @@ class AdoptScreen(PlannedScreen):
         mapping = form.roles.items()
         queue = adopt.candidate(table, form.design, form.roles)
         if form.discovered is not None and form.design.library:
-            queue = libraries.queue_of(form.design, form.discovered.table, form.called, form.part)
+            queue = discovery.queue_of(form.design, form.discovered.table, form.called, form.part)
             mapping = {"name": form.called, "queue": form.part or "all of them"}.items()
         self.key = (conn.name, table.schema, queue.name)
         lines = [f"  {what:<16}{value}" for what, value in mapping]

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from console.cli.context import Call
-from console.verbs.queues import ADOPT, adopted
+from console.features.presets.verbs import ADOPT, adopted
 
 
 def _run(call: Call, /, **given: Any) -> None:

@@ -25,11 +25,11 @@ import click
 
 from console import features
 from console.cli.command import FLEET, GROUP
-from console.cli.commands.history import RECORDINGS
 from console.cli.context import Call
 from console.cli.several import profiles_of
 from console.cli.streams import narrate, stop_requested
 from console.config import Profile
+from console.features.history.commands.history import RECORDINGS
 from console.monitor.recording.recorder import (
     KEEP_SECONDS,
     MOST_BYTES,

@@ -3,14 +3,14 @@
 They are inserted between brackets into the statements of `queries/<engine>/own.sql`. The checks
 here keep them inside: no comment, no semicolon, no quote that servers read differently, balanced
 brackets. Whether each is an expression that writes nothing is checked by the server's own parser
-(`console.actions.own_fragments`)."""
+(`console.features.presets.own_fragments`)."""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from console.designs.libraries import fields
+from console.features.presets.designs.libraries import fields
 from console.sql import templates
 
 STATES = ("ready", "scheduled", "claimed", "error", "done")
@@ -110,9 +110,9 @@ class OwnFile:
         if queue := self.head.get("queue"):
             found["queue_column"] = f'm."{queue}"'
             found["part"] = f"m.\"{queue}\" = '{{only}}'"
-        for name in (*(f"is_{state}" for state in STATES), "is_stuck", "is_waiting"):
-            if name in found:
-                found[name] = f"({found[name]} AND {{in_part}})"
+            for name in (*(f"is_{state}" for state in STATES), "is_stuck", "is_waiting"):
+                if name in found:
+                    found[name] = f"({found[name]} AND {{in_part}})"
         for verb, sets in self.sets.items():
             found[verb] = ",\n".join(f'"{column}" = ({text})' for column, text in sets.items())
             for number, (column, text) in enumerate(sets.items()):

@@ -1,0 +1,1 @@
+"""The tabs of this feature, as those of `console.tui.tabs`."""
