@@ -324,7 +324,7 @@ def queues(connection: Connection) -> list[Queue]:
 
 
 def _queues(connection: Connection) -> list[Queue]:
-    rows = sql.rows(connection, _QueueRow, "catalog.queues")
+    rows = decisions.checked(connection, _QueueRow, "catalog.queues")
     return [_queue(row, connection.dialect.name) for row in rows]
 
 

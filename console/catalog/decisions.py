@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from console import sql
 from console.errors import RefusedError
@@ -120,10 +120,27 @@ CATALOG_VERSION = 1
 keep a dump of each version."""
 
 
+class _Checked(Protocol):
+    @property
+    def runs(self) -> str | None: ...
+
+
+Checked = TypeVar("Checked", bound=_Checked)
+_OTHERS = sql.Scope(options={"others": "yes"})
+
+
+def checked(connection: Connection, row_type: type[Checked], statement: str) -> list[Checked]:
+    """The statement's rows: which code of others reading runs is looked up only if there is any."""
+    rows = sql.rows(connection, row_type, statement)
+    if any(row.runs for row in rows):
+        return sql.rows(connection, row_type, statement, _OTHERS)
+    return rows
+
+
 def catalog_contents(connection: Connection) -> CatalogContents:
     """RefusedError to a superuser if reading it would run the code of a login that is none; and
     where its version is not this console's."""
-    row = sql.row(connection, CatalogContents, "catalog.exists")
+    (row,) = checked(connection, CatalogContents, "catalog.exists")
     if row.runs:
         raise RefusedError(
             "No superuser reads the catalog of this database.",

@@ -264,7 +264,7 @@ ON dbq.action FOR EACH ROW EXECUTE FUNCTION dbq.check_action();
 -- name: exists
 -- one row: whether this database has a catalog, and of which version (null: before the first); whether it lacks none of the
 -- tables of the audit, decisions, its id, lakes; whether this login may read decisions, whether triggers check who writes;
--- and to a superuser, what of others reading it would run
+-- and to a superuser, what of others reading it would run: asked without `others`, whether there is anything to look for
 -- Read from the tables: to_regclass would answer from the session's cache, where a table that another
 -- session has created since the first check is still missing, even after waiting for that session's lock.
 SELECT
@@ -278,10 +278,14 @@ SELECT
         WHERE c.relname IN ('pause', 'protection', 'silence', 'note') AND has_table_privilege(c.oid, 'SELECT')
     ) = 4 AS decisions_readable,
     count(t.oid) = 2 AS guarded,
+    -- when others=yes
     min(o.runs) AS runs
+    -- else
+    CASE WHEN {has_code_of_others} THEN 'code of others' END AS runs
+    -- end
 FROM pg_class AS c
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
-LEFT JOIN {code_of_others} AS o ON c.oid = o.oid AND NOT o.own
+LEFT JOIN {code_of_others} AS o ON c.oid = o.oid AND NOT o.own -- when others=yes
 LEFT JOIN pg_trigger AS t ON c.oid = t.tgrelid AND t.tgname = concat('check_', c.relname)
 WHERE n.nspname = 'dbq' AND c.relname IN (
     'queue', 'action', 'pause', 'protection', 'silence', 'note', 'lease', 'catalog_id', 'setting', 'notification', 'lake_plan',
@@ -430,9 +434,10 @@ ORDER BY a.action_id DESC
 LIMIT CAST(:n AS bigint);
 
 -- name: queues
--- all queues that the database holds, by schema and name; to a superuser, also what of others reading it would run
+-- all queues that the database holds, by schema and name; to a superuser, also what of others reading it would run: asked
+-- without `others`, whether there is anything to look for
 -- A view that has taken a table's place runs what its owner wrote with the rights of whoever reads it.
-WITH code AS MATERIALIZED {code_of_others}
+WITH code AS MATERIALIZED {code_of_others} -- when others=yes
 
 SELECT
     q.schema_name AS schema,
@@ -445,6 +450,7 @@ SELECT
     q.installed_by AS installed_by,
     q.installed_from AS installed_from,
     least(greatest(q.installed_at, '0001-01-02Z'), '9999-12-30Z') AS installed_at,
+    -- when others=yes
     (
         SELECT min(o.runs)
         FROM code AS o
@@ -464,6 +470,9 @@ SELECT
             ) END
         )
     ) AS runs
+    -- else
+    CASE WHEN {has_code_of_others} THEN 'code of others' END AS runs
+    -- end
 FROM dbq.queue AS q
 ORDER BY q.schema_name, q.queue_name;
 

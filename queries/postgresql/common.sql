@@ -140,6 +140,18 @@ l.archived_at -- when subscribed=no
 -- the server's own objects have lower ones
 16384
 
+-- define: has_code_of_others
+-- true: to a superuser, `code_of_others` may have rows. Without a function of another login, a view or a foreign table it has
+-- none, and to plan it takes a new session ten times as long as the rest of what a verb reads.
+current_setting('is_superuser') = 'on' AND (
+    EXISTS(
+        SELECT FROM pg_proc AS f
+        INNER JOIN pg_roles AS login ON f.proowner = login.oid AND NOT login.rolsuper
+        WHERE f.oid >= {first_oid}
+    )
+    OR EXISTS(SELECT FROM pg_class AS seen WHERE seen.relkind IN ('v', 'f') AND seen.oid >= {first_oid})
+)
+
 -- define: code_of_others
 -- rows (oid, runs, own): to a superuser, the relations whose reading runs what belongs to a login that is no superuser, and
 -- what that is; own: a view of a superuser's

@@ -387,10 +387,11 @@ def test_end_session_ends_only_a_session_that_holds_rows(console: Console, four:
     assert console("end-session", four, str(pid), "--yes").status == 2
 
 
-def test_upgrade_all_upgrades_every_queue_and_names_what_it_cannot(
-    console: Console, four: str, install: Install
-) -> None:
-    newer = install("claim")
+def test_upgrade_all_upgrades_every_queue_and_names_what_it_cannot(empty: Console) -> None:
+    console, four, newer = empty, "four", "newer"
+    for name, design in (("ring", "ring"), (four, "fifo"), (newer, "claim")):
+        console.done("install", design, name)
+    console.done("push", four, "-", "--lines", stdin=b"a\nb\nc\nd\n")
     with connect(console.url) as connection:
         connection.execute(f'DROP FUNCTION public."{four}_push_many"'.encode())
         connection.execute("UPDATE dbq.queue SET version = 99 WHERE queue_name = %s", [newer])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from console.actions.export import ExportState, _Partial
@@ -25,6 +25,8 @@ JSON = st.recursive(
     max_leaves=6,
 )
 OPTIONS = ["payload", "max_bytes", "size", "content", "partitions", "subscribers", "in_hand"]
+FEW = 10
+"""Examples in the short tier, each of several verbs on a server."""
 ODD = st.sampled_from(["", "evil", "apart", "-1", "on", "a,a", "none", "1" * 30]) | JSON
 
 
@@ -108,6 +110,7 @@ def test_whatever_a_row_of_the_catalog_has_the_other_queue_works(
     console = with_two(empty, design)
     before = {column: recorded(console, column) for column in ("options", "roles")}
 
+    @settings(max_examples=FEW if settings().derandomize else 100)
     @given(st.sampled_from(["options", "roles"]), st.data())
     def check(column: str, data: st.DataObject) -> None:
         document: Any = data.draw(JSON)
@@ -148,6 +151,7 @@ def test_whatever_a_pause_has_the_other_queue_works(empty: Console) -> None:
     console.done("pause", "odd", "--yes", "odd")
     functions = st.lists(st.fixed_dictionaries({}, optional={"name": ODD, "definition": ODD}))
 
+    @settings(max_examples=FEW if settings().derandomize else 100)
     @given(JSON | functions)
     def check(document: Any) -> None:
         with connect(console.url) as connection:

@@ -39,7 +39,8 @@ def test_a_catalog_of_each_version_works_and_loses_nothing(
     assert {name: states[name]["ready"] for name in QUEUES} == {"held": 3, "mail": 2}
     kinds = {d["kind"] for state in states.values() for d in state["decisions"]}
     assert kinds == {"pause", "protection"}
-    assert [one["note"] for one in json_of(console, "report", "mail")["notes"]] == ["deployed 1.4"]
+    notes = json_of(console, "report", "mail", "--idle-for", "0s")["notes"]
+    assert [one["note"] for one in notes] == ["deployed 1.4"]
     verbs = [one["verb"] for one in json_of(console, "audit", "mail")["actions"]]
     assert "purge" in verbs
     console.done("resume", "held", "--yes", "held")

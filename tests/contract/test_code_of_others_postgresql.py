@@ -14,7 +14,7 @@ from console.engines import PRODUCTS
 from console.features.demo.embedded import EmbeddedServer
 from tests.cli.calls import Answer, Console
 from tests.contract.planted_names import REPORTING
-from tests.servers import connect, fresh_database, login
+from tests.servers import connect, fresh_database, login, statements_sent
 
 QUIET = """
 CREATE FUNCTION public.quiet(bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS
@@ -110,6 +110,31 @@ def test_a_superuser_reads_nothing_that_runs_others_code(site: Site, code: str) 
     assert "no superuser reads it: that would run the" in seen.text + seen.err
     assert "mail" in seen.text
     assert "no superuser" not in site.reader.done("status").text, "a reader reads it"
+
+
+@pytest.mark.parametrize(
+    ("made", "searched"),
+    {
+        "CREATE FUNCTION public.f() RETURNS int LANGUAGE sql AS 'SELECT 1'": False,
+        "CREATE FUNCTION public.f() RETURNS int LANGUAGE sql AS 'SELECT 1';"
+        "ALTER FUNCTION public.f() OWNER TO {}": True,
+        "CREATE VIEW public.v AS SELECT 1 AS n": True,
+        "CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w;"
+        "CREATE FOREIGN TABLE public.t (n int) SERVER s": True,
+    }.items(),
+)
+def test_code_of_others_is_searched_where_there_can_be_any(
+    database_url: str, made: str, *, searched: bool
+) -> None:
+    """To plan the search takes most of a verb's time: a database without any is spared it."""
+    superuser = Console(database_url)
+    superuser.done("install", "fifo", "mail")
+    with login(database_url, made) as other, statements_sent() as sent:
+        superuser.done("status")
+        assert any("WITH RECURSIVE others" in statement for statement in sent) == searched
+        sent.clear()
+        Console(other)("status")
+        assert not any("WITH RECURSIVE others" in statement for statement in sent)
 
 
 def test_a_cast_of_somebody_else_hides_no_queue(site: Site) -> None:

@@ -16,7 +16,7 @@ from tests.contract.odd_jobs import CYCLE, OddJobs
 from tests.contract.odd_jobs import LIBRARIES as ODD_JOBS
 from tests.tui import tour
 
-TURNS = 4
+TURNS, LONG_TURNS = 2, 4
 """How often all columns have odd values at once, each time of other combinations in a row."""
 ON_SCREENS = [of for of in ODD_JOBS if of.preset in {"river", "symfony", "oban", "graphile-worker"}]
 Words = tuple[str, ...]
@@ -154,12 +154,14 @@ def test_odd_values_in_each_column_of_a_librarys_tables(console: Console, of: Od
 
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("of", ODD_JOBS, ids=str)
-def test_odd_values_in_all_columns_of_a_librarys_tables(console: Console, of: OddJobs) -> None:
+def test_odd_values_in_all_columns_of_a_librarys_tables(
+    console: Console, of: OddJobs, *, long: bool
+) -> None:
     theirs = adopted(console, of)
     assert not unseen(console)
     usual = called(console, ALL)
     wrong = []
-    for turn in range(TURNS):
+    for turn in range(LONG_TURNS if long else TURNS):
         of.start(theirs)
         for at, column in enumerate(of.columns(theirs)):
             column.put(theirs, at * turn)

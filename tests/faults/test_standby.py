@@ -13,7 +13,7 @@ from console.monitor.sample import DatabaseSample, take_sample
 from console.monitor.sampler import Reading, Sampler
 from tests.cli.calls import Console, call
 from tests.servers import TIMEOUTS, wait_until
-from tests.servers.versions import VERSIONS, Pair, streaming
+from tests.servers.versions import LONG_VERSIONS, Pair, streaming
 
 READING: tuple[tuple[str, ...], ...] = (
     ("status",),
@@ -56,7 +56,7 @@ def _is_recorded(folder: Path, source: str, *readings: Reading) -> None:
     assert shown.count(f": taken on a standby of {source}, caught up\n") == 1, shown
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=LONG_VERSIONS)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     with streaming(request.param) as made:
         on_primary = Console(made.primary.url)

@@ -29,7 +29,7 @@ CLEAR, MD5 = (
 
 @dataclass
 class FalseServer:
-    """Without encryption; it asks for the password, and keeps what it is told."""
+    """Without encryption; it asks for the password, keeps what it is told, and hangs up."""
 
     asks: bytes
     port: int = 0
@@ -54,8 +54,7 @@ class FalseServer:
                     break
                 connection.sendall(b"N")
             connection.sendall(self.asks)
-            while data := connection.recv(1000):
-                self.received += data
+            self.received += connection.recv(1000)
         except (OSError, struct.error):
             return
 

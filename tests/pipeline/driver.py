@@ -3,7 +3,8 @@
 `DBQ_URL=... python -m tests.pipeline.driver QUEUE LAKE [PHASE STEPS] [--spark | --copy]`: it kills
 itself STEPS calls and returns of the pipeline's own functions after the phase began. Without a
 phase it runs to its end, and prints how many of these steps each phase had. `--copy`: of a
-library's finished jobs, which it prunes. `--rollup`, on Spark: of the folder of recordings QUEUE.
+library's finished jobs, which it prunes. `--rollup`, with `--spark` on it: of the folder of
+recordings QUEUE.
 """
 
 import json
@@ -82,6 +83,9 @@ def roll_up(folder: str, lake: Lake, counter: StepCounter) -> None:
 
     @contextmanager
     def started() -> Iterator[Tasks]:
+        if "--spark" not in sys.argv:
+            yield LocalTasks()
+            return
         with session("killed", "local[2]", FAST) as spark:
             yield SparkTasks(spark.sparkContext)
 

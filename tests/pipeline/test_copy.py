@@ -262,7 +262,12 @@ _GRANTS = (
 
 
 @pytest.mark.parametrize(
-    "of", [jobs for jobs in ODD_JOBS if LIBRARIES[jobs.preset].finished], ids=str
+    "of",
+    [
+        pytest.param(jobs, id=str(jobs), marks=pytest.mark.long if design.older else ())
+        for jobs in ODD_JOBS
+        if (design := LIBRARIES[jobs.preset]).finished
+    ],
 )
 def test_odd_values_arrive_or_are_kept_as_text(adopted: Adopted, of: OddJobs) -> None:
     copied = adopted(of)

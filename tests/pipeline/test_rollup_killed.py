@@ -1,4 +1,4 @@
-"""The driver of a rollup on Spark is killed at random points; the next runs finish it."""
+"""The driver of a rollup is killed at random points; the next runs finish it, the last on Spark."""
 
 import json
 import os
@@ -19,7 +19,9 @@ from tests.pipeline.recorded import all_rows, sample, write
 from tests.pipeline.test_rollups import roll_up
 from tests.servers import PATIENCE_SECONDS
 
-KILLS, LONG_KILLS = 3, 20
+PHASES = ("commit", "tables", "forecast", "clean", "begin")
+LONG_KILLS = 20
+"""All on Spark; in the short tier one of each phase, the first on Spark."""
 CONNECTIONS = ("one", "other")
 DAY_SECONDS = 86_400
 Rows = dict[str, Counter[str]]
@@ -39,10 +41,12 @@ def record(folder: Path, number: int) -> None:
             write(folder, SAMPLES, *rows, connection=connection)
 
 
-def run(folder: Path, lake: Lake, *words: str) -> "subprocess.CompletedProcess[str]":
+def run(
+    folder: Path, lake: Lake, *words: str, on_spark: bool
+) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "tests.pipeline.driver", str(folder), lake.location, *words]
     return subprocess.run(
-        [*command, "--rollup"],
+        [*command, "--rollup", *(["--spark"] if on_spark else [])],
         env=os.environ,
         capture_output=True,
         text=True,
@@ -58,29 +62,30 @@ def rows_of(lake: Lake) -> Rows:
     return found
 
 
-def test_a_rollup_killed_anywhere_on_spark_is_finished_by_the_next(
+def test_a_rollup_killed_anywhere_is_finished_by_the_next(
     java_folder: Path, tmp_path: Path, long: bool
 ) -> None:
     pytest.importorskip("pyspark", reason="needs Spark: pip install 'dbq-console[pipeline]'")
     folder, lake = tmp_path / "recordings", Lake(tmp_path / "lake")
-    rng, kills = random.Random("rollup"), LONG_KILLS if long else KILLS
+    rng, kills = random.Random("rollup"), LONG_KILLS if long else len(PHASES)
     record(folder, 0)
-    counted = run(folder, lake)
+    counted = run(folder, lake, on_spark=long)
     assert counted.returncode == 0, counted.stderr
     counts = json.loads(counted.stdout.splitlines()[-1])
-    phases = islice(cycle(("commit", "tables", "forecast", "clean", "begin")), kills)
+    phases = islice(cycle(PHASES), kills)
     killed = 0
     for number, phase in enumerate(phases, start=1):
         record(folder, number)
         before, undisturbed = rows_of(lake), Lake(tmp_path / f"undisturbed {number}")
         roll_up(undisturbed, folder)
-        ended = run(folder, lake, phase, str(rng.randint(1, counts[phase])))
+        step = str(rng.randint(1, counts[phase]))
+        ended = run(folder, lake, phase, step, on_spark=long or number == 1)
         assert ended.returncode in {0, -signal.SIGKILL}, ended.stderr
         killed += ended.returncode == -signal.SIGKILL
         for connection, rows in rows_of(lake).items():
             assert rows in (before[connection], rows_of(undisturbed)[connection]), phase
     assert killed, "none was killed"
-    last = run(folder, lake)
+    last = run(folder, lake, on_spark=True)
     assert last.returncode == 0, last.stderr
     print(f"{killed} kills in {kills} runs; steps of the phases: {counts}")
     assert rows_of(lake) == rows_of(undisturbed)

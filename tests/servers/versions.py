@@ -24,6 +24,10 @@ _DEBIAN = Path("/usr/lib/postgresql")
 _WHEELS = {"16": "pgserver==0.1.4"}
 """Versions whose programs PyPI has, besides 18, which the suite has."""
 VERSIONS = ("14", "15", "16", "17", "18")
+LONG_VERSIONS = [
+    pytest.param(version, marks=() if version == "18" else pytest.mark.long) for version in VERSIONS
+]
+"""As parameters: the short tier tests the suite's own version."""
 
 
 def programs(version: str, folder: Path) -> Path:

@@ -86,8 +86,10 @@ async def test_each_key_of_a_list_does_something(
             for name in names.split()
         }
         assert names >= LIST_KEYS
-    for key in keys:
-        async with one_tab(kind, connections=connections, size=(160, 48)) as shown:
+        for key in keys:
+            await shown.renew()
+            shown.app.copy_to_clipboard("")
+            shown.app.clear_notifications()
             requests = await fill(shown, monkeypatch)
 
             def seen(shown: Shown[Any] = shown, requests: Sequence[Any] = requests) -> list[object]:

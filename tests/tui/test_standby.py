@@ -6,14 +6,11 @@ from contextlib import closing
 import pytest
 
 from console.engines import open_database
-from tests.servers.versions import VERSIONS, streaming
+from tests.servers.versions import LONG_VERSIONS, streaming
 from tests.tui.test_faults import FEW, KINDS, queues_on, watching
 
 
-@pytest.mark.parametrize(
-    "version",
-    [pytest.param(one, marks=() if one == "18" else pytest.mark.long) for one in VERSIONS],
-)
+@pytest.mark.parametrize("version", LONG_VERSIONS)
 async def test_each_screen_says_what_its_server_is_until_it_is_promoted(
     version: str, *, long: bool
 ) -> None:

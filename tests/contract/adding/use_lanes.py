@@ -23,9 +23,9 @@ def use(here: Console) -> None:
     assert status["age_seconds"] > 0
     assert len(here.done("messages", "q", "--json").json["messages"]) == 4
     assert here.done("pop", "q", "--count", "2").out == b"at once\nfirst\n"
-    (diagnosis,) = here.done("doctor", "q", "--json").json["queues"]
+    (diagnosis,) = here.done("doctor", "q", "--idle-for", "0s", "--json").json["queues"]
     assert (diagnosis["findings"], diagnosis["unseen"]) == ([], [])
-    assert "lanes" in here.done("report", "q").text
+    assert "lanes" in here.done("report", "q", "--idle-for", "0s").text
     here.done("purge", "q", "--yes", "q")
     here.done("restore", "q", "--yes", "q")
     assert here.drained("q") == ["second", "third"]
@@ -33,9 +33,9 @@ def use(here: Console) -> None:
         here.done(verb, "q", "--dry-run")
     with connect(here.url) as connection:
         connection.execute("DROP INDEX q_lane_id_idx")
-    broken = here("doctor", "q", "--json")
+    broken = here("doctor", "q", "--idle-for", "0s", "--json")
     assert [one["code"] for one in broken.json["queues"][0]["findings"]] == ["index_missing"]
-    assert here("doctor", "q", "--fix", "--yes", "q").status == 0
+    assert here("doctor", "q", "--idle-for", "0s", "--fix", "--yes", "q").status == 0
     here.done("smoke", "q")
     here.done("uninstall", "q", "--with-messages", "--yes", "q")
     assert here.done("status", "--json").json["queues"] == []

@@ -42,4 +42,4 @@ if __name__ == "__main__":
     assert here.done("pop", "orders").text == "a\n"
     here.done("status")
     here.done("messages", "orders")
-    assert here("doctor", "orders").status in {0, 1}
+    assert here("doctor", "orders", "--idle-for", "0s").status in {0, 1}
