@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from console import sql
-from console.actions.install import prepare_catalog
+from console import catalog, sql
+from console.actions.install import prepare_catalog, remove
 from console.catalog import relations
 from console.engines import Database, open_database
 from console.errors import ConsoleError, UsageError
@@ -161,6 +161,7 @@ def test_a_planted_fault_makes_it_false(
     place: Site, question: Question, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(lock_questions, "_LONG_SECONDS", 0.5)
+    monkeypatch.setattr(session_questions, "_QUEUES", 3)
     FALSE[question.code](monkeypatch)
     line = try_question(question, place)
     assert line.outcome is Outcome.FAILED, line
@@ -168,6 +169,9 @@ def test_a_planted_fault_makes_it_false(
     monkeypatch.undo()
     with place.database.transaction("mend what was planted") as connection:
         sql.run(connection, "roles.roles", sql.Scope({"schema": "public"}))
+        left = catalog.queues(connection)  # of the last question, which leaves them to the end
+    for queue in left:
+        remove(place.database, queue)
 
 
 def test_each_question_has_a_fault_that_makes_it_false() -> None:
