@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ParamSpec, Protocol
 
-from console import audit, catalog
-from console.audit import Ledger, Outcome, Subject
-from console.catalog import Queue, every_queue
+from console import catalog
+from console.catalog import Queue, audit, every_queue
+from console.catalog.audit import Ledger, Outcome, Subject
 from console.engines import Database
 from console.errors import RefusedError
 from console.formats import plain

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from console import audit, sql
+from console import sql
 from console.actions import broker
 from console.actions.availability import require_archive, require_verb
 from console.actions.execute import Batching, execute
@@ -20,8 +20,8 @@ from console.actions.message_action import MessageAction, RowAction, select
 from console.actions.pop import require_subscriber
 from console.actions.rows import Selection, SelectionCriteria
 from console.actions.selected import SelectedMessages
-from console.audit import Ledger, Outcome
-from console.catalog import Kind, Queue
+from console.catalog import Kind, Queue, audit
+from console.catalog.audit import Ledger, Outcome
 from console.designs import Flow
 from console.engines import Database, Session
 from console.errors import BusyError, ConnectionFailedError, RefusedError

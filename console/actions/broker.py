@@ -13,12 +13,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from console import audit, sql
+from console import sql
 from console.actions import BATCH
 from console.actions.availability import require_verb
 from console.actions.rows import CHANGED, Moved, Storage, scope
-from console.audit import Ledger, Outcome
-from console.catalog import Kind, Queue
+from console.catalog import Kind, Queue, audit
+from console.catalog.audit import Ledger, Outcome
 from console.engines import Database, retry_transient
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.figures import COUNTED

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from console import audit, sql
+from console import sql
 from console.actions.availability import require_verb
-from console.audit import Ledger, Outcome
-from console.catalog import Queue
+from console.catalog import Queue, audit
+from console.catalog.audit import Ledger, Outcome
 from console.designs import Flow
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError

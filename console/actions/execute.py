@@ -17,7 +17,7 @@ from console.actions.canary import CanaryResults, CanaryTracker, CanaryVerdict
 from console.actions.message_action import MessageAction, require_possible, select
 from console.actions.rows import ErrorSelection, Selection, SelectionCriteria
 from console.actions.selected import SelectedMessages
-from console.audit import ActionRecord, Ledger, Outcome, Subject
+from console.catalog.audit import ActionRecord, Ledger, Outcome, Subject
 from console.engines import Database, Session, retry_transient, time_limit
 from console.errors import (
     BusyError,

@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from console import audit, sql
-from console.catalog import Queue
+from console import sql
+from console.catalog import Queue, audit
 from console.engines import Database, Session
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.formats import numbered

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from console import audit, object_names, relations, sql
-from console.catalog import Kind, Queue, require_known
+from console import sql
+from console.catalog import Kind, Queue, audit, object_names, relations, require_known
 from console.engines import Database, product_of
 from console.errors import UsageError
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from console import relations, sql
+from console import sql
 from console.actions import shipped
 from console.actions.maintenance import MaintainStep
 from console.actions.shipped import unquoted
-from console.catalog import Kind, Queue
+from console.catalog import Kind, Queue, relations
 from console.engines import Database, Product, product_of
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from console import audit, catalog, object_names, relations, sql
+from console import catalog, sql
 from console.actions import shipped
 from console.actions.push import signals_deferred
-from console.audit import Outcome
-from console.catalog import Kind, Queue
+from console.catalog import Kind, Queue, audit, object_names, relations
+from console.catalog.audit import Outcome
 from console.designs import Design
 from console.engines import Database, Product, product_of
 from console.errors import RefusedError, UsageError

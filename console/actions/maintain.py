@@ -8,11 +8,11 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from console import audit, sql
+from console import sql
 from console.actions import maintenance
 from console.actions.maintenance import MaintainStep, Maintenance, Measures, measure, size_text
-from console.audit import Ledger, Outcome
-from console.catalog import Queue
+from console.catalog import Queue, audit
+from console.catalog.audit import Ledger, Outcome
 from console.engines import Database, Timeouts, no_timeout
 from console.errors import ConsoleError
 from console.formats import numbered

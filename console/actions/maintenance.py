@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
-from console import object_names, sql
-from console.catalog import Kind, Queue
+from console import sql
+from console.catalog import Kind, Queue, object_names
 from console.engines import Database
 from console.engines.product import Cleaner
 from console.formats import duration, numbered

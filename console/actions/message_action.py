@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from console import catalog, relations, sql
+from console import catalog, sql
 from console.actions.canary import CanaryTracker
 from console.actions.rows import (
     CHANGED,
@@ -28,8 +28,8 @@ from console.actions.rows import (
     scope,
 )
 from console.actions.selected import SelectedError, SelectedMessages, Total
-from console.audit import Ledger
-from console.catalog import Kind, Queue
+from console.catalog import Kind, Queue, relations
+from console.catalog.audit import Ledger
 from console.designs import Flow
 from console.engines import Database, Session
 from console.errors import ConsoleError, RefusedError, UsageError

@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from console import audit, decisions, sql
+from console import sql
 from console.actions.rows import run_others_code
-from console.audit import ImbalanceError
-from console.catalog import Queue
+from console.actions.short_locks import retry_while_busy
+from console.catalog import Queue, audit, decisions
+from console.catalog.audit import ImbalanceError
 from console.engines import Database, product_of
 from console.errors import RefusedError, UsageError
 
@@ -102,6 +103,12 @@ def pause(
     database: Database, queue: Queue, *, reason: str, seconds: float | None, push: bool
 ) -> datetime:
     """The time of the pause. UsageError where it is already paused."""
+    return retry_while_busy(lambda: _pause_once(database, queue, reason, seconds, push=push))
+
+
+def _pause_once(
+    database: Database, queue: Queue, reason: str, seconds: float | None, *, push: bool
+) -> datetime:
     subject = audit.Subject.of(database, queue, "pause", reason)
     with audit.recorded(database, f"pause {queue.name!r}", subject) as act:
         connection = act.connection
@@ -130,6 +137,10 @@ def pause(
 def resume(database: Database, queue: Queue) -> datetime:
     """The time of the pause. UsageError where it was not paused; RefusedError where its functions,
     or what is recorded of them, have been replaced meanwhile."""
+    return retry_while_busy(lambda: _resume_once(database, queue))
+
+
+def _resume_once(database: Database, queue: Queue) -> datetime:
     subject = audit.Subject.of(database, queue, "resume")
     with audit.recorded(database, f"resume {queue.name!r}", subject) as act:
         connection = act.connection

@@ -11,9 +11,9 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from console import decisions, sql
+from console import sql
 from console.actions.push import BATCH, pauses, require_interface, signals_deferred, sleep_until
-from console.catalog import Queue
+from console.catalog import Queue, decisions
 from console.designs import Flow
 from console.engines import Database, retry_transient
 from console.errors import ConnectionFailedError, InDoubtError, UsageError

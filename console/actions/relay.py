@@ -1,40 +1,17 @@
 """Relay a ring: resize it and renumber its live messages. One transaction, nothing lost."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeVar
 
-from console import audit, decisions, sql
-from console.audit import Ledger, Outcome
-from console.catalog import Kind, Queue
+from console import sql
+from console.actions import short_locks
+from console.actions.short_locks import retry_while_busy
+from console.catalog import Kind, Queue, audit, decisions
+from console.catalog.audit import Ledger, Outcome
 from console.engines import Database
 from console.errors import BusyError, RefusedError, UsageError
 from console.formats import numbered
 from console.plan import FOR_CALLERS, Plan, Result, queue_plan, refused, waiting_step, warning
-
-Done = TypeVar("Done")
-
-_ATTEMPTS_SECONDS = 30.0
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 2.0
-
-
-def retry_while_busy(once: Callable[[], Done]) -> Done:
-    """Call it again after each BusyError, with growing pauses; the last one is raised.
-
-    Each call is one transaction, which has changed nothing where it raised BusyError.
-    """
-    deadline = time.monotonic() + _ATTEMPTS_SECONDS
-    pause = _FIRST_PAUSE
-    while True:
-        try:
-            return once()
-        except BusyError:
-            if time.monotonic() + pause > deadline:
-                raise
-            time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
 
 @dataclass(frozen=True)
@@ -152,6 +129,7 @@ def describe(queue: Queue, now: Measure, blockers: Sequence[Blocker], slots: int
         f"  next push {now.next_push:,}, next pop {now.next_pop:,}, gap {now.gap:,}",
         f"  {numbered(now.parked, 'parked number')} and {now.voids:,} void dropped",
         "  all callers wait while it runs; it is one transaction",
+        short_locks.LINE,
     ]
     if names := ", ".join(subscriber.name for subscriber in queue.subscribers):
         lines.insert(3, f"  each subscriber keeps what it has not popped: {names}")

@@ -20,8 +20,8 @@ from console.actions.pop import require_subscriber
 from console.actions.push import require_interface
 from console.actions.rows import LockedRows, Moved, Storage, by_storage, run_others_code, scope
 from console.actions.selected import SelectedMessages
-from console.audit import Ledger
 from console.catalog import Kind
+from console.catalog.audit import Ledger
 from console.designs import Flow
 from console.engines import Session, product_of
 from console.errors import ConnectionFailedError, RefusedError, UsageError

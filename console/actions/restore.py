@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from console import decisions, sql
+from console import sql
 from console.actions.archive import ArchiveSelection, Taken, last_purge
 from console.actions.availability import require_archive, require_verb
 from console.actions.message_action import MessageAction
 from console.actions.requeue import target_state
 from console.actions.rows import Moved, Selection, SelectionCriteria, Storage, scope
 from console.actions.selected import SelectedMessages
-from console.audit import Ledger
-from console.catalog import Kind
+from console.catalog import Kind, decisions
+from console.catalog.audit import Ledger
 from console.designs import Order
 from console.engines import Session
 from console.errors import UsageError

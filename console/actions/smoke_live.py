@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from console import decisions
 from console.actions.pop import PoppedMessage, complete, give_back, pop_many, ring_base
 from console.actions.push import push, require_interface, signals_deferred
 from console.actions.smoke_result import (
@@ -28,7 +27,7 @@ from console.actions.smoke_result import (
     number_of,
     payload_of,
 )
-from console.catalog import Queue
+from console.catalog import Queue, decisions
 from console.designs import Flow
 from console.engines import Database
 from console.errors import RefusedError

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from console import audit, catalog, sql
+from console import catalog, sql
 from console.actions import pause, shipped
 from console.actions.install import recording_scope
-from console.actions.relay import Done, retry_while_busy
-from console.catalog import Kind, Queue
+from console.actions.short_locks import Done, retry_while_busy
+from console.catalog import Kind, Queue, audit
 from console.designs.model import Subscriber, as_option, subscribers_of
 from console.engines import Database
 from console.errors import RefusedError, UsageError

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from console import audit, decisions, relations, sql
-from console.actions import indexes, maintain, maintenance, pause, shipped
-from console.actions.relay import retry_while_busy
-from console.audit import ImbalanceError, Outcome
-from console.catalog import INTERFACE_VERSION, Kind, Queue
+from console import sql
+from console.actions import indexes, maintain, maintenance, pause, shipped, short_locks
+from console.actions.short_locks import retry_while_busy
+from console.catalog import INTERFACE_VERSION, Kind, Queue, audit, decisions, relations
+from console.catalog.audit import ImbalanceError, Outcome
 from console.engines import Database, Product, product_of
 from console.errors import BusyError, ConsoleError, RefusedError, UsageError
 from console.plan import Plan, Result, queue_plan, single_step
@@ -121,6 +121,7 @@ def _lines(queue: Queue, differences: Sequence[Difference], triggers: Sequence[s
     ]
     if any(difference.kind in {"column", "sequence", "cache"} for difference in differences):
         lines.append("  its tables are locked for a moment, once no one holds them")
+        lines.append(short_locks.LINE)
     return [*lines, "  messages are not touched; callers continue"]
 
 

@@ -140,7 +140,7 @@ class Call:
         rights, origin = self.profile.rights, self.profile.settings.value(RIGHTS).origin
         if rights < needs:
             why = f"This connection has {rights.word} ({origin})."
-            from console import audit  # noqa: PLC0415  # a verb imports what it uses
+            from console.catalog import audit  # noqa: PLC0415  # a verb imports what it uses
 
             subject = audit.Subject(verb, self.schema or "", "", self.profile.name or "")
             audit.log_locally(subject, audit.Outcome.REFUSED, detail=why)

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import click
 
-from console import audit as auditing
 from console import catalog
-from console.audit import Outcome, Subject
 from console.catalog import Kind, Queue, every_queue
+from console.catalog import audit as auditing
+from console.catalog.audit import Outcome, Subject
 from console.cli.command import BARE_YES, NAME, OPTIONAL_NAME, as_command
 from console.cli.context import ON_ONLY_PLANNED, Call
 from console.cli.streams import LINE_SECONDS, ThrottledLines, narrate, signals_handled

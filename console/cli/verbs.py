@@ -272,7 +272,7 @@ def _open_screens(
     """The terminal user interface on the connections given, else on all of them."""
     from console import tui  # noqa: PLC0415  # slow to import
     from console.config import DISPLAY_ZONE, THEME  # noqa: PLC0415
-    from console.monitor.recording.recorder import folder  # noqa: PLC0415
+    from console.monitor.past import past  # noqa: PLC0415
 
     tui.require_terminal()
     call = Call(command_line, None, json=False)
@@ -283,7 +283,7 @@ def _open_screens(
         named = configuration.selected_profile(command_line, url_rights=Rights.READ_ONLY)
         profiles = configuration.profiles(command_line) if named is None else [named]
     zone = configuration.defaults[DISPLAY_ZONE]
-    recordings = folder() if record else None
+    recordings = known.folder() if record and (known := past()) is not None else None
     appearance = tui.Appearance(configuration.defaults[THEME], saved=configuration.saved)
     path = configuration.path
     tui.run_profiles(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
-from console import processes
+from console.config.programs import program
 from console.config.urls import VARIABLE, ConnectionUrl, check_variable
 from console.config.values import WrongValueError
 from console.errors import ConnectionFailedError, UsageError
@@ -69,7 +69,7 @@ def output(words: tuple[str, ...], environment: Mapping[str, str]) -> tuple[str,
     It raises nothing: errors of `subprocess` contain the output, which may be a password.
     """
     try:
-        with processes.program(words, environment, stdout=subprocess.PIPE) as running:
+        with program(words, environment, stdout=subprocess.PIPE) as running:
             printed, _ = running.communicate(timeout=COMMAND_SECONDS)
     except (OSError, ValueError) as error:
         return "", f"cannot be run: {getattr(error, 'strerror', None) or 'it contains NUL'}"

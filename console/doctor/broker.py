@@ -82,7 +82,7 @@ def check_state(queue: Queue, health: BrokerHealth) -> Iterator[Finding]:
     off = "takes no messages" if health.is_receive_enabled else "is disabled"
     yield Finding(
         QUEUE_OFF,
-        f"the queue {off}; {counted(health.transmission, 'message')} not delivered",
+        f"the queue {off}; {counted(health.transmission or 0, 'message')} not delivered",
         evidence={
             "is_receive_enabled": health.is_receive_enabled,
             "is_enqueue_enabled": health.is_enqueue_enabled,

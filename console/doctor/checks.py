@@ -1,4 +1,4 @@
-"""All checks, and the codes of their findings."""
+"""All checks, those of features among them, and the codes of their findings."""
 
 from console import features
 from console.doctor import (
@@ -16,7 +16,6 @@ from console.doctor import (
     sequences,
     sessions,
     times,
-    unusual,
 )
 from console.doctor.finding import Code
 from console.doctor.silent_consumers import SILENT
@@ -39,7 +38,6 @@ CHECK_GROUPS = (
         notify_queue.CHECKS,
         indexes.CONSTRAINT_CHECKS,
         decisions.CHECKS,
-        unusual.CHECKS,
         general.CHECKS,
     ),
 )

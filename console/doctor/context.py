@@ -27,7 +27,7 @@ from console.verbs.index import PROGRAM
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from console.doctor.traffic import TrafficForecasts
+    from console.monitor.past import Forecasts
 
 
 Row = TypeVar("Row")
@@ -62,7 +62,7 @@ class CheckContext:
     """Whether somebody seems to have locked the queue's table."""
     clock_ahead: timedelta = timedelta()
     """How far the database's clock is ahead of ours."""
-    forecasts: TrafficForecasts | None = None
+    forecasts: Forecasts | None = None
     turn: Semaphore | None = None
     """Held while this one works; None: no other queue is checked at the same time."""
     _opened: ExitStack = field(default_factory=ExitStack, repr=False)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from console import sql
 from console.actions import pause
-from console.decisions import Decision
+from console.catalog.decisions import Decision
 from console.doctor.context import CheckContext, CheckGroup, command
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.doctor.repairs import resume, upgrade

@@ -31,10 +31,10 @@ from console.doctor.stopped_consumers import (
     ConsumptionState,
     ConsumptionVerdict,
 )
-from console.doctor.traffic import TrafficForecasts
 from console.engines import Database
 from console.monitor.limits import ThresholdsOf, defaults_of, silence_for
 from console.monitor.message import Masks
+from console.monitor.past import Forecasts
 from console.monitor.rates import QueueName, RateWindow, key_of
 from console.monitor.sample import DatabaseSample, QueueSample, take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
@@ -61,7 +61,7 @@ def diagnose(  # noqa: PLR0913  # what is known from before
     masks: Masks = (),
     consumption: ConsumptionHistory | None = None,
     consumers: ConsumerHistory | None = None,
-    forecasts: TrafficForecasts | None = None,
+    forecasts: Forecasts | None = None,
     on_known: OnKnown | None = None,
 ) -> list[Diagnosis]:
     """What is wrong with the queues (None: all of them). Changes nothing.
@@ -105,7 +105,7 @@ class _Doctor:
     masks: Masks
     consumption: ConsumptionHistory
     consumers: ConsumerHistory
-    forecasts: TrafficForecasts | None
+    forecasts: Forecasts | None
 
     def sample(self, some: Sequence[Queue] | None) -> DatabaseSample:
         return take_sample(

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from console.catalog import Queue
-from console.decisions import Decision
+from console.catalog.decisions import Decision
 from console.formats import whole_seconds
 from console.monitor.consumers import Consumers
 from console.monitor.limits import Severity
-from console.monitor.recording.forecast import Forecast
+from console.monitor.past import QueueForecast
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 
@@ -285,7 +285,7 @@ class Diagnosis:
     """Also producers; None: they could not be seen."""
     messages_late: bool = False
     """Whether messages waited for too long."""
-    forecast: Forecast | None = field(default=None, compare=False)
+    forecast: QueueForecast | None = field(default=None, compare=False)
     pending: str = ""
     """What of `unseen` the next examination can tell."""
 

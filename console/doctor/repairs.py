@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from console import audit, sql
+from console import sql
 from console.actions import maintain, maintenance
-from console.audit import Ledger, Outcome
-from console.catalog import Queue
+from console.catalog import Queue, audit
+from console.catalog.audit import Ledger, Outcome
 from console.doctor import row_scan
 from console.doctor.context import command, counted
 from console.doctor.finding import Diagnosis, Repair

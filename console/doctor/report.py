@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 
-from console.audit import Entry
-from console.decisions import Note
+from console.catalog.audit import Entry
+from console.catalog.decisions import Note
 from console.doctor.finding import Diagnosis
 from console.figures import READY, SCHEDULED, SHOWN
 from console.formats import NOT_APPLICABLE, moment, plain

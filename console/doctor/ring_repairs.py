@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from console import audit, sql
+from console import sql
 from console.actions import relay as relaying
-from console.actions.relay import retry_while_busy
-from console.audit import Ledger
-from console.catalog import Queue
+from console.actions.short_locks import retry_while_busy
+from console.catalog import Queue, audit
+from console.catalog.audit import Ledger
 from console.doctor.context import PATIENCE_SECONDS, check_context, counted
 from console.doctor.number_proof import (
     LostKind,

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from console import audit, sql
-from console.catalog import Queue
+from console import sql
+from console.catalog import Queue, audit
 from console.doctor.context import (
     LOCK_SECONDS,
     STATEMENT_SECONDS,

@@ -10,8 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
-from typing import Any
 
 from console.catalog import Queue
 from console.doctor.context import command, first_few
@@ -21,7 +19,7 @@ from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import count, duration, moment
 from console.monitor.consumer_watch import ConsumerWatch
-from console.monitor.consumers import Consumer, Consumers, consumer_of, latest
+from console.monitor.consumers import Consumer, Consumers, PastSample, latest
 from console.monitor.limits import Severity
 from console.monitor.rates import QueueName, key_of
 from console.monitor.snapshot import QueueSnapshot
@@ -45,8 +43,8 @@ _WITHIN = timedelta(hours=1)
 _DAY = timedelta(days=1)
 _SHOWN = 5
 
-Recall = Callable[[Queue], Sequence[Mapping[str, Any]]]
-"""Reads a queue's consumers from the recording."""
+Recall = Callable[[Queue], Sequence[PastSample]]
+"""Reads the recorded consumers of a queue."""
 
 
 @dataclass
@@ -164,12 +162,10 @@ class ConsumerHistory:
             self._add(key, sample[key].at, sample[key].consumers, late=key in late)
         return sample, ""
 
-    def _remember(self, queue: Queue, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._watch.recall(queue, latest(rows))
-        for at, of in groupby(rows, lambda row: row["at"]):
-            seen = list(of)
-            consumers = [consumer for row in seen if (consumer := consumer_of(row)) is not None]
-            self._add(key_of(queue), at, consumers, late=any(row.get("late") for row in seen))
+    def _remember(self, queue: Queue, samples: Sequence[PastSample]) -> None:
+        self._watch.recall(queue, latest(samples))
+        for sample in samples:
+            self._add(key_of(queue), sample.at, sample.consumers, late=sample.late)
 
     def _add(self, key: QueueName, at: datetime, seen: Iterable[Consumer], *, late: bool) -> None:
         before, samples = self._sampled.get(key, (None, 0))

@@ -9,9 +9,9 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from console import audit, sql
-from console.audit import Outcome, Subject
-from console.catalog import Queue
+from console import sql
+from console.catalog import Queue, audit
+from console.catalog.audit import Outcome, Subject
 from console.doctor.checks import CODES
 from console.doctor.finding import Code, Diagnosis, Finding, Repair, countdown
 from console.doctor.repairs import allowed_repairs, try_repair

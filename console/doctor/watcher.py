@@ -22,6 +22,7 @@ from console.engines import Database, time_limit
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
+from console.monitor.past import Forecasts, past
 from console.monitor.sampler import REQUESTED, ROUTINE, SOON, Reading, WorkLimiter
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
@@ -29,7 +30,6 @@ from console.rights import Rights
 if TYPE_CHECKING:
     from console.doctor.silent_consumers import ConsumerHistory
     from console.doctor.stopped_consumers import ConsumptionHistory
-    from console.doctor.traffic import TrafficForecasts
 
 _LOG = logging.getLogger(__name__)
 EVERY_SECONDS = 30.0
@@ -89,7 +89,7 @@ class Doctor:
         self._masks = masks
         self._consumption: ConsumptionHistory | None = None
         self._consumers: ConsumerHistory | None = None
-        self._forecasts: TrafficForecasts | None = None
+        self._forecasts: Forecasts | None = None
 
     def queues(self) -> list[Queue]:
         return catalog.in_use(self.database)
@@ -103,14 +103,13 @@ class Doctor:
         from console.doctor.diagnose import diagnose  # noqa: PLC0415
         from console.doctor.silent_consumers import ConsumerHistory  # noqa: PLC0415
         from console.doctor.stopped_consumers import ConsumptionHistory  # noqa: PLC0415
-        from console.doctor.traffic import TrafficForecasts  # noqa: PLC0415
 
         if self._consumption is None:
             self._consumption = ConsumptionHistory(waits=False)
         if self._consumers is None:
             self._consumers = ConsumerHistory(self.database)
-        if self._forecasts is None:
-            self._forecasts = TrafficForecasts(self.database.label)
+        if self._forecasts is None and (known := past()) is not None:
+            self._forecasts = known.forecasts(self.database.label)
         diagnoses = diagnose(
             self.database,
             queues,

@@ -120,6 +120,7 @@ class PostgreSQL:
     key_by_hand = ""
     sampled_together = 70
     first_run_seconds = 0.0
+    holders_every_seconds = 0.0
     sql_lexer = "postgresql"
     code_lexer = "plpgsql"
 

@@ -108,6 +108,8 @@ class Product(Protocol):
     """Queues in one statement of a sample: with more, a planner takes longer for each."""
     first_run_seconds: float
     """How long the first run of such a statement may take: the server compiles it."""
+    holders_every_seconds: float
+    """How long a sampler shows the same open transactions: what reading them costs."""
     sql_lexer: str
     code_lexer: str
     """The Pygments lexers of its SQL and of its functions' language."""

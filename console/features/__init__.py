@@ -12,7 +12,10 @@ listed without importing them:
 - `screens/`: its screens; `COMMANDS` are what can be typed after `:` to open them; a `CommandKey`
   of its value opens one of these from the overview and from a queue's screen
 - `config/`: its tables of the configuration, as `TABLES` (`console/config/feature_tables.py`)
-- `recorder/`: what it runs beside a recorder, as `companion` (`console/doctor/recording.py`)
+- `past/`: what it knows of the time before, as `PAST` (`console/monitor/past.py`)
+- `recordings/`: where the screens' readings go, and the screens on them, for `--replay`
+  (`console/tui/recordings.py`)
+- `recorder/`: what it runs beside a recorder, as `companion` (of the feature `history`)
 
 Each is a package (with `__init__.py`), except `help/`. The folder's own `__init__.py` has the value
 FEATURE, which imports nothing but this. The core imports no feature; a feature imports the core,

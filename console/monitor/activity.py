@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from console import object_names, sql
-from console.catalog import Queue
+from console import sql
+from console.catalog import Queue, object_names
 from console.engines import Database
 from console.formats import duration_between, is_one_duration
 from console.monitor.known_waits import wait_kind_of

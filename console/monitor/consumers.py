@@ -1,18 +1,14 @@
-"""Consumers and producers of a queue: the values, their labels, and what is recorded of them.
+"""Consumers and producers of a queue: the values, and their labels.
 
 All texts are their own: untrusted.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from console.catalog import Queue
 from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, rate
-from console.monitor.recording.reader import RecordReader
-from console.monitor.recording.segments import CONSUMERS, Row, TimeRange
 
 
 @dataclass(frozen=True)
@@ -76,6 +72,16 @@ class Consumers:
             "consumers": [consumer.as_json() for consumer in self.consumers],
             "missing": [{"what": what, "why": why} for what, why in self.missing.items()],
         }
+
+
+@dataclass(frozen=True)
+class PastSample:
+    """The consumers that were seen at one time, as it was recorded."""
+
+    at: datetime
+    consumers: tuple[Consumer, ...]
+    late: bool
+    """Whether messages waited for too long."""
 
 
 _TITLES = {"last_pop": "last pop", "messages_per_second": "messages a second", "does": "pops?"}
@@ -142,41 +148,16 @@ def unknown_reasons(consumers: Iterable[Consumer]) -> list[str]:
     return [f"{', '.join(names)}: {why}" for why, names in fields_by_reason.items()]
 
 
-GONE_SECONDS = 86_400.0
-"""How long a disconnected consumer is shown."""
+NO_RECORDER = "nothing records it: the feature history is not in this console"
 NOT_RECORDED = (
     "nothing was recorded of it in the last day: an open console records, or dbq-console record"
 )
-_TEXTS = {"does", "identities"}
-_FIGURES = [f.name for f in fields(Consumer) if f.name in {*CONSUMERS.columns} - _TEXTS]
 
 
-def rows(consumers: Consumers, at: datetime, late: int) -> Iterator[Row]:
-    """A sample as rows of CONSUMERS; `late`: the messages that waited for too long."""
-    of = {"at": at, "schema": consumers.queue.schema, "queue": consumers.queue.name, "late": late}
-    for consumer in consumers.consumers:
-        figures = {name: getattr(consumer, name) for name in _FIGURES}
-        texts = {"does": ",".join(consumer.does), "identities": "\n".join(consumer.identities)}
-        yield {**of, **figures, **texts}
-    if not consumers.consumers:
-        yield {**of, **dict.fromkeys(_FIGURES), **dict.fromkeys(_TEXTS)}
-
-
-def recorded(
-    root: Path, connection: str, schema: str, queue: str, now: datetime
-) -> list[dict[str, Any]]:
-    """The queue's rows of the last day, in order of time. Reads from disk."""
-    span = TimeRange(now - timedelta(seconds=GONE_SECONDS), now + timedelta(minutes=1))
-    reader = RecordReader(root, connection)
-    return reader.rows(CONSUMERS, span, schema=schema, queue=queue)
-
-
-def latest(recorded_rows: Iterable[Mapping[str, Any]]) -> tuple[Consumer, ...]:
-    last = {}
-    for row in recorded_rows:
-        if (consumer := consumer_of(row)) is not None:
-            last[consumer.identity] = consumer
-    return tuple(last.values())
+def latest(samples: Iterable[PastSample]) -> tuple[Consumer, ...]:
+    """Each as it was last seen."""
+    seen = (consumer for sample in samples for consumer in sample.consumers)
+    return tuple({consumer.identity: consumer for consumer in seen}.values())
 
 
 def disconnected(seen: Collection[Consumer], there: Collection[Consumer]) -> tuple[Consumer, ...]:
@@ -193,14 +174,3 @@ def disconnected(seen: Collection[Consumer], there: Collection[Consumer]) -> tup
         and (consumer.program or consumer.host or consumer.name not in with_client)
     ]
     return tuple(sorted(consumers, key=lambda consumer: str(consumer.last_seen), reverse=True))
-
-
-def consumer_of(row: Mapping[str, Any]) -> Consumer | None:
-    """From a recorded row; None: no consumer was seen then."""
-    does = tuple(filter(None, str(row.get("does") or "").split(",")))
-    if not does and row.get("sessions") is None:
-        return None
-    figures = {name: row.get(name) for name in _FIGURES}
-    identities = tuple(filter(None, str(row.get("identities") or "").split("\n")))
-    seen = {"does": does, "identities": identities, "last_seen": row["at"]}
-    return Consumer(**{**figures, **seen})

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 from console.catalog import STUCK_AFTER_SECONDS, Queue
-from console.decisions import Decision
+from console.catalog.decisions import Decision
 from console.figures import ERROR_LIMIT, ERROR_SHARE, FULL, JUDGED, LIMITS, OVERDUE, Figure, Limit
 from console.formats import parse_duration
 

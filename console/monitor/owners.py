@@ -11,8 +11,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from console import audit, object_names, sql
-from console.catalog import Acting, Queue
+from console import sql
+from console.catalog import Acting, Queue, audit, object_names
 from console.engines import CONSUMERS, Database, product_of
 from console.monitor.activity import RowHolder, SessionKey
 from console.monitor.filters import Filters

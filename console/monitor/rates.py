@@ -99,13 +99,23 @@ class BrokerHealth:
     is_receive_enabled: bool
     is_enqueue_enabled: bool
     broker_enabled: bool
-    conversations: int
-    transmission: int
+    conversations: int | None
+    transmission: int | None
+    """None: not counted this time."""
     transmission_status: str | None
 
     @property
     def enabled(self) -> bool:
         return self.is_receive_enabled and self.is_enqueue_enabled
+
+    def counted_as(self, earlier: BrokerHealth) -> BrokerHealth:
+        """With the counts of an earlier sample."""
+        return replace(
+            self,
+            conversations=earlier.conversations,
+            transmission=earlier.transmission,
+            transmission_status=earlier.transmission_status,
+        )
 
     def problem(self, ready: int | None) -> str:
         if not self.broker_enabled:
@@ -125,10 +135,10 @@ class BrokerHealth:
             why = f": {self.transmission_status}" if self.transmission_status else ""
             return f"{_counted(self.transmission)} messages cannot be delivered{why}"
         # A message that is being sent may have a conversation of its own: no leak.
-        if self.conversations > _MANY_CONVERSATIONS + 2 * (ready or 0):
+        conversations = self.conversations or 0
+        if conversations > _MANY_CONVERSATIONS + 2 * (ready or 0):
             return (
-                f"{_counted(self.conversations)} conversations are open: they are started and not "
-                "ended."
+                f"{_counted(conversations)} conversations are open: they are started and not ended."
             )
         return ""
 
@@ -137,8 +147,9 @@ def _counted(count: int) -> str:
     return f"More than {COUNTED:,}" if count > COUNTED else f"{count:,}"
 
 
-def health(connection: Connection, queue: Queue) -> BrokerHealth:
-    return sql.row(connection, BrokerHealth, f"{queue.design.name}.health", queue.scope(connection))
+def health(connection: Connection, queue: Queue, *, counts: bool = True) -> BrokerHealth:
+    scope = queue.scope(connection, counters="yes" if counts else "no")
+    return sql.row(connection, BrokerHealth, f"{queue.design.name}.health", scope)
 
 
 @dataclass(frozen=True)

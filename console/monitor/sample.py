@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from console import catalog, sql
 from console.catalog import Acting, Kind, Queue
+from console.catalog.decisions import Decision
 from console.clock import elapsed, utc
-from console.decisions import Decision
 from console.engines import Database, Session, Timeouts, product_of, time_limit
 from console.engines.standby import Standby, read_standby
 from console.errors import ConnectionFailedError, ConsoleError
@@ -258,11 +258,15 @@ class _Extras:
 
     def holders(self, queues: Sequence[Queue]) -> dict[QueueName, tuple[Holder, ...]]:
         """The open transactions that write in each queue; empty where the server shows none."""
-        return self._collect(
-            queues[:1],
-            "read open transactions",
-            lambda connection, _: owners.holders(connection, self.database, queues),
-        )
+        kept = self.memory.holders()
+        if kept is None or not kept.keys() >= set(map(key_of, queues)):
+            kept = self._collect(
+                queues[:1],
+                "read open transactions",
+                lambda connection, _: owners.holders(connection, self.database, queues),
+            )
+            self.memory.keep_holders(kept, self.database.product.holders_every_seconds)
+        return kept
 
     def claims(
         self, queues: Sequence[Queue], sampled: Mapping[QueueName, SampledRow]
@@ -347,7 +351,12 @@ class _Extras:
             found = {}
             for queue in some:
                 row = sampled[key_of(queue)].row
-                health = rates.health(connection, queue)
+                counts = self.memory.broker_counts(queue)
+                health = rates.health(connection, queue, counts=counts is None)
+                if counts is None:
+                    self.memory.keep_broker_counts(queue, health)
+                else:
+                    health = health.counted_as(counts)
                 if problem := health.problem(row.ready if row else None):
                     found[key_of(queue)] = problem
             return found

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
-from console import relations, sql
-from console.catalog import Kind, Queue
+from console import sql
+from console.catalog import Kind, Queue, relations
 from console.engines import Database, Product, product_of
 from console.errors import RefusedError, UsageError
 from console.monitor.filters import MOST_PAYLOAD_FILTERS, Filters

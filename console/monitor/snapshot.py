@@ -7,7 +7,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 from console.catalog import Acting, Queue
-from console.decisions import Decision
+from console.catalog.decisions import Decision
 from console.designs import Flow
 from console.figures import (
     AGE,

@@ -8,8 +8,8 @@ the text cannot be parsed with certainty, the rest becomes `…`.
 import re
 from collections.abc import Collection, Iterator
 
-from console import object_names, sql
-from console.catalog import Kind, Queue
+from console import sql
+from console.catalog import Kind, Queue, object_names
 from console.engines import Product
 
 LONGEST = 200

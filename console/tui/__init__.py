@@ -5,8 +5,7 @@ import logging
 import os
 import sys
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -20,7 +19,7 @@ from console.catalog import STUCK_AFTER_SECONDS
 from console.config import Profile
 from console.engines import Database
 from console.errors import ConsoleError, UsageError
-from console.monitor.limits import DEFAULTS, ThresholdsOf
+from console.monitor.limits import DEFAULTS
 from console.monitor.sampler import Sampler, WorkLimiter
 from console.rights import Rights
 from console.tui.app import ConsoleApp
@@ -32,6 +31,7 @@ from console.tui.open_connection import (
     open_profile,
     url_options,
 )
+from console.tui.recordings import replay_in
 from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
 
 __all__ = [
@@ -52,6 +52,8 @@ _AT_ONCE = 12
 """How many connections are opened or sampled at the same time..."""
 _TURN_SECONDS = 2.0
 """... unless one takes longer than this: then it no longer counts."""
+_RECORDED_SECONDS = 0.5
+"""How long a console that quits waits for its recordings."""
 
 
 def require_terminal() -> None:
@@ -153,25 +155,13 @@ def app_on(
     return ConsoleApp([connection.feed for connection in opened], setup)
 
 
-def run_replay(
-    root: Path,
-    at: str | None,
-    *,
-    zone: tzinfo | None = UTC,
-    thresholds: Mapping[str, ThresholdsOf] | None = None,
-    groups: Mapping[str, str] | None = None,
-    appearance: Appearance = DEFAULT_APPEARANCE,
-) -> None:
-    """Open the console on the recordings in a folder, at a time (`03:00`, or ISO).
+def run_replay(root: Path, at: str | None, **options: Any) -> None:
+    """Open the console on the recordings in a folder, as `replay_in` says.
 
-    UsageError without a terminal or such a folder; NothingRecordedError if it has no recording.
+    UsageError without a terminal, and what `replay_in` raises.
     """
-    from console.tui.player import open_replay  # noqa: PLC0415  # for this only
-    from console.tui.replay import ReplayApp  # noqa: PLC0415
-
-    replay = open_replay(root, at, zone, time.monotonic)
+    app = replay_in(root, at, **options)
     require_terminal()
-    app = ReplayApp(replay, zone=zone, thresholds=thresholds, groups=groups, appearance=appearance)
     _run(app)
 
 
@@ -183,7 +173,7 @@ def _run(app: ConsoleApp) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         app.context.action_runs.wait(_print_to_stderr)
         if app.context.recordings is not None:
-            app.context.recordings.wait()
+            app.context.recordings.wait(_RECORDED_SECONDS)
     if app.return_code:
         raise ConsoleError("The console ended because of an internal error; see above.")
 

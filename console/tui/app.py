@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,12 +30,8 @@ from console.tui.dialogs.dialog import PasswordDialog
 from console.tui.findings import QueueKey
 from console.tui.jobs import JobFinished
 from console.tui.navigator import Navigator
-from console.tui.open_connection import (
-    ConnectionRecorder,
-    OpenConnection,
-    PendingConnection,
-    Recordings,
-)
+from console.tui.open_connection import OpenConnection, PendingConnection
+from console.tui.recordings import ConnectionRecorder, recordings_in
 from console.tui.screens.live import LiveScreen
 from console.tui.screens.overview import OverviewScreen
 from console.tui.store import Store, Traits
@@ -70,7 +67,7 @@ class ConsoleApp(Navigator):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"text--{name}" for name in STYLE_NAMES}
 
-    CSS_PATH = "console.tcss"
+    CSS_PATH = str(Path(__file__).with_name("console.tcss"))
     TITLE = "dbq-console"
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_palette}
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -117,7 +114,7 @@ class ConsoleApp(Navigator):
             raise ValueError("two feeds of one name")
         traits = {name: self._adapt_colors(setup.traits(name)) for name in intervals}
         store = Store(intervals, setup.clock.monotonic(), traits)
-        root, many = setup.recordings, len(feeds) > FEW_CONNECTIONS
+        many = len(feeds) > FEW_CONNECTIONS
         slower = max(1.0, len(feeds) / FEW_CONNECTIONS)
         self.context = Context(
             store,
@@ -127,7 +124,7 @@ class ConsoleApp(Navigator):
             {conn.name: conn for conn in setup.connections},
             setup.zone,
             setup.config_path,
-            recordings=None if root is None else Recordings(root, slower=slower),
+            recordings=recordings_in(setup.recordings, slower),
             lacks=setup.lacks,
             saved=setup.appearance.saved,
         )

@@ -20,8 +20,8 @@ from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.sampler import Reading
 from console.tui.findings import QueueKey
 from console.tui.jobs import ActionRuns
-from console.tui.open_connection import OpenConnection, Recordings
-from console.tui.player import Replay
+from console.tui.open_connection import OpenConnection
+from console.tui.recordings import Recordings, Replay
 from console.tui.store import RightsText, Store, Traits
 from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
 from console.views.view import Display

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from console import formats
-from console.decisions import Decision
+from console.catalog.decisions import Decision
 from console.doctor.finding import Diagnosis, Finding
 from console.monitor.limits import (
     Exceeded,

@@ -10,7 +10,7 @@ from typing import overload
 
 from rich.cells import cell_len, chop_cells
 
-from console.audit import local_file
+from console.catalog.audit import local_file
 from console.errors import ConsoleError, UsageError
 from console.formats import plain
 

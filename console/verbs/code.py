@@ -1,7 +1,7 @@
 """Verbs on a queue's tables and code: resize, relay, maintain, upgrade, uninstall, forget."""
 
 from console.actions import forget, install, maintain, relay, upgrade
-from console.audit import Outcome
+from console.catalog.audit import Outcome
 from console.designs import design
 from console.plan import Plan, Result, single_step
 from console.verbs.command import Params, admin

@@ -2,11 +2,11 @@
 
 from datetime import UTC, datetime
 
-from console import audit, sql
+from console import sql
 from console.actions import pause
 from console.actions.availability import require_verb
-from console.audit import Outcome, Subject
-from console.catalog import Queue
+from console.catalog import Queue, audit
+from console.catalog.audit import Outcome, Subject
 from console.designs import Flow
 from console.engines import Database
 from console.errors import RefusedError, UsageError

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from console import decisions
 from console.actions import archive, broker, end_session, execute, requeue, reschedule, restore
 from console.actions.message_action import MessageAction
-from console.catalog import Queue
+from console.catalog import Queue, decisions
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.formats import duration

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from console.actions import pop, push
-from console.audit import Ledger, Outcome
 from console.catalog import Queue
+from console.catalog.audit import Ledger, Outcome
 from console.errors import ConsoleError, UsageError
 from console.formats import numbered
 from console.plan import Control, OnProgress, Plan, Progress, Result, single_step

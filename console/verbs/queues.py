@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import click
 
 from console.actions import install as installing
-from console.audit import Outcome, Subject
 from console.catalog import Queue, installed_queue
+from console.catalog.audit import Outcome, Subject
 from console.designs import DESIGNS, Flow, design
 from console.engines import Database, Product
 from console.errors import UsageError

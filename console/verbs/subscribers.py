@@ -7,15 +7,19 @@ from typing import Any
 
 import click
 
+from console.actions import short_locks
 from console.actions import subscribe as subscribing
-from console.audit import Outcome
+from console.catalog.audit import Outcome
 from console.formats import numbered
 from console.plan import FOR_CALLERS, Plan, Result, waiting_step
 from console.verbs.command import Params, admin
 from console.verbs.parameters import Parameter, argument
 from console.verbs.verb import Target, Verb
 
-_WAITS = "  its callers wait for a moment; it begins once none of them has an open transaction"
+_WAITS = (
+    "  its callers wait for a moment; it begins once none of them has an open transaction",
+    short_locks.LINE,
+)
 
 
 def _plan_subscribe(target: Target, values: Params) -> Plan:
@@ -29,7 +33,7 @@ def _plan_subscribe(target: Target, values: Params) -> Plan:
         f"  it gets {begins}, and everything after that",
         "  from then on a slot is free only once it has popped it too: without a consumer the ring "
         "fills up",
-        _WAITS,
+        *_WAITS,
     )
     data = {"subscriber": name, "from": since}
     return _planned(target, "subscribe", lines, partial(_subscribe, target, name, since), data)
@@ -48,7 +52,7 @@ def _plan_unsubscribe(target: Target, values: Params) -> Plan:
     lines = [
         f"unsubscribe {name} from {queue.label}",
         f"  {numbered(owed.owed, 'message')} that it has not popped are dropped, not archived",
-        _WAITS,
+        *_WAITS,
     ]
     if queue.finishes:
         lines.insert(2, f"  {numbered(owed.in_hand, 'message')} that it has in hand are dropped")
@@ -84,7 +88,7 @@ def _plan_skip(target: Target, values: Params) -> Plan:
         f"  {numbered(owed.below, 'message')} of {owed.owed:,} as things stand, which it will "
         "never pop",
         "  each goes into the archive; the other subscribers pop them as before",
-        _WAITS,
+        *_WAITS,
     )
     run = partial(_skip, target, name, to)
     data = {"subscriber": name, "number": number, "skipped": owed.below, "owed": owed.owed}

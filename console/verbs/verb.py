@@ -11,12 +11,12 @@ from typing import Any, ParamSpec
 import click
 from click.core import ParameterSource
 
-from console import catalog, decisions
+from console import catalog
 from console.actions import BATCH
 from console.actions.availability import unavailable
 from console.actions.execute import CANARY_WAIT_SECONDS, Batching
-from console.catalog import Queue
-from console.decisions import Decision
+from console.catalog import Queue, decisions
+from console.catalog.decisions import Decision
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.filters import Words, expand, line_of

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from console import audit
-from console.audit import LIST_MOST, Entry, EntryFilter, Outcome
+from console.catalog import audit
+from console.catalog.audit import LIST_MOST, Entry, EntryFilter, Outcome
 from console.formats import duration, moment, plain
 from console.monitor import owners
 from console.verbs.parameters import DURATION, Parameter, WholeNumber

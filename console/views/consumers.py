@@ -22,15 +22,16 @@ from console.formats import duration, numbered, plain, rate
 from console.monitor import consumers as labels
 from console.monitor.consumer_watch import ConsumerWatch
 from console.monitor.consumers import (
+    NO_RECORDER,
     NOT_RECORDED,
     Consumer,
     Consumers,
+    PastSample,
     disconnected,
     latest,
-    recorded,
 )
+from console.monitor.past import past, without_past
 from console.monitor.rates import RateWindow, key_of
-from console.monitor.recording.recorder import folder
 from console.monitor.sample import take_sample
 from console.monitor.statement_text import POP, PUSH
 from console.verbs.parameters import FOLDER_TYPE, SECONDS_TYPE, Parameter
@@ -81,13 +82,22 @@ class Row:
 
 def read(source: Source) -> SampledConsumers:
     queue, database, seconds = source.queue, source.database, source.values["seconds"]
+    seen = latest(_recorded(source))
     if seconds > 0:
         source.on_wait(f"Sampling for {duration(seconds)}.")
-    root = source.values["recordings"] or folder()
-    seen = latest(recorded(root, database.label, queue.schema, queue.name, datetime.now(UTC)))
     sampled, samples, pop_rate = _sampled(database, queue, seconds, seen)
     gone = disconnected(seen, sampled.consumers) if seen else None
     return SampledConsumers(sampled, gone, database.label, samples, pop_rate)
+
+
+def _recorded(source: Source) -> Sequence[PastSample]:
+    queue, root = source.queue, source.values["recordings"]
+    if (known := past()) is None:
+        if root is not None:
+            raise without_past("--recordings")
+        return ()
+    of = (source.database.label, queue.schema, queue.name)
+    return known.consumers(root or known.folder(), *of, datetime.now(UTC))
 
 
 def _sampled(
@@ -213,7 +223,8 @@ def _text(result: SampledConsumers, display: Display) -> Iterator[str]:
     holding = len(result.gone_with_claims)
     above = f"{holding} above, whose claims are left" if holding else ""
     if result.gone is None:
-        yield f"Gone: {above}{', and ' if above else ''}? ({NOT_RECORDED})"
+        why = NO_RECORDER if past() is None else NOT_RECORDED
+        yield f"Gone: {above}{', and ' if above else ''}? ({why})"
         return
     total = len(result.gone) + holding
     yield f"Gone in the last day: {total}{f', {above}' if above else ''}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from console.decisions import Decision
+from console.catalog.decisions import Decision
 from console.doctor.finding import Diagnosis, Finding
 from console.formats import first_line, moment, plain, plain_lines, whole_seconds
 from console.monitor.limits import Severity, limit_code

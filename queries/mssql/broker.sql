@@ -112,6 +112,7 @@ WHERE {is_message}
 -- define: grants_of_table
 -- Whoever can read the queue can also RECEIVE from it, so a reader's counts stay unknown.
 GRANT RECEIVE ON OBJECT::[{schema}].[{queue}] TO dbq_operator;
+GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_end] TO dbq_operator;
 -- The next installer may remove this one. Before an upgrade it belongs to somebody else.
 IF EXISTS (
     SELECT 1 FROM sys.services AS x
@@ -201,6 +202,22 @@ IF EXISTS (SELECT 1 FROM sys.services AS x WHERE x.name = N'{schema}.{queue}_ser
     ALTER AUTHORIZATION ON SERVICE::[{schema}.{queue}_service] TO dbq_owner;
 IF EXISTS (SELECT 1 FROM sys.services AS x WHERE x.name = N'{schema}.{queue}_initiator' AND x.principal_id <> DATABASE_PRINCIPAL_ID(N'dbq_owner'))
     ALTER AUTHORIZATION ON SERVICE::[{schema}.{queue}_initiator] TO dbq_owner;
+GO
+-- Ends a conversation of this queue for an operator: END CONVERSATION requires the owner of its service.
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_end]
+    @conversation uniqueidentifier
+WITH EXECUTE AS 'dbq_owner'
+AS
+BEGIN
+    SET NOCOUNT, XACT_ABORT ON;
+    IF EXISTS (
+        SELECT 1 FROM sys.conversation_endpoints AS e WITH (NOLOCK) INNER JOIN sys.services AS s ON e.service_id = s.service_id
+        WHERE e.conversation_handle = @conversation AND s.name IN (N'{schema}.{queue}_service', N'{schema}.{queue}_initiator')
+    )
+    BEGIN
+        END CONVERSATION @conversation;
+    END;
+END;
 GO
 -- Sends one message, in the transaction of push or push_many.
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_send]
@@ -452,7 +469,7 @@ ALTER QUEUE [{schema}].[{queue}] WITH ACTIVATION (
 -- script: removes the services with their conversations and messages, the queues, what they are made of
 DROP PROCEDURE
     [{schema}].[{queue}_push], [{schema}].[{queue}_push_many], [{schema}].[{queue}_pop],
-    [{schema}].[{queue}_pop_many], [{schema}].[{queue}_send];
+    [{schema}].[{queue}_pop_many], [{schema}].[{queue}_send], [{schema}].[{queue}_end];
 DROP SERVICE [{schema}.{queue}_initiator];
 DROP SERVICE [{schema}.{queue}_service];
 DROP QUEUE [{schema}].[{queue}_initiator];
@@ -487,11 +504,13 @@ FROM (
 
 -- name: health
 -- one row: whether the queue and the broker are enabled, the open conversations, and what cannot be delivered and why
--- Counted to 10,001. A conversation that both sides have ended is kept for a while by the engine (CD) and not counted.
+-- Counted to 10,001, by a sampler once a minute: with a conversation for each message the view has all of the last half
+-- hour. One that both sides have ended is kept for that long by the engine (CD) and not counted.
 SELECT
     q.is_receive_enabled AS is_receive_enabled,
     q.is_enqueue_enabled AS is_enqueue_enabled,
     d.is_broker_enabled AS broker_enabled,
+    -- when counters=yes
     (
         SELECT COUNT_BIG(*) FROM (
             SELECT TOP (10001) 1 AS one
@@ -511,6 +530,11 @@ SELECT
         AND t.transmission_status <> N''
         ORDER BY t.enqueue_time
     ) AS transmission_status
+    -- else
+    CAST(NULL AS bigint) AS conversations,
+    CAST(NULL AS bigint) AS transmission,
+    CAST(NULL AS nvarchar(4000)) AS transmission_status
+    -- end
 FROM sys.service_queues AS q CROSS JOIN sys.databases AS d
 WHERE q.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND d.name = DB_NAME();
 
@@ -580,7 +604,7 @@ AND NOT EXISTS (SELECT 1 FROM sys.transmission_queue AS t WITH (NOLOCK) WHERE t.
 WHILE EXISTS (SELECT 1 FROM @over)
 BEGIN
     SET @conversation = (SELECT TOP (1) o.conversation_handle FROM @over AS o);
-    END CONVERSATION @conversation;
+    EXEC [{schema}].[{queue}_end] @conversation = @conversation;
     SET @ended += 1;
     DELETE FROM @over WHERE conversation_handle = @conversation;
 END;
@@ -686,7 +710,7 @@ BEGIN
     BEGIN
         RECEIVE TOP (@count) queuing_order, message_type_name, message_body
         FROM [{schema}].[{table}] INTO @received WHERE conversation_handle = @conversation;
-        END CONVERSATION @conversation; -- when conversation=each
+        EXEC [{schema}].[{queue}_end] @conversation = @conversation; -- when conversation=each
     END;
     DELETE FROM @there WHERE conversation_handle = @conversation;
 END;
@@ -720,7 +744,7 @@ BEGIN
     BEGIN
         RECEIVE TOP (@count) queuing_order, message_type_name
         FROM [{schema}].[{table}] INTO @received WHERE conversation_handle = @conversation;
-        END CONVERSATION @conversation; -- when conversation=each
+        EXEC [{schema}].[{queue}_end] @conversation = @conversation; -- when conversation=each
     END;
     DELETE FROM @there WHERE conversation_handle = @conversation;
 END;

@@ -148,54 +148,58 @@ ELSE
         @@MAX_CONNECTIONS AS most;
 
 -- name: holders
--- a row for each table in which an open transaction holds rows: the holder, and the minimum and maximum time held
--- Any user of a table has an intent lock on it; a holder of rows has row locks too, or has written (with
--- optimized locking, row locks are not kept). A session that waits for a lock of the table, or for another
--- writer there, does not count: only the root of the waits is a holder. It locked its rows not before its
--- first log record here (a row only read WITH (UPDLOCK) may have been locked earlier), and before it became
--- idle. Of a broker queue it is the internal table. Requires the same right as `server_state`.
+-- a row for each table in which an open transaction of more than a second holds rows: the holder, and the minimum and maximum time held
+-- The view of locks has those of the whole instance, millions of them if somebody holds so many. So it is read only where
+-- such a transaction is open in this database, by a sampler at most every ten seconds, and of it only locks on objects: who
+-- locks a row has an intent lock on its table. A holder has written here; one that has only read WITH (UPDLOCK) is not
+-- shown. A session that waits for a lock of the table, or for another writer there, does not count: only the root of the
+-- waits is a holder. It locked its rows not before its first log record here, and before it became idle. Of a broker queue
+-- it is the internal table. Requires the same right as `server_state`.
 -- READUNCOMMITTED: never waits for somebody's DDL.
+DECLARE @open TABLE (
+    transaction_id bigint NOT NULL PRIMARY KEY,
+    session_id int NULL,
+    began datetime NOT NULL,
+    wrote datetime NULL
+);
 DECLARE @locks TABLE (
+    object_id bigint NOT NULL,
+    transaction_id bigint NOT NULL,
     session_id int NOT NULL,
+    -- -2: it has no session any more; its coordinator has not decided its outcome yet.
     unit nvarchar(36) COLLATE DATABASE_DEFAULT NULL,
-    object_id bigint NULL,
-    transaction_id bigint NULL,
-    comes int NOT NULL,
     holds int NOT NULL,
     waits int NOT NULL
 );
--- Read once: this view is the expensive one.
-INSERT INTO @locks (session_id, unit, object_id, transaction_id, comes, holds, waits)
+INSERT INTO @open (transaction_id, session_id, began, wrote)
 SELECT
-    found.session_id,
-    found.unit,
-    found.object_id,
-    MIN(found.transaction_id),
-    MAX(CASE WHEN found.granted = 1 AND found.lock = N'OBJECT' AND found.mode IN (N'IX', N'SIX', N'UIX', N'X', N'U', N'BU') THEN 1 ELSE 0 END),
-    MAX(CASE
-        WHEN found.granted = 1 AND found.lock = N'OBJECT' AND found.mode IN (N'SIX', N'UIX', N'X', N'U', N'BU') THEN 1
-        WHEN found.granted = 1 AND found.lock <> N'OBJECT' AND found.mode IN (N'X', N'U', N'RangeX-X', N'RangeS-U') THEN 1
-        ELSE 0
-    END),
-    MAX(CASE WHEN found.granted = 0 THEN 1 ELSE 0 END)
-FROM (
+    d.transaction_id,
+    MAX(s.session_id),
+    MIN(a.transaction_begin_time),
+    MIN(d.database_transaction_begin_time)
+FROM sys.dm_tran_database_transactions AS d
+INNER JOIN sys.dm_tran_active_transactions AS a ON d.transaction_id = a.transaction_id
+LEFT JOIN sys.dm_tran_session_transactions AS s ON d.transaction_id = s.transaction_id
+WHERE
+    d.database_id = DB_ID() AND a.transaction_begin_time < DATEADD(second, -1, GETDATE())
+    -- Without a session: a distributed one, or the engine's own work.
+    AND COALESCE(s.session_id, CASE a.transaction_type WHEN 4 THEN -2 ELSE @@SPID END) <> @@SPID
+GROUP BY d.transaction_id;
+IF EXISTS (SELECT 1 FROM @open)
+    INSERT INTO @locks (object_id, transaction_id, session_id, unit, holds, waits)
     SELECT
-        l.request_session_id AS session_id,
-        -- -2: it has no session any more; its coordinator has not decided its outcome yet.
-        CASE WHEN l.request_session_id = -2 THEN CAST(l.request_owner_guid AS nvarchar(36)) END AS unit,
-        CASE WHEN l.resource_type = N'OBJECT' THEN l.resource_associated_entity_id ELSE p.object_id END AS object_id,
-        CASE WHEN l.request_owner_type = N'TRANSACTION' THEN l.request_owner_id END AS transaction_id,
-        l.resource_type AS lock,
-        l.request_mode AS mode,
-        CASE l.request_status WHEN N'GRANT' THEN 1 ELSE 0 END AS granted
+        l.resource_associated_entity_id,
+        o.transaction_id,
+        MAX(l.request_session_id),
+        MAX(CASE WHEN l.request_session_id = -2 THEN CAST(l.request_owner_guid AS nvarchar(36)) END),
+        MAX(CASE WHEN l.request_status = N'GRANT' AND l.request_mode IN (N'SIX', N'UIX', N'X', N'U', N'BU') THEN 1 ELSE 0 END),
+        MAX(CASE l.request_status WHEN N'GRANT' THEN 0 ELSE 1 END)
     FROM sys.dm_tran_locks AS l
-    LEFT JOIN sys.partitions AS p WITH (READUNCOMMITTED)
-        ON l.resource_type IN (N'KEY', N'RID', N'PAGE', N'HOBT') AND l.resource_associated_entity_id = p.hobt_id
+    INNER JOIN @open AS o ON l.request_owner_id = o.transaction_id
     WHERE
-        l.resource_database_id = DB_ID() AND l.request_session_id <> @@SPID
-        AND l.resource_type IN (N'OBJECT', N'KEY', N'RID', N'PAGE', N'HOBT')
-) AS found
-GROUP BY found.session_id, found.unit, found.object_id;
+        l.resource_database_id = DB_ID() AND l.resource_type = N'OBJECT' AND l.request_owner_type = N'TRANSACTION'
+        AND l.request_mode IN (N'IX', N'SIX', N'UIX', N'X', N'U', N'BU')
+    GROUP BY l.resource_associated_entity_id, o.transaction_id;
 SELECT
     SCHEMA_NAME(o.schema_id) AS [schema],
     CAST(o.name AS nvarchar(128)) AS relation,
@@ -217,24 +221,17 @@ SELECT
     END AS held_at_least_seconds,
     CAST(DATEDIFF_BIG(millisecond, COALESCE(t.wrote, t.began), GETDATE()) AS float) / 1000 AS held_at_most_seconds
 FROM @locks AS l
+INNER JOIN @open AS t ON l.transaction_id = t.transaction_id
 LEFT JOIN sys.internal_tables AS i WITH (READUNCOMMITTED)
     ON l.object_id = i.object_id AND i.internal_type_desc = N'QUEUE_MESSAGES'
 INNER JOIN sys.objects AS o WITH (READUNCOMMITTED) ON o.object_id = COALESCE(i.parent_id, l.object_id)
 LEFT JOIN sys.dm_exec_sessions AS s ON l.session_id = s.session_id
 LEFT JOIN sys.dm_exec_requests AS r ON l.session_id = r.session_id
-OUTER APPLY (
-    SELECT
-        MIN(a.transaction_begin_time) AS began,
-        MIN(d.database_transaction_begin_time) AS wrote
-    FROM sys.dm_tran_active_transactions AS a
-    LEFT JOIN sys.dm_tran_database_transactions AS d ON a.transaction_id = d.transaction_id AND d.database_id = DB_ID()
-    WHERE a.transaction_id = l.transaction_id
-) AS t
 WHERE
-    l.comes = 1 AND l.waits = 0 AND (l.holds = 1 OR t.wrote IS NOT NULL)
+    l.waits = 0 AND (l.holds = 1 OR t.wrote IS NOT NULL)
     AND NOT EXISTS (
         SELECT 1 FROM @locks AS b
-        WHERE b.comes = 1 AND b.object_id = l.object_id AND b.session_id = r.blocking_session_id AND b.session_id <> l.session_id
+        WHERE b.object_id = l.object_id AND b.session_id = r.blocking_session_id AND b.session_id <> l.session_id
     )
     AND o.type IN (N'U', N'SQ')
     -- The engine's ghost cleanup.

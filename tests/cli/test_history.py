@@ -19,19 +19,13 @@ import numpy as np
 import psycopg
 import pytest
 
-from console import clock, forecast_files, rollup_files
+from console import clock
 from console.designs import Flow
 from console.engines import open_database
-from console.features.lake.lake import Lake
-from console.features.lake.rollup import forecast
-from console.features.lake.rollup.table import RollupTable
-from console.monitor.latency import FIGURES as LATENCIES
-from console.monitor.latency import Latency, Percentiles
-from console.monitor.rates import RateWindow, StatusRow
-from console.monitor.recording import recorder
-from console.monitor.recording.forecast import hour_of
-from console.monitor.recording.reader import RecordReader
-from console.monitor.recording.segments import (
+from console.features.history import forecast_files, recorder, rollup_files
+from console.features.history.forecast import hour_of
+from console.features.history.reader import RecordReader
+from console.features.history.segments import (
     ACTIONS,
     FINDINGS,
     SAMPLES,
@@ -39,6 +33,12 @@ from console.monitor.recording.segments import (
     RecordKind,
     TimeRange,
 )
+from console.features.lake.lake import Lake
+from console.features.lake.rollup import forecast
+from console.features.lake.rollup.table import RollupTable
+from console.monitor.latency import FIGURES as LATENCIES
+from console.monitor.latency import Latency, Percentiles
+from console.monitor.rates import RateWindow, StatusRow
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
 from tests.pipeline import weekly

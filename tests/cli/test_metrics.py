@@ -24,12 +24,12 @@ from console.catalog import installed_queue
 from console.designs import design
 from console.doctor.finding import Diagnosis
 from console.errors import ConnectionFailedError
+from console.features.history.segments import snapshot_of
 from console.features.metrics import exporter as exporter_module
 from console.features.metrics.exporter import ConnectionState, address, families
 from console.features.metrics.ready_made import Limited, alerts
 from console.monitor.consumers import Consumer, Consumers
 from console.monitor.limits import DEFAULTS
-from console.monitor.recording.segments import snapshot_of
 from console.monitor.sampler import Reading
 from tests.cli.calls import Console, Process, call
 from tests.cli.conftest import Install

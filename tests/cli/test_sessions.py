@@ -15,9 +15,10 @@ from sqlalchemy import make_url
 
 from console.catalog import installed_queue
 from console.designs import DESIGNS
-from console.monitor.consumers import Consumer, Consumers, rows
-from console.monitor.recording.recorder import Recorder
-from console.monitor.recording.segments import CONSUMERS
+from console.features.history.consumers import rows
+from console.features.history.recorder import Recorder
+from console.features.history.segments import CONSUMERS
+from console.monitor.consumers import Consumer, Consumers
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
 from tests.cli.test_status import claimed_an_hour_ago

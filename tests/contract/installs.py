@@ -11,8 +11,8 @@ from console.actions.execute import Batching
 from console.actions.install import install, missing_requirement
 from console.actions.message_action import MessageAction
 from console.actions.selected import SelectedMessages
-from console.audit import Ledger
 from console.catalog import Queue, installed_queue
+from console.catalog.audit import Ledger
 from console.designs import Design, designs_on
 from console.engines import Database
 from console.errors import ConsoleError

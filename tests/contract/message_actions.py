@@ -6,7 +6,6 @@ from typing import Any
 
 from sqlalchemy import Column, MetaData, Table, select
 
-from console import audit
 from console.actions import execute, message_action
 from console.actions.archive import Purge
 from console.actions.execute import Batching
@@ -14,7 +13,8 @@ from console.actions.message_action import MessageAction
 from console.actions.restore import Restore
 from console.actions.rows import SelectionCriteria
 from console.actions.selected import SelectedMessages
-from console.audit import Ledger
+from console.catalog import audit
+from console.catalog.audit import Ledger
 from console.monitor.filters import parse
 from console.monitor.message import Message
 from console.monitor.scan_query import MessageSource

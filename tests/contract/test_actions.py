@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from console import audit
 from console.actions import execute
 from console.actions.archive import Archive, Purge
 from console.actions.execute import Batching
 from console.actions.message_action import MessageAction
 from console.actions.requeue import Release, Requeue
-from console.audit import Outcome
+from console.catalog import audit
+from console.catalog.audit import Outcome
 from console.figures import COUNTED
 from console.formats import count
 from console.monitor.sample import take_sample

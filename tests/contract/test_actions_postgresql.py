@@ -16,7 +16,7 @@ from console.actions.execute import Batching
 from console.actions.message_action import MessageAction
 from console.actions.requeue import Release, Requeue
 from console.actions.rows import QueueSelection, SelectionCriteria, Storage
-from console.audit import ImbalanceError
+from console.catalog.audit import ImbalanceError
 from console.designs import DESIGNS, design
 from console.engines import Database, Timeouts, open_database
 from console.errors import BusyError, ConnectionFailedError, RefusedError, UsageError

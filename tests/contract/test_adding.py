@@ -288,6 +288,7 @@ FEATURES = "console/features/__init__.py"
 COMMANDS = {
     "bench": "bench",
     "demo": "demo",
+    "history": "history,record",
     "lake": "pipeline",
     "metrics": "serve-metrics",
     "notify": "notify",
@@ -304,6 +305,14 @@ def test_a_feature_can_be_taken_away(copy: Copy, feature: str, database_url: str
     copy.edit(FEATURES, (f'    "{feature}",\n', ""))
     copy.use("use_without", feature, COMMANDS[feature], database_url)
     assert copy.touched == [FEATURES]
+
+
+def test_without_the_past_the_screens_and_all_that_is_present_work(
+    copy: Copy, database_url: str
+) -> None:
+    shutil.rmtree(copy.folder / "console" / "features" / "history")
+    copy.edit(FEATURES, ('    "history",\n', ""))
+    copy.use("use_without_history", database_url)
 
 
 PARCEL = """-- preset: Parcel
@@ -351,14 +360,15 @@ def test_without_its_feature_a_recorder_says_that_receivers_are_not_read(
 
 
 def test_a_feature_can_be_added(copy: Copy, database_url: str, tmp_path: Path) -> None:
-    """A folder and a line: here a command, a page of help, a value, tables of the configuration and
-    what runs beside a recorder."""
+    """A folder and a line: here a command, a page of help, a value, tables of the configuration, a
+    tab of a queue and what runs beside a recorder."""
     folder = "console/features/greeting"
-    for kind in ("commands", "config", "help", "recorder"):
+    for kind in ("commands", "config", "help", "recorder", "tabs"):
         (copy.folder / folder / kind).mkdir(parents=True)
     for name in (
         *("__init__.py", "commands/__init__.py", "commands/greet.py", "help/greetings.md"),
         *("config/__init__.py", "config/example.toml", "recorder/__init__.py"),
+        *("tabs/__init__.py", "tabs/greetings.py"),
     ):
         copy.add(OWN / "greeting" / name, f"{folder}/{name}")
     copy.edit(FEATURES, ('    "demo",\n', '    "demo",\n    "greeting",\n'))

@@ -5,11 +5,11 @@ from contextlib import closing
 
 import pytest
 
-from console import audit
 from console.actions.forget import forget
 from console.actions.install import install, uninstall
 from console.actions.relay import relay
-from console.audit import ImbalanceError
+from console.catalog import audit
+from console.catalog.audit import ImbalanceError
 from console.designs import DESIGNS
 from console.engines import Database, open_database
 from console.errors import RefusedError, UsageError

@@ -11,7 +11,7 @@ from console.actions import execute
 from console.actions.canary import CanaryTracker, CanaryVerdict
 from console.actions.execute import CANARY_WAIT_SECONDS, Batching
 from console.actions.pop import PoppedMessage
-from console.audit import Outcome
+from console.catalog.audit import Outcome
 from console.monitor.message import Message
 from console.plan import Control, OnProgress, Progress, Result
 from tests.contract.client import Client

@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import Column, MetaData, Table, Text, insert, text
 from sqlalchemy.schema import CreateTable
 
-from console import catalog, object_names, sql
+from console import catalog, sql
 from console.actions import pop, push, relay
 from console.actions.forget import forget
 from console.actions.install import install, plan, uninstall
-from console.catalog import Kind, Queue, installed_queue
+from console.catalog import Kind, Queue, installed_queue, object_names
 from console.designs import DESIGNS, Design, design
 from console.engines import PRODUCTS, Database, Timeouts, open_database
 from console.errors import BusyError, ConsoleError, RefusedError, UsageError

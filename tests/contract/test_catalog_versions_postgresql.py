@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from console import sql
-from console.decisions import CATALOG_VERSION
+from console.catalog.decisions import CATALOG_VERSION
 from console.engines import product
 from tests.cli.calls import Console
 from tests.contract.test_upgrade_postgresql import catalog_of

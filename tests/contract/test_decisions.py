@@ -9,19 +9,20 @@ from pathlib import Path
 import pytest
 from psycopg.rows import dict_row
 
-from console import audit, catalog
+from console import catalog
 from console.actions.install import uninstall
 from console.actions.relay import relay
+from console.catalog import audit
 from console.doctor.finding import Diagnosis
-from console.doctor.recording import action
 from console.doctor.watcher import Doctor
 from console.engines import Database, open_database
 from console.errors import RefusedError
+from console.features.history.points import History, history, since
+from console.features.history.recorder import Recorder
+from console.features.history.recording import action
+from console.features.history.segments import ACTIONS
 from console.features.metrics.exporter import ConnectionState, families
 from console.monitor.limits import DEFAULTS, Limits, Thresholds
-from console.monitor.recording.history import History, history, since
-from console.monitor.recording.recorder import Recorder
-from console.monitor.recording.segments import ACTIONS
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from console import audit
 from console.actions.end_session import SessionAtQueue, end_session, find, sessions_holding
 from console.actions.maintenance import MaintainLimits
 from console.actions.maintenance import find as maintenance
+from console.catalog import audit
 from console.designs import DESIGNS
 from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, MetaData, Table, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.schema import CreateSequence, CreateTable
 
-from console import catalog, decisions, sql
+from console import catalog, sql
 from console.actions import (
     broker,
     execute,
@@ -38,6 +38,7 @@ from console.actions.requeue import Release, RequeueTo
 from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
 from console.actions.selected import SelectedError
+from console.catalog import decisions
 from console.designs import DESIGNS, Flow, Order, designs_on
 from console.engines import Database
 from console.errors import UsageError

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from console import audit
 from console.actions.maintain import maintain
 from console.actions.maintenance import (
     IndexMeasure,
@@ -14,6 +13,7 @@ from console.actions.maintenance import (
     Maintenance,
     find,
 )
+from console.catalog import audit
 from console.designs import DESIGNS
 from console.engines import open_database
 from console.engines.product import Timeouts

@@ -4,9 +4,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.schema import CreateSchema
 
-from console import catalog, object_names
+from console import catalog
 from console.actions import pop, relay
 from console.actions.install import install, uninstall
+from console.catalog import object_names
 from console.designs import DESIGNS, Design
 from console.engines import Database, Product
 from console.errors import UsageError

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from console.catalog import Queue
+from console.catalog.decisions import Decision
 from console.clock import utc
-from console.decisions import Decision
 from console.designs import DESIGNS
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.doctor.watcher import DoctorUpdate

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-from console import audit, object_names, sql
+from console import sql
 from console.actions.upgrade import differences, upgrade
-from console.catalog import look_up, queues
+from console.catalog import audit, look_up, object_names, queues
 from console.cli.commands.roles import role_script
 from console.designs import DESIGNS
 from console.engines import PRODUCTS, Database, open_database

@@ -12,9 +12,9 @@ import pytest
 from psycopg.types.json import Jsonb
 from sqlalchemy import make_url
 
-from console import decisions
 from console.actions import pause
 from console.actions.upgrade import differences, upgrade
+from console.catalog import decisions
 from console.designs import DESIGNS
 from console.doctor.decisions import OVERDUE, UNDONE
 from console.doctor.diagnose import diagnose

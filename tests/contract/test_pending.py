@@ -16,7 +16,7 @@ from console.actions.execute import Batching
 from console.actions.push import PushExtras, push_many_with
 from console.actions.reschedule import THE_SAME, Reschedule
 from console.actions.rows import CHANGED
-from console.audit import Ledger, Outcome
+from console.catalog.audit import Ledger, Outcome
 from console.designs import DESIGNS, Order
 from console.errors import UsageError
 from console.monitor.filters import parse

@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import text
 
-from console import audit, catalog, sql
+from console import catalog, sql
 from console.actions.install import install, remove, scratch_queue
-from console.catalog import Queue
+from console.catalog import Queue, audit
 from console.designs import DESIGNS
 from console.doctor.finding import Diagnosis
 from console.engines import Database, open_database

@@ -17,7 +17,8 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from console import audit, catalog
+from console import catalog
+from console.catalog import audit
 from console.errors import RefusedError
 from console.features.demo.embedded import EmbeddedServer
 from console.features.lake import replay as replaying

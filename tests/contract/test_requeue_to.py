@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from console import audit
 from console.actions import execute
 from console.actions.execute import Batching
 from console.actions.push import Payload
 from console.actions.requeue import FULL, RequeueTo
 from console.actions.rows import CHANGED
-from console.audit import Ledger
-from console.catalog import Kind
+from console.catalog import Kind, audit
+from console.catalog.audit import Ledger
 from console.errors import RefusedError, UsageError
 from console.plan import Result
 from tests.contract.client import Client

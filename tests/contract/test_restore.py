@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import select
 
-from console import audit
 from console.actions import execute, push, relay
 from console.actions.archive import Archive
 from console.actions.execute import Batching
 from console.actions.requeue import Release
 from console.actions.restore import FULL, GONE, Restore
-from console.audit import Ledger
+from console.catalog import audit
+from console.catalog.audit import Ledger
 from console.designs import Order
 from console.errors import RefusedError
 from console.monitor.message import Message

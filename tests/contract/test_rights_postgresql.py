@@ -11,8 +11,8 @@ from console import catalog
 from console.actions import execute, maintain, maintenance, message_action, relay
 from console.actions.install import uninstall
 from console.actions.restore import Restore
-from console.audit import Outcome
 from console.catalog import Queue
+from console.catalog.audit import Outcome
 from console.cli.commands.roles import role_script
 from console.clock import utc
 from console.designs import design

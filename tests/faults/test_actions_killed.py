@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from console import audit, sql
+from console import sql
 from console.actions.install import install
-from console.catalog import installed_queue
+from console.catalog import audit, installed_queue
 from console.designs import design
 from console.engines import Database, open_database
 from console.monitor import owners

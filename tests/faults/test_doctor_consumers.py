@@ -10,12 +10,13 @@ import pytest
 from console.doctor.finding import Diagnosis, Finding
 from console.doctor.silent_consumers import SILENT, ConsumerHistory
 from console.doctor.stopped_consumers import STOPPED, ConsumptionHistory
-from console.monitor.consumers import Consumers, disconnected, latest, recorded
-from console.monitor.consumers import rows as rows_of
+from console.features.history.consumers import recorded
+from console.features.history.consumers import rows as rows_of
+from console.features.history.recorder import Recorder
+from console.features.history.segments import CONSUMERS
+from console.monitor.consumers import Consumers, disconnected, latest
 from console.monitor.limits import DEFAULTS, Limits
 from console.monitor.rates import key_of
-from console.monitor.recording.recorder import Recorder
-from console.monitor.recording.segments import CONSUMERS
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.test_consumers import program
@@ -150,7 +151,7 @@ def test_a_new_doctor_knows_consumers_from_the_recording(workers: Workers, tmp_p
     remembered = latest(rows)
     left = {one.name: one for one in disconnected(remembered, ())}
     assert (left["ada"].program, left["ada"].does) == ("ada program", ("pop",))
-    assert left["ada"].last_seen == rows[-1]["at"]
+    assert left["ada"].last_seen == rows[-1].at
     assert not disconnected(remembered, workers.sample("bob")[1].consumers), "both are connected"
     workers.clients["ada"].database.close()
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from console import audit
 from console.actions import upgrade
-from console.catalog import Queue
+from console.catalog import Queue, audit
 from console.doctor import sessions
 from console.doctor.context import check_context
 from console.doctor.finding import Diagnosis, Finding

@@ -9,15 +9,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from console.audit import EntryFilter, entries
+from console.catalog.audit import EntryFilter, entries
 from console.doctor import ring as doctor
 from console.doctor.context import check_context
 from console.doctor.finding import Diagnosis
-from console.doctor.recording import Recording, hole_repairs
 from console.doctor.slot_map import read_slot_map
 from console.errors import BusyError, RefusedError
 from console.features.demo.embedded import EmbeddedServer
-from console.monitor.recording.recorder import Recorder
+from console.features.history.recorder import Recorder
+from console.features.history.recording import Recording, hole_repairs
 from console.rights import Rights
 from tests.faults.doctor_tools import (
     diagnose_ring,

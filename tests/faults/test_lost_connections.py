@@ -8,13 +8,13 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import OperationalError
 
-from console import audit, catalog
+from console import catalog
 from console.actions import execute, message_action
 from console.actions.archive import Purge
 from console.actions.execute import Batching
 from console.actions.push import push_many
 from console.actions.selected import SelectedMessages
-from console.catalog import Queue
+from console.catalog import Queue, audit
 from console.engines import Database, Timeouts, open_database, time_limit
 from console.errors import ConnectionFailedError, ConsoleError, InDoubtError
 from console.monitor.scan_query import MessageSource

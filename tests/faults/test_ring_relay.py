@@ -7,8 +7,8 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel
 
-from console.actions import relay
 from console.actions import relay as action
+from console.actions import short_locks
 from console.errors import BusyError, ConsoleError
 from console.features.demo.embedded import EmbeddedServer
 from tests.faults.ring_tools import Make, Ring, wait_for_server, wait_until_blocked
@@ -30,7 +30,7 @@ def ring(make: Make) -> Ring:
 @pytest.fixture
 def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """The action retries for half a second, not for half a minute."""
-    monkeypatch.setattr(relay, "_ATTEMPTS_SECONDS", 0.5)
+    monkeypatch.setattr(short_locks, "_ATTEMPTS_SECONDS", 0.5)
 
 
 def _fill(ring: Ring) -> None:

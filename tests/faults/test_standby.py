@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from console.engines import Database, open_database
-from console.monitor.recording.recorder import Recorder
+from console.features.history.recorder import Recorder
 from console.monitor.sample import DatabaseSample, take_sample
 from console.monitor.sampler import Reading, Sampler
 from tests.cli.calls import Console, call

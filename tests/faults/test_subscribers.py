@@ -8,7 +8,7 @@ from console import sql
 from console.actions import maintain, maintenance, pause
 from console.actions import pop as popping
 from console.actions import subscribe as subscribing
-from console.audit import Outcome
+from console.catalog.audit import Outcome
 from console.errors import RefusedError, UsageError
 from tests.faults.ring_tools import Make, Ring
 

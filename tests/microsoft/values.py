@@ -189,7 +189,7 @@ class Values:
         hints = {one["HintKind"] for one in node["TableHints"]}
         if "RepeatableRead" in hints:
             session.hold(name)
-        if "TabLockX" in hints:
+        if hints & {"TabLockX", "XLock"}:
             session.lock_table(name)
         self.read.append(name)
         columns = set(session.server.keys[name])

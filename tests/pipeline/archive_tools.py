@@ -13,8 +13,8 @@ from sqlalchemy import text
 from console import sql
 from console.actions import execute, message_action
 from console.actions.message_action import MessageAction
-from console.audit import EntryFilter as Entries
-from console.audit import entries
+from console.catalog.audit import EntryFilter as Entries
+from console.catalog.audit import entries
 from console.engines import Database
 from console.features.lake.archive import job
 from console.features.lake.archive.files import pq

@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from console import rollup_files
+from console.features.history import rollup_files, segments
+from console.features.history.segments import SAMPLES, RecordKind
 from console.features.lake.lake import Lake
 from console.features.lake.rollup.table import RollupTable, file_of, read
-from console.monitor.recording import segments
-from console.monitor.recording.segments import SAMPLES, RecordKind
 
 BEGIN = datetime(2026, 3, 28, tzinfo=UTC)
 SEGMENT_SECONDS = 300

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from sqlalchemy import make_url
 
+from console.features.history.segments import SAMPLES
 from console.features.lake.lake import Lake
-from console.monitor.recording.segments import SAMPLES
 from tests.contract.client import Client
 from tests.pipeline.archive_tools import all_payloads, execute_sql, payloads
 from tests.pipeline.conftest import NewQueue

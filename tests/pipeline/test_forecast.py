@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console import forecast_files
+from console.features.history import forecast_files
+from console.features.history.forecast_files import HOURS, LEAST_DAYS, LEAST_WEEKS, WEEKS
 from console.features.lake.rollup import forecast
-from console.forecast_files import HOURS, LEAST_DAYS, LEAST_WEEKS, WEEKS
 from tests.pipeline import weekly
 from tests.pipeline.weekly import BEGIN, NOISES, SHAPES, Numbers
 

@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from console import forecast_files
-from console.doctor.traffic import seen_in_hour
+from console.features.history import forecast as reader
+from console.features.history import forecast_files
+from console.features.history.segments import SAMPLES
+from console.features.history.traffic import seen_in_hour
 from console.features.lake.lake import Lake
 from console.features.lake.rollup import forecast as forecast_job
 from console.features.lake.rollup import job
 from console.features.lake.rollup.table import ForecastTable, RollupTable
 from console.features.lake.spark import Tasks
-from console.monitor.recording import forecast as reader
-from console.monitor.recording.segments import SAMPLES
 from tests.cli.calls import call
 from tests.pipeline import weekly
 from tests.pipeline.recorded import put_days, sample, write

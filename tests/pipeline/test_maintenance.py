@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.audit import EntryFilter, entries
+from console.catalog.audit import EntryFilter, entries
 from console.engines import open_database
 from console.errors import RefusedError
 from console.features.lake import delta

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from console.errors import ConsoleError, RefusedError, UsageError
+from console.features.history import forecast as expected
+from console.features.history.points import history
+from console.features.history.segments import SAMPLES, TimeRange
 from console.features.lake import frames
 from console.features.lake.archive.files import SCHEMA
 from console.features.lake.lake import _LOGIN, Lake
 from console.features.lake.table import MessagesTable
-from console.monitor.recording import forecast as expected
-from console.monitor.recording.history import history
-from console.monitor.recording.segments import SAMPLES, TimeRange
 from tests.contract.client import Client
 from tests.pipeline import weekly
 from tests.pipeline.archive_tools import (

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from console.audit import EntryFilter as Entries
-from console.audit import entries
 from console.catalog import Queue
+from console.catalog.audit import EntryFilter as Entries
+from console.catalog.audit import entries
 from console.errors import RefusedError, UsageError
 from console.features.lake import leases
 from console.features.lake import replay as job

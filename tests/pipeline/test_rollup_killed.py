@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from console.features.history.segments import SAMPLES
 from console.features.lake.lake import Lake
-from console.monitor.recording.segments import SAMPLES
 from tests.pipeline.driver import ROLLUP_PHASES
 from tests.pipeline.recorded import all_rows, sample, write
 from tests.pipeline.test_rollups import roll_up

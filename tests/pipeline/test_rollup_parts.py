@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console import lake_tables, rollup_files
 from console.errors import UsageError
+from console.features.history import lake_tables, rollup_files, segments
+from console.features.history.points import history
+from console.features.history.rollup_files import DayMadeOf
+from console.features.history.segments import KINDS, SAMPLES, TimeRange
 from console.features.lake.lake import Lake
 from console.features.lake.rollup import job, segment_files, tables
-from console.monitor.recording import segments
-from console.monitor.recording.history import history
-from console.monitor.recording.segments import KINDS, SAMPLES, TimeRange
-from console.rollup_files import DayMadeOf
 from tests.pipeline.recorded import BEGIN, put_days, sample, write
 
 DAY = BEGIN.date()

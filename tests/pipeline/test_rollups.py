@@ -16,15 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from console import rollup_files
 from console.errors import RefusedError, UsageError
+from console.features.history import rollup_files, segments
+from console.features.history.points import history
+from console.features.history.segments import FINDINGS, SAMPLES, WAITS, TimeRange
 from console.features.lake.lake import DamagedError, Lake
 from console.features.lake.rollup import day, job, segment_files, tables
 from console.features.lake.rollup.table import RollupTable
 from console.features.lake.spark import Tasks
-from console.monitor.recording import segments
-from console.monitor.recording.history import history
-from console.monitor.recording.segments import FINDINGS, SAMPLES, WAITS, TimeRange
 from tests.pipeline.recorded import BEGIN, all_rows, sample, write
 from tests.tools.local_tasks import LocalTasks
 

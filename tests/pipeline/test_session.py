@@ -10,10 +10,10 @@ import pytest
 
 from console.cli import __main__ as command
 from console.errors import ConsoleError, UsageError
+from console.features.history.segments import SAMPLES
 from console.features.lake import java as javas
 from console.features.lake import runs, spark
 from console.features.lake.runs import RunOutcome
-from console.monitor.recording.segments import SAMPLES
 from tests.cli.calls import call
 from tests.pipeline.conftest import FAST
 from tests.pipeline.recorded import BEGIN, sample, write

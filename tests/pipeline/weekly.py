@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from console import forecast_files
+from console.features.history import forecast_files
+from console.features.history.segments import SAMPLES
 from console.figures import POP, PUSH
-from console.monitor.recording.segments import SAMPLES
 from tests.pipeline.recorded import write
 
 RATES = (PUSH.name, POP.name)

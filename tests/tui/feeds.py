@@ -6,12 +6,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from console.decisions import Decision
+from console.catalog.decisions import Decision
 from console.engines.standby import Standby
 from console.errors import ConnectionFailedError, ConsoleError
 from console.figures import SAMPLED
-from console.monitor.recording.recorder import Recorder
-from console.monitor.recording.segments import ACTIONS, FINDINGS
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Login
@@ -152,6 +150,8 @@ class RecordedConnection:
     """Records one connection with the real recorder, at times that a test sets."""
 
     def __init__(self, root: Path, connection: str = "prod") -> None:
+        from console.features.history.recorder import Recorder  # noqa: PLC0415  # may not be here
+
         self.at = BEGIN
         self._connection = connection
         self._recorder = Recorder(root, connection, now=lambda: self.at)
@@ -174,18 +174,24 @@ class RecordedConnection:
         self._recorder.reading(Reading(self._connection, error=ConsoleError(what)))
 
     def add_findings(self, seconds: float, queue: str, codes: Sequence[str] = ()) -> None:
+        from console.features.history.segments import FINDINGS  # noqa: PLC0415
+
         row = {"at": BEGIN + timedelta(seconds=seconds), "schema": "public", "queue": queue}
         severe = {"verdict": "critical", "severity": "critical"}
         rows = [{**row, **severe, "code": code, "summary": f"{code} it is"} for code in codes]
         self._recorder.add(FINDINGS, rows or [{**row, "verdict": "all clear"}])
 
     def add_action(self, seconds: float, queue: str, verb: str) -> None:
+        from console.features.history.segments import ACTIONS  # noqa: PLC0415
+
         at = BEGIN + timedelta(seconds=seconds)
         row = {"at": at, "schema": "public", "queue": queue, "action_id": 7, "verb": verb}
         more = {"ended_at": at, "operator": "ann", "outcome": "ok", "planned": 3, "done": 3}
         self._recorder.add(ACTIONS, [{**row, **more}])
 
     def add_note(self, seconds: float, note: str) -> None:
+        from console.features.history.segments import ACTIONS  # noqa: PLC0415
+
         at = BEGIN + timedelta(seconds=seconds)
         row = {"at": at, "ended_at": at, "action_id": 8, "verb": "note", "operator": "ann"}
         self._recorder.add(ACTIONS, [{**row, "outcome": "done", "note": note}])

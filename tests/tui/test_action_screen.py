@@ -8,9 +8,8 @@ import psycopg
 import pytest
 from textual.widgets import Input
 
-from console import audit
-from console.audit import Ledger, Outcome
-from console.catalog import Acting
+from console.catalog import Acting, audit
+from console.catalog.audit import Ledger, Outcome
 from console.engines import Database
 from console.errors import ConsoleError
 from console.monitor.activity import find_objects, sample_activity

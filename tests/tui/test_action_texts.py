@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from console.actions.availability import unavailable
 from console.actions.pop import pop_many
-from console.audit import Ledger, Outcome
 from console.catalog import Queue
+from console.catalog.audit import Ledger, Outcome
 from console.cli.command import BARE_YES
 from console.cli.context import Call
 from console.designs import DESIGNS, design

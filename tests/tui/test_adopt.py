@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from console.catalog import find
+from console.catalog.relations import Column
 from console.designs import DESIGNS
 from console.engines import Database
 from console.errors import TooSlowError
@@ -15,7 +16,6 @@ from console.features.presets.designs import own
 from console.features.presets.screens import open_adopt
 from console.features.presets.screens.adopt import AdoptScreen, Tables
 from console.features.presets.verbs import ADOPT
-from console.relations import Column
 from console.rights import Rights
 from console.tui import jobs
 from console.tui.open_connection import OpenConnection

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from console.audit import Entry
+from console.catalog.audit import Entry
 from console.errors import ConnectionFailedError
 from console.tui.dialogs.audit_entry import AuditEntryDialog, filters_of, follow_up
 from console.tui.findings import QueueKey

@@ -18,10 +18,10 @@ from console.clock import (
 )
 from console.designs import design
 from console.doctor.finding import Diagnosis
-from console.forecast_files import HOURS
+from console.features.history.forecast import Band, Expected, Forecast
+from console.features.history.forecast_files import HOURS
 from console.monitor.latency import Latency, Percentiles
 from console.monitor.limits import DEFAULTS
-from console.monitor.recording.forecast import Band, Expected, Forecast
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.screens.queue import QueueScreen

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from console.catalog import installed_queue
-from console.decisions import Decision
+from console.catalog.decisions import Decision
 from console.designs import design
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.doctor.watcher import DoctorUpdate

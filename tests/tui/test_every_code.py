@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from console.cli.commands import doctor as command_line
 from console.doctor.checks import CODES
 from console.doctor.finding import Code, Diagnosis, Finding
-from console.doctor.recording import findings as recorded
 from console.doctor.report import markdown
+from console.features.history.recording import findings as recorded
 from console.features.metrics.exporter import ConnectionState, families
 from console.monitor.limits import DEFAULTS, Limits, Severity, judge
 from console.monitor.owners import SHOWN, Holder

@@ -1,10 +1,13 @@
 """Help lists the keys of the screen below it."""
 
+from collections.abc import Callable
+
 import pytest
 from textual.binding import Binding
 from textual.events import Key
 from textual.widgets import Input, Markdown
 
+from console.features.presets.screens import open_adopt
 from console.help import topics
 from console.tui.dialogs.command_line import CommandLineDialog
 from console.tui.dialogs.dialog import CommandDialog
@@ -16,11 +19,18 @@ KEY = ("prod", "public", "mail")
 
 async def test_every_key_has_a_description_and_help_lists_the_keys_of_the_screen_below() -> None:
     async with alone(connections=[conn()], size=(100, 60)) as console:
-        arguments = {"smoke": (KEY,), "connections": ()}
-        for name in ("install", "adopt", "smoke", "connections", "audit"):
-            getattr(console.app, f"open_{name}")(*arguments.get(name, ("prod",)))
+        app = console.app
+        openers: dict[str, Callable[[], None]] = {
+            "install": lambda: app.open_install("prod"),
+            "adopt": lambda: open_adopt(app.context, "prod"),
+            "smoke": lambda: app.open_smoke(KEY),
+            "connections": app.open_connections,
+            "audit": lambda: app.open_audit("prod"),
+        }
+        for name, open_screen in openers.items():
+            open_screen()
             await console.pilot.pause()
-            screen = console.app.screen
+            screen = app.screen
             for binding in type(screen).BINDINGS:
                 assert isinstance(binding, Binding)
                 assert binding.description

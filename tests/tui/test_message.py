@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from console import audit
 from console.actions.export import reveal
 from console.actions.pop import complete, pop_many
 from console.actions.push import push_many
+from console.catalog import audit
 from console.engines import Database
 from console.errors import ConnectionFailedError, RefusedError
 from console.monitor.message import PastAttempt

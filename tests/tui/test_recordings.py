@@ -15,17 +15,17 @@ from console.catalog import Queue
 from console.designs import design
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.doctor.watcher import DoctorUpdate
+from console.features.history import segments
+from console.features.history.forecast import Band, BandsOfHours, Expected, Forecast
+from console.features.history.forecast_files import HOURS
+from console.features.history.reader import RecordReader
+from console.features.history.recorder import Recorder
+from console.features.history.recordings import RETRY_SECONDS, ConnectionRecorder, Recordings
+from console.features.history.segments import ALWAYS, FINDINGS, LINKS, SAMPLES
 from console.features.history.tabs.history import HistoryTab
-from console.forecast_files import HOURS
 from console.monitor.latency import Latency, Percentiles
 from console.monitor.limits import Severity
-from console.monitor.recording import segments
-from console.monitor.recording.forecast import Band, Expected, Forecast
-from console.monitor.recording.reader import RecordReader
-from console.monitor.recording.recorder import Recorder
-from console.monitor.recording.segments import ALWAYS, FINDINGS, LINKS, SAMPLES
 from console.monitor.sampler import Reading
-from console.tui.open_connection import RETRY_SECONDS, ConnectionRecorder, Recordings
 from console.tui.text import Paragraph
 from console.tui.widgets.charts import Chart, Drawing, y_limits
 from tests.servers import wait_until
@@ -264,9 +264,10 @@ async def test_the_forecast_is_drawn_behind_the_rates_and_beyond_now(
             "pops/s ",
         ]
         ready, pushes, pops = drawings[:3]
-        assert (ready.ahead_seconds, pops.bands) == (0, ())
+        assert (ready.ahead_seconds, pops.background) == (0, None)
         assert pushes.ahead_seconds == 6 * 3600
-        assert len(pushes.bands) == 24 + 6 + 1  # the first of them begins before the span
+        assert isinstance(pushes.background, BandsOfHours)
+        assert len(pushes.background.bands) == 24 + 6 + 1  # the first begins before the span
         assert y_limits(pushes)[1] >= 7.0
         await shown.until(lambda: "░" in shown.picture and "▒" in shown.picture)
         assert "90 % of such hours and their median, of 8 weeks" in shown.picture

@@ -15,13 +15,19 @@ from hypothesis import strategies as st
 
 from console import tui
 from console.errors import UsageError
+from console.features.history.points import NothingRecordedError
+from console.features.history.recordings.player import (
+    SPEEDS,
+    Player,
+    Replay,
+    moment_of,
+    open_replay,
+)
+from console.features.history.recordings.replay_app import ReplayApp
+from console.features.history.recordings.seek import SeekDialog
 from console.features.lake.screens import open_job
 from console.features.presets.screens import open_adopt
-from console.monitor.recording.history import NothingRecordedError
-from console.tui.dialogs.dialog import SeekDialog
 from console.tui.findings import QueueKey
-from console.tui.player import SPEEDS, Player, moment_of, open_replay
-from console.tui.replay import ReplayApp
 from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.queue import QueueScreen
 from console.tui.series import SPANS
@@ -57,8 +63,9 @@ class Played(Running):
 
     @property
     def at(self) -> float:
-        assert self.app.context.replay is not None
-        return (self.app.context.replay.player.at - BEGIN).total_seconds()
+        replay = self.app.context.replay
+        assert isinstance(replay, Replay)
+        return (replay.player.at - BEGIN).total_seconds()
 
     def ready(self) -> int | None:
         store = self.app.context.store

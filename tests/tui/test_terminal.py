@@ -15,11 +15,11 @@ from pathlib import Path
 import pexpect  # type: ignore[import-untyped]
 import pytest
 
-from console import audit, tui
+from console import tui
 from console.actions.install import install
 from console.actions.pop import fail, pop_many
 from console.actions.push import push_many
-from console.catalog import Queue, installed_queue
+from console.catalog import Queue, audit, installed_queue
 from console.designs import design
 from console.engines import Database, open_database
 from console.errors import UsageError

@@ -14,8 +14,8 @@ from console.actions import MOST_BATCH, execute
 from console.actions.execute import CANARY, Batching
 from console.actions.message_action import _Count
 from console.actions.selected import SelectedMessages
-from console.audit import ImbalanceError, Ledger
 from console.catalog import installed_queue
+from console.catalog.audit import ImbalanceError, Ledger
 from console.designs import design
 from console.errors import UsageError
 from console.monitor.filters import NOTHING, Filters

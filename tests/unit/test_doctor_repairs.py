@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import pytest
 
-from console.audit import Outcome, Subject
 from console.catalog import Queue, installed_queue
+from console.catalog.audit import Outcome, Subject
 from console.designs import DESIGNS
 from console.doctor import repairs
 from console.doctor.checks import CODES

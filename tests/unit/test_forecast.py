@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console import clock
-from console.doctor import unusual
 from console.doctor.context import CheckContext
-from console.doctor.traffic import TrafficForecasts
-from console.forecast_files import HOUR_SECONDS, HOURS
-from console.monitor.recording import forecast
-from console.monitor.recording.forecast import Band, Expected, Forecast, full_after
+from console.features.history import checks as unusual
+from console.features.history import forecast
+from console.features.history.forecast import Band, Expected, Forecast, full_after
+from console.features.history.forecast_files import HOUR_SECONDS, HOURS
+from console.features.history.traffic import TrafficForecasts
 from console.monitor.sample import QueueSample
 from console.monitor.snapshot import Filling, QueueSnapshot, snapshot
 from tests.unit.test_snapshot import NOTHING, queue

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.errors import UsageError
-from console.monitor.recording import segments
-from console.monitor.recording.history import (
+from console.features.history import segments
+from console.features.history.points import (
     STEPS,
     NothingRecordedError,
     history,
@@ -22,7 +22,7 @@ from console.monitor.recording.history import (
     step_for,
     thinned,
 )
-from console.monitor.recording.segments import (
+from console.features.history.segments import (
     ACTIONS,
     FINDINGS,
     LINKS,

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.monitor.recording import segments
-from console.monitor.recording.history import History, history, since
-from console.monitor.recording.reader import RecordReader
-from console.monitor.recording.recorder import Recorder
-from console.monitor.recording.segments import ALWAYS, KINDS, LINKS, SAMPLES, VERSION
-from console.tui.replay_thread import ConnectionRecording
+from console.features.history import segments
+from console.features.history.points import History, history, since
+from console.features.history.reader import RecordReader
+from console.features.history.recorder import Recorder
+from console.features.history.recordings.replay_thread import ConnectionRecording
+from console.features.history.segments import ALWAYS, KINDS, LINKS, SAMPLES, VERSION
 from tests.tools.hostile import COSTLY, outcome, texts
 
 NOW = datetime(2026, 3, 29, 12, tzinfo=UTC)

@@ -8,6 +8,8 @@ import pytest
 
 from console.catalog import Kind, Queue
 from console.designs import DESIGNS
+from console.features.history.points import points, thinned
+from console.features.history.segments import samples, snapshot_of
 from console.features.metrics.exporter import ConnectionState, families
 from console.features.presets.designs import LIBRARIES
 from console.monitor.latency import (
@@ -24,8 +26,6 @@ from console.monitor.latency import (
     statement_of,
 )
 from console.monitor.rates import key_of
-from console.monitor.recording.history import points, thinned
-from console.monitor.recording.segments import samples, snapshot_of
 from console.monitor.sampler import Reading
 from tests.contract.variants import DEFAULTS
 from tests.tui.feeds import queue as snapshot_named

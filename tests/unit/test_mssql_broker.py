@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from console import audit, catalog
+from console import catalog, sql
 from console.actions import broker
 from console.actions.archive import Purge
 from console.actions.rows import CHANGED, SelectionCriteria
-from console.audit import Ledger
-from console.catalog import Kind, Queue, installed_queue
+from console.catalog import Kind, Queue, audit, installed_queue
+from console.catalog.audit import Ledger
 from console.designs import DESIGNS
 from console.engines import Database
 from console.engines.mssql import PRODUCT
 from console.errors import RefusedError, UsageError
 from console.monitor.filters import parse
+from console.monitor.memory import Memory
 from console.monitor.message import Message
 from console.monitor.rates import BrokerHealth
 from console.monitor.scan_query import MessageSource
@@ -69,7 +70,29 @@ def test_received_messages_are_checked_and_archived(options: dict[str, str]) -> 
         received, thrown = text.index("RECEIVE TOP"), text.index("THROW 51003")
         assert received < thrown
         assert ("INSERT INTO [dbo].[orders_archive]" in text[thrown:]) is not permanently
-        assert ("END CONVERSATION" in text) is bool(options)
+        # END CONVERSATION is its owner's: an operator calls the procedure that runs as it.
+        assert ("EXEC [dbo].[orders_end] @conversation" in text) is bool(options)
+        assert "END CONVERSATION" not in text
+
+
+def test_a_broker_queues_conversations_are_counted_once_a_minute() -> None:
+    """With one for each message the view has all of the last half hour."""
+    now = [0.0]
+    memory = Memory(lambda: now[0])
+    assert memory.broker_counts(QUEUE) is None
+    memory.keep_broker_counts(QUEUE, replace(ON, conversations=7, transmission=3))
+    now[0] = 59.0
+    counts = memory.broker_counts(QUEUE)
+    assert counts is not None
+    off = replace(ON, is_receive_enabled=False, conversations=None, transmission=None)
+    seen = off.counted_as(counts)
+    assert (seen.conversations, seen.transmission, seen.enabled) == (7, 3, False)
+    now[0] = 60.0
+    assert memory.broker_counts(QUEUE) is None
+    memory.keep([])
+    for counted, there in (("yes", True), ("no", False)):
+        text = sql.script("broker.health", PRODUCT.dialect, QUEUE.scope(PRODUCT, counters=counted))
+        assert ("sys.conversation_endpoints" in text) is there
 
 
 def test_an_enabled_queue_is_left_unchanged(

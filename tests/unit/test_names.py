@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console import object_names
-from console.catalog import Kind, Queue, installed_queue
+from console.catalog import Kind, Queue, installed_queue, object_names
 from console.designs import DESIGNS, Design
 from console.engines import PRODUCTS
 from console.errors import UsageError

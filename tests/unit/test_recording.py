@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.errors import ConnectionFailedError, RefusedError
-from console.monitor.recording import segments
-from console.monitor.recording.reader import RecordReader
-from console.monitor.recording.recorder import Bounds, Recorder, prune
-from console.monitor.recording.segments import (
+from console.features.history import segments
+from console.features.history.reader import RecordReader
+from console.features.history.recorder import Bounds, Recorder, prune
+from console.features.history.segments import (
     ACTIONS,
     FINDINGS,
     KINDS,
@@ -220,7 +220,7 @@ def test_a_write_that_fails_is_reported_and_recording_goes_on(
         write(self, kind, rows)
 
     monkeypatch.setattr(segments.Segment, "write", sometimes)
-    monkeypatch.setattr("console.monitor.recording.recorder._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("console.features.history.recorder._RETRY_SECONDS", 0.0)
     recorder = Recorder(tmp_path, "prod", now=lambda: NOW)
     recorder.reading(Reading("prod", (queue("orders"),)))
     wait_for(lambda: "No space left" in recorder.problem)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from console.cli.commands.check import check
+from console.features.history import segments
+from console.features.history.points import history, points, since, thinned
 from console.features.metrics.exporter import ConnectionState, families
 from console.monitor.limits import DEFAULTS, judge
-from console.monitor.recording import segments
-from console.monitor.recording.history import history, points, since, thinned
 from console.monitor.sampler import Reading
 from console.monitor.subscribers import SubscriberSnapshot, from_text, to_text
 from tests.tui.feeds import queue

@@ -11,7 +11,7 @@ import click
 import pytest
 from textual.binding import Binding
 
-import console.tui
+import console
 from console.cli.verbs import cli
 from console.designs import DESIGNS
 from console.doctor.checks import CODES
@@ -37,8 +37,15 @@ def _commands(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
         yield from _commands(subcommand, f"{name} {subcommand.name}")
 
 
+SCREENS = {"tui", "screens", "tabs", "recordings"}
+"""Packages that have some."""
+
+
 def _keys() -> Iterator[tuple[str, str]]:
-    for module in pkgutil.walk_packages(console.tui.__path__, "console.tui."):
+    """Of all screens, those of features too."""
+    for module in pkgutil.walk_packages(console.__path__, "console."):
+        if not SCREENS & {*module.name.split(".")}:
+            continue
         for var in vars(importlib.import_module(module.name)).values():
             for binding in vars(var).get("BINDINGS", ()) if isinstance(var, type) else ():
                 if isinstance(binding, Binding):

@@ -28,10 +28,10 @@ from typing import Any
 import click
 
 from console.catalog import Queue
+from console.catalog.decisions import Decision
 from console.cli.command import NAMES
 from console.cli.commands.status import chosen, stuck_after
 from console.cli.context import Call
-from console.decisions import Decision
 from console.engines import Database
 from console.engines.standby import Standby
 from console.errors import ConnectionFailedError, ConsoleError

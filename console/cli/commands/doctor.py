@@ -19,12 +19,11 @@ Examples:
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 from console.catalog import Queue
 from console.cli.command import NAMES
@@ -39,6 +38,7 @@ from console.doctor.verbs import DOCTOR, plan_repairs
 from console.engines import THIS_MACHINE, TRANSPORT, Database
 from console.errors import UsageError
 from console.formats import plain
+from console.monitor.consumers import PastSample
 from console.plan import Control, Plan
 from console.rights import Rights
 from console.verbs.command import Command
@@ -123,13 +123,13 @@ def examination(
 ) -> Callable[[], Sequence[Diagnosis]]:
     """A function that examines the queues, and remembers the pops seen by its earlier calls."""
     from console.doctor.silent_consumers import ConsumerHistory  # noqa: PLC0415
-    from console.doctor.traffic import TrafficForecasts  # noqa: PLC0415
-    from console.monitor.consumers import recorded  # noqa: PLC0415
-    from console.monitor.recording.recorder import folder  # noqa: PLC0415
+    from console.monitor.past import past  # noqa: PLC0415
 
-    def recall(queue: Queue) -> Sequence[Mapping[str, Any]]:
-        now = datetime.now(UTC)
-        return recorded(folder(), database.label, queue.schema, queue.name, now)
+    known = past()
+
+    def recall(queue: Queue) -> Sequence[PastSample]:
+        of = (database.label, queue.schema, queue.name)
+        return () if known is None else known.consumers(known.folder(), *of, datetime.now(UTC))
 
     profile = call.command_line.profile
     options = call.connection_words or (("--profile", profile) if profile else ())
@@ -137,7 +137,7 @@ def examination(
         "queues": queues,
         "consumption": ConsumptionHistory(idle_for_seconds or 30.0, waits=idle_for_seconds > 0),
         "consumers": ConsumerHistory(database, recall),
-        "forecasts": TrafficForecasts(database.label),
+        "forecasts": None if known is None else known.forecasts(database.label),
     }
 
     def examine() -> Sequence[Diagnosis]:

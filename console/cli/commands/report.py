@@ -6,7 +6,7 @@ Examples:
   dbq-console report orders --json
 """
 
-from console import audit, decisions
+from console.catalog import audit, decisions
 from console.cli.command import NAME
 from console.cli.commands.doctor import IDLE_FOR, examination
 from console.cli.context import Call

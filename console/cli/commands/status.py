@@ -27,12 +27,11 @@ from console.cli.context import Call
 from console.cli.streams import narrate
 from console.engines import Database
 from console.errors import UsageError
+from console.monitor.past import past
 from console.monitor.sample import SAMPLING_TIMEOUTS
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler
-from console.monitor.snapshot import QueueSnapshot
 from console.rights import ConnectionRights
-from console.rollup_files import existing_default_lake
 from console.verbs.command import Command
 from console.verbs.parameters import Parameter
 from console.views.status import VIEW, SampledQueues
@@ -47,23 +46,10 @@ def _run(call: Call, names: Sequence[str], watch: bool) -> None:
     values = {"only": only, "stuck_after_seconds": stuck_after(call)}
     seen = VIEW.read(Source(lambda: database, values=values, thresholds_of=call.thresholds))
     if names:
-        seen = replace(seen, queues=_expecting(seen.queues, database), named=True)
+        known = past()
+        queues = seen.queues if known is None else known.expecting(seen.queues, database.label)
+        seen = replace(seen, queues=queues, named=True)
     _show(call, database, seen)
-
-
-def _expecting(shown: Sequence[QueueSnapshot], database: Database) -> list[QueueSnapshot]:
-    """Rings with the time at which they will be full by the forecast."""
-    if (lake := existing_default_lake()) is None or all(
-        snapshot.capacity is None for snapshot in shown
-    ):
-        return list(shown)
-    from console.monitor.recording.forecast import Forecast, of_all  # noqa: PLC0415
-
-    known, now = of_all(lake, database.label), datetime.now(UTC)
-    return [
-        known.get((snapshot.schema, snapshot.queue), Forecast()).with_filling(snapshot, now)
-        for snapshot in shown
-    ]
 
 
 def chosen(call: Call, database: Database, names: Sequence[str]) -> list[Queue] | None:

@@ -129,6 +129,7 @@ class SQLServer:
     # Its optimizer takes seconds for a hundred table references, and keeps the plan by the text.
     sampled_together = 10
     first_run_seconds = 3.0
+    holders_every_seconds = 10.0
     sql_lexer = code_lexer = "tsql"
 
     read_only_options: Mapping[str, bool] = {}

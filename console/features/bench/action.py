@@ -12,8 +12,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from console import object_names, processes
 from console.actions.install import remove, require_server, scratch_queue
+from console.catalog import object_names
 from console.designs import designs_on
 from console.engines import Database, Timeouts, open_database
 from console.errors import ConsoleError, UsageError
@@ -30,6 +30,7 @@ from console.features.bench.candidate import (
 from console.features.bench.results import CandidateResult
 from console.features.bench.rounds import Bench, Entrant, RoundProgress
 from console.features.bench.server import Environment, environment_of
+from console.load import processes
 from console.load.round_figures import RoundFigures
 from console.plan import Control
 

@@ -16,8 +16,8 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from console import object_names, sql
-from console.catalog import FILLFACTOR, Queue, installed_queue
+from console import sql
+from console.catalog import FILLFACTOR, Queue, installed_queue, object_names
 from console.designs import Design, design
 from console.designs.model import NO_SUBSCRIBERS
 from console.engines import Database, Product

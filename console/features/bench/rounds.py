@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from console import processes
 from console.engines import Database
 from console.errors import ConnectionFailedError
 from console.features.bench.candidate import (
@@ -30,6 +29,7 @@ from console.features.bench.server import (
     sampling_session,
     server_cpu_seconds,
 )
+from console.load import processes
 from console.load.call_log import CallLog, Latency, codes_and_times, filler
 from console.load.round_figures import RoundFigures, RoundVerdict, judge, measured
 from console.load.worker_round import SharedCounters, Times, WorkerTask, now_us

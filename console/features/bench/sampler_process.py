@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from console import processes
 from console.engines import Database, open_database
 from console.errors import ConnectionFailedError
+from console.load import processes
 from console.monitor.sample import SAMPLING_TIMEOUTS
 from console.monitor.sampler import Reading, Sampler
 

@@ -13,7 +13,7 @@ from threading import Event
 from types import FrameType
 from typing import IO
 
-from console import processes
+from console.load import processes
 
 
 @contextmanager

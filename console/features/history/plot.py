@@ -6,10 +6,10 @@ from datetime import datetime, tzinfo
 
 from console import clock
 from console.cli.context import aligned
+from console.features.history.forecast import SHADES, Band, Forecast, cells
+from console.features.history.points import History
 from console.figures import CHARTS, FORECASTS, LATENCY_KINDS, PERCENTILES
 from console.formats import UNKNOWN, bare_moment, moment, numbered, rate
-from console.monitor.recording.forecast import SHADES, Band, Forecast, cells
-from console.monitor.recording.history import History
 
 _LINES = 14
 _CHARTS = [

@@ -7,5 +7,6 @@ their tasks is passed to them, so that they run, and are tested, without Spark a
 from console.features import CommandKey, Feature
 
 FEATURE = Feature(
+    needs=("history",),
     keys=(CommandKey("P", "runs", "the runs of the pipeline"),),
 )

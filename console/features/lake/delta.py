@@ -18,10 +18,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import quote
 
-from console import lake_tables
 from console.errors import RefusedError
+from console.features.history import lake_tables
+from console.features.history.lake_tables import TableFile
 from console.features.lake.lake import DamagedError, Lake
-from console.lake_tables import TableFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

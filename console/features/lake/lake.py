@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from console import lake_tables
 from console.errors import ConsoleError, RefusedError, UsageError
+from console.features.history import lake_tables
 
 DATA = ".parquet"
 _SETTINGS = "_lake.json"

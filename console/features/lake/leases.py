@@ -19,8 +19,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from console import audit, catalog, sql
-from console.catalog import LeaseHolder, Queue
+from console import catalog, sql
+from console.catalog import LeaseHolder, Queue, audit
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError
 from console.features.lake.runs import process_start

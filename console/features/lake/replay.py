@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
-from console import audit, sql
-from console.audit import Ledger, Subject
-from console.catalog import Kind, Queue
+from console import sql
+from console.catalog import Kind, Queue, audit
+from console.catalog.audit import Ledger, Subject
 from console.engines import Database, Product, Session
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.features.lake import leases

@@ -3,4 +3,4 @@ database, `notifier` is the recorder's thread."""
 
 from console.features import Feature
 
-FEATURE = Feature()
+FEATURE = Feature(needs=("history",))

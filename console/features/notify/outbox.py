@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from console import audit, catalog, clock, sql
+from console import catalog, clock, sql
+from console.catalog import audit
 from console.doctor.finding import Diagnosis, Finding
 from console.engines import Database, product_of
 from console.errors import BusyError, RefusedError

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from console import processes
+from console.config.programs import program
 from console.errors import ConsoleError
 from console.features.notify.sending import LOCAL, NotSentError
 from console.monitor.limits import Severity
@@ -201,7 +201,7 @@ class Program:
         """Run it without the passwords in this console's environment."""
         variables = {**environment, **({SECRET_VARIABLE: secret} if secret else {})}
         try:
-            with processes.program(self.words, variables, stdin=subprocess.PIPE) as running:
+            with program(self.words, variables, stdin=subprocess.PIPE) as running:
                 running.communicate(json.dumps(body).encode(), timeout=SECONDS)
         except subprocess.TimeoutExpired:
             raise NotSentError(f"did not end within {SECONDS:g} s") from None

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from console import audit, catalog, object_names, relations, sql
+from console import catalog, sql
 from console.actions.availability import unavailable
 from console.actions.install import prepare_catalog, record, require_schema
-from console.catalog import Kind, Queue
+from console.catalog import Kind, Queue, audit, object_names, relations
+from console.catalog.relations import Column
 from console.designs import Design
 from console.engines import Database, Product, product_of
 from console.errors import ConsoleError, RefusedError, UsageError
@@ -21,7 +22,6 @@ from console.monitor.messages import read_page
 from console.monitor.sample import take_sample
 from console.monitor.scan_query import KeyType
 from console.monitor.snapshot import QueueSnapshot, snapshot
-from console.relations import Column
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

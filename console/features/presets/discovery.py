@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from console import catalog, relations, sql
-from console.catalog import Kind, Queue
+from console import catalog, sql
+from console.catalog import Kind, Queue, relations
 from console.designs import Design, presets
 from console.engines import Database, product_of
 from console.errors import ConsoleError, UsageError

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from console.audit import Outcome
 from console.catalog import Queue
+from console.catalog.audit import Outcome
 from console.designs import design
 from console.engines import Database
 from console.errors import UsageError

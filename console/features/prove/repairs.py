@@ -12,8 +12,8 @@ from console.actions.message_action import MessageAction
 from console.actions.pop import PoppedMessage, pop_many
 from console.actions.push import push_many
 from console.actions.restore import Restore
-from console.audit import Outcome
 from console.catalog import Queue
+from console.catalog.audit import Outcome
 from console.designs import Flow
 from console.doctor import claims, messages
 from console.features.prove.trial import Claim, Trial, require

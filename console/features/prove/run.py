@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
 
-from console import catalog, object_names, relations
+from console import catalog
 from console.actions.install import missing_requirement, remove, scratch_queue
 from console.actions.pause import installed_code
 from console.actions.smoke import LARGEST_RING
 from console.actions.upgrade import parts
-from console.catalog import Queue, installed_queue
+from console.catalog import Queue, installed_queue, object_names, relations
 from console.designs import DESIGNS, Design, designs_on
 from console.designs.model import ARCHIVE_AT_POP, NOTIFY, PAYLOAD
 from console.engines import Database, Product, Timeouts

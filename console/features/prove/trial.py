@@ -7,12 +7,12 @@ from enum import StrEnum
 
 from sqlalchemy import Connection
 
-from console import audit, sql
+from console import sql
 from console.actions import end_session
 from console.actions.pop import PoppedMessage, complete, pop_many
 from console.actions.push import Payload, push, push_many
 from console.actions.smoke_result import number_of, payload_of
-from console.catalog import Queue
+from console.catalog import Queue, audit
 from console.designs import Flow, Order
 from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from console.audit import Entry
+from console.catalog.audit import Entry
 from console.errors import UsageError
 from console.monitor import filters
 from console.tui.context import Context

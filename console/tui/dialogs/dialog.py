@@ -1,8 +1,7 @@
 """The base of all dialogs, and the small ones."""
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
 from rich.table import Table
@@ -16,11 +15,10 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from console.config.passwords import Secret
-from console.errors import ConsoleError
 from console.tui.context import Closable, Context
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
-from console.tui.text import Paragraph, describe_error, plain, style_of
+from console.tui.text import Paragraph, plain, style_of
 
 
 class Menu(OptionList):
@@ -217,38 +215,6 @@ class PasswordDialog(Dialog[None]):
                     feed.sample_now()
         event.input.clear()
         self.dismiss()
-
-
-class SeekDialog(Dialog[datetime | None]):
-    """Asks for a time to go to; an error is shown above the line."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "leave", show=False),
-    ]
-
-    def __init__(self, read: Callable[[str], datetime]) -> None:
-        """`read`: parses a time; ConsoleError."""
-        super().__init__()
-        self._read = read
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="seek"):
-            yield Paragraph(id="seek-prompt")
-            yield Input(placeholder="03:00, or 2026-03-29T03:00", id="seek-time", compact=True)
-
-    def on_mount(self) -> None:
-        self.query_one("#seek-prompt", Paragraph).set_text(Text("Go to"))
-        self.set_focus(self.query_one(Input))
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        try:
-            moment = self._read(event.value)
-        except ConsoleError as error:
-            prompt = self.query_one("#seek-prompt", Paragraph)
-            prompt.set_text(Text(describe_error(error), style_of(prompt, "critical")))
-        else:
-            self.dismiss(moment)
 
 
 class RunningDialog(Dialog[None]):

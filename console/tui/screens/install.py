@@ -9,10 +9,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 
-from console import engines, object_names
+from console import engines
 from console.actions import install as installing
-from console.audit import Outcome, Subject, log_locally
-from console.catalog import Queue, installed_queue
+from console.catalog import Queue, installed_queue, object_names
+from console.catalog.audit import Outcome, Subject, log_locally
 from console.designs import Design, Option, designs_on
 from console.engines import Product
 from console.errors import ConsoleError, UsageError

@@ -157,7 +157,7 @@ class LiveScreen(Closable, Screen[None]):
     def action_pause(self) -> None:
         """Pause the screen or go on; in a replay, pause or play the recording."""
         if self.context.replay is not None:
-            self.context.replay.player.toggle()
+            self.context.replay.toggle()
             self.draw()
             return
         self.paused_at = self.context.clock.monotonic() if self.paused_at is None else None

@@ -15,8 +15,8 @@ from console import formats
 from console.actions import smoke
 from console.actions.smoke_live import smoke_live
 from console.actions.smoke_result import SmokeProgress, SmokeResult, StoppedError
-from console.audit import Outcome, Subject
 from console.catalog import Queue
+from console.catalog.audit import Outcome, Subject
 from console.errors import RefusedError
 from console.plan import Control, OnProgress, Plan, Progress, Result
 from console.tui.context import Context

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from textual.binding import Binding, BindingType
 
 from console.monitor.consumer_watch import ConsumerWatch
-from console.monitor.consumers import Consumer, disconnected, latest, recorded
+from console.monitor.consumers import Consumer, disconnected, latest
+from console.monitor.past import past
 from console.monitor.rates import key_of
 from console.tui.context import Context
 from console.tui.findings import QueueKey
@@ -63,12 +64,13 @@ class ConsumersTab(ListTab[SampledConsumers]):
     def _recorded_consumers(self) -> tuple[Consumer, ...] | None:
         """Those of the last day; None: nothing is recorded."""
         root, (connection, schema, name) = self.context.recordings_root, self.key
-        if root is None:
+        if root is None or (known := past()) is None:
             return None
         now = time.monotonic()
         if self._recorded_at is None or now - self._recorded_at > _RECORDED_SECONDS:
-            rows = recorded(root, connection, schema, name, self.context.clock.utc())
-            self._recorded, self._recorded_at = latest(rows), now
+            utc = self.context.clock.utc()
+            self._recorded = latest(known.consumers(root, connection, schema, name, utc))
+            self._recorded_at = now
         return self._recorded or None
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:

@@ -5,9 +5,10 @@ one is shared.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
+from typing import Protocol
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -28,9 +29,7 @@ from console.clock import (
 )
 from console.designs import recorded
 from console.figures import LATENCY_KINDS, PERCENTILES
-from console.forecast_files import HOUR_SECONDS
 from console.monitor.latency import Percentiles
-from console.monitor.recording.forecast import SHADES, Band, cells
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.findings import QueueKey
 from console.tui.series import SPANS, ChartSpan, Run, Series, figures_of
@@ -55,7 +54,6 @@ _DOTS = 2
 
 Pieces = tuple[tuple[str, str], ...]
 """(text, style name) pairs."""
-Bands = tuple[tuple[datetime, Band], ...]
 
 
 @dataclass(frozen=True)
@@ -86,6 +84,22 @@ class Curve:
     area: bool = False
 
 
+class Background(Protocol):
+    """What is drawn behind the curves. Two that look the same are equal."""
+
+    @property
+    def highest(self) -> float:
+        """Its highest value."""
+        ...
+
+    def marks(
+        self, begin: float, end: float, top: float, size: tuple[int, int], /
+    ) -> Mapping[str, tuple[Sequence[float], Sequence[float]]]:
+        """Mark -> the positions that have it, in a chart from `begin` to `end` (times as of
+        `timestamp()`) and 0 to `top`; `size`: its columns and rows."""
+        ...
+
+
 @dataclass(frozen=True)
 class Drawing:
     """The content of a chart. Moments are `time.monotonic()`."""
@@ -100,8 +114,7 @@ class Drawing:
     """A highlighted moment."""
     notes: tuple[float, ...] = ()
     """Moments with an operator's note."""
-    bands: Bands = ()
-    """Forecast bands by the start of their hour, drawn behind the curves."""
+    background: Background | None = None
     ahead_seconds: float = 0.0
     """How far the chart extends beyond now."""
 
@@ -142,7 +155,7 @@ class Chart(Widget):
         runs = tuple(len(curve.runs) for curve in drawing.curves)
         moment = math.floor(drawing.moment.now / min(cell, _LONGEST_SECONDS) + self._phase)
         parts = (drawing.span, drawing.moment.zone, self.app.theme, drawing.marker, drawing.notes)
-        more = (drawing.bands, drawing.ahead_seconds)
+        more = (drawing.background, drawing.ahead_seconds)
         return (self.size, *parts, *more, runs, moment)
 
     def render_line(self, y: int) -> Strip:
@@ -198,7 +211,7 @@ class Chart(Widget):
         last = moment.utc + timedelta(seconds=ahead)
         backs, tick_labels = ticks(drawing.span.seconds + ahead, room, last, moment.zone)
         plot.xticks([ahead + back for back in backs], tick_labels)
-        self._shade(plot, drawing, top, (room, 2 * height))
+        self._draw_background(plot, drawing, top, (room, 2 * height))
         dots = (width - _CELLS_OF_LABEL) * _DOTS
         for curve in drawing.curves:
             colour = self._colour(curve.style)
@@ -217,11 +230,14 @@ class Chart(Widget):
         built: str = plot.build()
         return built.rstrip("\n")
 
-    def _shade(self, plot: Plot, drawing: Drawing, top: float, size: tuple[int, int]) -> None:
-        """The bands, behind everything else."""
+    def _draw_background(
+        self, plot: Plot, drawing: Drawing, top: float, size: tuple[int, int]
+    ) -> None:
+        if drawing.background is None:
+            return
         now = drawing.moment.utc.timestamp()
         span = (now - drawing.span.seconds, now + drawing.ahead_seconds)
-        for mark, (xs, ys) in zip(SHADES, cells(drawing.bands, *span, top, size), strict=True):
+        for mark, (xs, ys) in drawing.background.marks(*span, top, size).items():
             if xs:
                 plot.scatter([x - now for x in xs], ys, marker=mark, color=self._colour("quiet"))
 
@@ -236,7 +252,7 @@ class Chart(Widget):
 def y_limits(drawing: Drawing) -> tuple[float, float]:
     """From 0 (or below it for negative values) to some room above the highest value."""
     ys = [y for curve in drawing.curves for run in curve.runs for _, y in run]
-    ys += [band.high / HOUR_SECONDS for _, band in drawing.bands]
+    ys += [] if drawing.background is None else [drawing.background.highest]
     lowest = min(ys, default=0.0)
     bottom = -drawing.axis.top(-lowest) if lowest < 0 else 0.0
     return bottom, drawing.axis.top(max(0.0, *ys) if ys else 0.0)

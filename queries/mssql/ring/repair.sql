@@ -661,7 +661,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- name: lock_ring
 -- script: locks the ring exclusively until the end of the transaction, as relay does
 DECLARE @found bigint;
-SELECT @found = COUNT_BIG(*) FROM [{schema}].[{queue}_config] AS c WITH (TABLOCKX, HOLDLOCK);
+SELECT @found = COUNT_BIG(*) FROM [{schema}].[{queue}_config] AS c WITH (XLOCK, ROWLOCK, HOLDLOCK);
 SELECT @found = COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (TABLOCKX, HOLDLOCK);
 
 -- name: uncache

@@ -417,14 +417,6 @@ BEGIN
 END;
 GO
 -- end
--- Relay: one transaction; a crash in it leaves the ring as it was. It waits at most 200 ms, and only
--- for the configuration, on which every caller keeps a shared lock to the end of his transaction;
--- while it waits it holds nothing. Then nobody is left but readers without it (a sample, a DBA's
--- query): every later lock comes within 10 ms, or the whole call fails with error 1222 and has changed
--- nothing. In a deadlock it is the one to give way.
--- The sequences come last: a restart is undone with the transaction, but what is drawn is not. Whatever
--- ends the transaction after the draw leaves next numbers that are as before or higher (a crash's gap),
-
 -- name: subscriber_status
 -- a row for each subscriber: the two next numbers, its ready messages (null: too many to count), its parked pops, its oldest age
 -- Counts as much as `status` does for all of them together. popped is not read: a subscriber has not popped the messages

@@ -1,7 +1,7 @@
 """The verb tell: write a word about a queue to the audit's file."""
 
-from console import audit
-from console.audit import Outcome
+from console.catalog import audit
+from console.catalog.audit import Outcome
 from console.plan import Plan, Result, single_step
 from console.verbs.command import Params
 from console.verbs.parameters import argument

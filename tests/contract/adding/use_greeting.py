@@ -1,18 +1,33 @@
-"""The feature `greeting`: its command, its page, its tables and what it runs beside a recorder.
+"""The feature `greeting`: its command, its page, its tables, its tab and what it runs beside a
+recorder.
 
 python -m tests.contract.adding.use_greeting URL FOLDER
 """
 
+import asyncio
 import sys
 from importlib import import_module
 from pathlib import Path
 
 from tests.cli.calls import Console, call
 from tests.contract.adding.recorded import configure, record
+from tests.tui.feeds import queue
+from tests.tui.opened import opened
 
 GREETING = '[greetings.anna]\nwords = "sleep well"\n'
 
+
+async def press_it() -> None:
+    """Its tab, by its name."""
+    async with opened(size=(160, 48)) as console:
+        console.feed.give(queue("mail"))
+        await console.press("colon", *"greetings mail", "enter")
+        await console.until(lambda: "good night, mail" in console.picture)
+        assert "9 Greetings" in console.picture
+
+
 if __name__ == "__main__":
+    asyncio.run(press_it())
     assert "  greet          Greet whoever is on call.\n" in call("--help").text
     assert call("greet").text == "good night\n"
     assert call("greet", "--json").json == {"greeting": "good night"}

@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
 from console.engines import open_database
+from console.features.history.segments import SAMPLES, samples
 from console.features.lake.lake import Lake
 from console.features.lake.rollup import job
 from console.features.metrics.exporter import ConnectionState, families
-from console.monitor.recording.segments import SAMPLES, samples
 from console.monitor.sample import take_sample
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot, snapshot

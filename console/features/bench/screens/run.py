@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from console.audit import Outcome, Subject
 from console.catalog import every_queue
+from console.catalog.audit import Outcome, Subject
 from console.features.bench.action import (
     BenchCandidates,
     BenchEvent,

@@ -24,14 +24,14 @@ from console.cli.command import NAME
 from console.cli.context import Call
 from console.cli.streams import narrate, put
 from console.errors import UsageError
+from console.features.history.forecast import read as read_forecast
 from console.features.history.plot import expected_lines, plot_of
+from console.features.history.points import NothingRecordedError, Point, since
+from console.features.history.reader import connections as rolled_up
+from console.features.history.recorder import folder
+from console.features.history.rollup_files import existing_default_lake
+from console.features.history.segments import connections
 from console.features.history.views.history import VIEW, marks
-from console.monitor.recording.forecast import read as read_forecast
-from console.monitor.recording.history import NothingRecordedError, Point, since
-from console.monitor.recording.reader import connections as rolled_up
-from console.monitor.recording.recorder import folder
-from console.monitor.recording.segments import connections
-from console.rollup_files import existing_default_lake
 from console.verbs.command import Command
 from console.verbs.parameters import DURATION, FOLDER_TYPE, LOCATION, Parameter
 from console.views.view import Display, Source, no_database

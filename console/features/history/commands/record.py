@@ -30,7 +30,7 @@ from console.cli.several import profiles_of
 from console.cli.streams import narrate, stop_requested
 from console.config import Profile
 from console.features.history.commands.history import RECORDINGS
-from console.monitor.recording.recorder import (
+from console.features.history.recorder import (
     KEEP_SECONDS,
     MOST_BYTES,
     Bounds,
@@ -72,7 +72,7 @@ def _run(
 @contextmanager
 def _recording(call: Call, profile: Profile, root: Path, bounds: Bounds) -> Iterator[str]:
     """Record a connection meanwhile; yields its label."""
-    from console.doctor.recording import Recording  # noqa: PLC0415  # slow to import
+    from console.features.history.recording import Recording  # noqa: PLC0415  # slow to import
 
     database = profile.open()
     recorder = Recorder(root, database.label, bounds)

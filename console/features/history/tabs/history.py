@@ -17,12 +17,12 @@ from textual.containers import Container
 
 from console import formats
 from console.errors import ConsoleError
+from console.features.history.forecast import SHADES, BandsOfHours, Forecast
+from console.features.history.forecast import read as read_forecast
+from console.features.history.points import History, Mark, Point, since
+from console.features.history.rollup_files import existing_default_lake
 from console.features.history.views.history import VIEW
 from console.figures import AGE, CHARTS, ERRORS, FORECASTS, LATENCY_KINDS, PERCENTILES, READY
-from console.monitor.recording.forecast import SHADES, Forecast
-from console.monitor.recording.forecast import read as read_forecast
-from console.monitor.recording.history import History, Mark, Point, since
-from console.rollup_files import existing_default_lake
 from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.jobs import LatestQuery
@@ -38,7 +38,6 @@ from console.tui.widgets.charts import (
     SECONDS,
     WIDE,
     Axis,
-    Bands,
     Chart,
     ChartTime,
     Curve,
@@ -280,13 +279,14 @@ class HistoryTab(QueueTab, Browser):
             most = max(p[n] or 0 for p in result.points for n in names)
             words = ((f"{title} ", "strong"), (f"up to {kind.format(most)}", "quiet"))
             drawing = Drawing(words, curves, kind, self._result_span, moment, marked, noted)
-            yield replace(drawing, bands=bands, ahead_seconds=ahead) if bands else drawing
+            yield replace(drawing, background=bands, ahead_seconds=ahead) if bands else drawing
 
-    def _bands(self, result: History, names: Sequence[str], ahead: float) -> Bands:
+    def _bands(self, result: History, names: Sequence[str], ahead: float) -> BandsOfHours | None:
         """The forecast, in a chart of a single rate."""
         measure = _EXPECTED.get(names[0]) if len(names) == 1 else None
         end = result.span.end + timedelta(seconds=ahead)
-        return tuple(self.forecast.bands(measure, result.span.begin, end)) if measure else ()
+        bands = self.forecast.bands(measure, result.span.begin, end) if measure else ()
+        return BandsOfHours(tuple(bands)) if bands else None
 
     def on_keyed_table_cursor_moved(self, event: KeyedTable.CursorMoved) -> None:
         event.stop()

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from console.features.history.points import History, Mark, Point, history
 from console.figures import CHARTS, GAP, LATENCY, LATENCY_KINDS, SHOWN, Unit
 from console.formats import NOT_APPLICABLE, bare_moment, duration, first_line, plain
-from console.monitor.recording.history import History, Mark, Point, history
 from console.views.view import Column, Display, Part, Source, View, aligned
 
 _SIGNS = {"finding": "!", "note": "◆", "standby": "◇"}

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.dataset
 
 from console import sql
-from console.audit import Subject
 from console.catalog import Queue
+from console.catalog.audit import Subject
 from console.errors import RefusedError
 from console.features.lake import leases
 from console.features.lake.archive import export, files, prune

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
-from console import audit, sql
-from console.audit import Ledger
-from console.catalog import Queue
+from console import sql
+from console.catalog import Queue, audit
+from console.catalog.audit import Ledger
 from console.engines import Database, Session
 from console.engines.database import retry_transient
 from console.features.lake.archive import plan as planning

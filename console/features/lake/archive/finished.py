@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.dataset
 
-from console import audit, sql
-from console.catalog import Kind, Queue
+from console import sql
+from console.catalog import Kind, Queue, audit
 from console.errors import RefusedError
 from console.features.lake.archive import files
 from console.features.lake.archive.files import pc

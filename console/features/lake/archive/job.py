@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from console import audit, decisions, sql
-from console.audit import Outcome, Subject
-from console.catalog import Queue
+from console import sql
+from console.catalog import Queue, audit, decisions
+from console.catalog.audit import Outcome, Subject
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.features.lake import delta, leases

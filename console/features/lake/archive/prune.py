@@ -14,8 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from console import audit, decisions, sql
-from console.audit import Ledger, Subject
+from console import sql
+from console.catalog import audit, decisions
+from console.catalog.audit import Ledger, Subject
 from console.engines import Database
 from console.engines.database import retry_transient
 from console.errors import RefusedError

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from console.audit import Outcome, Subject
 from console.catalog import Kind, Queue
+from console.catalog.audit import Outcome, Subject
 from console.cli.context import Call
 from console.cli.planned import carry_out, confirmed
 from console.cli.several import exit_status_of, profiles_of

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from console.audit import Outcome
+from console.catalog.audit import Outcome
 from console.cli.context import Call, aligned
 from console.cli.planned import carry_out
 from console.errors import UsageError
+from console.features.history.rollup_files import default_lake
 from console.features.lake.cli.progress import LaunchedJob, about, job, progress
 from console.formats import bare_moment, megabytes, plain
 from console.plan import Result
-from console.rollup_files import default_lake
 from console.verbs.parameters import Parameter
 
 if TYPE_CHECKING:

@@ -7,17 +7,17 @@ from dataclasses import replace
 from datetime import UTC, date
 from typing import TYPE_CHECKING, Any
 
-from console.audit import Outcome
+from console.catalog.audit import Outcome
 from console.cli.command import FLEET, GROUP, NAME, OPTIONAL_NAME
 from console.cli.context import Call
 from console.cli.planned import carry_out
 from console.designs import Order
 from console.errors import ConsoleError, UsageError
+from console.features.history.forecast_files import name_of, zone_named
+from console.features.history.recorder import folder
+from console.features.history.rollup_files import default_lake
 from console.features.lake.cli.progress import about, job, progress
-from console.forecast_files import name_of, zone_named
-from console.monitor.recording.recorder import folder
 from console.plan import Result
-from console.rollup_files import default_lake
 from console.verbs.parameters import Parameter
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
-from console import audit
-from console.audit import Subject
+from console.catalog import audit
+from console.catalog.audit import Subject
 from console.features.lake.delta import LakeTable
 from console.features.lake.lake import Lake
 from console.features.lake.maintenance.rewrite import (

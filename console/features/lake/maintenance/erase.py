@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from console.audit import Subject
+from console.catalog.audit import Subject
 from console.engines import Database
 from console.features.lake.filters import ArchiveFilter, matches
 from console.features.lake.maintenance.removal import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 
-from console.audit import Subject
+from console.catalog.audit import Subject
 from console.engines import Database
 from console.features.lake.maintenance.removal import (
     QueueFiles,

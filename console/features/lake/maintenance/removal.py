@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from console import audit, catalog
-from console.audit import ActionRecord, Ledger, Outcome, Subject
+from console import catalog
+from console.catalog import audit
+from console.catalog.audit import ActionRecord, Ledger, Outcome, Subject
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.features.lake import leases

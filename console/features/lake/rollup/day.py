@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from console.features.history.rollup_files import LONGEST_SAMPLE_SECONDS, QUEUE, WIDTHS
 from console.features.lake.lake import Lake
 from console.features.lake.rollup import segment_files, tables
 from console.features.lake.rollup.segment_files import ClosedSegment, SegmentFile
 from console.features.lake.rollup.table import PartitionFile, file_of
 from console.features.lake.rollup.tables import Numbers, numbers, pc
 from console.features.lake.spark import Item
-from console.rollup_files import LONGEST_SAMPLE_SECONDS, QUEUE, WIDTHS
 
 _ROWS = 100_000
 """Rolled up at a time; more if one minute has more."""

@@ -18,14 +18,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from console import forecast_files, rollup_files
+from console.features.history import forecast_files, rollup_files
+from console.features.history.forecast_files import (
+    BAND_PERCENT,
+    BOUNDS,
+    HOURS,
+    LEAST_DAYS,
+    LEAST_WEEKS,
+    WEEKS,
+)
+from console.features.history.rollup_files import QUEUE
 from console.features.lake.lake import DamagedError, Lake
 from console.features.lake.rollup.table import ForecastTable, PartitionFile, RollupTable, read
 from console.features.lake.rollup.tables import Numbers, numbers, ranks
 from console.features.lake.spark import Item, Tasks
 from console.figures import FORECASTS
-from console.forecast_files import BAND_PERCENT, BOUNDS, HOURS, LEAST_DAYS, LEAST_WEEKS, WEEKS
-from console.rollup_files import QUEUE
 
 _CERTAIN = 2.2
 """Standard deviations of Kendall's statistic."""

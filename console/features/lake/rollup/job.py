@@ -14,16 +14,16 @@ from functools import partial
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from console import rollup_files
+from console.features.history import rollup_files
+from console.features.history.forecast_files import UTC_NAME
+from console.features.history.rollup_files import DayMadeOf
 from console.features.lake.delta import LEFTOVER_SECONDS
 from console.features.lake.lake import Lake
 from console.features.lake.progress import PhaseProgress, no_progress
 from console.features.lake.rollup import segment_files
 from console.features.lake.rollup.segment_files import ClosedSegment, Day, Names, SkippedFiles
 from console.features.lake.spark import Tasks
-from console.forecast_files import UTC_NAME
 from console.formats import duration, numbered, plain
-from console.rollup_files import DayMadeOf
 
 if TYPE_CHECKING:
     from console.features.lake.rollup.table import RollupTable

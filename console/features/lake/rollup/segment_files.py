@@ -14,9 +14,9 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from console.errors import ConsoleError, UsageError
+from console.features.history.rollup_files import KINDS, MEANS, MERGED, merged_names
 from console.features.lake.lake import Lake, connection_of
 from console.figures import MESSAGES
-from console.rollup_files import KINDS, MEANS, MERGED, merged_names
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,11 +9,11 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet
 
-from console import forecast_files, lake_tables, rollup_files
 from console.errors import UsageError
+from console.features.history import forecast_files, lake_tables, rollup_files
+from console.features.history.rollup_files import DayMadeOf
 from console.features.lake.delta import LakeTable, folder_value
 from console.features.lake.lake import DamagedError, Lake
-from console.rollup_files import DayMadeOf
 
 pq: Any = pyarrow.parquet
 

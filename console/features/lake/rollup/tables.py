@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from console.figures import PER_SECOND
-from console.rollup_files import (
+from console.features.history.rollup_files import (
     GAMMA,
     LEAST,
     MEANS,
@@ -27,6 +26,7 @@ from console.rollup_files import (
     ZERO,
     value_of,
 )
+from console.figures import PER_SECOND
 
 pc: Any = pyarrow.compute
 Numbers = np.ndarray[Any, Any]

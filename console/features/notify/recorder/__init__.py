@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from console.config import Configuration, Profile
 from console.engines import Database
+from console.features.history.recording import Companion
 from console.features.notify.notifier import Notifier
 from console.features.notify.receivers import targets
 from console.features.notify.targets import Source
@@ -14,7 +15,7 @@ def companion(
     profile: Profile,
     database: Database,
     on_message: Callable[[str], None],
-) -> Notifier:
+) -> Companion:
     """It notifies the receivers of this connection."""
     source = Source(database.label, profile.group, production=profile.production)
     return Notifier(database, targets(configuration, profile), source, on_message)

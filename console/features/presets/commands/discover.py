@@ -18,8 +18,8 @@ Examples:
 import shlex
 from collections.abc import Mapping, Sequence
 
-from console.audit import Outcome, Subject
 from console.catalog import every_queue
+from console.catalog.audit import Outcome, Subject
 from console.cli.context import Call
 from console.cli.planned import confirmed
 from console.cli.streams import narrate

@@ -15,6 +15,7 @@ from textual.widgets import Input
 
 from console import formats
 from console.catalog import Queue
+from console.catalog.relations import Column
 from console.designs import DESIGNS, Design, designs_on
 from console.errors import RefusedError, UsageError
 from console.features.presets import adopt, discovery
@@ -22,7 +23,6 @@ from console.features.presets.adopt import CandidateQueue, CandidateTable
 from console.features.presets.discovery import DiscoveredTable
 from console.features.presets.screens.adopt_form import AdoptForm, AdoptPreview
 from console.features.presets.verbs import ADOPT, adopt_plan
-from console.relations import Column
 from console.tui import jobs
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command

@@ -7,6 +7,7 @@ from textual.app import ComposeResult
 from textual.message import Message as Event
 
 from console import formats
+from console.catalog.relations import Column
 from console.designs import DESIGNS, Design, presets
 from console.designs.model import CONSUMERS
 from console.features.presets import adopt
@@ -15,7 +16,6 @@ from console.features.presets.discovery import DiscoveredTable
 from console.figures import SHOWN
 from console.filters import line_of, words_of
 from console.monitor.message import Message
-from console.relations import Column
 from console.tui.text import Paragraph, describe_error, plain, shorten, style_of
 from console.tui.widgets.field import Field, Form
 

@@ -7,11 +7,11 @@ from datetime import datetime, time, timedelta, tzinfo
 from pathlib import Path
 
 from console.errors import UsageError
+from console.features.history import segments
+from console.features.history.points import NothingRecordedError
+from console.features.history.reader import RecordReader
+from console.features.history.segments import LINKS
 from console.formats import bare_moment, moment, offset
-from console.monitor.recording import segments
-from console.monitor.recording.history import NothingRecordedError
-from console.monitor.recording.reader import RecordReader
-from console.monitor.recording.segments import LINKS
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 300.0)
 _BEFORE_THE_END = timedelta(hours=1)
@@ -109,6 +109,10 @@ class Replay:
     root: Path
     connections: tuple[str, ...]
     player: Player
+
+    def toggle(self) -> None:
+        """Pause it, or play on."""
+        self.player.toggle()
 
     def corner_text(self, zone: tzinfo | None) -> str:
         """`REPLAY ▶ 1x · 2026-03-29 03:00:05 UTC`."""

@@ -26,13 +26,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
 
 from console.engines.standby import Standby
+from console.features.history.rollup_files import (
+    MERGED,
+    MERGED_NAMES,
+    connection_part,
+    merged_names,
+)
 from console.figures import BY_NAME, FIGURES, MESSAGES
 from console.monitor import subscribers
 from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.latency import Latency
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
-from console.rollup_files import MERGED, MERGED_NAMES, connection_part, merged_names
 
 if TYPE_CHECKING:
     import pyarrow as pa

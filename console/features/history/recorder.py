@@ -17,11 +17,11 @@ from pathlib import Path
 
 from console import state
 from console.errors import ConsoleError, RefusedError
-from console.monitor.recording import segments
-from console.monitor.recording.segments import KINDS, RecordKind, Row
+from console.features.history import segments
+from console.features.history.segments import KINDS, RecordKind, Row
 from console.monitor.sampler import Reading
 
-# A segment is sealed by a process of its own, `python -m console.monitor.recording.recorder`: with
+# A segment is sealed by a process of its own, `python -m console.features.history.recorder`: with
 # pyarrow and tens of thousands of lines it would block a console, and keep its memory.
 
 _SECONDS = 300.0

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from console import audit, catalog
-from console.catalog import Queue
+from console import catalog
+from console.catalog import Queue, audit
 from console.doctor.finding import Diagnosis, Repair
 from console.doctor.lost_numbers import PILE
 from console.doctor.repairs import try_repair
 from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, DoctorUpdate, Watcher
 from console.engines import Database, time_limit
 from console.errors import ConsoleError
+from console.features.history.consumers import rows
+from console.features.history.recorder import Recorder
+from console.features.history.segments import ACTIONS, CONSUMERS, FINDINGS, WAITS, Row
 from console.monitor.activity import Activity, find_objects, sample_activity
-from console.monitor.consumers import rows
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
-from console.monitor.recording.recorder import Recorder
-from console.monitor.recording.segments import ACTIONS, CONSUMERS, FINDINGS, WAITS, Row
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler
 from console.rights import Rights

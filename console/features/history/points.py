@@ -10,12 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console.errors import ConsoleError, UsageError
-from console.figures import FIGURES, SAMPLE_LATENCY
-from console.formats import UNKNOWN, duration
-from console.monitor.latency import FIGURES as LATENCIES
-from console.monitor.recording import reader
-from console.monitor.recording.reader import RecordReader, Rollups, Sources
-from console.monitor.recording.segments import (
+from console.features.history import reader
+from console.features.history.reader import RecordReader, Rollups, Sources
+from console.features.history.segments import (
     ACTIONS,
     FINDINGS,
     LINKS,
@@ -25,6 +22,9 @@ from console.monitor.recording.segments import (
     RecordKind,
     TimeRange,
 )
+from console.figures import FIGURES, SAMPLE_LATENCY
+from console.formats import UNKNOWN, duration
+from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.subscribers import from_text
 
 if TYPE_CHECKING:

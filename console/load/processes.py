@@ -1,4 +1,4 @@
-"""Child processes: a module of this package, with a pipe in each direction; or another program.
+"""Child processes: a module of this package, with a pipe in each direction.
 
 A child of ours receives its input, including passwords, through its pipe, never on its command
 line. The pipe stays open: when it closes, because we exit or die, the child exits.
@@ -6,12 +6,10 @@ line. The pipe stays open: when it closes, because we exit or die, the child exi
 
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -77,29 +75,3 @@ def close(process: "subprocess.Popen[bytes]") -> None:
         if pipe is not None:
             with suppress(BrokenPipeError):
                 pipe.close()
-
-
-@contextmanager
-def program(
-    words: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    stdin: int = subprocess.DEVNULL,
-    stdout: int = subprocess.DEVNULL,
-) -> "Iterator[subprocess.Popen[bytes]]":
-    """Run another program, without a shell and without its stderr. If the body fails, it is killed
-    with all its children."""
-    with subprocess.Popen(
-        words,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=subprocess.DEVNULL,
-        env=dict(environment),
-        start_new_session=True,
-    ) as running:
-        try:
-            yield running
-        except BaseException:
-            with suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
-            raise

@@ -11,8 +11,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from console import decisions, sql
-from console.decisions import Decision
+from console import sql
+from console.catalog import decisions
+from console.catalog.decisions import Decision
 from console.designs import DESIGNS, Design, Flow, recorded, unknown
 from console.designs.model import NO_SUBSCRIBERS, Subscriber, subscribers_of
 from console.engines import Database, product_of

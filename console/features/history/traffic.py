@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from console import clock, rollup_files
+from console import clock
 from console.errors import ConsoleError
+from console.features.history import forecast, rollup_files
+from console.features.history.forecast import Forecast
+from console.features.history.forecast_files import HOUR_SECONDS
+from console.features.history.reader import RecordReader, Rollups
+from console.features.history.recorder import folder
+from console.features.history.segments import SAMPLES, TimeRange
 from console.figures import FORECASTS
-from console.forecast_files import HOUR_SECONDS
 from console.monitor.rates import QueueName
-from console.monitor.recording import forecast
-from console.monitor.recording.forecast import Forecast
-from console.monitor.recording.reader import RecordReader, Rollups
-from console.monitor.recording.recorder import folder
-from console.monitor.recording.segments import SAMPLES, TimeRange
 
 _ENOUGH_SECONDS = HOUR_SECONDS / 2
 """An hour recorded for less than this is ignored."""

@@ -16,8 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from console import catalog, decisions, sql, state
-from console.catalog import Queue
+from console import catalog, sql, state
+from console.catalog import Queue, decisions
 from console.engines import Database, product_of
 from console.errors import BusyError, ConsoleError, RefusedError, UsageError
 

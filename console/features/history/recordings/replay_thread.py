@@ -13,9 +13,9 @@ from console.catalog import Queue
 from console.designs import DESIGNS, presets
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.errors import ConsoleError
-from console.monitor.limits import Severity
-from console.monitor.recording.reader import RecordReader
-from console.monitor.recording.segments import (
+from console.features.history.reader import RecordReader
+from console.features.history.recordings.player import Replay
+from console.features.history.segments import (
     FINDINGS,
     LINKS,
     SAMPLES,
@@ -23,8 +23,8 @@ from console.monitor.recording.segments import (
     snapshot_of,
     standby_of,
 )
+from console.monitor.limits import Severity
 from console.monitor.sampler import Reading
-from console.tui.player import Replay
 from console.tui.store import Store
 
 BACK = timedelta(hours=1)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from console import state
+from console.features.history.lake_tables import TableFile
 from console.figures import LATENCIES, MESSAGES, PER_SECOND, SAMPLE_LATENCY, SECONDS, of_unit
-from console.lake_tables import TableFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

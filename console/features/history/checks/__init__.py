@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from console import clock
 from console.doctor.context import CheckContext, CheckGroup, command
 from console.doctor.finding import Code, Finding
+from console.features.history.forecast import Band
+from console.features.history.forecast_files import BAND_PERCENT
+from console.features.history.traffic import TrafficForecasts
 from console.figures import FORECASTS
-from console.forecast_files import BAND_PERCENT
 from console.formats import count
 from console.monitor.limits import Severity
 from console.monitor.rates import key_of
-from console.monitor.recording.forecast import Band
 
 UNUSUAL = Code(
     "unusual",
@@ -21,7 +22,7 @@ UNUSUAL = Code(
 
 
 def _check_last_hour(context: CheckContext) -> Iterator[Finding]:
-    if (usual := context.forecasts) is None:
+    if not isinstance(usual := context.forecasts, TrafficForecasts):
         return
     key = key_of(context.queue)
     known = usual.forecasts.get(key)
@@ -63,4 +64,4 @@ def _describe(name: str, value: float, band: Band) -> str:
     return f"{count(round(value))} {name} instead of the usual {usual}"
 
 
-CHECKS = CheckGroup((UNUSUAL,), {"what is usual": _check_last_hour})
+CHECK_GROUPS = (CheckGroup((UNUSUAL,), {"what is usual": _check_last_hour}),)

@@ -9,13 +9,18 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from console.features.history.recordings.player import Player, Replay, moment_of
+from console.features.history.recordings.replay_thread import (
+    Position,
+    ReplayStep,
+    ReplayThread,
+    apply_frame,
+)
+from console.features.history.recordings.seek import SeekDialog
 from console.monitor.limits import ThresholdsOf
 from console.monitor.sampler import Reading
 from console.tui.app import ConsoleApp
 from console.tui.context import FEW_CONNECTIONS, Clock, Setup
-from console.tui.dialogs.dialog import SeekDialog
-from console.tui.player import Player, Replay, moment_of
-from console.tui.replay_thread import Position, ReplayStep, ReplayThread, apply_frame
 from console.tui.store import Store
 from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
 

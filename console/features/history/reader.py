@@ -11,11 +11,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from console import forecast_files, lake_tables, rollup_files
-from console.lake_tables import LakeReader, TableFile
-from console.monitor.recording import segments
-from console.monitor.recording.segments import ALWAYS, KINDS, RecordKind, TimeRange
-from console.rollup_files import DayMadeOf
+from console.features.history import forecast_files, lake_tables, rollup_files, segments
+from console.features.history.lake_tables import LakeReader, TableFile
+from console.features.history.rollup_files import DayMadeOf
+from console.features.history.segments import ALWAYS, KINDS, RecordKind, TimeRange
 
 if TYPE_CHECKING:
     import pyarrow as pa

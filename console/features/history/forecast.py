@@ -10,10 +10,16 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any
 
-from console import forecast_files
-from console.forecast_files import BOUNDS, HOUR_SECONDS, HOURS, LEAST_DAYS, MEASURES
+from console.features.history import forecast_files
+from console.features.history.forecast_files import (
+    BOUNDS,
+    HOUR_SECONDS,
+    HOURS,
+    LEAST_DAYS,
+    MEASURES,
+)
+from console.features.history.reader import Rollups
 from console.formats import numbered
-from console.monitor.recording.reader import Rollups
 from console.monitor.snapshot import Filling, QueueSnapshot
 
 LEAST_GROWTH = 0.01
@@ -184,6 +190,23 @@ def cells(
         line[0].append(x)
         line[1].append(sum(one.median for one in found) / len(found) / HOUR_SECONDS)
     return area, line
+
+
+@dataclass(frozen=True)
+class BandsOfHours:
+    """The background of a chart: bands by the beginnings of their hours."""
+
+    bands: tuple[tuple[datetime, Band], ...]
+
+    @property
+    def highest(self) -> float:
+        """In messages a second."""
+        return max(band.high for _, band in self.bands) / HOUR_SECONDS
+
+    def marks(
+        self, begin: float, end: float, top: float, size: tuple[int, int]
+    ) -> dict[str, Cells]:
+        return dict(zip(SHADES, cells(self.bands, begin, end, top, size), strict=True))
 
 
 def hour_of(moment: datetime) -> datetime:
