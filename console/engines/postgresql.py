@@ -102,7 +102,7 @@ class _Connector:
 class PostgreSQL:
     name = "postgresql"
     title = "PostgreSQL"
-    default_schema = "public"
+    default_schema = others_schema = "public"
     name_limit = 63
     name_unit = "bytes"
     payload_types: Mapping[str, str] = {"text": "text", "json": "jsonb", "bytes": "bytea"}

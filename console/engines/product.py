@@ -81,6 +81,9 @@ class Product(Protocol):
     name: str
     title: str
     default_schema: str
+    """Of new queues."""
+    others_schema: str
+    """Where others keep their tables, unless said otherwise."""
     name_limit: int
     """The longest identifier, in the units of `name_length`."""
     name_unit: str

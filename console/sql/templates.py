@@ -172,7 +172,8 @@ def _file(engine: str, file: str) -> _File:
 def files(engine: str) -> tuple[str, ...]:
     """The names of an engine's files and folders."""
     paths = (queries_folder() / engine).iterdir()
-    return tuple(sorted(path.name.removesuffix(".sql") for path in paths))
+    names = (path.name.removesuffix(".sql") for path in paths)
+    return tuple(sorted(name for name in names if "." not in name))  # and not its README.md
 
 
 def texts(engine: str, file: str) -> dict[str, str]:

@@ -194,8 +194,11 @@ ALTER TABLE [{schema}].[{queue}_conversation] SET (LOCK_ESCALATION = DISABLE);
 -- "BEGIN DIALOG CONVERSATION", "SEND", Permissions).
 SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 {owner_exists}
-GRANT RECEIVE ON OBJECT::[{schema}].[{queue}] TO dbq_owner;
-GRANT RECEIVE ON OBJECT::[{schema}].[{queue}_initiator] TO dbq_owner;
+IF NOT {owned_already}
+BEGIN
+    GRANT RECEIVE ON OBJECT::[{schema}].[{queue}] TO dbq_owner;
+    GRANT RECEIVE ON OBJECT::[{schema}].[{queue}_initiator] TO dbq_owner;
+END;
 IF EXISTS (SELECT 1 FROM sys.service_contracts AS x WHERE x.name = N'{schema}.{queue}_contract' AND x.principal_id <> DATABASE_PRINCIPAL_ID(N'dbq_owner'))
     ALTER AUTHORIZATION ON CONTRACT::[{schema}.{queue}_contract] TO dbq_owner;
 IF EXISTS (SELECT 1 FROM sys.services AS x WHERE x.name = N'{schema}.{queue}_service' AND x.principal_id <> DATABASE_PRINCIPAL_ID(N'dbq_owner'))

@@ -20,7 +20,7 @@ COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
     OR COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE'), 0) = 1
     OR (
         CAST(SERVERPROPERTY(N'EngineEdition') AS int) = 5
-        AND COALESCE(HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE'), 0) = 1
+        AND COALESCE(HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE STATE'), 0) = 1
     )
 
 -- define: owner_exists
@@ -33,6 +33,20 @@ BEGIN
     IF DATABASE_PRINCIPAL_ID(N'dbq_admin') IS NOT NULL
         GRANT IMPERSONATE ON USER::dbq_owner TO dbq_admin;
 END;
+
+-- define: owned_already
+-- The schema is that user's, and so is all in it: a grant to an owner is an error.
+EXISTS (SELECT 1 FROM sys.schemas AS s WHERE s.name = N'{schema}' AND s.principal_id = DATABASE_PRINCIPAL_ID(N'dbq_owner'))
+
+-- define: make_schema
+-- Not in dbo: who may create procedures in a schema of dbo's reads all that dbo owns, by its ownership chains.
+IF SCHEMA_ID(N'{schema}') IS NULL
+    EXEC (N'CREATE SCHEMA [{schema}] AUTHORIZATION dbq_owner');
+
+-- name: schema
+-- script: the usual schema of queues, where it is missing; its owner is the user that procedures run as
+{owner_exists}
+{make_schema}
 
 -- define: payload_in_bounds
 -- refuses a @payload that is NULL, too long or no JSON

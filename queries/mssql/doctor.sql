@@ -37,12 +37,13 @@ WHERE s.name = @schema COLLATE Latin1_General_100_BIN2 AND i.index_id > 0;
 
 -- name: checks
 -- a row for each CHECK of the given tables that the server enforces, in the server's notation
+-- READUNCOMMITTED: as in `indexes`.
 SELECT
     t.name AS table_name,
     k.[definition] AS condition
-FROM sys.check_constraints AS k
-INNER JOIN sys.tables AS t ON k.parent_object_id = t.object_id
-INNER JOIN sys.schemas AS s ON t.schema_id = s.schema_id
+FROM sys.check_constraints AS k WITH (READUNCOMMITTED)
+INNER JOIN sys.tables AS t WITH (READUNCOMMITTED) ON k.parent_object_id = t.object_id
+INNER JOIN sys.schemas AS s WITH (READUNCOMMITTED) ON t.schema_id = s.schema_id
 WHERE k.is_disabled = 0 AND s.name = :schema COLLATE Latin1_General_100_BIN2
 AND EXISTS (SELECT 1 FROM OPENJSON(:tables) AS given WHERE given.[value] = t.name COLLATE Latin1_General_100_BIN2);
 
@@ -264,8 +265,8 @@ GROUP BY o.name;
 SET NOCOUNT ON;
 DECLARE @popped bigint, @last_pop datetime2(7), @next nvarchar(450);
 -- when defined popped
-IF COALESCE(HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE'), 0) = 1
-    OR COALESCE(HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE PERFORMANCE STATE'), 0) = 1
+IF COALESCE(HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE STATE'), 0) = 1
+    OR COALESCE(HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE PERFORMANCE STATE'), 0) = 1
     SELECT @popped = {popped}
     {counters_of_table};
 -- end

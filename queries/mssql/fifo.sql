@@ -59,6 +59,8 @@ BEGIN
     BEGIN TRANSACTION;
     EXEC @lock = sys.sp_getapplock
         @Resource = N'dbq {schema}.{queue}', @LockMode = N'Exclusive', @LockOwner = N'Transaction';
+    IF @lock = -3
+        THROW 51003, N'This push and another one wait for each other: a deadlock, without error 1205.||Nothing was pushed. Try again.', 1;
     IF @lock < 0
         THROW 51003, N'Another push holds the queue.||Try again.', 1;
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload);
@@ -83,6 +85,8 @@ BEGIN
     BEGIN TRANSACTION;
     EXEC @lock = sys.sp_getapplock
         @Resource = N'dbq {schema}.{queue}', @LockMode = N'Exclusive', @LockOwner = N'Transaction';
+    IF @lock = -3
+        THROW 51003, N'This push and another one wait for each other: a deadlock, without error 1205.||Nothing was pushed. Try again.', 1;
     IF @lock < 0
         THROW 51003, N'Another push holds the queue.||Try again.', 1;
     -- end

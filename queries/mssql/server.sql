@@ -29,11 +29,15 @@ SELECT
     CAST(v.sees_database AS bit) AS sees_counters,
     CAST(
         CASE
-            WHEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CREATE TABLE') = 1
-                AND HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CREATE PROCEDURE') = 1
-                AND HAS_PERMS_BY_NAME(QUOTENAME(SCHEMA_NAME()), N'SCHEMA', N'ALTER') = 1
+            WHEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'CREATE TABLE') = 1
+                AND HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'CREATE PROCEDURE') = 1
+                AND (
+                    HAS_PERMS_BY_NAME(N'queues', N'SCHEMA', N'ALTER') = 1
+                    OR (SCHEMA_ID(N'queues') IS NULL AND HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'CREATE SCHEMA') = 1)
+                    OR HAS_PERMS_BY_NAME(QUOTENAME(SCHEMA_NAME()), N'SCHEMA', N'ALTER') = 1
+                )
                 -- Installing a database's first queue creates the catalog's schema.
-                AND (SCHEMA_ID(N'dbq') IS NOT NULL OR HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CREATE SCHEMA') = 1)
+                AND (SCHEMA_ID(N'dbq') IS NOT NULL OR HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'CREATE SCHEMA') = 1)
                 THEN 1
             ELSE 0
         END AS bit
@@ -42,7 +46,7 @@ SELECT
     -- it may not impersonate it, unless it owns the database.
     CAST(
         CASE
-            WHEN DATABASE_PRINCIPAL_ID(N'dbq_owner') IS NULL THEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CONTROL')
+            WHEN DATABASE_PRINCIPAL_ID(N'dbq_owner') IS NULL THEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'CONTROL')
             ELSE HAS_PERMS_BY_NAME(N'dbq_owner', N'USER', N'IMPERSONATE')
         END AS bit
     ) AS impersonates_owner,
@@ -60,9 +64,17 @@ FROM (
         CAST(SERVERPROPERTY(N'ProductVersion') AS nvarchar(128)) AS version,
         CAST(SERVERPROPERTY(N'EngineEdition') AS int) AS engine_edition,
         CASE
-            WHEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE') = 1 THEN 1
+            -- There the right on the database shows nothing (Microsoft's manual, sys.dm_exec_sessions, Permissions).
+            WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'ServiceObjective') AS nvarchar(64)) IN (N'Basic', N'S0', N'S1', N'ElasticPool')
+                THEN
+                    CASE
+                        WHEN IS_SRVROLEMEMBER(N'##MS_ServerStateReader##') = 1 THEN 1
+                        WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE') = 1 THEN 1
+                        ELSE 0
+                    END
+            WHEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE STATE') = 1 THEN 1
             -- From SQL Server 2022; older ones answer NULL.
-            WHEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE PERFORMANCE STATE') = 1 THEN 1
+            WHEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE PERFORMANCE STATE') = 1 THEN 1
             ELSE 0
         END AS sees_database
 ) AS v
@@ -82,7 +94,7 @@ SELECT
             WHEN u.updateability = N'READ_ONLY' THEN 0
             -- In Azure SQL Database and Fabric the right is the database's.
             WHEN CAST(SERVERPROPERTY(N'EngineEdition') AS int) IN (5, 12)
-                THEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE')
+                THEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE STATE')
             WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE') = 1 THEN 1
             -- From SQL Server 2022; older ones answer NULL.
             WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE') = 1 THEN 1
@@ -270,7 +282,7 @@ CROSS JOIN (
     SELECT
         CASE
             WHEN CAST(SERVERPROPERTY(N'EngineEdition') AS int) IN (5, 12)
-                THEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE')
+                THEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'VIEW DATABASE STATE')
             WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE') = 1 THEN 1
             WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE') = 1 THEN 1
             ELSE 0
@@ -319,14 +331,15 @@ SELECT
     ) AS bit) AS calls,
     CAST(
         CASE
+            -- In Azure SQL Database, and only there, KILL asks for a right on the database.
+            WHEN CAST(SERVERPROPERTY(N'EngineEdition') AS int) = 5
+                THEN COALESCE(HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'KILL DATABASE CONNECTION'), 0)
             WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'ALTER ANY CONNECTION') = 1 THEN 1
-            -- In Azure SQL Database the database's sessions are visible, not the server.
-            WHEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'KILL DATABASE CONNECTION') = 1 THEN 1
             ELSE 0
         END AS bit
     ) AS ends_sessions,
     CAST(COALESCE(MAX(HAS_PERMS_BY_NAME(requested.relation, N'OBJECT', N'ALTER')), 0) AS bit) AS maintains,
-    CAST(CASE WHEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CREATE TABLE') = 1 THEN 1 ELSE 0 END AS bit) AS creates
+    CAST(CASE WHEN HAS_PERMS_BY_NAME(NULL, N'DATABASE', N'CREATE TABLE') = 1 THEN 1 ELSE 0 END AS bit) AS creates
 FROM (
     -- An additional empty row, so that the server's rights are read without any queue too.
     SELECT CAST(NULL AS nvarchar(600)) AS relation, CAST(NULL AS nvarchar(600)) AS push, CAST(NULL AS nvarchar(600)) AS pop

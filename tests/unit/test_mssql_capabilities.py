@@ -194,7 +194,11 @@ def test_a_connection_lost_during_the_probe_is_an_error(
 
 
 def test_the_names_and_limits_of_the_engine() -> None:
-    assert (PRODUCT.name, PRODUCT.title, PRODUCT.default_schema) == ("mssql", "SQL Server", "dbo")
+    assert (PRODUCT.name, PRODUCT.title, PRODUCT.default_schema) == (
+        "mssql",
+        "SQL Server",
+        "queues",
+    )
     assert dict(PRODUCT.read_only_options) == {}
     assert (PRODUCT.name_limit, PRODUCT.name_unit) == (128, "characters")
     assert PRODUCT.name_length("ä🂡") == 3

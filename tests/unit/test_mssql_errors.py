@@ -61,6 +61,11 @@ NUMBERS: dict[int, type[ConsoleError]] = {
     262: RefusedError,  # no CREATE TABLE
     297: RefusedError,  # no right for the action
     300: RefusedError,  # no VIEW SERVER STATE
+    6106: UsageError,  # KILL of a session that has ended
+    **dict.fromkeys(
+        (921, 924, 952), ConnectionFailedError
+    ),  # recovering, single-user, in transition
+    **dict.fromkeys((40020, 40166), TransientError),  # Azure's database in transition
     3906: ReadOnlyError,  # a read-only database
     208: ConsoleError,  # no such table
     2812: ConsoleError,  # no such procedure

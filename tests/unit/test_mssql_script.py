@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -107,10 +108,23 @@ def test_the_user_of_a_procedure_is_created_before_it() -> None:
 
 def test_dbq_owner_gets_rights_on_the_sequences_only() -> None:
     script = install.script(PRODUCT, QUEUES["ring"])
-    assert re.findall(r"(GRANT .*) TO dbq_owner;", script) == [
+    assert re.findall(r" +(GRANT .*) TO dbq_owner;", script) == [
         f"GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[sales].[orders_{name}_seq]"
         for name in ("push", "pop")
     ]
+
+
+def test_queues_go_into_a_schema_of_dbq_owners_and_nobody_gets_one_of_dbos() -> None:
+    """Who may create procedures in a schema of dbo's reads all that dbo owns."""
+    queue = replace(QUEUES["fifo"], schema="queues")
+    script = install.script(PRODUCT, queue)
+    owner = script.index("CREATE USER dbq_owner WITHOUT LOGIN;")
+    schema = script.index("CREATE SCHEMA [queues] AUTHORIZATION dbq_owner")
+    assert owner < schema < script.index("CREATE TABLE [queues].[orders]")
+    for schema_name in ("queues", "dbo"):
+        roles = sql.script("roles.roles", PRODUCT.dialect, sql.Scope({"schema": schema_name}))
+        (grant,) = re.findall(r"IF (EXISTS .*)\n +GRANT ALTER, CONTROL ON SCHEMA", roles)
+        assert "principal_id <> DATABASE_PRINCIPAL_ID(N'dbo')" in grant
 
 
 def test_operators_may_draw_a_range_of_a_rings_numbers() -> None:

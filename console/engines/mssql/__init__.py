@@ -103,7 +103,9 @@ def as_script(head: str, pieces: Sequence[str]) -> str:
 class SQLServer:
     name = "mssql"
     title = "SQL Server"
-    default_schema = "dbo"
+    # Its owner is dbq_owner: rights on a schema of dbo's would be rights on all of dbo's.
+    default_schema = "queues"
+    others_schema = "dbo"
     name_limit = 128
     name_unit = "characters"
     payload_types: Mapping[str, str] = {

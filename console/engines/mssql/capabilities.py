@@ -120,7 +120,9 @@ def _missing(row: Probe) -> dict[str, str]:
         missing.update(dict.fromkeys(_NOT_IN_BABELFISH, _BABELFISH))
         missing["queues"] = f"{_BABELFISH}: a pop there cannot skip rows that others hold"
     if not row.sees_all_sessions:
-        right = "VIEW DATABASE STATE" if row.engine_edition in _NO_SERVER else "VIEW SERVER STATE"
+        right = "VIEW SERVER STATE"
+        if row.engine_edition in _NO_SERVER:
+            right = "VIEW DATABASE STATE (at Basic, S0, S1, in pools: ##MS_ServerStateReader##)"
         missing.setdefault(
             "sessions",
             f"{row.database_user} lacks {right}: other users' sessions are hidden",

@@ -205,9 +205,9 @@ _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
         (ConnectionFailedError, _LOGIN),
     ),
     **dict.fromkeys((911, 916, 4060, 4064), (ConnectionFailedError, _DATABASE)),
-    # Paused, stopping, starting, recovering, killed, offline.
+    # Paused, stopping, starting, recovering, killed, offline, in single-user mode, in transition.
     **dict.fromkeys(
-        (596, 922, 927, 942, 6005, 17142, 17187, 17809, 18401, 42108, 42109),
+        (596, 921, 922, 924, 927, 942, 952, 6005, 17142, 17187, 17809, 18401, 42108, 42109),
         (ConnectionFailedError, _LATER),
     ),
     **dict.fromkeys((976, 978, 982, 983), (ConnectionFailedError, _REPLICA)),
@@ -215,11 +215,15 @@ _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
     # the equivalents of both for memory-optimized tables.
     **dict.fromkeys((1205, 8426, 3960, 41301, 41302, 41305, 41325), (TransientError, _AGAIN)),
     # Azure: not available, service error, busy, too many requests, login to a stale replica,
-    # session limits, elastic pool.
+    # session limits, elastic pool, a database in transition.
     **dict.fromkeys(
-        (4221, 10928, 10929, 10936, 40143, 40197, 40501, 40540, 40613, 49918, 49919, 49920),
+        (
+            *(4221, 10928, 10929, 10936, 40020, 40143, 40166, 40197, 40501, 40540, 40613),
+            *(49918, 49919, 49920),
+        ),
         (TransientError, _OVERLOADED),
     ),
+    6106: (UsageError, "That session has ended; nothing was done."),
     1222: (BusyError, _LOCKED),
     # No locks left, memory not granted in time, data moved under a scan without locks.
     **dict.fromkeys((601, 1204, 8645, 8651), (BusyError, _AGAIN)),

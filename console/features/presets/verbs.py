@@ -58,7 +58,7 @@ def adopted(database: Database, values: Params, schema: str | None) -> Result:
     elif part is not None or table is not None:
         raise UsageError("--queue and --table go with --preset.")
     else:
-        where = database.product.default_schema if schema is None else schema
+        where = database.product.others_schema if schema is None else schema
         roles = pairs(values["map"], "--map")
         known, consumers = design(of, database.product.name), values["consumers"]
         queue = adopting.adopt(database, where, name, known, roles, path, consumers=consumers)

@@ -33,12 +33,15 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- script: push, push_many, pop, pop_many, relay, and with in_hand complete and fail
 SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 {owner_exists}
-GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_push_seq] TO dbq_owner;
-GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_pop_seq] TO dbq_owner; -- when subscribed=no
--- each subscriber
-GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_pop_seq_{subscriber_number}] TO dbq_owner;
-GRANT UPDATE ON OBJECT::[{schema}].[{queue}_turn_seq_{subscriber_number}] TO dbq_owner;
--- end
+IF NOT {owned_already}
+BEGIN
+    GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_push_seq] TO dbq_owner;
+    GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_pop_seq] TO dbq_owner; -- when subscribed=no
+    -- each subscriber
+    GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_pop_seq_{subscriber_number}] TO dbq_owner;
+    GRANT UPDATE ON OBJECT::[{schema}].[{queue}_turn_seq_{subscriber_number}] TO dbq_owner;
+    -- end
+END;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @payload {payload_type}

@@ -15,6 +15,6 @@ if __name__ == "__main__":
     assert call("engines").text.splitlines() == ["postgresql", "mssql"]
     assert call("engines", "postgresql", "--schemas").text == "postgresql public\n"
     found = call("engines", "mssql", "--schemas", "--json")
-    assert (found.status, found.json) == (0, {"engines": {"mssql": "dbo"}})
+    assert (found.status, found.json) == (0, {"engines": {"mssql": "queues"}})
     assert call("engines", "oracle").status == 2
     assert call("engines", "--nothing").status == 2
