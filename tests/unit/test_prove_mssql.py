@@ -2,15 +2,18 @@
 sent in which order, that each can be false, that a refusal is no answer, and that the proof's
 databases are dropped."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import console
 from console.actions.pop import PoppedMessage
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
@@ -325,7 +328,7 @@ def test_each_question_of_sql_server_has_a_case() -> None:
     assert alone <= CASES.keys()
 
 
-def test_every_question_can_be_asked_of_sql_server() -> None:
+def test_every_question_is_for_sql_server() -> None:
     assert {"mssql"} <= set.intersection(*(set(one.engines) for one in asking.QUESTIONS))
     assert len({one.claim for one in asking.QUESTIONS}) == len(asking.QUESTIONS)
 
@@ -450,7 +453,7 @@ def test_a_database_is_dropped_after_an_error_and_after_an_interrupt(
     assert databases(odbc).count("CREATE DATABASE") == databases(odbc).count("SINGLE_USER") == 4
 
 
-def test_without_the_right_the_operators_database_is_asked_and_nothing_dropped(
+def test_without_the_right_the_operators_database_serves_and_nothing_is_dropped(
     asks: Callable[..., list[Line]], odbc: Odbc
 ) -> None:
     denied = failure(262, "CREATE DATABASE permission denied in database 'master'.")
@@ -487,3 +490,13 @@ def test_the_report_can_be_read_without_this_project(place: Site, odbc: Odbc) ->
 
 def replace_label(place: Site, label: str) -> Site:
     return replace(place, label=label)
+
+
+def test_the_workflow_keeps_to_a_database_of_its_own() -> None:
+    """From SQL Server 2017 on, as each role, with its reports kept; nothing runs in master."""
+    text = (Path(console.__path__[0]).parent / ".github/workflows/mssql.yml").read_text()
+    runs = re.sub(r"#.*", "", text)
+    assert "/orders?" in runs
+    assert not re.search(r"\bmaster\b", runs)
+    for words in ('"2017", "2019", "2022", "2025"', "upload-artifact", "dbq_ci_operator", "prove"):
+        assert words in runs
