@@ -315,6 +315,27 @@ def test_after_a_failure_the_next_claim_has_a_new_queue(postgresql: Database) ->
     assert len(made) == 2
 
 
+def test_a_claim_that_hangs_is_not_answered_and_the_next_has_a_new_queue(
+    postgresql: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(on_trial: Trial) -> str:
+        with on_trial.database.transaction("hang") as connection:
+            connection.execute(text("SELECT pg_sleep(600)"))
+        return "it ended"
+
+    def push(on_trial: Trial) -> str:
+        return str(on_trial.push(1))
+
+    claims = [Claim("it hangs", hang), Claim("it pushes", push)]
+    monkeypatch.setattr(run, "claims_of", lambda _: claims)
+    monkeypatch.setattr(run, "_CLAIM_SECONDS", 2.0)
+    lines = {line.claim: line for line in Proof(postgresql, "public", print).run("fifo")}
+    assert lines["it hangs"].outcome is Outcome.NOT_ANSWERED
+    assert "has not answered within 2 s" in lines["it hangs"].evidence
+    assert lines["it pushes"].evidence == "[0]"
+    assert lines[LEAVES_NOTHING].outcome is Outcome.PROVEN
+
+
 def test_a_proof_drops_the_queue_that_a_killed_proof_left(database_url: str) -> None:
     console = Console(database_url)
     listed = f"SELECT string_agg(queue_name, ' ') FROM dbq.queue WHERE queue_name LIKE '{PREFIX}%'"

@@ -16,7 +16,7 @@ import pytest
 import console
 from console.actions.pop import PoppedMessage
 from console.catalog import Queue, installed_queue
-from console.designs import DESIGNS
+from console.designs import DESIGNS, designs_on
 from console.engines import Database
 from console.engines.mssql.capabilities import capabilities_of
 from console.errors import BusyError, ConsoleError, RefusedError
@@ -31,7 +31,7 @@ from console.features.prove import (
 )
 from console.features.prove.questions import try_question
 from console.features.prove.site import Site
-from console.features.prove.trial import Line, Outcome, Trial
+from console.features.prove.trial import Line, Outcome, Trial, require
 from tests.unit.mssql_tools import ENTERPRISE, LABEL, Error, Odbc
 
 HERE = {question.code: question for question in asking.QUESTIONS}
@@ -57,6 +57,9 @@ def rows(columns: str, *values: object) -> list[Any]:
 class StubTrial(Trial):
     """A queue that behaves, so that the statements of a question decide."""
 
+    left: Sequence[int] = ()
+    """What a transaction that was rolled back has left, against all promises."""
+
     def push(self, count: int) -> list[int]:
         first, self._next = self._next, self._next + count
         return list(range(first, first + count))
@@ -67,7 +70,8 @@ class StubTrial(Trial):
     def figures(self) -> Any:
         return SimpleNamespace(next_push=1)
 
-    def require_drained(self, expected: Sequence[int]) -> list[PoppedMessage]:  # noqa: ARG002
+    def require_drained(self, expected: Sequence[int]) -> list[PoppedMessage]:
+        require(not (self.left and not expected), f"{self.left} should not be there")
         return []
 
     def require_these(self, came: Sequence[int], expected: Sequence[int]) -> None:
@@ -197,9 +201,22 @@ CASES = {
         "physical_stats",
     ),
     "attention": Case(
-        {"common.pop": lambda odbc: [POPPED] if labels(odbc).count("pop") < 2 else [CANCELLED]},
-        [{}],
-        "pop push push pop error_state",
+        {"common.pop": [CANCELLED], "common.push_many": [CANCELLED]},
+        [
+            {"common.pop": [CANCELLED]},
+            {"common.push_many": [CANCELLED]},
+            # A transaction that is gone, and half of what it did is not.
+            {
+                "common.pop": [CANCELLED],
+                "common.push_many": [CANCELLED],
+                "prove.error_state": rows("error transactions", 0, 0),
+                "left": [0],
+            },
+        ],
+        " ".join(
+            ["lock_table push push push_many error_state push push pop error_state"]
+            * len([of for of in designs_on("mssql").values() if not of.waits_itself])
+        ),
     ),
     "conversations": Case(
         {"prove.end_conversation": lambda odbc: by_member(odbc, "reader", ENDED, REFUSED)},
@@ -281,6 +298,7 @@ def place(mssql: Database, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 def outcome(code: str, given: Answers, place: Site, odbc: Odbc, patch: pytest.MonkeyPatch) -> Line:
     patch.setattr(session_questions, "relay", lambda *_: None)
+    patch.setattr(StubTrial, "left", given.get("left", ()))
     numbers = iter(given.get("next", (4, 4, 5)))
     patch.setattr(number_questions, "_next_push", lambda _: next(numbers))
     odbc.sent.clear()

@@ -9,10 +9,11 @@ from sqlalchemy.exc import DBAPIError
 from console import sql
 from console.actions import install
 from console.actions.pop import pop_many
+from console.actions.push import push_many
 from console.actions.relay import relay
 from console.catalog import Queue, installed_queue, object_names, relations
 from console.designs import designs_on
-from console.engines import Database, Session, Timeouts
+from console.engines import Database
 from console.engines.mssql import batches
 from console.errors import BusyError
 from console.features.bench.candidate import PROOF_PREFIX
@@ -115,37 +116,51 @@ def _error_after_batch(site: Site) -> str:
 
 
 def _attention(site: Site) -> str:
-    """A pop of naive waits for the head that another holds; then it is cancelled."""
-    trial, database = site.trial("naive"), site.database
-    sent = trial.push(1)
+    """Their calls wait for a lock that another one holds, and are cancelled there; what their
+    caller has done before is in another queue."""
+    own = site.trial("heap")
+    states = set()
+    names = [name for name, of in designs_on("mssql").items() if not of.waits_itself]
+    for name in names:
+        trial = site.trial(name)
+        relation = trial.queue.table
+        if trial.draws_numbers:
+            relation = f"{trial.installed.name}_config"
+        scope = trial.queue.scope(site.database.product, relation=relation)
+        with site.database.transaction("lock a table") as holding:
+            sql.run(holding, "prove.lock_table", scope)
+            states |= {_cancelled_call(own, trial, call) for call in ("push_many", "pop")}
+            holding.rollback()
+    kept = " and ".join("whole, committed" if state else "rolled back" for state in sorted(states))
+    return f"push_many and pop of {', '.join(names)}: the caller's transaction was {kept}"
+
+
+def _cancelled_call(own: Trial, trial: Trial, call: str) -> int:
+    """@@TRANCOUNT after it: 1 if the caller's two messages have to be there, 0 if neither."""
+    what = f"{call} of {trial.queue.design.name}"
+    first = own.pushed
     limits = replace(TIMEOUTS, statement_seconds=_CANCELLED_AFTER_SECONDS)
-    with database.session("hold the head") as holder, holder.transaction("hold") as holding:
-        pop_many(holding, trial.queue, 1, "prove")
-        with database.session("call until it is cancelled") as session:
-            state, pushed = _cancelled_call(session, trial, limits)
-        holding.rollback()
-    trial.require_drained([*sent, *pushed])
-    kept = "rolled back" if not state.transactions else "whole, and was committed"
-    return f"2 pushed, then a pop cancelled: @@TRANCOUNT {state.transactions}, {kept}"
-
-
-def _cancelled_call(session: Session, trial: Trial, limits: Timeouts) -> tuple[_State, list[int]]:
-    """The state after a cancelled pop, and the numbers that its transaction has to have left."""
-    first = trial.pushed
-    with session.transaction("push, then pop") as connection:
-        trial.push_one(connection)
-        trial.push_one(connection)
+    with own.database.transaction("call until it is cancelled") as connection:
+        own.push_one(connection)
+        own.push_one(connection)
         connection.execution_options(dbq_timeouts=limits)
         try:
-            pop_many(connection, trial.queue, 1, "prove")
+            if call == "pop":
+                pop_many(connection, trial.queue, 1, "prove")
+            else:
+                push_many(connection, trial.queue, trial.payloads(2))
         except DBAPIError:
             state = sql.row(connection, _State, "prove.error_state")
         else:
-            raise DisprovedError("a pop goes by the head that another one holds")
+            raise DisprovedError(f"{what} goes by a lock on all of its table")
         if not state.transactions:
             connection.rollback()
-            return state, []
-        return state, [first, first + 1]
+    try:
+        own.require_drained([first, first + 1] if state.transactions else [])
+    except DisprovedError as seen:
+        why = f"{what}, @@TRANCOUNT {state.transactions} after it: {seen}"
+        raise DisprovedError(why) from seen
+    return state.transactions
 
 
 def _release_unheld(site: Site) -> str:
@@ -257,6 +272,7 @@ QUESTIONS = {
             "every procedure: XACT_ABORT; and @@TRANCOUNT, by which a caller knows which it was",
             "half of a transaction is committed after a time-out",
             _attention,
+            everywhere=False,
         ),
         Question(
             "release-unheld",

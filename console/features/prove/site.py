@@ -237,7 +237,10 @@ def drop_left_databases(database: Database, report: Callable[[str], None]) -> No
     for name in names:
         if token_of(name, PROOF_PREFIX) not in living:
             report(f"An earlier proof left the database {name} behind: it is dropped.")
-            drop_database(database, name)
+            try:
+                drop_database(database, name)
+            except ConsoleError as error:
+                report(f"It could not be dropped: {' '.join((error.why or error.what).split())}")
 
 
 def prepare_roles(own: Database, schema: str) -> bool:
