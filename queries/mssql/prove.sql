@@ -150,11 +150,9 @@ GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_pop_many] TO [{member}];
 
 -- name: make_watcher
 -- script: from SQL Server 2022: creates a login that may see the server's performance state and nothing else
--- A server's rights are granted in master only. Nobody can log in as it: it exists in this transaction alone.
+-- Nobody can log in as it: it exists in this transaction alone. A server's rights are granted in master; the session stays here.
 CREATE LOGIN [{member}] WITH PASSWORD = N'{secret}', CHECK_POLICY = OFF;
-USE [master];
-GRANT VIEW SERVER PERFORMANCE STATE TO [{member}];
-USE [{database}];
+EXEC master.sys.sp_executesql N'GRANT VIEW SERVER PERFORMANCE STATE TO [{member}]';
 CREATE USER [{member}] FOR LOGIN [{member}];
 
 -- name: impersonate_login

@@ -19,6 +19,7 @@ from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS, designs_on
 from console.engines import Database
 from console.engines.mssql.capabilities import capabilities_of
+from console.engines.product import Capabilities
 from console.errors import BusyError, ConsoleError, RefusedError
 from console.features.prove import (
     asking,
@@ -409,6 +410,12 @@ def test_the_members_of_each_role_are_what_the_console_says_they_may(
     ]
 
 
+def where(database: Database) -> Capabilities:
+    """Each connection leads to the database that its URL names."""
+    name = str(database.url.database)
+    return capabilities_of(replace(ENTERPRISE, version_number=170_000_000, database=name))
+
+
 def databases(odbc: Odbc) -> list[str]:
     """What was done to databases, in order."""
     words = ("CREATE DATABASE", "SINGLE_USER", "SET READ_COMMITTED", "OPTIMIZED_LOCKING", "COLLATE")
@@ -418,8 +425,8 @@ def databases(odbc: Odbc) -> list[str]:
 @pytest.fixture
 def asks(mssql: Database, odbc: Odbc, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Line]]:
     """Asks one question, which says in which database it is."""
-    vars(mssql)["capabilities"] = capabilities_of(replace(ENTERPRISE, version_number=170_000_000))
     monkeypatch.setattr(site, "prepare_roles", lambda *_: True)
+    monkeypatch.setattr(Database, "capabilities", property(where))
     monkeypatch.setattr(site, "drop_left_databases", lambda *_: None)
 
     def ask(say: Callable[[Site], str], given: Answers | None = None) -> list[Line]:
@@ -478,6 +485,16 @@ def test_without_the_right_the_operators_database_serves_and_nothing_is_dropped(
     lines = asks(lambda here: str(here.own), {"prove.make_database": [denied]})
     assert [(line.design, line.evidence) for line in lines] == [(site.OPERATORS, "False")]
     assert databases(odbc) == ["CREATE DATABASE"]
+
+
+def test_a_connection_that_leads_elsewhere_is_not_used_as_the_proofs_own(
+    asks: Callable[..., list[Line]], odbc: Odbc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A URL's query may name a database too: 70 queues would stay there."""
+    monkeypatch.setattr(Database, "capabilities", property(lambda _: capabilities_of(ENTERPRISE)))
+    lines = asks(lambda here: str(here.own))
+    assert [(line.design, line.evidence) for line in lines] == [(site.OPERATORS, "False")]
+    assert databases(odbc).count("SINGLE_USER") == 1
 
 
 @pytest.mark.parametrize("edition", [5, 12])

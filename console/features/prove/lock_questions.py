@@ -95,7 +95,7 @@ def _no_escalation(site: Site) -> str:
         locks = sql.value(connection, int, "prove.table_locks", scope)
         connection.rollback()
     require(not locks, f"after {_ROWS:,} rows the session has {locks} locks on all of the table")
-    return f"{_ROWS:,} rows of a table with a key and two indexes: no lock on all of it"
+    return f"{_ROWS:,} rows of a table, in its key and an index: no lock on all of it"
 
 
 def _relay_beside(site: Site) -> str:

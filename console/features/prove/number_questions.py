@@ -39,11 +39,12 @@ def _next_number(site: Site) -> str:
     with database.transaction("restart a sequence") as connection:
         sql.run(connection, "prove.restart_sequence", scope)
         connection.rollback()
+    # It may have skipped numbers; but then the figures have to know.
     after = _next_push(trial)
-    require(after == first + 4, f"after a RESTART that was rolled back {after} is said to be next")
+    require(after >= first + 4, f"after a RESTART that was rolled back {after} is said to be next")
     with database.transaction("draw a number") as connection:
         drawn = sql.value(connection, int, "prove.draw", scope)
-    require(drawn == first + 4, f"{after} was said to be next, and {drawn} was drawn")
+    require(drawn == after, f"{after} was said to be next, and {drawn} was drawn")
     return (
         f"{first}, a range of 3 from {first + 1}, after a RESTART that was rolled back {drawn}"
         f"{_since(site)}"

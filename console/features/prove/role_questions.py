@@ -13,7 +13,7 @@ from console.actions.restore import Restore
 from console.doctor.diagnose import diagnose
 from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines import Database
-from console.errors import BusyError, ConsoleError, RefusedError
+from console.errors import BusyError, ConsoleError, RefusedError, UsageError
 from console.features.prove.lock_questions import BOTH
 from console.features.prove.questions import Question, an_error_disproves
 from console.features.prove.repairs import MESSAGES, moved
@@ -61,7 +61,6 @@ def _performance_state(site: Site) -> str:
             member=f"{trial.queue.name}_watcher",
             # Nobody can log in with it: the login is rolled back.
             secret=f"{secrets.token_urlsafe(24)}aA1!",
-            database=database.capabilities.database,
         )
 
         def look(connection: Connection) -> None:
@@ -112,10 +111,10 @@ def _ends_sessions(site: Site) -> str:
     seen = [_ends_session(trial, trial.database, "this login", says=says)]
     # On PostgreSQL only a superuser ends a superuser's sessions, as this login's may be.
     for role in ROLES if site.roles and site.database.product.name == "mssql" else ():
-        with site.member(role) as theirs:
-            with theirs.transaction("read a member's rights") as connection:
-                says = login_can(connection, [trial.installed]).ends_sessions
-            seen.append(_ends_session(trial, theirs, f"a {role}", says=says))
+        theirs = site.member(role)
+        with theirs.transaction("read a member's rights") as connection:
+            says = login_can(connection, [trial.installed]).ends_sessions
+        seen.append(_ends_session(trial, theirs, f"a {role}", says=says))
     return "; ".join(seen)
 
 
@@ -128,7 +127,7 @@ def _ends_session(trial: Trial, by: Database, who: str, *, says: bool) -> str:
             require(ended.data["ended"], "a session was told to end and is still there")
     except BusyError:
         raise
-    except RefusedError as error:
+    except (RefusedError, UsageError) as error:  # or it does not see the session
         require(not says, f"{who} may, it is said, and may not: {error.why or error.what}")
         return f"{who} may not, as it is said"
     require(says, f"{who} may not, it is said, and ended one")
@@ -152,9 +151,8 @@ def _own_row(site: Site) -> str:
 def _as_role(role: str) -> Callable[[Site], str]:
     def ask(site: Site) -> str:
         trial = site.trial("claim")
-        with site.member(role) as theirs:
-            acting = Trial(theirs, trial.installed)
-            done = [name for name, least, do in _STEPS if _does(acting, role, name, least, do)]
+        acting = Trial(site.member(role), trial.installed)
+        done = [name for name, least, do in _STEPS if _does(acting, role, name, least, do)]
         return f"{', '.join(done)}: and no more"
 
     return ask

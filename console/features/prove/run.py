@@ -324,6 +324,7 @@ _PROBLEMS = (Outcome.FAILED, Outcome.NOT_ANSWERED)
 _INTRODUCTION = (
     "dbq-console keeps message queues in tables of this database. Its SQL leans on what follows, "
     "most valuable first. Each was tried on tables of its own, in each of the databases named.",
+    "",
     "`proven`: it is so. `failed`: it is not so. `not answered`: an error or a time-out came "
     "first, so it is unknown. `not applicable`: this server or login cannot show it.",
 )

@@ -21,7 +21,7 @@ from console.actions.push import signals_deferred
 from console.catalog import installed_queue
 from console.designs import DESIGNS
 from console.engines import Database, Timeouts
-from console.errors import ConsoleError
+from console.errors import ConsoleError, UsageError
 from console.features.bench.candidate import PROOF_PREFIX, live_tokens, token_of
 from console.features.prove.trial import NotApplicableError, Trial
 
@@ -114,6 +114,7 @@ class Site:
     roles: bool = False
     """Whether the three roles exist in it, and members of them may be made."""
     _queues: ExitStack = field(default_factory=ExitStack)
+    """And members."""
     _made: int = 0
 
     def trial(self, design: str, **options: str) -> Trial:
@@ -144,7 +145,7 @@ class Site:
                 self._queues.close()
             except ConsoleError as error:
                 why = " ".join((error.why or error.what).split())
-                self.report(f"A scratch queue in {self.label} could not be removed: {why}")
+                self.report(f"In {self.label} a scratch queue or member was not removed: {why}")
 
     @contextmanager
     def another(self) -> Iterator[Database]:
@@ -155,23 +156,23 @@ class Site:
         finally:
             other.close()
 
-    @contextmanager
-    def member(self, role: str) -> Iterator[MemberDatabase]:
-        """The same database as a member of that role. NotApplicableError."""
+    def member(self, role: str) -> MemberDatabase:
+        """The same database as a member of that role, until the question is answered.
+        NotApplicableError."""
         if not self.roles:
             raise NotApplicableError("the three roles do not exist here: dbq-console roles")
-        name = f"{PROOF_PREFIX}{self.token}_{role}"
-        scope = sql.Scope({"role": f"dbq_{role}", "member": name})
         theirs = beside(self.database, None, MemberDatabase)
-        theirs.member = name
-        try:
-            with self.database.transaction(f"make a {role}") as connection:
-                sql.run(connection, "prove.make_member", scope)
-            yield theirs
-        finally:
-            theirs.close()
-            with self.database.transaction(f"remove a {role}") as connection:
-                sql.run(connection, "prove.forget_member", scope)
+        theirs.member = f"{PROOF_PREFIX}{self.token}_{role}"
+        scope = sql.Scope({"role": f"dbq_{role}", "member": theirs.member})
+        self._queues.callback(self._forget, theirs)
+        with self.database.transaction(f"make a {role}") as connection:
+            sql.run(connection, "prove.make_member", scope)
+        return theirs
+
+    def _forget(self, member: MemberDatabase) -> None:
+        member.close()
+        with self.database.transaction("remove a member") as connection:
+            sql.run(connection, "prove.forget_member", sql.Scope({"member": member.member}))
 
 
 @contextmanager
@@ -213,6 +214,8 @@ def own_database(database: Database, setting: Setting, name: str) -> Iterator[Da
             made = True
             for statement in setting.more:
                 sql.run(connection, statement, scope)
+        if own.capabilities.database != name:  # as a URL's query may say
+            raise UsageError(f"The connection leads to {own.capabilities.database}, not to {name}.")
         yield own
     finally:
         own.close()
