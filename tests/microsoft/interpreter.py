@@ -73,6 +73,11 @@ class Call(Values):
         xact_abort = self._session.xact_abort
         try:
             yield from self._statement(self._procedure)
+        except ServerError as error:
+            # rule: xact-abort, attention, deadlock
+            if self._session.xact_abort or isinstance(error, DeadlockError):
+                self._session.roll_back()
+            raise
         finally:
             self._session.xact_abort = xact_abort  # rule: set-in-procedure
         return self.result
@@ -111,10 +116,9 @@ class Call(Values):
         mark = session.mark()
         try:
             found = yield from steps
-        except ServerError as error:
+        except ServerError:
             session.undo(mark)
-            # rule: xact-abort, attention, deadlock
-            if is_alone or session.xact_abort or isinstance(error, DeadlockError):
+            if is_alone:
                 session.roll_back()
             raise
         if is_alone:
@@ -132,7 +136,7 @@ class Call(Values):
         name = node["ExpressionName"]["Value"]
         wide = name in {"ten", "many"}  # counts to 100,000,000 on a server
         self._named[name] = (
-            [{"n": n} for n in range(1, 33)]
+            [{"n": n} for n in range(1, 65)]
             if wide
             else (yield from self._derived(node["QueryExpression"], {}))
         )
@@ -245,7 +249,9 @@ class Call(Values):
     def _application_lock(self, name: str, resource: str, node: Node) -> Steps:
         session = self._session
         if name == "sp_releaseapplock":
-            assert session.server.application_locks.pop(resource) is session, "not held (1223)"
+            assert session.server.application_locks.pop(resource, None) is session, (
+                "not held (1223)"
+            )
             return
         code = 0
         try:
@@ -366,6 +372,7 @@ class Call(Values):
         if number := server.identities.get(name):
             # rule: identity
             self._identity = row[number] = server.draw(name)
+            yield
         yield from self._waiting(partial(self._session.insert, name, row))
         return row
 

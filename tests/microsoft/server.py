@@ -132,6 +132,8 @@ class Session:
         self.commits = 0
         """The commits that changed a row."""
         self._changed: dict[Key, Row | None] = {}
+        self._ghosts: dict[Key, list[Row]] = {}
+        """Versions of rows that this transaction has written over (rule: ghost)."""
         self._shared: set[str] = set()
         self._ranges: list[tuple[str, tuple[Any, ...] | None]] = []
         """Of HOLDLOCK: an index, and the last key of the range; None: the end of the index."""
@@ -186,6 +188,7 @@ class Session:
         self.depth = 0
         self.server.locks = {key: s for key, s in self.server.locks.items() if s is not self}
         self._changed = {}
+        self._ghosts.clear()
         self._shared.clear()
         self._ranges.clear()
         self.waits_for = None
@@ -257,6 +260,8 @@ class Session:
         assert self.server.locks[table, key] is self
         if row is not None:
             self._require_no_range(table, key, row)
+        if before := self._changed.get((table, key)):
+            self._ghosts.setdefault((table, key), []).append(before)
         self._changed[table, key] = row
 
     def insert(self, table: str, row: Row) -> None:
@@ -293,10 +298,11 @@ class Session:
     def positions(self, table: str, columns: tuple[str, ...]) -> Iterator[tuple[Any, list[Row]]]:
         """Of each row in an index: where it is, and its versions, which may differ."""
         for key in self.all_keys(table):
-            changed = [
-                s._changed[table, key] for s in self.server.open if (table, key) in s._changed
-            ]
-            versions = [row for row in (*changed, self.server.tables[table].get(key)) if row]
+            found = [self.server.tables[table].get(key)]
+            for session in self.server.open:
+                found.append(session._changed.get((table, key)))
+                found += session._ghosts.get((table, key), [])
+            versions = [row for row in reversed(found) if row]
             if versions:
                 where = (*(versions[0][column] for column in columns), *key)
                 yield (where, key), versions

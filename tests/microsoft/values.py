@@ -111,6 +111,13 @@ class Values:
 
     def _derived(self, query: Node, outer: Rows, *, positions: bool = False) -> Steps:
         """The rows of a query, by the names of its columns or by their positions."""
+        if query["$type"] == "BinaryQueryExpression":
+            both = yield from self._derived(query["FirstQueryExpression"], outer)
+            first = list(both[0]) if both else []
+            for row in (yield from self._derived(query["SecondQueryExpression"], outer)):
+                both.append(dict(zip(first or row, row.values(), strict=True)))
+            distinct = {tuple(row.values()): row for row in both}
+            return both if query["All"] else list(distinct.values())
         found = []
         for rows in (yield from self._query(query, outer)):
             values = yield from self._each(query["SelectElements"], rows)
@@ -124,6 +131,8 @@ class Values:
         if "TopRowFilter" in query and hints_of(sources) & {"UpdLock"}:
             return (yield from self._scan(sources[0], query, outer))
         found = yield from self._joined(sources, conjuncts(query.get("WhereClause")), outer)
+        if "GroupByClause" in query:
+            return (yield from self._groups(found, query["GroupByClause"]))
         if _is_aggregated(query):
             return [{**outer, "": {"group": found}}]
         found = [{**rows, "": {"group": found}} for rows in found]
@@ -132,6 +141,14 @@ class Values:
         if "TopRowFilter" in query:
             found = found[: (yield from self._value(query["TopRowFilter"]["Expression"], outer))]
         return found
+
+    def _groups(self, found: list[Rows], by: Node) -> Steps:
+        """One row of each group, with the others."""
+        groups: dict[tuple[Any, ...], list[Rows]] = {}
+        for rows in found:
+            columns = [one["Expression"] for one in by["GroupingSpecifications"]]
+            groups.setdefault(tuple((yield from self._each(columns, rows))), []).append(rows)
+        return [{**group[0], "": {"group": group}} for group in groups.values()]
 
     def _scan(self, table: Node, query: Node, outer: Rows, alias: str = "") -> Steps:
         """The first rows of one table in the order of an index, each locked before it is read.
