@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from console import sql
 from console.actions import install
 from console.designs import Order
 from console.engines.mssql import PRODUCT
@@ -24,6 +25,7 @@ from tests.microsoft.server import (
     ServerError,
     Session,
 )
+from tests.microsoft.texts import COMMENT, with_variables
 from tests.microsoft.trees import Node
 from tests.microsoft.values import Steps, column_of, inside, last
 
@@ -39,6 +41,13 @@ CLAIMED: dict[str, tuple[str, Callable[[Row], str]]] = {
     "ring": ("orders_in_hand", lambda row: "error" if row["done_at"] else "claimed"),
 }
 """Designs that finish what they popped: the table of it, and the state of a row."""
+
+
+REPAIRS = {
+    "park_orphans": "pop", "drop_holes": "push", "void_holes": "push",
+    "park_spent": "pop", "drop_voids": "pop",
+}
+"""Of a ring, with the sequence whose drawn numbers each examines."""
 
 
 @dataclass
@@ -89,6 +98,25 @@ class Installation:
             self.indexes[node["Name"]["Value"]] = Index(table, names, where)
         elif kind == "CreateSequenceStatement":
             self.sequences[last(node["Name"])] = 0
+
+    def add(self, name: str, text: str) -> None:
+        """A text with bound values that can be called as a procedure."""
+        bound = sorted({*re.findall(r"@bound_\w+", text)})
+        given = ", ".join(f"{one} sql_variant" for one in bound)
+        head = f"CREATE OR ALTER PROCEDURE [sales].[orders_{name}] {given} AS BEGIN"
+        self.procedures[name] = self.parse(f"{head}\n{text}\nEND;")
+
+    def statement(self, name: str, **options: str) -> str:
+        """Add a statement of the queue; its name."""
+        statement, queue = (
+            sql.statement("mssql", name),
+            self.variant.queue("sales", "orders", "mssql"),
+        )
+        if (called := name.replace(".", "_")) not in self.procedures:
+            scope = queue.scope_of(statement.name, PRODUCT, **options)
+            (text,) = sql.batches(statement, PRODUCT.dialect, scope)
+            self.add(called, with_variables(COMMENT.sub("", text)))
+        return called
 
     def server(self, chance: Random) -> Server:
         """One with a new queue, whose caches are small so that their ends are met."""
@@ -259,13 +287,25 @@ class Run:
         if self.variant.order in {Order.LAX, Order.STRICT, Order.LIFO}:
             assert ids == sorted(ids, reverse=self.variant.order is Order.LIFO), "a batch's order"
 
-    def drain_and_check(self) -> None:
+    def repair(self) -> dict[str, int]:
+        """Run the doctor's repairs of a ring, when nobody uses it: how many each has repaired."""
+        sequences, repaired = self.server.sequences, {}
+        for name, end in REPAIRS.items():
+            drawn = sequences[f"orders_{end}_seq"] + 1
+            (row,) = self.call_alone(
+                self.made.statement(f"ring.{name}"), **{f"bound_drawn_{end}": drawn}
+            )
+            assert row["selected"] == row["done"], name
+            repaired[name] = row["done"]
+        return repaired
+
+    def drain_and_check(self, *, relays: bool = True) -> None:
         """Pop everything that is left; each message must then have come once, and be counted."""
         assert not self.server.locks
         assert not self.server.open
         assert not self.server.application_locks
         self.server.clock += 1000
-        if self.variant.design.name == "ring":
+        if self.variant.design.name == "ring" and relays:
             self.call_alone("relay", new_size=9 + len(self.pushed))
         calls = 0
         while rows := self.call_alone("pop_many", n=3) or self._pop_drawn():

@@ -117,7 +117,7 @@ class Call(Values):
         try:
             found = yield from steps
         except ServerError:
-            session.undo(mark)
+            session.undo(mark)  # rule: attention-in-statement
             if is_alone:
                 session.roll_back()
             raise

@@ -1,6 +1,7 @@
 """Every design's procedures, interleaved at random: nothing is lost, doubled, or left over."""
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from itertools import count, islice
@@ -142,6 +143,31 @@ def test_without_xact_abort_an_attention_leaves_the_transaction_to_its_caller(
             if level is None:
                 break
             assert level >= 1
+
+
+RINGS = [variant for variant in DESIGNS.values() if variant.design.name == "ring"]
+
+
+@pytest.mark.parametrize("variant", RINGS, ids=str)
+def test_repairs_bring_back_what_failovers_leave_in_a_ring(
+    made: Made, variant: Variant, long: bool
+) -> None:
+    """Without a relay: orphans and holes are counted, repaired, and every message is popped."""
+    repaired = Counter[str]()
+    for seed in range(1000 if long else 12):
+        run = Run(made(variant), seed, faults=("failover", "attention"))
+        run.run_interleaved()
+        numbers, tables = run.server.sequences, run.server.tables
+        parked = {row["number"] for row in tables["orders_parked"].values() if not row["void"]}
+        stored = {row["message_id"] for row in tables["orders"].values()} - {None}
+        orphans = {n for n in stored - parked if n <= numbers["orders_pop_seq"]}
+        found = run.repair()
+        assert found["park_orphans"] == len(orphans)
+        repaired.update(found)
+        run.drain_and_check(relays=False)
+        assert not any(run.repair().values()), "it was repaired already"
+    assert repaired["park_orphans"]
+    assert repaired["drop_holes"] + repaired["void_holes"]
 
 
 def planted(made: Installation, name: str, text: str, replacement: str) -> Installation:

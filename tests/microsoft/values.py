@@ -194,7 +194,7 @@ class Values:
         """The next row of an index after a position: its position, its place and key."""
         rows = []
         for (where, key), versions in self._session.positions(table, columns):
-            # A heap has no order: any one that serves for a test.
+            # A heap has no order, so any will do (rule: heap-order).
             by = tuple(sign * one for one in where) if columns else (key[0] * 7919 % 101, key[0])
             if after is not None and by <= after:
                 continue
