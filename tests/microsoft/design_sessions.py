@@ -44,8 +44,11 @@ CLAIMED: dict[str, tuple[str, Callable[[Row], str]]] = {
 
 
 REPAIRS = {
-    "park_orphans": "pop", "drop_holes": "push", "void_holes": "push",
-    "park_spent": "pop", "drop_voids": "pop",
+    "park_orphans": "pop",
+    "drop_holes": "push",
+    "void_holes": "push",
+    "park_spent": "pop",
+    "drop_voids": "pop",
 }
 """Of a ring, with the sequence whose drawn numbers each examines."""
 
@@ -112,7 +115,8 @@ class Installation:
             sql.statement("mssql", name),
             self.variant.queue("sales", "orders", "mssql"),
         )
-        if (called := name.replace(".", "_")) not in self.procedures:
+        called = "_".join((name.replace(".", "_"), *options.values()))
+        if called not in self.procedures:
             scope = queue.scope_of(statement.name, PRODUCT, **options)
             (text,) = sql.batches(statement, PRODUCT.dialect, scope)
             self.add(called, with_variables(COMMENT.sub("", text)))
@@ -125,6 +129,8 @@ class Installation:
         server.columns, server.identities = self.columns, self.identities
         server.indexes, server.parse = self.indexes, self.parse
         server.definitions = dict(self.definitions)
+        server.keys = {**keys, "pause": ("schema_name", "queue_name")}
+        server.tables["pause"] = {}
         server.sequences = dict.fromkeys((*self.sequences, *self.identities, "ids"), 0)
         server.caches = {name: chance.randint(1, 6) for name in server.sequences}
         if self.variant.design.name == "ring":

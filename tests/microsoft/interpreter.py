@@ -33,10 +33,13 @@ _NOTHING = {
     *("SetTransactionIsolationLevelStatement", "IdentifierLiteral"),
 }
 _BRANCHES = {
-    *("CreateOrAlterProcedureStatement", "BeginEndBlockStatement"),
+    *("CreateOrAlterProcedureStatement", "AlterProcedureStatement", "BeginEndBlockStatement"),
     *("IfStatement", "WhileStatement"),
 }
-_RESTART = re.compile(r"ALTER SEQUENCE .*\[(\w+)\] RESTART WITH (-?\d+) CACHE (\d+)")
+_ALTER_SEQUENCE = re.compile(
+    r"ALTER SEQUENCE .*\[(\w+)\](?: INCREMENT BY 1 NO CYCLE)?"
+    r"(?: RESTART WITH (-?\d+))?(?: CACHE (\d+))?"
+)
 _WRITING = {"InsertStatement", "UpdateStatement", "DeleteStatement"}
 
 
@@ -206,7 +209,7 @@ class Call(Values):
         called = node["ExecuteSpecification"]["ExecutableEntity"]
         if called["$type"] == "ExecutableStringList":
             (text,) = called["Strings"]
-            yield from self._execute_text((yield from self._value(text)))
+            yield from self.execute((yield from self._value(text)))
             return
         given = {}
         for one in called["Parameters"]:
@@ -228,21 +231,24 @@ class Call(Values):
         self.result += yield from other.run()
         self._touches = True
 
-    def _execute_text(self, text: str) -> Steps:
+    def execute(self, text: str) -> Steps:
         """Dynamic SQL: a sequence restarts, or a procedure changes."""
         yield from ()
         server = self._session.server
-        if match := _RESTART.fullmatch(text):
-            # This is the next number drawn (rule: restart).
-            server.sequences[match[1]] = int(match[2]) - 1
-            server.caches[match[1]] = int(match[3])
+        if match := _ALTER_SEQUENCE.fullmatch(text):
+            if match[2]:  # the next number drawn (rule: restart)
+                server.sequences[match[1]] = int(match[2]) - 1
+            if match[3]:
+                server.caches[match[1]] = int(match[3])
             return
         assert server.parse is not None, text
         tree = server.parse(text)
         (procedure,) = tree["Batches"][0]["Statements"]
         name = last(procedure["ProcedureReference"]["Name"])
         server.procedures[name.removeprefix("orders_")] = tree
-        server.definitions[name] = re.sub("^ALTER ", "CREATE ", text)  # rule: definition
+        server.definitions[name] = re.sub(
+            r"^(CREATE OR )?ALTER\b", "CREATE", text
+        )  # rule: definition
 
     _AlterProcedureStatement = _CreateOrAlterProcedureStatement
 

@@ -1,5 +1,6 @@
 """Every design's procedures, interleaved at random: nothing is lost, doubled, or left over."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from console.designs import Order
 from tests.contract.variants import BEHAVIOURS, Variant, on
 from tests.faults.ring_model import finish
 from tests.microsoft.design_sessions import Installation, Run
+from tests.microsoft.interpreter import Call
 from tests.microsoft.server import AttentionError, ServerError
 from tests.microsoft.tools import Tools
 
@@ -168,6 +170,56 @@ def test_repairs_bring_back_what_failovers_leave_in_a_ring(
         assert not any(run.repair().values()), "it was repaired already"
     assert repaired["park_orphans"]
     assert repaired["drop_holes"] + repaired["void_holes"]
+
+
+def test_a_pause_exchanges_procedures_and_resume_restores_them(
+    made: Made, variant: Variant
+) -> None:
+    """Also where the installation's text comes meanwhile, as an upgrade's does."""
+    run, kept = Run(made(variant), 1), []
+    run.record_alone("push", payload="before")
+    names = {
+        f"orders_{name}": "yes" if name.startswith("push") else "no" for name in list(CALLS)[:4]
+    }
+    before = {name: code.partition("PROCEDURE")[2] for name, code in run.server.definitions.items()}
+    for function, pushes in names.items():
+        kept.append({"name": function, "definition": run.server.definitions[function]})
+        run.call_alone(run.made.statement("pause.exchange", function=function, pushes=pushes))
+    assert not run.call_alone("pop")
+    assert not run.call_alone("pop_many", n=3)
+    assert run.call_alone("push", payload="refused") == [{"id": None}]
+    assert run.call_alone("push_many", payloads='["a", "b"]') == [{"id": None}] * 2
+    tampered = [{**one, "definition": f"{one['definition']} SELECT 1;"} for one in kept]
+    for functions in (tampered, kept):
+        row = {"schema_name": "sales", "queue_name": "orders", "functions": json.dumps(functions)}
+        run.server.fill("pause", row)
+        for function in names:
+            called = run.made.statement("pause.restore_code", function=function)
+            if functions is kept:
+                run.call_alone(called)
+                continue
+            with pytest.raises(ServerError, match="is not what was there"):
+                run.call_alone(called)
+    after = {name: code.partition("PROCEDURE")[2] for name, code in run.server.definitions.items()}
+    assert after == before
+    run.call_alone(run.made.statement("pause.exchange", function="orders_pop", pushes="no"))
+    upgrade = Call(run.made.procedures, "pop", run.server.session())
+    finish(upgrade.execute(run.made.definitions["orders_pop"]))
+    run.record_alone("push", payload="after")
+    run.record_alone("pop")
+    run.drain_and_check()
+    assert len(run.popped) in {1, 2}
+
+
+def test_uncache_gives_a_ring_its_caches_and_keeps_its_numbers(made: Made) -> None:
+    run = Run(made(DESIGNS["ring"]), 1)
+    for serial in range(3):
+        run.record_alone("push", payload=str(serial))
+    before = dict(run.server.sequences)
+    run.server.caches = dict.fromkeys(run.server.caches, 5000)
+    run.call_alone(run.made.statement("ring.uncache"))
+    assert run.server.sequences == before
+    assert max(run.server.caches[f"orders_{end}_seq"] for end in ("push", "pop")) <= 100
 
 
 def planted(made: Installation, name: str, text: str, replacement: str) -> Installation:

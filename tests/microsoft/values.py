@@ -52,7 +52,7 @@ _UNITS = {*_MICROSECONDS, "tzoffset"}
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "CONCAT": lambda *values: "".join("" if v is None else str(v) for v in values),
     "QUOTENAME": lambda name: f"[{name}]",
-    "OBJECT_ID": lambda name: re.findall(r"\[(\w+)\]", name)[-1],
+    "OBJECT_ID": lambda name, *_: re.findall(r"\[(\w+)\]", name)[-1],
     "DATALENGTH": lambda text: 2 * len(text),
     "ISJSON": lambda _: 1,
     "REPLICATE": lambda text, _: text,
@@ -448,6 +448,10 @@ class Values:
             if (value := (yield from self._value(one, rows))) is not None:
                 return value
         return None
+
+    def _NullIfExpression(self, node: Node, rows: Rows) -> Steps:
+        value = yield from self._value(node["FirstExpression"], rows)
+        return None if value == (yield from self._value(node["SecondExpression"], rows)) else value
 
     def _SearchedCaseExpression(self, node: Node, rows: Rows) -> Steps:
         simple = "InputExpression" in node
