@@ -148,15 +148,20 @@ def contents(connection: Connection, queue: Queue) -> Contents:
 
 def parts(product: Product, queue: Queue) -> list[str]:
     """The scripts that make the queue, in their order; the catalog's line is another."""
-    scripts = [*schema_of(product), *shipped.tables_of(product, queue), "common.archive"]
+    scripts = [
+        *_schema_of(product, queue.schema),
+        *shipped.tables_of(product, queue),
+        "common.archive",
+    ]
     if queue.options.get("notify") == "on":
         scripts += ["common.waiting", "common.wait_functions"]
     return [*scripts, f"{queue.design.name}.functions", "roles.queue"]
 
 
-def schema_of(product: Product) -> list[str]:
-    """The script that makes the usual schema where it is missing, on an engine that has none."""
-    return ["common.schema"] if sql.has(product, "common.schema") else []
+def _schema_of(product: Product, schema: str) -> list[str]:
+    """The script that makes the usual schema, on an engine whose databases come without it."""
+    is_made = schema == product.default_schema and sql.has(product, "common.schema")
+    return ["common.schema"] if is_made else []
 
 
 def script(product: Product, queue: Queue) -> str:
@@ -263,9 +268,7 @@ def has_schema(connection: Connection, schema: str) -> bool:
 
 
 def require_schema(connection: Connection, schema: str) -> None:
-    product = product_of(connection)
-    is_made = schema == product.default_schema and schema_of(product)
-    if not is_made and not has_schema(connection, schema):
+    if not _schema_of(product_of(connection), schema) and not has_schema(connection, schema):
         raise UsageError(
             f"There is no schema {schema!r} in this database.",
             next_step="Create it first, or name another with --schema.",

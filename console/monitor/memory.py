@@ -1,19 +1,16 @@
 """What earlier samples showed about a database's queues, so that the next one costs less."""
 
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from console import sql
 from console.catalog import Queue
 from console.engines import Product
 from console.figures import COUNTED
 from console.monitor.latency import LatencySamples
-from console.monitor.rates import MAY_BE_SLOW, BrokerHealth, QueueName, StatusRow, key_of
-
-if TYPE_CHECKING:
-    from console.monitor.owners import Holder
+from console.monitor.rates import MAY_BE_SLOW, QueueName, StatusRow, key_of
 
 RECOUNT_EVERY = 10
 """A deep state is counted in one of this many samples, and estimated in the others."""
@@ -25,9 +22,6 @@ FIRST_PAUSE_SECONDS = 10.0
 LONGEST_PAUSE_SECONDS = 300.0
 """A figure that was too slow is left out for twice as long each time, up to this."""
 
-
-BROKER_SECONDS = 60.0
-"""Between two counts of a broker queue's conversations."""
 
 _STATEMENTS = 10_000
 """How many statements are remembered as run."""
@@ -59,15 +53,14 @@ class Memory:
         self._parts: dict[
             tuple[QueueName, str], tuple[Queue, Mapping[str, str], sql.UnionMember]
         ] = {}
-        self._broker: dict[QueueName, tuple[float, BrokerHealth]] = {}
-        self._holders: tuple[float, dict[QueueName, tuple[Holder, ...]]] = (0.0, {})
+        self._kept: dict[Hashable, tuple[float, Any]] = {}
         self._run: set[int] = set()
         self.latency = LatencySamples(clock)
 
     def keep(self, queues: Iterable[Queue]) -> None:
         """Forget all queues but these."""
         known = {key_of(queue) for queue in queues}
-        for kept in (self._slow, self._deep, self._apart, self._broker):
+        for kept in (self._slow, self._deep, self._apart):
             for key in kept.keys() - known:
                 del kept[key]
         for part in [part for part in self._parts if part[0] not in known]:
@@ -87,21 +80,16 @@ class Memory:
             self._parts[key] = kept
         return kept[2]
 
-    def broker_counts(self, queue: Queue) -> BrokerHealth | None:
-        """As they were less than a minute ago; None: they are due."""
-        until, health = self._broker.get(key_of(queue), (0.0, None))
-        return health if until > self._clock() else None
+    def kept(self, what: Hashable) -> Any:
+        """The value under that name; None: there is none, or its time is over."""
+        until, value = self._kept.get(what, (0.0, None))
+        return value if until > self._clock() else None
 
-    def keep_broker_counts(self, queue: Queue, health: BrokerHealth) -> None:
-        self._broker[key_of(queue)] = (self._clock() + BROKER_SECONDS, health)
-
-    def holders(self) -> "dict[QueueName, tuple[Holder, ...]] | None":
-        """As they were read last; None: they are due."""
-        until, holders = self._holders
-        return holders if until > self._clock() else None
-
-    def keep_holders(self, holders: "dict[QueueName, tuple[Holder, ...]]", seconds: float) -> None:
-        self._holders = (self._clock() + seconds, holders)
+    def keep_for(self, seconds: float, what: Hashable, value: object) -> None:
+        """Keep what costs too much to be read in each sample."""
+        now = self._clock()
+        self._kept = {name: kept for name, kept in self._kept.items() if kept[0] > now}
+        self._kept[what] = (now + seconds, value)
 
     def is_new(self, parts: Sequence[sql.UnionMember]) -> bool:
         """Whether these have not been read in one statement yet: the server compiles it first."""

@@ -26,7 +26,7 @@ from console.monitor.latency import Latency, TimesRow, statement_of
 from console.monitor.limits import silences_of
 from console.monitor.memory import Memory
 from console.monitor.owners import Claim, Holder
-from console.monitor.rates import STATES, QueueName, StatusRow, age_as_of, key_of
+from console.monitor.rates import STATES, BrokerHealth, QueueName, StatusRow, age_as_of, key_of
 from console.monitor.sample_queries import (
     Budget,
     SampledRow,
@@ -89,6 +89,8 @@ def estimates(
     return {key_of(queue): found[key_of(queue)] for queue, _ in sampled}
 
 
+BROKER_SECONDS = 60.0
+"""Between two counts of a broker queue's conversations."""
 SAMPLING_TIMEOUTS = Timeouts(connect_seconds=5, statement_seconds=5.0, lock_seconds=0.5)
 """For a sampler; the statement time-out is that of a whole sample."""
 
@@ -258,14 +260,14 @@ class _Extras:
 
     def holders(self, queues: Sequence[Queue]) -> dict[QueueName, tuple[Holder, ...]]:
         """The open transactions that write in each queue; empty where the server shows none."""
-        kept = self.memory.holders()
+        kept: dict[QueueName, tuple[Holder, ...]] | None = self.memory.kept("holders")
         if kept is None or not kept.keys() >= set(map(key_of, queues)):
             kept = self._collect(
                 queues[:1],
                 "read open transactions",
                 lambda connection, _: owners.holders(connection, self.database, queues),
             )
-            self.memory.keep_holders(kept, self.database.product.holders_every_seconds)
+            self.memory.keep_for(self.database.product.holders_every_seconds, "holders", kept)
         return kept
 
     def claims(
@@ -351,10 +353,10 @@ class _Extras:
             found = {}
             for queue in some:
                 row = sampled[key_of(queue)].row
-                counts = self.memory.broker_counts(queue)
+                counts: BrokerHealth | None = self.memory.kept(("broker", key_of(queue)))
                 health = rates.health(connection, queue, counts=counts is None)
                 if counts is None:
-                    self.memory.keep_broker_counts(queue, health)
+                    self.memory.keep_for(BROKER_SECONDS, ("broker", key_of(queue)), health)
                 else:
                     health = health.counted_as(counts)
                 if problem := health.problem(row.ready if row else None):

@@ -161,6 +161,7 @@ def run_replay(root: Path, at: str | None, **options: Any) -> None:
     UsageError without a terminal, and what `replay_in` raises.
     """
     app = replay_in(root, at, **options)
+    assert isinstance(app, ConsoleApp)  # noqa: S101  # of the feature, which extends it
     require_terminal()
     _run(app)
 

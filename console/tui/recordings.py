@@ -16,7 +16,7 @@ from console.monitor.sampler import Reading
 from console.tui.open_connection import OpenConnection
 
 if TYPE_CHECKING:
-    from console.tui.app import ConsoleApp
+    from textual.app import App
 
 
 class ConnectionRecorder(Protocol):
@@ -80,11 +80,11 @@ def recordings_in(root: Path | None, slower: float) -> Recordings | None:
     return made
 
 
-def replay_in(root: Path, at: str | None, **options: Any) -> "ConsoleApp":
+def replay_in(root: Path, at: str | None, **options: Any) -> "App[Any]":
     """The console on the recordings in a folder, at a time (`03:00`, or ISO). UsageError."""
     if (package := _package()) is None:
         raise without_past("--replay")
-    app: ConsoleApp = package.replay(root, at, **options)
+    app: App[Any] = package.replay(root, at, **options)
     return app
 
 

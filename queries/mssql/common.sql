@@ -40,11 +40,11 @@ EXISTS (SELECT 1 FROM sys.schemas AS s WHERE s.name = N'{schema}' AND s.principa
 
 -- define: make_schema
 -- Not in dbo: who may create procedures in a schema of dbo's reads all that dbo owns, by its ownership chains.
-IF N'{schema}' = N'queues' AND SCHEMA_ID(N'queues') IS NULL
-    EXEC (N'CREATE SCHEMA queues AUTHORIZATION dbq_owner');
+IF SCHEMA_ID(N'{schema}') IS NULL
+    EXEC (N'CREATE SCHEMA [{schema}] AUTHORIZATION dbq_owner');
 
 -- name: schema
--- script: the schema of queues, if it is the usual one and missing; its owner is the user that procedures run as
+-- script: the usual schema of queues, where it is missing; its owner is the user that procedures run as
 {owner_exists}
 {make_schema}
 

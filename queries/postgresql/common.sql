@@ -144,12 +144,12 @@ l.archived_at -- when subscribed=no
 -- true: to a superuser, `code_of_others` may have rows. Without a function of another login, a view or a foreign table it has
 -- none, and to plan it takes a new session ten times as long as the rest of what a verb reads.
 current_setting('is_superuser') = 'on' AND (
-    EXISTS(
+    EXISTS (
         SELECT FROM pg_proc AS f
         INNER JOIN pg_roles AS login ON f.proowner = login.oid AND NOT login.rolsuper
         WHERE f.oid >= {first_oid}
     )
-    OR EXISTS(SELECT FROM pg_class AS seen WHERE seen.relkind IN ('v', 'f') AND seen.oid >= {first_oid})
+    OR EXISTS (SELECT FROM pg_class AS seen WHERE seen.relkind IN ('v', 'f') AND seen.oid >= {first_oid})
 )
 
 -- define: code_of_others

@@ -21,7 +21,8 @@ from console.cli.verbs import DeferredVerb, cli
 from tests.servers import PATIENCE_SECONDS, value, wait_until
 from tests.tools.warm import Forked
 
-COMMAND = [sys.executable, "-m", "console.cli"]
+COMMAND = (sys.executable, "-m", "console.cli")
+"""Starts a new process of it."""
 
 
 def command(verb: str) -> click.Command:
@@ -104,6 +105,12 @@ class Console:
         answer = self(*arguments, stdin=stdin)
         assert answer.status == 0, answer
         return answer
+
+    def install(self, design: str, name: str) -> None:
+        """A queue of a design with options: `ring in_hand=on`."""
+        shape, *options = design.split()
+        given = [word for option in options for word in ("--option", option)]
+        self.done("install", shape, name, *given)
 
     @contextmanager
     def process(

@@ -192,11 +192,9 @@ def test_columns_added_to_an_installed_queue_come_back_with_its_messages(
     console: Console, design: str
 ) -> None:
     """Of somebody else: the archive has none of them, and a computed one is never written."""
-    shape, *options = design.split()
+    shape = design.split(maxsplit=1)[0]
     name = f"own_{shape}"
-    console.done(
-        "install", shape, name, *(word for option in options for word in ("--option", option))
-    )
+    console.install(design, name)
     table = f"{name}_meta" if shape == "split" else name
     run(
         console,

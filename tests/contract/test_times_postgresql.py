@@ -11,9 +11,9 @@ from sqlalchemy import Connection, event
 from sqlalchemy.engine import Engine
 
 from tests.cli.calls import Console
+from tests.contract.test_odd_values_postgresql import FAR
 from tests.servers import Server, connect, fresh_database
 
-FAR = ("57868-11-21 16:00:00+00", "0044-03-15 12:00:00+00 BC", "-infinity", "infinity")
 FINISHING = ("pushed_at", "claimed_at", "done_at")
 DESIGNS = {
     **dict.fromkeys(("naive", "heap", "fifo", "stack", "ring"), ("pushed_at",)),
@@ -66,9 +66,7 @@ def time_columns(console: Console, name: str) -> dict[str, list[tuple[str, str]]
 def test_each_time_out_of_range_is_found(console: Console, design: str, far: str) -> None:
     shape, *options = design.split()
     name = f"far_{shape}_{len(options)}_{FAR.index(far)}"
-    console.done(
-        "install", shape, name, *(word for option in options for word in ("--option", option))
-    )
+    console.install(design, name)
     console.done("push", name, "-", "--lines", stdin=b"a\nb\nc\n")
     if DESIGNS[design] == FINISHING:
         first, _ = console.popped(name, "--count", "2")
@@ -98,11 +96,8 @@ def test_each_time_out_of_range_is_found(console: Console, design: str, far: str
 @pytest.mark.parametrize("far", FAR)
 @pytest.mark.parametrize("design", ["claim", "status", "split", "ring in_hand=on"])
 def test_the_command_for_claims_releases_them(console: Console, design: str, far: str) -> None:
-    shape, *options = design.split()
-    name = f"left_{shape}_{FAR.index(far)}"
-    console.done(
-        "install", shape, name, *(word for option in options for word in ("--option", option))
-    )
+    name = f"left_{design.split(maxsplit=1)[0]}_{FAR.index(far)}"
+    console.install(design, name)
     console.done("push", name, "-", "--lines", stdin=b"a\nb\n")
     console.popped(name, "--count", "2")
     for table, column in time_columns(console, name)["claimed_at"]:

@@ -7,7 +7,6 @@ import pty
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import threading
 import time
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-CONSOLE = (sys.executable, "-m", "console.cli")
+from tests.cli.calls import COMMAND
+
 MAY_EXIT_1 = frozenset({"pop", "push", "doctor", "check", "smoke", "history"})
 """Verbs whose exit status may be 1, for a negative or an empty result."""
 _PATIENCE_SECONDS = 30.0
@@ -116,7 +116,7 @@ class Call:
         order: Order,
         path: Path,
         environment: Mapping[str, str],
-        program: Sequence[str] = CONSOLE,
+        program: Sequence[str] = COMMAND,
     ) -> Self:
         """Start it; its output goes to files next to `path`."""
         out, err = path.with_suffix(".out"), path.with_suffix(".err")
@@ -265,7 +265,7 @@ class Terminal:
         self._ours, child_end = pty.openpty()
         fcntl.ioctl(child_end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 110, 0, 0))
         process = subprocess.Popen(
-            [*CONSOLE, *self._words],
+            [*COMMAND, *self._words],
             env={**self._environment, "TERM": "xterm-256color"},
             stdin=child_end,
             stdout=child_end,

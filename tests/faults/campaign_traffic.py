@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy import make_url
 
 from console.features.demo.embedded import EmbeddedServer
+from tests.cli.calls import COMMAND
 from tests.faults import campaign_balance
 from tests.faults.campaign_balance import DOOMED, FEW, QUEUES, MessageCounts, Result
 from tests.faults.campaign_calls import Call, Defects, FaultTimes, Order, Service, Terminal
@@ -161,7 +162,7 @@ class Traffic:
             log = self.folder / f"{words[0]}.log"
             with (out or log).open("wb" if out else "ab") as stdout, log.open("ab") as stderr:
                 return subprocess.Popen(
-                    [sys.executable, "-m", "console.cli", *words],
+                    [*COMMAND, *words],
                     env=self._console_environment(),
                     cwd=ROOT,
                     stdin=subprocess.DEVNULL,

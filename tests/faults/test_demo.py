@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from console.engines import open_database
 from console.features.demo.embedded import cluster
 from console.features.demo.running import Demo
 from console.tui.open_connection import url_options
+from tests.cli.calls import COMMAND
 from tests.faults.test_embedded_server import REPOSITORY, is_alive
 from tests.servers import PATIENCE_SECONDS, wait_until
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 def command(seconds: float) -> list[str]:
     verb = ["demo", "--headless", "--seconds", f"{seconds}", "--json"]
-    return [sys.executable, "-m", "console.cli", *verb]
+    return [*COMMAND, *verb]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def test_the_command_line_shown_by_the_demo_works_when_pasted(tmp_path: Path) ->
         assert "postgres:" not in " ".join(words)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PG")}
         pasted = subprocess.run(
-            [sys.executable, "-m", "console.cli", "status", "mail", "--json", *words],
+            [*COMMAND, "status", "mail", "--json", *words],
             env=environment | {"HOME": str(tmp_path)},
             capture_output=True,
             check=False,

@@ -62,12 +62,6 @@ def rows_in_lake(lake: Lake, client: Client) -> Counter[str]:
     return payloads(lake)
 
 
-def unlisted_files(lake: Lake) -> set[str]:
-    table = MessagesTable.open(lake)
-    listed = set() if table is None else {file.path for file in table.all_files()}
-    return set(lake.data_files("messages")) - listed
-
-
 def test_an_object_is_complete_or_absent(lake: Lake) -> None:
     lake.write_json("a/b.json", {"n": 1})
     with suppress(ZeroDivisionError), lake.writing("a/b.json") as file:

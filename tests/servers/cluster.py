@@ -16,6 +16,7 @@ import psutil
 
 from console.cli import __main__ as command_line
 from console.features.lake import java
+from tests.cli.calls import COMMAND
 from tests.servers import free_port, wait_until
 
 _EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -134,7 +135,7 @@ class Cluster:
             submit = str(self.home / "bin" / "spark-submit")
             command = [submit, "--master", self.url, str(command_line.__file__)]
         else:
-            command = [sys.executable, "-m", "console.cli"]
+            command = [*COMMAND]
             words = (*words, "--master", self.url)
         return subprocess.Popen(
             [*command, "pipeline", *words, "--json"],

@@ -11,7 +11,6 @@ client and of its server process (Linux).
 import argparse
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -28,6 +27,7 @@ from console.features.demo.embedded import EmbeddedServer
 from console.monitor.memory import Memory
 from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
 from console.monitor.snapshot import snapshot
+from tests.cli.calls import COMMAND
 from tests.contract.plans import Recorder
 from tests.servers import connect, fresh_database
 from tests.tools.filling import fill
@@ -148,7 +148,7 @@ def measure_many(server_url: str, count: int) -> None:
             sampler = milliseconds(lambda: take_sample(database, memory=memory), process)
             select_1 = milliseconds(lambda: select_one(database), process)
         begun = time.perf_counter()
-        command = [sys.executable, "-m", "console.cli", "status", "--json", "--url", url]
+        command = [*COMMAND, "status", "--json", "--url", url]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         lasted = time.perf_counter() - begun
     print(f"{count} queues: {statements} statements")

@@ -94,6 +94,10 @@ def _all_texts(product: Product) -> Iterator[tuple[str, str]]:
                 yield from _file(product, queue, file, done)
     for file in ("server", "activity", "maintenance", "sessions", "upgrade"):
         yield from _file(product, queue, file, done)
+    for name in ("exists", "queues"):
+        of = templates.statement(product.name, f"catalog.{name}")
+        where = f"{product.name}/catalog.sql {name}, with code of others"
+        yield where, _rendered(product, of, sql.Scope(options={"others": "yes"}))
     yield from _libraries(product)
     yield from _own_presets(product)
     yield from _of_designs(product)

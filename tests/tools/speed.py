@@ -36,6 +36,7 @@ from console.designs import design
 from console.engines import Timeouts, open_database
 from console.features.demo.embedded import EmbeddedServer
 from console.features.presets import discovery
+from tests.cli.calls import COMMAND
 from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
 from tests.servers import connect, fresh_database
 from tests.tui import speed as screens
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 README = Path(__file__).parents[1] / "bench" / "README.md"
 BEGIN, END = "<!-- tests.tools.speed writes from here -->", "<!-- to here -->"
-CONSOLE = (sys.executable, "-m", "console.cli")
 TIMES = 5
 _FEWEST_SAMPLES = 200_000
 """With fewer, a week's samples are so far apart that they count as gaps."""
@@ -143,7 +143,7 @@ def start(_: argparse.Namespace) -> Iterator[Measured]:
     psql = shutil.which("psql")
     comparison = f"`psql --help` {number(cpu_of(psql, '--help'))} s" if psql else ""
     for words in (("--help",), ("--version",), ("completion", "bash")):
-        cpu = cpu_of(*CONSOLE, *words)
+        cpu = cpu_of(*COMMAND, *words)
         yield Measured(f"`{' '.join(words)}`, CPU", cpu, "s", 0.20, others=comparison)
 
 
@@ -171,7 +171,7 @@ def status(_: argparse.Namespace) -> Iterator[Measured]:
         psql, comparison = shutil.which("psql"), ""
         if psql:
             comparison = f"`psql -c` {number(cpu_of(psql, plain(url), '-c', 'SELECT 1'))} s"
-        cpu = cpu_of(*CONSOLE, "status", "--url", url)
+        cpu = cpu_of(*COMMAND, "status", "--url", url)
         yield Measured("`status` of three queues, CPU", cpu, "s", 0.45, others=comparison)
 
 
@@ -182,7 +182,7 @@ def first(_: argparse.Namespace) -> Iterator[Measured]:
         took = []
         for _again in range(TIMES):
             began = time.perf_counter()
-            console = screens.spawned([*CONSOLE, "--url", url])
+            console = screens.spawned([*COMMAND, "--url", url])
             console.expect("public.")
             took.append((time.perf_counter() - began, screens.cpu_seconds(console.pid)))
             screens.quit_console(console)

@@ -5,7 +5,6 @@ How fast the console is on it: `python -m tests.tui.speed --fleet 60 20`.
 
 import itertools
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from console.catalog import Queue, installed_queue
 from console.designs import design
 from console.engines import open_database
 from console.features.demo.embedded import EmbeddedServer
+from tests.cli.calls import COMMAND
 from tests.servers import connect
 from tests.servers.proxy import Proxy
 from tests.tui.speed import (
@@ -169,7 +169,7 @@ def measure_fleet(hosts: int, queues: int, seconds: float) -> Iterator[FleetFigu
         opened.enter_context(fleet.traffic())
         os.environ.update({**fleet.environment, "XDG_STATE_HOME": str(folder)})
         began = time.perf_counter()
-        console = spawned([sys.executable, "-m", "console.cli", "--fleet", NAME])
+        console = spawned([*COMMAND, "--fleet", NAME])
         console.expect(f"{NAME}: {hosts} connections, {hosts * queues:,} queues", timeout=300)
         cpu = cpu_seconds(console.pid)
         yield FleetFigure("first figures of all", time.perf_counter() - began, "s", 5.0, cpu)

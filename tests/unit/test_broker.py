@@ -75,7 +75,7 @@ def test_enabling_a_disabled_queue_is_never_unattended() -> None:
     (finding,) = check_state(QUEUE, off)
     assert finding.repair == enable_queue(QUEUE)
     assert not enable_queue(QUEUE).unattended
-    assert enable_queue(QUEUE).command == "dbq-console requeue orders"
+    assert enable_queue(QUEUE).command == "dbq-console requeue orders --schema dbo"
     assert "3 messages not delivered" in finding.summary
     (finding,) = check_state(ADOPTED, off)
     assert finding.repair is None
@@ -128,7 +128,9 @@ def test_ended_conversations_are_reported_above_10_000_only() -> None:
 def test_repairs_of_service_broker_are_verbs() -> None:
     repairs: list[Repair] = [end_conversations(QUEUE), enable_queue(QUEUE)]
     commands = [repair.command for repair in repairs]
-    assert commands == ["dbq-console release orders", "dbq-console requeue orders"]
+    assert commands == [
+        f"dbq-console {verb} orders --schema dbo" for verb in ("release", "requeue")
+    ]
     assert all(repair.summary for repair in repairs)
 
 

@@ -8,7 +8,7 @@ from console.catalog import INTERFACE_VERSION
 from console.engines import PRODUCTS
 from tests.contract.variants import ALL, on
 
-VERSION, DIGEST = 1, "444f4f57d8434f0a"
+VERSION, DIGEST = 2, "5d38bad324d2fa92"
 
 
 def test_code_that_has_changed_has_another_version() -> None:

@@ -20,6 +20,7 @@ from console.monitor.filters import parse
 from console.monitor.memory import Memory
 from console.monitor.message import Message
 from console.monitor.rates import BrokerHealth
+from console.monitor.sample import BROKER_SECONDS
 from console.monitor.scan_query import MessageSource
 from tests.unit.mssql_tools import Odbc
 
@@ -79,17 +80,14 @@ def test_a_broker_queues_conversations_are_counted_once_a_minute() -> None:
     """With one for each message the view has all of the last half hour."""
     now = [0.0]
     memory = Memory(lambda: now[0])
-    assert memory.broker_counts(QUEUE) is None
-    memory.keep_broker_counts(QUEUE, replace(ON, conversations=7, transmission=3))
+    assert memory.kept("counts") is None
+    memory.keep_for(BROKER_SECONDS, "counts", replace(ON, conversations=7, transmission=3))
     now[0] = 59.0
-    counts = memory.broker_counts(QUEUE)
-    assert counts is not None
     off = replace(ON, is_receive_enabled=False, conversations=None, transmission=None)
-    seen = off.counted_as(counts)
+    seen = off.counted_as(memory.kept("counts"))
     assert (seen.conversations, seen.transmission, seen.enabled) == (7, 3, False)
     now[0] = 60.0
-    assert memory.broker_counts(QUEUE) is None
-    memory.keep([])
+    assert memory.kept("counts") is None
     for counted, there in (("yes", True), ("no", False)):
         text = sql.script("broker.health", PRODUCT.dialect, QUEUE.scope(PRODUCT, counters=counted))
         assert ("sys.conversation_endpoints" in text) is there

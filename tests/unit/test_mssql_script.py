@@ -119,7 +119,7 @@ def test_queues_go_into_a_schema_of_dbq_owners_and_nobody_gets_one_of_dbos() -> 
     queue = replace(QUEUES["fifo"], schema="queues")
     script = install.script(PRODUCT, queue)
     owner = script.index("CREATE USER dbq_owner WITHOUT LOGIN;")
-    schema = script.index("CREATE SCHEMA queues AUTHORIZATION dbq_owner")
+    schema = script.index("CREATE SCHEMA [queues] AUTHORIZATION dbq_owner")
     assert owner < schema < script.index("CREATE TABLE [queues].[orders]")
     for schema_name in ("queues", "dbo"):
         roles = sql.script("roles.roles", PRODUCT.dialect, sql.Scope({"schema": schema_name}))

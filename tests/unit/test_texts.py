@@ -101,7 +101,10 @@ def _names(path: Path) -> Iterator[str]:
 def test_no_name_in_the_code_is_a_private_word() -> None:
     found = []
     root = Path(console.__path__[0]).parent
+    any_word = re.compile("|".join(PRIVATE_PARTS | PRIVATE_NAMES), re.IGNORECASE)
     for path in sorted([*(root / "console").rglob("*.py"), *(root / "tests").rglob("*.py")]):
+        if not any_word.search(f"{path.stem} {path.read_text()}"):
+            continue  # to parse all files takes six seconds
         for name in sorted({*_names(path)}):
             words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().strip("_").split("_")
             if PRIVATE_PARTS & {*words, *(word.removesuffix("s") for word in words)}:
