@@ -8,9 +8,10 @@ the order of the text, each searched by the conditions on its key: LOOP JOIN and
 
 import re
 from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from tests.microsoft.server import Row, Session
+from tests.microsoft.server import DeadlockError, Row, ServerError, Session
 from tests.microsoft.trees import Node
 from tests.microsoft.values import (
     ARITHMETIC,
@@ -28,18 +29,22 @@ from tests.microsoft.values import (
 )
 
 _NOTHING = {
-    *("PredicateSetStatement", "SetRowCountStatement", "SetCommandStatement"),
+    *("SetRowCountStatement", "SetCommandStatement"),
     *("SetTransactionIsolationLevelStatement", "IdentifierLiteral"),
 }
 _BRANCHES = {
-    *("CreateOrAlterProcedureStatement", "BeginEndBlockStatement"),
+    *("CreateOrAlterProcedureStatement", "AlterProcedureStatement", "BeginEndBlockStatement"),
     *("IfStatement", "WhileStatement"),
 }
-_RESTART = re.compile(r"ALTER SEQUENCE .*\[(\w+)\] RESTART WITH (-?\d+) CACHE \d+")
+_ALTER_SEQUENCE = re.compile(
+    r"ALTER SEQUENCE .*\[(\w+)\](?: INCREMENT BY 1 NO CYCLE)?"
+    r"(?: RESTART WITH (-?\d+))?(?: CACHE (\d+))?"
+)
+_WRITING = {"InsertStatement", "UpdateStatement", "DeleteStatement"}
 
 
-class ThrownError(Exception):
-    """THROW; everything is rolled back."""
+class ThrownError(ServerError):
+    """THROW."""
 
 
 class Call(Values):
@@ -48,10 +53,14 @@ class Call(Values):
     def __init__(
         self, procedures: Mapping[str, Node], name: str, session: Session, **given: Any
     ) -> None:
-        (self._procedure,) = procedures[name]["Batches"][0]["Statements"]
+        (self._procedure,) = {**procedures, **session.server.procedures}[name]["Batches"][0][
+            "Statements"
+        ]
         super().__init__(session)
         self._procedures = procedures
-        self._columns: dict[str, list[str]] = {}
+        self._columns: dict[str, dict[str, Node | None]] = {}
+        self._updatable: dict[str, Node] = {}
+        """Common table expressions that the statement writes through."""
         self._depth = session.depth
         self._given = {f"@{one}": value for one, value in given.items()}
         self.result: list[Row] = []
@@ -64,7 +73,16 @@ class Call(Values):
             name = one["VariableName"]["Value"]
             default = (yield from self._value(one["Value"])) if "Value" in one else None
             self._values[name] = self._given.get(name, default)
-        yield from self._statement(self._procedure)
+        xact_abort = self._session.xact_abort
+        try:
+            yield from self._statement(self._procedure)
+        except ServerError as error:
+            # rule: xact-abort, attention, deadlock
+            if self._session.xact_abort or isinstance(error, DeadlockError):
+                self._session.roll_back()
+            raise
+        finally:
+            self._session.xact_abort = xact_abort  # rule: set-in-procedure
         return self.result
 
     # Statements: each returns how it ended, by break, continue or return; empty: at its end.
@@ -76,9 +94,16 @@ class Call(Values):
         if kind in {"BreakStatement", "ContinueStatement", "ReturnStatement"}:
             return str(kind)
         yield
-        self._named = {}
+        self._named, self._updatable = {}, {}
+        specification = node.get("UpdateSpecification") or node.get("DeleteSpecification") or {}
+        written = last(
+            specification.get("Target", {}).get("SchemaObject", {"Identifiers": [{"Value": ""}]})
+        )
         for one in node.get("WithCtesAndXmlNamespaces", {}).get("CommonTableExpressions", []):
-            yield from self._common_table(one)
+            if one["ExpressionName"]["Value"] == written:
+                self._updatable[written] = one["QueryExpression"]
+            else:
+                yield from self._common_table(one)
         steps = getattr(self, f"_{kind}")(node)
         ended_by: str = (
             yield from steps if kind in _BRANCHES else self._counted(node, steps)
@@ -86,17 +111,35 @@ class Call(Values):
         return ended_by
 
     def _counted(self, node: Node, steps: Steps) -> Steps:
-        self._touches = False
-        found = yield from steps
+        """A statement is done or it is not; alone, it is a transaction (rule: statement)."""
+        session, self._touches = self._session, False
+        is_alone = not session.depth and node["$type"] in _WRITING
+        if is_alone:
+            session.begin()
+        mark = session.mark()
+        try:
+            found = yield from steps
+        except ServerError:
+            session.undo(mark)  # rule: attention-in-statement
+            if is_alone:
+                session.roll_back()
+            raise
+        if is_alone:
+            session.commit()
         if self._touches:
             self.counted.append(node["$type"])
         return found
+
+    def _PredicateSetStatement(self, node: Node) -> Steps:
+        yield from ()
+        if "XactAbort" in node["Options"]:
+            self._session.xact_abort = node["IsOn"]
 
     def _common_table(self, node: Node) -> Steps:
         name = node["ExpressionName"]["Value"]
         wide = name in {"ten", "many"}  # counts to 100,000,000 on a server
         self._named[name] = (
-            [{"n": n} for n in range(1, 33)]
+            [{"n": n} for n in range(1, 65)]
             if wide
             else (yield from self._derived(node["QueryExpression"], {}))
         )
@@ -136,7 +179,7 @@ class Call(Values):
         yield from ()
         name = node["Body"]["VariableName"]["Value"]
         columns = node["Body"]["Definition"]["ColumnDefinitions"]
-        self._columns[name] = [column["ColumnIdentifier"]["Value"] for column in columns]
+        self._columns[name] = defaults(columns)
         self._tables[name] = []
 
     def _SetVariableStatement(self, node: Node) -> Steps:
@@ -157,7 +200,6 @@ class Call(Values):
 
     def _ThrowStatement(self, node: Node) -> Steps:
         message = yield from self._value(node["Message"])
-        self._session.roll_back()
         raise ThrownError(message)
 
     def _WaitForStatement(self, _: Node) -> Steps:
@@ -167,9 +209,7 @@ class Call(Values):
         called = node["ExecuteSpecification"]["ExecutableEntity"]
         if called["$type"] == "ExecutableStringList":
             (text,) = called["Strings"]
-            sequence, value = _groups(_RESTART, (yield from self._value(text)))
-            # This is the next number drawn.
-            self._session.server.sequences[sequence] = int(value) - 1
+            yield from self.execute((yield from self._value(text)))
             return
         given = {}
         for one in called["Parameters"]:
@@ -183,10 +223,48 @@ class Call(Values):
             (out,) = (one for one in called["Parameters"] if one["IsOutput"])
             self._values[out["ParameterValue"]["Name"]] = first
             return
+        if name.endswith("applock"):
+            yield from self._application_lock(name, given["@Resource"], node)
+            return
         other = Call(self._procedures, name.removeprefix("orders_"), self._session)
         other._given = given
         self.result += yield from other.run()
         self._touches = True
+
+    def execute(self, text: str) -> Steps:
+        """Dynamic SQL: a sequence restarts, or a procedure changes."""
+        yield from ()
+        server = self._session.server
+        if match := _ALTER_SEQUENCE.fullmatch(text):
+            if match[2]:  # the next number drawn (rule: restart)
+                server.sequences[match[1]] = int(match[2]) - 1
+            if match[3]:
+                server.caches[match[1]] = int(match[3])
+            return
+        assert server.parse is not None, text
+        tree = server.parse(text)
+        (procedure,) = tree["Batches"][0]["Statements"]
+        name = last(procedure["ProcedureReference"]["Name"])
+        server.procedures[name.removeprefix("orders_")] = tree
+        server.definitions[name] = re.sub(
+            r"^(CREATE OR )?ALTER\b", "CREATE", text
+        )  # rule: definition
+
+    _AlterProcedureStatement = _CreateOrAlterProcedureStatement
+
+    def _application_lock(self, name: str, resource: str, node: Node) -> Steps:
+        session = self._session
+        if name == "sp_releaseapplock":
+            assert session.server.application_locks.pop(resource, None) is session, (
+                "not held (1223)"
+            )
+            return
+        code = 0
+        try:
+            yield from self._waiting(partial(session.lock_application, resource))
+        except DeadlockError:  # rule: application-lock
+            code = -3
+        self._values[node["ExecuteSpecification"]["Variable"]["Name"]] = code
 
     def _SelectStatement(self, node: Node) -> Steps:
         query = node["QueryExpression"]
@@ -218,7 +296,7 @@ class Call(Values):
             if key is None:
                 rows[alias].update(new)
             else:
-                self._session.write(table, key, new)
+                yield from self._waiting(partial(self._session.write, table, key, new))
             changed += 1
         self._rowcount = changed
 
@@ -237,6 +315,15 @@ class Call(Values):
     def _targets(self, node: Node) -> Steps:
         """For each row to write: all rows joined with it, the alias, the table and the key."""
         target = node["Target"]
+        if "TopRowFilter" in node or alias_of(target) in self._updatable:
+            query = self._updatable.get(alias_of(target), node)
+            from_clause = query.get("FromClause", {"TableReferences": [target]})
+            (table,) = from_clause["TableReferences"]
+            alias, name = alias_of(target), last(table["SchemaObject"])
+            found = yield from self._scan(table, query, {})
+            key_of = self._session.server.key
+            seen = [{**rows, alias: rows[alias_of(table)]} for rows in found]
+            return [(rows, alias, name, key_of(name, rows[alias])) for rows in seen]
         sources = node["FromClause"]["TableReferences"] if "FromClause" in node else [target]
         self._locked = {}
         self._written = alias_of(target)
@@ -265,16 +352,35 @@ class Call(Values):
             into = node["OutputIntoClause"]
             values = yield from self._each(into["SelectColumns"], rows)
             columns = [column_of(one) for one in into["IntoTableColumns"]]
-            self._put(into["IntoTable"], columns, values)
+            yield from self._put(into["IntoTable"], columns, values)
+        if "OutputClause" in node:
+            columns = node["OutputClause"]["SelectColumns"]
+            values = yield from self._each(columns, rows)
+            self.result.append(dict(zip(map(named_as, columns), values, strict=True)))
 
-    def _put(self, into: Node, columns: Sequence[str], values: Sequence[Any]) -> None:
-        row = dict(zip(columns, values, strict=True))
-        if into["$type"] == "VariableTableReference":
-            name = into["Variable"]["Name"]
-            self._tables[name].append(dict.fromkeys(self._columns[name]) | row)
-            return
+    def _put(self, into: Node, columns: Sequence[str], values: Sequence[Any]) -> Steps:
+        """The row as it is inserted, with its defaults and its number."""
+        is_variable, server = into["$type"] == "VariableTableReference", self._session.server
+        name = into["Variable"]["Name"] if is_variable else last(into["SchemaObject"])
+        given = dict(zip(columns, values, strict=True))
+        row: Row = {}
+        for column, default in (
+            (self._columns if is_variable else server.columns).get(name, {}).items()
+        ):
+            row[column] = None
+            if default and column not in given:
+                row[column] = yield from self._value(default)
+        row |= given
+        if is_variable:
+            self._tables[name].append(row)
+            return row
         self._touches = True
-        self._session.insert(last(into["SchemaObject"]), row)
+        if number := server.identities.get(name):
+            # rule: identity
+            self._identity = row[number] = server.draw(name)
+            yield
+        yield from self._waiting(partial(self._session.insert, name, row))
+        return row
 
     def _InsertStatement(self, node: Node) -> Steps:
         node = node["InsertSpecification"]
@@ -290,11 +396,14 @@ class Call(Values):
                 for row in (yield from self._derived(source["Select"], {}, positions=True))
             ]
         for values in given:
-            self._put(node["Target"], columns, values)
+            row = yield from self._put(node["Target"], columns, values)
+            yield from self._output(node, {"inserted": row})
         self._rowcount = len(given)
 
 
-def _groups(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
-    match = pattern.fullmatch(text)
-    assert match, text
-    return match.groups()
+def defaults(columns: Sequence[Node]) -> dict[str, Node | None]:
+    """Column -> its default, if it has one."""
+    return {
+        one["ColumnIdentifier"]["Value"]: one.get("DefaultConstraint", {}).get("Expression")
+        for one in columns
+    }

@@ -7,9 +7,10 @@ import math
 import operator
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from tests.microsoft.server import Row, Session
+from tests.microsoft.server import Index, Row, Session, WaitsError
 from tests.microsoft.trees import Node
 
 Rows = Mapping[str, Row]
@@ -46,11 +47,12 @@ def _substring(text: Any, first: int, length: int) -> Any:
     return text[first - 1 : first - 1 + length]
 
 
+_MICROSECONDS = {"microsecond": 1, "millisecond": 1000, "second": 10**6, "minute": 60 * 10**6}
+_UNITS = {*_MICROSECONDS, "tzoffset"}
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "CONCAT": lambda *values: "".join("" if v is None else str(v) for v in values),
     "QUOTENAME": lambda name: f"[{name}]",
-    "OBJECT_ID": lambda name: re.findall(r"\[(\w+)\]", name)[-1],
-    "SYSUTCDATETIME": lambda: 0,
+    "OBJECT_ID": lambda name, *_: re.findall(r"\[(\w+)\]", name)[-1],
     "DATALENGTH": lambda text: 2 * len(text),
     "ISJSON": lambda _: 1,
     "REPLICATE": lambda text, _: text,
@@ -62,6 +64,9 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "SUBSTRING": _substring,
     "HASHBYTES": lambda _, text: hashlib.sha256(text.encode("utf-16-le")).digest(),
     "DB_ID": lambda: 5,
+    "NCHAR": chr,
+    "DATEPART": lambda _, __: 0,
+    "DATEADD": lambda unit, count, time: time + count * _MICROSECONDS[unit],
 }
 
 
@@ -80,6 +85,8 @@ class Values:
         self._written = ""
         """The alias of the table that the statement writes to."""
         self._rowcount = 0
+        self._identity: int | None = None
+        """SCOPE_IDENTITY()."""
         self._touches = False
         """Whether the statement has touched a table or a sequence."""
         self.read: list[str] = []
@@ -87,10 +94,30 @@ class Values:
 
     def _require_configuration(self, what: str) -> None:
         """The configuration is read before anything else, and its lock lasts."""
-        assert "orders_config" in self.read, f"{what} before the configuration is held"
+        has_some = "orders_config" in self._session.server.keys
+        assert not has_some or "orders_config" in self.read, f"{what} before the configuration"
+
+    def _waiting(self, attempt: Callable[[], Any]) -> Steps:
+        """Its result, when nobody holds what it needs."""
+        while True:
+            try:
+                result = attempt()
+            except WaitsError as error:
+                self._session.wait_for(error)
+                yield
+            else:
+                self._session.waits_for = None
+                return result
 
     def _derived(self, query: Node, outer: Rows, *, positions: bool = False) -> Steps:
         """The rows of a query, by the names of its columns or by their positions."""
+        if query["$type"] == "BinaryQueryExpression":
+            both = yield from self._derived(query["FirstQueryExpression"], outer)
+            first = list(both[0]) if both else []
+            for row in (yield from self._derived(query["SecondQueryExpression"], outer)):
+                both.append(dict(zip(first or row, row.values(), strict=True)))
+            distinct = {tuple(row.values()): row for row in both}
+            return both if query["All"] else list(distinct.values())
         found = []
         for rows in (yield from self._query(query, outer)):
             values = yield from self._each(query["SelectElements"], rows)
@@ -101,7 +128,11 @@ class Values:
     def _query(self, query: Node, outer: Rows) -> Steps:
         """The rows of FROM, after WHERE, ORDER BY and TOP."""
         sources = query.get("FromClause", {}).get("TableReferences", [])
+        if "TopRowFilter" in query and hints_of(sources) & {"UpdLock"}:
+            return (yield from self._scan(sources[0], query, outer))
         found = yield from self._joined(sources, conjuncts(query.get("WhereClause")), outer)
+        if "GroupByClause" in query:
+            return (yield from self._groups(found, query["GroupByClause"]))
         if _is_aggregated(query):
             return [{**outer, "": {"group": found}}]
         found = [{**rows, "": {"group": found}} for rows in found]
@@ -110,6 +141,70 @@ class Values:
         if "TopRowFilter" in query:
             found = found[: (yield from self._value(query["TopRowFilter"]["Expression"], outer))]
         return found
+
+    def _groups(self, found: list[Rows], by: Node) -> Steps:
+        """One row of each group, with the others."""
+        groups: dict[tuple[Any, ...], list[Rows]] = {}
+        for rows in found:
+            columns = [one["Expression"] for one in by["GroupingSpecifications"]]
+            groups.setdefault(tuple((yield from self._each(columns, rows))), []).append(rows)
+        return [{**group[0], "": {"group": group}} for group in groups.values()]
+
+    def _scan(self, table: Node, query: Node, outer: Rows, alias: str = "") -> Steps:
+        """The first rows of one table in the order of an index, each locked before it is read.
+
+        It ends at the last row it needs (rule: row-goal). `query` may be a DELETE.
+        """
+        session, name, hints = self._session, last(table["SchemaObject"]), hints_of([table])
+        alias, skips = alias or alias_of(table), "ReadPast" in hints
+        limit = yield from self._value(query["TopRowFilter"]["Expression"], outer)
+        self._touches = True
+        self.read.append(name)
+        named = [v["Value"] for one in table["TableHints"] for v in index_values(one)]
+        index = session.server.indexes[named[0]] if named else None
+        by = query.get("OrderByClause", {}).get("OrderByElements", [])
+        columns = tuple(column_of(one["Expression"]) for one in by)
+        assert not index or index.columns[: len(columns)] == columns, "an order without an index"
+        sign = -1 if any(one["SortOrder"] == "Descending" for one in by) else 1
+        conditions = conjuncts(query.get("WhereClause"))
+        found: list[Rows] = []
+        position: Any = None
+        while len(found) < limit:
+            ahead = yield from self._ahead(name, columns, index, sign, position)
+            if not ahead:
+                if "HoldLock" in hints:
+                    yield from self._waiting(partial(session.hold_range, named[0], None))
+                break
+            position, (where, key) = ahead
+            lock = partial(session.lock, name, key, skips=skips)
+            if not (release := (yield from self._waiting(lock))):
+                continue
+            if "HoldLock" in hints:
+                session.hold_range(named[0], where)
+            yield
+            stored = session.read(name, key, skips=skips, dirty=False)
+            rows = {**outer, alias: Stored(name, stored or {})}
+            if stored is not None and (yield from self._all(conditions, rows)):
+                found.append(rows)
+            elif "HoldLock" not in hints:
+                release()
+        return found
+
+    def _ahead(self, table: str, columns: Any, index: Index | None, sign: int, after: Any) -> Steps:
+        """The next row of an index after a position: its position, its place and key."""
+        rows = []
+        for (where, key), versions in self._session.positions(table, columns):
+            # A heap has no order, so any will do (rule: heap-order).
+            by = tuple(sign * one for one in where) if columns else (key[0] * 7919 % 101, key[0])
+            if after is not None and by <= after:
+                continue
+            in_index = index is None or index.filter is None
+            for row in versions:
+                if index and index.filter and not in_index:
+                    in_index = yield from self._value(index.filter, {"": row})
+            if in_index:
+                rows.append((by, (where, key)))
+        return min(rows, default=None)
 
     def _sorted(self, found: list[Rows], by: Node) -> Steps:
         keyed = []
@@ -140,7 +235,9 @@ class Values:
                 return False
         return True
 
-    def _source(self, node: Node, rows: Rows, conditions: list[Node]) -> Steps:
+    def _source(  # noqa: C901
+        self, node: Node, rows: Rows, conditions: list[Node]
+    ) -> Steps:
         """The rows, joined with those of this table."""
         kind = node["$type"]
         if kind in {"QualifiedJoin", "UnqualifiedJoin"}:
@@ -163,13 +260,24 @@ class Values:
         elif kind == "VariableTableReference":
             own = self._tables[node["Variable"]["Name"]]
         elif kind == "OpenJsonTableReference":
-            given = json.loads(self._values[node["Variable"]["Name"]])
+            given = json.loads((yield from self._value(node["Variable"], rows)) or "[]")
             own = [{"key": key, "value": value} for key, value in enumerate(given)]
+            if node.get("SchemaDeclarationItems"):
+                own = [_Row(value) for value in given]
+        elif kind == "InlineDerivedTable":
+            own = yield from self._rows_of_values(node, rows)
         elif last(node["SchemaObject"]) in self._named:
             own = self._named[last(node["SchemaObject"])]
         else:
             own = yield from self._stored(node, rows, conditions)
         return [{**rows, alias: row} for row in own]
+
+    def _rows_of_values(self, node: Node, rows: Rows) -> Steps:
+        names, found = [column["Value"] for column in node["Columns"]], []
+        for row in node["RowValues"]:
+            values = yield from self._each(row["ColumnValues"], rows)
+            found.append(dict(zip(names, values, strict=True)))
+        return found
 
     def _stored(  # noqa: C901
         self, node: Node, rows: Rows, conditions: list[Node]
@@ -185,7 +293,8 @@ class Values:
                 found.append(row)
             return found
         if name == "dm_exec_sessions":
-            return [{"session_id": 1, "transaction_isolation_level": 2}]
+            row = {"session_id": session.number, "login_time": 0, "transaction_isolation_level": 2}
+            return [row]
         hints = {one["HintKind"] for one in node["TableHints"]}
         if "RepeatableRead" in hints:
             session.hold(name)
@@ -203,12 +312,14 @@ class Values:
             if not (yield from self._all(key_conditions, {**rows, alias: key_columns})):
                 continue
             if written:
-                release = session.lock(name, key, skips="ReadPast" in hints)
+                lock = partial(session.lock, name, key, skips="ReadPast" in hints)
+                release = yield from self._waiting(lock)
                 if release is None:
                     continue
                 self._locked[key] = release
             yield
-            stored = session.read(name, key, skips="ReadPast" in hints, dirty="NoLock" in hints)
+            read = partial(session.read, name, key, skips="ReadPast" in hints)
+            stored = yield from self._waiting(partial(read, dirty="NoLock" in hints))
             if stored is not None:
                 found.append(Stored(name, stored))
         return found
@@ -238,13 +349,15 @@ class Values:
     def _ColumnReferenceExpression(self, node: Node, rows: Rows) -> Steps:
         yield from ()
         *alias, column = (one["Value"] for one in node["MultiPartIdentifier"]["Identifiers"])
+        if not alias and column in _UNITS:
+            return column
         if alias:
             return rows[alias[0]][column]
         return next(row[column] for row in reversed(list(rows.values())) if column in row)
 
     def _GlobalVariableExpression(self, node: Node, _: Rows) -> Steps:
         yield from ()
-        return {"@@ROWCOUNT": self._rowcount, "@@SPID": 1}[node["Name"]]
+        return {"@@ROWCOUNT": self._rowcount, "@@SPID": self._session.number}[node["Name"]]
 
     def _UnaryExpression(self, node: Node, rows: Rows) -> Steps:
         value = yield from self._value(node["Expression"], rows)
@@ -336,6 +449,10 @@ class Values:
                 return value
         return None
 
+    def _NullIfExpression(self, node: Node, rows: Rows) -> Steps:
+        value = yield from self._value(node["FirstExpression"], rows)
+        return None if value == (yield from self._value(node["SecondExpression"], rows)) else value
+
     def _SearchedCaseExpression(self, node: Node, rows: Rows) -> Steps:
         simple = "InputExpression" in node
         operand = (yield from self._value(node["InputExpression"], rows)) if simple else True
@@ -372,7 +489,19 @@ class Values:
                 is_row = what.get("ColumnType") == "Wildcard"
                 values.append(1 if is_row else (yield from self._value(what, other)))
             return _AGGREGATES[name]([value for value in values if value is not None])
+        server = self._session.server
+        if name in {"SYSUTCDATETIME", "SYSDATETIMEOFFSET", "NEWSEQUENTIALID"}:
+            return server.now() if name.startswith("SYS") else server.draw("ids")
+        if name == "SCOPE_IDENTITY":
+            return self._identity
+        if name == "OBJECT_DEFINITION":
+            (one,) = yield from self._each(node["Parameters"], rows)
+            return server.definitions.get(one)
         return FUNCTIONS[name](*(yield from self._each(node["Parameters"], rows)))
+
+    def _ConvertCall(self, node: Node, rows: Rows) -> Steps:
+        value = yield from self._value(node["Parameter"], rows)
+        return value.hex().upper() if isinstance(value, bytes) else str(value)
 
 
 class _Row(dict[str, Any]):
@@ -388,6 +517,16 @@ class Stored(_Row):
     def __init__(self, table: str, row: Row) -> None:
         super().__init__(row)
         self.table = table
+
+
+def hints_of(sources: Sequence[Node]) -> set[str]:
+    """The hints of a query's only table."""
+    return {one["HintKind"] for node in sources[:1] for one in node.get("TableHints", [])}
+
+
+def index_values(hint: Node) -> list[Node]:
+    """The names in INDEX (...)."""
+    return [one["Identifier"] for one in hint.get("IndexValues", [])]
 
 
 def last(name: Node) -> str:
