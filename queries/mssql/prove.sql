@@ -68,3 +68,213 @@ SELECT
 -- name: optimized_locking
 -- one value: whether optimized locking is on; null: this server has no such thing
 SELECT CAST(DATABASEPROPERTYEX(DB_NAME(), 'IsOptimizedLockingOn') AS bit) AS switched_on;
+
+-- name: databases
+-- the databases of proofs on this server
+SELECT d.name AS name FROM sys.databases AS d WHERE d.name LIKE N'dbq[_]prove[_]%' ORDER BY d.name;
+
+-- name: make_database
+-- script: a database of the proof's own; sent outside a transaction, like all that sets it
+CREATE DATABASE [{database}];
+
+-- name: make_case_sensitive
+-- script: the same, in which names and texts differ by case
+CREATE DATABASE [{database}] COLLATE Latin1_General_100_CS_AS_SC;
+
+-- name: set_database
+-- script: Service Broker on, snapshots allowed, no row versions: whatever the server's model database has
+ALTER DATABASE [{database}] SET READ_COMMITTED_SNAPSHOT OFF WITH ROLLBACK IMMEDIATE;
+ALTER DATABASE [{database}] SET ALLOW_SNAPSHOT_ISOLATION ON;
+IF EXISTS (SELECT 1 FROM sys.databases AS d WHERE d.name = N'{database}' AND d.is_broker_enabled = 0)
+    ALTER DATABASE [{database}] SET ENABLE_BROKER WITH ROLLBACK IMMEDIATE;
+
+-- name: set_row_versions
+-- script: READ COMMITTED reads row versions, as it does in Azure
+ALTER DATABASE [{database}] SET READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE;
+
+-- name: set_optimized_locking
+-- script: from SQL Server 2025: a transaction holds one lock instead of one for each row; with row versions it takes those late
+ALTER DATABASE [{database}] SET ACCELERATED_DATABASE_RECOVERY = ON;
+ALTER DATABASE [{database}] SET OPTIMIZED_LOCKING = ON;
+
+-- name: drop_database
+-- script: drops that database with all sessions in it, if it is there
+IF DB_ID(N'{database}') IS NOT NULL
+BEGIN
+    ALTER DATABASE [{database}] SET SINGLE_USER WITH ROLLBACK IMMEDIATE;
+    DROP DATABASE [{database}];
+END;
+
+-- name: become
+-- script: the session is that member until it ends
+EXECUTE AS USER = N'{member}' WITH NO REVERT;
+
+-- name: forget_member
+-- script: removes a member, if it is there
+DROP USER IF EXISTS [{member}];
+
+-- name: hold_lock
+-- script: an application lock until the transaction ends; of its name the server shows 32 characters
+DECLARE @held int;
+EXEC @held = sys.sp_getapplock
+    @Resource = N'dbq {schema}.{queue}, and with this the name is longer than 32 characters',
+    @LockMode = N'Exclusive',
+    @LockOwner = N'Transaction';
+
+-- name: draw
+-- one value: the next number of a sequence
+SELECT NEXT VALUE FOR [{schema}].[{sequence}] AS drawn;
+
+-- name: draw_range
+-- one value: the first of the next three numbers of a sequence
+DECLARE @first sql_variant;
+EXEC sys.sp_sequence_get_range
+    @sequence_name = N'[{schema}].[{sequence}]', @range_size = 3, @range_first_value = @first OUTPUT;
+SELECT CAST(@first AS bigint) AS drawn;
+
+-- name: restart_sequence
+-- script: as `maintain` and a relay do, here to be rolled back
+ALTER SEQUENCE [{schema}].[{sequence}] RESTART WITH 1000000;
+
+-- name: shrink_cache
+-- script: as `upgrade` does
+ALTER SEQUENCE [{schema}].[{sequence}] CACHE 10;
+
+-- name: make_caller
+-- script: creates a member of no role, who may call a queue's procedures and nothing else
+CREATE USER [{member}] WITHOUT LOGIN;
+GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_push] TO [{member}];
+GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_push_many] TO [{member}];
+GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_pop] TO [{member}];
+GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_pop_many] TO [{member}];
+
+-- name: make_watcher
+-- script: from SQL Server 2022: creates a login that may see the server's performance state and nothing else
+-- A server's rights are granted in master only. Nobody can log in as it: it exists in this transaction alone.
+CREATE LOGIN [{member}] WITH PASSWORD = N'{secret}', CHECK_POLICY = OFF;
+USE [master];
+GRANT VIEW SERVER PERFORMANCE STATE TO [{member}];
+USE [{database}];
+CREATE USER [{member}] FOR LOGIN [{member}];
+
+-- name: impersonate_login
+-- script: the session has that login's rights only, until it reverts
+EXECUTE AS LOGIN = N'{member}';
+
+-- name: visible
+-- one row: what this login sees of another session: the session, its connection, its last text, its locks; and any requests
+DECLARE @session int = :session;
+SELECT
+    (SELECT COUNT_BIG(*) FROM sys.dm_exec_sessions AS s WHERE s.session_id = @session) AS sessions,
+    (SELECT COUNT_BIG(*) FROM sys.dm_exec_connections AS c WHERE c.session_id = @session) AS connections,
+    (
+        SELECT COUNT_BIG(x.text)
+        FROM sys.dm_exec_connections AS c
+        CROSS APPLY sys.dm_exec_sql_text(c.most_recent_sql_handle) AS x
+        WHERE c.session_id = @session
+    ) AS texts,
+    (SELECT COUNT_BIG(*) FROM sys.dm_tran_locks AS l WHERE l.request_session_id = @session) AS locks,
+    (SELECT COUNT_BIG(*) FROM sys.dm_exec_requests AS r WHERE r.session_id <> @@SPID) AS requests;
+
+-- name: allow_escalation
+-- script: a table as others make them: from 5,000 locks on one statement may take a lock on all of it
+ALTER TABLE [{schema}].[{relation}] SET (LOCK_ESCALATION = TABLE);
+
+-- name: delete_most
+-- script: as many rows as an action takes at once
+DELETE TOP (4000) FROM [{schema}].[{relation}] WITH (ROWLOCK);
+
+-- name: table_locks
+-- one value: whether this session has a lock on all of a table, which no other writer can pass
+SELECT COUNT_BIG(*) AS locks
+FROM sys.dm_tran_locks AS l
+WHERE
+    l.request_session_id = @@SPID AND l.resource_database_id = DB_ID() AND l.resource_type = N'OBJECT'
+    AND l.resource_associated_entity_id = OBJECT_ID(N'[{schema}].[{relation}]') AND l.request_mode IN (N'S', N'U', N'X', N'SIX');
+
+-- name: settings
+-- one row: what the session is set to, and which it is
+SELECT
+    CAST(s.session_id AS nvarchar(10)) AS session,
+    CAST(s.transaction_isolation_level AS nvarchar(10)) AS isolation,
+    CAST(@@LOCK_TIMEOUT AS nvarchar(20)) AS lock_timeout
+FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID;
+
+-- name: identity_then_wait
+-- script: as a restore sets it, and then so long that the statement is cancelled
+SET IDENTITY_INSERT [{schema}].[{relation}] ON;
+WAITFOR DELAY '00:00:30';
+SET IDENTITY_INSERT [{schema}].[{relation}] OFF;
+
+-- name: identity_of_another
+-- script: fails (8107) in a session that has it on for another table
+SET IDENTITY_INSERT [{schema}].[{relation}] ON;
+SET IDENTITY_INSERT [{schema}].[{relation}] OFF;
+
+-- name: alter_table
+-- script: DDL, here to be rolled back: until then it keeps all others away from the table
+ALTER TABLE [{schema}].[{relation}] ADD proved int NULL;
+
+-- name: login_times
+-- one row: how many sessions of clients are seen, and of how many the login is later than their connection
+SELECT
+    COUNT_BIG(*) AS seen,
+    COALESCE(SUM(CASE WHEN s.login_time > DATEADD(second, 2, c.connect_time) THEN 1 ELSE 0 END), 0) AS later
+FROM sys.dm_exec_sessions AS s
+INNER JOIN sys.dm_exec_connections AS c ON s.session_id = c.session_id
+WHERE s.is_user_process = 1 AND c.parent_connection_id IS NULL;
+
+-- name: does_not_compile
+-- script: a batch that fails before its first statement
+SELECT m.no_such_column AS nothing FROM [{schema}].[{relation}] AS m;
+
+-- name: error_state
+-- one row: the last error's number, and how many transactions are open
+SELECT
+    @@ERROR AS error,
+    @@TRANCOUNT AS transactions;
+
+-- name: lock_table
+-- script: keeps all others away from a table until the transaction ends
+DECLARE @held int;
+SELECT TOP (1) @held = 1 FROM [{schema}].[{relation}] AS m WITH (TABLOCKX, HOLDLOCK);
+
+-- name: lock_partitions
+-- one row: on how many of its partitions this session has that lock, and how many schedulers the server has
+SELECT
+    COUNT_BIG(DISTINCT l.resource_lock_partition) AS partitions,
+    (SELECT CAST(i.scheduler_count AS bigint) FROM sys.dm_os_sys_info AS i) AS schedulers
+FROM sys.dm_tran_locks AS l
+WHERE
+    l.request_session_id = @@SPID AND l.resource_database_id = DB_ID() AND l.resource_type = N'OBJECT'
+    AND l.resource_associated_entity_id = OBJECT_ID(N'[{schema}].[{relation}]') AND l.request_mode = N'X';
+
+-- name: lock_configuration
+-- script: as a relay locks a ring's configuration
+DECLARE @size bigint;
+SELECT @size = c.size FROM [{schema}].[{relation}] AS c WITH (XLOCK, ROWLOCK, HOLDLOCK);
+
+-- name: release_unheld
+-- script: releases an application lock that this transaction does not hold
+EXEC sys.sp_releaseapplock @Resource = N'dbq {schema}.{queue}, which is not held', @LockOwner = N'Transaction';
+
+-- name: described
+-- one value: the error with which the server refuses to describe a procedure's first result; 0: it describes it
+SELECT COALESCE(MAX(f.error_number), 0) AS error
+FROM sys.dm_exec_describe_first_result_set_for_object(OBJECT_ID(N'[{schema}].[{function}]'), 0) AS f;
+
+-- name: conversation
+-- one value: the conversation of the first message of a broker queue
+SELECT TOP (1) CAST(m.conversation_handle AS nvarchar(36)) AS conversation
+FROM [{schema}].[{relation}] AS m
+ORDER BY m.queuing_order;
+
+-- name: end_conversation
+-- one value: 1, after it was ended by the procedure of its owner
+DECLARE @conversation uniqueidentifier = :conversation;
+EXEC [{schema}].[{function}] @conversation = @conversation;
+SELECT 1 AS ended;
+
+-- name: roles_made
+-- one value: 1: in a database of the proof's own the roles are the proof's own too
+SELECT CAST(1 AS bit) AS made;

@@ -45,3 +45,58 @@ SELECT COUNT(*) AS held FROM "{schema}"."{table}";
 -- name: delete_directly
 -- script: deletes rows directly, not by a pop
 DELETE FROM "{schema}"."{queue}_archive";
+
+-- name: databases
+-- the databases of proofs on this server
+SELECT CAST(d.datname AS text) AS name FROM pg_database AS d WHERE starts_with(d.datname, 'dbq_prove_') ORDER BY d.datname;
+
+-- name: make_database
+-- script: a database of the proof's own; sent outside a transaction
+CREATE DATABASE "{database}" TEMPLATE template0;
+
+-- name: drop_database
+-- script: drops that database with all sessions in it, if it is there; sent outside a transaction
+DROP DATABASE IF EXISTS "{database}" WITH (FORCE);
+
+-- name: become
+-- script: the session is that member until it ends
+SET SESSION ROLE "{member}";
+
+-- name: forget_member
+-- script: removes a member, if it is there
+DROP ROLE IF EXISTS "{member}";
+
+-- name: hold_lock
+-- script: an application lock until the transaction ends
+SELECT pg_advisory_xact_lock(hashtextextended('dbq {schema}.{queue}, and with this the name is longer than 32 characters', 0));
+
+-- name: draw
+-- one value: the next number of a sequence
+SELECT nextval('"{schema}"."{sequence}"') AS drawn;
+
+-- name: draw_range
+-- one value: the first of the next three numbers of a sequence
+SELECT min(nextval('"{schema}"."{sequence}"')) AS drawn FROM generate_series(1, 3);
+
+-- name: restart_sequence
+-- script: here to be rolled back
+ALTER SEQUENCE "{schema}"."{sequence}" RESTART WITH 1000000;
+
+-- name: settings
+-- one row: what the session is set to, and which it is
+SELECT
+    CAST(pg_backend_pid() AS text) AS session,
+    current_setting('transaction_isolation') AS isolation,
+    current_setting('lock_timeout') AS lock_timeout;
+
+-- name: alter_table
+-- script: DDL, here to be rolled back: until then it keeps all others away from the table
+ALTER TABLE "{schema}"."{relation}" ADD COLUMN proved integer;
+
+-- name: lock_configuration
+-- script: as a relay locks a ring's configuration
+LOCK TABLE "{schema}"."{relation}" IN ACCESS EXCLUSIVE MODE;
+
+-- name: roles_made
+-- one value: whether the three roles exist; they belong to the whole server, so a proof makes none
+SELECT COUNT(*) = 3 AS made FROM pg_roles AS r WHERE r.rolname IN ('dbq_reader', 'dbq_operator', 'dbq_admin');

@@ -202,7 +202,7 @@ def proving(monkeypatch: pytest.MonkeyPatch, *lines: Line) -> None:
         def __init__(self, *_: object) -> None:
             pass
 
-        def run(self, _: str) -> Iterator[Line]:
+        def run(self, *_: str) -> Iterator[Line]:
             yield from lines
 
     monkeypatch.setattr(run, "Proof", Proof)
@@ -242,6 +242,7 @@ def test_the_json_object_of_prove_has_stable_keys(
         "complete": True,
         "proven": 1,
         "failed": 0,
+        "not_answered": 0,
         "not_applicable": 0,
         "claims": [
             {
@@ -263,5 +264,5 @@ def test_a_claim_that_failed_or_was_not_tried_is_exit_1(
     proving(monkeypatch, PROVEN, line)
     answer = console("prove")
     assert answer.status == 1
-    assert ("- **fifo**: it does not hold: 1 lost" in answer.text) == (line is FAILED)
+    assert ("- **fifo**: it does not hold: failed: 1 lost" in answer.text) == (line is FAILED)
     assert (f"; {NOT_TRIED}" in answer.text) == (line is LATE)

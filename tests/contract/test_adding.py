@@ -3,16 +3,20 @@
 `touched` has every file that had to be added or edited.
 """
 
+import os
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
 
-from console.features import NAMES
+from console.features import NAMES, features
 from tests.cli.calls import Console
 from tests.contract import pgmq_library
-from tests.contract.adding.copied import OWN, Copy
+from tests.contract.adding.copied import OWN, ROOT, Copy
 
 DESIGNS = "console/designs/__init__.py"
 QUERIES = "queries/postgresql"
@@ -305,6 +309,65 @@ def test_a_feature_can_be_taken_away(copy: Copy, feature: str, database_url: str
     copy.edit(FEATURES, (f'    "{feature}",\n', ""))
     copy.use("use_without", feature, COMMANDS[feature], database_url)
     assert copy.touched == [FEATURES]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("feature", NAMES)
+def test_without_a_feature_all_that_is_left_passes_its_own_tests(copy: Copy, feature: str) -> None:
+    """`tests/unit`, except what tests this feature or one that needs it, itself or by its tools."""
+    shutil.rmtree(copy.folder / "console" / "features" / feature)
+    copy.edit(FEATURES, (f'    "{feature}",\n', ""))
+    gone = [name for name in NAMES if name == feature or feature in needed_by(name)]
+    for name in ("tests", "README.md", "pyproject.toml", ".github"):
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, copy.folder / name)
+    ignored = [f"--ignore={path}" for path in about(gone)]
+    # The documents name all features; of one that is off, the imports are not there.
+    ignored += ["--ignore=tests/unit/test_documents.py", "--ignore=tests/unit/test_features.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "2", "tests/unit", *ignored],
+        cwd=copy.folder,
+        env=os.environ | {"PYTHONPATH": str(copy.folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    print(f"without {feature}: {passed[0]}, {len(ignored)} files left out")  # pytest -rP shows it
+    assert int(passed[1]) > 500
+
+
+def needed_by(name: str) -> set[str]:
+    needs = set(features()[name].needs)
+    return needs.union(*map(needed_by, needs))
+
+
+def about(names: list[str]) -> list[str]:
+    """The files of tests/unit that name one of these features, or import such a file of tests."""
+    texts = {path: path.read_text() for path in (ROOT / "tests").rglob("*.py")}
+    words = [f"{before}{name}" for name in names for before in ("console.features.", "features/")]
+    words += [f"features import {name}" for name in names]
+    reached = {path for path, text in texts.items() if any(word in text for word in words)}
+    while True:
+        modules = {".".join(p.relative_to(ROOT).with_suffix("").parts) for p in reached}
+        modules |= {module.removesuffix(".__init__") for module in modules}
+        more = {
+            path
+            for path, text in texts.items()
+            if any(module in modules for module in re.findall(r"from (tests[\w.]*) import", text))
+            or any(
+                f"{package}.{name}" in modules
+                for package, some in re.findall(r"from (tests[\w.]*) import \(?([^)]*?)\n\n", text)
+                for name in re.findall(r"\w+", some)
+            )
+        }
+        if more <= reached:
+            break
+        reached |= more
+    return [str(p.relative_to(ROOT)) for p in sorted(reached) if "unit" in p.parts]
 
 
 def test_without_the_past_the_screens_and_all_that_is_present_work(

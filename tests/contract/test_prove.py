@@ -7,15 +7,13 @@ dropped by the next.
 import itertools
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import datetime
-from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import text
 
-from console import catalog, sql
+from console import catalog
 from console.actions.install import install, remove, scratch_queue
 from console.catalog import Queue, audit
 from console.designs import DESIGNS
@@ -32,7 +30,6 @@ from console.features.prove.run import (
     claims_of,
     prove_claim,
 )
-from console.features.prove.server import QUESTIONS
 from console.features.prove.trial import Claim, Line, Outcome, Trial
 from console.plan import Result
 from tests.cli.calls import Console
@@ -99,7 +96,7 @@ def test_a_claim_is_tested_for_each_subscriber(use: Use) -> None:
     client = use(Variant(DESIGNS["ring"], {"subscribers": "a,b", "size": "100"}))
     with client.database.transaction("look") as connection:
         queue = catalog.find(connection, client.queue.name, client.queue.schema)
-    for claim in claims_of(client.database, queue)[:2]:
+    for claim in claims_of(client.database)[:2]:
         line = prove_claim("", claim, Trial(client.database, queue))
         assert (line.outcome, proven_for_both(line)) == (Outcome.PROVEN, True), line
 
@@ -110,8 +107,7 @@ def test_each_claim_applies_to_some_design(database: Database) -> None:
         Variant(DESIGNS[name], dict(option.split("=") for option in options)).queue("s", "q")
         for name, *options in (words.split(":") for words in SHORT_SPECS)
     ]
-    everything = {one.text: one for queue in queues for one in claims_of(database, queue)}
-    for claim in everything.values():
+    for claim in claims_of(database):
         assert any(not claim.lacks(queue) for queue in queues), claim.text
 
 
@@ -236,7 +232,7 @@ def trial_of(use: Use, design: str) -> Trial:
 
 
 def claim_of(on_trial: Trial, words: str) -> Claim:
-    claims = run.claims_of(on_trial.database, on_trial.queue)
+    claims = run.claims_of(on_trial.database)
     (found,) = [claim for claim in claims if claim.text.startswith(words)]
     return found
 
@@ -275,65 +271,6 @@ def test_a_failing_doctor_disproves_its_claims(
     if code == "code_missing":
         monkeypatch.undo()
         on_trial.require_repaired(code)  # else it could not be uninstalled
-
-
-STARTED = datetime(2026, 1, 1, 12, 0)  # noqa: DTZ001  # as the server has it
-ANSWERS: dict[str, list[tuple[str, object, Outcome, str]]] = {
-    "fifo": [
-        ("optimized_locking", True, Outcome.PROVEN, "the other 3 at once"),
-        ("optimized_locking", False, Outcome.NOT_APPLICABLE, "it is off; without it"),
-        ("optimized_locking", None, Outcome.NOT_APPLICABLE, "this server has none"),
-        ("physical_stats", SimpleNamespace(of_zero=0, of_index=2), Outcome.PROVEN, "2 of"),
-        ("physical_stats", SimpleNamespace(of_zero=1, of_index=2), Outcome.FAILED, "1 rows"),
-    ],
-    "ring": [
-        ("started", STARTED, Outcome.NOT_APPLICABLE, "since 2026-01-01 12:00; without one 1 "),
-        ("own_row", 1, Outcome.PROVEN, "1 row"),
-        ("own_row", 0, Outcome.FAILED, "it sees 0 rows of itself"),
-    ],
-}
-"""Design -> statement, the engine's answer, the outcome, and words of the evidence."""
-
-
-@pytest.mark.parametrize("design", ANSWERS)
-def test_the_answer_of_an_engine_decides_the_outcome(use_postgresql: Use, design: str) -> None:
-    """PostgreSQL has no such statement, so the answer is patched in."""
-    on_trial = trial_of(use_postgresql, design)
-    for name, answer, outcome, words in ANSWERS[design]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch_answer(patch, f"prove.{name}", answer)
-            line = prove_claim("", question_of(on_trial, name), on_trial)
-        assert (line.outcome, words in line.evidence) == (outcome, True), line.evidence
-
-
-def test_a_pop_that_does_not_skip_disproves_readpast(
-    use_postgresql: Use, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on_trial = trial_of(use_postgresql, "fifo")
-    patch_answer(monkeypatch, "prove.optimized_locking", True)
-    plant(on_trial, r"s/LIMIT (1|greatest\(n, 0\))/LIMIT 1/")
-    line = prove_claim("", question_of(on_trial, "optimized_locking"), on_trial)
-    assert line.outcome is Outcome.FAILED, line.evidence
-
-
-def question_of(on_trial: Trial, name: str) -> Claim:
-    questions = [question for question in QUESTIONS if question.statement == f"prove.{name}"]
-    assert [question.design for question in questions] == [on_trial.queue.design.name]
-    assert questions[0].claim not in run.claims_of(on_trial.database, on_trial.queue)
-    return questions[0].claim
-
-
-def patch_answer(monkeypatch: pytest.MonkeyPatch, statement: str, answer: object) -> None:
-    def patching(original: Callable[..., object]) -> Callable[..., object]:
-        def patched(connection: object, *words: object, **values: object) -> object:
-            return answer if statement in words else original(connection, *words, **values)
-
-        return patched
-
-    for name in ("value", "row", "run"):
-        monkeypatch.setattr(sql, name, patching(getattr(sql, name)))
-    if statement == "prove.own_row":
-        patch_answer(monkeypatch, "prove.impersonate", None)
 
 
 def test_a_queue_that_differs_from_the_printed_sql_or_stays_disproves_a_claim(
@@ -376,6 +313,27 @@ def test_after_a_failure_the_next_claim_has_a_new_queue(postgresql: Database) ->
     assert failed.outcome is Outcome.FAILED
     assert after.outcome is Outcome.PROVEN
     assert len(made) == 2
+
+
+def test_a_claim_that_hangs_is_not_answered_and_the_next_has_a_new_queue(
+    postgresql: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(on_trial: Trial) -> str:
+        with on_trial.database.transaction("hang") as connection:
+            connection.execute(text("SELECT pg_sleep(600)"))
+        return "it ended"
+
+    def push(on_trial: Trial) -> str:
+        return str(on_trial.push(1))
+
+    claims = [Claim("it hangs", hang), Claim("it pushes", push)]
+    monkeypatch.setattr(run, "claims_of", lambda _: claims)
+    monkeypatch.setattr(run, "_CLAIM_SECONDS", 2.0)
+    lines = {line.claim: line for line in Proof(postgresql, "public", print).run("fifo")}
+    assert lines["it hangs"].outcome is Outcome.NOT_ANSWERED
+    assert "has not answered within 2 s" in lines["it hangs"].evidence
+    assert lines["it pushes"].evidence == "[0]"
+    assert lines[LEAVES_NOTHING].outcome is Outcome.PROVEN
 
 
 def test_a_proof_drops_the_queue_that_a_killed_proof_left(database_url: str) -> None:

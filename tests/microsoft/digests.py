@@ -23,6 +23,10 @@ _FILE = Path(__file__).with_name("texts.txt")
 UNREAD = {
     r"ALTER QUEUE \[sales\]\.\[\w+\] (?:REBUILD|REORGANIZE);": "ScriptDom lacks it; the manual "
     'has it since SQL Server 2016 ("ALTER QUEUE (Transact-SQL)")',
+    r"ALTER DATABASE \[\w+\] SET (?:ACCELERATED_DATABASE_RECOVERY|OPTIMIZED_LOCKING) = ON;": (
+        "ScriptDom lacks both; "
+        'the manual has them since 2019 and 2025 ("ALTER DATABASE SET options")'
+    ),
 }
 """What ScriptDom cannot parse, and why it is correct."""
 _THROW_AFTER_BEGIN = re.compile(r"\bBEGIN(?=\s+(?:THROW|RECEIVE)\b)")

@@ -26,7 +26,7 @@ MORE = {
     "pushes": "no",
     **dict.fromkeys(("relation", "index", "session", "function", "role", "member"), "name"),
     **dict.fromkeys(("constraint", "column", "second"), "name"),
-    **dict.fromkeys(("relation_schema", "id_column"), "name"),
+    **dict.fromkeys(("relation_schema", "id_column", "database", "secret"), "name"),
     **dict.fromkeys(("sequence_schema", "sequence", "sequence_owner"), "name"),
     **dict.fromkeys(("rows", "width", "reach", "most"), "10"),
     **dict.fromkeys(("since", "before"), "-infinity"),

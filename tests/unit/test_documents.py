@@ -6,6 +6,7 @@ from pathlib import Path
 
 from console.designs import DESIGNS
 from console.features import NAMES
+from console.features.prove.asking import QUESTIONS
 from console.help import topics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,6 +17,7 @@ DOCUMENTS = (
     *sorted((ROOT / "console" / "features").glob("*/help/*.md")),
     ROOT / "console" / "README.md",
     ROOT / "queries" / "README.md",
+    ROOT / "queries" / "mssql" / "README.md",
     ROOT / "tests" / "README.md",
     ROOT / "tests" / "bench" / "README.md",
 )
@@ -83,3 +85,18 @@ def test_the_architecture_document_names_every_package() -> None:
     modules = [path.name for path in (ROOT / "console").glob("[a-z]*.py")]
     assert [name for name in packages if f"`{name}/`" not in architecture] == []
     assert [name for name in modules if f"`{name}`" not in architecture] == []
+
+
+def test_the_assumptions_of_the_t_sql_are_counted_and_name_their_claims() -> None:
+    """Each has a source, or is open; each claim is one that `prove` makes."""
+    text = (ROOT / "queries" / "mssql" / "README.md").read_text()
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
+    facts = [row for row in rows if row[0].strip() != "fact" and set(row[0]) != {"-", " "}]
+    kinds = {kind: sum(kind in row[2] for row in facts) for kind in ("manual", "probed", "open")}
+    assert all(any(kind in row[2] for kind in (*kinds, "·")) for row in facts)
+    stated = f"Of {len(facts)} facts {kinds['manual']} are in the manual, {kinds['probed']} were"
+    assert f"{stated} probed and {kinds['open']} are open" in text
+    codes = {code for row in facts for code in re.findall(r"`([\w-]+)`", row[3])}
+    assert codes <= {question.code for question in QUESTIONS}
+    named = {file for row in facts for file in re.findall(r"`([\w/]+\.sql)`", row[1])}
+    assert all((ROOT / "queries" / "mssql" / file).is_file() for file in named)

@@ -55,7 +55,7 @@ def broken_rules(text: str) -> Iterator[str]:
     if re.search(r"\bSELECT \*|\.\*(?! FOR JSON)", text):
         yield "SELECT *"
     # A schema that a role owns cannot hold one that runs as its owner, and a restore may lose it.
-    for user in re.findall(r"EXECUTE AS (?!USER\b)('?\w+'?)", text):
+    for user in re.findall(r"EXECUTE AS (?!(?:USER|LOGIN)\b)('?\w+'?)", text):
         if user != "'dbq_owner'":
             yield f"runs as {user}"
     if re.match(r"CREATE OR ALTER PROCEDURE", text.strip()):

@@ -21,32 +21,32 @@ from console.formats import numbered
 from console.monitor.limits import DEFAULTS, Severity
 from console.monitor.scan_query import MessageSource
 
-_MESSAGES = 6
+MESSAGES = 6
 _AT_ONCE = replace(DEFAULTS, stuck_after_seconds=0.0)
 
 
 def _purged(trial: Trial) -> str:
-    sent = trial.push(_MESSAGES)
+    sent = trial.push(MESSAGES)
     with trial.database.transaction("find the queue's messages", read_only=True) as connection:
         source = MessageSource.of(connection, trial.installed)
-    purged = _moved(trial, Purge(source, reason="prove"))
-    left = trial.pop(_MESSAGES)
+    purged = moved(trial, Purge(source, reason="prove"))
+    left = trial.pop(MESSAGES)
     require(not left, f"{numbered(len(left), 'message')} came after a purge of all")
-    restored = _moved(trial, Restore(source))
+    restored = moved(trial, Restore(source))
     # If a pop deletes, they are pushed again at the end; else their keys bring them back.
     came = trial.require_drained(sent)
     return f"{purged} purged, 0 came; {restored} restored, {len(came)} of {len(sent)} came"
 
 
-def _moved(trial: Trial, action: MessageAction) -> int:
+def moved(trial: Trial, action: MessageAction) -> int:
     """The number of messages; the ledger has to balance."""
     planned = execute.plan(trial.database, action)
-    require(planned.count == _MESSAGES, f"{action.verb} planned {planned.count} of {_MESSAGES}")
+    require(planned.count == MESSAGES, f"{action.verb} planned {planned.count} of {MESSAGES}")
     done = planned.run_to_end()
     ledger = done.ledger
     require(
-        done.outcome is Outcome.DONE and ledger.out == ledger.into == _MESSAGES,
-        f"{action.verb} of {_MESSAGES}: out {ledger.out}, into {ledger.into}; "
+        done.outcome is Outcome.DONE and ledger.out == ledger.into == MESSAGES,
+        f"{action.verb} of {MESSAGES}: out {ledger.out}, into {ledger.into}; "
         f"{done.outcome.value} {done.problem}".rstrip(),
     )
     return ledger.out
@@ -54,7 +54,7 @@ def _moved(trial: Trial, action: MessageAction) -> int:
 
 def _nothing_left_behind(trial: Trial) -> str:
     """By rolled-back calls, without a crash."""
-    sent = trial.push(_MESSAGES)
+    sent = trial.push(MESSAGES)
     with trial.database.transaction("pop and roll back") as connection:
         pop_many(connection, trial.queue, 2, "prove")
         connection.rollback()

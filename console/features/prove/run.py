@@ -17,8 +17,8 @@ from console.actions.upgrade import parts
 from console.catalog import Queue, installed_queue, object_names, relations
 from console.designs import DESIGNS, Design, designs_on
 from console.designs.model import ARCHIVE_AT_POP, NOTIFY, PAYLOAD
-from console.engines import Database, Product, Timeouts
-from console.errors import ConnectionFailedError, ConsoleError, RefusedError, interrupt_cause
+from console.engines import Database, Product, Timeouts, time_limit
+from console.errors import ConnectionFailedError, ConsoleError, RefusedError
 from console.features.bench.candidate import (
     PROOF_APPLICATION,
     PROOF_PREFIX,
@@ -28,7 +28,7 @@ from console.features.bench.candidate import (
 )
 from console.features.bench.queues import design_and_options
 from console.features.bench.server import session_named
-from console.features.prove import calls, repairs, server
+from console.features.prove import asking, calls, repairs, server
 from console.features.prove.trial import (
     Claim,
     DisprovedError,
@@ -36,16 +36,22 @@ from console.features.prove.trial import (
     NotApplicableError,
     Outcome,
     Trial,
+    let_interrupts_through,
     require,
 )
 from console.formats import plain
 
-ALL = "all"
-MOST_SECONDS = 270.0
-"""No claim is started later, so that all is done within 5 minutes."""
+ALL, NONE = "all", "none"
+MOST_SECONDS = 480.0
+"""No claim is started later, so that all is done within 10 minutes."""
+_QUESTIONS_SECONDS = 240.0
+"""For the questions about the server, which come first; the designs have the rest."""
 INSTALLS = "installs whole, as this console prints it"
 LEAVES_NOTHING = "uninstalls without a trace"
-NOT_TRIED = "not tried: the 5 minutes were over"
+_RENEWS = "is replaced by a new one after that"
+_CLAIM_SECONDS = 120.0
+"""Of one claim: more than two of its statements may take."""
+NOT_TRIED = "not tried: the 10 minutes were over"
 
 _OF_EVERY_DESIGN = (PAYLOAD, NOTIFY, ARCHIVE_AT_POP)
 """Options that do not affect any claim."""
@@ -74,14 +80,22 @@ class Proof:
         self._until = time.monotonic() + (MOST_SECONDS if most_seconds is None else most_seconds)
         self._token = new_token()
 
-    def run(self, designs: str = ALL) -> Generator[Line, None, None]:
-        """UsageError for a design that does not exist."""
-        queues = [self._queue(*one) for one in _chosen(designs, self._database.product)]
+    def run(self, designs: str = ALL, claims: str = "") -> Generator[Line, None, None]:
+        """`claims`: the questions about the server, by their codes; as `asking.chosen`. UsageError
+        for a design or a code that does not exist."""
+        product = self._database.product
+        queues = [self._queue(*one) for one in _chosen(designs, product)]
+        questions = asking.chosen(claims or (ALL if designs in {ALL, NONE} else NONE), product)
         database, name = self._database, PROOF_APPLICATION + self._token
         # To other runs this session shows that the scratch queues are in use.
         with session_named(database, name):
             found = find_leftovers(database, PROOF_PREFIX)
             drop_leftovers(database, found, remove, self._on_progress, "proof")
+            if questions:
+                until = min(self._until, time.monotonic() + _QUESTIONS_SECONDS)
+                yield from asking.ask(
+                    database, self._schema, questions, self._token, until, self._on_progress
+                )
             for label, queue in queues:
                 yield from self._design(label, queue)
 
@@ -108,12 +122,15 @@ class Proof:
             installing = Claim(INSTALLS, lambda _: self._installed(made, queue))
             yield (first := self._line(label, installing, trial))
             there = first.outcome is Outcome.PROVEN
-            for claim in claims_of(self._database, queue) if there else ():
+            for claim in claims_of(self._database) if there else ():
                 yield (line := self._line(label, claim, trial))
-                if line.outcome is Outcome.FAILED:
+                if line.outcome in _PROBLEMS:
                     # The next claim gets a new queue.
-                    made.close()
-                    made.enter_context(self._install_scratch(self._database, queue))
+                    renewing = Claim(_RENEWS, lambda _: self._renewed(made, queue))
+                    renewed = self._line(label, renewing, trial)
+                    if renewed.outcome is not Outcome.PROVEN:
+                        yield renewed
+                        break
                     trial = Trial(self._database, queue)
         yield self._line(label, Claim(LEAVES_NOTHING, self._nothing_left), trial)
 
@@ -130,6 +147,11 @@ class Proof:
         kinds = [one.kind for one in there]
         return f"{kinds.count('table')} tables, {kinds.count('function')} functions, as printed"
 
+    def _renewed(self, made: ExitStack, queue: Queue) -> str:
+        made.close()
+        made.enter_context(self._install_scratch(self._database, queue))
+        return "a new queue"
+
     def _nothing_left(self, trial: Trial) -> str:
         product, queue = self._database.product, trial.queue
         names = object_names.of(product, queue)
@@ -143,7 +165,7 @@ class Proof:
 
 def prove_claim(label: str, claim: Claim, trial: Trial) -> Line:
     """ConnectionFailedError if the server is gone, RefusedError if this login may not install:
-    neither says anything about the design.
+    neither says anything about the design; nor does a claim that is over its time.
     """
     began = time.monotonic()
 
@@ -153,34 +175,31 @@ def prove_claim(label: str, claim: Claim, trial: Trial) -> Line:
     if why := claim.lacks(trial.queue):
         return line(Outcome.NOT_APPLICABLE, why)
     try:
-        return line(Outcome.PROVEN, claim.prove(trial))
+        with time_limit(_CLAIM_SECONDS):
+            return line(Outcome.PROVEN, claim.prove(trial))
     except NotApplicableError as reason:
         return line(Outcome.NOT_APPLICABLE, str(reason))
     except DisprovedError as seen:
-        _let_interrupts_through(seen)
+        let_interrupts_through(seen)
         return line(Outcome.FAILED, str(seen))
-    except ConnectionFailedError:
-        raise
+    except ConnectionFailedError as error:
+        let_interrupts_through(error)
+        if time.monotonic() - began < _CLAIM_SECONDS:
+            raise
+        return line(Outcome.NOT_ANSWERED, " ".join(f"{error.what} {error.why}".split()))
     except ConsoleError as error:
-        _let_interrupts_through(error)
+        let_interrupts_through(error)
         if claim.text == INSTALLS and type(error) is RefusedError:
             raise
         return line(Outcome.FAILED, " ".join(f"{error.what} {error.why}".split()))
 
 
-def _let_interrupts_through(error: Exception) -> None:
-    """A claim that was interrupted is not disproven."""
-    if (interrupt := interrupt_cause(error)) is not None:
-        raise interrupt
-
-
-def claims_of(database: Database, queue: Queue) -> list[Claim]:
-    """The claims about such a queue while it is installed, each for all its subscribers."""
+def claims_of(database: Database) -> list[Claim]:
+    """The claims about a queue while it is installed, each for all its subscribers."""
     claims = [
         *calls.claims(database),
         *repairs.CLAIMS,
         *server.CLAIMS,
-        *server.claims(database.product, queue),
     ]
     return [
         replace(one, prove=partial(Trial.with_each_subscriber, prove=one.prove)) for one in claims
@@ -189,6 +208,8 @@ def claims_of(database: Database, queue: Queue) -> list[Claim]:
 
 def _chosen(words: str, product: Product) -> Sequence[tuple[Design, dict[str, str]]]:
     """The named designs; for `all` each design, also with each choice of its own options."""
+    if words == NONE:
+        return []
     if words != ALL:
         return [design_and_options(one, product) for one in _separated(words)]
     found: list[tuple[Design, dict[str, str]]] = []
@@ -233,7 +254,8 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return self.complete and not self.counts[Outcome.FAILED]
+        counts = self.counts
+        return self.complete and not (counts[Outcome.FAILED] or counts[Outcome.NOT_ANSWERED])
 
     @property
     def counts(self) -> Counter[Outcome]:
@@ -262,39 +284,89 @@ class Report:
 
     @property
     def markdown(self) -> list[str]:
-        """Failures first; then each design."""
-        failed = [line for line in self.lines if line.outcome is Outcome.FAILED]
-        designs = dict.fromkeys(line.design for line in self.lines)
+        """What does not hold first; then the server, for readers without this project; then each
+        design."""
+        problems = [line for line in self.lines if line.outcome in _PROBLEMS]
+        of_server = [line for line in self.lines if line.code]
+        of_designs = [line for line in self.lines if not line.code]
+        designs = dict.fromkeys(line.design for line in of_designs)
         found = [
             f"# What dbq-console {_version()} proves on {plain(self.server)}",
             "",
             f"- {self.summary}",
             f"- {plain(self.connection)}, schema {plain(self.schema)}, "
             f"{self.began:%Y-%m-%d %H:%M:%S} UTC",
-            "- on scratch queues, which were removed; no other queue was touched",
+            "- on scratch queues, and in databases of its own where it may make them; all were "
+            "removed, and no other queue was touched",
         ]
-        if failed:
-            found += ["", "## Failed", ""]
-            found += [f"- **{one.design}**: {one.claim}: {_cell(one.evidence)}" for one in failed]
+        if problems:
+            found += ["", "## Failed, or not answered", ""]
+            found += [
+                f"- **{one.design}**: {one.code or one.claim}: {one.outcome.value}: "
+                f"{_cell(one.evidence)}"
+                for one in problems
+            ]
+        if of_server:
+            found += ["", "## The server", "", *_INTRODUCTION]
+            for code in dict.fromkeys(line.code for line in of_server):
+                found += _question([line for line in of_server if line.code == code])
         for design in designs:
             found += ["", f"## {design}", "", *_HEAD]
             found += [
                 f"| {line.claim} | {_shown(line.outcome)} | {_cell(line.evidence)} |"
-                for line in self.lines
+                for line in of_designs
                 if line.design == design
             ]
         return found
 
 
+_PROBLEMS = (Outcome.FAILED, Outcome.NOT_ANSWERED)
+_INTRODUCTION = (
+    "dbq-console keeps message queues in tables of this database. Its SQL leans on what follows, "
+    "most valuable first. Each was tried on tables of its own, in each of the databases named.",
+    "`proven`: it is so. `failed`: it is not so. `not answered`: an error or a time-out came "
+    "first, so it is unknown. `not applicable`: this server or login cannot show it.",
+)
+_FOLLOWS = {
+    Outcome.FAILED: "**False here**: {otherwise}.",
+    Outcome.NOT_ANSWERED: "Unknown here. If it is false: {otherwise}.",
+    Outcome.NOT_APPLICABLE: "Not to be seen here. If it is false: {otherwise}.",
+    Outcome.PROVEN: "It holds here. If it were false: {otherwise}.",
+}
+"""By the worst outcome."""
+
+
+def _question(lines: Sequence[Line]) -> list[str]:
+    """One question about the server, with what was seen in each database."""
+    first = lines[0]
+    outcomes = [line.outcome for line in lines]
+    worst = next(outcome for outcome in _FOLLOWS if outcome in outcomes)
+    return [
+        "",
+        f"### {first.code}: {first.claim}",
+        "",
+        f"- Why it was asked: {first.leans}.",
+        *(
+            f"- Seen in {plain(line.design)}: {_shown(line.outcome)}: {_cell(line.evidence)}"
+            for line in lines
+        ),
+        f"- What follows: {_FOLLOWS[worst].format(otherwise=first.otherwise)}",
+    ]
+
+
 def prove_designs(
-    database: Database, schema: str, designs: str, on_progress: Callable[[str], None]
+    database: Database,
+    schema: str,
+    designs: str,
+    on_progress: Callable[[str], None],
+    claims: str = "",
 ) -> Report:
     """RefusedError if this login may not install."""
     database.timeouts = TIMEOUTS  # before its first connection
     began, started = datetime.now(UTC), time.monotonic()
     lines: list[Line] = []
-    for line in Proof(database, schema, on_progress).run(designs):
-        on_progress(f"{line.design}: {line.claim}: {line.outcome.value}")
+    for line in Proof(database, schema, on_progress).run(designs, claims):
+        on_progress(f"{line.design}: {line.code or line.claim}: {line.outcome.value}")
         lines.append(line)
     return Report(
         database.label,
@@ -307,7 +379,7 @@ def prove_designs(
 
 
 def _shown(outcome: Outcome) -> str:
-    return f"**{outcome.value}**" if outcome is Outcome.FAILED else outcome.value
+    return f"**{outcome.value}**" if outcome in _PROBLEMS else outcome.value
 
 
 def _cell(text: str) -> str:

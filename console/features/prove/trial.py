@@ -19,7 +19,7 @@ from console.doctor.finding import Diagnosis
 from console.doctor.repairs import allowed_repairs, try_repair
 from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines import Database, retry_transient
-from console.errors import ConnectionFailedError
+from console.errors import ConnectionFailedError, interrupt_cause
 from console.formats import numbered
 from console.monitor.limits import DEFAULTS, Thresholds
 from console.monitor.rates import StatusRow
@@ -42,6 +42,12 @@ class NotApplicableError(Exception):
 def require(holds: object, otherwise: str) -> None:
     if not holds:
         raise DisprovedError(otherwise)
+
+
+def let_interrupts_through(error: Exception) -> None:
+    """A claim that was interrupted is not disproven."""
+    if (interrupt := interrupt_cause(error)) is not None:
+        raise interrupt
 
 
 class Trial:
@@ -241,6 +247,8 @@ class Trial:
 class Outcome(StrEnum):
     PROVEN = "proven"
     FAILED = "failed"
+    NOT_ANSWERED = "not answered"
+    """A question about the server only: an error or a time-out came before the answer."""
     NOT_APPLICABLE = "not applicable"
 
 
@@ -261,11 +269,16 @@ class Line:
     """The result of one claim about one design."""
 
     design: str
+    """Or the database in which a question about the server was asked."""
     claim: str
     outcome: Outcome
     evidence: str
     """What was seen, or why it failed or does not apply."""
     seconds: float = 0.0
+    code: str = ""
+    """Of a question about the server; with what leans on it, and what it would mean if false."""
+    leans: str = ""
+    otherwise: str = ""
 
     def as_json(self) -> dict[str, object]:
         """Part of `prove --json`."""
@@ -275,4 +288,9 @@ class Line:
             "result": self.outcome.value,
             "evidence": self.evidence,
             "seconds": round(self.seconds, 3),
+            **(
+                {"code": self.code, "leans": self.leans, "if_false": self.otherwise}
+                if self.code
+                else {}
+            ),
         }
