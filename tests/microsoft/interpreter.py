@@ -239,8 +239,8 @@ class Call(Broker):
         yield from ()
         server = self._session.server
         if match := _ALTER_SEQUENCE.fullmatch(text):
-            if match[2]:  # the next number drawn (rule: restart)
-                server.sequences[match[1]] = int(match[2]) - 1
+            if match[2]:
+                server.restart(match[1], int(match[2]))
             if match[3]:
                 server.caches[match[1]] = int(match[3])
             return

@@ -106,6 +106,11 @@ class Server:
             self._reserved[numbers] = last - 1 + self.caches.get(numbers, 1)
         return last - count + 1
 
+    def restart(self, sequence: str, value: int) -> None:
+        """The next draw gives this value (rule: restart)."""
+        self.sequences[sequence] = value - 1
+        self._reserved.pop(sequence, None)
+
     def fail_over(self) -> None:
         """Another replica goes on (rule: fail-over)."""
         for session in list(self.open):
