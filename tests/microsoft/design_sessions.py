@@ -16,6 +16,7 @@ from console.designs import Order
 from console.engines.mssql import PRODUCT
 from tests.contract.variants import Variant
 from tests.faults.ring_model import finish
+from tests.microsoft import broker
 from tests.microsoft.interpreter import Call, defaults
 from tests.microsoft.server import (
     AttentionError,
@@ -131,7 +132,10 @@ class Installation:
         server.definitions = dict(self.definitions)
         server.keys = {**keys, "pause": ("schema_name", "queue_name")}
         server.tables["pause"] = {}
-        server.sequences = dict.fromkeys((*self.sequences, *self.identities, "ids"), 0)
+        if self.variant.design.name == "broker":
+            server.keys |= broker.TABLES
+            server.tables |= {name: {} for name in broker.TABLES}
+        server.sequences = dict.fromkeys((*self.sequences, *self.identities, "ids", "messages"), 0)
         server.caches = {name: chance.randint(1, 6) for name in server.sequences}
         if self.variant.design.name == "ring":
             size = chance.randint(1, 9)
@@ -156,6 +160,8 @@ class Run:
         """Popped and not finished: the attempts."""
         self.failed: set[Any] = set()
         self.done: set[Any] = set()
+        self._sessions: dict[Any, int] = {}
+        """Who pushed it."""
         self._serial = 0
 
     def call(self, session: Session, name: str, **given: Any) -> Steps:
@@ -166,7 +172,7 @@ class Run:
         return rows
 
     def run_interleaved(self) -> None:
-        running = [self._session() for _ in range(self.chance.randint(2, 4))]
+        running = [self._session(n) for n in range(self.chance.randint(2, 4))]
         between_faults = self.chance.choice([50, 200]) if "failover" in self.faults else 10**9
         for _ in range(100_000):
             if not running:
@@ -176,7 +182,7 @@ class Run:
                 for session in running:
                     session.close()
                 self.server.fail_over()
-                running = [self._session() for _ in running]
+                running = [self._session(n) for n, _ in enumerate(running)]
                 between_faults *= 4
             choice = self.chance.choice(running)
             # Some fall behind while others end whole transactions.
@@ -184,9 +190,9 @@ class Run:
                 running.remove(choice)
         assert not running, "sessions that wait for ever"
 
-    def _session(self) -> Generator[int, None, None]:  # noqa: C901
+    def _session(self, number: int) -> Generator[int, None, None]:  # noqa: C901
         for _ in range(self.chance.randint(1, 5)):
-            session, log = self.server.session(), Log()
+            session, log = self.server.session(number), Log(number)
             ending = self.chance.choice(("commit", "commit", "roll back", "die", "attention"))
             if ending == "attention" and "attention" not in self.faults:
                 ending = "commit"
@@ -217,7 +223,7 @@ class Run:
             except ServerError:
                 # Its client rolls back what is left open, as a driver's pool does.
                 session.roll_back()
-                log = Log()
+                log = Log(number)
             except GeneratorExit:
                 steps.close()
                 session.roll_back()
@@ -236,6 +242,7 @@ class Run:
     def record(self, log: "Log") -> None:
         assert not self.pushed.keys() & log.pushed.keys(), "an id twice"
         self.pushed |= log.pushed
+        self._sessions |= dict.fromkeys(log.pushed, log.session)
         for row in log.popped:
             self.record_pop(row)
         for id_, how in log.finished:
@@ -320,10 +327,18 @@ class Run:
             calls += 1
             assert calls < 1000
         assert sorted(self.popped) == sorted(self.pushed), "lost, or popped without a push"
+        if self.variant.order is Order.SESSIONS:
+            by_session = self._sessions.__getitem__
+            assert sorted(self.popped, key=by_session) == sorted(self.pushed, key=by_session)
         tables = self.server.tables
         if "orders_archive" in tables and self.variant.options.get("archive_at_pop") == "on":
             archived = {row["id"]: row["payload"] for row in tables["orders_archive"].values()}
             assert archived == self.pushed
+        self._check_states()
+
+    def _check_states(self) -> None:
+        """What is left in the tables is what was not finished, in its state."""
+        tables = self.server.tables
         if self.variant.finishes:
             table, state = CLAIMED[self.variant.design.name]
             states = {row["id"]: state(row) for row in tables[table].values()}
@@ -333,6 +348,9 @@ class Run:
             assert states == expected
         elif self.variant.design.name != "ring":
             assert not tables["orders"]
+        if self.variant.options.get("conversation") == "each":
+            # Later pushes end the rest: each has its answer.
+            assert len(tables[broker.ENDPOINTS]) == len(tables["orders_initiator"])
         if self.variant.design.name == "split":
             assert tables["orders_meta"].keys() == tables["orders_data"].keys()
 
@@ -369,6 +387,7 @@ class Run:
 class Log:
     """What a transaction did, if it commits."""
 
+    session: int = 50
     pushed: dict[Any, str] = field(default_factory=dict)
     popped: list[Row] = field(default_factory=list)
     finished: list[tuple[Any, str]] = field(default_factory=list)

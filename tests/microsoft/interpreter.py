@@ -11,6 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from tests.microsoft.broker import Broker
 from tests.microsoft.server import DeadlockError, Row, ServerError, Session
 from tests.microsoft.trees import Node
 from tests.microsoft.values import (
@@ -19,7 +20,6 @@ from tests.microsoft.values import (
     Rows,
     Steps,
     Stored,
-    Values,
     alias_of,
     column_of,
     conjuncts,
@@ -40,14 +40,17 @@ _ALTER_SEQUENCE = re.compile(
     r"ALTER SEQUENCE .*\[(\w+)\](?: INCREMENT BY 1 NO CYCLE)?"
     r"(?: RESTART WITH (-?\d+))?(?: CACHE (\d+))?"
 )
-_WRITING = {"InsertStatement", "UpdateStatement", "DeleteStatement"}
+_WRITING = {
+    *("InsertStatement", "UpdateStatement", "DeleteStatement"),
+    *("ReceiveStatement", "SendStatement", "BeginDialogStatement", "EndConversationStatement"),
+}
 
 
 class ThrownError(ServerError):
     """THROW."""
 
 
-class Call(Values):
+class Call(Broker):
     """One call of a procedure."""
 
     def __init__(
@@ -236,8 +239,8 @@ class Call(Values):
         yield from ()
         server = self._session.server
         if match := _ALTER_SEQUENCE.fullmatch(text):
-            if match[2]:  # the next number drawn (rule: restart)
-                server.sequences[match[1]] = int(match[2]) - 1
+            if match[2]:
+                server.restart(match[1], int(match[2]))
             if match[3]:
                 server.caches[match[1]] = int(match[3])
             return

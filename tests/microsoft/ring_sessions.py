@@ -4,7 +4,7 @@ that would wait for another session's transaction fails.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from random import Random
 from typing import Any
 
@@ -76,13 +76,17 @@ def ring(chance: Random, size: int, subscribers: int) -> Server:
 class Run:
     """Sessions that push and pop, and what they committed."""
 
-    def __init__(self, trees: Trees, seed: int, subscribers: int) -> None:
+    def __init__(
+        self, trees: Trees, seed: int, subscribers: int, *, fails_over: bool = False
+    ) -> None:
         self._trees = trees
-        self.is_orderly = seed % 3 == 0
+        self._fails_over = fails_over
+        self.is_orderly = seed % 3 == 0 and not fails_over
         """All sessions commit and there is no relay, so no number is lost."""
         self.chance = Random(seed)
         self.names = NAMES[:subscribers] or ("",)
         self.server = ring(self.chance, self.chance.randint(1, 6), subscribers)
+        self.server.caches = dict.fromkeys(self.server.sequences, 5)
         self.pushed: list[str] = []
         self.popped: dict[str, list[str]] = {name: [] for name in self.names}
 
@@ -115,7 +119,14 @@ class Run:
         """Run sessions statement by statement, with relays where no session blocks them."""
         running = [self._session(n) for n in range(self.chance.randint(2, 4))]
         between_relays = self.chance.choice([20, 100, 10000])
+        started = len(running)
         while running:
+            if self._fails_over and not self.chance.randrange(100 * started):
+                for session in running:
+                    session.close()
+                self.server.fail_over()
+                running = [self._session(started + n) for n in range(len(running))]
+                started += len(running)
             if self.is_orderly or self.chance.randrange(between_relays):
                 choice = self.chance.choice(running)
                 if next(choice, 1):
@@ -123,7 +134,7 @@ class Run:
             else:
                 self.relay(self.chance.randint(1, 7))
 
-    def _session(self, number: int) -> Iterator[int]:
+    def _session(self, number: int) -> Generator[int, None, None]:
         session = self.server.session()
         for serial in range(self.chance.randint(1, 5)):
             pushed: list[str] = []
@@ -133,9 +144,13 @@ class Run:
             if self.is_orderly:
                 ending = "commit"
             steps_left = self.chance.randint(1, 200) if ending == "die" else 10**9
+            committed = session.commits
             if calls > 1:
                 session.begin()
-            for _ in self._calls(session, calls, f"{number}.{serial}", pushed, popped):
+            steps = self._calls(session, calls, f"{number}.{serial}", pushed, popped)
+            for _ in steps:
+                if session.commits > committed and calls == 1:
+                    continue  # its answer comes, whatever happens to the server
                 yield 0
                 steps_left -= 1
                 if (

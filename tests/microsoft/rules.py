@@ -140,6 +140,12 @@ RULES = (
         _PROBED + "sequences.md, Catalog state",
     ),
     Rule(
+        "conversation",
+        "SEND locks its conversation, RECEIVE the one it takes from, to the end of the transaction;"
+        " messages are there when it commits, in order",
+        _MANUAL + "SEND; RECEIVE",
+    ),
+    Rule(
         "definition",
         "OBJECT_DEFINITION has CREATE where the text said ALTER or CREATE OR ALTER",
         NO_SOURCE,

@@ -79,7 +79,6 @@ class Server:
     parse: Callable[[str], Node] | None = None
     _reserved: dict[str, int] = field(default_factory=dict)
     """The last number of the cache in use."""
-    _sessions: int = 0
 
     def __post_init__(self) -> None:
         for table in self.keys:
@@ -92,9 +91,8 @@ class Server:
         """Rows that are committed already."""
         self.tables[table].update({self.key(table, row): row for row in rows})
 
-    def session(self) -> "Session":
-        self._sessions += 1
-        return Session(self, self._sessions)
+    def session(self, number: int = 50) -> "Session":
+        return Session(self, number)
 
     def now(self) -> int:
         self.clock += 1
@@ -107,6 +105,11 @@ class Server:
         if last > self._reserved.get(numbers, 0):
             self._reserved[numbers] = last - 1 + self.caches.get(numbers, 1)
         return last - count + 1
+
+    def restart(self, sequence: str, value: int) -> None:
+        """The next draw gives this value (rule: restart)."""
+        self.sequences[sequence] = value - 1
+        self._reserved.pop(sequence, None)
 
     def fail_over(self) -> None:
         """Another replica goes on (rule: fail-over)."""

@@ -45,6 +45,17 @@ def test_each_subscriber_gets_each_message_once(
             found.check_all_archived()
 
 
+@pytest.mark.parametrize(("kind", "subscribers"), [("plain", 3), ("archive", 2), ("apart", 3)])
+def test_no_subscriber_loses_a_message_to_a_fail_over(
+    trees_of: TreesOf, kind: str, subscribers: int, long: bool
+) -> None:
+    """Open transactions and the rest of each cache are lost at any step; a relay repairs it."""
+    for seed in range(1000 if long else 6):
+        found = Run(trees_of(kind, subscribers), seed, subscribers, fails_over=True)
+        found.run_interleaved()
+        found.pop_rest_and_check()
+
+
 CALLS: dict[str, dict[str, object]] = {
     "push": {"payload": "new"},
     "push_many": {"payloads": '["one", "two"]'},

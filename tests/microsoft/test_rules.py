@@ -8,7 +8,7 @@ from tests.microsoft.rules import NO_SOURCE, RULES
 
 def test_each_rule_is_named_where_the_model_applies_it() -> None:
     folder, named = Path(__file__).parent, set[str]()
-    for file in ("server", "values", "interpreter"):
+    for file in ("server", "values", "interpreter", "broker"):
         for names in re.findall(
             r"[Rr]ules?: ([\w-]+(?:, [\w-]+)*)", (folder / f"{file}.py").read_text()
         ):

@@ -300,6 +300,8 @@ class Values:
             session.hold(name)
         if hints & {"TabLockX", "XLock"}:
             session.lock_table(name)
+        if name in {"conversation_endpoints", "transmission_queue"}:
+            hints.add("NoLock")  # no view waits for a conversation
         self.read.append(name)
         columns = set(session.server.keys[name])
         key_conditions = [
@@ -435,8 +437,15 @@ class Values:
 
     def _CastCall(self, node: Node, rows: Rows) -> Steps:
         value = yield from self._value(node["Parameter"], rows)
-        if isinstance(value, bytes):
-            return int.from_bytes(value, signed=True)
+        kind = node["DataType"].get("SqlDataTypeOption", "")
+        if "Binary" in kind and isinstance(value, int):
+            (length,) = node["DataType"]["Parameters"]
+            return value.to_bytes(int(length["Value"]))
+        if "Binary" in kind and isinstance(value, str):
+            return value.encode("utf-16-le")
+        if isinstance(value, bytes) and "Binary" not in kind:
+            is_text = kind == "NVarChar"
+            return value.decode("utf-16-le") if is_text else int.from_bytes(value, signed=True)
         return int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else value
 
     def _TryCastCall(self, node: Node, rows: Rows) -> Steps:
@@ -490,7 +499,7 @@ class Values:
                 values.append(1 if is_row else (yield from self._value(what, other)))
             return _AGGREGATES[name]([value for value in values if value is not None])
         server = self._session.server
-        if name in {"SYSUTCDATETIME", "SYSDATETIMEOFFSET", "NEWSEQUENTIALID"}:
+        if name in {"SYSUTCDATETIME", "SYSDATETIMEOFFSET", "NEWSEQUENTIALID", "NEWID"}:
             return server.now() if name.startswith("SYS") else server.draw("ids")
         if name == "SCOPE_IDENTITY":
             return self._identity
