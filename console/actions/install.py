@@ -164,10 +164,14 @@ def _schema_of(product: Product, schema: str) -> list[str]:
     return ["common.schema"] if is_made else []
 
 
-def script(product: Product, queue: Queue) -> str:
-    """The whole installation as one script that the engine's own client runs as it is."""
+def script(product: Product, queue: Queue, *, makes_catalog: bool = True) -> str:
+    """The whole installation as one script that the engine's own client runs as it is.
+
+    `makes_catalog`: where it is missing, which only the catalog's owner may run.
+    """
     object_names.check(product, queue)
-    scripts = ("catalog.lock", "catalog.bootstrap", *parts(product, queue))
+    bootstrap = ("catalog.bootstrap",) if makes_catalog else ()
+    scripts = ("catalog.lock", *bootstrap, *parts(product, queue))
     texts = [sql.script(part, product.dialect, queue.scope(product)) for part in scripts]
     texts.append(sql.script("catalog.record", product.dialect, recording_scope(product, queue)))
     head = f"-- dbq-console: {queue.design.title}. One transaction: all of it or nothing."

@@ -166,10 +166,15 @@ IF EXISTS (
 )
     THROW 51003, N'A consumer took from the same conversation meanwhile.||Nothing was changed. Try again.', 1;
 
+-- define: broker_is_on
+IF NOT EXISTS (SELECT 1 FROM sys.databases AS d WHERE d.name = DB_NAME() AND d.is_broker_enabled = 1)
+    THROW 51004, N'Service Broker is off in this database.|What is sent would stay in sys.transmission_queue.|Switch it on: ALTER DATABASE CURRENT SET ENABLE_BROKER, when no other session is in it.', 1;
+
 -- name: tables
 -- script: the message type, the contract, the queues and services of both sides
 SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
+{broker_is_on}
 CREATE MESSAGE TYPE [{schema}.{queue}_message_type] VALIDATION = NONE;
 CREATE CONTRACT [{schema}.{queue}_contract] ([{schema}.{queue}_message_type] SENT BY INITIATOR);
 CREATE QUEUE [{schema}].[{queue}] WITH STATUS = ON;
@@ -213,6 +218,7 @@ WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     IF EXISTS (
         SELECT 1 FROM sys.conversation_endpoints AS e WITH (NOLOCK) INNER JOIN sys.services AS s ON e.service_id = s.service_id
         WHERE e.conversation_handle = @conversation AND s.name IN (N'{schema}.{queue}_service', N'{schema}.{queue}_initiator')
@@ -230,6 +236,7 @@ WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     DECLARE @dialog uniqueidentifier;
     DECLARE @body varbinary(max) = CAST(@id AS binary(16)) + CAST(SYSUTCDATETIME() AS binary(9))
         + CAST(@payload AS varbinary(max));
@@ -291,6 +298,7 @@ WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {read_committed_only}
     {payload_in_bounds}
     DECLARE @id uniqueidentifier = NEWID();
@@ -337,6 +345,7 @@ WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {read_committed_only}
     DECLARE @received TABLE (
         conversation_handle uniqueidentifier NOT NULL,
@@ -412,6 +421,7 @@ WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     EXEC [{schema}].[{queue}_pop_many] @n = 1, @wait_ms = @wait_ms;
 END;
 -- when activation=on
@@ -424,6 +434,7 @@ WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     DECLARE @conversation uniqueidentifier, @type nvarchar(256), @body varbinary(max);
     WHILE 1 = 1
     BEGIN

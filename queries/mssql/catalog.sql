@@ -224,7 +224,7 @@ BEGIN
                 WHEN q.kind <> N'adopted' THEN HAS_PERMS_BY_NAME(QUOTENAME(q.schema_name), N'SCHEMA', N'ALTER')
                 -- NULL: there is no such table.
                 ELSE COALESCE(HAS_PERMS_BY_NAME(
-                    CONCAT(QUOTENAME(q.schema_name), N'.', QUOTENAME(COALESCE(JSON_VALUE(q.options, N'$.table'), q.queue_name))),
+                    CONCAT(QUOTENAME(q.schema_name), N'.', QUOTENAME(COALESCE(JSON_VALUE(q.options, N'$.table') COLLATE Latin1_General_100_BIN2, q.queue_name))),
                     N'OBJECT', N'SELECT'
                 ), 1)
             END, 0

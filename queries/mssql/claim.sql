@@ -117,6 +117,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {read_committed_only}
     {payload_in_bounds}
     IF @id IS NULL
@@ -165,6 +166,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {identify_claimant}
     WITH head AS (
         SELECT TOP (1) m.id, m.payload, m.created_at, m.processing_started_at, m.claimed_by, m.attempts
@@ -188,6 +190,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {identify_claimant}
     DECLARE @claimed TABLE (
         created_at datetime2(7) NOT NULL,
@@ -220,6 +223,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_complete]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {read_committed_only}
     DELETE FROM [{schema}].[{queue}] WITH (ROWLOCK)
     WHERE id = @id AND processing_started_at IS NOT NULL AND errors IS NULL
@@ -234,6 +238,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_fail]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {read_committed_only}
     UPDATE [{schema}].[{queue}] WITH (ROWLOCK)
     SET errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()

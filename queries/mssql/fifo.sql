@@ -43,7 +43,8 @@ ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many
--- SET ROWCOUNT 0: the caller's own setting would limit push_many's INSERT (Microsoft's manual, "SET ROWCOUNT").
+-- SET ROWCOUNT 0, in every procedure: the caller's own setting would cut what it inserts or returns (Microsoft's manual,
+-- "SET ROWCOUNT").
 SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
@@ -51,6 +52,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {read_committed_only}
     {payload_in_bounds}
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload); -- when not order=strict
@@ -106,6 +108,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {read_committed_only}
     DECLARE @popped TABLE (
         id bigint NOT NULL PRIMARY KEY,
@@ -134,6 +137,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     EXEC [{schema}].[{queue}_pop_many] @n = 1; -- when archive_at_pop=on
     -- when archive_at_pop=off
     {read_committed_only}

@@ -90,6 +90,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     DECLARE @popped TABLE (
         id bigint NOT NULL PRIMARY KEY,
         payload {payload_type} NOT NULL,
@@ -137,6 +138,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     EXEC [{schema}].[{queue}_pop_many] @n = 1;
 END;
 

@@ -116,6 +116,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {read_committed_only}
     {payload_in_bounds}
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (due_time, payload)
@@ -145,6 +146,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {read_committed_only}
     DECLARE @now datetime2(7) = SYSUTCDATETIME();
     DECLARE @popped TABLE (
@@ -179,6 +181,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     EXEC [{schema}].[{queue}_pop_many] @n = 1; -- when archive_at_pop=on
     -- when archive_at_pop=off
     {read_committed_only}

@@ -51,9 +51,9 @@ GRANT SELECT ON SCHEMA::dbq TO dbq_reader;
 {rights}
 GRANT CREATE TABLE, CREATE PROCEDURE, CREATE QUEUE, CREATE MESSAGE TYPE, CREATE CONTRACT, CREATE SERVICE TO dbq_admin;
 {make_schema}
--- Never on a schema of dbo's: there the grants name each object of a queue, and whoever installs, upgrades or pauses is one
--- of the database's owners.
-IF EXISTS (SELECT 1 FROM sys.schemas AS s WHERE s.name = N'{schema}' AND s.principal_id <> DATABASE_PRINCIPAL_ID(N'dbo'))
+-- Never on a schema of dbo's or of an application's: there the grants name each object of a queue, and whoever installs,
+-- upgrades or pauses is one of the database's owners.
+IF EXISTS (SELECT 1 FROM sys.schemas AS s WHERE s.name = N'{schema}' AND s.principal_id = DATABASE_PRINCIPAL_ID(N'dbq_owner'))
     GRANT ALTER, CONTROL ON SCHEMA::[{schema}] TO dbq_admin;
 
 -- name: catalog

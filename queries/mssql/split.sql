@@ -97,6 +97,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {read_committed_only}
     {payload_in_bounds}
     DECLARE @id bigint;
@@ -142,6 +143,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {identify_claimant}
     DECLARE @claimed TABLE (
         queue_date_time datetime2(7) NOT NULL,
@@ -203,6 +205,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     EXEC [{schema}].[{queue}_pop_many] @n = 1, @consumer = @consumer, @bound = @bound;
 END;
 GO
@@ -212,6 +215,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_complete]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {read_committed_only}
     UPDATE [{schema}].[{queue}_meta] WITH (ROWLOCK)
     SET status = 2, done_at = SYSUTCDATETIME()
@@ -226,6 +230,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_fail]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {read_committed_only}
     UPDATE [{schema}].[{queue}_meta] WITH (ROWLOCK)
     SET status = 4, errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()

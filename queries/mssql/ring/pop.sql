@@ -50,6 +50,7 @@ WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
 
     -- One path for claims: what is in hand and ready again goes before the ring.
     EXEC [{schema}].[{queue}_pop_many] @n = 1{subscriber_given}, @consumer = @consumer, @bound = @bound;
@@ -660,6 +661,7 @@ WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
@@ -686,6 +688,7 @@ WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
+    SET ROWCOUNT 0;
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
