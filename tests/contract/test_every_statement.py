@@ -358,8 +358,6 @@ def test_every_statement_runs_and_fills_its_row_type(
     left_out = {"roles.roles", "server.babelfish", "catalog.renew", "broker.enable", "pause.renew"}
     # Sent without SQLAlchemy: cli/test_poolers, pipeline/test_archive.
     left_out |= {"server.session_settings", "server.task_settings"}
-    # Of a table that is locked: see faults/test_table_locked.
-    left_out |= {"server.limit_locks"}
     # Subscribers: see test_subscribers and faults/test_subscribers.
     left_out |= ring_statements(engine, "subscribers") - labels
     left_out |= {"catalog.set_options", "common.retried", "common.claimed", "common.contradictions"}

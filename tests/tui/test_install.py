@@ -143,7 +143,7 @@ async def test_without_a_connection_the_install_screen_shows_only_an_engines_sql
         console.fill("name", "orders")
         await console.pilot.pause()
         assert "broker" in screen.table.keys
-        assert screen.query_one("#field-schema", Field).value == "dbo"
+        assert screen.query_one("#field-schema", Field).value == "queues"
         await console.press("enter", "enter")
         assert screen.stage is Stage.PLAN
         assert "SET XACT_ABORT ON" in screen.query_one(SqlView).text
