@@ -139,7 +139,7 @@ INSTALL = Command(
         Parameter("print", "Print the SQL; needs no connection.", is_flag=True),
         Parameter("engine", "With --print: the engine to write for.", metavar="E"),
         Parameter(
-            "no_catalog",
+            "no-catalog",
             "With --print: for a database that has queues, run by one of dbq_admin.",
             is_flag=True,
         ),

@@ -133,6 +133,21 @@ def test_print_shows_the_sql_of_install() -> None:
     assert '"s"."od""d; name_push"' in plain.text
 
 
+def test_print_can_leave_out_the_catalog() -> None:
+    """For one who may install queues, and may not make the catalog again."""
+    words = ["install", "fifo", "mail", "--print", "--engine", "postgresql"]
+    complete, without = call(*words), call(*words, "--no-catalog")
+    assert (complete.status, without.status) == (0, 0)
+    made = "CREATE TABLE IF NOT EXISTS dbq.queue"
+    assert (made in complete.text, made in without.text) == (True, False)
+    assert "INSERT INTO dbq.queue" in without.text
+    refused = call(
+        "install", "fifo", "mail", "--no-catalog", "--url", "postgresql://u@127.0.0.1:1/x"
+    )
+    assert refused.status == 2
+    assert b"--no-catalog goes with --print" in refused.err.encode()
+
+
 def test_an_adopted_table_can_be_read_but_not_changed_and_be_forgotten(empty: Console) -> None:
     with connect(empty.url) as connection:
         connection.execute(
