@@ -167,7 +167,7 @@ def _schema_of(product: Product, schema: str) -> list[str]:
 def script(product: Product, queue: Queue, *, makes_catalog: bool = True) -> str:
     """The whole installation as one script that the engine's own client runs as it is.
 
-    `makes_catalog`: where it is missing, which only the catalog's owner may run.
+    `makes_catalog`: the catalog too, where it is missing, which only its owner may run.
     """
     object_names.check(product, queue)
     bootstrap = ("catalog.bootstrap",) if makes_catalog else ()

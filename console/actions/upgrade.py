@@ -42,6 +42,10 @@ class How(StrEnum):
     """The queue is paused, and the function has been replaced since."""
 
 
+_UNDER_LOCK = {"column", "sequence", "cache"}
+"""Kinds of differences that are removed while nobody holds the queue's tables."""
+
+
 @dataclass(frozen=True)
 class Difference:
     kind: str
@@ -119,7 +123,7 @@ def _lines(queue: Queue, differences: Sequence[Difference], triggers: Sequence[s
         "need their schema, or the function a SET search_path"
         for name in triggers
     ]
-    if any(difference.kind in {"column", "sequence", "cache"} for difference in differences):
+    if any(difference.kind in _UNDER_LOCK for difference in differences):
         lines.append("  its tables are locked for a moment, once no one holds them")
         lines.append(short_locks.LINE)
     return [*lines, "  messages are not touched; callers continue"]
@@ -436,9 +440,7 @@ def _require_repairable(queue: Queue, differences: Sequence[Difference]) -> None
 
 
 def _lock(connection: Connection, queue: Queue, differences: Sequence[Difference]) -> None:
-    tables_change = any(
-        difference.kind in {"column", "sequence", "cache"} for difference in differences
-    )
+    tables_change = any(difference.kind in _UNDER_LOCK for difference in differences)
     if tables_change and queue.kind is Kind.INSTALLED:
         # In the order in which callers lock, against deadlocks.
         sql.run(connection, "common.lock_all", queue.scope(connection))

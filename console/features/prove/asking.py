@@ -16,7 +16,7 @@ from console.features.prove import (
 )
 from console.features.prove.questions import Question, try_question
 from console.features.prove.site import Setting, Site
-from console.features.prove.trial import Line, Outcome
+from console.features.prove.trial import Line, Outcome, one_line
 
 _ALL = {
     **lock_questions.QUESTIONS,
@@ -74,7 +74,7 @@ def ask(
             except ConnectionFailedError:
                 raise
             except ConsoleError as error:
-                reason = " ".join(f"{error.what} {error.why}".split())
+                reason = one_line(error)
                 if not number:
                     why = reason
                     break

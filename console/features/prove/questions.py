@@ -18,6 +18,7 @@ from console.features.prove.trial import (
     NotApplicableError,
     Outcome,
     let_interrupts_through,
+    one_line,
 )
 
 _MOST_SECONDS = 45.0
@@ -68,7 +69,7 @@ def try_question(question: Question, site: Site, most_seconds: float | None = No
             return line(Outcome.FAILED, str(seen))
         except ConsoleError as error:
             let_interrupts_through(error)
-            return line(Outcome.NOT_ANSWERED, " ".join(f"{error.what} {error.why}".split()))
+            return line(Outcome.NOT_ANSWERED, one_line(error))
         except (TypeError, ValueError, LookupError) as error:
             # A server that answers with other columns or rows than were asked for.
             return line(Outcome.NOT_ANSWERED, f"{type(error).__name__}: {error}")

@@ -37,6 +37,7 @@ from console.features.prove.trial import (
     Outcome,
     Trial,
     let_interrupts_through,
+    one_line,
     require,
 )
 from console.formats import plain
@@ -186,12 +187,12 @@ def prove_claim(label: str, claim: Claim, trial: Trial) -> Line:
         let_interrupts_through(error)
         if time.monotonic() - began < _CLAIM_SECONDS:
             raise
-        return line(Outcome.NOT_ANSWERED, " ".join(f"{error.what} {error.why}".split()))
+        return line(Outcome.NOT_ANSWERED, one_line(error))
     except ConsoleError as error:
         let_interrupts_through(error)
         if claim.text == INSTALLS and type(error) is RefusedError:
             raise
-        return line(Outcome.FAILED, " ".join(f"{error.what} {error.why}".split()))
+        return line(Outcome.FAILED, one_line(error))
 
 
 def claims_of(database: Database) -> list[Claim]:

@@ -19,7 +19,7 @@ from console.doctor.finding import Diagnosis
 from console.doctor.repairs import allowed_repairs, try_repair
 from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines import Database, retry_transient
-from console.errors import ConnectionFailedError, interrupt_cause
+from console.errors import ConnectionFailedError, ConsoleError, interrupt_cause
 from console.formats import numbered
 from console.monitor.limits import DEFAULTS, Thresholds
 from console.monitor.rates import StatusRow
@@ -42,6 +42,11 @@ class NotApplicableError(Exception):
 def require(holds: object, otherwise: str) -> None:
     if not holds:
         raise DisprovedError(otherwise)
+
+
+def one_line(error: ConsoleError) -> str:
+    """What could not be done and why, as evidence."""
+    return " ".join(f"{error.what} {error.why}".split())
 
 
 def let_interrupts_through(error: Exception) -> None:
