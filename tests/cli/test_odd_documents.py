@@ -65,6 +65,7 @@ def with_two(console: Console, design: str) -> Console:
     return console
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("column", "document"),
     [

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from console.features.presets.designs import LIBRARIES
 from tests.contract import pgmq_library, test_graphile_worker_postgresql, test_oban_postgresql
-from tests.contract.libraries import Tables
+from tests.contract.libraries import Tables, once
 from tests.contract.packages import from_npm
 from tests.contract.python_libraries import PgQueuerApp, ProcrastinateApp
 from tests.contract.stand_in import (
@@ -56,36 +56,42 @@ def stand_in(script: str) -> Callable[[str], Tables]:
     return create
 
 
+@once
 def _pgmq(url: str) -> Tables:
     pgmq_library.install(url)
     pgmq_library.run(url, "SELECT pgmq.create('jobs')")
     return Tables(url, "pgmq")
 
 
+@once
 def _procrastinate(url: str) -> Tables:
     app = ProcrastinateApp(url, SCHEMA)
     app.install()
     return app
 
 
+@once
 def _pgqueuer(url: str) -> Tables:
     app = PgQueuerApp(url, "theirs", "")
     app.install()
     return app
 
 
+@once
 def _graphile_worker(url: str) -> Tables:
     app = test_graphile_worker_postgresql.GraphileApp(url, SCHEMA, from_npm("graphile-worker"))
     app.install()
     return app
 
 
+@once
 def _pg_boss(url: str) -> Tables:
     app = PgBossApp(url, "their_boss", from_npm("pg-boss"))
     app.do('await boss.createQueue("mail")')
     return app
 
 
+@once
 def _oban(url: str) -> Tables:
     queries = test_oban_postgresql.installed()
     app = test_oban_postgresql.ObanApp(url, "their_oban", queries)

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from psycopg.sql import SQL, Identifier
+from sqlalchemy import make_url
 
 from tests.cli.calls import Console
 from tests.contract.traffic import at_work
-from tests.servers import connect, run_in
+from tests.servers import EXTERNAL_URL, connect, run_in
 
 STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
 
@@ -34,6 +37,31 @@ class Tables:
             sent = query.encode() if isinstance(query, str) else query
             cursor = connection.execute(sent, given)
             return cursor.fetchall() if cursor.description is not None else []
+
+
+def once(create: Callable[[str], Tables]) -> Callable[[str], Tables]:
+    """`create`, which makes a library's tables in an empty database. A process makes them once on
+    each server; other databases are copies of the first."""
+    made: dict[str, tuple[Identifier, Tables]] = {}
+
+    def copied(url: str) -> Tables:
+        server = make_url(url).set(database="postgres").render_as_string(hide_password=False)
+        name = str(make_url(url).database)
+        of = SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")
+        if EXTERNAL_URL:
+            return create(url)
+        if server not in made:
+            made[server] = Identifier(f"{name}_made"), create(url)
+            with connect(server) as connection:
+                connection.execute(of.format(made[server][0], Identifier(name)))
+            return made[server][1]
+        template, tables = made[server]
+        with connect(server) as connection:
+            connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+            connection.execute(of.format(Identifier(name), template))
+        return replace(tables, url=url)
+
+    return copied
 
 
 def working(step: Callable[[], object]) -> AbstractContextManager[object]:

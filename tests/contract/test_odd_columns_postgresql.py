@@ -69,6 +69,7 @@ def adopt(console: Console, design: str, columns: Mapping[str, str]) -> Answer:
     return console("adopt", "odd", "--design", design, *words)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("role", ["id", "attempts", "status", *TIME_ROLES])
 def test_a_column_whose_type_cannot_serve_is_refused_in_words(console: Console, role: str) -> None:
     (design, *_) = (one for one, roles in DESIGNS.items() if role in roles)
@@ -98,6 +99,7 @@ def test_a_domain_is_named_with_the_type_below_it(console: Console) -> None:
     assert "It is public.word, a text; " in adopt(console, "status", types).err
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("design", "role"),
     [(design, role) for design in ("claim", "status", "pending") for role in DESIGNS[design]],

@@ -60,7 +60,7 @@ def time_columns(console: Console, name: str) -> dict[str, list[tuple[str, str]]
     return {role: [one for one in rows if one[1] in names] for role, names in COLUMNS.items()}
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("far", FAR)
 @pytest.mark.parametrize("design", DESIGNS)
 def test_each_time_out_of_range_is_found(console: Console, design: str, far: str) -> None:

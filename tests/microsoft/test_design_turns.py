@@ -43,7 +43,7 @@ def interleave(made: Installation, seed: int, *faults: str) -> None:
 
 @pytest.mark.parametrize("faults", ["", "attention", "failover attention"])
 def test_each_message_comes_once(made: Made, variant: Variant, faults: str, long: bool) -> None:
-    for seed in range(2000 if long else 7):
+    for seed in range(2000 if long else 4):
         interleave(made(variant), seed, *faults.split())
 
 

@@ -38,7 +38,7 @@ def run(trees: Trees, seed: int, subscribers: int) -> Run:
 def test_each_subscriber_gets_each_message_once(
     trees_of: TreesOf, kind: str, subscribers: int, long: bool
 ) -> None:
-    seeds = (2000, 12) if subscribers else (5000, 60)
+    seeds = (2000, 6) if subscribers else (5000, 30)
     for seed in range(seeds[0] if long else seeds[1]):
         found = run(trees_of(kind, subscribers), seed, subscribers)
         if kind != "plain":
@@ -64,7 +64,7 @@ CALLS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(13)
 @pytest.mark.parametrize("first", CALLS)
 @pytest.mark.parametrize("second", CALLS)
 @pytest.mark.parametrize("commits", [True, False])

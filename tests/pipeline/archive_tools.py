@@ -1,5 +1,8 @@
 """Runs of archive with their tasks in this process, and the results."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,11 +27,14 @@ from console.features.lake.spark import Item, Work
 from console.features.lake.table import MessagesTable
 from console.monitor.filters import parse
 from console.monitor.scan_query import MessageSource
+from tests.cli.calls import Answer
 from tests.contract.client import Client
 from tests.tools.local_tasks import LocalTasks
+from tests.tools.warm import Forked
 
 NO_RETENTION = ArchiveRequest(retention=0.0)
 """Everything in the archive, whatever its age."""
+_DEADLINE_SECONDS = 600.0
 
 
 class HookedTasks(LocalTasks):
@@ -160,3 +166,19 @@ def stop_at(client: Client, lake: Lake, phase: str) -> None:
 
     with pytest.raises(Stopped):
         run(client, lake, part_rows=10, on_progress=on_progress, connections=3)
+
+
+def drive(name: str, lake: Lake, *words: str, url: str = "") -> Answer:
+    """A run that may kill itself; a JVM needs its own process."""
+    module = "tests.pipeline.driver"
+    environment = {**os.environ, "DBQ_URL": url}
+    if "--spark" in words:
+        command = [sys.executable, "-m", module, name, lake.location, *words]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, timeout=_DEADLINE_SECONDS, check=False
+        )
+        return Answer(done.returncode, done.stdout, done.stderr.decode())
+    arguments = [name, lake.location, *words]
+    with Forked(arguments, environment, module=module, warm="lake") as running:
+        out, err = running.communicate(timeout=_DEADLINE_SECONDS)
+    return Answer(running.returncode, out, err.decode())

@@ -1,10 +1,7 @@
 """The driver is killed at random points under traffic; the next run finishes without loss."""
 
-import os
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -21,29 +18,16 @@ from tests.cli.calls import Answer
 from tests.contract.client import Client
 from tests.contract.messages import message
 from tests.contract.traffic import Traffic
-from tests.pipeline.archive_tools import act, all_payloads, payloads
+from tests.pipeline.archive_tools import act, all_payloads, drive, payloads
 from tests.pipeline.conftest import NewQueue
-from tests.tools.warm import Forked
 
 PHASES = ("reserve", "export", "verify", "commit", "delete")
 DESIGNS = [("fifo", {"archive_at_pop": "on"}), ("split", {}), ("status", {})]
 LONG_KILLS, SHORT_PHASES = 20, ("export", "commit", "delete")
-_DEADLINE_SECONDS = 600.0
 
 
 def run_driver(client: Client, lake: Lake, *words: str) -> Answer:
-    """A run that may kill itself; a JVM needs its own process."""
-    name, module = client.queue.name, "tests.pipeline.driver"
-    environment = {**os.environ, "DBQ_URL": client.url}
-    if "--spark" in words:
-        command = [sys.executable, "-m", module, name, lake.location, *words]
-        done = subprocess.run(
-            command, env=environment, capture_output=True, timeout=_DEADLINE_SECONDS, check=False
-        )
-        return Answer(done.returncode, done.stdout, done.stderr.decode())
-    with Forked([name, lake.location, *words], environment, module=module) as running:
-        out, err = running.communicate(timeout=_DEADLINE_SECONDS)
-    return Answer(running.returncode, out, err.decode())
+    return drive(client.queue.name, lake, *words, url=client.url)
 
 
 def traffic_of(client: Client, most: int) -> Traffic:

@@ -1,11 +1,8 @@
-"""The driver of a rollup is killed at random points; the next runs finish it, the last on Spark."""
+"""The driver of a rollup is killed at random points; the next runs finish it."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from itertools import cycle, islice
 from pathlib import Path
@@ -14,14 +11,15 @@ import pytest
 
 from console.features.history.segments import SAMPLES
 from console.features.lake.lake import Lake
+from tests.cli.calls import Answer
+from tests.pipeline.archive_tools import drive
 from tests.pipeline.driver import ROLLUP_PHASES
 from tests.pipeline.recorded import all_rows, sample, write
 from tests.pipeline.test_rollups import roll_up
-from tests.servers import PATIENCE_SECONDS
 
 PHASES = ("commit", "tables", "forecast", "clean", "begin")
 LONG_KILLS = 20
-"""All on Spark; in the short tier one of each phase, the first on Spark."""
+"""All on Spark, and the last run; in the short tier one of each phase, the first on Spark."""
 CONNECTIONS = ("one", "other")
 DAY_SECONDS = 86_400
 Rows = dict[str, Counter[str]]
@@ -41,18 +39,8 @@ def record(folder: Path, number: int) -> None:
             write(folder, SAMPLES, *rows, connection=connection)
 
 
-def run(
-    folder: Path, lake: Lake, *words: str, on_spark: bool
-) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "tests.pipeline.driver", str(folder), lake.location, *words]
-    return subprocess.run(
-        [*command, "--rollup", *(["--spark"] if on_spark else [])],
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+def run(folder: Path, lake: Lake, *words: str, on_spark: bool) -> Answer:
+    return drive(str(folder), lake, *words, "--rollup", *["--spark"] * on_spark)
 
 
 def rows_of(lake: Lake) -> Rows:
@@ -70,8 +58,8 @@ def test_a_rollup_killed_anywhere_is_finished_by_the_next(
     rng, kills = random.Random("rollup"), LONG_KILLS if long else len(PHASES)
     record(folder, 0)
     counted = run(folder, lake, on_spark=long)
-    assert counted.returncode == 0, counted.stderr
-    counts = json.loads(counted.stdout.splitlines()[-1])
+    assert counted.status == 0, counted.err
+    counts = json.loads(counted.text.splitlines()[-1])
     phases = islice(cycle(PHASES), kills)
     killed = 0
     for number, phase in enumerate(phases, start=1):
@@ -80,13 +68,13 @@ def test_a_rollup_killed_anywhere_is_finished_by_the_next(
         roll_up(undisturbed, folder)
         step = str(rng.randint(1, counts[phase]))
         ended = run(folder, lake, phase, step, on_spark=long or number == 1)
-        assert ended.returncode in {0, -signal.SIGKILL}, ended.stderr
-        killed += ended.returncode == -signal.SIGKILL
+        assert ended.status in {0, -signal.SIGKILL}, ended.err
+        killed += ended.status == -signal.SIGKILL
         for connection, rows in rows_of(lake).items():
             assert rows in (before[connection], rows_of(undisturbed)[connection]), phase
     assert killed, "none was killed"
-    last = run(folder, lake, on_spark=True)
-    assert last.returncode == 0, last.stderr
+    last = run(folder, lake, on_spark=long)
+    assert last.status == 0, last.err
     print(f"{killed} kills in {kills} runs; steps of the phases: {counts}")
     assert rows_of(lake) == rows_of(undisturbed)
     assert set(counts) == set(ROLLUP_PHASES.values())

@@ -1,7 +1,8 @@
 """Processes of the console that are forked after their imports, not started.
 
 Importing the console takes a process half a second of CPU, and tests start hundreds. So each
-process of the suite has a server process that imports it once and forks on request. A `Forked` is a
+process of the suite has a server process that imports it once and forks on request; others that
+import what the lake's jobs need, or no more than what a copy of the console needs. A `Forked` is a
 console like any other: with a pid that can be killed and stopped, its own streams and environment,
 and the normal exit of an interpreter. Tests of the start itself, of a terminal, or of a command
 line that others can see start a new process (`calls.COMMAND`).
@@ -38,7 +39,8 @@ _READ = {"stdin": False, "stdout": True, "stderr": True}
 class Forked:
     """A call of `dbq-console`, with the methods of a `subprocess.Popen` that tests use.
 
-    `module`: the module whose `main` is called; by default the console's.
+    `module`: the module whose `main` is called; by default the console's. `warm`: what has been
+    imported before (`_WARM`).
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Forked:
         stdout: int = subprocess.PIPE,
         stderr: int = subprocess.PIPE,
         module: str = "console.cli",
+        warm: str = "console",
     ) -> None:
         wanted = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
         self.returncode: Any = None
@@ -61,7 +64,7 @@ class Forked:
             theirs.append(their_fd)
         self.stdin, self.stdout, self.stderr = ours["stdin"], ours["stdout"], ours["stderr"]
         request = [list(arguments), dict(environment), str(Path.cwd()), module]
-        socket.send_fds(_forker(), [json.dumps(request).encode()], [*theirs, status])
+        socket.send_fds(_forker(warm), [json.dumps(request).encode()], [*theirs, status])
         for fd in (*theirs, status):
             os.close(fd)
         self.pid = self._receive()
@@ -147,11 +150,11 @@ def _stream(wanted: int, *, read: bool) -> tuple[int, IO[bytes] | None]:
 
 
 @cache
-def _forker() -> socket.socket:
+def _forker(warm: str) -> socket.socket:
     """The socket to the forking process, which ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     running = subprocess.Popen(
-        [sys.executable, "-m", "tests.tools.warm", str(theirs.fileno())],
+        [sys.executable, "-m", "tests.tools.warm", str(theirs.fileno()), warm],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
         env=os.environ | {"PYTHONIOENCODING": "utf-8"},
@@ -230,25 +233,30 @@ def _text(number: int, like: Any) -> io.TextIOWrapper:
     )
 
 
-def _warm_up() -> None:
-    """Import what calls need that read or change queues: no screens, no Spark."""
-    for package in _WARM:
-        for module in pkgutil.iter_modules(
-            importlib.import_module(package).__path__, f"{package}."
-        ):
+def _warm_up(warm: str) -> None:
+    for name in _WARM[warm]:
+        of_it = importlib.import_module(name)
+        for module in pkgutil.iter_modules(of_it.__path__, f"{name}.") if name in _CONSOLE else ():
             if module.name not in _COLD:
                 importlib.import_module(module.name)
-    importlib.import_module("sqlalchemy.dialects.postgresql.psycopg")
-    importlib.import_module("psycopg")
     faulthandler.enable()  # a test that times out sends SIGABRT, to see where it hangs
     gc.collect()
     gc.freeze()
 
 
 _PACKAGES = ("cli", "verbs", "doctor", "actions", "monitor", "designs", "engines")
-_WARM = tuple(f"console.{package}" for package in _PACKAGES)
+_CONSOLE = tuple(f"console.{package}" for package in _PACKAGES)
+_DRIVERS = ("psycopg", "sqlalchemy.dialects.postgresql.psycopg")
+_LAKE = ("pyarrow.dataset", "deltalake", "pandas")
+_WARM = {
+    # What calls need that read or change queues: no screens, no Spark.
+    "console": (*_CONSOLE, *_DRIVERS),
+    "lake": (*_CONSOLE, *_DRIVERS, *_LAKE, "tests.pipeline.driver"),
+    "copy": (*_DRIVERS, *_LAKE, "click", "textual.app", "textual.widgets", "pydantic", "pgqueuer"),
+}
+"""Name -> what is imported before a fork; `copy`: nothing of the console itself."""
 _COLD = ("console.cli.__main__", "console.engines.mssql", "console.features.demo.embedded")
 
 if __name__ == "__main__":
-    _warm_up()
+    _warm_up(sys.argv[2])
     importlib.import_module(_serve(socket.socket(fileno=int(sys.argv[1])))).main()

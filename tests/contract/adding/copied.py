@@ -2,10 +2,10 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.tools.warm import Forked
 
 ROOT = Path(__file__).resolve().parents[3]
 OWN = Path(__file__).parent
@@ -44,16 +44,10 @@ class Copy:
 
     def use(self, module: str, *arguments: str) -> None:
         """Run one of the `use_*` with the copied package."""
-        own = f"import console; assert console.__file__.startswith({str(self.folder)!r}); "
-        run = f"import runpy; runpy.run_module('tests.contract.adding.{module}', None, '__main__')"
-        done = subprocess.run(
-            [sys.executable, "-c", own + run, *arguments],
-            cwd=self.folder,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (self.folder, ROOT)))},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        path = {"PYTHONPATH": os.pathsep.join(map(str, (self.folder, ROOT)))}
+        words = [str(self.folder), f"tests.contract.adding.{module}", *arguments]
+        run = "tests.contract.adding.run"
+        with Forked(words, os.environ | path, module=run, warm="copy") as running:
+            out, err = running.communicate(timeout=300)
+        assert running.returncode == 0, (out + err).decode()
         print(f"{len(self.touched)} files:", *self.touched)  # pytest -rP shows it

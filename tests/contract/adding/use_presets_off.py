@@ -23,7 +23,8 @@ if __name__ == "__main__":
     (message,) = here.done("messages", "jobs", "--payload", "--json").json["messages"]
     assert message["payload"] == "card"
     text, check = here.done("status").text, here("check").text
-    examined = {queue["queue"]: queue for queue in here("doctor", "--json").json["queues"]}
+    doctor = here("doctor", "--idle-for", "0s", "--json").json
+    examined = {queue["queue"]: queue for queue in doctor["queues"]}
     for name, why in OFF.items():
         assert (listed[name]["ready"], listed[name]["problem"]) == (None, why)
         assert why in text
