@@ -469,7 +469,9 @@ def test_a_consumer_that_loops_on_the_first_message_is_found(use: Use, variant: 
     assert _codes(diagnosis_) == []
 
 
-@pytest.mark.parametrize("variant", [FIFO, STACK, HEAP], ids=str)
+@pytest.mark.parametrize(
+    "variant", [FIFO, STACK, pytest.param(HEAP, marks=pytest.mark.long)], ids=str
+)
 def test_one_examination_waits_until_it_knows_whether_pops_are_rolled_back(
     use: Use, monkeypatch: pytest.MonkeyPatch, variant: Variant
 ) -> None:

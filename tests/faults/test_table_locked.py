@@ -184,6 +184,7 @@ async def test_the_dialog_of_the_finding_names_the_root_and_the_stopped(locked: 
 PRESETS = {job.preset: job for job in DUE_JOBS}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("preset", "table"),
     [
