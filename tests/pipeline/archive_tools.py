@@ -144,6 +144,12 @@ def damage(lake: Lake, part: str, change: Callable[[bytes], bytes]) -> None:
     file.write_bytes(change(file.read_bytes()))
 
 
+def flip(data: bytes) -> bytes:
+    """Flip one bit of the first keys."""
+    at = data.index(b"\x28\xb5\x2f\xfd") + 12  # in the first frame of zstd
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
 def another_value(data: bytes, name: str = "attempts") -> bytes:
     """The same rows, with another value in the first one."""
     table = pq.read_table(pa.BufferReader(data))

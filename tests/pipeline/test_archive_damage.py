@@ -40,6 +40,7 @@ from tests.pipeline.archive_tools import (
     audit,
     damage,
     execute_sql,
+    flip,
     payloads,
     push_and_pop,
     rows_in_lake,
@@ -49,12 +50,6 @@ from tests.pipeline.archive_tools import (
 from tests.pipeline.test_lake import Failing
 from tests.servers import login
 from tests.tools.local_tasks import LocalTasks
-
-
-def flip(data: bytes) -> bytes:
-    """Flip one bit of the first keys."""
-    at = data.index(b"\x28\xb5\x2f\xfd") + 12  # in the first frame of zstd
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from tests.contract.client import Client
 from tests.pipeline.archive_tools import (
     archived_keys,
     execute_sql,
+    flip,
     push_and_pop,
     rows_in_lake,
     run,
@@ -189,9 +190,7 @@ def test_what_was_removed_meanwhile_is_no_damage(filled: Client, lake: Lake) -> 
 def test_a_damaged_file_is_not_merged(filled: Client, lake: Lake) -> None:
     several_runs(filled, lake, 2)
     file = Path(lake.path(opened(lake).all_files()[0].path))
-    data = file.read_bytes()
-    at = len(data) // 2
-    file.write_bytes(data[:at] + bytes(4) + data[at + 4 :])
+    file.write_bytes(flip(file.read_bytes()))
     with pytest.raises(DamagedError, match="not what the table says"):
         compact.compact(planned(lake))
     assert len(opened(lake).all_files()) == 2
