@@ -12,9 +12,9 @@ from console.monitor.filters import parse
 from tests.cli.calls import Console
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.due_jobs import DUE_JOBS, SCHEMA, DueJob
 from tests.contract.filled import read_messages
 from tests.contract.libraries import Tables, adopt, findings, listed
+from tests.contract.library_table import BY_NAME, DUE, SCHEMA, Library
 from tests.contract.message_actions import source_of
 from tests.contract.stand_in import RIVER, SOLID_QUEUE, StandIn
 from tests.contract.variants import default
@@ -105,17 +105,17 @@ def test_a_job_that_solid_queue_made_ready_again_is_as_old_as_that(console: Cons
 
 
 LONG_AGO = "now() - interval '3 hours'"
-STAGED = [(job, job.staged) for job in DUE_JOBS if job.staged]
+STAGED = [of for of in DUE if of.due.staged]
 
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("job", "script"),
-    [*((job, job.waits) for job in DUE_JOBS), *STAGED],
-    ids=[*map(str, DUE_JOBS), *(f"{job} not staged" for job, _ in STAGED)],
+    [*((of, of.due.waits) for of in DUE), *((of, of.due.staged) for of in STAGED)],
+    ids=[*map(str, DUE), *(f"{of} not staged" for of in STAGED)],
 )
 def test_a_job_is_as_old_as_it_is_due_and_a_finding_if_nobody_took_it(
-    console: Console, job: DueJob, script: str
+    console: Console, job: Library, script: str
 ) -> None:
     tables = job.create(console.url)
     queue = ["--queue", job.queue] if job.queue else []
@@ -124,7 +124,7 @@ def test_a_job_is_as_old_as_it_is_due_and_a_finding_if_nobody_took_it(
     assert "messages_overdue" not in findings(console, "jobs")
     assert console.done("check", "jobs", "--max-overdue", "1m").text.startswith("DBQ OK")
     job.empty(tables)
-    if script == job.waits:
+    if script == job.due.waits:
         add(tables, script, JUST_NOW)
         status = console.status("jobs")
         assert (status["ready"], 2 < status["age_seconds"] < 60) == (1, True)
@@ -136,7 +136,7 @@ def test_a_job_is_as_old_as_it_is_due_and_a_finding_if_nobody_took_it(
     add(tables, script, LONG_AGO)
     found = findings(console, "jobs")["messages_overdue"]
     evidence = found["evidence"]
-    assert (evidence["messages"], evidence["not_made_ready"]) == (1, int(script == job.staged))
+    assert (evidence["messages"], evidence["not_made_ready"]) == (1, int(script == job.due.staged))
     assert evidence["oldest_seconds"] == pytest.approx(10_800, abs=60)
     assert evidence["oldest_id"] == listed(console, "jobs")[0]["id"]
     assert "3 h" in found["summary"]
@@ -188,9 +188,8 @@ def test_a_message_due_before_1970_is_overdue_since_no_false_time(
 ) -> None:
     theirs = StandIn(console.url, SCHEMA)
     theirs.create(RIVER)
-    (river,) = (job for job in DUE_JOBS if job.preset == "river")
     adopt(console, "river")
-    add(theirs, river.staged, f"timestamptz '{due}'")
+    add(theirs, BY_NAME["river"].due.staged, f"timestamptz '{due}'")
     found = findings(console, "jobs")["messages_overdue"]
     assert found["evidence"]["oldest_seconds"] == figure
     assert found["since"] is None
@@ -245,9 +244,8 @@ def test_a_blocked_job_of_solid_queue_is_overdue_once_its_semaphore_is_free(
 def test_the_finding_names_who_should_have_made_the_job_ready(console: Console) -> None:
     theirs = StandIn(console.url, SCHEMA)
     theirs.create(RIVER)
-    (river,) = (job for job in DUE_JOBS if job.preset == "river")
     adopt(console, "river")
-    add(theirs, river.staged, LONG_AGO)
+    add(theirs, BY_NAME["river"].due.staged, LONG_AGO)
     found = findings(console, "jobs")["messages_overdue"]
     assert found["evidence"]["should_have"] is None
     assert "none does so now" in found["cause"]

@@ -12,13 +12,12 @@ from console.engines import open_database
 from console.features.presets.designs import LIBRARIES
 from tests.cli.calls import Answer, Console
 from tests.contract.libraries import Tables, adopt
-from tests.contract.odd_jobs import CYCLE, OddJobs
-from tests.contract.odd_jobs import LIBRARIES as ODD_JOBS
+from tests.contract.library_table import BY_NAME, CYCLE, LIBRARY_TABLE, Library
 from tests.tui import tour
 
 TURNS, LONG_TURNS = (1,), range(4)
 """How often all columns have odd values at once, each time of other combinations in a row."""
-ON_SCREENS = [of for of in ODD_JOBS if of.preset in {"river", "symfony", "oban", "graphile-worker"}]
+ON_SCREENS = [BY_NAME[name] for name in ("river", "oban", "symfony", "graphile-worker")]
 Words = tuple[str, ...]
 READING: Sequence[Words] = (
     *((verb, "jobs") for verb in ("errors", "check")),
@@ -100,7 +99,7 @@ def figures(console: Console, count: int | None, *, aged: bool) -> Iterator[str]
             yield f"{age} seconds old"
 
 
-def texts(theirs: Tables, of: OddJobs) -> list[Any]:
+def texts(theirs: Tables, of: Library) -> list[Any]:
     """Each text of a job that is no business of a requeue, as it is stored."""
     columns = theirs.rows(
         "SELECT column_name FROM information_schema.columns WHERE table_schema = %s"
@@ -113,7 +112,7 @@ def texts(theirs: Tables, of: OddJobs) -> list[Any]:
 
 
 def acted(
-    console: Console, theirs: Tables, of: OddJobs, usual: Mapping[Words, Answer]
+    console: Console, theirs: Tables, of: Library, usual: Mapping[Words, Answer]
 ) -> Iterator[str]:
     before = texts(theirs, of)
     yield from faults(called(console, WRITING), usual)
@@ -122,10 +121,10 @@ def acted(
 
 
 def test_there_are_odd_jobs_of_every_preset() -> None:
-    assert {of.preset for of in ODD_JOBS} == set(LIBRARIES)
+    assert {of.preset for of in LIBRARY_TABLE} == set(LIBRARIES)
 
 
-def adopted(console: Console, of: OddJobs) -> Tables:
+def adopted(console: Console, of: Library) -> Tables:
     theirs = of.create(console.url)
     of.start(theirs)
     adopt(console, of.preset)
@@ -133,8 +132,8 @@ def adopted(console: Console, of: OddJobs) -> Tables:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("of", ODD_JOBS, ids=str)
-def test_odd_values_in_each_column_of_a_librarys_tables(console: Console, of: OddJobs) -> None:
+@pytest.mark.parametrize("of", LIBRARY_TABLE, ids=str)
+def test_odd_values_in_each_column_of_a_librarys_tables(console: Console, of: Library) -> None:
     theirs = adopted(console, of)
     count = len(read(console, "messages", "jobs", "--limit", "1000")["messages"])
     assert count >= CYCLE
@@ -153,9 +152,9 @@ def test_odd_values_in_each_column_of_a_librarys_tables(console: Console, of: Od
 
 
 @pytest.mark.thinned(5)
-@pytest.mark.parametrize("of", ODD_JOBS, ids=str)
+@pytest.mark.parametrize("of", LIBRARY_TABLE, ids=str)
 def test_odd_values_in_all_columns_of_a_librarys_tables(
-    console: Console, of: OddJobs, *, long: bool
+    console: Console, of: Library, *, long: bool
 ) -> None:
     theirs = adopted(console, of)
     assert not unseen(console)
@@ -172,7 +171,7 @@ def test_odd_values_in_all_columns_of_a_librarys_tables(
 
 @pytest.mark.long
 @pytest.mark.parametrize("of", ON_SCREENS, ids=str)
-async def test_every_screen_shows_odd_values(console: Console, of: OddJobs) -> None:
+async def test_every_screen_shows_odd_values(console: Console, of: Library) -> None:
     theirs = adopted(console, of)
     for at, column in enumerate(of.columns(theirs)):
         column.put(theirs, at)

@@ -22,7 +22,7 @@ from console.monitor.sampler import Sampler
 from console.tui.dialogs.finding import FindingDialog
 from console.tui.findings import queue_findings
 from tests.cli.calls import Console
-from tests.contract.due_jobs import DUE_JOBS
+from tests.contract.library_table import BY_NAME
 from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
 from tests.servers.poolers import PROGRAM, pgbouncer, through
 from tests.tools.repairs import carry_out
@@ -181,9 +181,6 @@ async def test_the_dialog_of_the_finding_names_the_root_and_the_stopped(locked: 
             assert "has not explained it yet" not in console.picture
 
 
-PRESETS = {job.preset: job for job in DUE_JOBS}
-
-
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("preset", "table"),
@@ -201,7 +198,7 @@ def test_an_adopted_queue_has_the_finding_too(database_url: str, preset: str, ta
     """Of a table of one's own, of a preset's main one, and of any that its statements read."""
     console = Console(database_url)
     if preset:
-        theirs = PRESETS[preset].create(database_url)
+        theirs = BY_NAME[preset].create(database_url)
         console.done("adopt", "jobs", "--preset", preset)
         table = f'"{theirs.schema}".{table}'
     else:

@@ -27,17 +27,16 @@ from console.features.lake.table import MessagesTable
 from console.features.presets.designs import LIBRARIES
 from tests.cli.calls import Console
 from tests.cli.own_presets import PRESET, TABLE, User
-from tests.contract.finished_jobs import FINISHED_JOBS, PRUNED, FinishedJob
 from tests.contract.libraries import Tables, adopt
-from tests.contract.odd_jobs import LIBRARIES as ODD_JOBS
-from tests.contract.odd_jobs import OddJobs
+from tests.contract.library_table import BY_NAME, FINISHED, LIBRARY_TABLE, Library
 from tests.pipeline.archive_tools import HookedTasks, audit_of, drive, rows_in_lake
 from tests.pipeline.driver import COPY_PHASES
 from tests.servers import READ_CATALOG, connect, login
 from tests.tools.local_tasks import LocalTasks
 from tests.tools.statements import library_queues
 
-RIVER = FINISHED_JOBS[0]
+RIVER = BY_NAME["river"]
+PRUNED = [of for of in FINISHED if of.finished.pruned]
 
 
 @dataclass
@@ -64,14 +63,14 @@ class Copied:
         return int(self.tables.rows(f"SELECT count(*) FROM {table}")[0][0])
 
 
-Adopted = Callable[[FinishedJob | OddJobs], Copied]
+Adopted = Callable[[Library], Copied]
 
 
 @pytest.fixture
 def adopted(database_url: str, lake: Lake) -> Iterator[Adopted]:
     with closing(open_database(database_url)) as database:
 
-        def create(job: FinishedJob | OddJobs) -> Copied:
+        def create(job: Library) -> Copied:
             tables = job.create(database_url)
             adopt(Console(database_url), job.preset)
             return Copied(database, tables, lake)
@@ -81,42 +80,40 @@ def adopted(database_url: str, lake: Lake) -> Iterator[Adopted]:
 
 def test_there_is_a_finished_job_of_every_preset_that_keeps_them() -> None:
     keeps = {n for n, of in LIBRARIES.items() if of.finished and not of.older}
-    assert {job.preset for job in FINISHED_JOBS} == keeps
-    assert set(PRUNED) == {name for name, of in LIBRARIES.items() if of.prunes}
+    assert {job.preset for job in FINISHED} == keeps
+    assert {of.preset for of in PRUNED} == {name for name, of in LIBRARIES.items() if of.prunes}
 
 
-@pytest.mark.parametrize("job", FINISHED_JOBS, ids=str)
-def test_finished_jobs_are_copied_once_over_several_runs(
-    adopted: Adopted, job: FinishedJob
-) -> None:
+@pytest.mark.parametrize("job", FINISHED, ids=str)
+def test_finished_jobs_are_copied_once_over_several_runs(adopted: Adopted, job: Library) -> None:
     of = adopted(job)
     assert of.run().exported == 0
     for at in ("now()", "now() - interval '3 days'", "now() - interval '40 days'"):
-        job.add(of.tables, at)
+        job.finish(of.tables, at)
     assert of.run().exported == 3
     # Within the overlap, and before it: this one is of a clock that is late.
-    job.add(of.tables)
-    job.add(of.tables, "now() - interval '30 minutes'")
+    job.finish(of.tables)
+    job.finish(of.tables, "now() - interval '30 minutes'")
     done = of.run()
     assert done.exported == 2
     assert done.in_lake_before >= 1
     assert of.run().exported == 0
     found = rows_in_lake(of.lake)
-    assert len(of.in_lake) == len(found) == of.count(job.table) == 5
-    payloads = of.tables.rows(f"SELECT {job.payload} FROM {job.table}")
+    assert len(of.in_lake) == len(found) == of.count(job.finished.table) == 5
+    payloads = of.tables.rows(f"SELECT {job.finished.payload} FROM {job.finished.table}")
     assert sorted(row["payload"] for row in found) == sorted(row[0] for row in payloads)
     assert {row["archived_at"] for row in found} == {row["done_at"] for row in found}
     assert {row["archive_id"] for row in found} == {None}
 
 
-@pytest.mark.parametrize("job", [job for job in FINISHED_JOBS if job.again], ids=str)
+@pytest.mark.parametrize("job", [job for job in FINISHED if job.finished.again], ids=str)
 def test_a_job_that_is_retried_and_finishes_again_is_two_rows(
-    adopted: Adopted, job: FinishedJob
+    adopted: Adopted, job: Library
 ) -> None:
     of = adopted(job)
-    job.add(of.tables, "now() - interval '1 minute'")
+    job.finish(of.tables, "now() - interval '1 minute'")
     assert of.run().exported == 1
-    of.tables.run(job.again.format(at="now()"))
+    of.tables.run(job.finished.again.format(at="now()"))
     assert of.run().exported == 1
     assert of.run().exported == 0
     first, second = sorted(rows_in_lake(of.lake), key=lambda row: row["archived_at"])
@@ -125,7 +122,7 @@ def test_a_job_that_is_retried_and_finishes_again_is_two_rows(
 
 def test_detached_partitions_of_pgmq_are_copied_as_a_whole(adopted: Adopted) -> None:
     """As pg_partman leaves them: pgmq's own archive table, partitioned by time."""
-    (job,) = [finished_job for finished_job in FINISHED_JOBS if finished_job.preset == "pgmq"]
+    job = BY_NAME["pgmq"]
     of = adopted(job)
     of.tables.run(
         """
@@ -139,7 +136,7 @@ def test_detached_partitions_of_pgmq_are_copied_as_a_whole(adopted: Adopted) -> 
         """
     )
     for at in ("timestamptz '2020-05-01'", "timestamptz '2021-05-01'", "now()"):
-        job.add(of.tables, at)
+        job.finish(of.tables, at)
     of.tables.run("ALTER TABLE a_jobs DETACH PARTITION a_jobs_p1")
     assert of.run().exported == 3
     of.tables.run("ALTER TABLE a_jobs DETACH PARTITION a_jobs_p2")
@@ -173,21 +170,21 @@ def transaction(tables: Tables) -> Iterator[psycopg.Connection[Any]]:
         connection.execute(b"COMMIT")
 
 
-@pytest.mark.parametrize("job", FINISHED_JOBS, ids=str)
+@pytest.mark.parametrize("job", FINISHED, ids=str)
 def test_a_job_that_is_committed_after_the_copy_is_in_the_next_run(
-    adopted: Adopted, job: FinishedJob, no_overlap: None
+    adopted: Adopted, job: Library, no_overlap: None
 ) -> None:
     of = adopted(job)
-    job.add(of.tables, "now() - interval '9 days'")
+    job.finish(of.tables, "now() - interval '9 days'")
     with transaction(of.tables) as late:
-        late.execute(job.adds.format(at="now()").encode())
+        late.execute(job.finished.adds.format(at="now()").encode())
         # This one finishes later, and is there earlier.
         if job.preset != "pgmq":  # it takes turns on the same id
-            job.add(of.tables)
-        assert of.run().exported == of.count(job.table)
+            job.finish(of.tables)
+        assert of.run().exported == of.count(job.finished.table)
     assert of.run().exported == 1
     assert of.run().exported == 0
-    assert len(of.in_lake) == of.count(job.table)
+    assert len(of.in_lake) == of.count(job.finished.table)
 
 
 def test_a_transaction_that_writes_only_after_the_copy_is_in_the_next_run(
@@ -196,9 +193,9 @@ def test_a_transaction_that_writes_only_after_the_copy_is_in_the_next_run(
     of = adopted(RIVER)
     with transaction(of.tables) as late:
         late.execute(b"SELECT now()")
-        RIVER.add(of.tables)
+        RIVER.finish(of.tables)
         assert of.run().exported == 1
-        late.execute(RIVER.adds.format(at="now()").encode())
+        late.execute(RIVER.finished.adds.format(at="now()").encode())
     assert of.run().exported == 1
 
 
@@ -206,7 +203,7 @@ def test_a_run_reads_again_from_the_beginning_of_the_oldest_open_transaction(
     adopted: Adopted,
 ) -> None:
     of = adopted(RIVER)
-    RIVER.add(of.tables)
+    RIVER.finish(of.tables)
     with transaction(of.tables) as late:
         ((began,),) = late.execute(b"SELECT now()").fetchall()
         done = of.run()
@@ -222,7 +219,7 @@ def test_a_prepared_transaction_holds_the_next_run_back(adopted: Adopted) -> Non
         connection.execute(b"BEGIN")
         connection.execute(RIVER_OF_TWO_DAYS)
         connection.execute(b"PREPARE TRANSACTION 'late'")
-        RIVER.add(of.tables)
+        RIVER.finish(of.tables)
         done = of.run()
         assert (done.exported, done.until) == (1, None)
         assert "1 prepared transaction" in done.lines()[-1]
@@ -238,12 +235,12 @@ def test_a_login_that_does_not_see_others_transactions_holds_the_next_run_back(
     adopted: Adopted,
 ) -> None:
     of = adopted(RIVER)
-    RIVER.add(of.tables)
+    RIVER.finish(of.tables)
     first = of.run()
     with login(of.tables.url, *_GRANTS) as url, closing(open_database(url)) as database:
         held = replace(of, database=database)
         with transaction(of.tables):
-            RIVER.add(of.tables)
+            RIVER.finish(of.tables)
             done = held.run()
     assert first.until is not None
     assert (done.exported, done.until) == (1, first.until)
@@ -263,12 +260,12 @@ _GRANTS = (
     "of",
     [
         pytest.param(jobs, id=str(jobs), marks=pytest.mark.long if design.older else ())
-        for jobs in ODD_JOBS
+        for jobs in LIBRARY_TABLE
         if (design := LIBRARIES[jobs.preset]).finished
     ],
 )
 def test_odd_values_arrive_or_are_kept_as_text(
-    adopted: Adopted, of: OddJobs, *, long: bool
+    adopted: Adopted, of: Library, *, long: bool
 ) -> None:
     copied = adopted(of)
     of.start(copied.tables)
@@ -284,7 +281,7 @@ def test_odd_values_arrive_or_are_kept_as_text(
 def test_times_that_no_file_can_hold_are_text(adopted: Adopted) -> None:
     of = adopted(RIVER)
     for at in ("'infinity'", "'-infinity'", "'20000-01-01Z'", "'0005-01-01 BC'"):
-        RIVER.add(of.tables, f"CAST({at} AS timestamptz)")
+        RIVER.finish(of.tables, f"CAST({at} AS timestamptz)")
     assert of.run().exported == 4
     assert of.run().exported == 0
     found = rows_in_lake(of.lake)
@@ -300,7 +297,7 @@ def test_columns_that_others_added_arrive_whatever_their_name(adopted: Adopted) 
     of.tables.run(f'ALTER TABLE river_job ADD COLUMN "{quoted}" json')
     of.tables.run(f"""INSERT INTO river_job
         (state, finalized_at, "{quoted}") VALUES ('completed', now(), '{{"b":  "\\u0000"}}')""")
-    RIVER.add(of.tables)
+    RIVER.finish(of.tables)
     assert of.run().exported == 2
     first, second = sorted(rows_in_lake(of.lake), key=lambda row: int(row["id"]))
     assert json.loads(first["more"])[name] == {"b": "\0"}
@@ -308,20 +305,20 @@ def test_columns_that_others_added_arrive_whatever_their_name(adopted: Adopted) 
     assert name not in json.loads(second["more"])
 
 
-@pytest.mark.parametrize("preset", sorted(PRUNED))
+@pytest.mark.parametrize("job", PRUNED, ids=str)
 def test_prune_deletes_what_the_lake_has_and_the_librarys_rule_allows(
-    adopted: Adopted, preset: str
+    adopted: Adopted, job: Library
 ) -> None:
-    (job,) = [one for one in FINISHED_JOBS if one.preset == preset]
     of = adopted(job)
-    young = PRUNED[preset] != "0 s"
-    job.add(of.tables, f"now() - interval '{PRUNED[preset]}' - interval '2 minutes'")
-    job.add(of.tables, f"now() - interval '{PRUNED[preset]}' - interval '2 hours'")
+    after = job.finished.pruned
+    young = after != "0 s"
+    job.finish(of.tables, f"now() - interval '{after}' - interval '2 minutes'")
+    job.finish(of.tables, f"now() - interval '{after}' - interval '2 hours'")
     if young:
-        job.add(of.tables, f"now() - interval '{PRUNED[preset]}' + interval '5 minutes'")
+        job.finish(of.tables, f"now() - interval '{after}' + interval '5 minutes'")
     done = of.run(older=0.0)
     assert (done.exported, done.deleted, done.kept) == (2 + young, 2, {})
-    assert of.count(job.table) == young
+    assert of.count(job.finished.table) == young
     assert len(of.in_lake) == 2 + young
     assert of.run(older=0.0).deleted == 0
     assert audit_of(of.database, "jobs", prune.VERB)[0] == (prune.VERB, 2, "done")
@@ -330,11 +327,11 @@ def test_prune_deletes_what_the_lake_has_and_the_librarys_rule_allows(
 def test_prune_leaves_what_was_changed_since_and_what_the_lake_lacks(adopted: Adopted) -> None:
     of = adopted(RIVER)
     for _ in range(3):
-        RIVER.add(of.tables, "now() - interval '10 days'")
+        RIVER.finish(of.tables, "now() - interval '10 days'")
     assert of.run().exported == 3
     of.tables.run("""UPDATE river_job SET metadata = '{"a": 1}' WHERE id = 1""")
     # The lake's clock is late: the run does not read it.
-    RIVER.add(of.tables, "now() - interval '10 days'")
+    RIVER.finish(of.tables, "now() - interval '10 days'")
     done = of.run(older=0.0)
     assert (done.exported, done.deleted) == (0, 2)
     assert done.kept == {prune.DIFFERENT: 1, prune.ABSENT: 1}
@@ -346,13 +343,11 @@ def test_prune_leaves_what_was_changed_since_and_what_the_lake_lacks(adopted: Ad
 def test_a_job_that_is_committed_during_the_copy_is_pruned_by_the_next_run(
     adopted: Adopted,
 ) -> None:
-    (job,) = [
-        finished_job for finished_job in FINISHED_JOBS if finished_job.preset == "graphile-worker"
-    ]
+    job = BY_NAME["graphile-worker"]
     of = adopted(job)
-    job.add(of.tables)
+    job.finish(of.tables)
     with transaction(of.tables) as late:
-        late.execute(job.adds.format(at="now()").encode())
+        late.execute(job.finished.adds.format(at="now()").encode())
         commit = HookedTasks(archive_files.verify, lambda: late.execute(b"COMMIT"))
         done = of.run(commit, older=0.0)
         late.execute(b"BEGIN")
@@ -364,28 +359,28 @@ def test_a_job_that_is_committed_during_the_copy_is_pruned_by_the_next_run(
 
 def test_prune_takes_only_jobs_that_finished_so_long_ago(adopted: Adopted) -> None:
     of = adopted(RIVER)
-    RIVER.add(of.tables, "now() - interval '10 days'")
-    RIVER.add(of.tables, "now() - interval '20 days'")
+    RIVER.finish(of.tables, "now() - interval '10 days'")
+    RIVER.finish(of.tables, "now() - interval '20 days'")
     assert of.run(older=15 * 86_400.0).deleted == 1
     assert of.count("river_job") == 1
 
 
 def test_prune_without_a_rule_is_refused(adopted: Adopted) -> None:
-    (job,) = [finished_job for finished_job in FINISHED_JOBS if finished_job.preset == "pgmq"]
+    job = BY_NAME["pgmq"]
     with pytest.raises(RefusedError, match="Nothing can be pruned"):
         adopted(job).run(older=0.0)
 
 
 @pytest.mark.parametrize("preset", ["laravel", "symfony", "pgqueuer"])
 def test_a_library_that_keeps_nothing_finished_is_refused(adopted: Adopted, preset: str) -> None:
-    (job,) = [one for one in ODD_JOBS if one.preset == preset]
+    job = BY_NAME[preset]
     with pytest.raises(RefusedError, match="There is nothing to copy"):
         adopted(job).run()
 
 
 def test_a_killed_run_leaves_nothing_in_the_table(adopted: Adopted) -> None:
     of = adopted(RIVER)
-    RIVER.add(of.tables)
+    RIVER.finish(of.tables)
 
     def fail() -> None:
         raise KeyboardInterrupt
@@ -399,7 +394,7 @@ def test_a_killed_run_leaves_nothing_in_the_table(adopted: Adopted) -> None:
 
 def test_a_damaged_file_is_not_committed(adopted: Adopted) -> None:
     of = adopted(RIVER)
-    RIVER.add(of.tables)
+    RIVER.finish(of.tables)
 
     def damage() -> None:
         (path,) = Path(of.lake.path("messages")).rglob("copy-*.parquet")
@@ -413,7 +408,7 @@ def test_a_damaged_file_is_not_committed(adopted: Adopted) -> None:
 
 def test_two_runs_at_once_one_says_so(adopted: Adopted) -> None:
     of = adopted(RIVER)
-    RIVER.add(of.tables)
+    RIVER.finish(of.tables)
 
     def second() -> None:
         with pytest.raises(RefusedError, match="Another run"):
@@ -425,7 +420,7 @@ def test_two_runs_at_once_one_says_so(adopted: Adopted) -> None:
 def test_copied_jobs_are_compacted_and_erased_like_messages(adopted: Adopted) -> None:
     of = adopted(RIVER)
     for _ in range(3):
-        RIVER.add(of.tables)
+        RIVER.finish(of.tables)
         assert of.run().exported == 1
     table = MessagesTable.open(of.lake)
     assert table is not None
@@ -443,7 +438,7 @@ def test_copied_jobs_are_compacted_and_erased_like_messages(adopted: Adopted) ->
 
 def test_nothing_is_taken_out_of_the_lake_beside_a_copy(adopted: Adopted) -> None:
     of = adopted(RIVER)
-    RIVER.add(of.tables)
+    RIVER.finish(of.tables)
     of.run()
     table = MessagesTable.open(of.lake)
     assert table is not None
@@ -475,10 +470,10 @@ def test_killed_at_any_step_the_next_run_loses_and_doubles_nothing(
     of = adopted(RIVER)
     rng = random.Random(phase)
     for _ in range(OLD):
-        RIVER.add(of.tables, "now() - interval '9 days'")
+        RIVER.finish(of.tables, "now() - interval '9 days'")
     sent = OLD
     for _ in range(KILLS):
-        RIVER.add(of.tables)
+        RIVER.finish(of.tables)
         sent += 1
         steps = str(rng.choice((1, 3, 10, 30, 90)))
         drive("jobs", of.lake, "--copy", phase, steps, url=of.tables.url)
@@ -512,8 +507,8 @@ def test_the_command_line_copies_and_prunes(
     console = Console(database_url)
     tables = RIVER.create(database_url)
     adopt(console, "river")
-    RIVER.add(tables)
-    RIVER.add(tables, "now() - interval '2 days'")
+    RIVER.finish(tables)
+    RIVER.finish(tables, "now() - interval '2 days'")
     words = ("pipeline", "archive", "jobs", "--copy", "--lake", str(tmp_path / "lake"))
     planned = console.done(*words, "--dry-run")
     assert "2 finished jobs of Theirs.river_job" in planned.text
@@ -528,7 +523,7 @@ def test_the_command_line_copies_and_prunes(
     (run, *_) = console.done("pipeline", "runs", "--json").json["runs"]
     assert (run["outcome"], run["result"]["result"]["deleted"]) == ("done", 1)
     console.done("protect", "jobs", "--reason", "quarter end", "--yes")
-    RIVER.add(tables, "now() - interval '2 days'")
+    RIVER.finish(tables, "now() - interval '2 days'")
     assert console(*words, "--prune", "--yes", "jobs").status == 4
 
 
