@@ -19,7 +19,7 @@ from console.rights import Rights
 
 if TYPE_CHECKING:
     from console.catalog import Queue
-    from console.config import CommandLineValues, Configuration, Profile
+    from console.config import CommandLineValues, Configuration, Profile, Settings
     from console.engines import Database, Product
     from console.engines.standby import Standby
     from console.filters import Words
@@ -120,6 +120,12 @@ class Call:
         from console.monitor.limits import DEFAULTS  # noqa: PLC0415  # a verb imports what it uses
 
         return DEFAULTS if self.profile is None else self.profile.thresholds(queue)
+
+    def settings_of(self, queue: str) -> Settings:
+        """Of the queue of that name."""
+        from console.config import Settings  # noqa: PLC0415  # a verb imports what it uses
+
+        return Settings(()) if self.profile is None else self.profile.settings_of(queue)
 
     def archived_after(self, queue: str) -> float | None:
         """As its profile's."""

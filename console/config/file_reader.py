@@ -377,7 +377,9 @@ class _Reader:
                 if isinstance(written, dict):
                     yield from self._values(written, here, level, f"{name}.")
                 else:
-                    self._mistake(here, f"must be {_LIMITS}, not {type_name(written)}")
+                    inner = (f"{one} = ..." for one in _words(level, f"{name}."))
+                    text = f"must be {{ {', '.join(inner)} }}, not {type_name(written)}"
+                    self._mistake(here, text)
             elif group or word not in _inner(level):
                 self._mistake(here, f"is not a known key{_advice(word, level, group)}")
 
@@ -395,9 +397,6 @@ class _Reader:
 def _is_in(profile: ProfileTable, group: str) -> bool:
     value = profile.values.get(GROUP.name)
     return value is not None and value.meaning == group
-
-
-_LIMITS = "{ warning = ..., critical = ... }"
 
 
 def _words(level: KeyLevel, group: str) -> list[str]:
