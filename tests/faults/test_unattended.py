@@ -2,9 +2,12 @@
 and never of what is alive."""
 
 import os
+import random
+import signal
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import replace
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from console.catalog.decisions import Decision
 from console.doctor.context import check_context
 from console.doctor.finding import Diagnosis
 from console.engines import Database, open_database
+from console.features.demo.embedded import EmbeddedServer
 from console.features.history.recorder import Recorder
 from console.features.history.recording import Recording
 from console.features.unattended.checks import CHECKS
@@ -30,8 +34,18 @@ from tests.contract.conftest import Use
 from tests.contract.variants import Variant
 from tests.faults.doctor_tools import diagnose_ring, fill, findings_by_code
 from tests.faults.queue_faults import CLAIM, IN_HAND, diagnosed, end_session, filled, popped_by
-from tests.faults.ring_tools import Make, Ring
-from tests.servers import connect, wait_until
+from tests.faults.ring_campaign import MARKS, keep_marks, marks_of
+from tests.faults.ring_clients import (
+    CONSUMER,
+    PRODUCER,
+    Clients,
+    clients,
+    kill_backend,
+    wait_for_progress,
+)
+from tests.faults.ring_tools import Make, Ring, make_ring, wait_for_server
+from tests.servers import connect, fresh_database, value, wait_until
+from tests.tools.warm import Forked
 
 ALL = Policy("always", "always", "bound")
 
@@ -256,11 +270,16 @@ def test_a_bound_claim_is_released_an_unbound_one_never(
 ) -> None:
     client = filled(use, variant)
     acting = repairer(client.database)
-    with closing(connect(client.url)) as bound, closing(connect(client.url)) as unbound:
+    with (
+        closing(connect(client.url)) as living,
+        closing(connect(client.url)) as bound,
+        closing(connect(client.url)) as unbound,
+    ):
+        popped_by(living, client, bound=True)
         ((theirs, _),) = popped_by(bound, client, bound=True)
         popped_by(unbound, client)
         acting.marked(diagnosed(client))
-        assert acting.step() == [], "both are alive"
+        assert acting.step() == [], "all are alive"
         end_session(client, bound)
         end_session(client, unbound)
         acting.marked(diagnosed(client))
@@ -269,7 +288,9 @@ def test_a_bound_claim_is_released_an_unbound_one_never(
     (entry,) = entries(client.database, client.queue)
     assert (entry.verb, entry.done) == ("release", 1)
     assert entry.detail.endswith(f'unattended: claims_gone = "bound" ({theirs})')
-    assert len(client.drain()) == 4, "the unbound claim stays claimed"
+    drained = [message.id for message in client.drain()]
+    assert theirs in drained
+    assert len(drained) == 3, "those of the others stay claimed"
 
 
 def test_behind_a_pooler_no_claim_is_released(use: Use, repairer: Acting) -> None:
@@ -347,3 +368,121 @@ def test_a_recorder_of_an_operator_drops_old_holes_without_a_policy(
         assert taken is not None
         assert taken.payload == "to come"
     assert any("holes_pile_up" in line for line in said)
+
+
+@contextmanager
+def watched(url: str, folder: Path) -> Iterator[None]:
+    """A recorder whose policy allows everything, with a second between the proofs."""
+    database, recorder = open_database(url), Recorder(folder, "here")
+    recording = Recording(
+        database,
+        recorder,
+        interval_seconds=0.5,
+        stuck_after_seconds=lambda _: 300.0,
+        rights=Rights.OPERATOR,
+    )
+    acting = Repairer(
+        database,
+        lambda _: replace(ALL, repairs_per_hour=100_000, rows_per_hour=10_000_000),
+        rights=Rights.OPERATOR,
+        thresholds_of=defaults_of,
+        again_seconds=1.0,
+    )
+    recording.companions = [RepairThread(acting, lambda _: None, 0.1)]
+    recording.start()
+    try:
+        yield
+    finally:
+        recording.stop(60)
+        recorder.close()
+        database.close()
+
+
+@dataclass
+class Busy:
+    """Two rings, one of which keeps what is popped, with clients that die, stop and go on."""
+
+    url: str
+    rings: list[Ring]
+    workers: Clients
+    server: EmbeddedServer
+    chance: random.Random
+
+    def start(self, calls: list[str]) -> None:
+        self.workers.start(
+            calls,
+            rings=[ring.queue.name for ring in self.rings],
+            seed=self.chance.randrange(2**32),
+            rolled_back=0.03,
+            retried=0.0,
+            one_queue=True,
+            claiming=[self.rings[1].queue.name],
+            works_seconds=0.3,
+            claims_hold=True,
+            marks=MARKS,
+        )
+
+    def _any(self) -> Forked:
+        return self.chance.choice([one for one in self.workers.processes if one.poll() is None])
+
+    def kill_client(self) -> None:
+        self._any().kill()
+
+    def stop_client(self) -> None:
+        """It goes on after the others have."""
+        client = self._any()
+        client.send_signal(signal.SIGSTOP)
+        wait_for_progress(self.workers, 4_000)
+        client.send_signal(signal.SIGCONT)
+
+    def end_sessions(self) -> None:
+        kill_backend(self.url, self.chance)
+
+    def crash(self) -> None:
+        self.server.kill()
+        self.server.restart()
+
+    def repairs(self) -> set[str]:
+        """The verbs of those that have been made."""
+        query = (
+            "SELECT string_agg(DISTINCT verb, ' ') FROM dbq.action "
+            "WHERE operator LIKE 'unattended %' AND done > 0"
+        )
+        return set(str(value(self.url, query) or "").split())
+
+
+def test_under_traffic_and_kills_nothing_alive_is_repaired(
+    own_server: EmbeddedServer, tmp_path: Path, long: bool
+) -> None:
+    """Of two recorders one repairs. No claim of a connected session is ever released, and every
+    message is there once."""
+    with fresh_database(own_server.url) as url, ExitStack() as stack:
+        rings = [make_ring(url, size=2_000, max_bytes=300, in_hand=kept) for kept in ("off", "on")]
+        for ring in rings:
+            stack.callback(ring.close)
+        keep_marks(rings[0])
+        workers = stack.enter_context(clients(url))
+        busy = Busy(url, rings, workers, own_server, random.Random(5))
+        for calls in (PRODUCER, PRODUCER, CONSUMER, CONSUMER, CONSUMER):
+            busy.start(calls)
+        with watched(url, tmp_path / "a"), watched(url, tmp_path / "b"):
+            faults = [busy.kill_client, busy.stop_client, busy.end_sessions, busy.crash]
+            for fault in faults * (50 if long else 2):
+                wait_for_progress(workers, 4_000)
+                fault()
+                wait_for_server(url)
+                busy.start(busy.chance.choice([PRODUCER, CONSUMER]))
+            wait_until(lambda: busy.repairs() >= {"repair", "release"}, "both are repaired")
+            workers.finish()
+        ledger = workers.ledger(marks=marks_of(rings[0]))
+        assert ledger.errors == []
+        for ring in rings:
+            ring.relay()
+        left = [one.payload for one in rings[0].drain()]
+        rings[1].drain()
+        with rings[1].connect() as connection:
+            left += [text for (text,) in connection.execute(rings[1].sql(_IN_HAND))]
+        assert ledger.popped + Counter(left) == Counter(ledger.acknowledged)
+
+
+_IN_HAND = "SELECT payload FROM {in_hand}"
