@@ -135,7 +135,7 @@ def test_orphans_are_parked_once_they_are_proven_twice(make: Make, repairer: Act
         assert entry.detail == 'park 4 orphans; unattended: orphans = "always" (1-4)'
         assert (entry.done, entry.outcome) == (4, "done")
         assert recurring(ring.database, ring.queue) == [
-            "repaired_unattended: repaired by itself: 4 orphans, in 1 repair since "
+            "repaired_unattended: repaired automatically: 4 orphans, in 1 repair since "
             f"{entry.started_at:%H:%M} UTC"
         ]
 

@@ -1,4 +1,4 @@
-"""The policy of repairs without a person: what may be repaired, and when this stops by itself.
+"""The policy of repairs without a person: what may be repaired, and when this stops automatically.
 
 Nothing here reads a database: everything is decided from findings and from earlier repairs, as the
 audit has them.
@@ -195,7 +195,7 @@ def repairs_of(entries: Iterable[Entry]) -> list[Past]:
 
 @dataclass(frozen=True)
 class Stop:
-    """Why nothing more is repaired by itself, and when it goes on."""
+    """Why nothing more is repaired automatically, and when it goes on."""
 
     kind: str
     """Of what: a key of the policy."""
@@ -214,8 +214,8 @@ _STOP = re.compile(r"(?P<kind>\w+) stopped (?P<until>.+?): (?P<reason>.*)", re.D
 
 
 def stops_of(entries: Sequence[Entry], now: datetime) -> dict[str, tuple[Entry, Stop]]:
-    """What has stopped by itself and is still stopped, by the key of the policy. `entries`: of one
-    queue, the newest first."""
+    """What has stopped and not gone on yet, by the key of the policy. `entries`: of one queue, the
+    newest first."""
     found: dict[str, tuple[Entry, Stop]] = {}
     for entry in entries:
         if not is_unattended(entry):

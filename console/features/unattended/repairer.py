@@ -289,7 +289,7 @@ class RepairThread:
         else:
             for line in lines:
                 _LOG.info("%s: %s", label, line)
-                self._on_message(f"{label}: repaired by itself: {line}")
+                self._on_message(f"{label}: repaired automatically: {line}")
 
 
 def run_once(

@@ -4,8 +4,8 @@ The connection given, those of --group or --fleet, else all configured ones. It 
 connection's interval, and waits, findings and actions less often. No payloads. A
 connection has one recorder: a console opened meanwhile leaves the recording to it.
 
-With the right operator it also removes proven holes of rings (holes_pile_up): parked numbers of
-lost pushes, older than an hour or more than there are slots. See the audit. It notifies the
+With the right operator it also repairs what the policy of the configuration allows without a
+person, by default holes that pile up in rings: dbq-console help unattended. It notifies the
 configured receivers of new findings and of their end; of several recorders of a database one
 does: dbq-console help notifications.
 

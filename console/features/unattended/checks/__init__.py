@@ -28,7 +28,7 @@ _LATEST = 200
 RECUR = Code(
     "repairs_recur",
     Severity.WARNING,
-    "what a recorder repaired by itself came back too often: it has stopped, and leaves it to you",
+    "what a recorder repairs automatically came back too often: it has stopped and leaves it to you",
     judgement="find out what keeps breaking it, a consumer that dies for instance; an action or a "
     "note on the queue lets the recorder go on",
 )
@@ -60,7 +60,7 @@ def _recurring(context: CheckContext, entry: audit.Entry, stop: Stop) -> Finding
     until = "" if stop.lasts else ", or until fewer were repaired in the last hour"
     return Finding(
         RECUR,
-        f"{stop.kind} are no longer repaired by itself: {stop.reason}",
+        f"{stop.kind} are no longer repaired automatically: {stop.reason}",
         evidence={
             "kind": stop.kind,
             "reason": stop.reason,
@@ -82,7 +82,7 @@ def _repaired(repairs: Sequence[Past]) -> Finding:
     first, last = min(one.at for one in repairs), max(one.at for one in repairs)
     return Finding(
         REPAIRED,
-        f"repaired by itself: {', '.join(parts)}, in {numbered(len(repairs), 'repair')} since "
+        f"repaired automatically: {', '.join(parts)}, in {numbered(len(repairs), 'repair')} since "
         f"{first:%H:%M} UTC",
         evidence={**rows, "repairs": len(repairs), "last_at": last.isoformat()},
         cause="the policy of the configuration allows it",

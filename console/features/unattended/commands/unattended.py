@@ -78,7 +78,7 @@ def _lines(call: Call, found: DryRun) -> Iterator[str]:
         )
     yield (
         f"{numbered(len(found.findings), 'finding')}: {len(found.repaired):,} would have been "
-        f"repaired by itself, and a person not woken for {found.not_woken:,} of them."
+        f"repaired automatically, and a person not woken for {found.not_woken:,} of them."
     )
 
 
