@@ -169,6 +169,9 @@ KEYS = {key.name: key for key in _ALL}
 __all__ = ["Limits", "Profile", "Settings", "Thresholds"]
 
 
+_RUNBOOK = "runbooks."
+
+
 class Settings:
     """Layers of values; the first that has a key decides."""
 
@@ -193,7 +196,17 @@ class Settings:
         if self._sets(figures.ERROR_LIMIT.name) and not self._sets(share):
             del limits[share]
         known = {name: one for name, one in limits.items() if one != NO_LIMITS}
-        return Thresholds(self[STUCK_AFTER], known)
+        return Thresholds(self[STUCK_AFTER], known, self._runbooks)
+
+    @property
+    def _runbooks(self) -> dict[str, str]:
+        """By codes."""
+        found: dict[str, str] = {}
+        for layer in reversed(self._layers):
+            for name, value in layer.items():
+                if name.startswith(_RUNBOOK):
+                    found[name.removeprefix(_RUNBOOK)] = value.meaning
+        return found
 
     def _sets(self, name: str) -> bool:
         keys = LIMITS[name]

@@ -61,14 +61,14 @@ class Repairer:
         *,
         rights: Rights,
         thresholds_of: ThresholdsOf,
-        again_seconds: float = policies.AGAIN_SECONDS,
+        again_seconds: float | None = None,
     ) -> None:
-        """`policy_of` a queue's name."""
+        """`policy_of` a queue's name. `again_seconds`: between the two proofs."""
         self.database = database
         self._policy_of = policy_of
         self._rights = rights
         self._thresholds_of = thresholds_of
-        self._again_seconds = again_seconds
+        self.again_seconds = policies.AGAIN_SECONDS if again_seconds is None else again_seconds
         self.me = policies.operator_name(audit.operator(), os.getpid())
         self._holder = f"{self.me} {secrets.token_hex(4)}"
         self.held_by = ""
@@ -125,7 +125,7 @@ class Repairer:
         """Make the repairs that are due; what was done or not, a line each. ConsoleError."""
         now = clock.elapsed()
         with self._lock:
-            due = {k: w for k, w in self._waiting.items() if now - w.since >= self._again_seconds}
+            due = {k: w for k, w in self._waiting.items() if now - w.since >= self.again_seconds}
         if not due or not self.may_act or not self._hold():
             return []
         lines = []
@@ -300,7 +300,7 @@ def run_once(
     diagnoses = [repairer.marked(diagnosis) for diagnosis in diagnose()]
     lines: list[str] = []
     if repairer.waits:
-        time.sleep(policies.AGAIN_SECONDS)
+        time.sleep(repairer.again_seconds)
         lines = repairer.step()
         repairer.give_back()
     return diagnoses, lines

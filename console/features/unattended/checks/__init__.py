@@ -28,7 +28,7 @@ _LATEST = 200
 RECUR = Code(
     "repairs_recur",
     Severity.WARNING,
-    "what a recorder repairs automatically came back too often: it has stopped and leaves it to you",
+    "what a recorder repairs automatically came back too often: it has stopped",
     judgement="find out what keeps breaking it, a consumer that dies for instance; an action or a "
     "note on the queue lets the recorder go on",
 )

@@ -1,4 +1,15 @@
-"""See `console.features.unattended.views.unattended`."""
+"""List what may be repaired without a person: which findings, by which policy, and why it is safe.
+
+`record` makes these repairs, and doctor --unattended (for cron), each proven twice, 10 seconds
+apart. The policy is in the configuration: [profiles.NAME.unattended]. With --since and --dry-run:
+what it would have done, by the recordings; no database is used.
+
+\b
+Examples:
+  dbq-console unattended --profile shop
+  dbq-console unattended orders --json
+  dbq-console unattended --since 30d --dry-run
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -94,4 +105,4 @@ _PARAMETERS = (
     Parameter("dry-run", "Tell it by the recordings; nothing is changed.", is_flag=True),
     RECORDINGS,
 )
-COMMAND = Command("unattended", _run, VIEW.help, _PARAMETERS)
+COMMAND = Command("unattended", _run, __doc__, _PARAMETERS)

@@ -1,14 +1,6 @@
 """List what may be repaired without a person: which findings, by which policy, and why it is safe.
 
-`record` makes these repairs, and doctor --unattended (for cron), each proven twice, 10 seconds
-apart. The policy is in the configuration: [profiles.NAME.unattended]. With --since and --dry-run:
-what it would have done, by the recordings; no database is used.
-
-\b
-Examples:
-  dbq-console unattended --profile shop
-  dbq-console unattended orders --json
-  dbq-console unattended --since 30d --dry-run
+The policy is in the configuration: [profiles.NAME.unattended].
 """
 
 from collections.abc import Iterator, Mapping, Sequence
