@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 COMMAND_LINE = "console.cli.command_line"
 """Key of a click context's meta: the options given before the verb."""
+WORDS = "console.cli.words"
+"""Key of a click context's meta: the words after the verb, as typed."""
 ON_RESULT = "console.cli.on_result"
 """Key of a click context's meta: a callback that also receives the result of the verb."""
 ON_ONLY_PLANNED = "console.cli.on_only_planned"
