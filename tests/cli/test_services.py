@@ -1,4 +1,4 @@
-"""Services: the unit that is printed, and what systemd is told."""
+"""Services: the unit that is printed, and what systemd hears."""
 
 import shutil
 import socket
@@ -53,15 +53,15 @@ def test_systemd_reads_the_unit_and_finds_it_hardened(verb: str, tmp_path: Path)
         assert "dbq-console.service:" not in done.stderr, done.stderr
 
 
-def test_systemd_is_told_that_a_recorder_is_ready_and_lives(
+def test_systemd_hears_that_a_recorder_is_ready_and_lives(
     console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = tmp_path / "notify"
-    monkeypatch.setenv("NOTIFY_SOCKET", str(told))
+    address = tmp_path / "notify"
+    monkeypatch.setenv("NOTIFY_SOCKET", str(address))
     monkeypatch.setenv("WATCHDOG_USEC", "300000")
     heard: list[bytes] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(str(told))
+        systemd.bind(str(address))
         systemd.setblocking(False)  # of the standard library
 
         def hears(what: bytes) -> bool:
