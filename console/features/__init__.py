@@ -33,6 +33,7 @@ from typing import Any
 
 NAMES = (
     "bench",
+    "busy",
     "demo",
     "history",
     "lake",
