@@ -113,6 +113,8 @@ class Product(Protocol):
     """How long the first run of such a statement may take: the server compiles it."""
     holders_every_seconds: float
     """How long a sampler shows the same open transactions: what reading them costs."""
+    escalates_locks: bool
+    """A statement that locks thousands of rows and keys may get a lock of the whole table."""
     sql_lexer: str
     code_lexer: str
     """The Pygments lexers of its SQL and of its functions' language."""

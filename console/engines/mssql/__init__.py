@@ -134,6 +134,7 @@ class SQLServer:
     sampled_together = 10
     first_run_seconds = 3.0
     holders_every_seconds = 10.0
+    escalates_locks = True
     sql_lexer = code_lexer = "tsql"
 
     read_only_options: Mapping[str, bool] = {}
