@@ -268,7 +268,8 @@ class RingState:
         """How far the sequence of that side went from sample to sample."""
         key = SequenceKey(side.value, self.view.subscriber * (side is Side.POP))
         seen = self.context.snapshot
-        return key, () if seen is None else seen.steps.get(key, ())
+        steps = None if seen is None else seen.steps
+        return key, () if steps is None else steps.get(key, ())
 
     def repair(self, *kinds: LostKind) -> RepairNumbers:
         counts = {kind: total(self.ranges(kind)) for kind in kinds}

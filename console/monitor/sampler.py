@@ -243,7 +243,7 @@ class Sampler:
             rates = window.add(at, seen.row, counts_rows=sample.counts_rows)
             by_subscriber = of_subscribers.add(seen.subscribers, seen.row)
             of_queue = snapshot(seen, sample.connection, rates, by_subscriber)
-            shown.append(replace(of_queue, steps=steps.get(key_of(queue), {})))
+            shown.append(replace(of_queue, steps=steps.get(key_of(queue))))
         self._windows = windows
         return Reading(
             sample.connection,

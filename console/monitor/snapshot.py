@@ -97,8 +97,8 @@ class QueueSnapshot(QueueFigures):
     filling: Filling | None = field(default=None, compare=False)
     """When the ring is full by its usual rates, if that says more than the present ones."""
 
-    steps: Steps = field(default_factory=dict, compare=False)
-    """How far the sequences of a ring went in the last samples."""
+    steps: Steps | None = field(default=None, compare=False)
+    """How far the sequences of a ring went in the last samples; None: not known."""
 
     @property
     def key(self) -> tuple[str, str, str]:

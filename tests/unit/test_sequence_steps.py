@@ -157,7 +157,8 @@ def test_a_standby_has_no_steps_and_a_failed_read_keeps_them() -> None:
 
 
 def test_as_many_steps_are_kept_and_a_change_of_server_longer() -> None:
-    history, steps = History(), ()
+    history = History()
+    steps: tuple[Step, ...] = ()
     for number in range(1, 4 * RECENT):
         steps = history.sample(number, server="ab"[number > RECENT])[PUSH]
     changes: list[Step] = [step for step in steps if step.server_changed]

@@ -31,7 +31,10 @@ ONLY_ON = {
         *("drawing_transactions", "disable_jit", "pop_plan"),
         *("far_times", "far_times_plan"),  # SQL Server's times are of the years 1 to 9999
     },
-    "mssql": {"large_caches"},  # elsewhere sessions cache, and a ring's have none
+    "mssql": {
+        "large_caches",  # elsewhere sessions cache, and a ring's have none
+        "parameterization",  # PostgreSQL has no such setting
+    },
 }
 """Statements of one engine alone: who has drawn from a ring, which the other derives from two
 samples; and a pop's plan."""
