@@ -108,10 +108,10 @@ def confirmed(
         call.planned(plan.as_json() if value is None else value, plan.lines)
     if dry_run or (yes is None and not plan.needed):
         return False
-    if yes is None or not plan.needs_consent:
+    if yes is None or not plan.consent:
         plan.require_possible()
     if not accepted:
-        error = _not_confirmed(required, yes)
+        error = _not_confirmed(required, yes, plan.consent if plan.obstacles else "")
         if yes is None and (only_planned := click.get_current_context().meta.get(ON_ONLY_PLANNED)):
             only_planned()
         auditing.log_locally(plan.subject, Outcome.REFUSED, detail=error.what)
@@ -120,8 +120,8 @@ def confirmed(
     return True
 
 
-def _not_confirmed(required: Confirmation, yes: str | None) -> RefusedError:
-    """What to type. A name that begins with "-" would be read as an option."""
+def _not_confirmed(required: Confirmation, yes: str | None, consent: str = "") -> RefusedError:
+    """What to type, `consent` too. A name that begins with "-" would be read as an option."""
     if yes is None and not required.requires_name:
         what, how = "this was only the plan", "To run it, confirm with: --yes"
         return RefusedError(f"Nothing was changed: {what}.", next_step=how)
@@ -132,7 +132,8 @@ def _not_confirmed(required: Confirmation, yes: str | None) -> RefusedError:
         what = f"this needs {required.label} as confirmation"
     name = required.name
     quoted = f"--yes{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
-    return RefusedError(f"Nothing was changed: {what}.", next_step=f"{how} with: {quoted}")
+    words = " ".join(filter(None, (consent, quoted)))
+    return RefusedError(f"Nothing was changed: {what}.", next_step=f"{how} with: {words}")
 
 
 def target_of(call: Call, database: Database, queue: Queue, filters: Sequence[str] = ()) -> Target:

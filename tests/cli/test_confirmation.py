@@ -142,6 +142,10 @@ def test_uninstalling_even_one_message_needs_with_messages(
         assert answer.status == 4
         assert "1 message," in answer.err
         assert "--with-messages" in answer.err
+    for options in (["--yes"], ["--yes", "another"]):
+        assert f"with: --with-messages --yes '{name}'" in console("uninstall", name, *options).err
+        without = console("uninstall", name, "--with-messages", *options).err
+        assert f"with: --yes '{name}'" in without
     only_planned(console("uninstall", name, "--with-messages", "--json"))
     assert console.status(name)["ready"] == 1
     done = console.done("uninstall", name, "--yes", name, "--with-messages", "--json")
