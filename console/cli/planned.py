@@ -17,7 +17,13 @@ from console.catalog import audit as auditing
 from console.catalog.audit import Outcome, Subject
 from console.cli.command import BARE_YES, NAME, OPTIONAL_NAME, as_command
 from console.cli.context import ON_ONLY_PLANNED, Call
-from console.cli.streams import LINE_SECONDS, ThrottledLines, narrate, signals_handled
+from console.cli.streams import (
+    LINE_SECONDS,
+    ThrottledLines,
+    narrate,
+    on_terminal,
+    signals_handled,
+)
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.formats import numbered, plain
@@ -136,9 +142,16 @@ def _not_confirmed(required: Confirmation, yes: str | None, consent: str = "") -
     return RefusedError(f"Nothing was changed: {what}.", next_step=f"{how} with: {words}")
 
 
+def show_count() -> Callable[[int], None]:
+    """Shows how many are counted so far, once a second to who waits; a file gets none of it."""
+    if not on_terminal():
+        return lambda _: None
+    lines = ThrottledLines(1.0)
+    return lambda count: lines.show(f"{count:,} counted")
+
+
 def target_of(call: Call, database: Database, queue: Queue, filters: Sequence[str] = ()) -> Target:
     """`filters`: the words of `--filter`."""
-    counting = ThrottledLines()  # counting a million takes a while
     return Target(
         database,
         queue,
@@ -146,7 +159,7 @@ def target_of(call: Call, database: Database, queue: Queue, filters: Sequence[st
         call.thresholds,
         call.masks,
         call.saved_filters(filters),
-        lambda count: counting.show(f"{count:,} counted"),
+        show_count(),
         narrate,
     )
 
@@ -239,7 +252,7 @@ def _stopping() -> Iterator[Control]:
 @contextmanager
 def _progress(call: Call, plan: Plan) -> Iterator[Callable[[Progress], None]]:
     """A bar on a terminal, else a line every few seconds."""
-    if call.json or plan.count is None or sys.stderr is None or not sys.stderr.isatty():
+    if call.json or plan.count is None or not on_terminal():
         yield _Lines(call, plan).show
         return
     from rich import console, markup, progress  # noqa: PLC0415  # slow to import

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from console.cli import planned
 from tests.cli.calls import Answer, Console
 from tests.cli.conftest import Install
 from tests.servers import connect, value
@@ -201,3 +202,17 @@ def test_the_relay_of_an_empty_ring_shows_no_range_of_numbers(
     )
     done = console.done("relay", name, "--yes", name).text
     assert done.endswith("  0 live messages; the next push is 2\n")
+
+
+def test_counting_is_shown_once_a_second_on_a_terminal_and_never_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("console.cli.streams.time.monotonic", lambda: now)
+    for terminal, expected in ((True, ["4 counted", "8 counted", "12 counted"]), (False, [])):
+        monkeypatch.setattr(planned, "on_terminal", lambda terminal=terminal: terminal)
+        show = planned.show_count()
+        for count in range(1, 14):
+            now += 0.25
+            show(count)
+        assert capsys.readouterr().err.splitlines() == expected
