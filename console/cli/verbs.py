@@ -91,7 +91,14 @@ def verbs() -> Iterator[DeferredVerb]:
 def _own(package: str, name: str) -> click.Command:
     module = import_module(f"{package}.{name.replace('-', '_')}")
     found: Command | click.Group = module.COMMAND
-    return found if isinstance(found, click.Group) else as_command(found)
+    if isinstance(found, click.Group):
+        return found
+    added = [
+        option
+        for module in features.modules_named("options", found.name)
+        for option in module.OPTIONS
+    ]
+    return as_command(found.with_options(added))
 
 
 def _off(feature: str, missing: Sequence[str], name: str) -> click.Command:
@@ -236,6 +243,11 @@ def cli(
             if command_line.rights is not None or several:
                 raise UsageError(
                     "--rights, --fleet and --group do not go with --replay, which is read-only."
+                )
+            if command_line.url is not None:
+                raise UsageError(
+                    "--url does not go with --replay: a recording is read, and nothing connected.",
+                    next_step="Leave out one of them.",
                 )
             _replay(replay, at, command_line)
         elif at is not None:
