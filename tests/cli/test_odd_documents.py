@@ -104,7 +104,7 @@ def test_an_odd_row_of_the_catalog_is_one_queue_that_is_not_readable(
     assert answered(console("forget", "odd")).status == 0
 
 
-@pytest.mark.parametrize("design", ["ring", "split"])
+@pytest.mark.parametrize("design", ["ring", pytest.param("split", marks=pytest.mark.long)])
 def test_whatever_a_row_of_the_catalog_has_the_other_queue_works(
     empty: Console, design: str
 ) -> None:

@@ -302,6 +302,7 @@ COMMANDS = {
 """Feature -> commands that go with it."""
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("feature", NAMES)
 def test_a_feature_can_be_taken_away(copy: Copy, feature: str, database_url: str) -> None:
     """Its folder and its line."""

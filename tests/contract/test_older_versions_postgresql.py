@@ -132,7 +132,7 @@ def test_the_release_of_procrastinate_3_0_is_refused(console: Console) -> None:
     refused(console, "release", "no function", "procrastinate_retry_job")
 
 
-@pytest.mark.parametrize("version", ["1.1.2", "2.15.1"])
+@pytest.mark.parametrize("version", [pytest.param("1.1.2", marks=pytest.mark.long), "2.15.1"])
 def test_procrastinate_1_and_2_are_read_and_released_by_their_own_function(
     console: Console, version: str
 ) -> None:
@@ -172,7 +172,9 @@ def install_of(package: Path, script: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True, env=environment).stdout
 
 
-@pytest.mark.parametrize("version", ["0.8.10", "0.12.0", "0.15.0"])
+@pytest.mark.parametrize(
+    "version", ["0.8.10", pytest.param("0.12.0", marks=pytest.mark.long), "0.15.0"]
+)
 def test_pgqueuer_before_0_20_is_read_and_its_verbs_are_refused_by_name(
     console: Console, version: str
 ) -> None:

@@ -140,6 +140,7 @@ INDEXES: Mapping[str, int] = {
 """An index of a deep table -> how many of the first and the last message's push times are found."""
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("index", INDEXES)
 @pytest.mark.parametrize("analyzed", [True, False])
 def test_of_a_deep_table_little_is_read(console: Console, index: str, analyzed: bool) -> None:

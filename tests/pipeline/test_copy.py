@@ -106,6 +106,7 @@ def test_finished_jobs_are_copied_once_over_several_runs(adopted: Adopted, job: 
     assert {row["archive_id"] for row in found} == {None}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("job", [job for job in FINISHED if job.finished.again], ids=str)
 def test_a_job_that_is_retried_and_finishes_again_is_two_rows(
     adopted: Adopted, job: Library
