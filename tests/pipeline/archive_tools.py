@@ -29,6 +29,7 @@ from console.monitor.filters import parse
 from console.monitor.scan_query import MessageSource
 from tests.cli.calls import Answer
 from tests.contract.client import Client
+from tests.pipeline import driver
 from tests.tools.local_tasks import LocalTasks
 from tests.tools.warm import Forked
 
@@ -174,10 +175,11 @@ def stop_at(client: Client, lake: Lake, phase: str) -> None:
         run(client, lake, part_rows=10, on_progress=on_progress, connections=3)
 
 
-def drive(name: str, lake: Lake, *words: str, url: str = "") -> Answer:
-    """A run that may kill itself; a JVM needs its own process."""
+def drive(name: str, lake: Lake, *words: str, url: str = "", most_bytes: int = 0) -> Answer:
+    """A run that may kill itself, or whose files may have so many bytes; a JVM needs its own
+    process."""
     module = "tests.pipeline.driver"
-    environment = {**os.environ, "DBQ_URL": url}
+    environment = {**os.environ, "DBQ_URL": url, driver.MOST_BYTES: str(most_bytes)}
     if "--spark" in words:
         command = [sys.executable, "-m", module, name, lake.location, *words]
         done = subprocess.run(

@@ -9,6 +9,7 @@ recordings QUEUE.
 
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -26,6 +27,8 @@ from console.features.lake.lake import Lake
 from console.features.lake.spark import SparkTasks, Tasks, session
 from tests.tools.local_tasks import LocalTasks
 
+MOST_BYTES = "DBQ_TEST_MOST_BYTES"
+"""Names the most bytes that a file of this process may have."""
 SIZES = job.Sizes(plan=200, part=40, batch=7)
 PHASES = {
     "_in_charge": "begin",
@@ -98,6 +101,9 @@ def roll_up(folder: str, lake: Lake, counter: StepCounter) -> None:
 
 
 def main() -> None:
+    # Once the process has begun, so that it writes nothing else.
+    if most := int(os.environ.get(MOST_BYTES, "0")):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     words = [word for word in sys.argv[1:] if not word.startswith("--")]
     name, location, phase, steps = [*words, "", "0"][:4]
     if "--rollup" in sys.argv:

@@ -6,12 +6,9 @@ each message is in the database or in the table once, or the run stops with word
 
 import errno
 import json
-import os
 import random
 import shlex
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -39,6 +36,7 @@ from tests.pipeline.archive_tools import (
     archived_keys,
     audit,
     damage,
+    drive,
     execute_sql,
     flip,
     payloads,
@@ -189,23 +187,9 @@ def test_a_disk_that_is_full_stops_the_run_and_loses_nothing(
     for _ in range(runs):
         run(filled, lake)
         sent += Counter(push_and_pop(filled, 30))
-    # Set once it has begun, so that it writes nothing else.
-    limited = (
-        "import resource;"
-        "from tests.pipeline import driver;"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({most_bytes}, {most_bytes}));"
-        "driver.main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", limited, filled.queue.name, lake.location],
-        env={**os.environ, "DBQ_URL": filled.url},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    print(done.stderr[-600:])
-    assert done.returncode == 1
-    assert f"The lake {lake.location} is full." in done.stderr
+    done = drive(filled.queue.name, lake, url=filled.url, most_bytes=most_bytes)
+    assert done.status == 1
+    assert f"The lake {lake.location} is full." in done.err, done
     assert all_payloads(filled, payloads(lake)) >= sent
     run(filled, lake)
     assert archived_keys(filled) == []
