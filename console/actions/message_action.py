@@ -228,7 +228,7 @@ class _Count:
                 self._take(self._newest.popleft())
 
     def add_counted(self, state: str, part: CountedRow) -> None:
-        """A part that is counted by the server, after those that were read."""
+        """A part of those that the server counts."""
         if not part.matching:
             return
         self.matching[state] += part.matching
@@ -292,14 +292,15 @@ def select(
             on_server = selection if action.takes_all and _is_countable(selection) else None
             if not (chosen := selection.next(SAMPLE if on_server else most)):
                 break
-            counted.add(chosen, action.excluded(session, chosen))
-            on_count(counted.matching.total())
             # Without an order to continue in, the first ones have shown it.
             if on_server is not None and _is_countable(on_server):
-                for state, part in on_server.count_rest():
+                counted.sample += chosen
+                for state, part in on_server.count():
                     counted.add_counted(state, part)
                     on_count(counted.matching.total())
                 break
+            counted.add(chosen, action.excluded(session, chosen))
+            on_count(counted.matching.total())
         selected = SelectedMessages(
             filters=filters,
             states=states,
