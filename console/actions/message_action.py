@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from console import catalog, sql
 from console.actions.canary import CanaryTracker
@@ -228,7 +228,7 @@ class _Count:
                 self._take(self._newest.popleft())
 
     def add_counted(self, state: str, part: CountedRow) -> None:
-        """A part that is counted by the server, after those that were read."""
+        """A part of those that the server counts."""
         if not part.matching:
             return
         self.matching[state] += part.matching
@@ -288,16 +288,19 @@ def select(
             production = database.production or catalog.is_production(connection)
         counted = _Count(filters)
         selection = action.select(SelectionCriteria(database, session, filters, states, moment))
-        most = SAMPLE if action.takes_all else counted.examine_next
-        while most and (chosen := selection.next(most)):
-            counted.add(chosen, action.excluded(session, chosen))
-            on_count(counted.matching.total())
-            if action.takes_all and isinstance(selection, QueueSelection) and selection.countable:
-                for state, part in selection.count_rest():
+        while most := counted.examine_next:
+            on_server = selection if action.takes_all and _is_countable(selection) else None
+            if not (chosen := selection.next(SAMPLE if on_server else most)):
+                break
+            # Without an order to continue in, the first ones have shown it.
+            if on_server is not None and _is_countable(on_server):
+                counted.sample += chosen
+                for state, part in on_server.count():
                     counted.add_counted(state, part)
                     on_count(counted.matching.total())
                 break
-            most = counted.examine_next
+            counted.add(chosen, action.excluded(session, chosen))
+            on_count(counted.matching.total())
         selected = SelectedMessages(
             filters=filters,
             states=states,
@@ -324,6 +327,10 @@ def select(
         consequences=tuple(consequences),
         obstacles=(*unwritable, *obstacles),
     )
+
+
+def _is_countable(selection: Selection) -> TypeGuard[QueueSelection]:
+    return isinstance(selection, QueueSelection) and selection.countable
 
 
 _COUNTED_AS = {"error": "errors"}

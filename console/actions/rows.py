@@ -262,6 +262,7 @@ class QueueSelection:
         each = source.normalize(bare).each
         self._left = [replace(one, state=state) for state in states for one in each]
         """The scans that remain: one for each state and id."""
+        self._all = tuple(self._left)
         check_payload(source, bare)
         self._after: str | None = None
         self._seen: set[str | None] = set()
@@ -299,22 +300,20 @@ class QueueSelection:
 
     @property
     def countable(self) -> bool:
-        """Whether those after the last one returned can be counted without being read: they are in
-        an order, and nothing but the server decides about each."""
+        """Whether they can be counted without being read: they are in an order, as far as is known,
+        and nothing but the server decides about each."""
         filters = self._criteria.filters
         bounded = filters.limit is not None or filters.keep_newest is not None
         chosen = bool(filters.ids) or filters.error_group is not None
         return not (bounded or chosen or self._seen or self._extra)
 
-    def count_rest(self) -> Iterator[tuple[str, CountedRow]]:
-        """By state, a chunk at a time."""
-        while self._left:
-            filters, moment = self._left[0], self._criteria.cutoff
-            query = MessageQuery(filters, 1, oldest_first=True, moment=moment)
-            count = MessageCount(self._source, query, self._after)
-            for counted in count.chunks(self._criteria.session, self._criteria.database):
+    def count(self) -> Iterator[tuple[str, CountedRow]]:
+        """All of them by state, a chunk at a time; whatever was returned already."""
+        session, database = self._criteria.session, self._criteria.database
+        for filters in self._all:
+            query = MessageQuery(filters, 1, oldest_first=True, moment=self._criteria.cutoff)
+            for counted in MessageCount(self._source, query).chunks(session, database):
                 yield filters.state or "", counted
-            self._next_scan()
 
     def _within_bounds(self) -> bool:
         """Reading texts to find an error group has the limits of the verb `errors`."""

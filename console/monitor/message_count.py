@@ -11,7 +11,7 @@ from console.engines import Database, Session
 from console.monitor.message import MessageQuery, key_of
 from console.monitor.messages import TRANSACTION_SECONDS, read_task
 from console.monitor.scan_query import MessageSource, fetch
-from console.monitor.scans import By, Scan, ScanKey, beyond, next_chunk, read_key, scans_for
+from console.monitor.scans import By, Scan, ScanKey, beyond, next_chunk, scans_for
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -35,21 +35,17 @@ class CountedRow:
 
 
 class MessageCount:
-    """Counts those after a key, in the order of a search; the query names a state."""
+    """Counts in the order of a search; the query names a state."""
 
-    def __init__(self, source: MessageSource, query: MessageQuery, after: str | None) -> None:
+    def __init__(self, source: MessageSource, query: MessageQuery) -> None:
         self._source = source
         self._query = replace(query, filters=source.normalize(query.filters))
-        scans = [
+        self._left = [
             scan
             for scan in scans_for(source.queue, self._query.filters)
             if scan.state not in source.hidden
         ]
         self._key: ScanKey | None = None
-        at = 0
-        if after is not None:
-            at, self._key = read_key(after, tuple(scans))
-        self._left = scans[at:]
 
     def chunks(self, session: Session, database: Database) -> Iterator[CountedRow]:
         """In short transactions, until all are counted."""

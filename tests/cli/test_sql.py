@@ -54,7 +54,8 @@ def shown(console: Console, verb: str, name: str) -> list[dict[str, Any]]:
 ACTING = {
     "status": ((), {"estimate", "claims"}),
     "messages": ((), set[str]()),
-    "purge": (("--yes",), set[str]()),
+    # Errors are counted, and read only if there are any.
+    "purge": (("--yes",), {"messages+common.chunk+common.matching of error"}),
     "restore": (("--yes",), {"restore_rows"}),
 }
 """Verb -> its words, and the statements that it sends only if needed."""

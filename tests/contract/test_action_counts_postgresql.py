@@ -33,7 +33,11 @@ VARIANTS = [
     Variant(DESIGNS["claim"], {"payload": "json"}),
     Variant(DESIGNS["fifo"], {"payload": "bytes"}),
 ]
-FILTERS = ("", "older=0s", "newer=1h", "older=1h", "state=error", "error~boom state=error")
+FILTERS = (
+    *("", "older=0s", "newer=1h", "older=1h", "state=error", "error~boom state=error"),
+    *("limit=1", "limit=2", "limit=3", "limit=20", "state=ready keep-newest=1"),
+    *("state=ready keep-newest=2", "state=ready keep-newest=9"),
+)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)

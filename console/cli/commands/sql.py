@@ -173,20 +173,21 @@ def _scanned(source: MessageSource, request: ScanRequest, last: str) -> Shown:
 def _all_scanned(
     source: MessageSource,
     scans: Sequence[Scan],
-    last: str,
     request_for: Callable[[Scan], ScanRequest],
+    *lasts: str,
 ) -> Iterator[Shown]:
     yield from _gate(source)
     if any(scan.chunks for scan in scans):
         yield from _one(source, "extent")
     for scan in scans:
         chunk = (0, 0) if scan.chunks else None
-        yield _scanned(source, replace(request_for(scan), chunk=chunk), last)
+        for last in lasts:
+            yield _scanned(source, replace(request_for(scan), chunk=chunk), last)
 
 
 def _messages(source: MessageSource) -> Iterator[Shown]:
     first = MessageQuery(NOTHING, 1).scan_request
-    yield from _all_scanned(source, scans_of(source.queue), "matching", first)
+    yield from _all_scanned(source, scans_of(source.queue), first, "matching")
 
 
 def _errors(source: MessageSource) -> Iterator[Shown]:
@@ -197,7 +198,7 @@ def _errors(source: MessageSource) -> Iterator[Shown]:
     def first(scan: Scan) -> ScanRequest:
         return ScanRequest(scan, error_length=TEXT_LENGTH)
 
-    yield from _all_scanned(source, scans, "error_texts", first)
+    yield from _all_scanned(source, scans, first, "error_texts")
 
 
 def _pop(source: MessageSource) -> Iterator[Shown]:
@@ -224,7 +225,8 @@ def _moved(
         scans = [w for w in scans_of(source.queue) if w.state in action.states or not w.state]
         # The cut-off is bound, so it does not appear in the text.
         wanted = MessageQuery(NOTHING, 1, oldest_first=True, moment=datetime.now(UTC))
-        yield from _all_scanned(source, scans, "matching", wanted.scan_request)
+        counted = ("counted",) if action.takes_all else ()
+        yield from _all_scanned(source, scans, wanted.scan_request, "matching", *counted)
         for name in action.also_reads:
             yield from _one(source, name)
         for storage in _storages(source.queue, action.states):
