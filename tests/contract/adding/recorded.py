@@ -15,8 +15,10 @@ class _Stop:
     def __init__(self, condition: Callable[[], bool]) -> None:
         self._condition = condition
 
-    def wait(self) -> None:
+    def wait(self, timeout: float | None) -> bool:
+        assert timeout is None, "no systemd started it"
         wait_until(self._condition, "it is recorded")
+        return True
 
 
 def configure(folder: Path, url: str, more: str) -> dict[str, str]:
