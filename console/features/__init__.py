@@ -38,6 +38,7 @@ NAMES = (
     "notify",
     "presets",
     "prove",
+    "why",
 )
 
 

@@ -68,12 +68,13 @@ class TabBar(TextView, can_focus=True):
         active: int,
         unavailable: Collection[int] = (),
         short: Sequence[str] = (),
+        keys: Sequence[str] = (),
     ) -> None:
         """`unavailable`: the tabs that only say why they have nothing to show; `short`: the titles
-        for a narrow screen."""
+        for a narrow screen; `keys`: of those that come after the ten with digits."""
         self._titles, self._active = tuple(titles), active
         width = max(1, self.app.size.width - 2)
-        digits = [(index + 1) % 10 for index in range(len(titles))]
+        digits = [*"1234567890", *keys][: len(titles)]
         texts = [f" {digit} {title} " for digit, title in zip(digits, titles, strict=True)]
         if sum(map(len, texts)) > width:
             texts = [text.lstrip() for text in texts]

@@ -55,7 +55,7 @@ def _run(
         raise UsageError("--json, --csv and --plot exclude each other.")
     root = recordings or folder()
     lake = lake or existing_default_lake()
-    connection = _connection(call, root, lake)
+    connection = recorded_connection(call, root, lake)
     most = {"most_points": _TABLE_POINTS} if not (as_csv or plot or call.json) else {}
     if plot:
         most = {"most_points": _PLOT_POINTS}
@@ -91,7 +91,7 @@ def _ahead(seconds: float | None, *, as_csv: bool) -> timedelta:
     return timedelta(seconds=seconds or 0.0)
 
 
-def _connection(call: Call, root: Path, lake: str | None) -> str:
+def recorded_connection(call: Call, root: Path, lake: str | None) -> str:
     """The connection given, or the only recorded one."""
     if call.profile is not None:
         return call.profile.label

@@ -1,0 +1,311 @@
+"""When a figure left its usual band: change points by a robust CUSUM over minute values.
+
+Usual is the median of a time of reference, its scale 1.4826 x the median of the distances to it
+(MAD), but at least a tenth of the median and the figure's own floor. Each minute's distance from
+the median, in scales, is cut off at CLIP, so that one odd minute proves nothing. What exceeds SLACK
+is added up and never falls below zero; above THRESHOLD the figure has left its band: in the minute
+that splits best into two levels what came since the sum left zero. It is back with the second
+minute in a row within SLACK.
+
+The time of reference is the first of these that is known: the forecast's band (pushes and pops);
+the same hours of at least three of the last seven days; the hour before; the minutes before.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from statistics import fmean, median
+
+from console.features.history.forecast import Forecast
+from console.features.history.forecast_files import HOUR_SECONDS
+from console.features.history.points import Point
+from console.features.why.events import FIGURE, Event
+from console.features.why.recorded import QueueRecord
+from console.figures import (
+    AGE,
+    CLAIMED,
+    ERRORS,
+    FORECASTS,
+    GAP,
+    LATENCIES,
+    LATENCY,
+    MESSAGES,
+    POP,
+    PUSH,
+    READY,
+    SAMPLE_LATENCY,
+    STUCK,
+    Figure,
+    Unit,
+)
+
+SLACK, THRESHOLD, CLIP = 1.0, 8.0, 5.0
+"""In scales."""
+SHARE = 0.1
+"""The least scale, as a part of the median."""
+_MAD = 1.4826
+_OF_BAND = 1.645
+"""Scales from the median to the edge of a band that holds 90 %."""
+_WINDOW = timedelta(hours=2)
+_HOUR = timedelta(hours=1)
+SPAN = _WINDOW + _HOUR
+"""What is read: the time in question, and the hour before it."""
+DAYS = 7
+_LEAST_DAYS = 3
+_LEAST_MINUTES = 8
+"""With fewer, nothing is known to be usual; of the hour before, and of a day, 20."""
+_ENOUGH_MINUTES = 20
+_BACK = 2
+_LAST = 3
+"""The minutes whose median is what a figure is now."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    name: str
+    title: str
+    unit: Unit
+    floor: float
+    """The least scale."""
+    harm: int = 0
+    """The direction that harms: 1 up, -1 down, 0 none by itself."""
+    level: bool = False
+    """What adds up until someone clears it: usual is what it was just before."""
+
+
+def _measure(figure: Figure, floor: float, harm: int = 0, *, level: bool = False) -> Measure:
+    return Measure(figure.name, figure.title, figure.unit, floor, harm, level)
+
+
+NEW_ERRORS, _SESSIONS = "new_errors", "sessions"
+_PROCESSING = "processing_p95_seconds"
+MEASURES = {
+    one.name: one
+    for one in (
+        _measure(READY, 20, 1),
+        _measure(AGE, 5.0, 1),
+        _measure(POP, 0.5),
+        _measure(PUSH, 0.5),
+        _measure(GAP, 20, 1),
+        Measure(NEW_ERRORS, "new errors a minute", MESSAGES, 1, 1),
+        _measure(STUCK, 1, 1, level=True),
+        _measure(CLAIMED, 5),
+        *(_measure(one, 0.25, 1) for one in LATENCIES if one.name == "waiting_p95_seconds"),
+        *(_measure(one, 0.05, 1) for one in LATENCIES if one.name == _PROCESSING),
+        Measure(SAMPLE_LATENCY.name, SAMPLE_LATENCY.title, LATENCY, 0.02),
+        Measure("lock_waits", "sessions that wait for a lock", MESSAGES, 1),
+        Measure(_SESSIONS, "sessions of consumers", MESSAGES, 0.5),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Usual:
+    median: float
+    scale: float
+    basis: str
+    """What it is from."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """That a figure left its usual band."""
+
+    measure: Measure
+    at: datetime
+    until: datetime | None
+    """When it was back; None: it is not."""
+    direction: int
+    value: float
+    """The median of the last minutes outside."""
+    usual: Usual
+    before: bool = False
+    """It was outside from the beginning: it left earlier."""
+
+    @property
+    def harms(self) -> bool:
+        return self.direction == self.measure.harm
+
+    @property
+    def share(self) -> float:
+        """By how much of what is usual it changed."""
+        return abs(self.value - self.usual.median) / max(self.usual.median, self.measure.floor)
+
+    @property
+    def words(self) -> str:
+        """`pop/s fell from 310.0 to 20.0`."""
+        text = self.measure.unit.text
+        verb = "rose" if self.direction > 0 else "fell"
+        return f"{self.measure.title} {verb} from {text(self.usual.median)} to {text(self.value)}"
+
+    @property
+    def event(self) -> Event:
+        return Event(self.at, FIGURE, self.measure.title, self.words, self.until, opens="history")
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "figure": self.measure.name,
+            "at": self.at.isoformat(),
+            "until": None if self.until is None else self.until.isoformat(),
+            "earlier": self.before,
+            "usual": self.usual.median,
+            "now": self.value,
+            "basis": self.usual.basis,
+            "words": self.words,
+        }
+
+
+Minutes = Sequence[tuple[datetime, float]]
+
+
+def values_of(record: QueueRecord, points: Sequence[Point]) -> dict[str, Minutes]:
+    """The known minute values of each figure."""
+    found: dict[str, Minutes] = {}
+    for name in MEASURES:
+        values = ((point.at, point.figures.get(name)) for point in points)
+        found[name] = [(at, float(value)) for at, value in values if value is not None]
+    errors = ((point.at, point.figures.get(ERRORS.name)) for point in points)
+    found[NEW_ERRORS] = [
+        (at, max(0.0, after - before))
+        for (_, before), (at, after) in pairwise(errors)
+        if before is not None and after is not None
+    ]
+    locks: dict[datetime, dict[datetime, int]] = defaultdict(lambda: defaultdict(int))
+    for row in record.waits:
+        if _is_lock(row["kind"], row["wait"]):
+            locks[_minute(row["at"])][row["at"]] += row["sessions"] or 0
+    if record.waits or record.links:
+        found["lock_waits"] = [
+            (point.at, float(max(locks[point.at].values()) if point.at in locks else 0))
+            for point in points
+        ]
+    found[_SESSIONS] = [*_sessions(record)]
+    return found
+
+
+def _is_lock(kind: str | None, wait: str | None) -> bool:
+    return kind == "Lock" or (wait or "").startswith("LCK_")
+
+
+def _minute(at: datetime) -> datetime:
+    return at.replace(second=0, microsecond=0)
+
+
+def _sessions(record: QueueRecord) -> Iterator[tuple[datetime, float]]:
+    """The fewest of each minute: of consumers, not of those that only push."""
+    fewest: dict[datetime, dict[datetime, int]] = defaultdict(lambda: defaultdict(int))
+    for row in record.consumers:
+        pops = "pop" in str(row["does"] or "").split(",")
+        fewest[_minute(row["at"])][row["at"]] += (row["sessions"] or 0) if pops else 0
+    for at, sums in sorted(fewest.items()):
+        yield at, float(min(sums.values()))
+
+
+def usual_of(values: Sequence[float], measure: Measure, basis: str) -> Usual:
+    middle = median(values)
+    spread = _MAD * median(abs(value - middle) for value in values)
+    return Usual(middle, max(spread, SHARE * abs(middle), measure.floor), basis)
+
+
+def excursions(values: Minutes, usual: Usual) -> Iterator[tuple[int, int | None, int]]:
+    """The times outside the usual band: the first minute, the first one back, the direction."""
+    for direction in (1, -1):
+        distances = [direction * (value - usual.median) / usual.scale for _, value in values]
+        total, begin, outside, back = 0.0, 0, False, 0
+        for number, distance in enumerate(distances):
+            if outside:
+                back = back + 1 if distance <= SLACK else 0
+                if back == _BACK:
+                    end = number - _BACK + 1
+                    yield _step(distances[:end], begin), end, direction
+                    total, begin, outside, back = 0.0, number + 1, False, 0
+                continue
+            total = max(0.0, total + _clipped(distance) - SLACK)
+            if not total:
+                begin = number + 1
+            outside = total > THRESHOLD
+        if outside:
+            yield _step(distances, begin), None, direction
+
+
+def _clipped(distance: float) -> float:
+    return max(-CLIP, min(CLIP, distance))
+
+
+def _step(distances: Sequence[float], begin: int) -> int:
+    """The minute in which the figure changed: the one that splits best into two levels what came
+    since the sum left zero, which may have grown slowly before, as by the time of day."""
+    early = max(0, begin - _LAST)
+    known = [_clipped(one) for one in distances[early:]]
+
+    def apart(split: int) -> float:
+        """How much of the squares the two levels explain."""
+        low, high = known[:split], known[split:]
+        return float(len(low) * len(high) * (fmean(high) - fmean(low)) ** 2)
+
+    best = max(range(max(1, begin - early), len(known)), key=apart, default=0)
+    if best and fmean(known[best:]) - fmean(known[:best]) > SLACK:
+        return early + best
+    return begin
+
+
+def changes_of(
+    record: QueueRecord,
+    earlier: Mapping[str, Sequence[Minutes]],
+    forecast: Forecast,
+) -> tuple[list[Change], str]:
+    """Every figure that left its band, in order of time; and the basis of most, empty if nothing
+    is known to be usual. `earlier`: the same hours of each day before."""
+    found: list[Change] = []
+    bases: list[str] = []
+    for name, values in values_of(record, record.points).items():
+        measure = MEASURES[name]
+        usual, inside = _reference(record, measure, values, earlier.get(name, ()), forecast)
+        if usual is None:
+            continue
+        bases.append(usual.basis)
+        found += (_change(measure, usual, inside, *one) for one in excursions(inside, usual))
+    return sorted(found, key=lambda one: one.at), max(bases, key=bases.count, default="")
+
+
+def _change(
+    measure: Measure, usual: Usual, values: Minutes, first: int, back: int | None, direction: int
+) -> Change:
+    outside = [value for _, value in values[first:back]]
+    until = None if back is None else values[back][0]
+    value = median(outside[-_LAST:])
+    return Change(measure, values[first][0], until, direction, value, usual, first == 0)
+
+
+def _reference(
+    record: QueueRecord,
+    measure: Measure,
+    values: Minutes,
+    earlier: Iterable[Minutes],
+    forecast: Forecast,
+) -> tuple[Usual | None, Minutes]:
+    """What is usual, and the minutes to compare with it."""
+    end = record.span.end
+    window = [(at, value) for at, value in values if at >= end - _WINDOW]
+    hours = {POP.name: "pops", PUSH.name: "pushes"}
+    if measure.name in FORECASTS.values() and forecast.holds(end):
+        band = getattr(forecast.at(end), hours[measure.name])
+        if band is not None:
+            scale = max(band.high - band.median, band.median - band.low) / _OF_BAND / HOUR_SECONDS
+            middle = band.median / HOUR_SECONDS
+            scale = max(scale, SHARE * middle, measure.floor)
+            return Usual(middle, scale, "the forecast's band of this hour"), window
+    days = [day for day in earlier if len(day) >= _ENOUGH_MINUTES]
+    if len(days) >= _LEAST_DAYS and not measure.level:
+        pooled = [value for day in days for _, value in day]
+        return usual_of(pooled, measure, f"the same hours of {len(days)} days"), window
+    before = [value for at, value in values if at < end - _WINDOW]
+    if len(before) >= _ENOUGH_MINUTES:
+        return usual_of(before, measure, "the hour before"), window
+    half = min(len(values) // 2, 60)
+    if half < _LEAST_MINUTES:
+        return None, ()
+    basis = f"the {half} minutes before"
+    return usual_of([value for _, value in values[:half]], measure, basis), values[half:]
