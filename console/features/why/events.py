@@ -36,6 +36,8 @@ class Event:
     opens: str = ""
     """The tab that shows what it is about."""
     action_id: int | None = None
+    done: int = 0
+    """By an action: messages, numbers."""
     queue: str = ""
     """Its schema and name; empty: it is about the connection."""
 
@@ -133,7 +135,8 @@ def action_events(rows: Rows, begin: datetime) -> Iterator[Event]:
         counts = f"{done:,} of {planned:,}" if done or planned else ""
         words = ", ".join(filter(None, (row["outcome"], counts, f"by {by}")))
         kind = UNATTENDED if is_unattended(row) else ACTION
-        yield Event(row["at"], kind, row["verb"] or UNKNOWN, words, row["ended_at"], **about)
+        verb = row["verb"] or UNKNOWN
+        yield Event(row["at"], kind, verb, words, row["ended_at"], done=done, **about)
 
 
 def of_queue(rows: Rows, schema: str, queue: str) -> list[Mapping[str, Any]]:

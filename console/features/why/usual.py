@@ -8,17 +8,18 @@ that splits best into two levels what came since the sum left zero. It is back w
 minute in a row within SLACK.
 
 The time of reference is the first of these that is known: the forecast's band (pushes and pops);
-the same hours of at least three of the last seven days; the hour before; the minutes before.
+the same time of day on at least three of the last seven days, minute by minute; the hour before;
+the minutes before.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from statistics import fmean, median
 
-from console.features.history.forecast import Forecast
+from console.features.history.forecast import Band, Forecast
 from console.features.history.forecast_files import HOUR_SECONDS
 from console.features.history.points import Point
 from console.features.why.events import FIGURE, Event
@@ -57,6 +58,11 @@ _LEAST_DAYS = 3
 _LEAST_MINUTES = 8
 """With fewer, nothing is known to be usual; of the hour before, and of a day, 20."""
 _ENOUGH_MINUTES = 20
+_DAY = 1440
+_AROUND = 7
+"""Minutes before and after a minute that are of the same time of day."""
+_HOURS = {figure: measure for measure, figure in FORECASTS.items()}
+"""What the forecast has of a figure."""
 _BACK = 2
 _LAST = 3
 """The minutes whose median is what a figure is now."""
@@ -209,10 +215,14 @@ def usual_of(values: Sequence[float], measure: Measure, basis: str) -> Usual:
     return Usual(middle, max(spread, SHARE * abs(middle), measure.floor), basis)
 
 
-def excursions(values: Minutes, usual: Usual) -> Iterator[tuple[int, int | None, int]]:
-    """The times outside the usual band: the first minute, the first one back, the direction."""
+def excursions(values: Minutes, usuals: Sequence[Usual]) -> Iterator[tuple[int, int | None, int]]:
+    """The times outside the usual band: the first minute, the first one back, the direction.
+    `usuals`: of each minute."""
     for direction in (1, -1):
-        distances = [direction * (value - usual.median) / usual.scale for _, value in values]
+        distances = [
+            direction * (value - usual.median) / usual.scale
+            for (_, value), usual in zip(values, usuals, strict=True)
+        ]
         total, begin, outside, back = 0.0, 0, False, 0
         for number, distance in enumerate(distances):
             if outside:
@@ -262,19 +272,24 @@ def changes_of(
     bases: list[str] = []
     for name, values in values_of(record, record.points).items():
         measure = MEASURES[name]
-        usual, inside = _reference(record, measure, values, earlier.get(name, ()), forecast)
-        if usual is None:
-            continue
-        bases.append(usual.basis)
-        found += (_change(measure, usual, inside, *one) for one in excursions(inside, usual))
+        usuals, inside = _reference(record, measure, values, earlier.get(name, ()), forecast)
+        if usuals:
+            bases.append(usuals[0].basis)
+        found += (_change(measure, usuals, inside, *one) for one in excursions(inside, usuals))
     return sorted(found, key=lambda one: one.at), max(bases, key=bases.count, default="")
 
 
 def _change(
-    measure: Measure, usual: Usual, values: Minutes, first: int, back: int | None, direction: int
+    measure: Measure,
+    usuals: Sequence[Usual],
+    values: Minutes,
+    first: int,
+    back: int | None,
+    direction: int,
 ) -> Change:
     outside = [value for _, value in values[first:back]]
     until = None if back is None else values[back][0]
+    usual = usuals[len(values) - 1 if back is None else back - 1]
     value = median(outside[-_LAST:])
     return Change(measure, values[first][0], until, direction, value, usual, first == 0)
 
@@ -283,29 +298,50 @@ def _reference(
     record: QueueRecord,
     measure: Measure,
     values: Minutes,
-    earlier: Iterable[Minutes],
+    earlier: Sequence[Minutes],
     forecast: Forecast,
-) -> tuple[Usual | None, Minutes]:
-    """What is usual, and the minutes to compare with it."""
+) -> tuple[Sequence[Usual], Minutes]:
+    """The minutes to compare, and what is usual in each; nothing where that is not known."""
     end = record.span.end
     window = [(at, value) for at, value in values if at >= end - _WINDOW]
-    hours = {POP.name: "pops", PUSH.name: "pushes"}
-    if measure.name in FORECASTS.values() and forecast.holds(end):
-        band = getattr(forecast.at(end), hours[measure.name])
-        if band is not None:
-            scale = max(band.high - band.median, band.median - band.low) / _OF_BAND / HOUR_SECONDS
-            middle = band.median / HOUR_SECONDS
-            scale = max(scale, SHARE * middle, measure.floor)
-            return Usual(middle, scale, "the forecast's band of this hour"), window
+    if measure.name in _HOURS and forecast.holds(end):
+        bands = [getattr(forecast.at(at), _HOURS[measure.name]) for at, _ in window]
+        if window and None not in bands:
+            return [_of_band(band, measure) for band in bands], window
     days = [day for day in earlier if len(day) >= _ENOUGH_MINUTES]
-    if len(days) >= _LEAST_DAYS and not measure.level:
-        pooled = [value for day in days for _, value in day]
-        return usual_of(pooled, measure, f"the same hours of {len(days)} days"), window
+    if window and len(days) >= _LEAST_DAYS and not measure.level:
+        return _of_days(days, [at for at, _ in window], measure), window
     before = [value for at, value in values if at < end - _WINDOW]
     if len(before) >= _ENOUGH_MINUTES:
-        return usual_of(before, measure, "the hour before"), window
+        return [usual_of(before, measure, "the hour before")] * len(window), window
     half = min(len(values) // 2, 60)
     if half < _LEAST_MINUTES:
-        return None, ()
-    basis = f"the {half} minutes before"
-    return usual_of([value for _, value in values[:half]], measure, basis), values[half:]
+        return (), ()
+    usual = usual_of([value for _, value in values[:half]], measure, f"the {half} minutes before")
+    return [usual] * (len(values) - half), values[half:]
+
+
+def _of_band(band: Band, measure: Measure) -> Usual:
+    middle = band.median / HOUR_SECONDS
+    scale = max(band.high - band.median, band.median - band.low) / _OF_BAND / HOUR_SECONDS
+    return Usual(middle, max(scale, SHARE * middle, measure.floor), "the forecast's band")
+
+
+def _of_days(days: Sequence[Minutes], window: Sequence[datetime], measure: Measure) -> list[Usual]:
+    """Of each minute: of the minutes around it, on all days."""
+    basis = f"the same hours of {len(days)} days"
+    of_minute: dict[int, list[float]] = defaultdict(list)
+    for day in days:
+        for at, value in day:
+            of_minute[_of_day(at)].append(value)
+    usuals = []
+    for at in window:
+        around = range(_of_day(at) - _AROUND, _of_day(at) + _AROUND + 1)
+        near = [value for minute in around for value in of_minute.get(minute % _DAY, ())]
+        known = near or [value for values in of_minute.values() for value in values]
+        usuals.append(usual_of(known, measure, basis))
+    return usuals
+
+
+def _of_day(at: datetime) -> int:
+    return at.hour * 60 + at.minute

@@ -26,6 +26,10 @@ class WhyTab(RecordedTab):
         values = super().source(conn).values
         return Source(no_database, values={**values, "at": values["now"]})
 
+    def draw_texts(self) -> None:
+        self.table.display = self.result is not None and bool(self.result.causes)
+        super().draw_texts()
+
     def action_open(self) -> None:
         if self.table.row is not None:
             _, cause = self.table.row
