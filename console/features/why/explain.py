@@ -84,12 +84,15 @@ class Explanation:
     events: tuple[Event, ...]
     """Beside them: from shortly before the first change."""
     harms: bool
+    minutes: int
+    """How many were recorded."""
     unread: str = ""
 
     @property
     def verdict(self) -> str:
         if not self.basis and not self.causes:
-            return "too little was recorded to know what is usual: 16 minutes are the least"
+            recorded = numbered(self.minutes, "recorded minute")
+            return f"too little is known: {recorded}, and what is usual takes 16"
         if self.causes:
             return (
                 f"{len(self.causes)} possible cause{'s' * (len(self.causes) > 1)}, likeliest first"
@@ -147,7 +150,7 @@ def explain(where: Where, at: datetime, now: datetime) -> Explanation:
     beside = [one for one in events if (one.until or at) >= case.onset - _BESIDE]
     return Explanation(
         _name(record), at, basis, tuple(lasting), tuple(causes_of(case)), tuple(beside),
-        bool(case.harms), "; ".join(filter(None, (record.catalog.unread, record.skipped))),
+        bool(case.harms), len(record.points), "; ".join(filter(None, (record.catalog.unread, record.skipped))),
     )  # fmt: skip
 
 

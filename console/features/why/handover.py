@@ -235,8 +235,8 @@ def _now(one: Handover, zone: tzinfo | None) -> Iterator[str]:
     lasting = []
     for r in one.findings:
         if r.until is None:
-            old = one.span.end - r.examined > _LATE
-            late = f"; not examined since {moment(r.examined, zone)}" if old else ""
+            is_old = one.span.end - r.examined > _LATE
+            late = f"; not examined since {moment(r.examined, zone)}" if is_old else ""
             lasting.append(f"- {_of(r, zone)}{late}")
     nothing = "No warning lasts." if one.figures else UNKNOWN
     yield from _section("Not over", lasting, nothing)
@@ -282,7 +282,7 @@ def _done(one: Handover, zone: tzinfo | None) -> Iterator[str]:
         f"the last at {moment(of[-1].at, zone)}"
         for (verb, queue), of in by_verb.items()
     ]
-    yield from _section("Repaired by itself", unattended, "Nothing.")
+    yield from _section("Repaired unattended", unattended, "Nothing.")
     actions = [_action(event, zone) for event in one.actions]
     if len(actions) > _ACTIONS:
         more = len(actions) - _ACTIONS

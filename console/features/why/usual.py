@@ -76,7 +76,7 @@ class Measure:
     floor: float
     """The least scale."""
     harm: int = 0
-    """The direction that harms: 1 up, -1 down, 0 none by itself."""
+    """The direction that harms: 1 up, -1 down, 0 neither."""
     level: bool = False
     """What adds up until someone clears it: usual is what it was just before."""
 

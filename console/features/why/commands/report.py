@@ -3,7 +3,7 @@
 Of a queue: its figures, findings, notes and last actions, examined now. With --since: what
 happened in that time, what was repaired unattended, what operators did, what is in force and until
 when, what the forecast says of the next hours; from recordings, the audit and the decisions. A
-database that cannot be reached is named, and its recordings tell. No payloads.
+database that cannot be reached is named; then only its recordings are read. No payloads.
 
 \b
 Examples:

@@ -2,8 +2,8 @@
 
 Findings that began, worsened and ended; what operators did, what was done unattended, notes,
 pauses; consumers that came, went, restarted or fell silent; lost connections and failovers; figures
-that left their usual band. The database is asked for its audit and its decisions only; without a
-connection, or where it cannot be reached, the recordings alone tell.
+that left their usual band. Of the database it reads only the audit and the decisions; without a
+connection, or where it cannot be reached, only recordings.
 
 \b
 Examples:

@@ -4,7 +4,7 @@ It compares the last two hours with what is usual: the forecast's band, else the
 last days, else the hour before, else the minutes before. Each figure that left its band is named
 with the minute; beside it stands what happened then. At most five causes follow, the likeliest
 first, each with its evidence and with what would disprove it. It proves nothing: it says where to
-look first. What it knows is from recordings; the database is asked for its audit and its decisions.
+look first. It reads recordings, and of the database only its audit and its decisions.
 
 \b
 Examples:
