@@ -26,7 +26,7 @@ from console.features.why.recorded import (
     schema_of,
 )
 from console.features.why.usual import DAYS, SPAN, Change, Minutes, changes_of, values_of
-from console.formats import moment
+from console.formats import moment, numbered
 
 _BESIDE = timedelta(minutes=15)
 """How long before the first change the events beside it begin."""
@@ -150,7 +150,8 @@ def explain(where: Where, at: datetime, now: datetime) -> Explanation:
     beside = [one for one in events if (one.until or at) >= case.onset - _BESIDE]
     return Explanation(
         _name(record), at, basis, tuple(lasting), tuple(causes_of(case)), tuple(beside),
-        bool(case.harms), len(record.points), "; ".join(filter(None, (record.catalog.unread, record.skipped))),
+        bool(case.harms), len(record.points),
+        "; ".join(filter(None, (record.catalog.unread, record.skipped))),
     )  # fmt: skip
 
 
