@@ -110,7 +110,12 @@ async def test_the_keys_of_a_queue_open_both_tabs_which_have_no_digit(tmp_path: 
             screen = console.app.screen
             assert isinstance(screen, QueueScreen)
             assert isinstance(screen.tab, kind)
-        assert "e Timeline" in console.picture
+        assert "0 Cons Time" in console.picture
+    async with alone(connections=[conn()], size=(160, 48)) as console:
+        console.feed.give(queue("mail", ready=3))
+        console.app.open_queue(KEY)
+        await console.pilot.pause()
+        assert "0 Consumers  e Timeline  W Why" in console.picture
 
 
 async def test_the_handover_of_all_connections_is_one_key_away(tmp_path: Path) -> None:

@@ -40,6 +40,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+_DIGITS = 10
+"""Tabs with a digit; further ones have a key of their own."""
+
+
 class TabBar(TextView, can_focus=True):
     """The titles of the tabs in one line; on a narrow screen short ones, then only their digits."""
 
@@ -78,12 +82,21 @@ class TabBar(TextView, can_focus=True):
         texts = [f" {digit} {title} " for digit, title in zip(digits, titles, strict=True)]
         if sum(map(len, texts)) > width:
             texts = [text.lstrip() for text in texts]
-        # Titles are shortened, and then dropped, from the right, those of unavailable tabs first.
+        # Those without a digit go first. Titles are shortened, and then dropped, from the right,
+        # those of unavailable tabs first; that of the one in sight is only shortened.
         order = sorted(range(len(titles)), key=lambda i: (i not in unavailable, -i))
-        for words in (short, [""] * len(titles)):
-            for index, word in ((i, words[i]) for i in order if i != active and words):
-                if sum(map(len, texts)) > width:
-                    texts[index] = f"{digits[index]} {word} " if word else f"{digits[index]} "
+        others = [index for index in order if index != active]
+        named = [f"{digits[i]} {short[i]} " if i < _DIGITS else f"{short[i]} " for i in order]
+        shorter = dict(zip(order, named, strict=True)) if short else {}
+        steps = [
+            *((index, "") for index in others if index >= _DIGITS),
+            *((index, text) for index, text in shorter.items() if index != active),
+            *((index, text) for index, text in shorter.items() if index == active),
+            *((index, f"{digits[index]} ") for index in others),
+        ]
+        for index, text in steps:
+            if len("".join(texts).rstrip()) > width and len(text) < len(texts[index]):
+                texts[index] = text
         line = Text(no_wrap=True)
         self._ends = []
         mark = self.get_component_rich_style("tab-bar--active", partial=True)
