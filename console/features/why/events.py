@@ -16,6 +16,8 @@ CONSUMER, CONNECTION, FIGURE, RECORDING = "consumer", "connection", "figure", "r
 ONE_FAILED = "one sample failed"
 _SEVERITIES = ("", "note", "warning", "critical")
 _OF_ERRORS = {"error_burst", "poison", "head_stuck"}
+_SOON = timedelta(minutes=5)
+"""A finding that comes back within this is one that comes and goes."""
 _GAP = timedelta(minutes=3)
 """Minutes without a sample that are worth a line."""
 SILENT_SECONDS = 120.0
@@ -61,6 +63,8 @@ class Spell:
     worsened: datetime | None = None
     first: bool = False
     """Whether the first examination of the time had it already: it is older."""
+    times: int = 1
+    """How often it began, of those that were joined."""
 
 
 def spells(rows: Rows) -> list[Spell]:
@@ -84,6 +88,27 @@ def spells(rows: Rows) -> list[Spell]:
     return sorted([*ended, *open_spells.values()], key=lambda spell: spell.began)
 
 
+def joined(found: Iterable[Spell]) -> list[Spell]:
+    """Those of a code that came back soon after they ended, as one."""
+    last: dict[str, Spell] = {}
+    apart: list[Spell] = []
+    for spell in found:
+        before = last.pop(spell.code, None)
+        if before and before.ended and spell.began - before.ended <= _SOON:
+            last[spell.code] = _with(
+                before,
+                ended=spell.ended,
+                severity=max(before.severity, spell.severity, key=_rank),
+                summary=spell.summary,
+                times=before.times + 1,
+                worsened=before.worsened or spell.worsened,
+            )
+            continue
+        apart += [before] if before else []
+        last[spell.code] = spell
+    return sorted([*apart, *last.values()], key=lambda spell: spell.began)
+
+
 def _with(spell: Spell, **changed: Any) -> Spell:
     return Spell(**{**vars(spell), **changed})
 
@@ -97,10 +122,11 @@ def finding_events(rows: Rows) -> Iterator[Event]:
     for row in rows:
         of_queue[f"{row['schema'] or ''}.{row['queue']}"].append(row)
     for queue, found in of_queue.items():
-        for spell in spells(found):
+        for spell in joined(spells(found)):
             tab = "errors" if spell.code in _OF_ERRORS else "findings"
             words = f"{spell.severity}: {spell.summary}"
             before = " (it was there before)" if spell.first else ""
+            before += f" (on and off, {spell.times} times)" if spell.times > 1 else ""
             yield Event(
                 spell.began, FINDING, spell.code, words + before, spell.ended, spell.severity,
                 tab, queue=queue,

@@ -83,6 +83,8 @@ class Explanation:
     causes: tuple[Cause, ...]
     events: tuple[Event, ...]
     """Beside them: from shortly before the first change."""
+    lasting: tuple[str, ...]
+    """Codes of warnings, and worse, that have not ended."""
     harms: bool
     minutes: int
     """How many were recorded."""
@@ -99,7 +101,7 @@ class Explanation:
             )
         if self.harms:
             return "nothing here explains it"
-        return "nothing to explain: no figure is worse than usual"
+        return "no figure is worse than usual: nothing to explain"
 
     def as_json(self, zone: tzinfo | None) -> dict[str, object]:
         return {
@@ -107,6 +109,7 @@ class Explanation:
             "at": self.at.isoformat(),
             "usual": self.basis,
             "verdict": self.verdict,
+            "findings": list(self.lasting),
             "changes": [change.as_json() for change in self.changes],
             "causes": [
                 {
@@ -150,6 +153,7 @@ def explain(where: Where, at: datetime, now: datetime) -> Explanation:
     beside = [one for one in events if (one.until or at) >= case.onset - _BESIDE]
     return Explanation(
         _name(record), at, basis, tuple(lasting), tuple(causes_of(case)), tuple(beside),
+        tuple(spell.code for spell in in_force if spell.severity != "note"),
         bool(case.harms), len(record.points),
         "; ".join(filter(None, (record.catalog.unread, record.skipped))),
     )  # fmt: skip

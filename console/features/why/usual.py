@@ -32,6 +32,7 @@ from console.figures import (
     GAP,
     LATENCIES,
     LATENCY,
+    LATENCY_KINDS,
     MESSAGES,
     POP,
     PUSH,
@@ -86,25 +87,28 @@ def _measure(figure: Figure, floor: float, harm: int = 0, *, level: bool = False
 
 
 NEW_ERRORS, _SESSIONS = "new_errors", "sessions"
-_PROCESSING = "processing_p95_seconds"
+_WAITING, _PROCESSING = (
+    next(one for one in LATENCIES if one.name == f"{kind}_p95_seconds") for kind in LATENCY_KINDS
+)
 MEASURES = {
     one.name: one
     for one in (
-        _measure(READY, 20, 1),
-        _measure(AGE, 5.0, 1),
         _measure(POP, 0.5),
         _measure(PUSH, 0.5),
-        _measure(GAP, 20, 1),
+        _measure(READY, 20, 1),
+        _measure(AGE, 5.0, 1),
         Measure(NEW_ERRORS, "new errors a minute", MESSAGES, 1, 1),
         _measure(STUCK, 1, 1, level=True),
-        _measure(CLAIMED, 5),
-        *(_measure(one, 0.25, 1) for one in LATENCIES if one.name == "waiting_p95_seconds"),
-        *(_measure(one, 0.05, 1) for one in LATENCIES if one.name == _PROCESSING),
-        Measure(SAMPLE_LATENCY.name, SAMPLE_LATENCY.title, LATENCY, 0.02),
-        Measure("lock_waits", "sessions that wait for a lock", MESSAGES, 1),
         Measure(_SESSIONS, "sessions of consumers", MESSAGES, 0.5),
+        Measure("lock_waits", "sessions that wait for a lock", MESSAGES, 1),
+        _measure(_PROCESSING, 0.05, 1),
+        _measure(_WAITING, 0.25, 1),
+        _measure(CLAIMED, 5),
+        _measure(GAP, 20, 1),
+        Measure(SAMPLE_LATENCY.name, SAMPLE_LATENCY.title, LATENCY, 0.02),
     )
 }
+"""In the order in which they are shown."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from console.features.why.events import (
     Event,
 )
 from console.features.why.explain import Timeline, timeline
-from console.formats import bare_moment, duration, first_line, numbered, plain
+from console.formats import duration, first_line, numbered, plain
 from console.views.view import Column, Display, Line, Part, Source, View
 
 SIGNS = {
@@ -41,13 +41,12 @@ def style(event: Event) -> str:
 
 def columns(display: Display) -> Sequence[Column[Event]]:
     return (
-        Column("at", "when", lambda e: bare_moment(e.at, display.zone), "", 14, 19,
-               at=lambda e: e.at),
+        display.time_column("at", "when", lambda e: e.at),
         Column("lasted", "for", _lasted, "quiet", 5, 12, sort_key=_seconds),
         Column("kind", "kind", lambda e: e.kind, "quiet", 6, 10),
         Column("name", "what", lambda e: f"{SIGNS.get(e.kind, _ACTED)} {plain(e.name)}", style,
                8, 26),
-        Column("words", "words", lambda e: first_line(e.words), "", 10, 200),
+        Column("words", "words", lambda e: first_line(e.words), "", 34, 200),
     )  # fmt: skip
 
 

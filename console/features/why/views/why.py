@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from console.features.why.causes import Cause
 from console.features.why.explain import Explanation, explain
+from console.features.why.usual import MEASURES, Change
 from console.features.why.views import timeline
-from console.formats import bare_moment, first_line, plain
+from console.formats import first_line, plain
 from console.views.view import Column, Display, Line, Part, Source, View, aligned
 
 Numbered = tuple[int, Cause]
-_CHANGES = 6
+_CHANGES = 5
 """Of the figures that are shown."""
 _BESIDE = 12
 """Of the events beside them that are printed."""
@@ -27,8 +28,7 @@ def _rows(result: Explanation) -> Mapping[str, Numbered]:
 def _columns(display: Display) -> Sequence[Column[Numbered]]:
     return (
         Column("number", "", lambda one: f"{one[0]}.", "strong", 2, 2),
-        Column("at", "since", lambda one: bare_moment(one[1].at, display.zone), "", 14, 19,
-               at=lambda one: one[1].at),
+        display.time_column("at", "since", lambda one: one[1].at),
         Column("what", "what may have caused it", lambda one: first_line(one[1].what), "strong",
                20, 200),
     )  # fmt: skip
@@ -36,15 +36,22 @@ def _columns(display: Display) -> Sequence[Column[Numbered]]:
 
 def _summary(result: Explanation, display: Display) -> Sequence[Line]:
     style = "strong" if result.causes else "warning" if result.harms else ""
-    basis = f"   usual: {result.basis}" if result.basis else ""
-    lines: list[Line] = [[(result.verdict, style), (basis, "quiet")]]
-    for one in sorted(result.changes, key=lambda one: not one.harms)[:_CHANGES]:
+    lines: list[Line] = [[(result.verdict, style)]]
+    if result.basis:
+        lines.append([(f"  usual: {result.basis}", "quiet")])
+    if result.lasting:
+        lines.append([(f"  findings that last: {', '.join(map(plain, result.lasting))}", "")])
+    for one in sorted(result.changes, key=_order)[:_CHANGES]:
         earlier = "before " if one.before else "at "
         at = f"{one.at.astimezone(display.zone):%H:%M}"
         lines.append([(f"  {one.words}", "warning" if one.harms else ""), (f" {earlier}{at}", "")])
     if result.unread:
         lines.append([(plain(result.unread), "warning")])
     return lines
+
+
+def _order(change: Change) -> int:
+    return list(MEASURES).index(change.measure.name)
 
 
 def _detail(row: Numbered, display: Display) -> Sequence[Part]:
