@@ -10,6 +10,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -203,7 +204,7 @@ def begin(connection: Connection, subject: Subject) -> int:
         filters=" ".join(subject.filters),
         cutoff=subject.cutoff,
         planned=subject.planned,
-        detail=subject.detail,
+        detail=_with_agent(subject.detail),
     )
 
 
@@ -238,13 +239,43 @@ def end(connection: Connection, action_id: int, outcome: str, detail: str) -> in
         "catalog.action_end",
         action_id=action_id,
         outcome=outcome,
-        detail=detail,
+        detail=_with_agent(detail),
     )
     return actions[0].done if actions else None
 
 
+@dataclass(frozen=True)
+class Agent:
+    """What acts without a person."""
+
+    operator: str
+    """Instead of user@host."""
+    detail: str
+    """By which order, added to the action's own."""
+
+
+_AGENT: ContextVar[Agent | None] = ContextVar("agent", default=None)
+
+
+@contextmanager
+def acting_as(agent: Agent) -> Iterator[None]:
+    """Actions that begin in the block are audited as the agent's."""
+    before = _AGENT.set(agent)
+    try:
+        yield
+    finally:
+        _AGENT.reset(before)
+
+
+def _with_agent(detail: str) -> str:
+    agent = _AGENT.get()
+    return detail if agent is None else "; ".join(filter(None, (detail, agent.detail)))
+
+
 def operator() -> str:
-    """user@host of this machine."""
+    """user@host of this machine; of an agent, what it is."""
+    if agent := _AGENT.get():
+        return agent.operator
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -423,7 +454,7 @@ def log_locally(
         "done": counts.out,
         "skipped": dict(counts.skipped),
         "failed": dict(counts.failed),
-        "detail": detail or subject.detail,
+        "detail": _with_agent(detail or subject.detail),
     }
     # An argument may contain bytes that are not text: JSON has an escape for them.
     data = json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"

@@ -44,7 +44,7 @@ class Decision:
     """An operator's decision about a queue or a finding, in force until revoked."""
 
     kind: str
-    """`pause`, `protection`, `silence` or `acknowledge`."""
+    """`pause`, `protection`, `silence` or `acknowledge`; `unattended` is no operator's."""
     code: str
     """Of the finding; empty for a decision about the queue."""
     schema: str
@@ -63,8 +63,7 @@ class Decision:
     @property
     def state(self) -> str:
         """`protected`, for example."""
-        states = {"pause": "paused", "protection": "protected", "silence": "silenced"}
-        return states.get(self.kind, "acknowledged")
+        return _STATES.get(self.kind, "acknowledged")
 
     @property
     def words(self) -> str:
@@ -98,6 +97,14 @@ class Decision:
         shown: dict[str, object] = {"kind": self.kind, "operator": self.operator}
         shown |= {"since": self.since.isoformat(), "until": until, "reason": self.reason}
         return shown | ({"push": self.push} if self.kind == "pause" else {})
+
+
+_STATES = {
+    "pause": "paused",
+    "protection": "protected",
+    "silence": "silenced",
+    "unattended": "left to the recorder",
+}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import click
 
 from console.cli.context import (
     COMMAND_LINE,
+    WORDS,
     Call,
     complete_filters,
     complete_profiles,
@@ -90,6 +91,7 @@ class CallCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Let the word of `--yes=WORD` begin with "-", which click would take for an option."""
+        ctx.meta[WORDS] = tuple(args)
         end = args.index("--") if "--" in args else len(args)
         options = [re.sub("^--yes=", f"--yes={_EXPLICIT}", word) for word in args[:end]]
         return super().parse_args(ctx, options + args[end:])

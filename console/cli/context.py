@@ -19,7 +19,7 @@ from console.rights import Rights
 
 if TYPE_CHECKING:
     from console.catalog import Queue
-    from console.config import CommandLineValues, Configuration, Profile
+    from console.config import CommandLineValues, Configuration, Profile, Settings
     from console.engines import Database, Product
     from console.engines.standby import Standby
     from console.filters import Words
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 COMMAND_LINE = "console.cli.command_line"
 """Key of a click context's meta: the options given before the verb."""
+WORDS = "console.cli.words"
+"""Key of a click context's meta: the words after the verb, as typed."""
 ON_RESULT = "console.cli.on_result"
 """Key of a click context's meta: a callback that also receives the result of the verb."""
 ON_ONLY_PLANNED = "console.cli.on_only_planned"
@@ -120,6 +122,12 @@ class Call:
         from console.monitor.limits import DEFAULTS  # noqa: PLC0415  # a verb imports what it uses
 
         return DEFAULTS if self.profile is None else self.profile.thresholds(queue)
+
+    def settings_of(self, queue: str) -> Settings:
+        """Of the queue of that name."""
+        from console.config import Settings  # noqa: PLC0415  # a verb imports what it uses
+
+        return Settings(()) if self.profile is None else self.profile.settings_of(queue)
 
     def archived_after(self, queue: str) -> float | None:
         """As its profile's."""

@@ -25,6 +25,7 @@ def list_command(view: View[Any, Any]) -> click.Command:
             values,
             call.masks,
             call.thresholds,
+            call.settings_of,
             lambda line: None if call.json else narrate(line),
         )
         with stopped_by_ctrl_c(source.stop) if view.stops else nullcontext():

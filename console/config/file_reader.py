@@ -21,6 +21,8 @@ from console.config.values import (
     WrongValueError,
     message_filter,
     queue_filter,
+    suggestion,
+    text,
     type_name,
 )
 from console.errors import ConsoleError, UsageError
@@ -95,6 +97,8 @@ Hosts = Callable[[Path, Mapping[str, str]], tuple[str, ...]]
 PROFILES, QUEUES, GROUPS, FLEETS = "profiles", "queues", "groups", "fleets"
 HOSTS = "hosts"
 FILTERS, QUEUE_FILTERS = "filters", "queue_filters"
+RUNBOOKS = "runbooks"
+"""What to do about a finding, by its code: in the layers as `runbooks.CODE`."""
 _SEPARATE = (PROFILES, GROUPS, FLEETS)
 READERS: Mapping[str, Callable[[Any], Any]] = {
     FILTERS: message_filter,
@@ -196,8 +200,9 @@ def _syntax_error(path: Path, words: str) -> Mistake:
 
 
 _INNER = {
-    KeyLevel.TOP: (PROFILES, FLEETS, GROUPS, FILTERS, QUEUE_FILTERS),
-    KeyLevel.PROFILE: (QUEUES, FILTERS),
+    KeyLevel.TOP: (PROFILES, FLEETS, GROUPS, FILTERS, QUEUE_FILTERS, RUNBOOKS),
+    KeyLevel.PROFILE: (QUEUES, FILTERS, RUNBOOKS),
+    KeyLevel.QUEUE: (RUNBOOKS,),
 }
 
 
@@ -361,7 +366,30 @@ class _Reader:
                 self._mistake((*path, name), f"must be a table, not {type_name(inner)}")
 
     def _layer(self, table: Mapping[str, Any], path: tuple[str, ...], level: KeyLevel) -> Layer:
-        return dict(self._values(table, path, level))
+        return dict([*self._values(table, path, level), *self._runbooks(table, path, level)])
+
+    def _runbooks(
+        self, table: Mapping[str, Any], path: tuple[str, ...], level: KeyLevel
+    ) -> Iterator[tuple[str, Value]]:
+        written = table.get(RUNBOOKS) if RUNBOOKS in _INNER.get(level, ()) else None
+        if written is None:
+            return
+        if not isinstance(written, dict):
+            self._mistake((*path, RUNBOOKS), f"must be a table, not {type_name(written)}")
+            return
+        from console.doctor.checks import CODES  # noqa: PLC0415  # slow to import
+
+        known = [code.name for code in CODES]
+        for code, of in written.items():
+            here = (*path, RUNBOOKS, code)
+            if code not in known:
+                near = suggestion(code, known)
+                self._mistake(here, f"is no finding{near if near.startswith(';') else ''}")
+                continue
+            try:
+                yield f"{RUNBOOKS}.{code}", Value(of, text(of), self._origin(here))
+            except WrongValueError as error:
+                self._mistake(here, str(error))
 
     def _values(
         self, table: Mapping[str, Any], path: tuple[str, ...], level: KeyLevel, group: str = ""
@@ -377,7 +405,9 @@ class _Reader:
                 if isinstance(written, dict):
                     yield from self._values(written, here, level, f"{name}.")
                 else:
-                    self._mistake(here, f"must be {_LIMITS}, not {type_name(written)}")
+                    inner = (f"{one} = ..." for one in _words(level, f"{name}."))
+                    text = f"must be {{ {', '.join(inner)} }}, not {type_name(written)}"
+                    self._mistake(here, text)
             elif group or word not in _inner(level):
                 self._mistake(here, f"is not a known key{_advice(word, level, group)}")
 
@@ -395,9 +425,6 @@ class _Reader:
 def _is_in(profile: ProfileTable, group: str) -> bool:
     value = profile.values.get(GROUP.name)
     return value is not None and value.meaning == group
-
-
-_LIMITS = "{ warning = ..., critical = ... }"
 
 
 def _words(level: KeyLevel, group: str) -> list[str]:

@@ -17,6 +17,7 @@ from console.config.values import (
     PROFILE_OR_GROUP,
     TOP_ONLY,
     ConfigKey,
+    KeyLevel,
     Layer,
     Value,
     ValueSource,
@@ -111,6 +112,27 @@ EXPIRE: ConfigKey[float | None] = ConfigKey(
     "expire", values.or_off(values.seconds(_DAY, 36_500 * _DAY)), values.OFF, EVERYWHERE
 )
 
+# The policy of repairs without a person.
+ORPHANS: ConfigKey[str] = ConfigKey(
+    "unattended.orphans", values.one_of((values.OFF, "always")), values.OFF, EVERYWHERE
+)
+HOLES: ConfigKey[str] = ConfigKey(
+    "unattended.holes", values.one_of((values.OFF, "pile", "always")), "pile", EVERYWHERE
+)
+CLAIMS_GONE: ConfigKey[str] = ConfigKey(
+    "unattended.claims_gone", values.one_of((values.OFF, "bound")), values.OFF, EVERYWHERE
+)
+LIBRARY_RULE: ConfigKey[bool] = ConfigKey(
+    "unattended.library_rule", values.flag, default=False, levels=frozenset({KeyLevel.QUEUE})
+)
+"""Of an adopted queue: whether its library's own rule may release claims."""
+REPAIRS_PER_HOUR: ConfigKey[int] = ConfigKey(
+    "unattended.repairs_per_hour", values.amount, 20, EVERYWHERE
+)
+ROWS_PER_HOUR: ConfigKey[int] = ConfigKey(
+    "unattended.rows_per_hour", values.amount, 5_000, EVERYWHERE
+)
+
 LimitKeys = tuple[ConfigKey[float | None], ConfigKey[float | None]]
 """The keys of the values from which on a figure is a warning, and critical."""
 
@@ -138,12 +160,16 @@ _ALL: tuple[ConfigKey[Any], ...] = (
     *(CONNECT_TIMEOUT, STATEMENT_TIMEOUT, LOCK_TIMEOUT, APPLICATION_NAME),
     *(THEME, LOG_FILE, LOG_LEVEL),
     *(STUCK_AFTER, ARCHIVE, EXPIRE),
+    *(ORPHANS, HOLES, CLAIMS_GONE, LIBRARY_RULE, REPAIRS_PER_HOUR, ROWS_PER_HOUR),
     *(key for pair in LIMITS.values() for key in pair),
 )
 KEYS = {key.name: key for key in _ALL}
 
 
 __all__ = ["Limits", "Profile", "Settings", "Thresholds"]
+
+
+_RUNBOOK = "runbooks."
 
 
 class Settings:
@@ -170,7 +196,17 @@ class Settings:
         if self._sets(figures.ERROR_LIMIT.name) and not self._sets(share):
             del limits[share]
         known = {name: one for name, one in limits.items() if one != NO_LIMITS}
-        return Thresholds(self[STUCK_AFTER], known)
+        return Thresholds(self[STUCK_AFTER], known, self._runbooks)
+
+    @property
+    def _runbooks(self) -> dict[str, str]:
+        """By codes."""
+        found: dict[str, str] = {}
+        for layer in reversed(self._layers):
+            for name, value in layer.items():
+                if name.startswith(_RUNBOOK):
+                    found[name.removeprefix(_RUNBOOK)] = value.meaning
+        return found
 
     def _sets(self, name: str) -> bool:
         keys = LIMITS[name]
@@ -259,13 +295,17 @@ class Profile:
         """How long a claim of the queue may last."""
         return self.thresholds(queue.name).stuck_after_seconds
 
+    def settings_of(self, queue: str) -> Settings:
+        """Of the queue of that name."""
+        return self.queues.get(queue, self.settings)
+
     def archived_after(self, queue: str) -> float | None:
         """Seconds after which rows of its archive leave for the lake; None: they stay."""
-        return self.queues.get(queue, self.settings)[ARCHIVE]
+        return self.settings_of(queue)[ARCHIVE]
 
     def expires_after(self, queue: str) -> float | None:
         """Seconds after which a day of the queue leaves the lake; None: it is kept."""
-        return self.queues.get(queue, self.settings)[EXPIRE]
+        return self.settings_of(queue)[EXPIRE]
 
     @property
     def label(self) -> str:

@@ -256,6 +256,7 @@ def _diagnose(
             silenced=silence_for(
                 silences, finding.code.name, finding.code.severity, finding.subject
             ),
+            runbook=context.thresholds.runbooks.get(finding.code.name, ""),
         )
         for finding in findings
     ]

@@ -129,6 +129,8 @@ class Finding:
     """Names of evidence that is an estimate."""
     silenced: Decision | None = None
     """The decision that silences it. It is shown, but counts as a note."""
+    runbook: str = ""
+    """What its operators have written down to do about it: an address, or a text."""
     nullable: tuple[str, ...] = ()
     """Names of evidence whose null is known to be none; of other evidence it is unknown."""
 
@@ -223,6 +225,7 @@ class Finding:
             "consequence": self.consequence,
             "repair": repair,
             "judgement": self.judgement_text,
+            "runbook": self.runbook or None,
             "estimated": list(self.estimated),
             "silenced": None if self.silenced is None else self.silenced.as_json(),
         }

@@ -207,7 +207,8 @@ class RingState:
     def repair(self, *kinds: LostKind) -> RepairNumbers:
         counts = {kind: total(self.ranges(kind)) for kind in kinds}
         found = {kind: count for kind, count in counts.items() if count}
-        return RepairNumbers(self.view, found, self.context.patience_seconds)
+        patience = self.context.patience_seconds
+        return RepairNumbers(self.view, found, patience, self.lost.proof)
 
 
 def _finding(

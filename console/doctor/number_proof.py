@@ -118,6 +118,13 @@ class Proof:
     drawers: tuple[Drawer, ...] = ()
     """Still open when the patience ran out."""
 
+    def within(self, earlier: Proof) -> Proof:
+        """Of the numbers that both decide."""
+        drawn_push = min(self.drawn_push, earlier.drawn_push)
+        return replace(
+            self, drawn_push=drawn_push, drawn_pop=min(self.drawn_pop, earlier.drawn_pop)
+        )
+
     def drawers_of(self, side: Side) -> tuple[Drawer, ...]:
         return tuple(drawer for drawer in self.drawers if drawer.side == side)
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from console import sql
 from console.actions import maintain, maintenance
@@ -50,7 +50,16 @@ def allowed_repairs(
     return [repair for repair in repairs if repair.rights <= rights]
 
 
-def try_repair(repair: Repair, target: Target, plan: Plan | None = None) -> Result:
+class Repairing(Protocol):
+    """A repair, or what it is restricted to."""
+
+    @property
+    def summary(self) -> str: ...
+
+    def plan(self, target: Target) -> Plan: ...
+
+
+def try_repair(repair: Repairing, target: Target, plan: Plan | None = None) -> Result:
     """Run its plan; None: plan it now. A failure is a result, so that others can follow. Raises
     ConnectionFailedError."""
     try:
@@ -66,6 +75,7 @@ def try_repair(repair: Repair, target: Target, plan: Plan | None = None) -> Resu
 
 
 _ARCHIVED_AFTER_SECONDS = 86_400.0
+NOTHING_LEFT = "nothing is left to repair"
 
 
 @dataclass(frozen=True)
@@ -200,7 +210,7 @@ class DoctorRepair(ABC):
 
     @abstractmethod
     def lines(self, database: Database) -> Sequence[str]:
-        """What it would do, line by line. Changes nothing."""
+        """What it would do, line by line; empty: nothing is left to repair. Changes nothing."""
 
     @abstractmethod
     def run(self, database: Database) -> Sequence[str]:
@@ -212,13 +222,15 @@ class DoctorRepair(ABC):
         def run() -> Result:
             return Result(Outcome.DONE, tuple(self.run(target.database)), done=1)
 
+        lines = self.lines(target.database)
         return queue_plan(
             target.database,
             self.queue,
             "doctor --fix",
-            self.lines(target.database),
+            lines or [NOTHING_LEFT],
             single_step(run),
             requires_name=self.requires_name,
+            needed=bool(lines),
         )
 
 

@@ -102,6 +102,8 @@ def _findings(diagnosis: Diagnosis, zone: tzinfo | None) -> Iterator[str]:
             words, *statement = finding.judgement_text.splitlines()
             yield f"- {escaped(words)}"
             yield from (f"  - {_code(line)}" for line in statement)
+        if finding.runbook:
+            yield f"- Runbook: {_text(finding.runbook)}"
         yield ""
     for why in diagnosis.unseen:
         yield f"Not examined: {escaped(why)}"

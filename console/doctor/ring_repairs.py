@@ -6,7 +6,7 @@ None ever removes a message.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from console import sql
 from console.actions import relay as relaying
@@ -81,6 +81,10 @@ class RepairNumbers(DoctorRepair):
     found: Mapping[LostKind, int]
     """What is to be repaired, and how many there were."""
     patience_seconds: float = PATIENCE_SECONDS
+    proof: Proof | None = field(default=None, compare=False)
+    """By which they were found."""
+    twice: bool = False
+    """Whether only numbers are repaired that this proof has proven, too."""
 
     @property
     def summary(self) -> str:
@@ -95,13 +99,15 @@ class RepairNumbers(DoctorRepair):
             for kind in self.found
             if (ranges := now.proven.get(kind, ()))
         ]
-        return [*lines, *self._waits(now)] or ["nothing is left to repair"]
+        return [*lines, *self._waits(now)]
 
     def run(self, database: Database) -> Sequence[str]:
         """Prove, then repair what is still proven. BusyError if it cannot be proven."""
         with check_context(database, self.queue, patience_seconds=self.patience_seconds) as context:
             proof = prove(context, {kind.side for kind in self.found})
         self._require(proof)
+        if self.twice and self.proof is not None:
+            proof = proof.within(self.proof)
         done = []
         ledger = Ledger()
         with repair_transaction(database, self.queue, self.summary) as (act, scope):

@@ -164,6 +164,7 @@ class Watcher:
         )
         self._stopped = False
         self._lost = False
+        self._incarnation: str | None = None
         self._snapshots: Sequence[QueueSnapshot] = ()
         self._request = _Request()
         self._soon: set[QueueName] = set()
@@ -213,10 +214,14 @@ class Watcher:
         with self._changed:
             if self._stopped:
                 return
-            was_lost = self._lost
+            was_lost, before = self._lost, self._incarnation
             self._lost = isinstance(reading.error, ConnectionFailedError)
-            if was_lost and not self._lost:
-                # The lost connection cut a round short, and a crash leaves traces.
+            if reading.error is None:
+                self._incarnation = reading.incarnation
+            restarted = before not in {None, self._incarnation}
+            if (was_lost and not self._lost) or restarted:
+                # The lost connection cut a round short, and a crash leaves traces; a server may be
+                # back before any sample has missed it.
                 self._request.all = True
                 self._request.urgency = min(self._request.urgency, SOON)
                 self._not_before = 0.0

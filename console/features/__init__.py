@@ -9,6 +9,8 @@ listed without importing them:
 - `designs/`: presets, for queues in tables that others made (`AddedDesigns` in `console/designs`)
 - `checks/`: checks of the doctor, as `CHECK_GROUPS`
 - `tabs/`: tabs of a queue's screen, a module each, as `TAB`; its name opens it after `:`
+- `options/`: what it adds to commands of the core, a module per command with its name, as
+  `OPTIONS` (`AddedOption` in `console/verbs/command.py`)
 - `screens/`: its screens; `COMMANDS` are what can be typed after `:` to open them; a `CommandKey`
   of its value opens one of these from the overview and from a queue's screen
 - `config/`: its tables of the configuration, as `TABLES` (`console/config/feature_tables.py`)
@@ -38,6 +40,7 @@ NAMES = (
     "notify",
     "presets",
     "prove",
+    "unattended",
     "why",
 )
 
@@ -99,6 +102,13 @@ def modules(kind: str) -> Iterator[Any]:
     for name, package, _ in packages(kind):
         if not missing(name):
             yield import_module(package)
+
+
+def modules_named(kind: str, name: str) -> Iterator[Any]:
+    """The modules of that name in the packages of this kind, imported, of all that are not off."""
+    for feature, package, _ in packages(kind):
+        if not missing(feature) and (_folder(feature) / kind / f"{name}.py").is_file():
+            yield import_module(f"{package}.{name}")
 
 
 def keys() -> tuple[CommandKey, ...]:

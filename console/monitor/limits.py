@@ -82,6 +82,8 @@ class Thresholds:
     stuck_after_seconds: float
     limits: Mapping[str, Limits] = field(default_factory=dict)
     """By the names of `figures.LIMITS`; those that are not there are not limited."""
+    runbooks: Mapping[str, str] = field(default_factory=dict)
+    """Addresses or texts that say what to do about a finding, by its code."""
 
     def __getitem__(self, name: str) -> Limits:
         return self.limits.get(name, NO_LIMITS)

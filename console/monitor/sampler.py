@@ -94,6 +94,8 @@ class Reading:
     """`clock.elapsed()` of the first sample of a standby that had become a primary."""
     sessions: SessionsUsed | None = None
     pooled: bool = False
+    incarnation: str = ""
+    """Of the server: another one after a restart, a crash, a fail-over; empty: not known."""
 
 
 class Sampler:
@@ -251,6 +253,7 @@ class Sampler:
             promoted_at=self._promoted_at(sample),
             sessions=sample.sessions,
             pooled=sample.pooled,
+            incarnation=sample.incarnation,
         )
 
     def _promoted_at(self, sample: DatabaseSample) -> float | None:

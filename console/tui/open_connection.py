@@ -7,7 +7,7 @@ from datetime import UTC, tzinfo
 
 from console import catalog
 from console.catalog import Queue
-from console.config import Profile
+from console.config import Profile, Settings
 from console.config.passwords import Credentials
 from console.config.profile import URL as URL_KEY
 from console.engines import THIS_MACHINE, TRANSPORT, Capabilities, Database
@@ -60,6 +60,8 @@ class OpenConnection:
     """Whether a new critical finding rings the terminal's bell."""
     group: str = ""
     """Empty: it belongs to none."""
+    settings_of: Callable[[str], Settings] = lambda _: Settings(())
+    """The settings of the queue of that name."""
 
     def find(self, schema: str, name: str) -> Queue:
         """The queue of that name, from the catalog. Blocks; ConsoleError."""
@@ -108,6 +110,7 @@ def open_connection(
         profile.saved_words,
         profile.bell,
         profile.group or "",
+        profile.settings_of,
     )
 
 

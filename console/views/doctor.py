@@ -194,6 +194,8 @@ def _finding(finding: Finding, display: Display) -> Iterator[str]:
         yield f"  repair: {finding.repair.summary}"
         yield f"    {finding.command}"
     yield from (f"  {line}" for line in finding.judgement_text.splitlines())
+    if finding.runbook:
+        yield f"  runbook: {finding.runbook}"
 
 
 def _json(result: Sequence[Diagnosis]) -> Mapping[str, object]:

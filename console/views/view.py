@@ -16,6 +16,7 @@ from rich.cells import cell_len, set_cell_size
 
 from console import catalog
 from console.catalog import Queue
+from console.config import Settings
 from console.engines import Database
 from console.errors import UsageError
 from console.formats import UNKNOWN, bare_moment, moment, numbered, offset, plain, short_moment
@@ -103,6 +104,8 @@ class Source:
     """Of the list's parameters."""
     masks: Masks = ()
     thresholds_of: ThresholdsOf = defaults_of
+    settings_of: Callable[[str], Settings] = lambda _: Settings(())
+    """The settings of the queue of that name."""
     on_wait: Callable[[str], None] = lambda _: None
     """Gets a line that says what takes time, before it does."""
 

@@ -189,7 +189,7 @@ def test_a_queue_has_the_severity_of_its_most_severe_figure(severities: list[Sev
 # -- the doctor and the report
 
 KEYS = ["code", "severity", "since", "summary", "evidence", "cause", "consequence", "repair"]
-KEYS += ["judgement", "estimated", "silenced"]
+KEYS += ["judgement", "runbook", "estimated", "silenced"]
 
 
 @pytest.fixture

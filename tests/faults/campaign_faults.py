@@ -25,6 +25,7 @@ class Processes(Protocol):
     def kill_operator(self) -> None: ...
     def kill_service(self) -> None: ...
     def kill_archive(self) -> None: ...
+    def pause_client(self) -> Callable[[], None]: ...
 
 
 @dataclass
@@ -39,6 +40,8 @@ class Target:
     processes: Processes
     chance: random.Random
     held: list[psycopg.Connection] = field(default_factory=list)
+    paused: list[Callable[[], None]] = field(default_factory=list)
+    """What lets each paused client go on."""
 
     def restart(self) -> None:
         """Start the server if it is down."""
@@ -85,8 +88,16 @@ class Target:
             holder.close()
         self.held.clear()
 
+    def pause_client(self) -> None:
+        self.paused.append(self.processes.pause_client())
+
+    def resume_clients(self) -> None:
+        while self.paused:
+            self.paused.pop()()
+
     def end_all_faults(self) -> None:
-        """End all faults of server and network."""
+        """End all faults of server, network and clients."""
+        self.resume_clients()
         self.proxy.let_in()
         self.proxy.thaw()
         self.server.resume()
@@ -125,6 +136,7 @@ FAULTS: Mapping[str, Fault] = {
     "lock": Fault(Target.lock, Target.release_locks, 8.0, 3, breaks=False),
     "open pop": Fault(Target.pop_and_wait, Target.release_locks, 8.0, 2, breaks=False),
     "kill -9 client": Fault(lambda target: target.processes.kill_client(), rate=6, breaks=False),
+    "pause client": Fault(Target.pause_client, Target.resume_clients, 60.0, rate=4, breaks=False),
     "kill -9 operator": Fault(
         lambda target: target.processes.kill_operator(), rate=6, breaks=False
     ),

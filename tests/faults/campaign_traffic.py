@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -67,6 +68,16 @@ def size(minutes: float) -> Size:
     return Size(minutes * 60, tuple(QUEUES), 3, 2, 1.0, 0.08, 6.0, 8.0, spark_every=150.0)
 
 
+_POLICY = """
+[unattended]
+orphans = "always"
+holes = "always"
+claims_gone = "bound"
+repairs_per_hour = 1000
+rows_per_hour = 1_000_000
+"""
+
+
 class Traffic:
     """Clients, services, calls and faults. All but the checks run in one thread."""
 
@@ -87,6 +98,9 @@ class Traffic:
         for name in ("clients", "calls", "home", "lake"):
             (folder / name).mkdir()
         self.environment = _environment(folder / "home", secret)
+        configuration = folder / "home" / ".config" / "dbq-console" / "config.toml"
+        configuration.parent.mkdir(parents=True)
+        configuration.write_text(_POLICY)
         faults = random.Random(f"faults {seed}")
         self.target = Target(server, self.proxy, self.url, self.queues, self, faults)
         self.faults = plan(faults, campaign_size.seconds, campaign_size.pause)
@@ -120,7 +134,9 @@ class Traffic:
         if DOOMED in self.queues:
             self._client(PRODUCER, "producers", through_proxy=True, only=DOOMED)
             self._client(CONSUMER, "consumers", through_proxy=True, only=DOOMED)
-        self.services = [Service("record", self._service("record"))]
+        # Two recorders, of which one repairs what the policy of the configuration allows.
+        second = self._service("record", "--recordings", str(self.folder / "second"))
+        self.services = [Service("record", self._service("record")), Service("record", second)]
         if self.campaign_size.metrics_and_screens:
             self.services.append(Service("serve-metrics", self._metrics))
             self.services.append(Service("the screens", self.terminal.begin))
@@ -311,7 +327,16 @@ class Traffic:
             self.chance.choice(self.calls).kill()
 
     def kill_service(self) -> None:
-        self.chance.choice(self.services[:2]).kill()
+        self.chance.choice(self.services[:3]).kill()
+
+    def pause_client(self) -> Callable[[], None]:
+        """SIGSTOP one client; returns what lets it go on."""
+        alive = [process for process, _ in self._running_clients if process.poll() is None]
+        if not alive:
+            return lambda: None
+        process = self.chance.choice(alive)
+        process.send_signal(signal.SIGSTOP)
+        return lambda: process.send_signal(signal.SIGCONT)
 
     def kill_archive(self) -> None:
         if self.archive is not None:

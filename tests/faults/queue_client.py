@@ -51,6 +51,10 @@ class ClientTask:
     """Between two transactions."""
     claiming: list[str] = field(default_factory=list)
     """Queues whose pops are claims: a message counts as popped once it is completed."""
+    works_seconds: float = 0.0
+    """At most so long between a claim and its end."""
+    claims_hold: bool = False
+    """Nobody may release a claim of a session that is connected."""
     kept: list[str] = field(default_factory=list)
     """Queues where popped messages are still in the queue or its archive."""
     subscriber: str = ""
@@ -174,6 +178,7 @@ class Client:
         if not rows or fate < _ABANDONED:
             return bool(rows)
         work = Work()
+        time.sleep(self._random.uniform(0.0, self._task.works_seconds))
         connection.execute("BEGIN")
         for id_, text, _, attempts in rows:
             if self._random.random() < _FAILED:
@@ -204,7 +209,10 @@ class Client:
     ) -> bool:
         """Complete or fail a claim; whether it still existed."""
         row = connection.execute(_statement(queue, kind, values), values).fetchone()
-        return row is not None and bool(row[0])
+        done = row is not None and bool(row[0])
+        if self._task.claims_hold and not done:
+            self._write(ERROR, text=f"{kind} of {values!r}: its claim was released")
+        return done
 
     def _in_transaction(
         self, connection: psycopg.Connection, queues: list[str], calls: int

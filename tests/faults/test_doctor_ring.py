@@ -4,21 +4,15 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from console.catalog.audit import EntryFilter, entries
 from console.doctor import ring as doctor
-from console.doctor.context import check_context
-from console.doctor.finding import Diagnosis
 from console.doctor.slot_map import read_slot_map
 from console.errors import BusyError, RefusedError
 from console.features.demo.embedded import EmbeddedServer
-from console.features.history.recorder import Recorder
-from console.features.history.recording import Recording, hole_repairs
-from console.rights import Rights
 from tests.faults.doctor_tools import (
     diagnose_ring,
     fill,
@@ -28,7 +22,7 @@ from tests.faults.doctor_tools import (
     repair_finding,
 )
 from tests.faults.ring_tools import Make, Ring, page_of_holes, wait_for_server
-from tests.servers import kill_session, restart_as_standby, wait_until
+from tests.servers import kill_session, restart_as_standby
 from tests.tools.repairs import carry_out, plan_repair
 
 
@@ -348,53 +342,6 @@ def test_many_or_old_holes_are_more_than_a_note(make: Make) -> None:
         assert repair_all(ring) == ["drop 1 parked hole"]
         assert findings_by_code(ring) == {}
         assert ring.parked(connection) == set()
-
-
-def test_a_recorder_with_operator_rights_drops_old_holes(
-    make: Make, database_url: str, tmp_path: Path
-) -> None:
-    """No other diagnosis is needed; a number whose push may still commit stays."""
-    ring = make(database_url, size=100)
-    recorder = Recorder(tmp_path, "here")
-    recording = Recording(
-        ring.database,
-        recorder,
-        interval_seconds=1.0,
-        stuck_after_seconds=lambda _: 300.0,
-        rights=Rights.OPERATOR,
-    )
-    holes, expected = set(range(1, 9)), set(range(9, 21))
-    with ring.connect() as connection, ring.connect() as pusher:
-        ring.consume_numbers(connection, "push", 8)
-        assert ring.pop(connection) is None
-        connection.execute(ring.sql("SELECT setval({pop_name}, 20)"))
-        park = "INSERT INTO {parked} SELECT generate_series(9, 20), false, now()"
-        connection.execute(ring.sql(park))
-        connection.execute(ring.sql("UPDATE {parked} SET parked_at = now() - interval '61 min'"))
-
-        pusher.execute("BEGIN")
-        assert ring.push(pusher, "to come") == 9
-        with check_context(ring.database, ring.queue, patience_seconds=0.0) as context:
-            diagnosis = Diagnosis(ring.queue, tuple(doctor.CHECKS.run(context)))
-        assert hole_repairs([diagnosis], Rights.OPERATOR) == [], "a push is under way"
-        pusher.execute("COMMIT")
-
-        with check_context(ring.database, ring.queue, patience_seconds=10.0) as context:
-            diagnosis = Diagnosis(ring.queue, tuple(doctor.CHECKS.run(context)))
-        assert hole_repairs([diagnosis], Rights.READ_ONLY) == []
-        recording.start()
-        try:
-            wait_until(
-                lambda: {number for number, _ in ring.parked(connection)} == expected,
-                "the holes are dropped",
-            )
-        finally:
-            recording.stop(60)
-            recorder.close()
-        assert holes.isdisjoint(number for number, _ in ring.parked(connection))
-        taken = ring.pop(connection)
-        assert taken is not None
-        assert taken.payload == "to come"
 
 
 def test_a_void_number_whose_pop_was_rolled_back_is_a_note(make: Make) -> None:

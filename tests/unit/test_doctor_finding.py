@@ -74,7 +74,7 @@ def test_json_output_can_be_read_back(finding: Finding) -> None:
     parsed = json.loads(json.dumps(finding.as_json()))
     assert set(parsed) == {
         *("code", "severity", "since", "summary", "evidence", "cause", "consequence", "repair"),
-        *("judgement", "estimated", "silenced"),
+        *("judgement", "runbook", "estimated", "silenced"),
     }
     assert parsed["severity"] in {"critical", "warning", "note"}
     assert (parsed["repair"] is None) == (finding.repair is None)

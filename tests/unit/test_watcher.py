@@ -157,6 +157,17 @@ def test_only_the_sampler_reconnects_and_then_a_new_round_starts() -> None:
         assert doctor.diagnosed[1] == ["a", "b"]
 
 
+def test_a_server_that_is_back_before_a_sample_missed_it_is_examined_at_once() -> None:
+    with ObservedDoctor(["a"]) as watched:
+        watched.feed.deliver(Reading("here", incarnation="started at 1"))
+        watched.wait("diagnosed", 1)
+        watched.feed.deliver(Reading("here", incarnation="started at 1"))
+        watched.feed.deliver(Reading("here", error=BusyError("Locked.")))
+        assert len(watched.diagnosed) == 1
+        watched.feed.deliver(Reading("here", incarnation="started at 2"))
+        watched.wait("diagnosed", 2)
+
+
 def test_a_failed_diagnosis_is_reported_and_retried() -> None:
     with ObservedDoctor(["a"]) as doctor:
         doctor.errors = [BusyError("Could not look.", why="too slow"), RuntimeError("a mistake")]

@@ -182,7 +182,7 @@ def history(
             next_step="Say which with --schema.",
         )
     marks = [
-        *_findings(records.rows(FINDINGS, equal)),
+        *findings_of(records.rows(FINDINGS, equal)),
         *_actions(records.reader.rows(ACTIONS, span), schemas[0], queue),
         *_standbys(records.reader, span, records.sources.step_seconds),
     ]
@@ -317,7 +317,7 @@ def _mean(values: Sequence[tuple[float, int]]) -> float:
     return sum(value * weight for value, weight in values) / sum(w for _, w in values)
 
 
-def _findings(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:
+def findings_of(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:
     """From the first sample with a finding to the first one without it."""
     marks: list[Mark] = []
     times = sorted({row["at"] for row in rows})

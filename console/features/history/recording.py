@@ -1,7 +1,4 @@
-"""Records one connection: samples, findings, and at longer intervals waits and actions.
-
-It also repairs the holes that pile up in a ring: no pop can prove that a push is lost.
-"""
+"""Records one connection: samples, findings, and at longer intervals waits and actions."""
 
 import logging
 import threading
@@ -14,9 +11,7 @@ from typing import Any, Protocol
 
 from console import catalog
 from console.catalog import Queue, audit
-from console.doctor.finding import Diagnosis, Repair
-from console.doctor.lost_numbers import PILE
-from console.doctor.repairs import try_repair
+from console.doctor.finding import Diagnosis
 from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, DoctorUpdate, Watcher
 from console.engines import Database, time_limit
 from console.errors import ConsoleError
@@ -29,7 +24,6 @@ from console.monitor.message import Masks
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler
 from console.rights import Rights
-from console.verbs.verb import Target
 
 _LOG = logging.getLogger(__name__)
 WAITS_SECONDS = 10.0
@@ -120,6 +114,10 @@ class Companion(Protocol):
 
     def start(self) -> None: ...
 
+    def marked(self, update: DoctorUpdate, /) -> DoctorUpdate:
+        """As the others, and the recording, get it. Called in the doctor's thread."""
+        ...
+
     def examined(self, update: DoctorUpdate, /) -> None:
         """Called in the doctor's thread."""
 
@@ -142,11 +140,8 @@ class Recording:
         rights: Rights = Rights.READ_ONLY,
         on_reading: Callable[[Reading], None] = lambda _: None,
     ) -> None:
-        """`on_reading` is called in the sampler's thread. `rights`: an operator's let it repair
-        holes that pile up in a ring."""
-        self._database = database
+        """`on_reading` is called in the sampler's thread. `rights`: as the doctor's."""
         self._recorder = recorder
-        self._rights = rights
         self._on_reading = on_reading
         self.companions: Sequence[Companion] = ()
         """To be set before `start`."""
@@ -182,25 +177,12 @@ class Recording:
 
     def _diagnosed(self, update: DoctorUpdate) -> None:
         for companion in self.companions:
+            update = companion.marked(update)
+        for companion in self.companions:
             companion.examined(update)
         at = datetime.now(UTC)
         self._recorder.add(FINDINGS, findings(update.diagnoses, at))
         self._recorder.add(CONSUMERS, consumers(update.diagnoses, at))
-        for repair in hole_repairs(update.diagnoses, self._rights):
-            target = Target(self._database, repair.queue, self._rights)
-            for line in try_repair(repair, target).lines:
-                _LOG.info("%s: %s", self._recorder.connection, line)
-
-
-def hole_repairs(diagnoses: Iterable[Diagnosis], rights: Rights) -> list[Repair]:
-    """Repairs of old or many holes; each proves them again before it acts."""
-    repairs = [
-        f.repair
-        for diagnosis in diagnoses
-        for f in diagnosis.findings
-        if f.code is PILE and f.repair
-    ]
-    return [repair for repair in repairs if repair.unattended and repair.rights <= rights]
 
 
 def findings(diagnoses: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:

@@ -160,6 +160,10 @@ class Notifier:
             return
         self._thread.start()
 
+    def marked(self, update: DoctorUpdate) -> DoctorUpdate:
+        """As it is."""
+        return update
+
     def examined(self, examined: DoctorUpdate) -> None:
         """Takes the doctor's diagnoses, in its thread."""
         with self._lock:

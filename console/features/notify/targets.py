@@ -34,6 +34,8 @@ class Source:
     connection: str
     group: str | None = None
     production: bool = False
+    runbook_of: Callable[[str, str], str] = field(default=lambda _, __: "", compare=False)
+    """Of a queue's finding, by the queue's name and the code; empty: it has none."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Event:
             "figure": self.which or None,
             "severity": self.severity.word,
             "summary": self.summary,
+            "runbook": source.runbook_of(self.queue, self.code) or None,
             "begun_at": self.begun_at.isoformat(),
             "ended_at": None if self.ended_at is None else self.ended_at.isoformat(),
         }
@@ -108,13 +111,15 @@ def as_json(source: Source, events: Sequence[Event], _: str) -> Iterator[Message
 def as_slack(source: Source, events: Sequence[Event], _: str) -> Iterator[Message]:
     """All events in one text, a line each, for Slack's incoming webhooks."""
     head = f"{source.connection}{' (PRODUCTION)' if source.production else ''}"
-    lines = [f"*{_escaped(head)}*", *(_slack_line(event) for event in events)]
+    lines = [f"*{_escaped(head)}*", *(_slack_line(source, event) for event in events)]
     yield Message({"text": "\n".join(lines)}, tuple(events))
 
 
-def _slack_line(event: Event) -> str:
+def _slack_line(source: Source, event: Event) -> str:
     grade = "ended" if event.ended else event.severity.word
     words = f"{event.schema}.{event.queue} {event.code}: {event.summary}"
+    if not event.ended and (runbook := source.runbook_of(event.queue, event.code)):
+        words += f" (runbook: {runbook})"
     return f"{event.severity.mark.strip() if not event.ended else '✓'} {grade} {_escaped(words)}"
 
 

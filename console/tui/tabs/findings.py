@@ -75,6 +75,8 @@ class FindingLines(Static):
                 yield "command", Text(plain(finding.command))
         else:
             yield "repair", Text("\n".join(map(plain, finding.judgement_text.splitlines())))
+        if finding.runbook:
+            yield "runbook", Text(plain(finding.runbook))
 
     def _evidence(self, view: FindingView, context: Context) -> Iterator[tuple[str, Text]]:
         lines = [] if view.finding is None else view.finding.evidence_lines

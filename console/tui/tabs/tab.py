@@ -352,8 +352,15 @@ class ListTab(ReadingTab[T], Browser):
         values = {**self.VIEW.default_values(), **self.VALUES}
         if conn is None:
             return Source(no_database, values=values)
-        limits, masks = conn.thresholds_of, conn.masks
-        return Source(lambda: conn.database, schema or None, name or None, values, masks, limits)
+        return Source(
+            lambda: conn.database,
+            schema or None,
+            name or None,
+            values,
+            conn.masks,
+            conn.thresholds_of,
+            conn.settings_of,
+        )
 
     def read(self, conn: OpenConnection | None) -> T:
         result: T = self.VIEW.read(self.source(conn))

@@ -4,8 +4,8 @@ The connection given, those of --group or --fleet, else all configured ones. It 
 connection's interval, and waits, findings and actions less often. No payloads. A
 connection has one recorder: a console opened meanwhile leaves the recording to it.
 
-With the right operator it also removes proven holes of rings (holes_pile_up): parked numbers of
-lost pushes, older than an hour or more than there are slots. See the audit. It notifies the
+With the right operator it also repairs what the policy of the configuration allows without a
+person, by default holes that pile up in rings: dbq-console help unattended. It notifies the
 configured receivers of new findings and of their end; of several recorders of a database one
 does: dbq-console help notifications.
 
@@ -17,6 +17,7 @@ Examples:
 """
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ import click
 from console import features
 from console.cli.command import FLEET, GROUP
 from console.cli.context import Call
+from console.cli.services import PRINT_UNIT, run_until, unit
 from console.cli.several import profiles_of
 from console.cli.streams import narrate, stop_requested
 from console.config import Profile
@@ -43,6 +45,8 @@ from console.verbs.parameters import DURATION, Parameter
 
 _LOG = logging.getLogger(__name__)
 _STOP_SECONDS = 15.0
+_SILENT_SECONDS = 600.0
+"""Without any sample; longer than every time-out of one."""
 _MIB = 2**20
 _KEEP = f"{KEEP_SECONDS / 86_400:.0f}d"
 
@@ -54,24 +58,30 @@ def _run(
     most_mib: int,
     group: str | None,
     fleet: str | None,
+    print_unit: bool,
 ) -> None:
+    if print_unit:
+        text = unit(call, "record", "records queues, and repairs what its policy allows")
+        call.answer({"unit": text}, text.splitlines())
+        return
     profiles = profiles_of(call, group, fleet)
     for mistake in call.configuration.document.unread:
         narrate(str(mistake))
     bounds = Bounds(keep_seconds=keep, most_bytes=most_mib * _MIB)
     with ExitStack() as stack, stop_requested() as stop:
-        labels = [
+        narrators = [
             stack.enter_context(_recording(call, profile, recordings or folder(), bounds))
             for profile in profiles
         ]
-        narrate(f"Recording {', '.join(labels)} to {recordings or folder()}.")
-        stop.wait()
+        labels = ", ".join(one.label for one in narrators)
+        narrate(f"Recording {labels} to {recordings or folder()}.")
+        run_until(stop, lambda: all(one.is_current for one in narrators))
         narrate("Stopping.")
 
 
 @contextmanager
-def _recording(call: Call, profile: Profile, root: Path, bounds: Bounds) -> Iterator[str]:
-    """Record a connection meanwhile; yields its label."""
+def _recording(call: Call, profile: Profile, root: Path, bounds: Bounds) -> "Iterator[_Narrator]":
+    """Record a connection meanwhile."""
     from console.features.history.recording import Recording  # noqa: PLC0415  # slow to import
 
     database = profile.open()
@@ -94,7 +104,7 @@ def _recording(call: Call, profile: Profile, root: Path, bounds: Bounds) -> Iter
     recording.companions = companions
     recording.start()
     try:
-        yield database.label
+        yield state
     finally:
         recording.stop(_STOP_SECONDS)
         recorder.close()
@@ -107,8 +117,19 @@ class _Narrator:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._problem = ""
+        self._at = time.monotonic()
+
+    @property
+    def label(self) -> str:
+        return self._recorder.connection
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its threads live: a sample that fails counts, too."""
+        return time.monotonic() - self._at < _SILENT_SECONDS
 
     def on_reading(self, reading: Reading) -> None:
+        self._at = time.monotonic()
         error = reading.error
         problem = self._recorder.problem or ("" if error is None else str(error).replace("\n", " "))
         if problem != self._problem:
@@ -130,5 +151,6 @@ _PARAMETERS = (
     ),
     GROUP,
     FLEET,
+    PRINT_UNIT,
 )
 COMMAND = Command("record", _run, __doc__, _PARAMETERS)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from console.cli.command import FLEET, GROUP
 from console.cli.context import Call
+from console.cli.services import PRINT_UNIT, run_until, unit
 from console.cli.several import profiles_of
 from console.cli.streams import narrate, stop_requested
 from console.config import CommandLineValues, Profile
@@ -40,13 +41,15 @@ LISTEN = "127.0.0.1:9464"
 _LEAST_SECONDS = 0.1
 
 
-def _run(
+def _run(  # noqa: PLR0913  # the options of the command line, by name
     call: Call,
+    *,
     listen: str,
     anywhere: bool,
     interval: float,
     print_alerts: bool,
     print_dashboard: bool,
+    print_unit: bool,
     group: str | None,
     fleet: str | None,
 ) -> None:
@@ -56,8 +59,12 @@ def _run(
         raise UsageError("serve-metrics only reads: it accepts no --rights but read-only.")
     if interval < _LEAST_SECONDS:
         raise UsageError("--interval must be 100ms or more.")
-    if print_alerts and print_dashboard:
-        raise UsageError("--print-alerts and --print-dashboard exclude each other.")
+    if sum((print_alerts, print_dashboard, print_unit)) > 1:
+        raise UsageError("--print-alerts, --print-dashboard and --print-unit exclude each other.")
+    if print_unit:
+        text = unit(call, "serve-metrics", "serves figures and findings of queues")
+        call.answer({"unit": text}, text.splitlines())
+        return
     if print_dashboard:
         from console.features.metrics.ready_made import dashboard  # noqa: PLC0415
 
@@ -83,7 +90,7 @@ def _run(
                 narrate(
                     "Anyone who reaches this address can read them: no password, no encryption."
                 )
-            stop.wait()
+            run_until(stop)
             narrate("Stopping.")
         finally:
             exporter.stop()
@@ -129,6 +136,7 @@ _PARAMETERS = (
     Parameter("interval", "Time between two samples.", DURATION, default="5s", metavar="T"),
     Parameter("print-alerts", "Print alert rules for Prometheus and exit.", is_flag=True),
     Parameter("print-dashboard", "Print a dashboard for Grafana and exit.", is_flag=True),
+    PRINT_UNIT,
     GROUP,
     FLEET,
 )

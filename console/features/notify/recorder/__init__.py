@@ -17,5 +17,10 @@ def companion(
     on_message: Callable[[str], None],
 ) -> Companion:
     """It notifies the receivers of this connection."""
-    source = Source(database.label, profile.group, production=profile.production)
+    source = Source(
+        database.label,
+        profile.group,
+        production=profile.production,
+        runbook_of=lambda queue, code: profile.thresholds(queue).runbooks.get(code, ""),
+    )
     return Notifier(database, targets(configuration, profile), source, on_message)

@@ -19,6 +19,9 @@ class _Greeter:
         for words in self._words:
             self._on_message(words)
 
+    def marked(self, update: DoctorUpdate, /) -> DoctorUpdate:
+        return update
+
     def examined(self, _: DoctorUpdate, /) -> None:
         EXAMINED.set()
 

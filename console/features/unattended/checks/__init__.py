@@ -1,0 +1,95 @@
+"""What was repaired without a person, and what is left to one since it was found too often."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from console import sql
+from console.catalog import audit
+from console.doctor.context import CheckContext, CheckGroup, command
+from console.doctor.finding import Code, Finding
+from console.features.unattended.policy import (
+    AGENT,
+    NOUNS,
+    USUAL_SECONDS,
+    Past,
+    Stop,
+    repairs_of,
+    stops_of,
+)
+from console.formats import numbered
+from console.monitor.limits import Severity
+
+_DAY_SECONDS = 86_400.0
+_LATEST = 200
+"""Actions of a queue among which a stop is searched: it ends with the next one of a person."""
+
+RECUR = Code(
+    "repairs_recur",
+    Severity.WARNING,
+    "what a recorder repairs automatically came back too often: it has stopped",
+    judgement="find out what keeps breaking it, a consumer that dies for instance; an action or a "
+    "note on the queue lets the recorder go on",
+)
+REPAIRED = Code(
+    "repaired_unattended",
+    Severity.NOTE,
+    "what recorders have repaired by themselves within a day, by the policy of the configuration",
+    judgement="each repair is in the audit, with its policy and what it was about",
+)
+
+
+def _check(context: CheckContext) -> Iterator[Finding]:
+    queue = context.queue
+    of = audit.EntryFilter(queue.schema, queue.name)
+    with context.limited_transaction() as connection:
+        by_itself = replace(of, operator=AGENT, since=USUAL_SECONDS)
+        if not audit.entries(connection, by_itself, 1):
+            return
+        today = audit.entries(connection, replace(by_itself, since=_DAY_SECONDS))
+        latest = audit.entries(connection, of, _LATEST)
+        now = sql.value(connection, datetime, "actions.server_time")
+    for entry, stop in stops_of(latest, now).values():
+        yield _recurring(context, entry, stop)
+    if repairs := [one for one in repairs_of(today) if one.rows]:
+        yield _repaired(repairs)
+
+
+def _recurring(context: CheckContext, entry: audit.Entry, stop: Stop) -> Finding:
+    until = "" if stop.lasts else ", or until fewer were repaired in the last hour"
+    return Finding(
+        RECUR,
+        f"{stop.kind} are no longer repaired automatically: {stop.reason}",
+        evidence={
+            "kind": stop.kind,
+            "reason": stop.reason,
+            "stopped_at": entry.started_at.isoformat(),
+            "recorder": entry.operator,
+        },
+        cause="something keeps causing them, which a repair would only hide",
+        consequence=f"they wait for a person{until}",
+        since=entry.started_at,
+        judgement=f"{RECUR.judgement}: {command(context.queue, 'audit')}",
+    )
+
+
+def _repaired(repairs: Sequence[Past]) -> Finding:
+    rows = Counter[str]()
+    for one in repairs:
+        rows[one.kind] += one.rows
+    parts = (numbered(count, NOUNS.get(kind, "row")) for kind, count in rows.items())
+    first, last = min(one.at for one in repairs), max(one.at for one in repairs)
+    return Finding(
+        REPAIRED,
+        f"repaired automatically: {', '.join(parts)}, in {numbered(len(repairs), 'repair')} since "
+        f"{first:%H:%M} UTC",
+        evidence={**rows, "repairs": len(repairs), "last_at": last.isoformat()},
+        cause="the policy of the configuration allows it",
+        consequence="none: each was proven twice",
+        since=first,
+    )
+
+
+CHECKS = CheckGroup((RECUR, REPAIRED), {"repairs without a person": _check})
+CHECK_GROUPS = (CHECKS,)

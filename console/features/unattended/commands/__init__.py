@@ -1,0 +1,1 @@
+"""The commands of this feature, as those of `console.cli.commands`."""

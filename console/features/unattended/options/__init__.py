@@ -1,0 +1,1 @@
+"""What this feature adds to commands of the core."""

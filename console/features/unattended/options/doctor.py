@@ -1,0 +1,60 @@
+"""`doctor --unattended`: the repairs that the policy allows, once, for cron."""
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from console.cli.commands.doctor import examination
+from console.cli.context import Call
+from console.cli.streams import narrate
+from console.errors import UsageError
+from console.rights import Rights
+from console.verbs.command import AddedOption
+from console.verbs.parameters import Parameter
+from console.views.doctor import VIEW
+from console.views.view import Display
+
+_NOT_WITH = ("fix", "code", "subscriber", "all_codes", "yes", "dry_run")
+
+
+def _run(call: Call, names: Sequence[str], idle_for: float, **others: Any) -> None:
+    if given := [name for name in _NOT_WITH if others[name]]:
+        other = given[0].removeprefix("all_").replace("_", "-")
+        raise UsageError(f"--unattended and --{other} exclude each other.")
+    from console.features.unattended.policy import Policy  # noqa: PLC0415
+    from console.features.unattended.repairer import Repairer, run_once  # noqa: PLC0415
+
+    database = call.database("doctor --unattended")
+    queues = [call.find(database, name, any_design=True) for name in names] or call.queues(database)
+    repairer = Repairer(
+        database,
+        lambda queue: Policy.of_settings(call.settings_of(queue)),
+        rights=call.rights,
+        thresholds_of=call.thresholds,
+    )
+    examine = examination(call, database, queues, idle_for)
+    diagnoses, lines = run_once(repairer, examine)
+    for line in lines:
+        narrate(line)
+    if repairer.held_by:
+        narrate(f"Nothing was repaired here: that is done by {repairer.held_by}.")
+    if lines:
+        diagnoses = [*examine()]
+    display = Display(call.zone, datetime.now(UTC))
+    call.answer({**VIEW.as_json(diagnoses), "repairs": lines}, [*VIEW.lines(diagnoses, display)])
+    sys.exit(0 if all(diagnosis.healthy for diagnosis in diagnoses) else 1)
+
+
+OPTIONS = (
+    AddedOption(
+        Parameter(
+            "unattended",
+            "Repair what the policy of the configuration allows without a person, for cron: each "
+            "proven twice, 10 s apart (dbq-console help unattended).",
+            is_flag=True,
+        ),
+        _run,
+        lambda _: Rights.OPERATOR,
+    ),
+)

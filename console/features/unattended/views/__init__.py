@@ -1,0 +1,1 @@
+"""The lists of this feature, as those of `console.views`."""

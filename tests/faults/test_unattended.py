@@ -1,0 +1,488 @@
+"""Repairs without a person, on real faults: twice proven, under a lease, within a budget, audited,
+and never of what is alive."""
+
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from console.catalog import Queue, audit
+from console.catalog.audit import EntryFilter
+from console.catalog.decisions import Decision
+from console.doctor.context import check_context
+from console.doctor.finding import Diagnosis
+from console.engines import Database, open_database
+from console.features.demo.embedded import EmbeddedServer
+from console.features.history.recorder import Recorder
+from console.features.history.recording import Recording
+from console.features.unattended.checks import CHECKS
+from console.features.unattended.policy import AGENT, Policy
+from console.features.unattended.repairer import Repairer, RepairThread
+from console.monitor.limits import defaults_of
+from console.rights import Rights
+from console.verbs import get_verb
+from console.verbs.verb import Target, values_from_texts
+from tests.contract.conftest import Use
+from tests.contract.variants import Variant
+from tests.faults.doctor_tools import diagnose_ring, fill, findings_by_code
+from tests.faults.queue_faults import CLAIM, IN_HAND, diagnosed, end_session, filled, popped_by
+from tests.faults.ring_campaign import MARKS, keep_marks, marks_of
+from tests.faults.ring_clients import (
+    CONSUMER,
+    PRODUCER,
+    Clients,
+    clients,
+    kill_backend,
+    wait_for_progress,
+)
+from tests.faults.ring_tools import Make, Ring, make_ring, wait_for_server
+from tests.servers import connect, fresh_database, value, wait_until
+from tests.tools.warm import Forked
+
+ALL = Policy("always", "always", "bound")
+
+
+Acting = Callable[..., Repairer]
+
+
+@pytest.fixture
+def repairer() -> Iterator[Acting]:
+    """Makes repairers, by default without the pause between the two proofs."""
+    made: list[Repairer] = []
+
+    def one(
+        database: Database,
+        policy: Policy = ALL,
+        *,
+        again_seconds: float = 0.0,
+        rights: Rights = Rights.OPERATOR,
+    ) -> Repairer:
+        made.append(
+            Repairer(
+                database,
+                lambda _: policy,
+                rights=rights,
+                thresholds_of=defaults_of,
+                again_seconds=again_seconds,
+            )
+        )
+        return made[-1]
+
+    yield one
+    for acting in made:
+        acting.give_back()
+
+
+def entries(database: Database, queue: Queue) -> list[audit.Entry]:
+    """Of what acted without a person."""
+    wanted = EntryFilter(queue.schema, queue.name, operator=f"{AGENT} ")
+    with database.transaction("read the audit", read_only=True) as connection:
+        return audit.entries(connection, wanted)
+
+
+def orphaned(ring: Ring, connection: psycopg.Connection, count: int = 4) -> list[str]:
+    """The texts of messages whose numbers were consumed, as by callers that died."""
+    texts = fill(ring, connection, count, 0)
+    ring.consume_numbers(connection, "pop", count)
+    return texts
+
+
+def seen(ring: Ring, patience_seconds: float = 1.0) -> Diagnosis:
+    """By the checks of rings alone."""
+    findings, unseen = diagnose_ring(ring, patience_seconds)
+    return Diagnosis(ring.queue, tuple(findings), tuple(unseen))
+
+
+def verb(database: Database, queue: Queue, name: str, **texts: str) -> None:
+    chosen = get_verb(name)
+    plan = chosen.plan(Target(database, queue, Rights.ADMIN), values_from_texts(chosen, texts))
+    plan.run_to_end()
+
+
+def recurring(database: Database, queue: Queue) -> Sequence[str]:
+    with check_context(database, queue) as context:
+        return [f"{one.code.name}: {one.summary}" for one in CHECKS.run(context)]
+
+
+# ------------------------------------------------------------------------------------- orphans
+
+
+def test_orphans_are_parked_once_they_are_proven_twice(make: Make, repairer: Acting) -> None:
+    ring = make()
+    with ring.connect() as connection:
+        texts = orphaned(ring, connection)
+        acting = repairer(ring.database, again_seconds=1_000.0)
+        marked = acting.marked(seen(ring))
+        (finding,) = [one for one in marked.findings if one.code.name == "orphan"]
+        assert finding.severity_text == "critical, left to the recorder"
+        assert marked.healthy, "nobody is woken for it"
+        assert acting.step() == [], "it was proven once"
+
+        acting = repairer(ring.database)
+        acting.marked(seen(ring))
+        assert acting.step() == [f"public.{ring.queue.name}: orphan: park 4 orphans"]
+        assert [one.payload for one in ring.pop_many(connection, 10)] == texts
+        (entry,) = entries(ring.database, ring.queue)
+        assert entry.operator.endswith(f" pid {os.getpid()}")
+        assert entry.detail == 'park 4 orphans; unattended: orphans = "always" (1-4)'
+        assert (entry.done, entry.outcome) == (4, "done")
+        assert recurring(ring.database, ring.queue) == [
+            "repaired_unattended: repaired automatically: 4 orphans, in 1 repair since "
+            f"{entry.started_at:%H:%M} UTC"
+        ]
+
+
+def test_only_what_the_first_proof_had_is_repaired(make: Make, repairer: Acting) -> None:
+    ring = make()
+    with ring.connect() as connection:
+        orphaned(ring, connection, 3)
+        acting = repairer(ring.database)
+        acting.marked(seen(ring))
+        fill(ring, connection, 2, 0)
+        ring.consume_numbers(connection, "pop", 2)
+        assert acting.step() == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
+        left = findings_by_code(ring)["orphan"]
+        assert left.evidence["numbers"] == [[4, 5]]
+
+
+def test_what_is_no_longer_wrong_is_not_repaired(make: Make, repairer: Acting) -> None:
+    ring = make()
+    with ring.connect() as connection:
+        orphaned(ring, connection)
+        acting = repairer(ring.database)
+        acting.marked(seen(ring))
+        connection.execute(
+            ring.sql("INSERT INTO {parked} SELECT generate_series(1, 4), false, now()")
+        )
+        assert acting.step() == []
+        assert entries(ring.database, ring.queue) == []
+
+
+def test_a_number_of_an_open_transaction_is_not_repaired(make: Make, repairer: Acting) -> None:
+    """Its pop may still roll back; it is in nobody's hands only once that has ended."""
+    ring = make()
+    with ring.connect() as connection, ring.connect() as popping:
+        fill(ring, connection, 2, 0)
+        popping.execute("BEGIN")
+        assert ring.pop(popping) is not None
+        acting = repairer(ring.database)
+        acting.marked(seen(ring))
+        assert acting.step() == []
+        popping.execute("ROLLBACK")
+        acting.marked(seen(ring))
+        assert acting.step() == [f"public.{ring.queue.name}: orphan: park 1 orphan"]
+
+
+@pytest.mark.parametrize("decision", ["pause", "protect", "silence"])
+def test_a_paused_protected_or_silenced_queue_is_left_to_a_person(
+    make: Make, decision: str, repairer: Acting
+) -> None:
+    ring = make()
+    with ring.connect() as connection:
+        orphaned(ring, connection)
+        acting = repairer(ring.database)
+        if decision == "silence":
+            found = seen(ring)
+            known = Decision(
+                *("silence", "orphan", "public", ring.queue.name, "ann@db1", "ann", "known"),
+                *(datetime.now(UTC), None, False, ""),
+            )
+            silenced = [replace(one, silenced=known) for one in found.findings]
+            acting.marked(replace(found, findings=tuple(silenced)))
+            assert acting.step() == []
+            return
+        verb(ring.database, ring.queue, decision)
+        acting.marked(seen(ring))
+        assert not any("park" in line for line in acting.step())
+        assert "orphan" in findings_by_code(ring)
+
+
+def test_of_two_recorders_one_repairs(make: Make, repairer: Acting) -> None:
+    ring = make()
+    with ring.connect() as connection:
+        orphaned(ring, connection)
+        one, other = repairer(ring.database), repairer(ring.database)
+        for acting in (one, other):
+            acting.marked(seen(ring))
+        assert one.step()
+        assert other.step() == []
+        assert one.me in other.held_by
+        one.give_back()
+        orphaned(ring, connection)
+        other.marked(seen(ring))
+        assert other.step(), "the first one gave it back"
+        other.give_back()
+
+
+def test_without_the_right_nothing_is_repaired(make: Make, repairer: Acting) -> None:
+    ring = make()
+    with ring.connect() as connection:
+        orphaned(ring, connection)
+        acting = repairer(ring.database, rights=Rights.READ_ONLY)
+        marked = acting.marked(seen(ring))
+        assert not marked.healthy, "somebody has to know"
+        assert acting.step() == []
+
+
+def test_over_its_budget_it_stops_says_so_and_a_person_lets_it_go_on(
+    make: Make, repairer: Acting
+) -> None:
+    ring = make()
+    policy = replace(ALL, repairs_per_hour=1)
+    with ring.connect() as connection:
+        acting = repairer(ring.database, policy)
+        orphaned(ring, connection, 2)
+        acting.marked(seen(ring))
+        assert acting.step() == [f"public.{ring.queue.name}: orphan: park 2 orphans"]
+        assert len(ring.pop_many(connection, 5)) == 2
+        orphaned(ring, connection, 3)
+        for _ in range(2):
+            acting.marked(seen(ring))
+            (line,) = acting.step()
+            assert "orphans stopped for up to an hour: repairs_per_hour = 1 is used up" in line
+        stops = [one for one in entries(ring.database, ring.queue) if one.verb == "unattended"]
+        assert [one.outcome for one in stops] == ["stopped"], "said once"
+        assert not acting.marked(seen(ring)).healthy, "somebody has to know"
+        found = recurring(ring.database, ring.queue)
+        assert any(one.startswith("repairs_recur: orphans are no longer") for one in found)
+        verb(ring.database, ring.queue, "note", text="the consumers were restarted")
+        assert not any("repairs_recur" in one for one in recurring(ring.database, ring.queue))
+        acting.give_back()
+        acting = repairer(ring.database, ALL)
+        acting.marked(seen(ring))
+        assert acting.step() == [f"public.{ring.queue.name}: orphan: park 3 orphans"]
+
+
+# -------------------------------------------------------------------------------------- claims
+
+
+@pytest.mark.parametrize("variant", [CLAIM, IN_HAND], ids=str)
+def test_a_bound_claim_is_released_an_unbound_one_never(
+    use: Use, variant: Variant, repairer: Acting
+) -> None:
+    client = filled(use, variant)
+    acting = repairer(client.database)
+    with (
+        closing(connect(client.url)) as living,
+        closing(connect(client.url)) as bound,
+        closing(connect(client.url)) as unbound,
+    ):
+        popped_by(living, client, bound=True)
+        ((theirs, _),) = popped_by(bound, client, bound=True)
+        popped_by(unbound, client)
+        acting.marked(diagnosed(client))
+        assert acting.step() == [], "all are alive"
+        end_session(client, bound)
+        end_session(client, unbound)
+        acting.marked(diagnosed(client))
+        lines = acting.step()
+        assert any("1 done" in line or "released" in line for line in lines), lines
+    (entry,) = entries(client.database, client.queue)
+    assert (entry.verb, entry.done) == ("release", 1)
+    assert entry.detail.endswith(f'unattended: claims_gone = "bound" ({theirs})')
+    drained = [message.id for message in client.drain()]
+    assert theirs in drained
+    assert len(drained) == 3, "those of the others stay claimed"
+
+
+def test_behind_a_pooler_no_claim_is_released(use: Use, repairer: Acting) -> None:
+    client = filled(use, CLAIM)
+    with closing(connect(client.url)) as dies:
+        popped_by(dies, client, bound=True)
+        end_session(client, dies)
+    database = open_database(client.url)
+    database.pooled = True
+    try:
+        acting = repairer(database)
+        acting.marked(diagnosed(client))
+        assert acting.step() == []
+    finally:
+        database.close()
+
+
+def test_a_message_that_kills_its_consumers_is_left_to_a_person(use: Use, repairer: Acting) -> None:
+    client = filled(use, CLAIM, 1)
+    acting = repairer(client.database)
+    for repair in range(4):
+        with closing(connect(client.url)) as dies:
+            assert popped_by(dies, client, bound=True)
+            end_session(client, dies)
+        acting.marked(diagnosed(client))
+        (*_, line) = acting.step()
+        assert ("came back after 3 repairs" in line) is (repair == 3), line
+    found = recurring(client.database, client.queue)
+    assert any(one.startswith("repairs_recur: claims_gone are no longer") for one in found)
+
+
+# ------------------------------------------------------------------------------ beside a recorder
+
+
+def test_a_recorder_of_an_operator_drops_old_holes_without_a_policy(
+    make: Make, database_url: str, tmp_path: Path, repairer: Acting
+) -> None:
+    """A number whose push may still commit stays."""
+    ring = make(database_url, size=100)
+    recorder = Recorder(tmp_path, "here")
+    recording = Recording(
+        ring.database,
+        recorder,
+        interval_seconds=1.0,
+        stuck_after_seconds=lambda _: 300.0,
+        rights=Rights.OPERATOR,
+    )
+    said: list[str] = []
+    recording.companions = [RepairThread(repairer(ring.database, Policy()), said.append, 0.1)]
+    holes, expected = set(range(1, 9)), set(range(9, 21))
+    with ring.connect() as connection, ring.connect() as pusher:
+        ring.consume_numbers(connection, "push", 8)
+        assert ring.pop(connection) is None
+        connection.execute(ring.sql("SELECT setval({pop_name}, 20)"))
+        park = "INSERT INTO {parked} SELECT generate_series(9, 20), false, now()"
+        connection.execute(ring.sql(park))
+        connection.execute(ring.sql("UPDATE {parked} SET parked_at = now() - interval '61 min'"))
+        pusher.execute("BEGIN")
+        assert ring.push(pusher, "to come") == 9
+        acting = repairer(ring.database, Policy())
+        acting.marked(seen(ring, 0.0))
+        assert acting.step() == [], "a push is under way"
+        pusher.execute("COMMIT")
+        recording.start()
+        try:
+            wait_until(
+                lambda: {number for number, _ in ring.parked(connection)} == expected,
+                "the holes are dropped",
+            )
+        finally:
+            recording.stop(60)
+            recorder.close()
+        assert holes.isdisjoint(number for number, _ in ring.parked(connection))
+        taken = ring.pop(connection)
+        assert taken is not None
+        assert taken.payload == "to come"
+    assert any("holes_pile_up" in line for line in said)
+
+
+@contextmanager
+def watched(url: str, folder: Path) -> Iterator[None]:
+    """A recorder whose policy allows everything, with a second between the proofs."""
+    database, recorder = open_database(url), Recorder(folder, "here")
+    recording = Recording(
+        database,
+        recorder,
+        interval_seconds=0.5,
+        stuck_after_seconds=lambda _: 300.0,
+        rights=Rights.OPERATOR,
+    )
+    acting = Repairer(
+        database,
+        lambda _: replace(ALL, repairs_per_hour=100_000, rows_per_hour=10_000_000),
+        rights=Rights.OPERATOR,
+        thresholds_of=defaults_of,
+        again_seconds=1.0,
+    )
+    recording.companions = [RepairThread(acting, lambda _: None, 0.1)]
+    recording.start()
+    try:
+        yield
+    finally:
+        recording.stop(60)
+        recorder.close()
+        database.close()
+
+
+@dataclass
+class Busy:
+    """Two rings, one of which keeps what is popped, with clients that die, stop and go on."""
+
+    url: str
+    rings: list[Ring]
+    workers: Clients
+    server: EmbeddedServer
+    chance: random.Random
+
+    def start(self, calls: list[str]) -> None:
+        self.workers.start(
+            calls,
+            rings=[ring.queue.name for ring in self.rings],
+            seed=self.chance.randrange(2**32),
+            rolled_back=0.03,
+            retried=0.0,
+            one_queue=True,
+            claiming=[self.rings[1].queue.name],
+            works_seconds=0.3,
+            claims_hold=True,
+            marks=MARKS,
+        )
+
+    def _any(self) -> Forked:
+        return self.chance.choice([one for one in self.workers.processes if one.poll() is None])
+
+    def kill_client(self) -> None:
+        self._any().kill()
+
+    def stop_client(self) -> None:
+        """It goes on after the others have."""
+        client = self._any()
+        client.send_signal(signal.SIGSTOP)
+        wait_for_progress(self.workers, 4_000)
+        client.send_signal(signal.SIGCONT)
+
+    def end_sessions(self) -> None:
+        kill_backend(self.url, self.chance)
+
+    def crash(self) -> None:
+        self.server.kill()
+        self.server.restart()
+
+    def repairs(self) -> set[str]:
+        """The verbs of those that have been made."""
+        query = (
+            "SELECT string_agg(DISTINCT verb, ' ') FROM dbq.action "
+            "WHERE operator LIKE 'unattended %' AND done > 0"
+        )
+        return set(str(value(self.url, query) or "").split())
+
+
+def test_under_traffic_and_kills_nothing_alive_is_repaired(
+    own_server: EmbeddedServer, tmp_path: Path, long: bool
+) -> None:
+    """Of two recorders one repairs. No claim of a connected session is ever released, and every
+    message is there once."""
+    with fresh_database(own_server.url) as url, ExitStack() as stack:
+        rings = [make_ring(url, size=2_000, max_bytes=300, in_hand=kept) for kept in ("off", "on")]
+        for ring in rings:
+            stack.callback(ring.close)
+        keep_marks(rings[0])
+        workers = stack.enter_context(clients(url))
+        busy = Busy(url, rings, workers, own_server, random.Random(5))
+        for calls in (PRODUCER, PRODUCER, CONSUMER, CONSUMER, CONSUMER):
+            busy.start(calls)
+        with watched(url, tmp_path / "a"), watched(url, tmp_path / "b"):
+            faults = [busy.kill_client, busy.stop_client, busy.end_sessions, busy.crash]
+            for fault in faults * (50 if long else 2):
+                wait_for_progress(workers, 4_000)
+                fault()
+                wait_for_server(url)
+                busy.start(busy.chance.choice([PRODUCER, CONSUMER]))
+            wait_until(lambda: busy.repairs() >= {"repair", "release"}, "both are repaired")
+            workers.finish()
+        ledger = workers.ledger(marks=marks_of(rings[0]))
+        assert ledger.errors == []
+        for ring in rings:
+            ring.relay()
+        left = [one.payload for one in rings[0].drain()]
+        rings[1].drain()
+        with rings[1].connect() as connection:
+            left += [text for (text,) in connection.execute(rings[1].sql(_IN_HAND))]
+        assert ledger.popped + Counter(left) == Counter(ledger.acknowledged)
+
+
+_IN_HAND = "SELECT payload FROM {in_hand}"
