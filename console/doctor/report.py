@@ -103,7 +103,7 @@ def _findings(diagnosis: Diagnosis, zone: tzinfo | None) -> Iterator[str]:
             yield f"- {escaped(words)}"
             yield from (f"  - {_code(line)}" for line in statement)
         if finding.runbook:
-            yield f"- Runbook: {_text(finding.runbook)}"
+            yield f"- Runbook: {escaped(finding.runbook)}"
         yield ""
     for why in diagnosis.unseen:
         yield f"Not examined: {escaped(why)}"

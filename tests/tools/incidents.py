@@ -29,6 +29,10 @@ QUEUE = {"schema": "public", "queue": "orders"}
 BEGIN = datetime(2026, 3, 27, 1, 0, tzinfo=UTC)
 
 
+_NOTES = ("backup began", "shift begins", "called the network team", "deployed 3.2 of billing")
+"""Of what has nothing to do with the queue."""
+
+
 @dataclass
 class Worker:
     """Sessions of one consumer."""
@@ -262,7 +266,7 @@ class Simulation:
         """What happens anyway."""
         kind = self.random.randrange(8)
         if kind == 0:
-            self.act("note", note=self.random.choice(["backup began", "shift begins", "asked ops"]))
+            self.act("note", note=self.random.choice(_NOTES))
         elif kind == 1:
             self.act("archive", done=1200)
         elif kind == 2:

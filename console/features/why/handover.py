@@ -39,6 +39,8 @@ _SHOWN: tuple[Figure, ...] = (READY, AGE, PUSH, POP, ERRORS)
 _AT_ONCE = 64
 _ACTIONS = 40
 _LATEST = timedelta(microseconds=1)
+_LATELY = timedelta(minutes=15)
+"""Samples that are read for the last figures; all of them where there are none so late."""
 _LATE = timedelta(minutes=5)
 """Older figures are said to be old."""
 
@@ -128,8 +130,11 @@ def handover(
     rows: Rows = known.actions
     if root is not None and (reader := RecordReader(root, connection, once=True)).is_recorded:
         columns = ("at", "schema", "queue", *(one.name for one in _SHOWN))
-        newest = reader.rows(SAMPLES, span, columns, _newest, **equal)
-        figures = _newest(newest)
+        lately = TimeRange(max(span.begin, now - _LATELY), span.end)
+        figures = _newest(
+            reader.rows(SAMPLES, lately, columns, _newest, **equal)
+            or reader.rows(SAMPLES, span, columns, _newest, **equal)
+        )
         findings = reader.rows(FINDINGS, span, None, None, **equal)
         examined = {f"{row['schema'] or ''}.{row['queue']}": row["at"] for row in findings}
         found += finding_events(findings)
