@@ -252,7 +252,7 @@ def _deployed(case: Case) -> Iterator[Cause]:
         named = bool(_DEPLOYED.search(event.words))
         yield Cause(
             "deployed",
-            f"what a note says: {event.words}", event.at,
+            f"what a note just before it says: {event.words}", event.at,
             (_event(event), *case.seen(*case.harms[:2])),
             "the figures left their bands before it, or stay outside after it is taken back",
             "audit", 95 if named else 50,

@@ -30,6 +30,8 @@ from console.formats import moment, numbered
 
 _BESIDE = timedelta(minutes=15)
 """How long before the first change the events beside it begin."""
+_WORTH = 0.25
+"""A change by less than this part of what is usual is no event."""
 _LATEST = timedelta(microseconds=1)
 
 
@@ -136,7 +138,7 @@ def timeline(where: Where, seconds: float, now: datetime) -> Timeline:
     # Figures need the hours before to know what is usual.
     record = _read(where, TimeRange(min(span.begin, now - SPAN), span.end), span.begin, now)
     changes, _ = _changes(where, record)
-    events = events_of(record, (change.event for change in changes))
+    events = events_of(record, [one.event for one in changes if one.share >= _WORTH])
     shown = tuple(event for event in events if (event.until or event.at) >= span.begin)
     return Timeline(_name(record), span, shown, record.catalog, record.skipped)
 
@@ -147,7 +149,7 @@ def explain(where: Where, at: datetime, now: datetime) -> Explanation:
     record = _read(where, span, span.begin, now)
     changes, basis = _changes(where, record)
     lasting = [change for change in changes if change.until is None]
-    events = events_of(record, (change.event for change in changes))
+    events = events_of(record, [one.event for one in changes if one.share >= _WORTH])
     in_force = [spell for spell in spells(record.findings) if spell.ended is None]
     case = Case(record, at, lasting, events, in_force)
     beside = [one for one in events if (one.until or at) >= case.onset - _BESIDE]

@@ -6,6 +6,7 @@ from console.features.why.causes import Cause
 from console.features.why.explain import Explanation, explain
 from console.features.why.usual import MEASURES, Change
 from console.features.why.views import timeline
+from console.figures import POP, PUSH
 from console.formats import first_line, plain
 from console.views.view import Column, Display, Line, Part, Source, View, aligned
 
@@ -37,21 +38,23 @@ def _columns(display: Display) -> Sequence[Column[Numbered]]:
 def _summary(result: Explanation, display: Display) -> Sequence[Line]:
     style = "strong" if result.causes else "warning" if result.harms else ""
     lines: list[Line] = [[(result.verdict, style)]]
+    if result.unread:
+        lines.append([(plain(result.unread), "warning")])
+    for one in sorted(result.changes, key=_order)[:_CHANGES]:
+        earlier = "before" if one.before else "at"
+        at = f"{earlier} {one.at.astimezone(display.zone):%H:%M}"
+        lines.append([(f"  {one.words} {at}", "warning" if one.harms else "")])
     if result.basis:
         lines.append([(f"  usual: {result.basis}", "quiet")])
     if result.lasting:
         lines.append([(f"  findings that last: {', '.join(map(plain, result.lasting))}", "")])
-    for one in sorted(result.changes, key=_order)[:_CHANGES]:
-        earlier = "before " if one.before else "at "
-        at = f"{one.at.astimezone(display.zone):%H:%M}"
-        lines.append([(f"  {one.words}", "warning" if one.harms else ""), (f" {earlier}{at}", "")])
-    if result.unread:
-        lines.append([(plain(result.unread), "warning")])
     return lines
 
 
-def _order(change: Change) -> int:
-    return list(MEASURES).index(change.measure.name)
+def _order(change: Change) -> tuple[bool, int]:
+    """What harms, and the traffic, first."""
+    name = change.measure.name
+    return not (change.harms or name in {POP.name, PUSH.name}), list(MEASURES).index(name)
 
 
 def _detail(row: Numbered, display: Display) -> Sequence[Part]:
