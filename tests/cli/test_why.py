@@ -3,11 +3,14 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from console.engines import open_database
 from console.features.history import segments
 from console.features.history.segments import SAMPLES
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
+from tests.cli.test_history import write_forecast
 
 _NOWHERE = "postgresql+psycopg://u@127.0.0.1:1/x"
 
@@ -120,3 +123,19 @@ def test_a_handover_of_all_queues_and_a_report_of_one(
     assert console.done("report", name).text.startswith("# ")
     assert console("report").status == 2
     console.done("unprotect", name, "--yes", name)
+
+
+def test_the_forecast_is_usual_and_what_a_handover_expects(
+    console: Console, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    name = install("fifo")
+    write_forecast(console, name, 3_600, 3_600)
+    record(tmp_path, console.url, name)
+    where = ("--recordings", str(tmp_path))
+    found = console.done("why", name, *where, "--json").json
+    of_rates = [one for one in found["changes"] if one["figure"] == "push_per_second"]
+    assert [(one["basis"], one["usual"]) for one in of_rates] == [("the forecast's band", 1.0)]
+    text = console.done("report", "--since", "8h", *where).text
+    expected = "in the 8 hours from the next full one: 28,800 pushes (at most 28,800), 28,800 pops"
+    assert f"- **public.{name}**: {expected}" in text

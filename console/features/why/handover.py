@@ -205,15 +205,19 @@ def _forecasts(connection: str, now: datetime, queue: str | None) -> Iterator[tu
     for (schema, name), expected in sorted(known.items()):
         if not expected.holds(now) or queue not in {None, name}:
             continue
-        hours = [one for _, one in expected.between(now, now + _AHEAD)]
+        begin = forecast.hour_of(now) + timedelta(hours=1)
+        hours = [one for _, one in expected.between(begin, begin + _AHEAD)]
         sums = []
         for measure in ("pushes", "pops"):
             bands = [band for one in hours if (band := getattr(one, measure)) is not None]
             if bands:
                 median, high = (sum(getattr(b, of) for b in bands) for of in ("median", "high"))
-                sums.append(f"{median:,.0f} {measure} (at most {high:,.0f} as a rule)")
+                sums.append(f"{median:,.0f} {measure} (at most {high:,.0f})")
         if sums:
-            yield f"{schema}.{name}", f"in the next {len(hours)} hours: {', '.join(sums)}"
+            yield (
+                f"{schema}.{name}",
+                f"in the {len(hours)} hours from the next full one: {', '.join(sums)}",
+            )
 
 
 def markdown(handovers: Sequence[Handover], zone: tzinfo | None) -> str:
