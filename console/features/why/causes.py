@@ -29,6 +29,8 @@ _LEAST = 40
 """Causes of a lower weight are not given."""
 _FAR, _FAR_COSTS = timedelta(minutes=30), 20
 _AFTER, _AFTER_COSTS = timedelta(minutes=5), 15
+_MUCH_MORE = 0.25
+"""More than this part of what is usual on top of it."""
 _OUTAGE = timedelta(seconds=20)
 _MUCH_LESS, _NEARLY_NONE = 0.75, 0.1
 """Less than this part of what is usual."""
@@ -87,10 +89,14 @@ class Case:
         return change.measure.name == PUSH.name and change.direction < 0 and nearly_none
 
     @property
-    def onset(self) -> datetime:
-        """When the first figure left its band that harms, or whose fall explains one that does."""
+    def times(self) -> list[datetime]:
+        """When figures left their bands that harm, or whose fall explains one that does."""
         found = [one.at for one in (*self.harms, *filter(None, (self.fell(POP.name),)))]
-        return min(found, default=self.at)
+        return sorted(found) or [self.at]
+
+    @property
+    def onset(self) -> datetime:
+        return self.times[0]
 
     def rose(self, *names: str) -> Change | None:
         return self._change(names, 1)
@@ -108,9 +114,13 @@ class Case:
         return next(found, None)
 
     def near(self, kind: str, before: int, after: int = 3) -> list[Event]:
-        """Events of a kind that many minutes before the onset to so many after it."""
-        begin, end = (self.onset + timedelta(minutes=one) for one in (-before, after))
-        return [one for one in self.events if one.kind == kind and begin <= one.at <= end]
+        """Events of a kind that many minutes before such a figure to so many after it."""
+        early, late = timedelta(minutes=before), timedelta(minutes=after)
+        return [
+            event
+            for event in self.events
+            if event.kind == kind and any(t - early <= event.at <= t + late for t in self.times)
+        ]
 
     def seen(self, *changes: Change | None) -> tuple[Evidence, ...]:
         """Figures as evidence."""
@@ -417,7 +427,9 @@ def _slow(case: Case) -> Iterator[Cause]:
 
 def _flood(case: Case) -> Iterator[Cause]:
     pushes = case.rose(PUSH.name)
-    if pushes is None or case.fell(POP.name) or pushes.at > case.onset + _AFTER:
+    if pushes is None or pushes.share < _MUCH_MORE or case.fell(POP.name):
+        return
+    if pushes.at > case.times[-1] + _AFTER:
         return
     yield Cause(
         "flood",
@@ -488,10 +500,10 @@ def causes_of(case: Case) -> list[Cause]:
 
 
 def _weighed(case: Case, cause: Cause) -> Cause:
-    """It weighs less the further it is from the onset."""
+    """It weighs less the further it is from all figures."""
     costs = 0
     if not cause.standing and cause.at < case.onset - _FAR:
         costs = _FAR_COSTS
-    elif not cause.standing and cause.at > case.onset + _AFTER:
+    elif not cause.standing and cause.at > case.times[-1] + _AFTER:
         costs = _AFTER_COSTS
     return replace(cause, weight=cause.weight - costs)
