@@ -209,8 +209,8 @@ class Plan:
     """The lines where the sample is shown as a table; empty: the same."""
     obstacles: tuple[str, ...] = ()
     """Why it cannot run."""
-    needs_consent: bool = False
-    """Whether the obstacle is only an option that is missing: reported after the confirmation."""
+    consent: str = ""
+    """The option whose lack is the only obstacle: reported after the confirmation."""
     next_step: str = ""
     """What removes the obstacles."""
     data: Mapping[str, Any] = field(default_factory=dict)

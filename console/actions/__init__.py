@@ -3,4 +3,4 @@
 BATCH = 500
 """Default messages of a transaction."""
 MOST_BATCH = 4_000
-"""Below the number of locks at which SQL Server locks the whole table."""
+"""With fewer locks on rows and keys, SQL Server does not lock the whole table."""

@@ -8,15 +8,18 @@ is untouched, and running the same action again finishes it.
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, repeat
 
+from console import sql
 from console.actions import BATCH, MOST_BATCH
 from console.actions.canary import CanaryResults, CanaryTracker, CanaryVerdict
+from console.actions.indexes import Index
 from console.actions.message_action import MessageAction, require_possible, select
 from console.actions.rows import ErrorSelection, Selection, SelectionCriteria
 from console.actions.selected import SelectedMessages
+from console.catalog import Kind, Queue
 from console.catalog.audit import ActionRecord, Ledger, Outcome, Subject
 from console.engines import Database, Session, retry_transient, time_limit
 from console.errors import (
@@ -97,10 +100,11 @@ def plan(
     on_count: Callable[[int], None] = lambda _: None,
 ) -> Plan:
     """Only reads the database. `on_count` gets the messages counted so far."""
-    batching = batching or Batching()
+    batching, smaller = _below_table_lock(database, action.source.queue, batching or Batching())
     selected = select(database, action, filters, on_count=on_count)
+    selected = replace(selected, consequences=(*selected.consequences, *smaller))
     requires_name = action.requires_name or selected.production or selected.count > MANY_MESSAGES
-    canary, sql = _canary(action, batching), action.script()
+    canary, script = _canary(action, batching), action.script()
     return Plan(
         _subject_of(database, action, selected),
         action.source.queue,
@@ -109,7 +113,7 @@ def plan(
         partial(execute, database, action, selected, batching),
         needed=selected.count > 0,
         count=selected.count,
-        sql=sql,
+        sql=script,
         sample=selected.sample,
         lines_beside_sample=tuple(_plan_lines(database, action, selected, canary, sample=False)),
         obstacles=selected.obstacles,
@@ -133,13 +137,33 @@ def plan(
             "newest_seconds": selected.newest_seconds,
             "payload_bytes": selected.payload_bytes,
             "sample": [_sampled(message) for message in selected.sample],
-            "sql": sql,
+            "sql": script,
             "consequences": list(selected.consequences),
             "obstacles": list(selected.obstacles),
             "confirmation": "name" if requires_name else "y",
             "detail": selected.detail,
         },
     )
+
+
+def _below_table_lock(
+    database: Database, queue: Queue, batching: Batching
+) -> tuple[Batching, list[str]]:
+    """Smaller batches for a table of others whose indexes add to the locks, and the line that says
+    so; no queue of ours lets its locks become one of the whole table."""
+    if queue.kind is not Kind.ADOPTED or not database.product.escalates_locks:
+        return batching, []
+    with database.transaction(f"read the indexes of {queue.name!r}", read_only=True) as connection:
+        tables = database.product.array([queue.table])
+        indexes = sql.rows(connection, Index, "doctor.indexes", schema=queue.schema, tables=tables)
+    most = max(1, MOST_BATCH // (1 + len(indexes)))
+    if batching.batch <= most:
+        return batching, []
+    return replace(batching, batch=most), [
+        f"batches of {most:,}, not {batching.batch:,}: a message locks its row and "
+        f"{numbered(len(indexes), 'index key')}, and for thousands of locks the server may lock "
+        "the whole table"
+    ]
 
 
 def _sampled(message: Message) -> dict[str, object]:

@@ -60,7 +60,7 @@ def plan(database: Database, queue: Queue, *, keep_archive: bool, with_messages:
     if lost and not with_messages:
         why = f"The queue still holds {numbered(lost, 'message')}, which would be lost."
         obstacles = (why,)
-        lines.append(refused(f"{why} (--with-messages)"))
+        lines.append(refused(f"{why} ({_WITH_MESSAGES})"))
     return queue_plan(
         database,
         queue,
@@ -73,13 +73,14 @@ def plan(database: Database, queue: Queue, *, keep_archive: bool, with_messages:
         count=lost,
         stoppable=False,
         obstacles=obstacles,
-        needs_consent=True,
+        consent=_WITH_MESSAGES,
         next_step=_CONSENT,
         data=_removed(found, keep_archive=keep_archive, production=is_production(database)),
     )
 
 
-_CONSENT = "Confirm that with --with-messages, or drain or archive them first."
+_WITH_MESSAGES = "--with-messages"
+_CONSENT = f"If they may be lost, add {_WITH_MESSAGES}; else drain or archive them first."
 
 
 def uninstall(

@@ -35,7 +35,8 @@ from console.engines import Database, Session
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.monitor.filters import NOTHING, Filters
 from console.monitor.message import Message
-from console.monitor.rates import STATES, StatusRow
+from console.monitor.message_count import CountedRow
+from console.monitor.rates import STATES, StatusRow, known_age
 from console.monitor.sample import ArchivedRow, EstimateRow, QueueSample
 from console.monitor.scan_query import MessageSource
 from console.monitor.snapshot import snapshot
@@ -75,6 +76,11 @@ class MessageAction:
         """Reason -> the messages among `chosen` that it would leave alone."""
         del session, chosen
         return {}
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether it leaves none of the selected alone."""
+        return type(self).excluded is MessageAction.excluded
 
     def consequences(
         self, session: Session, selected: SelectedMessages
@@ -221,6 +227,24 @@ class _Count:
             if len(self._newest) > self._kept:
                 self._take(self._newest.popleft())
 
+    def add_counted(self, state: str, part: CountedRow) -> None:
+        """A part that is counted by the server, after those that were read."""
+        if not part.matching:
+            return
+        self.matching[state] += part.matching
+        self.by_state[state] += part.matching
+        if part.payload_bytes is None or self.payload_bytes is None:
+            self.payload_bytes = None
+        else:
+            self.payload_bytes += part.payload_bytes
+        for age in (known_age(part.oldest_seconds), known_age(part.newest_seconds)):
+            if age is not None:
+                self._add_age(age)
+
+    def _add_age(self, age: float) -> None:
+        self.oldest = age if self.oldest is None else max(self.oldest, age)
+        self.newest = age if self.newest is None else min(self.newest, age)
+
     def _take(self, message: Message) -> None:
         self.by_state[message.state] += 1
         if message.payload_bytes is None or self.payload_bytes is None:
@@ -228,8 +252,7 @@ class _Count:
         else:
             self.payload_bytes += message.payload_bytes
         if (age := message.age_seconds) is not None:
-            self.oldest = age if self.oldest is None else max(self.oldest, age)
-            self.newest = age if self.newest is None else min(self.newest, age)
+            self._add_age(age)
         if len(self.sample) < SAMPLE:
             self.sample.append(message)
         if message.error_hash is not None:
@@ -265,9 +288,16 @@ def select(
             production = database.production or catalog.is_production(connection)
         counted = _Count(filters)
         selection = action.select(SelectionCriteria(database, session, filters, states, moment))
-        while (most := counted.examine_next) and (chosen := selection.next(most)):
+        most = SAMPLE if action.takes_all else counted.examine_next
+        while most and (chosen := selection.next(most)):
             counted.add(chosen, action.excluded(session, chosen))
             on_count(counted.matching.total())
+            if action.takes_all and isinstance(selection, QueueSelection) and selection.countable:
+                for state, part in selection.count_rest():
+                    counted.add_counted(state, part)
+                    on_count(counted.matching.total())
+                break
+            most = counted.examine_next
         selected = SelectedMessages(
             filters=filters,
             states=states,

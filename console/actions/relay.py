@@ -1,6 +1,7 @@
 """Relay a ring: resize it and renumber its live messages. One transaction, nothing lost."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from console import sql
@@ -79,8 +80,33 @@ def measure(database: Database, queue: Queue) -> tuple[Measure, tuple[Blocker, .
     scope = queue.scope(database.product)
     with database.autocommit(f"read the ring {queue.name!r}", read_only=True) as connection:
         measured = sql.row(connection, Measure, f"{queue.design.name}.measure", scope)
-        blockers = sql.rows(connection, Blocker, f"{queue.design.name}.blockers", scope)
-    return measured, tuple(blockers)
+    return measured, blockers_of(database, queue)
+
+
+def blockers_of(database: Database, queue: Queue) -> tuple[Blocker, ...]:
+    """For whom a relay, and all that needs the ring for itself, would wait now."""
+    scope = queue.scope(database.product)
+    with database.autocommit(f"read the ring {queue.name!r}", read_only=True) as connection:
+        return tuple(sql.rows(connection, Blocker, f"{queue.design.name}.blockers", scope))
+
+
+def blocked_by(blockers: Sequence[Blocker]) -> list[str]:
+    """Lines of a plan."""
+    return [warning(f"  waits for {blocker.line}") for blocker in blockers]
+
+
+@contextmanager
+def naming_blockers(database: Database, queue: Queue) -> Iterator[None]:
+    """A BusyError of the block names them."""
+    try:
+        yield
+    except BusyError as error:
+        raise BusyError(
+            error.what,
+            why="; ".join(b.line for b in blockers_of(database, queue)) or error.why,
+            next_step="Nothing was changed. Wait until they end, or terminate them; then try "
+            "again.",
+        ) from error
 
 
 def plan(database: Database, queue: Queue, new_size: int | None = None) -> Plan:
@@ -135,7 +161,7 @@ def describe(queue: Queue, now: Measure, blockers: Sequence[Blocker], slots: int
         lines.insert(3, f"  each subscriber keeps what it has not popped: {names}")
     if now.live > slots:
         lines.append(refused(f"drain {numbered(now.live - slots, 'message')} first"))
-    return [*lines, *(warning(f"  waits for {blocker.line}") for blocker in blockers)]
+    return [*lines, *blocked_by(blockers)]
 
 
 def _verb(new_size: int | None) -> str:
@@ -156,16 +182,8 @@ def relay(database: Database, queue: Queue, new_size: int | None) -> Relaid:
     """
     _require_ring(queue)
     subject = audit.Subject.of(database, queue, _verb(new_size))
-    try:
+    with naming_blockers(database, queue):
         return retry_while_busy(lambda: _relay_once(database, queue, new_size, subject))
-    except BusyError as error:
-        _, blockers = measure(database, queue)
-        raise BusyError(
-            error.what,
-            why="; ".join(b.line for b in blockers) or error.why,
-            next_step="Nothing was changed. Wait until they end, or terminate them; then try "
-            "again.",
-        ) from error
 
 
 def _relay_once(

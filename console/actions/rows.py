@@ -25,6 +25,7 @@ from console.errors import RefusedError, UsageError
 from console.monitor.errors import MOST_ERRORS, SECONDS_MOST
 from console.monitor.filters import Filters
 from console.monitor.message import Message, MessageQuery, ReadBound
+from console.monitor.message_count import CountedRow, MessageCount
 from console.monitor.messages import check, check_payload, read_task
 from console.monitor.scan_query import MessageSource, Search
 
@@ -295,6 +296,25 @@ class QueueSelection:
             if messages:
                 return messages
         return []
+
+    @property
+    def countable(self) -> bool:
+        """Whether those after the last one returned can be counted without being read: they are in
+        an order, and nothing but the server decides about each."""
+        filters = self._criteria.filters
+        bounded = filters.limit is not None or filters.keep_newest is not None
+        chosen = bool(filters.ids) or filters.error_group is not None
+        return not (bounded or chosen or self._seen or self._extra)
+
+    def count_rest(self) -> Iterator[tuple[str, CountedRow]]:
+        """By state, a chunk at a time."""
+        while self._left:
+            filters, moment = self._left[0], self._criteria.cutoff
+            query = MessageQuery(filters, 1, oldest_first=True, moment=moment)
+            count = MessageCount(self._source, query, self._after)
+            for counted in count.chunks(self._criteria.session, self._criteria.database):
+                yield filters.state or "", counted
+            self._next_scan()
 
     def _within_bounds(self) -> bool:
         """Reading texts to find an error group has the limits of the verb `errors`."""

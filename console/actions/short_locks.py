@@ -14,11 +14,6 @@ from console.errors import BusyError
 
 Done = TypeVar("Done")
 
-LINE = (
-    "  it waits for a lock for at most a second, lets the callers behind it go on, and tries "
-    "again, for 30 s"
-)
-"""What a plan says of it."""
 _ATTEMPTS_SECONDS = 30.0
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
@@ -26,6 +21,12 @@ _FIRST_LIMIT = 0.2
 LONGEST_LIMIT = 1.0
 """Seconds that it waits for a lock; where callers' transactions are longer than the first limit, a
 longer one gets in between."""
+LINE = (
+    f"  it waits for a lock for {_FIRST_LIMIT:g} s, in later attempts for up to "
+    f"{LONGEST_LIMIT:g} s, and lets the callers behind it go on in between, for "
+    f"{_ATTEMPTS_SECONDS:g} s"
+)
+"""What a plan says of it."""
 
 
 def retry_while_busy(once: Callable[[], Done]) -> Done:

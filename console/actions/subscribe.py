@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from console import catalog, sql
 from console.actions import pause, shipped
 from console.actions.install import recording_scope
+from console.actions.relay import naming_blockers
 from console.actions.short_locks import Done, retry_while_busy
 from console.catalog import Kind, Queue, audit
 from console.designs.model import Subscriber, as_option, subscribers_of
@@ -152,7 +153,8 @@ def skip(database: Database, queue: Queue, name: str, to: str) -> Skipped:
             )
             return done
 
-    return retry_while_busy(once)
+    with naming_blockers(database, queue):
+        return retry_while_busy(once)
 
 
 def new_subscriber(queue: Queue, name: str) -> None:
@@ -230,4 +232,5 @@ def _changed(
             act.detail = f"{detail}: {done}"
             return done
 
-    return retry_while_busy(once)
+    with naming_blockers(database, queue):
+        return retry_while_busy(once)

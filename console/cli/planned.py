@@ -17,7 +17,13 @@ from console.catalog import audit as auditing
 from console.catalog.audit import Outcome, Subject
 from console.cli.command import BARE_YES, NAME, OPTIONAL_NAME, as_command
 from console.cli.context import ON_ONLY_PLANNED, Call
-from console.cli.streams import LINE_SECONDS, ThrottledLines, narrate, signals_handled
+from console.cli.streams import (
+    LINE_SECONDS,
+    ThrottledLines,
+    narrate,
+    on_terminal,
+    signals_handled,
+)
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.formats import numbered, plain
@@ -108,10 +114,10 @@ def confirmed(
         call.planned(plan.as_json() if value is None else value, plan.lines)
     if dry_run or (yes is None and not plan.needed):
         return False
-    if yes is None or not plan.needs_consent:
+    if yes is None or not plan.consent:
         plan.require_possible()
     if not accepted:
-        error = _not_confirmed(required, yes)
+        error = _not_confirmed(required, yes, plan.consent if plan.obstacles else "")
         if yes is None and (only_planned := click.get_current_context().meta.get(ON_ONLY_PLANNED)):
             only_planned()
         auditing.log_locally(plan.subject, Outcome.REFUSED, detail=error.what)
@@ -120,8 +126,8 @@ def confirmed(
     return True
 
 
-def _not_confirmed(required: Confirmation, yes: str | None) -> RefusedError:
-    """What to type. A name that begins with "-" would be read as an option."""
+def _not_confirmed(required: Confirmation, yes: str | None, consent: str = "") -> RefusedError:
+    """What to type, `consent` too. A name that begins with "-" would be read as an option."""
     if yes is None and not required.requires_name:
         what, how = "this was only the plan", "To run it, confirm with: --yes"
         return RefusedError(f"Nothing was changed: {what}.", next_step=how)
@@ -132,12 +138,20 @@ def _not_confirmed(required: Confirmation, yes: str | None) -> RefusedError:
         what = f"this needs {required.label} as confirmation"
     name = required.name
     quoted = f"--yes{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
-    return RefusedError(f"Nothing was changed: {what}.", next_step=f"{how} with: {quoted}")
+    words = " ".join(filter(None, (consent, quoted)))
+    return RefusedError(f"Nothing was changed: {what}.", next_step=f"{how} with: {words}")
+
+
+def show_count() -> Callable[[int], None]:
+    """Shows how many are counted so far, once a second to who waits; a file gets none of it."""
+    if not on_terminal():
+        return lambda _: None
+    lines = ThrottledLines(1.0)
+    return lambda count: lines.show(f"{count:,} counted")
 
 
 def target_of(call: Call, database: Database, queue: Queue, filters: Sequence[str] = ()) -> Target:
     """`filters`: the words of `--filter`."""
-    counting = ThrottledLines()  # counting a million takes a while
     return Target(
         database,
         queue,
@@ -145,7 +159,7 @@ def target_of(call: Call, database: Database, queue: Queue, filters: Sequence[st
         call.thresholds,
         call.masks,
         call.saved_filters(filters),
-        lambda count: counting.show(f"{count:,} counted"),
+        show_count(),
         narrate,
     )
 
@@ -238,7 +252,7 @@ def _stopping() -> Iterator[Control]:
 @contextmanager
 def _progress(call: Call, plan: Plan) -> Iterator[Callable[[Progress], None]]:
     """A bar on a terminal, else a line every few seconds."""
-    if call.json or plan.count is None or sys.stderr is None or not sys.stderr.isatty():
+    if call.json or plan.count is None or not on_terminal():
         yield _Lines(call, plan).show
         return
     from rich import console, markup, progress  # noqa: PLC0415  # slow to import

@@ -1,4 +1,4 @@
-"""Commands that run until they are stopped, as services: what systemd hears of them, and their unit."""
+"""Commands that run until they are stopped, as services: what systemd hears, and their unit."""
 
 import re
 import shutil

@@ -141,22 +141,28 @@ LINE_SECONDS = 2.0
 """Between two lines of progress, unless stderr is a terminal."""
 
 
-class ThrottledLines:
-    """Lines of progress, at most one in LINE_SECONDS."""
+def on_terminal() -> bool:
+    """Whether somebody may watch what is narrated."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
-    def __init__(self) -> None:
-        self._next = time.monotonic() + LINE_SECONDS
+
+class ThrottledLines:
+    """Lines of progress, at most one in so many seconds."""
+
+    def __init__(self, seconds: float = LINE_SECONDS) -> None:
+        self._seconds = seconds
+        self._next = time.monotonic() + seconds
 
     def show(self, text: str) -> None:
         """Narrate it, unless the last line is too recent."""
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + LINE_SECONDS
+            self._next = time.monotonic() + self._seconds
             narrate(text)
 
 
 def narrate_interrupt(*notes: str) -> None:
     """Report the interrupt with its notes, on a new line."""
-    echoed = sys.stderr is not None and sys.stderr.isatty()  # "^C", without a new line
+    echoed = on_terminal()  # "^C", without a new line
     narrate(("\n" if echoed else "") + " ".join(("Interrupted.", *notes)))
 
 

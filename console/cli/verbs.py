@@ -246,6 +246,11 @@ def cli(
                 raise UsageError(
                     "--rights, --fleet and --group do not go with --replay, which is read-only."
                 )
+            if command_line.url is not None:
+                raise UsageError(
+                    "--url does not go with --replay: a recording is read, and nothing connected.",
+                    next_step="Leave out one of them.",
+                )
             _replay(replay, at, command_line)
         elif at is not None:
             raise UsageError("--at goes with --replay PATH.")

@@ -14,14 +14,15 @@ def program(
     *,
     stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.DEVNULL,
+    stderr: int = subprocess.DEVNULL,
 ) -> "Iterator[subprocess.Popen[bytes]]":
-    """Run another program, without a shell and without its stderr. If the body fails, it is killed
+    """Run another program, without a shell. If the body fails, it is killed
     with all its children."""
     with subprocess.Popen(
         words,
         stdin=stdin,
         stdout=stdout,
-        stderr=subprocess.DEVNULL,
+        stderr=stderr,
         env=dict(environment),
         start_new_session=True,
     ) as running:

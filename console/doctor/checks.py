@@ -4,6 +4,7 @@ from console import features
 from console.doctor import (
     broker,
     claims,
+    database_settings,
     decisions,
     general,
     indexes,
@@ -38,6 +39,7 @@ CHECK_GROUPS = (
         notify_queue.CHECKS,
         indexes.CONSTRAINT_CHECKS,
         decisions.CHECKS,
+        database_settings.CHECKS,
         general.CHECKS,
     ),
 )

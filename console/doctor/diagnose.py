@@ -198,6 +198,7 @@ def _with_rates(
                 push_per_second=before.push_per_second,
                 pop_per_second=before.pop_per_second,
                 filling_per_second=before.filling_per_second,
+                steps=before.steps,
             )
     filling = [one.queue for one in latest.queues if may_fill(figures[key_of(one.queue)])]
     windows = {key_of(queue): RateWindow(Flow.NUMBERS) for queue in filling}
@@ -206,7 +207,10 @@ def _with_rates(
         for one in at.queues:
             if window := windows.get(key_of(one.queue)):
                 rates = window.add(one.taken_at or at.taken_at, one.row, counts_rows=at.counts_rows)
-                figures[key_of(one.queue)] = snapshot(one, at.connection, rates)
+                key = key_of(one.queue)
+                figures[key] = replace(
+                    snapshot(one, at.connection, rates), steps=figures[key].steps
+                )
 
     add(latest)
     # If it fills, measure again: chance rarely lasts.

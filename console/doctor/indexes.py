@@ -114,7 +114,7 @@ def _check_definitions(context: CheckContext) -> Iterator[Finding]:
             evidence={"missing": [shipped_index.statement for shipped_index in missing]},
             cause="they were dropped, or the table was recreated without them",
             consequence="pops and queries of that state read all rows, slower the deeper the queue",
-            repair=CreateMissing(queue, steps(context.database, queue, missing)),
+            repair=CreateMissing(queue, steps(context.database, queue, missing), in_upgrade=True),
         )
     if invalid:
         names = [index.name for index in invalid]
@@ -284,7 +284,10 @@ def _check_keys(context: CheckContext) -> Iterator[Finding]:
         repair=None
         if duplicates or product.key_by_hand
         else CreateMissing(
-            queue, steps(context.database, queue, missing), waits="for at most a second"
+            queue,
+            steps(context.database, queue, missing),
+            waits="for at most a second",
+            in_upgrade=True,
         ),
     )
 

@@ -13,6 +13,7 @@ from console.doctor.number_proof import (
     LostKind,
     LostNumbers,
     NumberRange,
+    Side,
     format_ranges,
     ranges_evidence,
     total,
@@ -23,6 +24,7 @@ from console.doctor.ring_repairs import RepairContents, RepairNumbers
 from console.doctor.slot_map import Structure
 from console.formats import duration, numbered
 from console.monitor.limits import Severity
+from console.monitor.sequence_steps import SequenceKey, Step
 
 OLD_SECONDS = 3600.0
 """A hole parked for longer slows down too many pops."""
@@ -68,6 +70,7 @@ _COUNTERS_RESET = timedelta(seconds=60)
 """A server that recovers from a crash resets its counters within this time of its start."""
 _CHECKPOINTER_START = timedelta(seconds=2)
 """A server that starts has its checkpointer within this time."""
+_JUMPS_SHOWN = 3
 AHEAD = 33
 """A crash of PostgreSQL loses at most this many numbers of a sequence with CACHE 1: those that it
 logs ahead, and the one whose commit was not there yet."""
@@ -111,17 +114,28 @@ class LossCause(StrEnum):
     ROLLBACK = "rollback"
     DEATH = "caller died"
     EITHER = "rollback or caller died"
+    SERVER_CHANGED = "restart or fail-over"
     BATCH = "a batch rolled back, or a sequence moved"
     UNKNOWN = "unknown"
 
 
-def cause_of(lost: NumberRange, history: ServerHistory) -> LossCause:
+def cause_of(lost: NumberRange, history: ServerHistory, steps: Sequence[Step] = ()) -> LossCause:
+    """`steps`: of its sequence, from sample to sample."""
     crash = history.crashed_at
-    if crash is not None and lost.count <= history.ahead and _fits(lost, crash):
+    near_crash = crash is not None and lost.count <= history.ahead and _fits(lost, crash)
+    if near_crash:
         # A batch rolled back since then looks the same, unless what came before it is known.
         quiet = not history.rollbacks and not history.sessions_lost
         sure = lost.count > 1 and (lost.before_at is not None or quiet)
-        return LossCause.CRASH if sure else LossCause.UNKNOWN
+        if sure:
+            return LossCause.CRASH
+    # One number may also be of a caller who rolled back just before or after.
+    if 1 < lost.count <= history.ahead and any(
+        step.server_changed and step.covers(lost.first, lost.last) for step in steps
+    ):
+        return LossCause.SERVER_CHANGED
+    if near_crash:
+        return LossCause.UNKNOWN
     if lost.count > history.ahead:
         return LossCause.BATCH
     if history.sessions_lost == 0:
@@ -137,11 +151,11 @@ def _fits(lost: NumberRange, crash: datetime) -> bool:
 
 
 def group_by_cause(
-    ranges: Sequence[NumberRange], history: ServerHistory
+    ranges: Sequence[NumberRange], history: ServerHistory, steps: Sequence[Step] = ()
 ) -> dict[LossCause, list[NumberRange]]:
     groups: dict[LossCause, list[NumberRange]] = {}
     for numbers in ranges:
-        groups.setdefault(cause_of(numbers, history), []).append(numbers)
+        groups.setdefault(cause_of(numbers, history, steps), []).append(numbers)
     return groups
 
 
@@ -169,6 +183,11 @@ def _describe(cause: LossCause, ranges: Sequence[NumberRange], history: ServerHi
             text = f"their callers died ({lost}); a sequence does not take its numbers back"
         case LossCause.EITHER:
             text = f"their callers rolled back or died ({rolled_back}, {lost})"
+        case LossCause.SERVER_CHANGED:
+            text = (
+                "the server restarted, crashed or failed over between two samples; a sequence "
+                "skips what it had logged or cached ahead"
+            )
         case LossCause.BATCH:
             text = (
                 "a batch was rolled back; or table and sequences are from different moments (a "
@@ -190,6 +209,47 @@ def _describe(cause: LossCause, ranges: Sequence[NumberRange], history: ServerHi
 
 
 @dataclass(frozen=True)
+class Jump:
+    """Between two samples a sequence went further than its callers took it."""
+
+    step: Step
+    unused: int
+
+    def words(self, sequence: SequenceKey) -> str:
+        """A fact, with what the two samples read."""
+        before, after = self.step.before, self.step.after
+        text = (
+            f"{sequence.words} went from {before.number:,} at {before.at:%H:%M:%S} UTC to "
+            f"{after.number:,} at {after.at:%H:%M:%S} UTC, {self.step.numbers:,} numbers, and "
+            f"nobody used {self.unused:,} of them"
+        )
+        if self.step.server_changed:
+            return f"{text}; in between the server restarted, crashed or failed over"
+        return f"{text}; in between the connection was lost" if self.step.reconnected else text
+
+    def as_json(self, sequence: SequenceKey) -> dict[str, object]:
+        before, after = self.step.before, self.step.after
+        return {
+            "sequence": sequence.side,
+            "from": before.number,
+            "from_at": before.at.isoformat(),
+            "to": after.number,
+            "to_at": after.at.isoformat(),
+            "unused": self.unused,
+            "server_changed": self.step.server_changed,
+            "reconnected": self.step.reconnected,
+        }
+
+
+def jumps_of(steps: Sequence[Step], lost: Sequence[NumberRange]) -> list[Jump]:
+    """The largest, in order of time. A single unused number is a caller who rolled back."""
+    ranges = [(numbers.first, numbers.last) for numbers in lost]
+    jumps = [Jump(step, step.unused(ranges)) for step in steps]
+    largest = sorted(jumps, key=lambda jump: -jump.unused)[:_JUMPS_SHOWN]
+    return [jump for jump in jumps if jump in largest and jump.unused > 1]
+
+
+@dataclass(frozen=True)
 class RingState:
     """A ring as its consumers see it; of several subscribers, as one of them does."""
 
@@ -203,6 +263,13 @@ class RingState:
 
     def ranges(self, kind: LostKind) -> list[NumberRange]:
         return list(self.lost.proven.get(kind, ()))
+
+    def steps(self, side: Side) -> tuple[SequenceKey, tuple[Step, ...]]:
+        """How far the sequence of that side went from sample to sample."""
+        key = SequenceKey(side.value, self.view.subscriber * (side is Side.POP))
+        seen = self.context.snapshot
+        steps = None if seen is None else seen.steps
+        return key, () if steps is None else steps.get(key, ())
 
     def repair(self, *kinds: LostKind) -> RepairNumbers:
         counts = {kind: total(self.ranges(kind)) for kind in kinds}
@@ -220,7 +287,9 @@ def _finding(
     repair: Repair,
     **evidence: object,
 ) -> Finding:
-    causes = group_by_cause(ranges, ring.history)
+    sequence, steps = ring.steps(LostKind(ranges[0].kind).side)
+    causes = group_by_cause(ranges, ring.history, steps)
+    jumps = jumps_of(steps, ranges)
     crash = ring.history.crashed_at if LossCause.CRASH in causes else None
     evidence |= {
         "causes": {
@@ -228,6 +297,8 @@ def _finding(
             for cause, some in causes.items()
         }
     }
+    if jumps:
+        evidence["jumps"] = [jump.as_json(sequence) for jump in jumps]
     if crash is not None:
         evidence["crashed_at"] = crash.isoformat()
     times = [numbers.since for numbers in ranges if numbers.since is not None]
@@ -235,7 +306,9 @@ def _finding(
         code,
         summary,
         evidence=ranges_evidence(ranges) | evidence,
-        cause=describe_causes(causes, ring.history),
+        cause="; ".join(
+            [describe_causes(causes, ring.history), *(jump.words(sequence) for jump in jumps)]
+        ),
         consequence=consequence,
         since=crash or min(times, default=None),
         repair=repair,

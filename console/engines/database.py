@@ -317,7 +317,7 @@ class Database:
         from sqlalchemy import event  # noqa: PLC0415  # a verb imports what it uses
 
         engine = self.product.create_engine(
-            self.complete_url(), self.timeouts, self.application_name, pooled=self.pooled
+            self.complete_url, self.timeouts, self.application_name, pooled=self.pooled
         )
         engine.update_execution_options(**{CONSUMERS: self.consumers})
         event.listen(engine, "connect", self._note_pooler)

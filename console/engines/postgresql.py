@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -121,6 +121,7 @@ class PostgreSQL:
     sampled_together = 70
     first_run_seconds = 0.0
     holders_every_seconds = 0.0
+    escalates_locks = False
     sql_lexer = "postgresql"
     code_lexer = "plpgsql"
 
@@ -158,13 +159,19 @@ class PostgreSQL:
         return transport.planned(url, production=production)
 
     def create_engine(
-        self, url: URL, timeouts: Timeouts, application_name: str, *, pooled: bool = False
+        self,
+        complete_url: Callable[[], URL],
+        timeouts: Timeouts,
+        application_name: str,
+        *,
+        pooled: bool = False,
     ) -> Engine:
         """A pool of connections with every timeout set at the server."""
         import sqlalchemy  # noqa: PLC0415  # a verb imports what it uses
 
         from console.engines import bounded_connection  # noqa: PLC0415
 
+        url = complete_url()
         check_options(url)
         if (seconds := int(str(url.query.get("connect_timeout", 0)))) > 0:
             timeouts = replace(timeouts, connect_seconds=seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -113,6 +113,8 @@ class Product(Protocol):
     """How long the first run of such a statement may take: the server compiles it."""
     holders_every_seconds: float
     """How long a sampler shows the same open transactions: what reading them costs."""
+    escalates_locks: bool
+    """A statement that locks thousands of rows and keys may get a lock of the whole table."""
     sql_lexer: str
     code_lexer: str
     """The Pygments lexers of its SQL and of its functions' language."""
@@ -146,9 +148,15 @@ class Product(Protocol):
         ...
 
     def create_engine(
-        self, url: URL, timeouts: Timeouts, application_name: str, *, pooled: bool = False
+        self,
+        complete_url: Callable[[], URL],
+        timeouts: Timeouts,
+        application_name: str,
+        *,
+        pooled: bool = False,
     ) -> Engine:
-        """`pooled`: a pooler is known to stand before the server."""
+        """`complete_url`: the URL with its secrets, called again for those that expire. `pooled`: a
+        pooler is known to stand before the server."""
         ...
 
     def capabilities(self, connection: Connection) -> Capabilities: ...

@@ -11,6 +11,8 @@ listed without importing them:
 - `tabs/`: tabs of a queue's screen, a module each, as `TAB`; its name opens it after `:`
 - `options/`: what it adds to commands of the core, a module per command with its name, as
   `OPTIONS` (`AddedOption` in `console/verbs/command.py`)
+- `rows/`: its keys for the row under the cursor: `pressed` gets a screen and a key that no binding
+  has, and returns whether it is one of them
 - `screens/`: its screens; `COMMANDS` are what can be typed after `:` to open them; a `CommandKey`
   of its value opens one of these from the overview and from a queue's screen
 - `config/`: its tables of the configuration, as `TABLES` (`console/config/feature_tables.py`)
@@ -33,11 +35,13 @@ from typing import Any
 
 NAMES = (
     "bench",
+    "busy",
     "demo",
     "history",
     "lake",
     "metrics",
     "notify",
+    "own_commands",
     "presets",
     "prove",
     "unattended",

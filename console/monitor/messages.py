@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 DEFAULT_LIMIT = 50
 MOST_MESSAGES = 1_000
 """On one page."""
-_TRANSACTION_SECONDS = 0.5
+TRANSACTION_SECONDS = 0.5
 """How long several steps share a transaction, which keeps others from altering the table."""
 
 
@@ -121,7 +121,7 @@ def run_search(database: Database, session: Session, source: MessageSource, sear
         with session.transaction(read_task(source.queue)) as connection:
             source.begin_read(connection, database)
             started = time.monotonic()
-            while not search.finished and time.monotonic() - started < _TRANSACTION_SECONDS:
+            while not search.finished and time.monotonic() - started < TRANSACTION_SECONDS:
                 search.step(connection)
 
 

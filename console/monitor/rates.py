@@ -27,14 +27,14 @@ STATES = tuple(figure.name for figure in COUNTS if figure is not STUCK)
 MAY_BE_SLOW = (READY.name, AGE.name, *(figure.name for figure in COUNTS if figure is not READY))
 """What is read from the queue's own table and may be slow, the likeliest first."""
 
-_CLOCKS_DIFFER_SECONDS = 5.0
+CLOCKS_DIFFER_SECONDS = 5.0
 """Of times that a caller's clock set."""
 
 
 def known_age(seconds: float | None) -> float | None:
     """Never negative: a time further ahead of the server's clock than clocks differ is in another
     time zone, or wrong, and how long ago it was is not known."""
-    if seconds is None or seconds < -_CLOCKS_DIFFER_SECONDS:
+    if seconds is None or seconds < -CLOCKS_DIFFER_SECONDS:
         return None
     return max(0.0, seconds)
 

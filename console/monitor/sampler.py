@@ -17,7 +17,7 @@ from console.engines import Database, Timeouts, product_of, time_limit
 from console.engines.standby import Standby
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.memory import Memory
-from console.monitor.rates import RateWindow
+from console.monitor.rates import RateWindow, key_of
 from console.monitor.sample import (
     SAMPLING_TIMEOUTS,
     DatabaseSample,
@@ -26,6 +26,7 @@ from console.monitor.sample import (
     take_sample,
 )
 from console.monitor.sample_queries import StuckAfter
+from console.monitor.sequence_steps import SequenceHistory
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.monitor.subscribers import SubscriberWindows
 from console.rights import Login
@@ -127,6 +128,7 @@ class Sampler:
         self._probed: object = None
         self._found: Login | None = None
         self._windows: dict[object, tuple[RateWindow, SubscriberWindows]] = {}
+        self._sequences = SequenceHistory()
         self._last = Reading(database.label)
         self._idle = _Idle()
         self._retry_seconds = _FIRST_RETRY_SECONDS
@@ -207,6 +209,8 @@ class Sampler:
         pause = self._retry_seconds * random.uniform(0.75, 1.25)  # noqa: S311  # no secret
         self._retry_seconds = min(self._retry_seconds * 2, _LONGEST_RETRY_SECONDS)
         self._windows.clear()
+        if isinstance(error, ConnectionFailedError):
+            self._sequences.lost_connection()
         self._idle.end()
         shown = error if isinstance(error, ConsoleError) else _unforeseen(error)
         return replace(self._last, error=shown, retry_seconds=pause, next_seconds=pause)
@@ -227,6 +231,7 @@ class Sampler:
                 self._database.forget_capabilities()
             self._incarnation = sample.incarnation
         shown: list[QueueSnapshot] = []
+        steps = self._sequences.add(sample)
         windows: dict[object, tuple[RateWindow, SubscriberWindows]] = {}
         for seen in sample.queues:
             queue = seen.queue
@@ -239,7 +244,8 @@ class Sampler:
             at = sample.taken_at if seen.taken_at is None else seen.taken_at
             rates = window.add(at, seen.row, counts_rows=sample.counts_rows)
             by_subscriber = of_subscribers.add(seen.subscribers, seen.row)
-            shown.append(snapshot(seen, sample.connection, rates, by_subscriber))
+            of_queue = snapshot(seen, sample.connection, rates, by_subscriber)
+            shown.append(replace(of_queue, steps=steps.get(key_of(queue))))
         self._windows = windows
         return Reading(
             sample.connection,

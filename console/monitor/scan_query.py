@@ -20,6 +20,7 @@ from console.engines import Database, Product, product_of
 from console.errors import RefusedError, UsageError
 from console.monitor.filters import MOST_PAYLOAD_FILTERS, Filters
 from console.monitor.message import Message, MessageQuery, MessageRow, ReadBound, key_of
+from console.monitor.rates import CLOCKS_DIFFER_SECONDS
 from console.monitor.sample_queries import limit_transaction
 from console.monitor.scans import (
     SINCE,
@@ -332,6 +333,8 @@ def values_of(source: MessageSource, request: ScanRequest) -> dict[str, object]:
         **_seconds("older", filters.older),
         **_seconds("newer", filters.newer),
         "id": filters.id,
+        "state": filters.state,
+        "ahead": CLOCKS_DIFFER_SECONDS,
         "errors": source.product.array(filters.errors),
         "claimed_by": filters.claimed_by,
         "payload_equals": json.dumps(equals, ensure_ascii=False),

@@ -31,6 +31,7 @@ from console.monitor.limits import DEFAULTS, Thresholds, judge
 from console.monitor.owners import SHOWN, Claim, Holder
 from console.monitor.rates import Rates, StatusRow, known_age
 from console.monitor.sample import QueueSample
+from console.monitor.sequence_steps import Steps
 from console.monitor.subscribers import SubscriberSnapshot, full_in, slowest, subscribers
 
 _OPTIONAL = {one.name for one in FIGURES if one.optional}
@@ -95,6 +96,9 @@ class QueueSnapshot(QueueFigures):
 
     filling: Filling | None = field(default=None, compare=False)
     """When the ring is full by its usual rates, if that says more than the present ones."""
+
+    steps: Steps | None = field(default=None, compare=False)
+    """How far the sequences of a ring went in the last samples; None: not known."""
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -206,7 +206,12 @@ def _save(ctx: CommandContext, words: list[str]) -> None:
     ctx.app.notify_plain(f"Saved in {path}: {MARK}{name} after / {where}.")
 
 
-_ELSEWHERE = {"messages", "errors", "waits", "audit", "doctor", "status", *TABS}
+_OF_SCREENS = tuple(c for module in features.modules("screens") for c in module.COMMANDS)
+_ELSEWHERE = {
+    *("messages", "errors", "waits", "audit", "doctor", "status"),
+    *TABS,
+    *(command.name for command in _OF_SCREENS),
+}
 """Lists with a screen or a tab of their own."""
 _OF_VERBS = (
     form_command(NOTE, "TEXT [QUEUE]", _note, "queue"),
@@ -244,7 +249,7 @@ COMMANDS: tuple[Command, ...] = (
         "waits", "[CONNECTION]", "what the sessions wait for",
         on_connection(lambda app: app.open_waits), "connection", in_palette=True,
     ),
-    *(command for module in features.modules("screens") for command in module.COMMANDS),
+    *_OF_SCREENS,
     Command("audit", "[QUEUE | CONNECTION]", "who did what", _audit, "both", in_palette=True),
     *(
         Command(name, "[QUEUE | CONNECTION]", line[:1].lower() + line[1:-1], _list(name), "both")

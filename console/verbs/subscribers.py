@@ -9,6 +9,7 @@ import click
 
 from console.actions import short_locks
 from console.actions import subscribe as subscribing
+from console.actions.relay import blocked_by, blockers_of
 from console.catalog.audit import Outcome
 from console.formats import numbered
 from console.plan import FOR_CALLERS, Plan, Result, waiting_step
@@ -33,7 +34,6 @@ def _plan_subscribe(target: Target, values: Params) -> Plan:
         f"  it gets {begins}, and everything after that",
         "  from then on a slot is free only once it has popped it too: without a consumer the ring "
         "fills up",
-        *_WAITS,
     )
     data = {"subscriber": name, "from": since}
     return _planned(target, "subscribe", lines, partial(_subscribe, target, name, since), data)
@@ -52,7 +52,6 @@ def _plan_unsubscribe(target: Target, values: Params) -> Plan:
     lines = [
         f"unsubscribe {name} from {queue.label}",
         f"  {numbered(owed.owed, 'message')} that it has not popped are dropped, not archived",
-        *_WAITS,
     ]
     if queue.finishes:
         lines.insert(2, f"  {numbered(owed.in_hand, 'message')} that it has in hand are dropped")
@@ -88,7 +87,6 @@ def _plan_skip(target: Target, values: Params) -> Plan:
         f"  {numbered(owed.below, 'message')} of {owed.owed:,} as things stand, which it will "
         "never pop",
         "  each goes into the archive; the other subscribers pop them as before",
-        *_WAITS,
     )
     run = partial(_skip, target, name, to)
     data = {"subscriber": name, "number": number, "skipped": owed.below, "owed": owed.owed}
@@ -114,7 +112,14 @@ def _planned(
     **more: Any,
 ) -> Plan:
     run = waiting_step(FOR_CALLERS, do)
-    data = {"queue": target.queue.name, "schema": target.queue.schema, **data}
+    blockers = blockers_of(target.database, target.queue)
+    lines = [*lines, *_WAITS, *blocked_by(blockers)]
+    data = {
+        "queue": target.queue.name,
+        "schema": target.queue.schema,
+        **data,
+        "blockers": [asdict(blocker) for blocker in blockers],
+    }
     return target.planned(verb, lines, run, requires_name=True, stoppable=False, data=data, **more)
 
 

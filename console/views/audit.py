@@ -8,16 +8,24 @@ Examples:
   dbq-console audit --verb purge --json
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from console.catalog import audit
 from console.catalog.audit import LIST_MOST, Entry, EntryFilter, Outcome
+from console.errors import UsageError
 from console.formats import duration, moment, plain
 from console.monitor import owners
+from console.verbs.index import VERBS
 from console.verbs.parameters import DURATION, Parameter, WholeNumber
 from console.views.view import Column, Display, Part, Source, Subject, View
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 _MARKS = {"failed": "✖", "refused": "✖", "interrupted": "!", "stopped": "!", "running": "▶"}
 _STYLES = {"failed": "critical", "refused": "critical", "interrupted": "warning"}
@@ -86,7 +94,24 @@ def read(source: Source, label: str = "") -> tuple[AuditRow, ...]:
             connection, EntryFilter(source.schema, source.name, **wanted), limit
         )
         alive = owners.alive(connection, entries)
+        if not entries and (verb := wanted["verb"]) and verb not in _KNOWN:
+            _require_recorded(connection, verb)
     return tuple(AuditRow(entry, alive.get(entry.action_id), label) for entry in entries)
+
+
+_KNOWN = {*VERBS, "adopt", "export", "install", "repair"}
+"""What the core records; a feature's jobs are known once they were recorded."""
+
+
+def _require_recorded(connection: Connection, verb: str) -> None:
+    """UsageError where no action of any queue has that verb."""
+    if audit.entries(connection, EntryFilter(verb=verb), 1):
+        return
+    recorded = {entry.verb for entry in audit.entries(connection, EntryFilter())}
+    raise UsageError(
+        f"There is no verb {verb!r}.",
+        why=f"Recorded are, here or elsewhere: {', '.join(sorted(_KNOWN | recorded))}.",
+    )
 
 
 def _columns(display: Display) -> Sequence[Column[AuditRow]]:

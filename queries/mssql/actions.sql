@@ -6,9 +6,9 @@
 -- seek (%%physloc%% is undocumented and needs a scan), so it is addressed by its clustered key. UPDLOCK holds it to the
 -- end of the transaction; READPAST skips what others hold, and needs READCOMMITTEDLOCK where READ_COMMITTED_SNAPSHOT is
 -- on. LOOP JOIN, FORCE ORDER: key seeks from the chosen rows, because a scan would lock everything it meets. A batch has
--- at most 4,000 rows, which stays below the threshold of lock escalation for adopted tables. Other waits (an index row that a
--- consumer's transaction skipped) last at most the session's LOCK_TIMEOUT. A table without an index on its id is scanned
--- by every batch, and locked meanwhile.
+-- at most 4,000 rows, of an adopted table 4,000 rows and index keys, which stays below lock escalation. Other waits (an
+-- index row that a consumer's transaction skipped) last at most the session's LOCK_TIMEOUT. A table without an index on its
+-- id is scanned by every batch, and locked meanwhile.
 --
 -- Each batch counts its ledger: rows out of the source, rows into the target. The target is counted by reading it: a row
 -- count does not show what a trigger did instead.

@@ -15,7 +15,10 @@ IF @got < 0
 -- script: creates schema dbq and its tables where they are missing; requires their owner, if they exist
 SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
--- CREATE SCHEMA must be alone in its batch; this one is created only if missing.
+-- CREATE SCHEMA must be alone in its batch; this one is created only if missing. dbo's, not its creator's, who may leave; nor
+-- dbq_owner's, whom dbq_admin may impersonate: only its owner deletes from the audit.
+IF SCHEMA_ID(N'dbq') IS NULL AND HAS_PERMS_BY_NAME(N'dbo', N'USER', N'IMPERSONATE') = 1
+    EXEC (N'CREATE SCHEMA dbq AUTHORIZATION dbo');
 IF SCHEMA_ID(N'dbq') IS NULL
     EXEC (N'CREATE SCHEMA dbq');
 GO

@@ -166,6 +166,52 @@ WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
 END IS NULL THEN 0
 -- end
 
+-- define: payload_size
+-- for row l: the column payload_bytes
+CAST(DATALENGTH(l.payload) AS bigint) AS payload_bytes, -- when with_payload=yes
+CAST(NULL AS bigint) AS payload_bytes, -- when with_payload=no
+
+-- define: seconds_in_state
+-- for row l, judged: how long it has been in its state
+CAST(DATEDIFF_BIG(microsecond, s.since, COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())) / 1e6 AS float)
+
+-- define: judged
+-- the chunk as rows l, with the time since which a message is in its state (s.since), and whether it matches (t.matches)
+FROM chunk AS l
+CROSS APPLY (
+    SELECT
+        CASE
+            WHEN l.state = N'ready' AND l.due_at > l.pushed_at THEN l.due_at
+            WHEN l.state IN (N'ready', N'scheduled') THEN l.pushed_at
+            WHEN l.state = N'claimed' THEN l.claimed_at
+            ELSE l.done_at
+        END AS since
+) AS s
+CROSS APPLY (
+    SELECT
+        CAST(CASE
+            WHEN l.state IS NULL THEN 0
+            -- when by_age=row
+            -- What was pushed before the cut-off belongs to a plan, whenever it becomes due.
+            -- when by_cutoff=yes
+            WHEN CASE WHEN l.state = N'ready' THEN l.pushed_at ELSE s.since END > CAST(:moment AS datetime2(7))
+                AND CASE WHEN l.state = N'ready' THEN l.pushed_at ELSE s.since END <= DATEADD(day, 1, SYSUTCDATETIME()) THEN 0
+            -- end
+            -- when by_older=yes
+            WHEN s.since >= DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second, 0 - CAST(:older_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))
+                OR s.since IS NULL THEN 0
+            -- end
+            -- when by_newer=yes
+            WHEN s.since < DATEADD(microsecond, 0 - CAST(:newer_us AS int), DATEADD(second, 0 - CAST(:newer_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))
+                OR s.since IS NULL THEN 0
+            -- end
+            -- end
+            WHEN l.id <> CAST(:id AS nvarchar(450)) OR l.id IS NULL THEN 0 -- when by_id=yes
+            {is_other}
+            ELSE 1
+        END AS bit) AS matches
+) AS t
+
 -- define: key_time_text
 -- for row l: the time in its key, from which the next chunk continues
 CONVERT(nvarchar(27), l.key_time, 126) -- when sorted=time_up|time_down
@@ -421,7 +467,7 @@ SELECT TOP (:n)
     l.id AS id,
     l.state AS state,
     l.pushed_at AS pushed_at,
-    CAST(DATEDIFF_BIG(microsecond, s.since, COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())) / 1e6 AS float) AS age_seconds,
+    {seconds_in_state} AS age_seconds,
     l.due_at AS due_at,
     l.attempts AS attempts,
     l.claimed_at AS claimed_at,
@@ -436,8 +482,7 @@ SELECT TOP (:n)
     CAST(NULL AS bigint) AS slot,
     CAST(NULL AS bigint) AS number,
     -- end
-    CAST(DATALENGTH(l.payload) AS bigint) AS payload_bytes, -- when with_payload=yes
-    CAST(NULL AS bigint) AS payload_bytes, -- when with_payload=no
+    {payload_size}
     -- when body=yes
     -- when payload=text|json
     LEFT(CAST(l.payload AS nvarchar(max)) COLLATE Latin1_General_100_CI_AS_SC, CAST(:payload_length AS int)) AS payload,
@@ -449,45 +494,46 @@ SELECT TOP (:n)
     -- Of the whole text: it distinguishes a message's failures.
     CONVERT(nvarchar(64), HASHBYTES(N'SHA2_256', COALESCE(l.error, N'')), 2) AS error_hash -- when hashed=yes
     CAST(NULL AS nvarchar(64)) AS error_hash -- when hashed=no
-FROM chunk AS l
-CROSS APPLY (
-    SELECT
-        CASE
-            WHEN l.state = N'ready' AND l.due_at > l.pushed_at THEN l.due_at
-            WHEN l.state IN (N'ready', N'scheduled') THEN l.pushed_at
-            WHEN l.state = N'claimed' THEN l.claimed_at
-            ELSE l.done_at
-        END AS since
-) AS s
-CROSS APPLY (
-    SELECT
-        CAST(CASE
-            WHEN l.state IS NULL THEN 0
-            -- when by_age=row
-            -- What was pushed before the cut-off belongs to a plan, whenever it becomes due.
-            -- when by_cutoff=yes
-            WHEN CASE WHEN l.state = N'ready' THEN l.pushed_at ELSE s.since END > CAST(:moment AS datetime2(7))
-                AND CASE WHEN l.state = N'ready' THEN l.pushed_at ELSE s.since END <= DATEADD(day, 1, SYSUTCDATETIME()) THEN 0
-            -- end
-            -- when by_older=yes
-            WHEN s.since >= DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second, 0 - CAST(:older_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))
-                OR s.since IS NULL THEN 0
-            -- end
-            -- when by_newer=yes
-            WHEN s.since < DATEADD(microsecond, 0 - CAST(:newer_us AS int), DATEADD(second, 0 - CAST(:newer_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))
-                OR s.since IS NULL THEN 0
-            -- end
-            -- end
-            WHEN l.id <> CAST(:id AS nvarchar(450)) OR l.id IS NULL THEN 0 -- when by_id=yes
-            {is_other}
-            ELSE 1
-        END AS bit) AS matches
-) AS t
+{judged}
 WHERE t.matches = 1 OR l.position = :read_limit
 ORDER BY l.key_id -- when sorted=id_up|undated_up
 ORDER BY l.key_id DESC -- when sorted=id_down|undated_down
 ORDER BY l.key_time, l.key_id -- when sorted=time_up
 ORDER BY l.key_time DESC, l.key_id DESC -- when sorted=time_down
+
+-- name: counted
+-- of the chunk: its last row, with how many rows match the filters and have the filters' state, their bytes and ages
+-- bytes: NULL unless that of each is known. ages: without those of the future, which are not known.
+SELECT TOP (1)
+    f.position AS position,
+    f.key_time AS key_time,
+    f.key_id AS key_id,
+    f.matching AS matching,
+    CASE WHEN f.unknown_sizes = 0 THEN f.payload_bytes END AS payload_bytes,
+    f.oldest_seconds AS oldest_seconds,
+    f.newest_seconds AS newest_seconds
+FROM (
+    SELECT
+        r.position,
+        r.key_time,
+        r.key_id,
+        SUM(CAST(r.counts AS bigint)) OVER () AS matching,
+        SUM(CASE WHEN r.counts = 1 AND r.payload_bytes IS NULL THEN 1 ELSE 0 END) OVER () AS unknown_sizes,
+        SUM(CASE WHEN r.counts = 1 THEN COALESCE(r.payload_bytes, 0) ELSE 0 END) OVER () AS payload_bytes,
+        MAX(CASE WHEN r.counts = 1 AND r.age_seconds >= 0 - CAST(:ahead AS float) THEN r.age_seconds END) OVER () AS oldest_seconds,
+        MIN(CASE WHEN r.counts = 1 AND r.age_seconds >= 0 - CAST(:ahead AS float) THEN r.age_seconds END) OVER () AS newest_seconds
+    FROM (
+        SELECT
+            l.position AS position,
+            {key_time_text} AS key_time,
+            CAST(l.key_id AS nvarchar(450)) AS key_id,
+            {payload_size}
+            CASE WHEN t.matches = 1 AND l.state = :state THEN 1 ELSE 0 END AS counts,
+            {seconds_in_state} AS age_seconds
+        {judged}
+    ) AS r
+) AS f
+ORDER BY f.position DESC
 
 -- name: error_texts
 -- of the chunk, unordered: the beginning of each error's text, its time and its attempts

@@ -9,6 +9,11 @@
 -- one row: whether this server is a replica: transactions and claims are on its primary
 SELECT CAST(CASE WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) = N'READ_ONLY' THEN 1 ELSE 0 END AS bit) AS recovering;
 
+-- name: parameterization
+-- one row: whether the database replaces the constants of all statements by parameters
+-- By name: in Azure SQL Database DB_ID() is not the id of sys.databases.
+SELECT CAST(COALESCE(d.is_parameterization_forced, 0) AS bit) AS forced FROM sys.databases AS d WHERE d.name = DB_NAME();
+
 -- name: indexes
 -- a row for each index of the given tables (:tables, a JSON array): what it is on, under what condition, and whether it can be used
 -- columns: an array as JSON text, as ids. READUNCOMMITTED: never waits for somebody's DDL.

@@ -176,7 +176,9 @@ SELECT
 
 -- name: allow_escalation
 -- script: a table as others make them: from 5,000 locks on one statement may take a lock on all of it
+-- And with a second index, whose keys are locked too.
 ALTER TABLE [{schema}].[{relation}] SET (LOCK_ESCALATION = TABLE);
+CREATE INDEX [{relation}_attempts] ON [{schema}].[{relation}] (attempts);
 
 -- name: delete_most
 -- script: as many rows as an action takes at once
@@ -266,6 +268,26 @@ FROM sys.dm_exec_describe_first_result_set_for_object(OBJECT_ID(N'[{schema}].[{f
 SELECT TOP (1) CAST(m.conversation_handle AS nvarchar(36)) AS conversation
 FROM [{schema}].[{relation}] AS m
 ORDER BY m.queuing_order;
+
+-- name: conversation_states
+-- a row for each conversation of a broker queue: its side and its state
+SELECT
+    CASE WHEN e.is_initiator = 1 THEN N'initiator' ELSE N'target' END AS side,
+    CAST(e.state AS nvarchar(2)) AS state
+FROM sys.conversation_endpoints AS e INNER JOIN sys.services AS s ON e.service_id = s.service_id
+WHERE s.name IN (N'{schema}.{queue}_service', N'{schema}.{queue}_initiator');
+
+-- name: activate
+-- script: the engine starts the registered procedure of a broker queue from now on
+ALTER QUEUE [{schema}].[{queue}] WITH ACTIVATION (STATUS = ON);
+
+-- name: deactivate
+-- script: it starts none any more
+ALTER QUEUE [{schema}].[{queue}] WITH ACTIVATION (STATUS = OFF);
+
+-- name: pop_one
+-- script: the procedure that pops one message
+EXEC [{schema}].[{queue}_pop];
 
 -- name: end_conversation
 -- one value: 1, after it was ended by the procedure of its owner

@@ -88,6 +88,61 @@ AND NOT EXISTS (
 )
 -- end
 
+-- define: payload_size
+-- for row l: the column payload_bytes; the size of text and bytes is known without reading the payload, that of JSON only
+-- after conversion to text
+-- when with_payload=yes
+CAST(octet_length(CAST(l.payload AS text)) AS bigint) AS payload_bytes, -- when payload=text
+CAST(octet_length(l.payload) AS bigint) AS payload_bytes, -- when payload=bytes
+-- when payload=json
+CAST(octet_length(CAST(l.payload AS text)) AS bigint) AS payload_bytes, -- when body=yes
+CAST(NULL AS bigint) AS payload_bytes, -- when body=no
+-- end
+-- end
+CAST(NULL AS bigint) AS payload_bytes, -- when with_payload=no
+
+-- define: seconds_in_state
+-- for row l, judged: how long it has been in its state
+CAST(EXTRACT(EPOCH FROM coalesce(CAST(:moment AS timestamptz), statement_timestamp())) - EXTRACT(EPOCH FROM s.since) AS double precision)
+
+-- define: judged
+-- the chunk as rows l, with the time since which a message is in its state (s.since), and whether it matches (t.matches)
+FROM chunk AS l
+CROSS JOIN LATERAL (
+    SELECT
+        CASE
+            WHEN l.state = 'ready' THEN greatest(l.pushed_at, l.due_at)
+            WHEN l.state = 'scheduled' THEN l.pushed_at
+            WHEN l.state = 'claimed' THEN l.claimed_at
+            ELSE l.done_at
+        END AS since
+) AS s
+CROSS JOIN LATERAL (
+    SELECT
+        coalesce(
+            l.state IS NOT NULL
+            -- when by_age=row
+            -- What was pushed before the cut-off belongs to a plan, whenever it becomes due.
+            -- when by_cutoff=yes
+            AND coalesce(
+                CASE WHEN l.state = 'ready' THEN l.pushed_at ELSE s.since END <= CAST(:moment AS timestamptz)
+                OR CASE WHEN l.state = 'ready' THEN l.pushed_at ELSE s.since END > statement_timestamp() + interval '1 day',
+                true
+            )
+            -- end
+            -- when by_older=yes
+            AND s.since < coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:older AS double precision))
+            -- end
+            -- when by_newer=yes
+            AND s.since >= coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:newer AS double precision))
+            -- end
+            -- end
+            AND l.id = :id -- when by_id=yes
+            {and_as_filtered}
+            , false
+        ) AS matches
+) AS t
+
 -- define: key_time_text
 -- for row l: the time in its key, from which the next chunk continues
 CAST(l.key_time AS text) -- when sorted=time_up|time_down
@@ -530,7 +585,7 @@ SELECT
     l.id AS id,
     l.state AS state,
     l.pushed_at AS pushed_at,
-    CAST(EXTRACT(EPOCH FROM coalesce(CAST(:moment AS timestamptz), statement_timestamp())) - EXTRACT(EPOCH FROM s.since) AS double precision) AS age_seconds,
+    {seconds_in_state} AS age_seconds,
     l.due_at AS due_at,
     l.attempts AS attempts,
     l.claimed_at AS claimed_at,
@@ -545,16 +600,7 @@ SELECT
     CAST(NULL AS bigint) AS slot,
     CAST(NULL AS bigint) AS number,
     -- end
-    -- The size of text and bytes is known without reading the payload; that of JSON only after conversion to text.
-    -- when with_payload=yes
-    CAST(octet_length(CAST(l.payload AS text)) AS bigint) AS payload_bytes, -- when payload=text
-    CAST(octet_length(l.payload) AS bigint) AS payload_bytes, -- when payload=bytes
-    -- when payload=json
-    CAST(octet_length(CAST(l.payload AS text)) AS bigint) AS payload_bytes, -- when body=yes
-    CAST(NULL AS bigint) AS payload_bytes, -- when body=no
-    -- end
-    -- end
-    CAST(NULL AS bigint) AS payload_bytes, -- when with_payload=no
+    {payload_size}
     -- when body=yes
     left(CAST(l.payload AS text), CAST(:payload_length AS integer)) AS payload, -- when payload=text|json
     substring(l.payload FROM 1 FOR CAST(:payload_length AS integer)) AS payload, -- when payload=bytes
@@ -564,47 +610,51 @@ SELECT
     -- Of the whole text: it distinguishes a message's failures.
     encode(sha256(convert_to(coalesce(l.error, ''), getdatabaseencoding())), 'hex') AS error_hash -- when hashed=yes
     CAST(NULL AS text) AS error_hash -- when hashed=no
-FROM chunk AS l
-CROSS JOIN LATERAL (
-    SELECT
-        CASE
-            WHEN l.state = 'ready' THEN greatest(l.pushed_at, l.due_at)
-            WHEN l.state = 'scheduled' THEN l.pushed_at
-            WHEN l.state = 'claimed' THEN l.claimed_at
-            ELSE l.done_at
-        END AS since
-) AS s
-CROSS JOIN LATERAL (
-    SELECT
-        coalesce(
-            l.state IS NOT NULL
-            -- when by_age=row
-            -- What was pushed before the cut-off belongs to a plan, whenever it becomes due.
-            -- when by_cutoff=yes
-            AND coalesce(
-                CASE WHEN l.state = 'ready' THEN l.pushed_at ELSE s.since END <= CAST(:moment AS timestamptz)
-                OR CASE WHEN l.state = 'ready' THEN l.pushed_at ELSE s.since END > statement_timestamp() + interval '1 day',
-                true
-            )
-            -- end
-            -- when by_older=yes
-            AND s.since < coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:older AS double precision))
-            -- end
-            -- when by_newer=yes
-            AND s.since >= coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:newer AS double precision))
-            -- end
-            -- end
-            AND l.id = :id -- when by_id=yes
-            {and_as_filtered}
-            , false
-        ) AS matches
-) AS t
+{judged}
 WHERE t.matches OR l.position = :read_limit
 ORDER BY l.key_id -- when sorted=id_up|undated_up
 ORDER BY l.key_id DESC -- when sorted=id_down|undated_down
 ORDER BY l.key_time, l.key_id -- when sorted=time_up
 ORDER BY l.key_time DESC, l.key_id DESC -- when sorted=time_down
 LIMIT :n
+
+-- name: counted
+-- of the chunk: its last row, with how many rows match the filters and have the filters' state, their bytes and ages
+-- bytes: NULL unless that of each is known. ages: without those of the future, which are not known.
+SELECT
+    e.position AS position,
+    e.key_time AS key_time,
+    e.key_id AS key_id,
+    c.matching AS matching,
+    CASE WHEN c.unknown_sizes = 0 THEN c.payload_bytes END AS payload_bytes,
+    CAST(EXTRACT(EPOCH FROM c.now) - EXTRACT(EPOCH FROM c.oldest) AS double precision) AS oldest_seconds,
+    CAST(EXTRACT(EPOCH FROM c.now) - EXTRACT(EPOCH FROM c.newest) AS double precision) AS newest_seconds
+FROM (
+    SELECT
+        l.position AS position,
+        {key_time_text} AS key_time,
+        CAST(l.key_id AS text) AS key_id
+    FROM chunk AS l
+    ORDER BY l.position DESC
+    LIMIT 1
+) AS e
+CROSS JOIN (
+    SELECT
+        coalesce(CAST(:moment AS timestamptz), statement_timestamp()) AS now,
+        count(*) AS matching,
+        count(*) FILTER (WHERE r.payload_bytes IS NULL) AS unknown_sizes,
+        CAST(coalesce(sum(r.payload_bytes), 0) AS bigint) AS payload_bytes,
+        min(r.since) FILTER (WHERE r.since <= r.latest) AS oldest,
+        max(r.since) FILTER (WHERE r.since <= r.latest) AS newest
+    FROM (
+        SELECT
+            {payload_size}
+            s.since AS since,
+            coalesce(CAST(:moment AS timestamptz), statement_timestamp()) + make_interval(secs => CAST(:ahead AS double precision)) AS latest
+        {judged}
+        WHERE t.matches AND l.state = :state
+    ) AS r
+) AS c
 
 -- name: error_texts
 -- of the chunk, unordered: the beginning of each error's text, its time and its attempts

@@ -16,6 +16,12 @@ SELECT
         array_to_string(p.proconfig, E'\n'),
         CASE WHEN p.prosecdef THEN 'security definer' END,
         CASE WHEN p.provolatile <> 'v' THEN 'not volatile' END,
+        -- Ours have the server's defaults; what CREATE OR REPLACE does not name it resets to them.
+        CASE WHEN p.procost <> 100 THEN 'cost ' || CAST(p.procost AS text) END,
+        CASE WHEN p.prorows NOT IN (0, 1000) THEN 'rows ' || CAST(p.prorows AS text) END,
+        CASE WHEN p.proisstrict THEN 'strict' END,
+        CASE WHEN p.proleakproof THEN 'leakproof' END,
+        CASE WHEN p.proparallel <> 'u' THEN 'parallel ' || CAST(p.proparallel AS text) END,
         CASE WHEN l.lanname <> 'plpgsql' THEN 'language ' || l.lanname END
     ) AS settings,
     p.prosrc AS body

@@ -158,6 +158,17 @@ def test_the_audit_lists_the_newest_action_first(console: Console, mail: str, st
     assert state.stat().st_mode & 0o077 == 0
 
 
+def test_the_audit_knows_which_verbs_there_are(console: Console, mail: str) -> None:
+    """A verb that is not recorded yet has no actions; one that there is not is a wrong usage."""
+    for verb in ("archive", "repair", "adopt"):
+        assert console.done("audit", mail, "--verb", verb, "--json").json["actions"] == []
+    refused = console("audit", mail, "--verb", "nosuch")
+    assert refused.status == 2
+    assert "There is no verb 'nosuch'" in refused.err
+    assert "install" in refused.err
+    assert "purge" in refused.err
+
+
 def test_ctrl_c_stops_after_the_batch_and_the_rest_can_be_done(
     console: Console, install: Install
 ) -> None:

@@ -64,7 +64,7 @@ def test_config_says_where_the_file_is_whether_it_exists_and_whether_it_is_valid
         "path": str(file),
         "exists": True,
         "profiles": ["a"],
-        **{key: [] for key in ("filters", "queue_filters", "notifications")},
+        **{key: [] for key in ("filters", "queue_filters", "notifications", "commands")},
         "transport": {"a": "this machine"},
     }
 
@@ -147,7 +147,7 @@ def test_show_has_every_value_with_its_origin_as_json_and_as_text(run: Run, file
     file.write_text(TEXT)
     shown = run("config", "show", "--json", PW=SECRET, DBQ_LOCK_TIMEOUT="1s").json
     parts = {"path", "exists", "defaults", "profiles", "filters", "queue_filters"}
-    assert set(shown) == {*parts, "notifications"}
+    assert set(shown) == {*parts, "notifications", "commands"}
     assert (shown["path"], shown["exists"]) == (str(file), True)
     assert set(shown["defaults"]) == {k for k in KEYS if KeyLevel.TOP in KEYS[k].levels}
     assert value(shown["defaults"], "interval") == ("2s", "file", str(file), 1)

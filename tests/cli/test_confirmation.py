@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from console.cli import planned
 from tests.cli.calls import Answer, Console
 from tests.cli.conftest import Install
 from tests.servers import connect, value
@@ -142,6 +143,10 @@ def test_uninstalling_even_one_message_needs_with_messages(
         assert answer.status == 4
         assert "1 message," in answer.err
         assert "--with-messages" in answer.err
+    for options in (["--yes"], ["--yes", "another"]):
+        assert f"with: --with-messages --yes '{name}'" in console("uninstall", name, *options).err
+        without = console("uninstall", name, "--with-messages", *options).err
+        assert f"with: --yes '{name}'" in without
     only_planned(console("uninstall", name, "--with-messages", "--json"))
     assert console.status(name)["ready"] == 1
     done = console.done("uninstall", name, "--yes", name, "--with-messages", "--json")
@@ -197,3 +202,17 @@ def test_the_relay_of_an_empty_ring_shows_no_range_of_numbers(
     )
     done = console.done("relay", name, "--yes", name).text
     assert done.endswith("  0 live messages; the next push is 2\n")
+
+
+def test_counting_is_shown_once_a_second_on_a_terminal_and_never_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("console.cli.streams.time.monotonic", lambda: now)
+    for terminal, expected in ((True, ["4 counted", "8 counted", "12 counted"]), (False, [])):
+        monkeypatch.setattr(planned, "on_terminal", lambda terminal=terminal: terminal)
+        show = planned.show_count()
+        for count in range(1, 14):
+            now += 0.25
+            show(count)
+        assert capsys.readouterr().err.splitlines() == expected

@@ -323,3 +323,8 @@ def test_stuck_lists_claims_with_their_owners_and_sessions_that_hold_rows(
         answer = console.done("stuck", holding, "--json").json
         assert (answer["claims"], answer["stuck_after_seconds"]) == (None, 300.0)
         assert [one["application"] for one in answer["sessions"]] == ["etl"]
+        busy = console.done("busy", "--json").json["busy"]
+        held = {one["queue"]: one for one in busy if one["message"] is None}
+        assert "etl" in held[holding]["who"]
+        assert [one["owner"] for one in busy if one["queue"] == name] == ["unknown"] * 2
+        assert "holds rows" in console.done("busy", holding).text

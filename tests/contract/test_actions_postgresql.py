@@ -18,7 +18,7 @@ from console.actions.requeue import Release, Requeue
 from console.actions.rows import QueueSelection, SelectionCriteria, Storage
 from console.catalog.audit import ImbalanceError
 from console.designs import DESIGNS, design
-from console.engines import Database, Timeouts, open_database
+from console.engines import PRODUCTS, Database, Timeouts, open_database
 from console.errors import BusyError, ConnectionFailedError, RefusedError, UsageError
 from console.features.presets.adopt import adopt
 from console.monitor.errors import error_groups
@@ -121,6 +121,40 @@ def test_a_table_with_only_a_payload_column_can_be_purged(new_database: Database
         Requeue(source)
     assert done(new_database, Purge(source, permanently=True), "limit=5") == 5
     assert done(new_database, Purge(source, permanently=True)) == 15
+
+
+@pytest.mark.parametrize("escalates", [True, False])
+def test_batches_of_an_adopted_table_stay_below_a_lock_of_the_whole_table(
+    new_database: Database, monkeypatch: pytest.MonkeyPatch, *, escalates: bool
+) -> None:
+    """Where the engine turns many locks into one of the table, as SQL Server does: a message locks
+    a row, and a key in each index."""
+    run(
+        new_database,
+        "CREATE TABLE public.mail (id bigint PRIMARY KEY, body text, kind text)",
+        "CREATE INDEX ON public.mail (kind, id)",
+        "CREATE INDEX ON public.mail (body)",
+        "INSERT INTO public.mail SELECT n, 'x', 'y' FROM generate_series(1, 2500) AS n",
+    )
+    monkeypatch.setattr(type(new_database.product), "escalates_locks", escalates)
+    queue = adopt(new_database, "public", "mail", design("heap"), {"id": "id", "payload": "body"})
+    action = Purge(source_of(Client(new_database, queue)), permanently=True)
+    line = (
+        "batches of 1,000, not 4,000: a message locks its row and 3 index keys, and for thousands "
+        "of locks the server may lock the whole table"
+    )
+    plans = [
+        execute.plan(new_database, action, batching=Batching(batch=size)) for size in (1000, 4000)
+    ]
+    assert [any(line in one for one in found.lines) for found in plans] == [False, escalates]
+    reported: list[Progress] = []
+    result = plans[-1].run(Control(), reported.append)
+    assert result.done == 2500
+    assert [one.done for one in reported] == ([1000, 2000, 2500] if escalates else [2500])
+
+
+def test_only_sql_server_escalates_locks() -> None:
+    assert [name for name, product in PRODUCTS.items() if product.escalates_locks] == ["mssql"]
 
 
 MESSAGES = 60

@@ -117,6 +117,21 @@ def test_the_plan_names_triggers_that_would_get_another_search_path(use_postgres
             connection.execute(drop.encode())
 
 
+@pytest.mark.parametrize(
+    "change", ["COST 1", "STRICT", "LEAKPROOF", "PARALLEL SAFE", "ROWS 7", "STABLE"]
+)
+def test_what_a_function_tells_the_planner_is_compared_too(
+    use_postgresql: Use, change: str
+) -> None:
+    """With a low cost it may be called for rows that a condition leaves out; STRICT, never."""
+    client = use_postgresql(default("fifo"))
+    with session(client) as connection:
+        connection.execute(f'ALTER FUNCTION "{client.queue.name}_pop_many" {change}'.encode())
+    assert differences_of(client) == {f"{client.queue.name}_pop_many": How.OTHER}
+    upgrade(client.database, from_catalog(client))
+    assert differences_of(client) == {}
+
+
 def test_a_missing_column_is_restored_with_its_indexes(use_postgresql: Use) -> None:
     client = use_postgresql(CLAIM)
     fill(client)

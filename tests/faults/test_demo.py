@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from sqlalchemy import make_url
 
 from console.designs import designs_on
 from console.engines import open_database
@@ -85,9 +88,12 @@ def headless(seconds: float) -> Iterator[Run]:
 
 
 def queues_after_end(run: Run) -> dict[str, dict[str, Any]]:
-    """The queues by name, from its output after a normal end."""
+    """The queues by name, from its output after a normal end; it has said where they are."""
     output, narration = run.demo.communicate(timeout=PATIENCE_SECONDS)
     assert run.demo.returncode == 0, narration
+    (command,) = re.findall(r"^For .* s: dbq-console status --url (.*)$", narration, re.MULTILINE)
+    (url,) = shlex.split(command)
+    assert (make_url(url).database, make_url(url).password) == ("demo", None)
     queues = json.loads(output)["queues"]
     return {queue["queue"]: queue for queue in queues}
 

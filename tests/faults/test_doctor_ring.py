@@ -11,8 +11,10 @@ import pytest
 from console.catalog.audit import EntryFilter, entries
 from console.doctor import ring as doctor
 from console.doctor.slot_map import read_slot_map
-from console.errors import BusyError, RefusedError
+from console.doctor.watcher import Doctor
+from console.errors import BusyError, ConnectionFailedError, RefusedError
 from console.features.demo.embedded import EmbeddedServer
+from console.monitor.sampler import Sampler
 from tests.faults.doctor_tools import (
     diagnose_ring,
     fill,
@@ -85,6 +87,49 @@ def test_numbers_that_sequences_skip_in_a_crash_are_found_and_repaired(
         (len(holes), "done"),
         (len(orphans), "done"),
     ]
+
+
+def test_samples_around_a_crash_show_what_the_sequences_skipped(
+    own_server: EmbeddedServer, make: Make
+) -> None:
+    """The numbers and times of the last sample before kill -9 and of the first one after it."""
+    ring = make(size=2000)
+    sampler, watching = Sampler(ring.database), Doctor(ring.database)
+    with ring.connect() as connection:
+        fill(ring, connection, 100, 51)
+        before, now = sampler.sample(), ring.measure()
+    own_server.kill()
+    assert isinstance(sampler.sample().error, ConnectionFailedError)
+    own_server.restart()
+    after, then = sampler.sample(), ring.measure()
+    orphans, holes = lost_by_sequences(ring)
+    (diagnosis,) = watching.diagnose([ring.queue], after.queues)
+    found = {finding.code.name: finding for finding in diagnosis.findings}
+    (first,), (last,) = (
+        [one for one in seen.queues if one.queue == ring.queue.name] for seen in (before, after)
+    )
+    assert first.moment is not None
+    assert last.moment is not None
+    for code, sequence, lost, numbers_of in (
+        ("orphan", "pop", orphans, (now.next_pop, then.next_pop)),
+        ("hole", "push", holes, (now.next_push, then.next_push)),
+    ):
+        finding = found[code]
+        assert finding.evidence["jumps"] == [
+            {
+                "sequence": sequence,
+                "from": numbers_of[0],
+                "from_at": first.moment.isoformat(),
+                "to": numbers_of[1],
+                "to_at": last.moment.isoformat(),
+                "unused": len(lost),
+                "server_changed": True,
+                "reconnected": True,
+            }
+        ]
+        assert 1 < len(lost) <= numbers_of[1] - numbers_of[0]
+        assert f"the {sequence} sequence went from {numbers_of[0]:,} at " in finding.cause
+        assert f"nobody used {len(lost):,} of them; in between the server re" in finding.cause
 
 
 @pytest.fixture

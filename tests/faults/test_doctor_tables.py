@@ -6,16 +6,21 @@ from typing import Any, LiteralString
 
 import pytest
 
+from console import catalog
 from console.actions.forget import forget
 from console.catalog import INTERFACE_VERSION, Kind, Queue
 from console.designs import DESIGNS
 from console.doctor import indexes
 from console.doctor.context import check_context
 from console.doctor.finding import Finding
+from console.doctor.verbs import plan_repairs
 from console.engines import PRODUCTS, Database, open_database
 from console.errors import ConsoleError
 from console.features.presets.adopt import adopt
 from console.monitor.limits import Severity
+from console.plan import Control
+from console.rights import Rights
+from console.verbs.verb import Target
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.installs import catalogued
@@ -243,6 +248,50 @@ def test_a_missing_function_is_installed_again(use: Use, variant: Variant) -> No
     finding = repaired(client, "code_missing", unattended=True)
     assert finding.code.severity is Severity.CRITICAL
     assert client.pop() is not None
+
+
+@pytest.mark.usefixtures("any_size")
+def test_what_several_findings_want_is_planned_once_and_made_once(use: Use) -> None:
+    """A function and an index that an older version lacks: the upgrade creates both."""
+    client = filled(use, CLAIM, 50)
+    index = index_of_pop(client)
+    run(client, "DROP INDEX {index}", index=index)
+    run(client, "DROP FUNCTION {pop}")
+    run(client, "UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
+    with client.database.transaction("look") as connection:
+        queue = catalog.find(connection, client.queue.name, client.queue.schema)
+    diagnosis = diagnosed(client, queue=queue)
+    assert {"code_older", "index_missing"} <= set(codes_of(diagnosis))
+    target = Target(client.database, queue, Rights.ADMIN)
+    plan = plan_repairs(target, diagnosis, {"subscriber": None, "code": ()})
+    summaries = [one["summary"] for one in plan.data["repairs"]]
+    assert summaries == ["install the code of this console's version (upgrade)"]
+    alone = plan_repairs(target, diagnosis, {"subscriber": None, "code": ("index_missing",)})
+    assert [one["summary"] for one in alone.data["repairs"]] == [
+        "create what is missing (1), while callers continue"
+    ]
+    plan.run(Control(), lambda _: None)
+    assert not {"code_older", "index_missing"} & set(codes_of(diagnosed(client)))
+    with connect(client.url) as connection:
+        count = connection.execute(
+            "SELECT count(*) FROM pg_indexes WHERE tablename = %s AND indexdef LIKE %s",
+            [client.queue.table, "%(created_at%WHERE%processing_started_at IS NULL%"],
+        ).fetchone()
+    assert count == (1,)
+
+
+def test_findings_with_the_same_repair_have_it_once(use: Use) -> None:
+    client = filled(use, FIFO)
+    change_code(client)
+    run(client, "DROP FUNCTION {push}")
+    diagnosis = diagnosed(client)
+    assert {"code_missing", "code_changed"} <= set(codes_of(diagnosis))
+    target = Target(client.database, client.queue, Rights.ADMIN)
+    codes = ("code_missing", "code_changed")
+    plan = plan_repairs(target, diagnosis, {"subscriber": None, "code": codes})
+    assert len(plan.data["repairs"]) == 1
+    plan.run(Control(), lambda _: None)
+    assert not {"code_missing", "code_changed"} & set(codes_of(diagnosed(client)))
 
 
 def test_locally_modified_code_is_shown_and_not_upgraded_unattended(use: Use) -> None:

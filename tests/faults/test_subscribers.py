@@ -5,11 +5,15 @@ from functools import partial
 import pytest
 
 from console import sql
-from console.actions import maintain, maintenance, pause
+from console.actions import maintain, maintenance, pause, short_locks
 from console.actions import pop as popping
 from console.actions import subscribe as subscribing
 from console.catalog.audit import Outcome
-from console.errors import RefusedError, UsageError
+from console.errors import BusyError, RefusedError, UsageError
+from console.plan import Control
+from console.rights import Rights
+from console.verbs import get_verb
+from console.verbs.verb import Target, values_from_texts
 from tests.faults.ring_tools import Make, Ring
 
 
@@ -60,6 +64,40 @@ def test_messages_pushed_by_old_functions_are_kept_for_a_new_subscriber(make: Ma
     assert ring.of("b").texts() == stored
     assert ring.of("a").texts() == []
     assert ring.of("b").measure().parked == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("subscribe", {"subscriber": "c"}),
+        ("unsubscribe", {"subscriber": "a"}),
+        ("skip", {"subscriber": "a", "to": "now"}),
+    ],
+)
+def test_an_open_transaction_blocks_a_change_of_subscribers_and_is_named(
+    make: Make, monkeypatch: pytest.MonkeyPatch, name: str, words: dict[str, str]
+) -> None:
+    """By the plan, and again after some attempts; nothing is changed."""
+    monkeypatch.setattr(short_locks, "_ATTEMPTS_SECONDS", 0.5)
+    ring = make()
+    ring.fill(3)
+    target = Target(ring.database, ring.of("").queue, Rights.ADMIN)
+    verb = get_verb(name)
+    with ring.connect("application_name = 'holder of a lock'") as holder:
+        holder.execute("BEGIN")
+        ring.push(holder, "never committed")
+        plan = verb.plan(target, values_from_texts(verb, words))
+        assert any("waits for pid" in line and "holder of a lock" in line for line in plan.lines)
+        (blocker,) = plan.data["blockers"]
+        assert blocker["application_name"] == "holder of a lock"
+        assert any("for 0.2 s, in later attempts for up to 1 s" in line for line in plan.lines)
+        with pytest.raises(BusyError) as raised:
+            plan.run(Control(), lambda _: None)
+        assert "holder of a lock" in raised.value.why
+        holder.execute("ROLLBACK")
+    assert [len(ring.of(one).texts()) for one in "ab"] == [3, 3]
+    free = verb.plan(target, values_from_texts(verb, words))
+    assert free.data["blockers"] == []
 
 
 def test_subscribers_can_be_added_and_removed(make: Make) -> None:

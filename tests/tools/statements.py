@@ -143,8 +143,9 @@ def texts(product: Product, queue: Queue, *, everything: bool = True) -> Iterato
 
 def _other_results(request: ScanRequest) -> list[str]:
     """The other results that scans of some states are used for."""
-    of_errors = ["error_texts"] if request.scan.state == "error" else []
-    return of_errors + (["retried"] if request.scan.state in {"ready", "claimed", "error"} else [])
+    others = ["error_texts"] if request.scan.state == "error" else []
+    others += ["retried"] if request.scan.state in {"ready", "claimed", "error"} else []
+    return others + (["counted"] if request.payload_length is None and not request.exactly else [])
 
 
 # -- actions on messages

@@ -338,6 +338,7 @@ def test_wrong_options_of_a_replay_are_reported_before_anything_is_drawn(
     for words, message in (
         (["--at", "03:00"], "--at goes with --replay"),
         (["--replay", str(recording), "designs"], "not for verbs"),
+        (["--replay", str(recording), "--url", "postgresql://me@h/d"], "--url does not go with"),
     ):
         answer = call(*words)
         assert (answer.status, answer.out) == (2, b"")

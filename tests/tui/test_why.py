@@ -104,7 +104,7 @@ async def test_the_keys_of_a_queue_open_both_tabs_which_have_no_digit(tmp_path: 
         console.feed.give(queue("mail", ready=3))
         console.app.open_queue(KEY)
         await console.pilot.pause()
-        for key, kind in (("W", WhyTab), ("e", TimelineTab)):
+        for key, kind in (("Y", WhyTab), ("e", TimelineTab)):
             await console.pilot.press(key)
             await console.pilot.pause()
             screen = console.app.screen
@@ -115,7 +115,7 @@ async def test_the_keys_of_a_queue_open_both_tabs_which_have_no_digit(tmp_path: 
         console.feed.give(queue("mail", ready=3))
         console.app.open_queue(KEY)
         await console.pilot.pause()
-        assert "0 Consumers  e Timeline  W Why" in console.picture
+        assert "0 Consumers  e Timeline  Y Why" in console.picture
 
 
 async def test_the_handover_of_all_connections_is_one_key_away(tmp_path: Path) -> None:

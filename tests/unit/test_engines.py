@@ -230,7 +230,7 @@ def connect_arguments(url: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, ob
         raise psycopg.OperationalError("enough")
 
     monkeypatch.setattr(Connection, "connect", connect)
-    engine = PRODUCTS["postgresql"].create_engine(make_url(url), Timeouts(), "test")
+    engine = PRODUCTS["postgresql"].create_engine(lambda: make_url(url), Timeouts(), "test")
     with pytest.raises(OperationalError, match="enough"):
         engine.connect()
     return found

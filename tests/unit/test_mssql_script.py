@@ -129,6 +129,19 @@ def test_queues_go_into_a_schema_of_dbq_owners_and_nobody_gets_one_of_dbos() -> 
         assert "principal_id = DATABASE_PRINCIPAL_ID(N'dbq_owner')" in grant
 
 
+def test_the_catalogs_schema_is_dbos_and_not_its_creators() -> None:
+    """Its owner deletes from the audit: whom dbq_admin may impersonate must not own it."""
+    script = install.script(PRODUCT, QUEUES["fifo"])
+    condition = r"IF SCHEMA_ID\(N'dbq'\) IS NULL(.*)\n +EXEC \(N'(CREATE SCHEMA dbq.*)'\);"
+    assert re.findall(condition, script) == [
+        (
+            " AND HAS_PERMS_BY_NAME(N'dbo', N'USER', N'IMPERSONATE') = 1",
+            "CREATE SCHEMA dbq AUTHORIZATION dbo",
+        ),
+        ("", "CREATE SCHEMA dbq"),
+    ]
+
+
 def test_operators_may_draw_a_range_of_a_rings_numbers() -> None:
     """sp_sequence_get_range follows no ownership chain."""
     grant = "    GRANT UPDATE ON OBJECT::[sales].[orders_push_seq] TO dbq_operator;"

@@ -16,6 +16,7 @@ DROPPED = re.compile(rf"^\s*DROP ({KINDS})\s+(?:IF EXISTS )?([^;]+);", re.MULTIL
 INDEX = re.compile(r"(?=\b(?:PRIMARY KEY|UNIQUE CLUSTERED|CREATE (?:\w+ )*INDEX)\b)")
 DYNAMIC_SQL = {
     "EXEC (N'CREATE SCHEMA dbq')": "has to be alone in its batch, and is wanted once only",
+    "EXEC (N'CREATE SCHEMA dbq AUTHORIZATION dbo')": "the same",
     "EXEC (N'CREATE SCHEMA [sales] AUTHORIZATION dbq_owner')": "the same",
     "EXEC (@alter)": "ALTER SEQUENCE ... RESTART WITH ... CACHE takes constants",
     "EXEC (@kill)": "so does KILL",

@@ -1,5 +1,6 @@
 """From a URL to an ODBC connection string and a label: nothing is lost, no secret is shown."""
 
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,11 +9,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sqlalchemy import URL, make_url
 
+from console.engines import Database, Timeouts
 from console.engines.mssql import PRODUCT, odbc
 from console.engines.mssql.odbc import Driver, connection_string, label, read, target
 from console.engines.odbc_string import Attribute
-from console.errors import UsageError
-from tests.unit.mssql_tools import SECRET, open_mssql, stand_in_for_pyodbc
+from console.errors import ConnectionFailedError, UsageError
+from tests.unit.mssql_tools import SECRET, OperationalError, open_mssql, stand_in_for_pyodbc
 
 MICROSOFT = Driver("ODBC Driver 18 for SQL Server")
 FREETDS = Driver("FreeTDS")
@@ -260,6 +262,104 @@ def test_the_engine_of_sqlalchemy_has_no_secret(monkeypatch: pytest.MonkeyPatch)
     assert f"PWD={SECRET}" in text
     assert arguments == {"autocommit": True, "timeout": 7}
     database.close()
+
+
+TOKEN = "eyJ0eXAiOiJKV1QiLCJhbGciOiJSUzI1NiJ9.e30."
+BY_TOKEN = "mssql+pyodbc://anna@db.example/orders?Authentication=AccessToken"
+
+
+def open_by_token(url: str, tokens: list[str]) -> Database:
+    """A database whose password is the next of these texts, whenever it is needed."""
+    without = make_url(url)
+    return Database(
+        PRODUCT,
+        without,
+        timeouts=Timeouts(connect_seconds=7),
+        application_name="dbq-console",
+        label="orders",
+        complete=lambda: without.set(password=tokens.pop(0)),
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        BY_TOKEN,
+        "mssql+pyodbc://db.example/orders?authentication=accesstoken",
+        "mssql+pyodbc:///?odbc_connect=SERVER%3Ddb.example;DATABASE%3Dorders;UID%3Danna;"
+        "Authentication%3DAccessToken",
+    ],
+)
+def test_an_access_token_goes_to_the_driver_as_its_attribute(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """As Microsoft's manual has it: its length in bytes and UTF-16, and none of the keywords that
+    the driver refuses beside it."""
+    odbc = stand_in_for_pyodbc(monkeypatch)
+    database = open_by_token(url, [TOKEN] * 2)
+    with database.autocommit("try it"):
+        pass
+    database.close()
+    ((text, arguments),) = odbc.opened
+    assert values_of(read(text)) == {
+        "DRIVER": "ODBC Driver 18 for SQL Server",
+        "SERVER": "db.example",
+        "DATABASE": "orders",
+        "APP": "dbq-console",
+        "ConnectRetryCount": "0",
+    }
+    ((attribute, given),) = arguments.pop("attrs_before").items()
+    assert arguments == {"autocommit": True, "timeout": 7}
+    assert attribute == 1256
+    assert int.from_bytes(given[:4], "little") == len(given) - 4
+    assert given[4:].decode("utf-16-le") == TOKEN
+
+
+def test_each_connection_gets_a_token_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one before may have expired."""
+    odbc = stand_in_for_pyodbc(monkeypatch)
+    database = open_by_token(BY_TOKEN, [TOKEN, f"{TOKEN}1", f"{TOKEN}2"])
+    with database.autocommit("try it"), database.autocommit("try it twice"):
+        pass
+    database.close()
+    given = [arguments["attrs_before"][1256][4:] for _, arguments in odbc.opened]
+    assert [one.decode("utf-16-le") for one in given] == [f"{TOKEN}1", f"{TOKEN}2"]
+
+
+@pytest.mark.parametrize(
+    ("token", "driver", "why"),
+    [
+        ("", "", "The connection has no password: it would be the token."),
+        ("brief", "", "is too short for one"),
+        (f"token: {TOKEN}", "", "or has a blank in it"),
+        (TOKEN, "&driver=FreeTDS", "only Microsoft's driver does"),
+    ],
+)
+def test_what_is_no_access_token_is_refused_before_the_driver_sees_it(
+    monkeypatch: pytest.MonkeyPatch, token: str, driver: str, why: str
+) -> None:
+    """The driver crashes on some (microsoft/mssql-python#278)."""
+    odbc = stand_in_for_pyodbc(monkeypatch)
+    odbc.installed.append("FreeTDS")
+    database = open_by_token(BY_TOKEN + driver, [token] * 2)
+    with pytest.raises(ConnectionFailedError) as raised, database.autocommit("try it"):
+        pass
+    database.close()
+    assert raised.value.what == "There is no access token for db.example/orders."
+    assert why in raised.value.why
+    assert ("get-access-token" in raised.value.next_step) is (driver == "")
+    assert token == "" or token not in str(raised.value)
+    assert odbc.opened == []
+
+
+def test_a_refused_token_is_in_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    odbc = stand_in_for_pyodbc(monkeypatch)
+    odbc.refuse = OperationalError("28000", f"[28000] Login failed: {TOKEN} (18456)")
+    database = open_by_token(BY_TOKEN, [TOKEN] * 2)
+    with pytest.raises(ConnectionFailedError) as raised, database.autocommit("try it"):
+        pass
+    database.close()
+    assert TOKEN not in "".join(traceback.format_exception(raised.value))
 
 
 def test_the_driver_of_a_data_source_is_read_from_the_machines_configuration(

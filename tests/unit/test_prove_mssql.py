@@ -16,13 +16,14 @@ import pytest
 import console
 from console.actions.pop import PoppedMessage
 from console.catalog import Queue, installed_queue
-from console.designs import DESIGNS, designs_on
+from console.designs import DESIGNS, Design, designs_on
 from console.engines import Database
 from console.engines.mssql.capabilities import capabilities_of
 from console.engines.product import Capabilities
 from console.errors import BusyError, ConsoleError, RefusedError
 from console.features.prove import (
     asking,
+    broker_questions,
     lock_questions,
     number_questions,
     role_questions,
@@ -113,6 +114,72 @@ def by_member(odbc: Odbc, role: str, otherwise: list[Any], refused: Error) -> li
 
 
 ENDED = rows("ended", 1)
+DONE = rows("acted", True)
+
+
+def third_push_cancelled(odbc: Odbc) -> list[Any]:
+    """The first two are the caller's own, into another queue."""
+    every = [match[1] for text in odbc.sent if (match := LABEL.search(text))]
+    ends = ("prove.error_state", "prove.lock_table")
+    last = max(at for at, name in enumerate(every) if name in ends)
+    return [CANCELLED] if every[last:].count("common.push") == 3 else NORMAL["common.push"]
+
+
+CANCELLED_CALLS: Answers = {
+    "common.push": third_push_cancelled,
+    "common.pop": [CANCELLED],
+    "common.push_many": [CANCELLED],
+    "common.complete": [CANCELLED],
+    "common.fail": [CANCELLED],
+    "prove.pop_one": [CANCELLED],
+}
+HEALTH = (
+    "is_receive_enabled is_enqueue_enabled broker_enabled conversations transmission "
+    "transmission_status"
+)
+HEALTHY = rows(HEALTH, True, True, True, None, None, None)
+
+
+def calls_of(of: Design) -> list[str]:
+    """Those that the question about cancelled calls makes, with the labels of their statements."""
+    finish = ["complete", "fail"] if of.keeps_row else []
+    return ["push", "push_many", "pop_one", "pop", *finish]
+
+
+def sent(odbc: Odbc, name: str) -> int:
+    """How many statements of that name were sent."""
+    return sum(f"/* dbq {name} */" in text for text in odbc.sent)
+
+
+def disabled_after_five(odbc: Odbc) -> list[Any]:
+    enabled = sent(odbc, "common.pop") < 5 or bool(sent(odbc, "broker.enable"))
+    return rows(HEALTH, enabled, True, True, None, None, None)
+
+
+def endpoints(*found: tuple[str, str]) -> list[Any]:
+    return [(("side", "state"), *found)]
+
+
+def states_by_what_was_sent(odbc: Odbc) -> list[Any]:
+    """Kept by the session, ended by its other side, then replaced by the next push."""
+    if not sent(odbc, "prove.end_conversation"):
+        return endpoints(("initiator", "CO"), ("target", "CO"))
+    if sent(odbc, "common.push") < 3:
+        return endpoints(("initiator", "DI"), ("target", "CD"))
+    return endpoints(("initiator", "CD"), ("initiator", "CO"), ("target", "CO"))
+
+
+def left_open(odbc: Odbc) -> list[Any]:
+    """The next push begins another one and does not end the old one."""
+    if sent(odbc, "common.push") < 3:
+        return states_by_what_was_sent(odbc)
+    return endpoints(("initiator", "DI"), ("initiator", "CO"), ("target", "CO"))
+
+
+def archived_when_enabled(odbc: Odbc) -> list[Any]:
+    return rows("held", 3 if sent(odbc, "prove.activate") else 0)
+
+
 CALLER = "make_caller impersonate push_many revert revert"
 CASES = {
     "execute-alone": Case(
@@ -202,38 +269,73 @@ CASES = {
         "physical_stats",
     ),
     "attention": Case(
-        {"common.pop": [CANCELLED], "common.push_many": [CANCELLED]},
+        CANCELLED_CALLS,
         [
-            {"common.pop": [CANCELLED]},
-            {"common.push_many": [CANCELLED]},
+            {**CANCELLED_CALLS, "prove.pop_one": [None]},
+            *(
+                {**CANCELLED_CALLS, f"common.{name}": NORMAL[f"common.{name}"]}
+                for name in ("push", "push_many", "pop")
+            ),
+            *({**CANCELLED_CALLS, f"common.{name}": DONE} for name in ("complete", "fail")),
             # A transaction that is gone, and half of what it did is not.
             {
-                "common.pop": [CANCELLED],
-                "common.push_many": [CANCELLED],
+                **CANCELLED_CALLS,
                 "prove.error_state": rows("error transactions", 0, 0),
                 "left": [0],
             },
         ],
         " ".join(
-            ["lock_table push push push_many error_state push push pop error_state"]
-            * len([of for of in designs_on("mssql").values() if not of.waits_itself])
+            " ".join(f"push push {call} error_state" for call in calls_of(of)).join(
+                ["lock_table ", ""]
+            )
+            for of in designs_on("mssql").values()
+            if not of.waits_itself
         ),
     ),
     "conversations": Case(
-        {"prove.end_conversation": lambda odbc: by_member(odbc, "reader", ENDED, REFUSED)},
+        {
+            "prove.end_conversation": lambda odbc: by_member(odbc, "reader", ENDED, REFUSED),
+            "broker.health": disabled_after_five,
+        },
         [
-            {"prove.end_conversation": ENDED},
-            {"prove.end_conversation": [REFUSED]},
+            {"prove.end_conversation": ENDED, "broker.health": disabled_after_five},
+            {"prove.end_conversation": [REFUSED], "broker.health": disabled_after_five},
             {"common.pop": [(POPPED[0],)]},
+            {"broker.health": HEALTHY},
         ],
         " ".join(
             [
-                *["pop"] * 6,
-                "conversation",
+                *["pop"] * 5,
+                "health health enable conversation",
                 "roles_exist make_member impersonate end_conversation revert",
                 "roles_exist make_member impersonate end_conversation revert revert",
             ]
         ),
+    ),
+    "conversation-states": Case(
+        {"prove.conversation_states": states_by_what_was_sent, "prove.end_conversation": ENDED},
+        [
+            {"prove.conversation_states": endpoints(("initiator", "ER"))},
+            {"prove.conversation_states": endpoints(("target", "CO"))},
+            {
+                "prove.conversation_states": endpoints(("initiator", "CO")),
+                "prove.end_conversation": ENDED,
+            },
+            {
+                "prove.conversation_states": left_open,
+                "prove.end_conversation": ENDED,
+            },
+        ],
+        "push push conversation_states conversation end_conversation conversation_states "
+        "conversation_states push conversation_states conversation_states",
+    ),
+    "activation": Case(
+        {"prove.count_rows": archived_when_enabled},
+        [
+            {"prove.count_rows": rows("held", 3)},
+            {"prove.count_rows": rows("held", 0)},
+        ],
+        "count_rows activate count_rows count_rows deactivate",
     ),
     "session-settings": Case(
         {"prove.identity_then_wait": [CANCELLED]},
@@ -299,6 +401,7 @@ def place(mssql: Database, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 def outcome(code: str, given: Answers, place: Site, odbc: Odbc, patch: pytest.MonkeyPatch) -> Line:
     patch.setattr(session_questions, "relay", lambda *_: None)
+    patch.setattr(broker_questions, "_SOON_SECONDS", 0.0)
     patch.setattr(StubTrial, "left", given.get("left", ()))
     numbers = iter(given.get("next", (4, 4, 5)))
     patch.setattr(number_questions, "_next_push", lambda _: next(numbers))
@@ -328,12 +431,15 @@ def test_an_answer_of_another_kind_makes_it_false(
     assert line.outcome is Outcome.FAILED, line
 
 
+NOT_OF_THE_PROOF = {"push", "pop", "revert", "health", "enable"}
+
+
 @pytest.mark.parametrize("code", sorted(CASES.keys() - {"attention"}))
 def test_a_refusal_is_no_answer(
     code: str, place: Site, odbc: Odbc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a statement of the proof itself: of what a question is about, it is the answer."""
-    own = [name for name in CASES[code].sent.split() if name not in {"push", "pop", "revert"}]
+    own = [name for name in CASES[code].sent.split() if name not in NOT_OF_THE_PROOF]
     given = {**CASES[code].true, f"prove.{own[0]}": [REFUSED]}
     if code in {"error-after-batch", "release-unheld"}:
         given = {**CASES[code].true, "prove.error_state": [REFUSED]}

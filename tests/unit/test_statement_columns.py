@@ -17,6 +17,7 @@ from console.doctor import broker, claims, messages, sessions
 from console.engines import PRODUCTS, Product
 from console.features.lake.archive import delete as deletes
 from console.features.lake.archive import files, plan
+from console.monitor.message_count import CountedRow
 from console.monitor.scan_query import MessageSource, query
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest
 from console.sql import templates
@@ -31,7 +32,10 @@ ONLY_ON = {
         *("drawing_transactions", "disable_jit", "pop_plan"),
         *("far_times", "far_times_plan"),  # SQL Server's times are of the years 1 to 9999
     },
-    "mssql": {"large_caches"},  # elsewhere sessions cache, and a ring's have none
+    "mssql": {
+        "large_caches",  # elsewhere sessions cache, and a ring's have none
+        "parameterization",  # PostgreSQL has no such setting
+    },
 }
 """Statements of one engine alone: who has drawn from a ring, which the other derives from two
 samples; and a pop's plan."""
@@ -132,7 +136,7 @@ def test_statements_only_on_sql_server_fill_their_row_types() -> None:
 
 
 SCANNED = {"claimed": claims.ClaimedRow, "contradictions": claims.ContradictionRow}
-SCANNED |= {"retried": messages.AttemptsRow}
+SCANNED |= {"retried": messages.AttemptsRow, "counted": CountedRow}
 
 
 def scanned(product: Product, queue: Queue) -> Iterator[tuple[str, str, str]]:
@@ -143,6 +147,7 @@ def scanned(product: Product, queue: Queue) -> Iterator[tuple[str, str, str]]:
     for scan in (*claims.scans(queue), Scan("any", By.ID)):
         names = {"retried"} if scan.state in {"ready", "claimed", "error"} else set()
         names |= {"claimed"} if scan.state == "claimed" else set()
+        names |= {"counted"} if scan.state else set()
         if queue.design.name in {"status", "split"} or scan.state == "error":
             names |= {"contradictions"} if scan.state != "ready" and not scan.in_hand else set()
         for after in (None, ScanKey(scan.name, "2026-01-01T00:00:00", "1", scan.dated)):

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from console.engines.database import ConnectLock, time_left
-from console.engines.mssql.odbc import Driver, choose, connection_string, label, load_pyodbc, target
+from console.engines.mssql.odbc import (
+    Driver,
+    access_token,
+    choose,
+    connection_string,
+    label,
+    load_pyodbc,
+    target,
+)
 from console.engines.product import Capabilities, Cleaner, Timeouts
 from console.errors import ConsoleError, UsageError
 
@@ -134,6 +142,7 @@ class SQLServer:
     sampled_together = 10
     first_run_seconds = 3.0
     holders_every_seconds = 10.0
+    escalates_locks = True
     sql_lexer = code_lexer = "tsql"
 
     read_only_options: Mapping[str, bool] = {}
@@ -172,13 +181,13 @@ class SQLServer:
 
     def create_engine(
         self,
-        url: URL,
+        complete_url: Callable[[], URL],
         timeouts: Timeouts,
         application_name: str,
         *,
         pooled: bool = False,  # noqa: ARG002  # no pooler stands before this product
     ) -> Engine:
-        """A pool of connections with every timeout set."""
+        """A pool of connections with every timeout set. Each gets an access token of its own."""
         import sqlalchemy  # noqa: PLC0415  # a verb imports what it uses
 
         from console.engines.mssql.session import (  # noqa: PLC0415
@@ -190,6 +199,7 @@ class SQLServer:
 
         odbc = load_pyodbc()
         sources = _data_sources(odbc)
+        url = complete_url()
         odbc_target = target(url, list(sources))
         driver = (
             Driver(odbc_target.driver or sources.get(odbc_target.dsn.casefold(), ""))
@@ -201,8 +211,13 @@ class SQLServer:
         connect_lock = ConnectLock()
 
         def connect() -> OdbcConnection:
+            secrets, token = odbc_target.secrets, {}
+            if odbc_target.takes_token:
+                now = target(complete_url(), list(sources))
+                secrets, token = now.secrets, {"attrs_before": access_token(now, driver, name)}
             try:
-                raw = odbc.connect(text, autocommit=True, timeout=_seconds_to_connect(timeouts))
+                seconds = _seconds_to_connect(timeouts)
+                raw = odbc.connect(text, autocommit=True, timeout=seconds, **token)
                 session = OdbcConnection(raw, odbc, driver.family)
                 try:
                     # The driver knows each column's code page; pyodbc guesses.
@@ -212,7 +227,7 @@ class SQLServer:
                     session.close()
                     raise
             except odbc.Error as error:
-                safe = redacted(error, odbc_target.secrets)
+                safe = redacted(error, secrets)
                 safe.add_note(f"{CONNECTING}{name}")
                 raise safe from None
             return session

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import platform
 import re
+import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -214,6 +215,15 @@ def _packages() -> _Packages:
 
 _SERVER = ("SERVER", "Address", "Addr", "Network Address")
 _SECRETS = ("PWD", "Password", "AccessToken")
+_ACCESS_TOKEN = "accesstoken"  # noqa: S105  # what Authentication says
+"""Of `Authentication`, our own: the password is an access token."""
+_NOT_BESIDE_TOKEN = ("UID", "User", "Trusted_Connection", "Authentication", *_SECRETS)
+"""Keywords that Microsoft's driver refuses beside one."""
+_TOKEN_ATTRIBUTE = 1256
+"""SQL_COPT_SS_ACCESS_TOKEN"""
+_SHORTEST_TOKEN = 32
+"""A shorter one makes the driver crash (microsoft/mssql-python#278)."""
+_TOKEN = re.compile(r"[!-~]+")
 _FIELDS = ("username", "user", "password", "host", "port", "database")
 """Parts of a URL that may also be in its query."""
 
@@ -241,6 +251,11 @@ class OdbcTarget:
         return _value(self.attributes, "DSN", "FILEDSN")
 
     @property
+    def takes_token(self) -> bool:
+        """Whether the password is an access token."""
+        return _value(self.attributes, "Authentication").casefold() == _ACCESS_TOKEN
+
+    @property
     def secrets(self) -> frozenset[str]:
         """What no message may contain, plain and as escaped in the connection string."""
         secrets = {given.value for given in self.attributes if given.is_(*_SECRETS)} - {""}
@@ -266,7 +281,7 @@ def target(url: URL, data_sources: Sequence[str] = ()) -> OdbcTarget:
     for keyword, value in (
         ("DATABASE", fields.get("database", "")),
         ("UID", user),
-        ("PWD", fields.get("password", "") if user else ""),
+        ("PWD", fields.get("password", "") if user or OdbcTarget(attributes).takes_token else ""),
     ):
         if value and not _has(attributes, keyword):
             attributes.append(Attribute(keyword, value))
@@ -278,7 +293,8 @@ def target(url: URL, data_sources: Sequence[str] = ()) -> OdbcTarget:
 
 def connection_string(target_: OdbcTarget, driver: Driver, application_name: str) -> str:
     """The complete connection string for this driver."""
-    attributes = [given for given in target_.attributes if not given.is_("DRIVER")]
+    left_out = ("DRIVER", *(_NOT_BESIDE_TOKEN if target_.takes_token else ()))
+    attributes = [given for given in target_.attributes if not given.is_(*left_out)]
     if not target_.dsn:
         attributes.insert(0, Attribute("DRIVER", driver.name))
     added = {
@@ -298,6 +314,32 @@ def connection_string(target_: OdbcTarget, driver: Driver, application_name: str
     if "\0" in text:
         raise _unreadable("It contains the character NUL.")
     return text
+
+
+def access_token(target_: OdbcTarget, driver: Driver, name: str) -> dict[int, bytes]:
+    """The attribute that gives Microsoft's driver the token: its length in bytes, and UTF-16."""
+    token = _value(target_.attributes, *_SECRETS)
+    if driver.family is Family.FREETDS:
+        why = "FreeTDS takes none: only Microsoft's driver does."
+        next_step = EXTRA
+    elif not token:
+        why = "The connection has no password: it would be the token."
+        next_step = _HOW_TO_GET_ONE
+    elif len(token) < _SHORTEST_TOKEN or not _TOKEN.fullmatch(token):
+        why = "What the connection has as its password is too short for one, or has a blank in it."
+        next_step = f"It must be the token alone. {_HOW_TO_GET_ONE}"
+    else:
+        data = token.encode("utf-16-le")
+        return {_TOKEN_ATTRIBUTE: struct.pack("<I", len(data)) + data}
+    raise ConnectionFailedError(
+        f"There is no access token for {name}.", why=why, next_step=next_step
+    )
+
+
+_HOW_TO_GET_ONE = (
+    'In the profile: password = "command:az account get-access-token --resource '
+    'https://database.windows.net/ --query accessToken --output tsv"'
+)
 
 
 def label(url: URL) -> str:

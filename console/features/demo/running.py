@@ -8,7 +8,9 @@ them, however that one ends.
 """
 
 import os
+import shlex
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -22,6 +24,7 @@ from console.errors import ConsoleError
 from console.features.demo import plan
 from console.features.demo.child import Child, signals_deferred, signals_noted
 from console.features.demo.embedded import EmbeddedServer
+from console.formats import duration
 from console.monitor.rates import Rates, RateWindow
 from console.monitor.sample import SAMPLING_TIMEOUTS, DatabaseSample, take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
@@ -134,15 +137,20 @@ _SETTLED_WITHIN_SECONDS = 3.0
 _SETTLE_PAUSE_SECONDS = 0.2
 
 
-def run_headless(seconds: float) -> list[QueueSnapshot]:
+def run_headless(
+    seconds: float, narrate: Callable[[str], None] = lambda _: None
+) -> list[QueueSnapshot]:
     """Run the demo for `seconds` from the first traffic; the status of each queue at the end.
 
     Rates are means over the whole run. Ctrl-C and SIGTERM only end it early. When this returns,
-    nothing is left of the demo.
+    nothing is left of the demo. `narrate` gets a command that shows it meanwhile.
     """
     with signals_noted() as stop_requested, Demo() as demo:
         # If stopped during the start, there is nothing to report.
-        return [] if stop_requested.is_set() else _watch(demo, seconds, stop_requested)
+        if stop_requested.is_set():
+            return []
+        narrate(f"For {duration(seconds)}: dbq-console status --url {shlex.quote(demo.url)}")
+        return _watch(demo, seconds, stop_requested)
 
 
 def _watch(demo: Demo, seconds: float, stop_requested: Event) -> list[QueueSnapshot]:

@@ -8,6 +8,7 @@ from console.engines import Database, Product
 from console.errors import ConnectionFailedError, ConsoleError, UsageError
 from console.features.bench.candidate import PROOF_PREFIX
 from console.features.prove import (
+    broker_questions,
     lock_questions,
     number_questions,
     role_questions,
@@ -19,6 +20,7 @@ from console.features.prove.site import Setting, Site
 from console.features.prove.trial import Line, Outcome, one_line
 
 _ALL = {
+    **broker_questions.QUESTIONS,
     **lock_questions.QUESTIONS,
     **number_questions.QUESTIONS,
     **role_questions.QUESTIONS,
@@ -29,7 +31,8 @@ _ORDER = (
     *("no-escalation", "as-reader", "as-operator", "as-admin", "admin-alone", "ends-sessions"),
     *("session-settings", "relay-beside", "row-of-configuration", "smaller-cache"),
     *("catalog-during-ddl", "login-time", "identity-order", "error-after-batch"),
-    *("open-transaction", "attention", "conversations", "release-unheld", "table-lock"),
+    *("open-transaction", "attention", "conversations", "conversation-states"),
+    *("activation", "release-unheld", "table-lock"),
     *("refused-levels", "describe", "own-row", "index-zero", "sampling"),
 )
 QUESTIONS = tuple(_ALL[code] for code in _ORDER)

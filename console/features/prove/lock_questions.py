@@ -95,7 +95,7 @@ def _no_escalation(site: Site) -> str:
         locks = sql.value(connection, int, "prove.table_locks", scope)
         connection.rollback()
     require(not locks, f"after {_ROWS:,} rows the session has {locks} locks on all of the table")
-    return f"{_ROWS:,} rows of a table, in its key and an index: no lock on all of it"
+    return f"{_ROWS:,} rows of a table, in its key and two indexes: no lock on all of it"
 
 
 def _relay_beside(site: Site) -> str:
@@ -269,7 +269,8 @@ QUESTIONS = {
         Question(
             "no-escalation",
             "4,000 rows of a table with two indexes leave no lock on all of the table",
-            "purge, archive, requeue on tables that others made: an action takes that many at most",
+            "purge, archive, requeue on tables that others made: an action takes that many at "
+            "most, divided by 1 and the number of their indexes, in case all locks are counted",
             "an action on an adopted table stops all its callers until its batch is committed",
             _no_escalation,
         ),

@@ -1,5 +1,5 @@
-"""Questions about numbers and what draws them, about Service Broker, and about what the server says
-of procedures and indexes."""
+"""Questions about numbers and what draws them, and about what the server says of procedures and
+indexes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,11 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from console import sql
-from console.actions.pop import pop_many
 from console.actions.push import push_many
 from console.errors import RefusedError
 from console.features.prove.lock_questions import BOTH
 from console.features.prove.questions import Question
-from console.features.prove.server import act_as, call_as
+from console.features.prove.server import act_as
 from console.features.prove.site import Site
 from console.features.prove.trial import DisprovedError, Trial, require
 
@@ -136,39 +135,6 @@ def _describe(site: Site) -> str:
     return f"error {error}"
 
 
-_ROLLBACKS = 6
-
-
-def _conversations(site: Site) -> str:
-    trial, database = site.trial("broker"), site.database
-    sent = trial.push(2)
-    for _ in range(_ROLLBACKS):
-        with database.transaction("pop and roll back") as connection:
-            popped = pop_many(connection, trial.queue, 1, "prove")
-            connection.rollback()
-        require(popped, "after rolled-back pops no message comes any more")
-    trial.require_drained(sent)
-    trial.push(1)
-    name = trial.installed.name
-    scope = trial.installed.scope(database.product, relation=name, function=f"{name}_end")
-    with database.transaction("find a conversation") as connection:
-        conversation = sql.value(connection, str, "prove.conversation", scope)
-
-    def end(connection: Connection, _: Trial) -> None:
-        statement = "prove.end_conversation"
-        sql.value(connection, int, statement, scope, conversation=conversation)
-
-    with database.session("end a conversation") as session:
-        for role, may in (("reader", False), ("operator", True)):
-            try:
-                call_as(session, trial, role, end)
-            except RefusedError as error:
-                require(not may, f"a {role} may not end one: {error.why or error.what}")
-            else:
-                require(may, f"a {role} may end one")
-    return f"{_ROLLBACKS} rolled-back pops of one message, then it came; an operator may end one"
-
-
 @dataclass(frozen=True)
 class _PhysicalStats:
     of_zero: int
@@ -220,14 +186,6 @@ QUESTIONS = {
             "upgrade: it makes the caches of existing rings smaller, beside calls",
             "each upgrade of a ring skips numbers, for which pops look in vain",
             _smaller_cache,
-        ),
-        Question(
-            "conversations",
-            "rolled-back pops disable no broker queue, and an operator may end a conversation",
-            "broker: POISON_MESSAGE_HANDLING is off; END CONVERSATION is its owner's, so "
-            "<queue>_end runs as dbq_owner",
-            "five rollbacks stop the queue; or only the database's owner can archive and purge",
-            _conversations,
         ),
         Question(
             "describe",

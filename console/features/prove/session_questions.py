@@ -2,13 +2,15 @@
 statement leaves of them."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from console import sql
 from console.actions import install
-from console.actions.pop import pop_many
+from console.actions.pop import PoppedMessage, complete, fail, pop_many
 from console.actions.push import push_many
 from console.actions.relay import relay
 from console.catalog import Queue, installed_queue, object_names, relations
@@ -115,11 +117,33 @@ def _error_after_batch(site: Site) -> str:
     return words
 
 
+_Call = Callable[[Connection, Trial], object]
+
+
+def _complete(popped: list[PoppedMessage]) -> _Call:
+    return lambda connection, trial: complete(connection, trial.queue, popped[0])
+
+
+def _fail(popped: list[PoppedMessage]) -> _Call:
+    return lambda connection, trial: fail(connection, trial.queue, popped[0], "prove")
+
+
+_CALLS: dict[str, _Call] = {
+    "push": lambda connection, trial: trial.push_one(connection),
+    "push_many": lambda connection, trial: push_many(connection, trial.queue, trial.payloads(2)),
+    "pop": lambda connection, trial: sql.run(
+        connection, "prove.pop_one", trial.queue.scope(connection)
+    ),
+    "pop_many": lambda connection, trial: pop_many(connection, trial.queue, 2, "prove"),
+}
+_FINISHING = {"complete": _complete, "fail": _fail}
+
+
 def _attention(site: Site) -> str:
     """Their calls wait for a lock that another one holds, and are cancelled there; what their
     caller has done before is in another queue."""
     own = site.trial("heap")
-    states = set()
+    states, seen = set(), []
     names = [name for name, of in designs_on("mssql").items() if not of.waits_itself]
     for name in names:
         trial = site.trial(name)
@@ -127,15 +151,22 @@ def _attention(site: Site) -> str:
         if trial.draws_numbers:
             relation = f"{trial.installed.name}_config"
         scope = trial.queue.scope(site.database.product, relation=relation)
+        calls = dict(_CALLS)
+        if trial.queue.finishes:
+            trial.push(2)
+            popped = trial.pop(2)
+            require(popped, f"{name}: nothing to finish")
+            calls |= {call: finish(popped) for call, finish in _FINISHING.items()}
         with site.database.transaction("lock a table") as holding:
             sql.run(holding, "prove.lock_table", scope)
-            states |= {_cancelled_call(own, trial, call) for call in ("push_many", "pop")}
+            states |= {_cancelled_call(own, trial, call, run) for call, run in calls.items()}
             holding.rollback()
+        seen.append(f"{name} {len(calls)}")
     kept = " and ".join("whole, committed" if state else "rolled back" for state in sorted(states))
-    return f"push_many and pop of {', '.join(names)}: the caller's transaction was {kept}"
+    return f"calls of {', '.join(seen)}: the caller's transaction was {kept}"
 
 
-def _cancelled_call(own: Trial, trial: Trial, call: str) -> int:
+def _cancelled_call(own: Trial, trial: Trial, call: str, run: _Call) -> int:
     """@@TRANCOUNT after it: 1 if the caller's two messages have to be there, 0 if neither."""
     what = f"{call} of {trial.queue.design.name}"
     first = own.pushed
@@ -145,10 +176,7 @@ def _cancelled_call(own: Trial, trial: Trial, call: str) -> int:
         own.push_one(connection)
         connection.execution_options(dbq_timeouts=limits)
         try:
-            if call == "pop":
-                pop_many(connection, trial.queue, 1, "prove")
-            else:
-                push_many(connection, trial.queue, trial.payloads(2))
+            run(connection, trial)
         except DBAPIError:
             state = sql.row(connection, _State, "prove.error_state")
         else:
@@ -273,6 +301,7 @@ QUESTIONS = {
             "half of a transaction is committed after a time-out",
             _attention,
             everywhere=False,
+            most_seconds=90.0,
         ),
         Question(
             "release-unheld",

@@ -10,7 +10,7 @@ from console.features import CommandKey, Feature
 FEATURE = Feature(
     needs=("history",),
     keys=(
-        CommandKey("W", "why", "why the queue is not as usual"),
+        CommandKey("Y", "why", "why the queue is not as usual"),
         CommandKey("e", "timeline", "what happened to the queue, in order of time"),
         CommandKey("H", "handover", "the handover of the last hours, of all queues"),
     ),

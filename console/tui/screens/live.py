@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.events import Key
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
+from console import features
 from console.tui.context import FEW_CONNECTIONS, Closable, Context
 from console.tui.navigation import Navigation
 from console.tui.text import Paragraph, plain, style_of
@@ -150,6 +152,13 @@ class LiveScreen(Closable, Screen[None]):
     def shown_action(self) -> int:
         """The number of the action run that the screen itself shows; 0: none."""
         return 0
+
+    def on_key(self, event: Key) -> None:
+        """A key that is not bound may be a feature's, for the row under the cursor."""
+        for module in features.modules("rows"):
+            if module.pressed(self, event.character or ""):
+                event.stop()
+                return
 
     def action_running(self) -> None:
         self.navigator.open_running()

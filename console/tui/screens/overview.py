@@ -191,7 +191,10 @@ class OverviewScreen(LiveScreen, Filtered, Exporting):
     def _note_input(self) -> None:
         self._input_at = self.context.clock.monotonic()
 
-    on_key = on_mouse_down = on_mouse_scroll_down = on_mouse_scroll_up = _note_input
+    on_mouse_down = on_mouse_scroll_down = on_mouse_scroll_up = _note_input
+
+    def on_key(self, event: events.Key) -> None:  # noqa: ARG002  # Textual calls the base's, too
+        self._note_input()
 
     def _draw_findings(self, now: float) -> None:
         table = self.query_one(FindingsTable)

@@ -1,5 +1,6 @@
 """A server with PostgreSQL's SQL and protocol, under another name."""
 
+from collections.abc import Callable
 from functools import cached_property
 
 from sqlalchemy import URL, Engine
@@ -23,10 +24,15 @@ class OtherPG(PostgreSQL):
         return dialect
 
     def create_engine(
-        self, url: URL, timeouts: Timeouts, application_name: str, *, pooled: bool = False
+        self,
+        complete_url: Callable[[], URL],
+        timeouts: Timeouts,
+        application_name: str,
+        *,
+        pooled: bool = False,
     ) -> Engine:
         """PostgreSQL's driver."""
-        engine = super().create_engine(url, timeouts, application_name, pooled=pooled)
+        engine = super().create_engine(complete_url, timeouts, application_name, pooled=pooled)
         engine.dialect.name = self.name
         return engine
 

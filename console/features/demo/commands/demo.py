@@ -34,7 +34,7 @@ def _run(call: Call, headless: bool, seconds: float) -> None:
     from console.features.demo.running import Demo, run_headless  # noqa: PLC0415  # slow to import
 
     if headless:
-        queues = run_headless(seconds)
+        queues = run_headless(seconds, narrate)
         answer(call, VIEW, SampledQueues(queues))
         return
     from console import tui  # noqa: PLC0415

@@ -1,0 +1,1 @@
+"""The list of this feature, as those of `console.views`."""

@@ -1,0 +1,126 @@
+"""A user's own command: a list of arguments, filled with the values of a row. Never a shell."""
+
+import os
+import shlex
+import string
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from console import config
+from console.catalog import audit
+from console.catalog.audit import Outcome, Subject
+from console.config.configuration import Configuration
+from console.config.passwords import COMMAND_SECONDS
+from console.config.profile import Settings
+from console.config.programs import program
+from console.errors import RefusedError, UsageError
+
+MESSAGE, QUEUE, FINDING = "message", "queue", "finding"
+_OF_QUEUE = ("connection", "schema", "queue")
+PLACEHOLDERS: Mapping[str, tuple[str, ...]] = {
+    QUEUE: _OF_QUEUE,
+    FINDING: (*_OF_QUEUE, "code", "summary"),
+    MESSAGE: (
+        *_OF_QUEUE,
+        *("id", "state", "pushed_at", "due_at", "claimed_at", "claimed_by", "done_at", "attempts"),
+        "error",
+    ),
+}
+"""What a command is about -> the values that it can name. Times are ISO 8601, UTC."""
+_MOST_BYTES = 1_000_000
+
+Values = Mapping[str, object]
+"""By the names of PLACEHOLDERS; None: not known, or the row has none."""
+
+
+@dataclass(frozen=True)
+class OwnCommand:
+    name: str
+    key: str
+    on: str
+    """One of PLACEHOLDERS."""
+    words: tuple[str, ...]
+    seconds: float
+    """After that it is ended."""
+
+    def arguments(self, values: Values) -> list[str]:
+        """RefusedError where the row lacks a value, or a value would be read as an option."""
+        return [_filled(word, values) for word in self.words]
+
+
+def placeholders(word: str) -> Iterator[str]:
+    """The names in braces. ValueError where a brace is not closed."""
+    for _, name, form, conversion in string.Formatter().parse(word):
+        if name is not None:
+            yield name if not (form or conversion) else f"{name}:{form}"
+
+
+def _filled(word: str, values: Values) -> str:
+    filled = ""
+    for literal, name, _, _ in string.Formatter().parse(word):
+        filled += literal
+        if name is not None:
+            filled += _text(name, values.get(name))
+    # What others have written may not become an option.
+    if filled.startswith("-") and not word.startswith("-"):
+        raise RefusedError(
+            "Nothing was run.",
+            why=f"The value {filled!r} begins with -: the program would take it for an option.",
+            next_step="Write it behind an option in the configuration: --id={id}",
+        )
+    return filled
+
+
+def _text(name: str, value: object) -> str:
+    if value is None:
+        raise RefusedError("Nothing was run.", why=f"This row has no {name}.")
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return str(value)
+
+
+def own_commands(configuration: Configuration | None = None) -> list[OwnCommand]:
+    """As configured; wrong ones are left out, `config validate` names them."""
+    from console.features.own_commands.config import KEY, ON, RUN, TABLES, TIMEOUT  # noqa: PLC0415
+
+    known = config.load() if configuration is None else configuration
+    wrong = {mistake.table for mistake in known.mistakes}
+    found = []
+    for name, layer in known.document.tables_of(TABLES.word).items():
+        settings = Settings((layer,))
+        key, words = settings[KEY], settings[RUN]
+        if (TABLES.word, name) not in wrong and key and words:
+            found.append(OwnCommand(name, key, settings[ON], words, settings[TIMEOUT]))
+    return found
+
+
+def run(command: OwnCommand, words: list[str], subject: tuple[str, str, str]) -> str:
+    """Its output, also that of a program that failed. `subject`: connection, schema, queue; for
+    this machine's audit. UsageError where it cannot be run."""
+    line = shlex.join(words)
+    connection, schema, queue = subject
+    of = Subject(f"own command {command.name}", schema, queue, connection, detail=line)
+    try:
+        with program(
+            words, os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as running:
+            printed, _ = running.communicate(timeout=command.seconds)
+    except subprocess.TimeoutExpired:
+        audit.log_locally(of, Outcome.STOPPED)
+        why = f"It did not end within {command.seconds:g} s, and was killed."
+        raise UsageError(f"{command.name} was stopped.", why=why) from None
+    except (OSError, ValueError) as error:
+        audit.log_locally(of, Outcome.FAILED)
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{words[0]} cannot be run.", why=why) from None
+    audit.log_locally(of, Outcome.FAILED if running.returncode else Outcome.DONE)
+    text = printed[:_MOST_BYTES].decode(errors="replace")
+    cut = "\n... (cut)" if len(printed) > _MOST_BYTES else ""
+    ended = f"\n(exit {running.returncode})" if running.returncode else ""
+    return f"{text}{cut}{ended}"
+
+
+LONGEST_SECONDS = 600.0
+DEFAULT_SECONDS = f"{COMMAND_SECONDS:.0f}s"

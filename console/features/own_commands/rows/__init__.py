@@ -1,0 +1,82 @@
+"""The keys of a user's own commands, on lists of messages, a message, queues and findings."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from textual.screen import Screen
+
+from console.errors import ConsoleError
+from console.features.own_commands.command import (
+    FINDING,
+    MESSAGE,
+    QUEUE,
+    OwnCommand,
+    own_commands,
+    run,
+)
+from console.formats import plain_lines
+from console.monitor.message import Message
+from console.tui.dialogs.dialog import FactsDialog
+from console.tui.findings import QueueKey
+from console.tui.jobs import start_job
+from console.tui.text import first_line
+from console.tui.views import QueueView
+from console.views.doctor import FindingView
+
+
+@cache
+def _commands() -> Mapping[tuple[str, str], OwnCommand]:
+    """By what they are about, and their keys."""
+    return {(one.on, one.key): one for one in own_commands()}
+
+
+def pressed(screen: Screen[Any], key: str) -> bool:
+    """Whether the key is that of a command on the row under the cursor, which then runs."""
+    if not key or not _commands() or key in screen.active_bindings:
+        return False
+    on, values = _row_of(screen)
+    command = _commands().get((on, key))
+    if command is None:
+        return False
+    _run(screen, command, values)
+    return True
+
+
+def _row_of(screen: Screen[Any]) -> tuple[str, Mapping[str, Any]]:
+    """What the row under the cursor is, with its values; a screen of one thing is its row."""
+    key: QueueKey | None = getattr(screen, "key", None)
+    row = getattr(screen.focused, "row", None) or getattr(screen, "message", None)
+    if isinstance(row, QueueView):
+        return QUEUE, _of_queue(row.key)
+    if isinstance(row, FindingView):
+        of = _of_queue(row.queue_key) if row.queue_key else {}
+        return FINDING, {**of, "code": row.code, "summary": row.summary}
+    if isinstance(row, Message) and key is not None:
+        return MESSAGE, {**vars(row), **_of_queue(key)}
+    return (QUEUE, _of_queue(key)) if key is not None else ("", {})
+
+
+def _of_queue(key: QueueKey) -> dict[str, str]:
+    connection, schema, queue = key
+    return {"connection": connection, "schema": schema, "queue": queue}
+
+
+def _run(screen: Screen[Any], command: OwnCommand, values: Mapping[str, Any]) -> None:
+    """In a thread of its own; its output is a dialog."""
+    try:
+        words = command.arguments(values)
+    except ConsoleError as error:
+        screen.notify(first_line(str(error)), severity="error", markup=False)
+        return
+    subject = (values.get("connection", ""), values.get("schema", ""), values.get("queue", ""))
+    screen.notify(f"{command.name} runs ...", markup=False)
+
+    def show(output: str) -> None:
+        text = plain_lines(output).strip() or "It printed nothing."
+        screen.app.push_screen(FactsDialog(command.name, {}, [text]))
+
+    def failed(error: ConsoleError) -> None:
+        screen.notify(first_line(str(error)), severity="error", markup=False)
+
+    start_job(screen, lambda: run(command, words, subject), show, failed)
