@@ -77,6 +77,8 @@ def verbs() -> Iterator[DeferredVerb]:
     for feature, package, path in packages:
         missing = features.missing(feature) if feature else ()
         for name, line in first_lines(path).items():
+            if missing and name in lines:
+                continue  # it would replace the core's, which is not off
             lines[name] = line
             of = partial(_off, feature, missing) if missing else partial(_own, package)
             yield DeferredVerb(name, line, of)

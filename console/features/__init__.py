@@ -45,6 +45,7 @@ NAMES = (
     "presets",
     "prove",
     "unattended",
+    "why",
 )
 
 
